@@ -25,7 +25,7 @@ from vitmed import check, train
 from vitmed.checks.findings import FINDINGS
 from vitmed.commands import check as check_command
 from vitmed.commands.check import DataCheck
-from vitmed.core.config import DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.data.dataset_cards import cards
 from vitmed.data.scan import scan

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from conftest import Recorder
 
-from vitmed.core.config import DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import UsageError
 from vitmed.data import patients
 from vitmed.data.patients import compile_group, groups_of

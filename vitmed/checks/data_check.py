@@ -9,7 +9,8 @@ from pathlib import Path
 from vitmed.checks.detect import Image, folder_findings, run_checks
 from vitmed.checks.findings import Finding, in_order
 from vitmed.checks.folder_contents import named_in_table, read_contents
-from vitmed.core.config import Config, DataConfig
+from vitmed.core.config import Config
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.inputs import data_folder
 from vitmed.core.text import counted_doing
@@ -53,7 +54,7 @@ def check_before_training(
     if source is None and splits.guess is not None and splits.guess.what == "patient":
         groups, source = guessed_groups([sample.path for _, sample in samples], splits.guess), GUESSED
     images = [
-        Image(sample.path, record, splits.classes[sample.label], name, group)
+        Image(sample.path, record, splits.strata[sample.label], name, group)
         for (name, sample), record, group in zip(samples, records, groups, strict=True)
     ]
     found = run_checks(images, source, ui, splits=("train",))

@@ -14,7 +14,7 @@ from vitmed.checks.detect import Found, Image, decoded_with_labels, folder_findi
 from vitmed.checks.findings import Finding, in_order, make
 from vitmed.checks.folder_contents import FolderContents, named_in_table, read_contents
 from vitmed.checks.shortcuts import BASELINES, FAMILIES, leakage_gap
-from vitmed.core.config import DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.files import free_name, whole_folder
 from vitmed.core.inputs import data_folder

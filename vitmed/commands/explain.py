@@ -21,6 +21,7 @@ from vitmed.explanation.attention import METHODS, attention_maps
 from vitmed.explanation.faithfulness import FEW, affordable, check_maps, sample, unchecked
 from vitmed.explanation.results import TITLES, Attention, Maps, joined
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.metrics.any_predictions import of_classes
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.models.vit import ViT
 from vitmed.report.plots.attention import attention_maps as draw
@@ -89,7 +90,8 @@ def explain(
     named = [images] if isinstance(images, str | Path) else images
     how = preprocessing_of(saved, frame)
     folder = new_folder(output, Path(FOLDER), saved.splits.root, *filter(Path.is_dir, find_named(named)))
-    predictions = predict(list_images(named), checkpoint=saved, device=device, precision="fp32", frame=frame, ui=ui)
+    found_in = predict(list_images(named), checkpoint=saved, device=device, precision="fp32", frame=frame, ui=ui)
+    predictions = of_classes(found_in, "vitmed explain")
     if not len(predictions):
         raise DataError("\n".join(text for _, text in predictions.errors[:20]), "name images that can be read")
     chosen = predictions.predicted if target is None else np.full(len(predictions), saved.classes.index(target))

@@ -18,7 +18,7 @@ from vitmed.commands.cross_validate import new_folds, train_folds
 from vitmed.commands.evaluate import evaluate, known_evaluation, write_card
 from vitmed.commands.pretrain_first import pretrain_first
 from vitmed.commands.resuming import folder_to_resume, resumable, resumed_settings, train_and_draw
-from vitmed.core.config import Config, ModelConfig
+from vitmed.core.config import Config
 from vitmed.core.durations import duration_text
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.files import write_bytes
@@ -26,6 +26,7 @@ from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.hardware import pick_device
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import build_config, load_config
+from vitmed.core.model_config import ModelConfig
 from vitmed.core.outputs import check_name, refuse_file, refuse_inside
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.ranks import Ranks
@@ -234,7 +235,7 @@ def _new_run(
     prepared = prepare_run(config, plans, offline, ui, ranks.world)
     config, splits = prepared.config, prepared.splits
     check_folder(config.data, ui)
-    asked_point(config.evaluate, len(splits.classes))  # raises now, not after hours of training
+    asked_point(config.evaluate, splits.choices)  # raises now, not after hours of training
     run = TrainingRun(config, splits, prepared.device, ui, prepared.weights, ranks=ranks)  # raises for wrong sizes
     run.clock = clock
     if prepared.settings:
@@ -248,7 +249,7 @@ def _new_run(
     folder = RunFolder.create(output, name or default_name(splits.root, config))
     run.begin(folder)
     with ui.bar("drawing augmented images", unit="steps"):
-        write_bytes(folder.contact_sheet, png(contact_sheet(run.augmented_examples(), len(run.splits.classes))))
+        write_bytes(folder.contact_sheet, png(contact_sheet(run.augmented_examples(), len(run.splits.strata))))
     ui.say(f"run folder: {folder.path}; {folder.contact_sheet.name} there shows augmented training images")
     return run
 

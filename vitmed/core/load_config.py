@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from vitmed.core.config import GROUP_WORDS, PATHS, Config, RunConfig, expected
+from vitmed.core.config import PATHS, Config, RunConfig, expected
+from vitmed.core.data_config import GROUP_WORDS
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.files import why_unreadable
 from vitmed.core.flags import fields_of

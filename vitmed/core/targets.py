@@ -20,12 +20,15 @@ class Target(Frozen):
         unit: of a number, such as "years"; "" for none.
         centre, spread: of a number: mean and standard deviation of the training labels. The network predicts
             (number - centre) / spread.
+        distribution: of a number around its prediction: "laplace", whose scale is the mean absolute error, or
+            "gaussian", whose scale is the standard deviation.
     """
 
     kind: Kind = "classes"
     unit: str = ""
     centre: float = 0.0
     spread: float = 1.0
+    distribution: Literal["laplace", "gaussian"] = "laplace"
 
 
 CLASSES = Target()

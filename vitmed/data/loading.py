@@ -51,9 +51,7 @@ class Images:
             `UNKNOWN`. A number: (S,) float32, standardised.
     """
 
-    def __init__(
-        self, root: Path, samples: Sequence[Sample], preprocessing: Preprocessing, target: Target = CLASSES
-    ):
+    def __init__(self, root: Path, samples: Sequence[Sample], preprocessing: Preprocessing, target: Target = CLASSES):
         self.root = root
         self.samples = samples
         self.preprocessing = preprocessing
@@ -204,7 +202,7 @@ class EpochBatches(Sampler[list[Key]]):
 
 
 def train_loader(dataset: TrainImages, batches: EpochBatches, workers: int, pin: bool) -> DataLoader:
-    """Batches of images (B, S, S, C) uint8, rows of `Images.targets`, indices (B,) int64; or a DataError for a batch."""
+    """Batches of images (B, S, S, C) uint8, their `Images.targets`, indices (B,) int64; or a DataError for a batch."""
     # fork shares the decoded images between workers without a copy; the children never touch a GPU.
     context = "fork" if workers and sys.platform == "linux" else None
     return DataLoader(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import regex
 
-from vitmed.core.config import GROUP_WORDS, DataConfig
+from vitmed.core.data_config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import check_regular
 from vitmed.core.text import counted, counted_doing, lines_of

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitmed.core.config import DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.process import cores
 from vitmed.core.text import counted
@@ -93,7 +93,7 @@ def _without(splits: Splits, error: UnusableFiles, ui: Ui) -> Splits:
         of_lost = Counter(name for name, sample in lost if sample.label == label)
         empty = next((name for name in of_lost if of_lost[name] == of_class.count(name)), None)
         if 2 * count > len(of_class) or empty is not None:
-            what = f"{count:,} of {counted(len(of_class), 'image')} of class {splits.classes[label]!r} cannot be used"
+            what = f"{count:,} of {counted(len(of_class), 'image')} of class {splits.strata[label]!r} cannot be used"
             where = f", among them all of {empty}" if empty is not None else ""
             raise DataError(
                 f"{splits.root}: {what}{where}: too many to skip\n{error.problem}", "repair or remove these files"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from vitmed.core.targets import CLASSES, Target
+from vitmed.core.targets import CLASSES, NO_FINDING, UNKNOWN, Target
 from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.number_predictions import NumberPredictions
@@ -72,6 +72,16 @@ class Splits:
         "no finding" at the end; of a number its ranges."""
         return self.bins or self.classes
 
+    def text_of(self, sample: Sample) -> str:
+        """The label of a sample in a table: its class; its findings joined by |, one that is not known with "?"."""
+        if self.target.kind == "number":
+            return f"{sample.targets[0]:g}"
+        if self.target.kind != "findings":
+            return self.classes[sample.label]
+        known = zip(self.classes, sample.targets, strict=True)
+        marks = [name + "?" * (value == UNKNOWN) for name, value in known if value]
+        return "|".join(marks) or NO_FINDING
+
     def counts(self, split: str) -> list[int]:
         """Images per stratum of a split, in their order."""
         count = Counter(sample.label for sample in self.samples[split])
@@ -81,6 +91,11 @@ class Splits:
     def outputs(self) -> int:
         """How many numbers the network gives of an image: of a number its location and the log of its scale."""
         return 2 if self.target.kind == "number" else len(self.classes)
+
+    @property
+    def choices(self) -> int:
+        """Between how many classes a decision chooses: a finding is there or not, and a number is not decided."""
+        return {"findings": 2, "number": 0}.get(self.target.kind, len(self.classes))
 
     @property
     def grouped(self) -> bool:

@@ -14,7 +14,8 @@ import numpy as np
 from pydantic import ConfigDict, Field, model_validator
 
 from vitmed.core.base_models import Frozen, Stored
-from vitmed.core.config import EvaluateConfig
+from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.areas import class_areas
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate, of_auroc, of_share
@@ -155,7 +156,7 @@ def detection_auroc(
     return of_auroc(area, other, Units(np.concatenate([units, more + units.max(initial=-1) + 1])))
 
 
-def scores_of(predictions: Predictions) -> np.ndarray | None:
+def scores_of(predictions: AnyPredictions) -> np.ndarray | None:
     """(S,) float64 from the column of the table; None where the column is missing or holds something else."""
     try:
         scores = np.array([float(cell) for cell in predictions.columns[OOD_SCORE]])

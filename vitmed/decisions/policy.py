@@ -1,4 +1,4 @@
-"""`DecisionPolicy`: everything that validation chooses about the use of a model.
+"""`DecisionPolicy`: everything that validation chooses about the use of a model; here that of classes and grades.
 
 It is chosen once, after the training, on what best.pt predicts for the validation images; the checkpoint stores it, and
 every prediction of the checkpoint goes through it. Choosing takes scipy and scikit-learn; applying takes numpy alone.
@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from pydantic import JsonValue, ValidationError
 
 from vitmed.core.aliases import POLICY, with_new_names
 from vitmed.core.base_models import Frozen, Numbers, Stored
-from vitmed.core.config import EvaluateConfig
-from vitmed.decisions.calibration import Calibration, fit_calibration
+from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.decisions.calibration import Calibration, fit_calibration, why_chosen
 from vitmed.decisions.conformal import SetThresholds, fit_sets, prediction_sets
 from vitmed.decisions.operating_points import PolicyPoints, apply_point, choose_points
 from vitmed.decisions.out_of_distribution import OodScore, scores_of
 from vitmed.decisions.selective_prediction import Abstention, certainty, choose_abstention
+from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.intervals import Units
@@ -49,53 +50,38 @@ CHOOSING = {  # fields of `evaluate` that change what is chosen
 
 
 class DecisionPolicy(Stored):
-    """What validation chooses."""
+    """What validation chooses, whatever the kind of label."""
 
     asked: dict[str, JsonValue]  # the fields `CHOOSING` of the configuration
     n: int  # validation images
     weights_hash: str | None = None  # None: not known, as in 0.1.0
-    calibration: Calibration  # of the raw logits; everything else is chosen on calibrated probabilities
-    operating: PolicyPoints
-    prediction_sets: SetThresholds | None  # None where validation has too few images
-    abstention: Abstention | None  # None without a limit of the risk
-    ood_score: OodScore | None  # None where it could not be fitted
+    ood_score: OodScore | None = None  # None where it could not be fitted
     other_scores: Numbers = ()  # OOD scores of the images that `--unlike` names
 
-    def apply(self, predictions: Predictions) -> Predictions:
-        """Calibrate the probabilities, decide, and add the columns `set` and `answer`.
+    @property
+    def summary(self) -> str:
+        """What was chosen, in a line."""
+        raise NotImplementedError
 
-        A user's column of the same name stays. Applying the policy twice changes nothing.
-        """
-        decided = apply_point(self.calibration.calibrate(predictions), self.operating)
-        own = {name: cells for name, cells in decided.columns.items() if name not in _policy_columns(decided)}
-        ours = {OOD_SCORE: own.pop(OOD_SCORE)} if OOD_SCORE in own else {}
-        sizes = np.ones(len(decided), int)
-        if self.prediction_sets is not None:
-            inside = prediction_sets(decided, self.prediction_sets)
-            sizes, ours[SET] = inside.sum(axis=1), tuple(_names(decided.classes, np.flatnonzero(row)) for row in inside)
-        ours[ANSWER] = self._answers(decided, sizes)
-        return replace(decided, columns={**{name: ours[name] for name in ours if name not in own}, **own})
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know before believing the numbers."""
+        return ()
 
-    def _answers(self, predictions: Predictions, sizes: np.ndarray) -> tuple[str, ...]:
-        """ "yes", or "no: " and why, for each image, from the sizes (S,) of the prediction sets."""
-        scores, unsure = scores_of(predictions), np.zeros(len(predictions), bool)
-        if self.abstention is not None:  # without `least`, no certainty is enough for the limit of the risk
-            least = self.abstention.least
-            unsure = certainty(predictions) < (np.inf if least is None else least)
-        answers = []
-        for row, size in enumerate(sizes):
-            reasons = [UNLIKE] if scores is not None and scores[row] > 1 else []
-            reasons += [f"{size} {SEVERAL}"] if size > 1 else []
-            reasons += [UNSURE] if unsure[row] else []
-            answers.append(NO + ", ".join(reasons) if reasons else YES)
-        return tuple(answers)
+    def apply(self, predictions: Any) -> Any:
+        """Calibrate and decide. Applying the policy twice changes nothing."""
+        raise NotImplementedError
 
     def to_json(self) -> dict[str, Any]:
         """Plain types for metrics.json, without the arrays."""
         return self.model_dump(mode="json", exclude={"ood_score": {"means", "precision"}})
 
+    def check_classes(self, classes: Sequence[str]) -> None:
+        """Raises ValueError if the policy does not fit the classes, findings, grades or number."""
+        raise NotImplementedError
+
     @classmethod
-    def of(cls, content: Mapping[str, Any], classes: Sequence[str]) -> DecisionPolicy:
+    def of(cls, content: Mapping[str, Any], classes: Sequence[str]) -> Self:
         """Read what a checkpoint or a metrics.json holds, for a model of these classes.
 
         Raises:
@@ -108,10 +94,81 @@ class DecisionPolicy(Stored):
             raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
         except AttributeError:
             raise ValueError(f"expected a decision policy, found {type(content).__name__}") from None
-        policy._check_classes(classes)
+        policy.check_classes(classes)
         return policy
 
-    def _check_classes(self, classes: Sequence[str]) -> None:
+
+def answers_of(unlike: np.ndarray, further: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """The cells of the column `answer`: "yes", or "no: " and why.
+
+    Args:
+        unlike: (S,) bool, images unlike those of training; further: other reasons of each image.
+    """
+    reasons = [[UNLIKE] * bool(one) + list(others) for one, others in zip(unlike, further, strict=True)]
+    return tuple(NO + ", ".join(why) if why else YES for why in reasons)
+
+
+def with_columns(own: Mapping[str, tuple[str, ...]], ours: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """The columns of a table with those of a policy, which stand first; a user's column of the same name stays."""
+    theirs = {name: cells for name, cells in own.items() if name not in _policy_columns(own)}
+    first = {OOD_SCORE: theirs.pop(OOD_SCORE)} if OOD_SCORE in theirs else {}
+    first |= ours
+    return {**{name: first[name] for name in first if name not in theirs}, **theirs}
+
+
+class ClassPolicy(DecisionPolicy):
+    """What validation chooses for classes and grades."""
+
+    calibration: Calibration  # of the raw logits; everything else is chosen on calibrated probabilities
+    operating: PolicyPoints
+    prediction_sets: SetThresholds | None  # None where validation has too few images
+    abstention: Abstention | None  # None without a limit of the risk
+
+    def apply(self, predictions: Predictions) -> Predictions:
+        """Calibrate the probabilities, decide, and add the columns `set` and `answer`.
+
+        A user's column of the same name stays. Applying the policy twice changes nothing.
+        """
+        decided = apply_point(self.calibration.calibrate(predictions), self.operating)
+        ours, sizes = dict[str, tuple[str, ...]](), np.ones(len(decided), int)
+        if self.prediction_sets is not None:
+            inside = prediction_sets(decided, self.prediction_sets)
+            sizes, ours[SET] = inside.sum(axis=1), tuple(_names(decided.classes, np.flatnonzero(row)) for row in inside)
+        ours[ANSWER] = self._answers(decided, sizes)
+        return replace(decided, columns=with_columns(decided.columns, ours))
+
+    def _answers(self, predictions: Predictions, sizes: np.ndarray) -> tuple[str, ...]:
+        """ "yes", or "no: " and why, for each image, from the sizes (S,) of the prediction sets."""
+        unsure = np.zeros(len(predictions), bool)
+        if self.abstention is not None:  # without `least`, no certainty is enough for the limit of the risk
+            least = self.abstention.least
+            unsure = certainty(predictions) < (np.inf if least is None else least)
+        several = [[f"{size} {SEVERAL}"] * bool(size > 1) for size in sizes]
+        further = [[*many, *[UNSURE] * bool(one)] for many, one in zip(several, unsure, strict=True)]
+        return answers_of(unlike_training(predictions), further)
+
+    @property
+    def summary(self) -> str:
+        known, threshold = self.calibration, self.operating.threshold
+        names = {
+            "none": "no calibration",
+            "temperature": f"temperature {1 / known.scale[0]:.3g}",
+            "vector": "vector scaling",
+        }
+        text = names[known.method] + (f" ({known.note})" if known.note else "")
+        text += f"; positive at a probability of {threshold:.3g} or more" if threshold is not None else ""
+        if known.trials:
+            why = why_chosen(known.method, known.trials)
+            text += f". {why} Cross-validation: {'; '.join(trial.text for trial in known.trials)}"
+        return text
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        if self.abstention is None or self.abstention.least is not None:
+            return self.operating.notes
+        return (*self.operating.notes, f"No image is answered: {self.abstention.why}.")
+
+    def check_classes(self, classes: Sequence[str]) -> None:
         k, operating, sets, abstention = len(classes), self.operating, self.prediction_sets, self.abstention
         point, costs, other = operating.points.get(operating.chosen), operating.costs, "does not fit the classes"
         decides = point and point.threshold if k == 2 else costs if operating.chosen == "cost" else operating.expected
@@ -145,10 +202,16 @@ class AnswerCounts(Frozen):
     unanswered: dict[str, int]
 
 
+def unlike_training(predictions: AnyPredictions) -> np.ndarray:
+    """(S,) bool: images whose OOD score is above 1; none where the score is not known."""
+    scores = scores_of(predictions)
+    return np.zeros(len(predictions), bool) if scores is None else scores > 1
+
+
 def count_answers(predictions: Predictions) -> AnswerCounts | None:
     """The counts of the column `answer`; None without images, or where no policy wrote the column."""
     cells = predictions.columns.get(ANSWER, ())
-    if not cells or not _policy_columns(predictions):
+    if not cells or not _policy_columns(predictions.columns):
         return None
     answered, boot = np.array([cell == YES for cell in cells]), Bootstrap.of(predictions, 0)
     reasons = [reason for cell in cells if cell != YES for reason in cell.removeprefix(NO).split(", ")]
@@ -165,15 +228,15 @@ def _names(classes: tuple[str, ...], members: np.ndarray) -> str:
     return " | ".join(classes[k] for k in members[:MOST_NAMES]) + further
 
 
-def _policy_columns(predictions: Predictions) -> set[str]:
+def _policy_columns(columns: Mapping[str, tuple[str, ...]]) -> set[str]:
     """Which of the columns a policy wrote: the column `answer` holds nothing but its answers."""
-    cells = predictions.columns.get(ANSWER, ("",))
+    cells = columns.get(ANSWER, ("",))
     return {SET, ANSWER} if all(cell == YES or cell.startswith(NO) for cell in cells) else set()
 
 
-def own_columns(predictions: Predictions) -> tuple[str, ...]:
+def own_columns(predictions: AnyPredictions) -> tuple[str, ...]:
     """The columns of the user's table, in its order."""
-    return tuple(name for name in predictions.columns if name not in {OOD_SCORE, *_policy_columns(predictions)})
+    return tuple(name for name in predictions.columns if name not in {OOD_SCORE, *_policy_columns(predictions.columns)})
 
 
 def policy_settings(config: EvaluateConfig) -> dict[str, Any]:
@@ -184,7 +247,7 @@ def policy_settings(config: EvaluateConfig) -> dict[str, Any]:
 
 def choose_policy(
     validation: Predictions, config: EvaluateConfig, ood_score: OodScore | None = None, weights_hash: str | None = None
-) -> DecisionPolicy:
+) -> ClassPolicy:
     """Choose everything on what a model predicts for its validation images.
 
     Args:
@@ -199,7 +262,7 @@ def choose_policy(
     calibration = fit_calibration(validation.logits, known_labels(validation), config.calibration, units)
     plain = calibration.calibrate(validation)
     operating = choose_points(plain, config)
-    return DecisionPolicy(
+    return ClassPolicy(
         asked=policy_settings(config), n=len(validation), weights_hash=weights_hash,
         calibration=calibration, operating=operating,
         prediction_sets=fit_sets(plain, config.coverage, config.conformal),
@@ -214,7 +277,4 @@ def notes_of(policy: DecisionPolicy | None) -> list[str]:
             "This checkpoint holds no decision policy: its probabilities are raw, and there are no operating point and "
             "no prediction sets. (best.pt of a run of this version has them.)"
         ]
-    notes = list(policy.operating.notes)
-    if policy.abstention is not None and policy.abstention.least is None:
-        notes.append(f"No image is answered: {policy.abstention.why}.")
-    return notes
+    return list(policy.notes)

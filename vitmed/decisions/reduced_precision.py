@@ -9,6 +9,8 @@ import numpy as np
 from vitmed.core.base_models import Stored
 from vitmed.core.text import counted, counted_doing
 from vitmed.decisions.out_of_distribution import scores_of
+from vitmed.metrics.any_predictions import AnyPredictions
+from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 
 MOST_MOVED = 1e-3  # of a probability, where reduced precision is accepted
@@ -56,15 +58,20 @@ class ReducedPrecision(Stored):
         return f"{choice}: {self.in_words}"
 
 
-def compare_precision(found: ReducedPrecision, exact: Predictions, reduced: Predictions) -> ReducedPrecision:
+def compare_precision(found: ReducedPrecision, exact: AnyPredictions, reduced: AnyPredictions) -> ReducedPrecision:
     """`found` with the differences between two predictions of the same images, to both of which the policy is applied.
 
     Args:
         exact: in fp32.
         reduced: in the precision of `found`.
     """
+    if isinstance(exact, NumberPredictions) or isinstance(reduced, NumberPredictions):
+        return found.model_copy(update={"images": len(exact), "flipped": len(exact)})  # a number is not decided
     flips = exact.predicted != reduced.predicted
-    flips |= exact.likeliest != reduced.likeliest
+    if isinstance(exact, Predictions) and isinstance(reduced, Predictions):
+        flips |= exact.likeliest != reduced.likeliest
+    else:
+        flips = np.any(flips, axis=1)
     scores = scores_of(exact), scores_of(reduced)
     if scores[0] is not None and scores[1] is not None:
         # One validation image is the edge itself, with a score of 1; any rounding would flip it.

@@ -25,6 +25,9 @@ label_errors       images whose label is doubtful (confident learning)
 sample_size        how many images and patients an interval needs
 clinical_utility   predictive values by prevalence, and net benefit: the decision curve
 fixed_rates        sensitivity at a fixed specificity and the reverse; the band of the ROC curve
+grade_scoring      grades: weighted kappa, costs, and each cut as two classes
+number_predictions `NumberPredictions`: what a model predicts of a quantity
+number_scoring     the numbers that judge a predicted quantity
 reader_agreement   Cohen's kappa of readers, reference and model
 reader_comparison  the model against readers: Obuchowski & Rockette
 """

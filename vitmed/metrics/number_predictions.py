@@ -1,14 +1,29 @@
-"""`NumberPredictions`: what a model predicts of a quantity, such as an age, with its uncertainty."""
+"""`NumberPredictions`: what a model predicts of a quantity, such as an age, with its uncertainty.
+
+Its table: path, label, group, prediction, low, high (of the interval; empty without), raw_location, raw_log_scale (the
+outputs of the network); then the same in every row: reach, target_name, the fields of `Target`; then further columns.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
+from pydantic import ValidationError
 
-from vitmed.core.targets import Target
+from vitmed.core.csv_files import csv_text
+from vitmed.core.errors import DataError
+from vitmed.core.targets import Kind, Target
+from vitmed.core.text import counted
 from vitmed.metrics.predictions import group_index
+from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OF_NUMBERS, RAW, TARGET, Table, read_table
+
+FIRST = FIXED_COLUMNS[:4]
+NEAR = 1e-4  # of the spread: a prediction that differs by more does not follow from the outputs of the network
 
 
 @dataclass(frozen=True)
@@ -26,6 +41,8 @@ class NumberPredictions:
     reach: float | None = None  # the interval reaches so many scales up and down; None: no interval
     notes: tuple[str, ...] = ()  # what a reader must know about the table
     named: bool = False  # whether figures and tables may show paths
+
+    kind: ClassVar[Kind] = "number"  # a key of `TARGETS`
 
     def __post_init__(self) -> None:
         size = len(self.paths)
@@ -70,3 +87,153 @@ class NumberPredictions:
         if self.reach is None:
             return None
         return np.stack([self.values - self.reach * self.scales, self.values + self.reach * self.scales], axis=1)
+
+    def header(self) -> list[str]:
+        """Column names of `predictions.csv`, in order."""
+        return [*FIRST, *OF_NUMBERS, *self.columns]
+
+    def rows(self) -> list[list[str]]:
+        """One row of text per image; floats are written so that they read back to the same bits."""
+        unknown = np.full(len(self), np.nan)
+        labels = unknown if self.labels is None else self.labels
+        ends = np.stack([unknown, unknown], axis=1) if self.intervals is None else self.intervals
+        numbers = np.column_stack([labels, self.values, ends, self.logits]).tolist()
+        target = self.target
+        same = ["" if self.reach is None else repr(self.reach), self.classes[0], target.unit]
+        same += [repr(target.centre), repr(target.spread), target.distribution]
+        rows = []
+        for i, path in enumerate(self.paths):
+            label, *others = ("" if np.isnan(number) else repr(number) for number in numbers[i])
+            group = "" if self.groups is None else self.groups[i]
+            rows.append([path, label, group, *others, *same, *(cells[i] for cells in self.columns.values())])
+        return rows
+
+    def to_csv(self, errors: bool = False) -> str:
+        """The text of `predictions.csv`.
+
+        Args:
+            errors: add a column `error`, and a row with path and error for every unreadable image.
+        """
+        columns = self.header()
+        if not errors:
+            return csv_text([columns, *self.rows()])
+        unread = ([path, *[""] * (len(columns) - 1), problem] for path, problem in self.errors)
+        return csv_text([[*columns, "error"], *([*row, ""] for row in self.rows()), *unread])
+
+    @classmethod
+    def from_csv(
+        cls,
+        file: str | Path,
+        labelled: bool = False,
+        as_decided: bool = False,
+        calibrate: Callable[[NumberPredictions], NumberPredictions] | None = None,
+        target: Target | None = None,
+    ) -> NumberPredictions:
+        """Read a `predictions.csv` back; labels, outputs of the network and intervals come out with the same bits.
+
+        Args:
+            labelled: whether every image must have a label.
+            as_decided: keep the intervals of the table, whatever `calibrate` gives.
+            calibrate: adds the intervals of the decision policy that made the table.
+            target: what is known of the number; None: the table states it.
+
+        Raises:
+            DataError: the file is missing, lacks a column, or holds a value that is not what it must be.
+        """
+        table = read_table(Path(file))
+        needed = [*RAW, *([TARGET + "centre", TARGET + "spread"] if target is None else [])]
+        if missing := [name for name in needed if name not in table.header]:
+            expected = f"give a predictions.csv with the columns {', '.join(FIRST + OF_NUMBERS)}"
+            raise DataError(f"{file}: lacks the column {', '.join(missing)}; {table.found}", expected)
+        labels, (groups, joined) = _labels(table), table.patients()
+        if labelled and labels is None:
+            found = "it has no rows" if not table.rows else "its column label is empty or missing"
+            raise DataError(f"{file}: nothing can be evaluated, since {found}", "give the true number of every image")
+        taken = {*FIRST, *OF_NUMBERS, "error", ""}
+        reach = _same(table, "reach")
+        read = cls(
+            classes=(_same(table, TARGET + "name") or "number",),
+            paths=table.paths(),
+            groups=groups,
+            labels=labels,
+            logits=table.logits(RAW).astype(np.float32),
+            target=_target(table) if target is None else target,
+            errors=table.errors,
+            columns={name: tuple(table.cells(name)) for name in table.header if name not in taken},
+            reach=_float(table, "reach", 0.0) if reach else None,
+        )
+        if calibrate is not None and not as_decided:
+            read = calibrate(read)
+        return replace(read, notes=(*joined, *_notes(table, read)))
+
+
+def is_of_number(header: Sequence[str]) -> bool:
+    """Whether a table with these columns holds predictions of a number."""
+    return set(RAW) <= {name.strip().lower() for name in header}
+
+
+def known_numbers(predictions: NumberPredictions) -> np.ndarray:
+    """(S,) float64, the true numbers. Raises DataError where they are unknown."""
+    if predictions.labels is None:
+        problem = "these predictions have no labels, so nothing can be measured"
+        raise DataError(problem, "give the true number of every image")
+    return predictions.labels
+
+
+def _labels(table: Table) -> np.ndarray | None:
+    """(S,) float64; None where no image has one."""
+    cells = table.cells("label")
+    if not any(cell.strip() for cell in cells):
+        return None
+    labels = table.floats(["label"])[:, 0]
+    for row in np.flatnonzero(~np.isfinite(labels))[:1]:
+        if not cells[row].strip():
+            problem = f"{table.file}: some rows have a label and some have none, the first is row {table.numbers[row]}"
+            raise DataError(problem, "fill the label column, or empty it")
+        raise table.wrong(int(row), "label", "a finite number")
+    return labels
+
+
+def _same(table: Table, column: str) -> str:
+    """The cell that all rows of a column have; "" without a row. Raises DataError where they differ."""
+    cells = table.cells(column)
+    for row, cell in enumerate(cells):
+        if cell != cells[0]:
+            raise table.wrong(row, column, f"'{cells[0]}' as in the first row")
+    return cells[0] if cells else ""
+
+
+def _float(table: Table, column: str, above: float) -> float:
+    """The number that all rows of a column have."""
+    _same(table, column)
+    value = float(table.floats([column])[0, 0])
+    if not (np.isfinite(value) and value > above):
+        raise table.wrong(0, column, "a finite number" + (" above 0" if above == 0 else ""))
+    return value
+
+
+def _target(table: Table) -> Target:
+    """What a table states of its number."""
+    if not table.rows:
+        return Target(kind="number")
+    centre, spread = _float(table, TARGET + "centre", -np.inf), _float(table, TARGET + "spread", 0.0)
+    distribution = _same(table, TARGET + "distribution") or "laplace"
+    try:
+        return Target.model_validate({
+            "kind": "number", "unit": _same(table, TARGET + "unit"), "centre": centre, "spread": spread,
+            "distribution": distribution,
+        })  # fmt: skip
+    except ValidationError:
+        raise table.wrong(0, TARGET + "distribution", "laplace or gaussian") from None
+
+
+def _notes(table: Table, read: NumberPredictions) -> list[str]:
+    """A note on predictions that contradict the outputs of the network."""
+    said = table.floats(["prediction"])[:, 0]
+    wrong = np.flatnonzero(~(np.abs(said - read.values) <= NEAR * read.target.spread))
+    if "prediction" not in table.header or not len(wrong):
+        return []
+    return [
+        f"{counted(len(wrong), 'row')} of the table {'has' if len(wrong) == 1 else 'have'} a prediction that does not "
+        f"follow from {' and '.join(RAW)}, the first is row {table.numbers[wrong[0]]}; these two count."
+    ]

@@ -19,6 +19,10 @@ from vitmed.core.text import counted, listed
 FIXED_COLUMNS = ("path", "label", "group", "prediction", "confidence")
 OOD_SCORE = "ood_score"  # a further column, which a model with an out-of-distribution score writes
 PROB, LOGIT = "prob_", "logit_"  # with the name of a class, the columns of its numbers
+RAW = ("raw_location", "raw_log_scale")  # of a predicted number: the outputs of the network
+TARGET = "target_"  # with the name of a field of `Target`, a column that holds the same in every row
+OF_TARGETS = tuple(TARGET + name for name in ("name", "unit", "centre", "spread", "distribution"))
+OF_NUMBERS = ("low", "high", *RAW, "reach", *OF_TARGETS)
 LABEL = "label_"  # with the name of a finding
 NEAR = 1e-4  # a probability that differs by more than this does not follow from the logits
 TEXTS = ("path", "label", "group", "prediction", "error")  # columns that hold no numbers of the model
@@ -253,7 +257,8 @@ def read_table(file: Path) -> Table:
 
 
 def _is_ours(name: str) -> bool:
-    return name.lower() in (*FIXED_COLUMNS, OOD_SCORE, *COLUMNS) or name.lower().startswith((PROB, LOGIT))
+    ours = (*FIXED_COLUMNS, *OF_NUMBERS, OOD_SCORE, *COLUMNS)
+    return name.lower() in ours or name.lower().startswith((PROB, LOGIT))
 
 
 def _usual(header: Sequence[str]) -> list[str]:
@@ -274,11 +279,13 @@ def _usual(header: Sequence[str]) -> list[str]:
 
 def _take_decimal_commas(header: Sequence[str], rows: Sequence[dict[str, str]]) -> None:
     """Write 0,5 as 0.5, in place, if the numbers of the model have decimal commas."""
-    ours = [name for name in header if name == "confidence" or name.startswith((PROB, LOGIT))]
+    number = set(RAW) <= set(header)
+    ours = [name for name in header if name in ("confidence", *RAW) or name.startswith((PROB, LOGIT))]
+    texts = {*TEXTS} - {"label", "prediction"} if number else {*TEXTS}
     if any(DECIMAL_COMMA.fullmatch(row.get(name, "").strip()) for row in rows for name in ours):
         for row in rows:
             for name, cell in row.items():
-                if name not in TEXTS and DECIMAL_COMMA.fullmatch(cell.strip()):
+                if name not in texts and DECIMAL_COMMA.fullmatch(cell.strip()):
                     row[name] = cell.strip().replace(",", ".")
 
 

@@ -17,6 +17,7 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.text import listed
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate, estimate
+from vitmed.metrics.grade_scoring import grades_of
 from vitmed.metrics.intervals import NONE, quantile, within
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.ranking import ratio
@@ -51,22 +52,6 @@ class Agreement(Frozen):
     weights: str  # of the disagreements, "none" or "quadratic"
     grades: Grades | None  # None where the classes are no grades
     pairs: list[PairAgreement]
-
-
-def grades_of(ordinal: Sequence[str], classes: Sequence[str]) -> np.ndarray | None:
-    """(K,) int64 grade of each class, 0 the lowest, from the classes in order; None without an order.
-
-    Raises:
-        UsageError: the order does not have each class once.
-    """
-    if not ordinal:
-        return None
-    if sorted(ordinal) != sorted(classes):
-        raise UsageError(
-            f"--ordinal {','.join(ordinal)}: expected each class once, from the lowest grade to the highest",
-            f"the classes are {listed(classes)}",
-        )
-    return np.array([list(ordinal).index(name) for name in classes])
 
 
 def readings(cells: Sequence[str], classes: Sequence[str], paths: Sequence[str], column: str) -> np.ndarray:

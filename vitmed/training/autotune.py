@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict
-from torch import nn
+from torch import Tensor, nn
 
 from vitmed.core.cache_folder import cache_folder
 from vitmed.core.config import Config
@@ -97,7 +97,7 @@ class Tuned(BaseModel):
 
 def autotune(
     model: nn.Module, loss_for: LossFor, config: Config | PretrainConfig, device: torch.device, steps: int,
-    classes: int, ui: Ui,
+    targets: Tensor, ui: Ui,
 ) -> Tuned:  # fmt: skip
     """The fastest engine of those that the configuration leaves open, from the cache or measured.
 
@@ -106,7 +106,8 @@ def autotune(
     Args:
         model: on `device`; it is left as it was.
         loss_for: (network, precision) -> the loss of a batch of images (B, S, S, C) uint8 and labels (B,).
-        steps: of the run; classes: K.
+        steps: of the run.
+        targets: of the training images, as `Images.targets`.
     """
     file = cache_folder() / "autotune" / f"{_key(config, device, steps)}.json"
     with suppress(OSError, ValueError):
@@ -117,7 +118,7 @@ def autotune(
         return Tuned(engine=usual, usual=usual, note=f"not measured: other processes keep this machine busy ({load})")
     with ui.bar("measuring speed", unit="steps") as advance, seeded(config.train.seed, device):
         try:
-            tuned = Race(copy.deepcopy(model), loss_for, config, device, steps, classes, advance).run()
+            tuned = Race(copy.deepcopy(model), loss_for, config, device, steps, targets, advance).run()
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -157,14 +158,14 @@ class Race:
 
     def __init__(
         self, model: nn.Module, loss_for: LossFor, config: Config | PretrainConfig, device: torch.device, steps: int,
-        classes: int, advance: Advance,
+        targets: Tensor, advance: Advance,
     ):  # fmt: skip
         self.model, self.loss_for, self.config, self.device = model, loss_for, config, device
         self.steps, self.advance, self.start, self.done = steps, advance, time.perf_counter(), 0
         side, train = config.model.image_size, config.train
         count = min(train.batch_size, train.micro_batch) if isinstance(train.micro_batch, int) else train.batch_size
         self.images = torch.randint(0, 256, (count, side, side, config.model.channels), dtype=torch.uint8).to(device)
-        self.labels = (torch.arange(count) % classes).to(device)
+        self.labels = targets[torch.linspace(0, len(targets) - 1, count).long()].to(device)  # all classes
 
     def run(self) -> Tuned:
         """The fastest engine."""

@@ -6,9 +6,7 @@ size of an image. Every setting is chosen on validation.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -16,48 +14,22 @@ import torch
 
 from vitmed.core.ui import Ui
 from vitmed.data.loading import Images
-from vitmed.data.samples import Splits, labelled
+from vitmed.data.samples import Splits, labelled_by
 from vitmed.data.thread_batches import Progress, in_threads
 from vitmed.imaging.decode import read_size
-from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.scoring import metric_values
+from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.models.inference import check_finite, predict_all
 from vitmed.models.lora import merged
 from vitmed.models.vit import ViT
 from vitmed.training.checkpoint import load_checkpoint
+from vitmed.training.linear_heads import LinearHead, fit_neighbours
+from vitmed.training.targets import TARGETS
 from vitmed.training.training_run import TrainingRun
 
-C_VALUES = tuple(10.0**exponent for exponent in range(-5, 3))  # inverse penalties, from strong to weak regularisation
-NEIGHBOURS = (1, 3, 5, 10, 20, 50, 100)
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
-LEAST = 1e-3  # probability of a class that no neighbour has
 LEVELS = np.arange(256, dtype=np.float64)
 
 BySplit = Callable[[str], np.ndarray]  # name of a split -> logits (S, K) or features (S, D)
-
-
-@dataclass(frozen=True)
-class LinearHead:
-    """Logits = features @ weight.T + bias.
-
-    Attributes:
-        weight: (K, D) float32; bias: (K,) float32.
-        C: inverse strength of the L2 penalty, chosen on validation (scikit-learn's C, on standardised features).
-        val_loss: log loss on validation, nats.
-    """
-
-    weight: np.ndarray
-    bias: np.ndarray
-    C: float
-    val_loss: float
-
-    def logits(self, features: np.ndarray) -> np.ndarray:
-        """(S, D) -> (S, K) float32."""
-        return (features @ self.weight.T + self.bias).astype(np.float32)
-
-    def state(self) -> dict[str, torch.Tensor]:
-        """The parameters of a network with this head."""
-        return {"head.weight": torch.from_numpy(self.weight), "head.bias": torch.from_numpy(self.bias)}
 
 
 def frozen_features(
@@ -107,71 +79,6 @@ def colour_and_size(
     return np.stack(rows)
 
 
-def fit_head(
-    train: tuple[np.ndarray, np.ndarray],
-    val: tuple[np.ndarray, np.ndarray],
-    classes: int,
-    progress: Progress | None = None,
-) -> LinearHead:
-    """Multinomial logistic regression with the L2 penalty that has the lowest log loss on validation.
-
-    Args:
-        train, val: features (S, D) and labels (S,); both contain every class.
-        classes: K.
-    """
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.metrics import log_loss
-
-    mean, std = train[0].mean(axis=0, dtype=np.float64), train[0].std(axis=0, dtype=np.float64)
-    std = np.where(std > 1e-6 * (1 + np.abs(mean)), std, 1)  # a constant feature carries no information
-    x, x_val = ((part[0] - mean) / std for part in (train, val))
-    model = LogisticRegression(warm_start=True, max_iter=500, tol=1e-6)  # each fit starts from the one before
-    best: LinearHead | None = None
-    for done, C in enumerate(C_VALUES, 1):
-        model.C = C
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # a penalty too weak to converge is not chosen anyway
-            model.fit(x, train[1])
-        loss = float(log_loss(val[1], model.predict_proba(x_val), labels=np.arange(classes)))
-        if best is None or loss < best.val_loss:
-            weight, bias = model.coef_.astype(np.float64), model.intercept_.astype(np.float64)
-            if classes == 2:  # scikit-learn keeps the difference of two logits
-                weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
-            weight = weight / std
-            best = LinearHead(weight.astype(np.float32), (bias - weight @ mean).astype(np.float32), C, loss)
-        if progress is not None:
-            progress(done, len(C_VALUES))
-    assert best is not None
-    return best
-
-
-def fit_neighbours(
-    train: tuple[np.ndarray, np.ndarray], val: tuple[np.ndarray, np.ndarray], classes: int
-) -> tuple[int, Callable[[np.ndarray], np.ndarray]]:
-    """k nearest neighbours by cosine, weighted by similarity, with the k of the lowest log loss on validation.
-
-    Returns:
-        k, and a function from features (S, D) to logits (S, K): logarithms of each class's share, at least LEAST.
-    """
-    from sklearn.neighbors import NearestNeighbors
-
-    index = NearestNeighbors(metric="cosine", algorithm="brute").fit(train[0])
-
-    def logits(features: np.ndarray, k: int) -> np.ndarray:
-        distance, rows = index.kneighbors(features, n_neighbors=k)  # (S, k) each
-        weight = 1 / (distance + 1e-3)  # bounds the weight of an identical image at 1000
-        votes = np.stack([(weight * (train[1][rows] == c)).sum(axis=1) for c in range(classes)], axis=1)
-        return np.log(np.maximum(votes / votes.sum(axis=1, keepdims=True), LEAST)).astype(np.float32)
-
-    def loss(k: int) -> float:
-        chances = np.exp(logits(val[0], k))
-        return float(-np.log(chances[np.arange(len(val[1])), val[1]] / chances.sum(axis=1)).mean())
-
-    k = min((k for k in NEIGHBOURS if k <= len(train[1])), key=loss)
-    return k, lambda features: logits(features, k)
-
-
 def fit_colours(splits: Splits, images: dict[str, Images], ui: Ui) -> BySplit:
     """Logistic regression on colours and size: name of a split -> logits (S, K)."""
 
@@ -185,13 +92,15 @@ def fit_colours(splits: Splits, images: dict[str, Images], ui: Ui) -> BySplit:
 
 
 def fit_logistic(features: BySplit, splits: Splits, images: dict[str, Images], ui: Ui, what: str) -> LinearHead:
-    """Fit a logistic regression on train, choose its penalty on val, and report its result there."""
-    train, val = ((features(name), images[name].labels) for name in ("train", "val"))
-    with ui.bar(f"logistic regression on {what}", unit="penalties") as advance:
-        head = fit_head(train, val, len(splits.classes), advance)
-    values = metric_values(labelled(splits.classes, splits.samples["val"], head.logits(val[0])))
-    reached = ", ".join(f"{name} {values[name]:.4f}" for name in ("auroc", "balanced_accuracy"))
-    ui.say(f"baseline, logistic regression on {what}: validation {reached} (inverse penalty C = {head.C:g})")
+    """Fit a linear model on train, choose its penalty on val, and report its result there."""
+    target = TARGETS[splits.target.kind]
+    train, val = ((features(name), images[name].targets.numpy()) for name in ("train", "val"))
+    with ui.bar(f"{target.regression} on {what}", unit="penalties") as advance:
+        head = target.fit_head(train, val, splits.outputs, advance)
+    values = target.values(labelled_by(splits.target, splits.classes, splits.samples["val"], head.logits(val[0])))
+    reached = ", ".join(f"{name} {values[name]:.4f}" for name in target.headline[:2])
+    penalty = "" if head.C is None else f" (inverse penalty C = {head.C:g})"
+    ui.say(f"baseline, {target.regression} on {what}: validation {reached}{penalty}")
     return head
 
 
@@ -202,7 +111,7 @@ class Baselines:
         self.run = run
         self.logits: dict[str, BySplit] = {}
         train, file = run.config.train, run.folder.baseline
-        untrained = run.config.model.weights is not None and run.state.step == 0
+        untrained = run.config.model.weights is not None and run.state.step == 0 and run.config.model.head != "ordinal"
         if untrained and (train.baseline or train.freeze or train.probe_first):
             self._fit_frozen()
         if train.baseline and file.is_file():
@@ -210,11 +119,14 @@ class Baselines:
         if train.baseline:
             self.logits["colour_and_size"] = fit_colours(run.splits, run.images, run.ui)
 
-    def predictions(self, split: str) -> dict[str, Predictions]:
+    def predictions(self, split: str) -> dict[str, AnyPredictions]:
         """Key in `report.BASELINES` -> predictions for a split."""
         splits, positive = self.run.splits, self.run.config.data.positive
         samples = splits.samples[split]
-        return {name: labelled(splits.classes, samples, of(split), positive) for name, of in self.logits.items()}
+        return {
+            name: labelled_by(splits.target, splits.classes, samples, of(split), positive)
+            for name, of in self.logits.items()
+        }
 
     def _fit_frozen(self) -> None:
         """Logistic regression on the frozen network: the result of `--freeze`, otherwise baseline.pt."""
@@ -226,7 +138,7 @@ class Baselines:
         if train.probe_first:
             for network in (run.model, run.state.evaluated_model):
                 network.load_state_dict(head.state(), strict=False)
-        if train.freeze and train.baseline:
+        if train.freeze and train.baseline and run.splits.target.kind in ("classes", "grades"):
             known, val = ((features(name), run.images[name].labels) for name in ("train", "val"))
             k, near = fit_neighbours(known, val, len(run.splits.classes))
             run.ui.say(f"baseline, nearest neighbours: k = {k} has the lowest log loss on validation")

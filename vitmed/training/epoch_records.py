@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -11,19 +12,21 @@ from vitmed.core.errors import DataError, VitmedError
 from vitmed.core.hardware import Precision
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.ranks import ALONE, Ranks
+from vitmed.core.targets import CLASSES, Kind, Target
 from vitmed.data.loading import Images
-from vitmed.data.samples import labelled
-from vitmed.metrics.metric_table import METRICS
+from vitmed.data.samples import labelled_by
+from vitmed.metrics.any_predictions import AnyPredictions
+from vitmed.metrics.metric_table import Metric
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.scoring import metric_values
 from vitmed.models.inference import predict_all
 from vitmed.training.optimiser import scheduled_lr
+from vitmed.training.targets import TARGETS
 from vitmed.training.train_state import RUNNING, Record, TrainState
 
 
 def validate(
     state: TrainState, val: Images, classes: tuple[str, ...], batches: int, config: Config, precision: Precision,
-    ranks: Ranks = ALONE,
+    ranks: Ranks = ALONE, target: Target = CLASSES,
 ) -> Record:  # fmt: skip
     """The record of the epoch that has just ended, from the predictions for `val`.
 
@@ -41,7 +44,8 @@ def validate(
         error = unreadable
     ranks.agree(error)
     logits = ranks.collect(part, len(val))
-    return epoch_record(state, batches, labelled(classes, val.samples, logits, config.data.positive), config)
+    predictions = labelled_by(target, classes, val.samples, logits, config.data.positive)
+    return epoch_record(state, batches, predictions, config, target.kind)
 
 
 def end_epoch(state: TrainState, record: Record) -> None:
@@ -50,7 +54,9 @@ def end_epoch(state: TrainState, record: Record) -> None:
     state.epoch, state.batch, state.running = state.epoch + 1, 0, dict.fromkeys(RUNNING, 0.0)
 
 
-def epoch_record(state: TrainState, batches: int, predictions: Predictions, config: Config) -> Record:
+def epoch_record(
+    state: TrainState, batches: int, predictions: AnyPredictions, config: Config, kind: Kind = "classes"
+) -> Record:
     """The epoch's line of metrics.jsonl, without undefined metrics; also updates the best epoch of the state.
 
     An epoch with an undefined monitor (`ppv` when a class is never predicted) ranks below all others. Raises
@@ -61,25 +67,31 @@ def epoch_record(state: TrainState, batches: int, predictions: Predictions, conf
             f"the network's outputs are NaN or infinite for validation images in epoch {state.epoch + 1}",
             f"--lr {config.train.lr / 10:g}",
         )
-    values = {name: v for name, v in metric_values(predictions).items() if math.isfinite(v)}
-    monitor = config.train.monitor
-    value, loss = values.get(monitor), values["log_loss"]
-    best = state.epoch == 0 or _rank(monitor, value, loss) > _rank(monitor, state.best, state.best_loss)
+    target, monitor = TARGETS[kind], config.train.monitor
+    values = {name: v for name, v in target.values(predictions).items() if math.isfinite(v)}
+    value, loss, metric = values.get(monitor), values[target.val_loss], target.metrics[monitor]
+    best = state.epoch == 0 or _rank(metric, value, loss) > _rank(metric, state.best, state.best_loss)
     kept = best or config.train.choose == "last"
     if best:
         state.best, state.best_loss = value, loss
     if kept:
         state.best_epoch = state.epoch + 1
-    share = np.bincount(predictions.predicted, minlength=len(predictions.classes)) / len(predictions)
     return {
         **common_record(state, batches, loss, config),
         **{f"val_{name}": v for name, v in values.items()},
         "monitor": monitor,
         "best": best,
         "kept": kept,
-        "top_class": predictions.classes[int(share.argmax())],
-        "top_share": float(share.max()),
+        **_top_class(predictions),
     }
+
+
+def _top_class(predictions: AnyPredictions) -> dict[str, Any]:
+    """The class that is predicted most, and for which share of the images; nothing of findings and numbers."""
+    if not isinstance(predictions, Predictions):
+        return {}
+    share = np.bincount(predictions.predicted, minlength=len(predictions.classes)) / len(predictions)
+    return {"top_class": predictions.classes[int(share.argmax())], "top_share": float(share.max())}
 
 
 def common_record(state: TrainState, batches: int, val_loss: float, config: Config | PretrainConfig) -> Record:
@@ -97,9 +109,9 @@ def common_record(state: TrainState, batches: int, val_loss: float, config: Conf
     }
 
 
-def _rank(monitor: str, value: float | None, loss: float) -> tuple[bool, float, float]:
+def _rank(monitor: Metric, value: float | None, loss: float) -> tuple[bool, float, float]:
     """A key that is larger for the better of two epochs; of equal monitors the lower loss wins."""
-    sign = 1 if METRICS[monitor].higher_is_better else -1
+    sign = 1 if monitor.higher_is_better else -1
     return value is not None, sign * (value or 0.0), -loss
 
 

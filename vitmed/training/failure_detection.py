@@ -40,6 +40,8 @@ def stuck(
     last = history[-WINDOW:]
     if len(last) < WINDOW:
         return None
+    if "top_class" not in last[-1]:  # findings and numbers have no one class that is always predicted
+        return None
     losses = [record["train_loss"] for record in last]
     guessing = math.log(len(classes))  # for any frequencies, smoothing, mixing and class weights
     if min(losses) > WORSE * guessing:

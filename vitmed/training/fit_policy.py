@@ -10,25 +10,25 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import CheckpointError, DataError, UsageError
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.hardware import Precision, pick_precision
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.folders import image_files
 from vitmed.data.loading import Images
-from vitmed.data.samples import labelled
-from vitmed.decisions.calibration import why_chosen
+from vitmed.data.samples import labelled_by
 from vitmed.decisions.evaluation_folder import validation_of
 from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.out_of_distribution import MOST_FITTED, fit_ood_score
-from vitmed.decisions.policy import DecisionPolicy, choose_policy, policy_settings
+from vitmed.decisions.policy import DecisionPolicy, policy_settings
 from vitmed.decisions.reduced_precision import FASTER, ReducedPrecision, compare_precision
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
 from vitmed.models.inference import FP32, check_finite, check_readable, logits_of, predict_all, predict_logits, speedup
 from vitmed.models.vit import ViT
 from vitmed.training.checkpoint import Checkpoint, add_policy, load_checkpoint
+from vitmed.training.targets import TARGETS
 
 MOST_OTHERS = 2000  # other images to score at most
 MOST_COMPARED = 2000  # validation images to predict again in reduced precision at most
@@ -39,7 +39,6 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
     """Choose the decision policy on validation and write it into best.pt; reads the images of train and val."""
     saved = load_checkpoint(best)
     model = saved.model().to(device)
-    classes = saved.classes
 
     def logits_and_features(x: torch.Tensor) -> torch.Tensor:
         features = model.features(x)  # (B, D)
@@ -49,25 +48,25 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
         with ui.bar(f"predicting {split}") as advance:
             return predict_all(model, images[split], device, progress=advance, forward=forward, rows=rows)
 
-    val = outputs("val", logits_and_features)
-    logits, features = val[:, : len(classes)], val[:, len(classes) :]
+    val, splits = outputs("val", logits_and_features), saved.splits
+    logits, features = val[:, : splits.outputs], val[:, splits.outputs :]
     check_finite(logits, best)
     labels = images["train"].labels
     rows = np.sort(np.random.default_rng(0).permutation(len(labels))[:MOST_FITTED])
     ood_score = fit_ood_score(outputs("train", model.features, rows.tolist()), labels[rows], features)
-    validation = labelled(classes, saved.splits.samples["val"], logits, saved.config.data.positive)
-    policy = choose_policy(validation, saved.config.evaluate, ood_score, saved.weights_hash)
+    validation = labelled_by(splits.target, saved.classes, splits.samples["val"], logits, saved.config.data.positive)
+    policy = TARGETS[splits.target.kind].choose(validation, saved.config.evaluate, ood_score, saved.weights_hash)
     scores = {} if policy.ood_score is None else _score_column(policy.ood_score.score(features))
     exact = policy.apply(replace(validation, columns=scores))
     reduced = _compare_precision(saved, model, policy, images["val"], exact, ui)
     add_policy(best, policy, reduced)
-    ui.say(_describe(policy))
+    ui.say(f"decision policy, chosen on {policy.n:,} validation images: {policy.summary}")
     if reduced is not None:
         ui.say(f"vitmed predict on this kind of device: {reduced.choice}")
 
 
 def _compare_precision(
-    saved: Checkpoint, model: ViT, policy: DecisionPolicy, val: Images, exact: Predictions, ui: Ui
+    saved: Checkpoint, model: ViT, policy: DecisionPolicy, val: Images, exact: AnyPredictions, ui: Ui
 ) -> ReducedPrecision | None:
     """What the fastest precision of this device changes on at most `MOST_COMPARED` validation images, evenly spread.
 
@@ -104,33 +103,17 @@ def _score_column(scores: np.ndarray) -> dict[str, tuple[str, ...]]:
     return {OOD_SCORE: tuple(f"{score:.6g}" for score in scores)}
 
 
-def _describe(policy: DecisionPolicy) -> str:
-    known, threshold = policy.calibration, policy.operating.threshold
-    names = {
-        "none": "no calibration",
-        "temperature": f"temperature {1 / known.scale[0]:.3g}",
-        "vector": "vector scaling",
-    }
-    text = f"decision policy, chosen on {policy.n:,} validation images: {names[known.method]}"
-    text += f" ({known.note})" if known.note else ""
-    text += f"; positive at a probability of {threshold:.3g} or more" if threshold is not None else ""
-    if known.trials:
-        why = why_chosen(known.method, known.trials)
-        text += f". {why} Cross-validation: {'; '.join(trial.text for trial in known.trials)}"
-    return text
-
-
 def policy_for(saved: Checkpoint, config: EvaluateConfig) -> DecisionPolicy | None:
     """The policy of a checkpoint, or one newly chosen on the validation of its run if the configuration differs.
 
     Raises UsageError if the predictions of this checkpoint for validation are missing.
     """
-    asked_point(config, len(saved.classes))
+    asked_point(config, saved.splits.choices)
     if policy_settings(config) == policy_settings(saved.config.evaluate):
         return saved.policy
     validation = validation_of(saved.path, saved.weights_hash, saved.policy, saved.config.data.positive)
     ood_score = saved.policy.ood_score if saved.policy else None
-    return choose_policy(validation, config, ood_score, saved.weights_hash)
+    return TARGETS[saved.splits.target.kind].choose(validation, config, ood_score, saved.weights_hash)
 
 
 def forward_with_scores(model: ViT, policy: DecisionPolicy | None, also_features: bool = False) -> Forward:
@@ -177,11 +160,11 @@ def predict_images(
         model, saved.preprocessing, read, count, device, precision, progress, forward
     )
     check_finite(found, saved.path)
-    known = int(policy is not None and policy.ood_score is not None)
+    known, outputs = int(policy is not None and policy.ood_score is not None), saved.splits.outputs
     if not indices:
         width = model.head.in_features if also_features else 0
-        found = np.empty((0, len(saved.classes) + known + width), np.float32)
-    logits, scores, features = np.split(found, [len(saved.classes), len(saved.classes) + known], axis=1)
+        found = np.empty((0, outputs + known + width), np.float32)
+    logits, scores, features = np.split(found, [outputs, outputs + known], axis=1)
     columns = _score_column(scores[:, 0]) if known else {}
     return Outputs(indices, logits, columns, problems, features)
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import vitmed
-from vitmed.core.config import DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
@@ -23,8 +23,8 @@ from vitmed.data.thread_batches import Progress
 from vitmed.imaging.decode import decoding_version
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import group_index
-from vitmed.training.baselines import fit_head, fit_neighbours
 from vitmed.training.feature_cache import FeatureCache, Features
+from vitmed.training.linear_heads import fit_head, fit_neighbours
 
 ENOUGH = 1000  # validation images, from which they are held out once; fewer: cross-validation with train
 FOLDS = (5, 4, 3)  # as many as the rarest class allows

@@ -24,7 +24,7 @@ from vitmed.data.loading import Images
 from vitmed.models.vit import ViT
 
 LossOf = Callable[[Tensor, Tensor], Callable[[Rows], Tensor]]
-"""Images (B, S, S, C) uint8 and their targets on the device -> rows -> their share of the mean loss of the batch, ()."""
+"""Images (B, S, S, C) uint8 and their targets, on the device -> rows -> their share of the batch's mean loss, ()."""
 
 MOST_WEIGHT = 100.0  # of the positives of a rare finding
 FOCUS, MARGIN = 4.0, 0.05  # of the asymmetric loss, as in its paper

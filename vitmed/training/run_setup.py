@@ -11,8 +11,9 @@ from typing import Any, Generic
 import torch
 from torch import nn
 
-from vitmed.core.config import Config, DataConfig
+from vitmed.core.config import Config
 from vitmed.core.csv_files import csv_text
+from vitmed.core.data_config import DataConfig
 from vitmed.core.environment import environment
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.core.files import write_json, write_text
@@ -132,8 +133,8 @@ class RunSetup(Generic[AnyConfig]):
         if not is_open(self.config) or self.ranks.wide:
             return
         steps = self.config.train.epochs * max(1, len(self.images["train"]) // self.config.train.batch_size)
-        classes = max(1, len(self.splits.classes))
-        tuned = autotune(self.model, self.loss_for, self.config, self.device, steps, classes, self.ui)
+        targets = self.images["train"].targets
+        tuned = autotune(self.model, self.loss_for, self.config, self.device, steps, targets, self.ui)
         self.config = with_values(self.config, tuned.settings(self.config))
         if tuned.rates is not None:  # else the usual arithmetic stays, with its own reason
             self.precision = replace(pick_precision(tuned.engine.precision, self.device), reason="measured")
@@ -196,7 +197,7 @@ def all_its_images() -> Iterator[None]:
 def splits_csv(splits: Splits, hashes: dict[str, list[str]]) -> str:
     """One row per image: path, sha256, class, group, split, and any other columns of a labels table."""
     rows = [
-        [sample.path, digest, splits.classes[sample.label], sample.group or "", name, *sample.columns]
+        [sample.path, digest, splits.text_of(sample), sample.group or "", name, *sample.columns]
         for name, samples in splits.samples.items()
         for sample, digest in zip(samples, hashes[name], strict=True)
     ]

@@ -10,10 +10,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from vitmed.core.config import Config, TrainConfig
+from vitmed.core.config import Config
 from vitmed.core.durations import about, duration_text, round_up
 from vitmed.core.errors import UsageError
 from vitmed.core.text import counted
+from vitmed.core.train_config import TrainConfig
 from vitmed.training.forecast import Forecast
 from vitmed.training.plan_rules import PlanInputs, Rule, fields_set
 

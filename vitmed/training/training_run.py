@@ -38,9 +38,10 @@ from vitmed.training.failure_detection import stuck
 from vitmed.training.forecast import Forecaster
 from vitmed.training.gradients import Relief
 from vitmed.training.loop import fit
-from vitmed.training.losses import LossOf, classification_loss, start_balanced
+from vitmed.training.losses import LossOf
 from vitmed.training.progress import epoch_of, with_progress
 from vitmed.training.run_setup import RunSetup, check_images
+from vitmed.training.targets import TARGETS
 from vitmed.training.time_budget import TimeBudget, slowdown
 from vitmed.training.train_state import Record
 
@@ -185,9 +186,8 @@ class TrainingRun(Run[Config]):
     ):  # fmt: skip
         super().__init__(config, splits, device, ui, ranks)
         with seeded(config.train.seed):
-            model = build_vit(config.model, len(splits.classes))
-            if config.train.balance != "none":
-                start_balanced(model, self.images["train"].labels)
+            model = build_vit(config.model, splits.outputs)
+            TARGETS[splits.target.kind].start(model, self.images["train"].targets, config)
             how = self.images["train"].preprocessing
             self.report = load_pretrained(model, weights, how) if weights is not None else None
             if config.train.lora is not None:
@@ -207,8 +207,9 @@ class TrainingRun(Run[Config]):
     def _describe(self, start: str) -> None:
         config, splits, ui = self.config, self.splits, self.ui
         ui.say("vitmed is for research use only; it is not a medical device.")
-        ui.say("classes: " + listed([f"{i} {name}" for i, name in enumerate(splits.classes)]))
-        if len(splits.classes) == 2:
+        unit = f" ({splits.target.unit})" if splits.target.unit else ""
+        ui.say(f"{splits.target.kind}: " + listed([f"{i} {name}{unit}" for i, name in enumerate(splits.classes)]))
+        if len(splits.classes) == 2 and splits.target.kind == "classes":
             positive = config.data.positive or splits.classes[positive_class(splits.classes)]
             ui.say(f"positive class: {positive} (vitmed train --positive chooses the other)")
         for name, samples in splits.samples.items():
@@ -278,13 +279,17 @@ class TrainingRun(Run[Config]):
                 set_data_root(file, self.splits.root)
 
     def loss_for(self, network: nn.Module, precision: Precision) -> LossOf:
-        train, classes = self.images["train"], len(self.splits.classes)
-        return classification_loss(network, train, classes, self.config, precision, self.ranks)
+        train, splits = self.images["train"], self.splits
+        loss_of = TARGETS[splits.target.kind].loss_of
+        return loss_of(network, train, splits.outputs, self.config, precision, self.ranks)
 
     def validate(self) -> Record:
-        batches, classes = self.batches.batches, self.splits.classes
+        batches, splits = self.batches.batches, self.splits
         with uncompiled(self.config.train.compile):
-            return validate(self.state, self.images["val"], classes, batches, self.config, self.precision, self.ranks)
+            return validate(
+                self.state, self.images["val"], splits.classes, batches, self.config, self.precision, self.ranks,
+                splits.target,
+            )  # fmt: skip
 
     def seconds_after(self) -> Callable[[], float]:
         forecaster = Forecaster(self.splits, self.device, self.ranks.world)
@@ -354,8 +359,9 @@ class TrainingRun(Run[Config]):
         """
         shown: dict[str, list[np.ndarray]] = {}
         how, labels = self.images["train"].preprocessing, self.images["train"].labels
-        names = self.splits.classes
-        for label in np.linspace(0, len(names) - 1, min(classes, len(names))).astype(int):
+        names = self.splits.strata
+        present = np.unique(labels)
+        for label in present[np.linspace(0, len(present) - 1, min(classes, len(present))).astype(int)]:
             of_class = np.flatnonzero(labels == label)
             spread = of_class[:: max(1, len(of_class) // per_class)][:per_class]
             batch = torch.stack([self.dataset[(0, int(index))][0] for index in spread])

@@ -1,0 +1,85 @@
+"""The numbers that judge a predicted quantity, against scikit-learn, scipy and numerical integration."""
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+from sklearn.metrics import mean_absolute_error, median_absolute_error, r2_score, root_mean_squared_error
+
+from vitmed.core.errors import DataError
+from vitmed.core.targets import Target
+from vitmed.metrics.metric_table import NUMBER_METRICS
+from vitmed.metrics.number_predictions import NumberPredictions
+from vitmed.metrics.number_scoring import CORRELATIONS, distribution_scores, number_values
+
+
+def of(
+    labels: list[float] | np.ndarray | None, values: list[float] | np.ndarray, scales: float = 1.0,
+    distribution: str = "laplace", reach: float | None = None, groups: tuple[str, ...] | None = None,
+) -> NumberPredictions:  # fmt: skip
+    """Predictions with a centre of 0 and a spread of 2."""
+    logits = np.stack([np.asarray(values) / 2, np.full(len(values), np.log(scales / 2))], axis=1).astype(np.float32)
+    target = Target(kind="number", spread=2.0, distribution=distribution)
+    paths = tuple(f"{i}.png" for i in range(len(values)))
+    return NumberPredictions(
+        ("age",), paths, groups, None if labels is None else np.array(labels), logits, target, reach=reach
+    )
+
+
+def drawn(size: int = 300, reach: float | None = None) -> NumberPredictions:
+    rng = np.random.default_rng(1)
+    labels = rng.normal(50, 10, size)
+    return of(labels, 5 + 0.8 * labels + rng.normal(0, 4, size), 3.0, reach=reach)
+
+
+def test_the_values_are_those_of_scikit_learn_and_scipy() -> None:
+    p = drawn(reach=1.5)
+    y, x, found = p.labels, p.values, number_values(p)
+    assert y is not None and list(found) == list(NUMBER_METRICS)
+    assert found["mae"] == pytest.approx(mean_absolute_error(y, x))
+    assert found["rmse"] == pytest.approx(root_mean_squared_error(y, x))
+    assert found["median_error"] == pytest.approx(median_absolute_error(y, x))
+    assert found["r2"] == pytest.approx(r2_score(y, x))
+    assert found["pearson"] == pytest.approx(stats.pearsonr(y, x).statistic)
+    assert found["bias"] == pytest.approx(x.mean() - y.mean())
+    assert found["width"] == pytest.approx(9.0) and found["coverage"] == np.mean(np.abs(x - y) <= 4.5)
+    assert np.isnan(number_values(drawn())["coverage"]) and np.isnan(number_values(drawn())["width"])
+
+
+def test_concordance_by_hand() -> None:
+    """Truth 1, 2, 3 and 2, 3, 4: covariance 2/3, variances 2/3 each, apart by 1: (4/3) / (4/3 + 1) = 4/7."""
+    found = number_values(of([1, 2, 3], [2, 3, 4]))
+    assert (found["ccc"], found["pearson"], found["r2"]) == pytest.approx((4 / 7, 1.0, -0.5))
+
+
+@pytest.mark.parametrize(
+    ("distribution", "reference"), [("laplace", stats.laplace(3, 2.5)), ("gaussian", stats.norm(3, 2.5))]
+)
+@pytest.mark.parametrize("truth", [-4.0, 2.9, 3.0, 11.0])
+def test_the_scores_of_a_distribution(distribution: str, reference: stats.rv_continuous, truth: float) -> None:
+    """CRPS is the integral of (F - 1[x >= truth])^2; the log score is that of the standardised number (spread 2)."""
+    crps, log_score = distribution_scores(of([truth], [3.0], 2.5, distribution))
+    below = integrate.quad(lambda x: reference.cdf(x) ** 2, -60, truth)[0]
+    above = integrate.quad(lambda x: reference.sf(x) ** 2, truth, 60)[0]
+    assert crps[0] == pytest.approx(below + above, rel=1e-5)
+    assert log_score[0] == pytest.approx(-reference.logpdf(truth) - np.log(2), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", CORRELATIONS)
+def test_an_influence_is_the_derivative_by_the_weight_of_an_image(name: str) -> None:
+    """Against a copy of one image among a thousand copies of all: a numerical derivative."""
+    p = drawn(40)
+    assert p.labels is not None
+    found = CORRELATIONS[name](p.labels, p.values)
+    assert found.influence.sum() == pytest.approx(0, abs=1e-12)
+    for row in (0, 7, 33):
+        y, x = (np.append(np.tile(column, 1000), [column[row]] * 2) for column in (p.labels, p.values))
+        more = CORRELATIONS[name](y, x).value
+        assert (more - found.value) / 2 * 1000 == pytest.approx(found.influence[row], rel=2e-3)
+
+
+def test_what_is_undefined() -> None:
+    same = number_values(of([3.0, 3.0], [2.0, 4.0]))
+    assert np.isnan(same["r2"]) and np.isnan(same["pearson"]) and same["ccc"] == 0 and same["mae"] == 1
+    assert np.isnan(list(number_values(of([], [])).values())).all()
+    with pytest.raises(DataError, match="no labels"):
+        number_values(of(None, [1.0]))

@@ -1,0 +1,114 @@
+"""`FindingPolicy`: what validation chooses for a model of several findings, for each as for two classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from vitmed.core.base_models import Names
+from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.text import listed
+from vitmed.decisions.out_of_distribution import OodScore
+from vitmed.decisions.policy import (
+    ANSWER,
+    SET,
+    UNSURE,
+    ClassPolicy,
+    DecisionPolicy,
+    answers_of,
+    choose_policy,
+    policy_settings,
+    unlike_training,
+    with_columns,
+)
+from vitmed.metrics.finding_predictions import FindingPredictions, absence
+from vitmed.metrics.predictions import Predictions
+
+FEWEST = 5  # validation images with a finding, and without it, below which nothing is chosen for it
+USUAL = EvaluateConfig(calibration="none")
+
+
+class FindingPolicy(DecisionPolicy):
+    """What validation chooses for findings: a policy for each. Those in `few` have too few images in validation, and
+    are decided at a raw probability of 0.5."""
+
+    findings: dict[str, ClassPolicy]
+    few: Names = ()
+
+    def apply(self, predictions: FindingPredictions) -> FindingPredictions:
+        """Calibrate the probabilities, decide, and add the columns `set` and `answer`.
+
+        The set of an image names the findings that cannot be excluded at the coverage that was asked for. An image is
+        not answered if it is unlike those of training, or if a finding is too unsure for the risk that was asked for.
+        """
+        raw = replace(predictions, labels=None, calibrated=None, thresholds=())
+        views = [self.findings[name].apply(raw.of(name)) for name in predictions.classes]
+        sets = [" | ".join(view.classes[1] for view in views if _possible(view, row)) for row in range(len(raw))]
+        unsure = [
+            [f"{view.classes[1]} is {UNSURE}" for view in views if UNSURE in view.columns[ANSWER][row]]
+            for row in range(len(raw))
+        ]
+        ours = {SET: tuple(sets), ANSWER: answers_of(unlike_training(raw), unsure)}
+        return replace(
+            predictions,
+            calibrated=np.stack([view.probabilities[:, 1] for view in views], axis=1),
+            thresholds=tuple(view.threshold for view in views),
+            columns=with_columns(raw.columns, ours),
+        )
+
+    @property
+    def summary(self) -> str:
+        calibrated = sum(one.calibration.method != "none" for one in self.findings.values())
+        text = f"{calibrated} of {len(self.findings)} findings calibrated"
+        thresholds = [f"{name} {one.operating.threshold:.3g}" for name, one in self.findings.items() if _moved(one)]
+        return text + (f"; called at a probability of: {listed(thresholds)}" if thresholds else "")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        found = [f"{name}: {note}" for name, one in self.findings.items() for note in one.notes]
+        if self.few:
+            found.append(
+                f"Validation has fewer than {FEWEST} images with, or without, {listed(self.few)}: a raw probability of "
+                "0.5 decides there, and no threshold was chosen."
+            )
+        return tuple(found)
+
+    def check_classes(self, classes: Sequence[str]) -> None:
+        if list(self.findings) != list(classes):
+            raise ValueError(f"findings: expected {listed(classes)}, found {listed(list(self.findings))}")
+        for name, policy in self.findings.items():
+            policy.check_classes((absence(name), name))
+
+
+def _possible(view: Predictions, row: int) -> bool:
+    """Whether the set of an image has the finding; without sets, whether the finding is called."""
+    cells = view.columns.get(SET)
+    return bool(view.predicted[row] == 1) if cells is None else view.classes[1] in cells[row].split(" | ")
+
+
+def _moved(policy: ClassPolicy) -> bool:
+    return policy.operating.threshold is not None
+
+
+def choose_finding_policy(
+    validation: FindingPredictions,
+    config: EvaluateConfig,
+    ood_score: OodScore | None = None,
+    weights_hash: str | None = None,
+) -> FindingPolicy:
+    """Choose everything on what a model predicts for its validation images; the arguments are those of `choose_policy`.
+
+    Raises:
+        UsageError: an operating point that does not fit two classes, or two points.
+    """
+    assert validation.labels is not None
+    names = validation.classes
+    counts = [[(validation.labels[:, f] == value).sum() for value in (0, 1)] for f in range(len(names))]
+    few = [name for name, both in zip(names, counts, strict=True) if min(both) < FEWEST]
+    findings = {name: choose_policy(validation.of(name), USUAL if name in few else config) for name in names}
+    return FindingPolicy(
+        asked=policy_settings(config), n=len(validation), weights_hash=weights_hash, findings=findings,
+        few=tuple(few), ood_score=ood_score,
+    )  # fmt: skip

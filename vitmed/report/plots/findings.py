@@ -1,0 +1,58 @@
+"""Figures about several findings: each with its intervals, and which occur together."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from vitmed.metrics.finding_predictions import FindingPredictions
+from vitmed.metrics.metric_table import TITLES
+from vitmed.report.plots.drawing import BLUE, GREY, add_grid, draw_estimate, percent, short
+from vitmed.report.results import Results
+
+MOST = 60  # findings that a figure shows, the most frequent first
+COLUMNS = ("auroc", "sensitivity", "specificity")
+
+
+def by_finding(predictions: FindingPredictions, metrics: Results) -> Figure:
+    """AUROC, sensitivity and specificity of each finding with their intervals; the dashed line is the mean."""
+    names = sorted(metrics.classes, key=lambda name: -metrics.per_class[name].n)[:MOST]
+    figure = Figure(figsize=(9.2, 0.29 * len(names) + 1.2), layout="constrained")
+    panels = figure.subplots(1, len(COLUMNS), sharey=True, squeeze=False)[0]
+    for axes, kind in zip(panels, COLUMNS, strict=True):
+        mean = metrics.overall.get(kind if kind == "auroc" else f"{kind}_macro")
+        if mean is not None and mean.value is not None:
+            axes.axvline(mean.value, color=GREY, linestyle="--", linewidth=1)
+        for y, name in enumerate(names):
+            draw_estimate(axes, y, metrics.per_class[name][kind], BLUE)
+        axes.set_xlabel(TITLES[kind])
+        axes.set_xlim(right=1.02)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+        add_grid(axes, "x")
+    labels = [f"{short(name, 26)} (n={metrics.per_class[name].n:,})" for name in names]
+    panels[0].set_yticks(range(len(names)), labels, fontsize=9)
+    panels[0].set_ylim(len(names) - 0.5, -0.5)
+    return figure
+
+
+def co_occurrence(predictions: FindingPredictions, metrics: Results) -> Figure | None:
+    """Share of the images with the row's finding that also have the column's; None for a single finding."""
+    found = metrics.co_occurrence
+    if found is None or len(found.findings) < 2:
+        return None
+    counts = np.array(found.truth)[:MOST, :MOST]  # (F, F)
+    names, own = found.findings[:MOST], np.maximum(np.diag(counts), 1)
+    share, size = counts / own[:, None], max(5.0, 0.42 * len(names) + 2.2)
+    figure = Figure(figsize=(size + 1, size), layout="constrained")
+    axes = figure.add_subplot(xlabel="also has", ylabel="images with (n)")
+    axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
+    for row, column in np.ndindex(share.shape):
+        if len(names) <= 20 and row != column and counts[row, column]:
+            colour = "white" if share[row, column] > 0.62 else "black"
+            axes.text(
+                column, row, percent(float(share[row, column])), ha="center", va="center", fontsize=8, color=colour
+            )
+    axes.set_xticks(range(len(names)), [short(name, 20) for name in names], rotation=90, fontsize=9)
+    axes.set_yticks(range(len(names)), [f"{short(n, 20)} ({counts[i, i]:,})" for i, n in enumerate(names)], fontsize=9)
+    return figure

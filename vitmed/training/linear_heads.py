@@ -1,0 +1,167 @@
+"""Linear models of features: the heads of frozen networks, and of baselines. Every setting is chosen on validation."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from vitmed.core.targets import UNKNOWN
+from vitmed.data.thread_batches import Progress
+
+C_VALUES = tuple(10.0**exponent for exponent in range(-5, 3))  # inverse penalties, from strong to weak regularisation
+NEIGHBOURS = (1, 3, 5, 10, 20, 50, 100)
+LEAST = 1e-3  # probability of a class that no neighbour has
+Part = tuple[np.ndarray, np.ndarray]  # features (S, D) and targets
+
+
+@dataclass(frozen=True)
+class LinearHead:
+    """Logits = features @ weight.T + bias.
+
+    Attributes:
+        weight: (K, D) float32; bias: (K,) float32.
+        C: inverse strength of the L2 penalty, chosen on validation (scikit-learn's C, on standardised features); None
+            where each finding has its own, and of a number.
+        val_loss: loss on validation: log loss in nats, or the mean absolute error of a standardised number.
+    """
+
+    weight: np.ndarray
+    bias: np.ndarray
+    C: float | None
+    val_loss: float
+
+    def logits(self, features: np.ndarray) -> np.ndarray:
+        """(S, D) -> (S, K) float32."""
+        return (features @ self.weight.T + self.bias).astype(np.float32)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The parameters of a network with this head."""
+        return {"head.weight": torch.from_numpy(self.weight), "head.bias": torch.from_numpy(self.bias)}
+
+
+def fit_head(
+    train: tuple[np.ndarray, np.ndarray],
+    val: tuple[np.ndarray, np.ndarray],
+    classes: int,
+    progress: Progress | None = None,
+) -> LinearHead:
+    """Multinomial logistic regression with the L2 penalty that has the lowest log loss on validation.
+
+    Args:
+        train, val: features (S, D) and labels (S,); both contain every class.
+        classes: K.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import log_loss
+
+    mean, std = train[0].mean(axis=0, dtype=np.float64), train[0].std(axis=0, dtype=np.float64)
+    std = np.where(std > 1e-6 * (1 + np.abs(mean)), std, 1)  # a constant feature carries no information
+    x, x_val = ((part[0] - mean) / std for part in (train, val))
+    model = LogisticRegression(warm_start=True, max_iter=500, tol=1e-6)  # each fit starts from the one before
+    best: LinearHead | None = None
+    for done, C in enumerate(C_VALUES, 1):
+        model.C = C
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # a penalty too weak to converge is not chosen anyway
+            model.fit(x, train[1])
+        loss = float(log_loss(val[1], model.predict_proba(x_val), labels=np.arange(classes)))
+        if best is None or loss < best.val_loss:
+            weight, bias = model.coef_.astype(np.float64), model.intercept_.astype(np.float64)
+            if classes == 2:  # scikit-learn keeps the difference of two logits
+                weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
+            weight = weight / std
+            best = LinearHead(weight.astype(np.float32), (bias - weight @ mean).astype(np.float32), C, loss)
+        if progress is not None:
+            progress(done, len(C_VALUES))
+    assert best is not None
+    return best
+
+
+def fit_neighbours(
+    train: tuple[np.ndarray, np.ndarray], val: tuple[np.ndarray, np.ndarray], classes: int
+) -> tuple[int, Callable[[np.ndarray], np.ndarray]]:
+    """k nearest neighbours by cosine, weighted by similarity, with the k of the lowest log loss on validation.
+
+    Returns:
+        k, and a function from features (S, D) to logits (S, K): logarithms of each class's share, at least LEAST.
+    """
+    from sklearn.neighbors import NearestNeighbors
+
+    index = NearestNeighbors(metric="cosine", algorithm="brute").fit(train[0])
+
+    def logits(features: np.ndarray, k: int) -> np.ndarray:
+        distance, rows = index.kneighbors(features, n_neighbors=k)  # (S, k) each
+        weight = 1 / (distance + 1e-3)  # bounds the weight of an identical image at 1000
+        votes = np.stack([(weight * (train[1][rows] == c)).sum(axis=1) for c in range(classes)], axis=1)
+        return np.log(np.maximum(votes / votes.sum(axis=1, keepdims=True), LEAST)).astype(np.float32)
+
+    def loss(k: int) -> float:
+        chances = np.exp(logits(val[0], k))
+        return float(-np.log(chances[np.arange(len(val[1])), val[1]] / chances.sum(axis=1)).mean())
+
+    k = min((k for k in NEIGHBOURS if k <= len(train[1])), key=loss)
+    return k, lambda features: logits(features, k)
+
+
+def fit_finding_head(train: Part, val: Part, findings: int, progress: Progress | None = None) -> LinearHead:
+    """`fit_head` for each finding, on the images whose label is known.
+
+    Args:
+        train, val: features (S, D) and labels (S, F): 1, 0 or `UNKNOWN`.
+        findings: F.
+    """
+    weights, biases, losses = [], [], []
+    for f in range(findings):
+        x, y = _known(train, f)
+        if len(np.unique(y)) < 2:  # nothing to tell apart: the share in training
+            share = (y.sum() + 0.5) / (len(y) + 1)
+            weights.append(np.zeros(train[0].shape[1], np.float32))
+            biases.append(float(np.log(share / (1 - share))))
+        else:
+            known = _known(val, f)
+            head = fit_head((x, y), known if len(known[1]) else (x, y), 2)
+            weights.append(head.weight[1] - head.weight[0])
+            biases.append(float(head.bias[1] - head.bias[0]))
+            losses.append(head.val_loss)
+        if progress is not None:
+            progress(f + 1, findings)
+    loss = float(np.mean(losses)) if losses else float("nan")
+    return LinearHead(np.stack(weights), np.array(biases, np.float32), None, loss)
+
+
+def _known(part: Part, f: int) -> Part:
+    """Features and labels (S,) int64 of the images whose label of a finding is known."""
+    rows = part[1][:, f] != UNKNOWN
+    return part[0][rows], part[1][rows, f].astype(np.int64)
+
+
+def fit_number_head(train: Part, val: Part, outputs: int, progress: Progress | None = None) -> LinearHead:
+    """Ridge regression with the penalty of the lowest mean absolute error on validation, which is also its one scale.
+
+    Args:
+        train, val: features (S, D) and standardised numbers (S,).
+        outputs: 2, location and log scale.
+    """
+    from sklearn.linear_model import Ridge
+    from sklearn.preprocessing import StandardScaler
+
+    scaler = StandardScaler().fit(train[0].astype(np.float64))
+    x, x_val = (scaler.transform(part[0].astype(np.float64)) for part in (train, val))
+    best: tuple[float, Ridge] | None = None
+    for done, C in enumerate(C_VALUES, 1):
+        model = Ridge(alpha=1 / C).fit(x, train[1])
+        error = float(np.abs(model.predict(x_val) - val[1]).mean())
+        if best is None or error < best[0]:
+            best = error, model
+        if progress is not None:
+            progress(done, len(C_VALUES))
+    assert best is not None
+    weight = best[1].coef_ / scaler.scale_
+    bias = best[1].intercept_ - weight @ scaler.mean_
+    rows = np.stack([weight, np.zeros_like(weight)]).astype(np.float32)
+    return LinearHead(rows, np.array([bias, np.log(max(best[0], 1e-6))], np.float32), None, best[0])
