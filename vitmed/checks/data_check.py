@@ -16,10 +16,10 @@ from vitmed.core.inputs import data_folder
 from vitmed.core.text import counted_doing
 from vitmed.core.ui import Ui
 from vitmed.data.folders import image_names
+from vitmed.data.label_tables import labels_from_table
 from vitmed.data.patient_names import Guess
 from vitmed.data.patients import groups_of
 from vitmed.data.samples import Splits
-from vitmed.data.tables import labels_from_table
 from vitmed.imaging.file_record import FileRecord
 
 LINES = 8  # findings that training reports

@@ -123,7 +123,7 @@ def foreign_images(saved: Checkpoint, root: Path, request: ImageRequest, ui: Ui)
     """
     if request.labels is not None:
         own_groups = request.groups is None and request.group_regex is None
-        listing = list_by_table(root, Path(request.labels), own_groups, saved.classes)
+        listing = list_by_table(root, Path(request.labels), own_groups, classes=saved.classes)
         parts = list(listing.parts)
     elif holds_tars(split_folders(root).get(request.split, root)):
         listing = list_by_tars(root, saved.classes)

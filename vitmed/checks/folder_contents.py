@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from vitmed.core.errors import DataError
 from vitmed.data.folders import class_names, list_folder, npz_images, split_folders, tar_images, tar_labels
+from vitmed.data.label_tables import Labels
 from vitmed.data.split_names import SPLITS, split_of
-from vitmed.data.tables import Labels
 from vitmed.imaging import npz
 
 
@@ -130,7 +130,7 @@ def named_in_table(contents: FolderContents, table: Labels) -> FolderContents:
     """
     files = tuple(contents.files[i] for i in table.images)
     splits: Sequence[str | None] = table.splits or [contents.places[i].split for i in table.images]
-    places = tuple(map(Place, splits, table.labels))
+    places = tuple(map(Place, splits, table.read.labels))
     folders = {
         split: tuple(sorted({p.label or "" for p in places if p.split == split})) for split in dict.fromkeys(splits)
     }

@@ -24,11 +24,11 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.known_sets import KnownSet, find_known_set, say_known_set
+from vitmed.data.label_tables import labels_from_table
 from vitmed.data.patient_names import Guess
 from vitmed.data.patients import compile_group, find_patients, groups_of, suggest_groups
 from vitmed.data.scan import scan
 from vitmed.data.scan_cache import ScanCache
-from vitmed.data.tables import labels_from_table
 from vitmed.imaging.augmentation import mirrored_pair
 from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.window import Window

@@ -53,6 +53,7 @@ class Splits:
         guess: patients that the file names suggest, if you named none; not stored in a checkpoint.
         target: what the labels are.
         bins: of findings and numbers, the names of the strata; see `strata`.
+        recognised: what the labels are and where they come from, in words; not stored in a checkpoint.
     """
 
     root: Path
@@ -65,6 +66,7 @@ class Splits:
     guess: Guess | None = None
     target: Target = CLASSES
     bins: tuple[str, ...] = ()
+    recognised: str = ""
 
     @property
     def strata(self) -> tuple[str, ...]:
@@ -86,6 +88,11 @@ class Splits:
         """Images per stratum of a split, in their order."""
         count = Counter(sample.label for sample in self.samples[split])
         return [count[k] for k in range(len(self.strata))]
+
+    def targets(self, split: str) -> np.ndarray:
+        """Of findings (S, F) 1, 0 or `UNKNOWN`, of a number (S, 1), float64; of classes and grades (S, 0)."""
+        samples = self.samples[split]
+        return np.array([sample.targets for sample in samples], dtype=np.float64).reshape(len(samples), -1)
 
     @property
     def outputs(self) -> int:
