@@ -20,6 +20,7 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Ui
 from vitmed.data.patients import describe_patients, patient_notes, report_patients, show_expression
 from vitmed.data.samples import Splits, labelled
+from vitmed.data.samples import refuse_others
 from vitmed.data.splits import make_splits
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.preprocessing import Preprocessing
@@ -116,6 +117,7 @@ def _open_folder(config: Config, output: str | Path, parts: str, ui: Ui) -> tupl
     show_expression(config.data.group_regex, ui)
     with ui.bar("finding images", unit="files") as advance:
         splits = make_splits(config.data, advance, config.evaluate.ordinal)
+    refuse_others(splits, "vitmed probe")
     check_folder(config.data, ui, config.evaluate.ordinal)
     report_patients(splits, f"one patient may be in two {parts}, which makes results look too good", ui)
     RunFolder.probe(output)

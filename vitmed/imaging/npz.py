@@ -55,7 +55,7 @@ class Split(NamedTuple):
     @property
     def classified(self) -> bool:
         """Whether the labels are classes."""
-        return self.labels.ndim == 1 and self.labels.dtype == np.int64
+        return self.labels.ndim == 1 and self.labels.dtype.kind in "iu"
 
 
 def is_npz(path: str | Path) -> bool:
