@@ -10,6 +10,7 @@ import numpy as np
 
 from vitmed.core.errors import DataError
 from vitmed.core.targets import Target
+from vitmed.core.text import counted_doing
 from vitmed.data.label_kinds import Asked, Read, number_in
 from vitmed.data.tables import LABEL_NAMES, Table
 
@@ -27,7 +28,7 @@ def read_number(table: Table, label: int | None, others: Sequence[int], asked: A
     for line, cell, value in zip(table.lines, cells, values, strict=True):
         if value is None or math.isinf(value):
             wrong = sum(v is None or math.isinf(v) for v in values)
-            more = f", nor are {wrong - 1:,} others" if wrong > 1 else ""
+            more = f", and {counted_doing(wrong - 1, 'other cell', 'is', 'are')} not either" if wrong > 1 else ""
             raise DataError(
                 f"{table.file}: line {line}: {cell!r} in the column {table.header[label]!r} is not a number{more}",
                 "write numbers such as 63 or 63.5, and nothing where it is not known",

@@ -24,7 +24,7 @@ from vitmed.core.text import counted_doing, lines_of
 PATH_NAMES = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "image_name",
               "image_id", "image_index", "img")  # fmt: skip
 GROUP_NAMES = ("patient", "patient_id", "patientid", "group", "subject", "subject_id", "case", "case_id")
-LABEL_NAMES = ("label", "class", "diagnosis", "target", "dx")
+LABEL_NAMES = ("label", "class", "diagnosis", "target", "dx", "finding_labels")
 FIRST = 5  # most items in one line of a message
 
 
