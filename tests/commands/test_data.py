@@ -301,7 +301,6 @@ def test_sets_that_are_not_fetched_say_what_to_do(vitmed: RUN, tmp_path: Path) -
     for name, code, told in (
         ("kermany_chest_xray", 3, "vitmed data import ChestXRay2017.zip DIR"),
         ("ham10000", 3, "https://doi.org/10.7910/DVN/DBW86T"),
-        ("chestmnist_224", 3, "multi-label"),
         ("medmnist_plus", 2, "bloodmnist_224"),
         ("bloodmist", 2, "did you mean bloodmnist"),
     ):

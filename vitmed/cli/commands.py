@@ -70,6 +70,9 @@ def train(as_json: AsJson = False, devices: Devices = None, **options: Any) -> N
         "leakage_gap": flag(bool, "--leakage-gap", help="Fit cheap baselines by image and by patient; report the gap."),
     },
     *PATIENTS,
+    "data.target",
+    "data.findings",
+    "data.uncertain",
     "data.frame",
 )
 def check(

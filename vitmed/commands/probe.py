@@ -116,9 +116,9 @@ def _open_folder(config: Config, output: str | Path, parts: str, ui: Ui) -> tupl
     """The images of a folder, which are divided into `parts`, and the configuration with their window."""
     show_expression(config.data.group_regex, ui)
     with ui.bar("finding images", unit="files") as advance:
-        splits = make_splits(config.data, advance)
+        splits = make_splits(config.data, advance, config.evaluate.ordinal)
     refuse_others(splits, "vitmed probe")
-    check_folder(config.data, ui)
+    check_folder(config.data, ui, config.evaluate.ordinal)
     report_patients(splits, f"one patient may be in two {parts}, which makes results look too good", ui)
     RunFolder.probe(output)
     return with_window(config, splits, ui), splits

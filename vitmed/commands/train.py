@@ -239,7 +239,7 @@ def _new_run(
         further_prefix(config.train.pretrain_also, data_folder(config.data.root))  # raises now, not later
     prepared = prepare_run(config, plans, offline, ui, ranks.world)
     config, splits = prepared.config, prepared.splits
-    check_folder(config.data, ui)
+    check_folder(config.data, ui, config.evaluate.ordinal)
     asked_point(config.evaluate, splits.choices)  # raises now, not after hours of training
     run = TrainingRun(config, splits, prepared.device, ui, prepared.weights, ranks=ranks)  # raises for wrong sizes
     run.clock = clock

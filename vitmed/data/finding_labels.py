@@ -30,27 +30,28 @@ BIT = "1 (present), 0 (absent), -1 (uncertain), or nothing (not known)"
 
 
 def read_findings(table: Table, label: int | None, others: Sequence[int], asked: Asked) -> Read:
-    """Findings of columns, or of labels joined by |."""
+    """Findings of columns, or of labels joined by |.
+
+    Args:
+        label, others: as in `read_targets`.
+
+    Raises:
+        DataError: no findings, none of a model's, or a cell that is no label; with the line.
+        UsageError: a finding that is no column.
+    """
     if asked.findings:
-        unknown = [name for name in asked.findings if name not in table.header]
-        if unknown:
+        if unknown := [name for name in asked.findings if name not in table.header]:
             raise unknown_key("column of --finding", unknown[0], [table.header[i] for i in others])
         return _of_columns(table, [table.header.index(name) for name in asked.findings], asked)
     bits = {i: share for i in others if (share := share_of_bits(table, i)) >= CLEAR}
-    doubtful = tuple(_doubt(table, i) for i, share in bits.items() if share < 1)
     columns = [i for i, share in bits.items() if share == 1]
-    if asked.outputs:
-        columns = [i for i in columns if table.header[i] in asked.outputs]
     if label is not None and (not columns or any(BAR in row[label] for row in table.rows)):
         return _of_bars(table, label, columns, asked)
     if not columns:
-        wanted = f"; expected {listed(asked.outputs)}" if asked.outputs else ""
         has = ", ".join(map(repr, table.header))
-        raise DataError(
-            f"{table.file}: no column of findings{wanted}; it has {has}", f"--finding COLUMN; its cells are {BIT}"
-        )
+        raise DataError(f"{table.file}: no column of findings; it has {has}", f"--finding COLUMN; its cells are {BIT}")
     read = _of_columns(table, columns, asked)
-    return replace(read, notes=(*doubtful, *read.notes))
+    return replace(read, notes=(*(_doubt(table, i) for i, share in bits.items() if share < 1), *read.notes))
 
 
 def _of_columns(table: Table, columns: Sequence[int], asked: Asked) -> Read:
@@ -82,7 +83,7 @@ def _of_columns(table: Table, columns: Sequence[int], asked: Asked) -> Read:
         )
     names = tuple(table.header[i] for i in columns)
     source = f"{counted(len(names), 'finding')}, from columns of {table.file.name}"
-    return _findings(np.nan_to_num(values, nan=UNKNOWN), names, asked, source, notes, used)
+    return findings_in(np.nan_to_num(values, nan=UNKNOWN), names, asked, source, str(table.file), notes, used)
 
 
 def _of_bars(table: Table, label: int, columns: Sequence[int], asked: Asked) -> Read:
@@ -90,14 +91,11 @@ def _of_bars(table: Table, label: int, columns: Sequence[int], asked: Asked) -> 
     cells = [row[label].strip() for row in table.rows]
     sets = {cell: _names_in(cell, table, label) for cell in set(cells)}
     names = sorted(set().union(*sets.values()))
-    with_columns = {table.header[i]: i for i in columns}
-    if names and set(names) <= set(with_columns):
-        wanted = asked.outputs or names
-        read = _of_columns(table, [i for name, i in with_columns.items() if name in wanted], asked)
-        _check_agreement(table, label, [sets[cell] & set(read.outputs) for cell in cells], read, with_columns)
-        return replace(
-            read, used=(*with_columns.values(), label), source=f"{read.source}, as in {table.header[label]!r}"
-        )
+    of_name = {table.header[i]: i for i in columns}
+    if names and set(names) <= set(of_name):
+        read = _of_columns(table, [i for i in columns if table.header[i] in (asked.outputs or names)], asked)
+        _check_agreement(table, label, [sets[cell] for cell in cells], read)
+        return replace(read, used=(*read.used, label), source=f"{read.source}, as in {table.header[label]!r}")
     if not names:
         raise DataError(f"{table.file}: no row has a finding in {table.header[label]!r}", "add findings to the labels")
     empty_is_none = not any(cell.lower() in NONE_WORDS for cell in sets)
@@ -110,7 +108,7 @@ def _of_bars(table: Table, label: int, columns: Sequence[int], asked: Asked) -> 
     if empty_is_none and (empty := cells.count("")):
         notes.append(f"{table.file}: {counted(empty, 'empty label')} mean that the image has no finding")
     source = f"{counted(len(names), 'finding')}, from {table.header[label]!r} of {table.file.name}, joined by {BAR}"
-    return _findings(values, tuple(names), asked, source, notes, (label,))
+    return findings_in(values, tuple(names), asked, source, str(table.file), notes, (label,))
 
 
 def _names_in(cell: str, table: Table, label: int) -> set[str]:
@@ -125,7 +123,7 @@ def _names_in(cell: str, table: Table, label: int) -> set[str]:
     return names if not none and cell.lower() not in MISSING else set()
 
 
-def _check_agreement(table: Table, label: int, named: Sequence[set[str]], read: Read, columns: dict[str, int]) -> None:
+def _check_agreement(table: Table, label: int, named: Sequence[set[str]], read: Read) -> None:
     """Raises DataError for a row whose label names other findings than its columns."""
     assert read.values is not None
     of_label = np.array([[name in names for name in read.outputs] for names in named])
@@ -134,34 +132,39 @@ def _check_agreement(table: Table, label: int, named: Sequence[set[str]], read: 
         says = f"{table.header[label]!r} is {table.rows[row][label].strip()!r}"
         raise DataError(
             f"{table.file}: line {table.lines[row]}: {says}, but the column {name!r} is "
-            f"{table.rows[row][columns[name]].strip()!r}",
+            f"{table.rows[row][table.header.index(name)].strip()!r}",
             f"correct the row, or name the columns that count: --finding {','.join(read.outputs[:3])},...",
         )
 
 
-def _findings(
-    values: np.ndarray, names: tuple[str, ...], asked: Asked, source: str, notes: Sequence[str], used: tuple[int, ...]
-) -> Read:
-    """The findings as a `Read`, for a model in the order of its outputs."""
-    if asked.outputs:
-        missing = [name for name in asked.outputs if name not in names]
-        if len(missing) == len(asked.outputs):
-            raise DataError(
-                f"the table has none of the model's findings {listed(asked.outputs)}; it has {listed(names)}",
-                "rename its columns, or the names in its labels",
-            )
-        if missing:
-            notes = [*notes, f"the table has no labels of {listed(missing)}, which count as not known"]
-        column = {name: values[:, names.index(name)] for name in names}
-        values = np.stack([column.get(name, np.full(len(values), float(UNKNOWN))) for name in asked.outputs], axis=1)
-        names = asked.outputs
+def findings_in(
+    values: np.ndarray, names: tuple[str, ...], asked: Asked, source: str, where: str,
+    notes: Sequence[str] = (), used: tuple[int, ...] = (),
+) -> Read:  # fmt: skip
+    """Findings (R, F) as a `Read`: those that you ask for, or for a model all of its outputs in their order.
+
+    Raises:
+        DataError: nothing is known, or of no finding of the model; `where` names the file.
+        UsageError: a finding that is not there.
+    """
+    wanted = asked.outputs or asked.findings or names
+    missing = [name for name in wanted if name not in names]
+    if missing and not asked.outputs:
+        raise unknown_key("finding", missing[0], names)
+    if len(missing) == len(wanted):
+        raise DataError(
+            f"{where}: none of the model's findings {listed(wanted)}; it has {listed(names)}", "rename its findings"
+        )
+    if missing:
+        notes = [*notes, f"{where}: no labels of {listed(missing)}, which count as not known"]
+    column = {name: values[:, k] for k, name in enumerate(names)}
+    values = np.stack([column.get(name, np.full(len(values), float(UNKNOWN))) for name in wanted], axis=1)
     if not (values != UNKNOWN).any():
-        raise DataError(f"no label of {listed(names)} is known: all cells are empty or uncertain", f"write {BIT}")
-    strata = finding_strata(values)
-    classes = (*names, NO_FINDING)
-    known = (values != UNKNOWN).any(axis=1)
-    labels = [classes[k] if there else "" for k, there in zip(strata.tolist(), known.tolist(), strict=True)]
-    return Read(Target(kind="findings"), labels, classes, names, values, source, tuple(notes), used)
+        raise DataError(f"{where}: no label of {listed(wanted)} is known: all are empty or uncertain", f"write {BIT}")
+    known, classes = (values != UNKNOWN).any(axis=1), (*wanted, NO_FINDING)
+    strata = zip(finding_strata(values).tolist(), known.tolist(), strict=True)
+    labels = [classes[k] if there else "" for k, there in strata]
+    return Read(Target(kind="findings"), labels, classes, wanted, values, source, tuple(notes), used)
 
 
 def finding_strata(values: np.ndarray) -> np.ndarray:

@@ -14,32 +14,26 @@ from vitmed.data.tables import Table
 
 def read_grades(table: Table, label: int, cells: Sequence[str], asked: Asked) -> Read:
     """Classes in order. Raises DataError for one that is not on the scale, with its line."""
-    names = plain_grades([*dict.fromkeys(cells)])
-    order = asked.order or asked.outputs
+    order, names = asked.order or asked.outputs, {cell: plain_grade(cell) for cell in cells}
     if order:
-        scale = plain_grades(order)
-        strange = [cell for cell, name in names.items() if name not in scale.values()]
-        if strange:
-            line = next(line for line, cell in zip(table.lines, cells, strict=True) if cell in strange)
-            cell = cells[table.lines.index(line)]
-            raise DataError(
-                f"{table.file}: line {line}: the grade {cell!r} is not on the scale {', '.join(order)}",
-                "correct the grade, remove its row, or add it to --ordinal",
-            )
-        given = {plain: name for name, plain in scale.items()}
-        names = {cell: given[name] for cell, name in names.items()}
+        scale = {plain_grade(name): name for name in order}
+        for line, cell in zip(table.lines, cells, strict=True):
+            if names[cell] not in scale:
+                raise DataError(
+                    f"{table.file}: line {line}: the grade {cell!r} is not on the scale {', '.join(order)}",
+                    "correct the grade, or remove its row" + (", or add it to --ordinal" * (not asked.outputs)),
+                )
+        names = {cell: scale[name] for cell, name in names.items()}
     labels = [names[cell] for cell in cells]
-    classes = grade_order(sorted(set(labels)), () if asked.outputs else asked.order, str(table.file))
+    classes = asked.outputs or grade_order(sorted(set(labels)), asked.order, str(table.file))
     source = f"{counted(len(classes), 'grade')}, from {table.header[label]!r} of {table.file.name}"
-    return Read(Target(kind="grades"), labels, asked.outputs or classes, source=source, used=(label,))
+    return Read(Target(kind="grades"), labels, classes, source=source, used=(label,))
 
 
-def plain_grades(names: Sequence[str]) -> dict[str, str]:
-    """Name -> the same without the fraction that a program wrote: "2.0" -> "2", where all are such numbers."""
-    values = {name: number_in(name) for name in names}
-    if all(value is not None and value == value // 1 for value in values.values()):
-        return {name: str(int(value or 0)) for name, value in values.items()}
-    return {name: name for name in names}
+def plain_grade(name: str) -> str:
+    """The name of a grade, without the fraction that a program wrote: "2.0" -> "2"."""
+    value = number_in(name)
+    return str(int(value)) if value is not None and value == value // 1 else name
 
 
 def grade_order(classes: Sequence[str], order: Sequence[str], where: str) -> tuple[str, ...]:

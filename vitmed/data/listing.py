@@ -13,14 +13,26 @@ from vitmed.core.data_config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.inputs import data_folder
 from vitmed.core.targets import CLASSES, NO_FINDING, UNKNOWN, Target
-from vitmed.core.text import listed
-from vitmed.data.finding_labels import finding_strata
-from vitmed.data.folders import class_names, holds_tars, image_names, npz_images, split_folders, subfolders, tar_labels
+from vitmed.core.text import counted, counted_doing, listed
+from vitmed.data.finding_labels import finding_strata, findings_in
+from vitmed.data.folders import (
+    class_names,
+    has_npz_classes,
+    holds_tars,
+    image_names,
+    npz_classes,
+    npz_findings,
+    npz_images,
+    split_folders,
+    subfolders,
+    tar_labels,
+)
 from vitmed.data.grades import grade_order
 from vitmed.data.label_kinds import Asked, Read
 from vitmed.data.label_tables import AUTO, Labels, labels_from_table
 from vitmed.data.patient_names import Guess
 from vitmed.data.patients import find_patients, suggest_groups
+from vitmed.data.quantities import of_numbers
 from vitmed.data.samples import Sample
 from vitmed.data.split_names import SPLITS, split_of
 from vitmed.data.thread_batches import Progress
@@ -138,6 +150,8 @@ def list_images(config: DataConfig, progress: Progress | None = None, ordinal: S
                 "add rows of another class",
             )
         return with_patients(listing, config, progress)
+    if npz.is_npz(root) and (asked.kind in ("findings", "number") or not has_npz_classes(root)):
+        return with_patients(list_by_npz(root, asked), config, progress)
     if asked.kind in ("findings", "number"):
         raise UsageError(f"--target {asked.kind}: folders name one class of an image", "add --labels TABLE")
     folders = split_folders(root)
@@ -162,9 +176,42 @@ def list_images(config: DataConfig, progress: Progress | None = None, ordinal: S
     return with_patients(listing, config, progress)
 
 
+def read_npz(file: Path, asked: Asked) -> Read:
+    """The labels of all images of an .npz file, in their order, where they are findings or a number.
+
+    Raises:
+        DataError: labels of another kind than you ask for.
+        UsageError: a finding that the file does not have.
+    """
+    labels = np.concatenate([part.labels for part in npz.open_npz(file).values()]).astype(np.float64)
+    kind = "findings" if labels.ndim == 2 else "number"
+    if asked.kind not in ("auto", kind):
+        what = f"{labels.shape[1]} findings" if labels.ndim == 2 else "numbers or classes"
+        raise DataError(f"{file}: its labels are {what}, not {asked.kind}", f"--target {kind}")
+    if kind == "findings":
+        names = npz_findings(file)
+        return findings_in(labels, names, asked, f"{counted(len(names), 'finding')}, from {file.name}", str(file))
+    name = asked.outputs[0] if asked.outputs else "number"
+    unit = f" in {asked.unit}" if asked.unit else ""
+    return of_numbers(labels, name, asked.unit, f"a number{unit}, from {file.name}", str(file))
+
+
+def list_by_npz(file: Path, asked: Asked) -> Listing:
+    """The images of an .npz file whose labels are findings or a number. Raises DataError, UsageError: as `read_npz`."""
+    read = read_npz(file, asked)
+    rows, notes = [row for row, label in enumerate(read.labels) if label], read.notes
+    if left := len(read.labels) - len(rows):
+        notes = (*notes, f"{file}: {counted_doing(left, 'image')} left out, of which no label is known")
+    table = Labels(rows, read.of_rows(rows), None, None, (), [], notes)
+    listing = _by_labels(file, file, image_names(file), table, None)
+    return replace(listing, where={name: f"folder {name}/" for name in listing.where})
+
+
 def _in_grades(listing: Listing, asked: Asked) -> Listing:
     """The classes of folders as grades, from the lowest. Raises DataError, UsageError: as `grade_order`."""
-    order = grade_order(listing.classes, asked.order, str(listing.root))
+    own = tuple(npz_classes(listing.root).values()) if npz.is_npz(listing.root) else ()
+    own = tuple(name for name in own if name in listing.classes)  # in the order of their numbers
+    order = grade_order(listing.classes, asked.order or own, str(listing.root))
     rank = np.array([order.index(name) for name in listing.classes])
     source = f"{len(order)} grades, from folders"
     labels, target = rank[listing.labels], Target(kind="grades")

@@ -35,12 +35,10 @@ def read_number(table: Table, label: int | None, others: Sequence[int], asked: A
     name = "number" if table.find(LABEL_NAMES) == label else table.header[label]
     name = asked.outputs[0] if asked.outputs else name
     source = f"a number, {name!r}{f' in {asked.unit}' * bool(asked.unit)}, from {table.file.name}"
-    return of_numbers(np.array(values, dtype=np.float64), name, asked.unit, source, (label,), str(table.file))
+    return of_numbers(np.array(values, dtype=np.float64), name, asked.unit, source, str(table.file), (label,))
 
 
-def of_numbers(
-    values: np.ndarray, name: str, unit: str, source: str, used: tuple[int, ...] = (), where: str = ""
-) -> Read:
+def of_numbers(values: np.ndarray, name: str, unit: str, source: str, where: str, used: tuple[int, ...] = ()) -> Read:
     """Numbers (R,), NaN where not known, as a `Read`. Raises DataError where all are the same."""
     known = np.isfinite(values)
     if len(np.unique(values[known])) < 2:

@@ -386,10 +386,12 @@ def _units(listing: Listing, indices: np.ndarray) -> np.ndarray:
 def stratified_sample(listing: Listing, indices: np.ndarray, size: int, seed: int) -> np.ndarray:
     """`size` of the images, every class in proportion (largest remainders) and at least once, in their order.
 
-    Fewer than one for each class cannot be: then one for each.
+    Fewer than one for each class cannot be: then one for each. Of findings the strata are in proportion, and an image
+    with and one without each finding comes on top where there is none in the sample.
     """
-    classes, rng = len(listing.classes), np.random.default_rng([seed, len(SPLITS)])
-    labels = listing.labels[indices]
+    rng = np.random.default_rng([seed, len(SPLITS)])
+    there, labels = np.unique(listing.labels[indices], return_inverse=True)
+    classes = len(there)
     share = size * np.bincount(labels, minlength=classes) / len(labels)
     counts = np.maximum(1, np.floor(share)).astype(int)
     while counts.sum() < min(size, len(labels)):
@@ -397,7 +399,15 @@ def stratified_sample(listing: Listing, indices: np.ndarray, size: int, seed: in
     while counts.sum() > max(size, classes):
         counts[np.argmax(np.where(counts > 1, counts - share, -np.inf))] -= 1
     keep = [rng.permutation(np.flatnonzero(labels == k))[: counts[k]] for k in range(classes)]
-    return indices[np.sort(np.concatenate(keep))]
+    chosen = np.zeros(len(labels), dtype=bool)
+    chosen[np.concatenate(keep)] = True
+    findings = _findings_of(listing, indices)
+    for column in () if findings is None else findings.T:
+        for value in (1, 0):
+            has = np.flatnonzero(column == value)
+            if len(has) and not chosen[has].any():
+                chosen[rng.choice(has)] = True
+    return indices[chosen]
 
 
 def _check_classes(listing: Listing, part: str, indices: np.ndarray) -> None:

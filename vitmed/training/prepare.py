@@ -90,7 +90,7 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
     check_weights(config)
     show_expression(config.data.group_regex, ui)
     with ui.bar("finding images", unit="files") as advance:
-        splits = make_splits(config.data, advance)
+        splits = make_splits(config.data, advance, config.evaluate.ordinal)
     report_known_set(splits, ui)
     config = config_of_target(config, splits)
     splits = standardised(splits, config)
