@@ -109,14 +109,20 @@ def choose(rows: Sequence[Candidate], inputs: PlanInputs, seconds: float, batch:
 
 
 def next_larger(
-    rows: Sequence[Candidate], inputs: PlanInputs, batch: int, forecast_of: ForecastOf, now: Forecast
+    rows: Sequence[Candidate], inputs: PlanInputs, batch: int, epochs: int, forecast_of: ForecastOf, now: Forecast
 ) -> tuple[Rule, float] | None:
-    """The rule of the first row whose pass takes clearly longer than `now`, and the seconds to its knee."""
+    """The least `--time`, s, that buys a larger network with no fewer passes than the plan makes, and its rule.
+
+    None where no row is clearly larger, or the memory is too small for it.
+
+    Args:
+        epochs: of the plan; now: its forecast.
+    """
     for row in rows:
-        rule = rule_of(row, inputs, None, batch)
-        forecast = forecast_of(rule)
-        if forecast.one_pass > CLEARLY * now.one_pass:
-            return rule, forecast.total(row.knee(inputs.images, batch))
+        forecast = forecast_of(rule_of(row, inputs, None, batch))
+        if CLEARLY * now.one_pass < forecast.one_pass < math.inf:
+            seconds = round_up(forecast.total(max(epochs, row.knee(inputs.images, batch))))
+            return choose(rows, inputs, seconds, batch, forecast_of), seconds
     return None
 
 
