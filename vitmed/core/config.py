@@ -274,6 +274,13 @@ class AugmentConfig(Section):
         Flag(also="--augment", metavar="NAME", first=True),
     )
     flips: bool = setting(True, "Allow the policy's mirror flips; refused if classes differ by left and right.")
+    views: Literal["one", "mirror", "flips", "turns", "all"] = setting(
+        "one",
+        "Copies of an image whose outputs are averaged: policy, evaluation and prediction. one: the image alone; "
+        "mirror: also its mirror image; flips: both flips and the half turn; turns: the quarter turns; all: the eight "
+        "symmetries of the square. Only what the augmentation policy calls safe. It changes no training.",
+        Flag(panel="Evaluation"),
+    )
     mixup: float = setting(0.0, "Alpha of mixup; 0 is off. It changes calibration.", Flag(), ge=0)
     cutmix: float = setting(0.0, "Alpha of cutmix; 0 is off. It changes calibration.", Flag(), ge=0)
 

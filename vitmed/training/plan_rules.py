@@ -32,6 +32,7 @@ class PlanInputs:
         width: D of the network.
         lora: whether only low-rank additions learn.
         ratio: training images of the commonest class for each of the rarest.
+        views: a key of `imaging.views.VIEWS`, the most that the augmentation policy calls safe.
     """
 
     weights: str
@@ -42,6 +43,7 @@ class PlanInputs:
     width: int
     lora: bool = False
     ratio: float = 1.0
+    views: str = "one"
 
     @property
     def scratch(self) -> bool:
