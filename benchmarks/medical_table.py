@@ -73,21 +73,21 @@ def tell_views(lines: Mapping[Key, Line]) -> None:
             runs = {key: line[part] for key, line in lines.items() if key.contender == contender}
             for views in next(iter(runs.values())):
                 cells = [gain_text(list(runs.values()), views, metric) for metric in METRICS]
-                of_set = ([run for key, run in runs.items() if key.set == name] for name in sets)
-                each = [f"{mean_gain(some, views, 'auroc')[0]:+.3f}" if some else "" for some in of_set]
+                of_set = [[run for key, run in runs.items() if key.set == name] for name in sets]
+                each = [f"{statistics.mean(gains(some, views, 'auroc')):+.3f}" if some else "" for some in of_set]
                 print(f"| {contender} | {len(runs)} | {views} | {' | '.join(cells)} | {', '.join(each)} |")
 
 
-def mean_gain(runs: Sequence[Line], views: str, metric: str) -> tuple[float, float]:
-    """The mean difference to one view, and its standard error; 0 for a single run."""
-    gaps = [run[views][metric] - run["one"][metric] for run in runs]
-    return statistics.mean(gaps), statistics.stdev(gaps) / len(gaps) ** 0.5 if len(gaps) > 1 else 0.0
+def gains(runs: Sequence[Line], views: str, metric: str) -> list[float]:
+    """Of each run the difference to one view."""
+    return [run[views][metric] - run["one"][metric] for run in runs]
 
 
 def gain_text(runs: Sequence[Line], views: str, metric: str) -> str:
-    """`0.812 (+0.004 ± 0.002)`."""
-    text = f"{statistics.mean(run[views][metric] for run in runs):.3f}"
-    return text if views == "one" else "{} ({:+.3f} ± {:.3f})".format(text, *mean_gain(runs, views, metric))
+    """`0.812 (+0.004 ± 0.002)`: the mean, its gain over one view, and of several runs the standard error."""
+    text, found = f"{statistics.mean(run[views][metric] for run in runs):.3f}", gains(runs, views, metric)
+    error = f" ± {statistics.stdev(found) / len(found) ** 0.5:.3f}" if len(found) > 1 else ""
+    return text if views == "one" else f"{text} ({statistics.mean(found):+.3f}{error})"
 
 
 def names_of(lines: Iterable[Key]) -> tuple[list[str], list[str]]:

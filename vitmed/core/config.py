@@ -276,9 +276,10 @@ class AugmentConfig(Section):
     flips: bool = setting(True, "Allow the policy's mirror flips; refused if classes differ by left and right.")
     views: Literal["one", "mirror", "flips", "turns", "all"] = setting(
         "one",
-        "Copies of an image whose outputs are averaged: policy, evaluation and prediction. one: the image alone; "
-        "mirror: also its mirror image; flips: both flips and the half turn; turns: the quarter turns; all: the eight "
-        "symmetries of the square. Only what the augmentation policy calls safe. It changes no training.",
+        "Copies of an image over which every prediction is averaged, as the augmentation policy makes them. one: the "
+        "image alone; mirror: also its mirror image; flips: left-right, upside down, and both; turns: all quarter "
+        "turns; all: the eight symmetries of a square. It changes no weight; the checkpoint keeps it. See "
+        "docs/training.md.",
         Flag(panel="Evaluation"),
     )
     mixup: float = setting(0.0, "Alpha of mixup; 0 is off. It changes calibration.", Flag(), ge=0)
