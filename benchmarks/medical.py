@@ -73,8 +73,8 @@ from vitmed.decisions.calibration import fit_calibration
 from vitmed.explanation.corruptions import CORRUPTIONS, corrupt, is_grey
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.decode import read_image
+from vitmed.imaging.exact_views import VIEWS, Symmetry, views_of
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.imaging.views import VIEWS, Symmetry, views_of
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import Predictions, known_labels

@@ -47,7 +47,7 @@ def text() -> str:
     from vitmed.core.config import Config, DataConfig
     from vitmed.core.pretrain_config import PretrainConfig
     from vitmed.imaging.augmentation import POLICIES
-    from vitmed.imaging.views import safe_views
+    from vitmed.imaging.exact_views import safe_views
     from vitmed.metrics.metric_table import METRICS
     from vitmed.models.vit import SIZES
 

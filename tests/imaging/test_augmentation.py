@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from vitmed.core.errors import UsageError
 from vitmed.imaging.augmentation import POLICIES, Augmenter, Changes, refuse_flips
-from vitmed.imaging.views import VIEWS, safe_views
+from vitmed.imaging.exact_views import VIEWS, safe_views
 
 RANDOM = [name for name in POLICIES if name != "none"]
 UPRIGHT = ["light", "medical", "chest_xray", "fundus", "ultrasound", "oct", "ct_mri"]

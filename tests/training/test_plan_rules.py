@@ -16,7 +16,7 @@ from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_classes, d
 from vitmed import plan, train
 from vitmed.core.config import Config, ModelConfig
 from vitmed.core.load_config import build_config, load_config, with_values
-from vitmed.imaging.views import VIEWS
+from vitmed.imaging.exact_views import VIEWS
 from vitmed.models.weights_catalogue import DISTILLED, MASKED, SUPERVISED
 from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.plan_rules import OWN, RULES, SCRATCH, PlanInputs, describe, plan_settings

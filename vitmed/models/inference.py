@@ -19,8 +19,8 @@ from vitmed.core.errors import CheckpointError, DataError
 from vitmed.core.hardware import FULL_FP32, Precision
 from vitmed.data.loading import Images
 from vitmed.data.thread_batches import read_batches
+from vitmed.imaging.exact_views import views_of
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.imaging.views import views_of
 from vitmed.models.vit import ViT
 
 MOST = 64  # images in a batch

@@ -8,8 +8,8 @@ from vitmed.checks.evaluation_images import EvaluationImages
 from vitmed.core.config import TrainConfig
 from vitmed.core.durations import duration_text
 from vitmed.data.patients import describe_patients
+from vitmed.imaging.exact_views import VIEWS
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.imaging.views import VIEWS
 from vitmed.models.summary import describe_model
 from vitmed.training.checkpoint import Checkpoint
 

@@ -30,8 +30,8 @@ from vitmed.core.process import cores
 from vitmed.data.loading import pick_place, pick_workers
 from vitmed.data.samples import Splits
 from vitmed.imaging.augmentation import Augmenter
+from vitmed.imaging.exact_views import VIEWS
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.imaging.views import VIEWS
 from vitmed.models.vit import build_vit
 from vitmed.training.gradients import is_out_of_memory
 from vitmed.training.loop import optimiser_step

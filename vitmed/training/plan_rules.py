@@ -32,7 +32,7 @@ class PlanInputs:
         width: D of the network.
         lora: whether only low-rank additions learn.
         ratio: training images of the commonest class for each of the rarest.
-        views: a key of `imaging.views.VIEWS`, the most that the augmentation policy calls safe.
+        views: a key of `imaging.exact_views.VIEWS`, the most that the augmentation policy calls safe.
     """
 
     weights: str

@@ -22,7 +22,7 @@ from vitmed.data.splits import make_splits
 from vitmed.imaging.augmentation import POLICIES, refuse_flips
 from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.decode import read_size
-from vitmed.imaging.views import refuse_views, safe_views
+from vitmed.imaging.exact_views import refuse_views, safe_views
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.reader_agreement import grades_of, readings
 from vitmed.metrics.reader_comparison import check_scores, read_scores

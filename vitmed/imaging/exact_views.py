@@ -37,9 +37,9 @@ def refuse_views(policy: str, flips: bool, views: str) -> None:
     if not set(VIEWS[views]) <= safe:
         fit = [name for name, symmetries in VIEWS.items() if set(symmetries) <= safe]
         raise UsageError(
-            f"--views {views}: has copies of an image that policy '{policy}' does not make"
+            f"views {views}: has copies of an image that policy '{policy}' does not make"
             f"{'' if flips else ' without flips'}, so they may mean something else",
-            f"--views {' or '.join(fit)}, or the policy of your modality (--policy)",
+            f"--set augment.views={' or '.join(fit)}, or the policy of your modality",
         )
 
 

@@ -11,8 +11,8 @@ import torch
 from vitmed.core.config import AugmentConfig
 from vitmed.core.errors import UsageError
 from vitmed.imaging.augmentation import POLICIES
+from vitmed.imaging.exact_views import VIEWS, refuse_views, safe_views, views_of
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.imaging.views import VIEWS, refuse_views, safe_views, views_of
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
 COPIES = {
@@ -63,8 +63,8 @@ def test_views_that_training_does_not_make_are_refused() -> None:
             if not flips:
                 with pytest.raises(UsageError, match="without flips"):
                     refuse_views(policy, flips, "mirror")
-    with pytest.raises(UsageError, match="--views all") as caught:
+    with pytest.raises(UsageError, match="views all") as caught:
         refuse_views("fundus", True, "all")
-    assert "--views one or mirror," in caught.value.fix
+    assert "augment.views=one or mirror," in caught.value.fix
     with pytest.raises(UsageError):
         refuse_views("chest_xray", True, "turns")
