@@ -24,6 +24,7 @@ from vitmed.data.splits import make_splits
 from vitmed.imaging.augmentation import POLICIES, refuse_flips
 from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.decode import read_size
+from vitmed.imaging.exact_views import refuse_views, safe_views
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.reader_agreement import grades_of, readings
 from vitmed.metrics.reader_comparison import check_scores, read_scores
@@ -99,6 +100,7 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
     for samples in splits.samples.values():
         check_readers(config.evaluate, samples, splits.columns, splits.classes)
     refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
+    refuse_views(config.augment.policy, config.augment.flips, config.augment.views)
     device = pick_device(config.train.device)
     inputs = PlanInputs(
         weights=SCRATCH if weights is None else weights.kind,
@@ -109,6 +111,7 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
         width=config.model.width or SIZES[config.model.name].width,
         lora=config.train.lora is not None,
         ratio=max(counts := splits.counts("train")) / max(1, min(counts)),
+        views=safe_views(config.augment.policy, config.augment.flips),
     )
     if plans and config.train.freeze and (idle := fields_without_effect(config)):
         ui.warn(f"--freeze trains no network, so these have no effect: {', '.join(idle)}")
