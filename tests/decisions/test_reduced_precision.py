@@ -26,7 +26,8 @@ def test_no_difference_to_speak_of_is_accepted() -> None:
     found = compare_precision(FOUND, predictions([-2.0, 3.0]), predictions([-2.001, 3.001]))
     assert found.accepted and (found.images, found.flipped) == (2, 0)
     assert found.largest == found.largest_raw == pytest.approx(0.000105, rel=0.01)
-    told = "on 2 validation images no decision flips and no probability moves by more than 0.0002; bf16 is 2.3 times as fast as fp32"
+    told = "on 2 validation images no decision flips and no probability moves by more than 0.0002"
+    told += "; bf16 is 2.3 times as fast as fp32"
     assert found.in_words == told and found.choice == f"bf16 instead of fp32: {told}"
 
 

@@ -117,7 +117,7 @@ def verdict(gain: Estimate, similarity: Estimate) -> tuple[str, str]:
     gained = f"{value:+.3f} ({low:+.3f} to {high:+.3f}), and a random order gives 0"
     if low <= 0 < LEAST_GAIN < high:
         return UNSHOWN, f"It is not shown to beat a random order: do not read anything into it. Gain {gained}."
-    if 0 < low and value < LEAST_GAIN:
+    if low > 0 and value < LEAST_GAIN:
         less = f"less than {LEAST_GAIN}, which maps of untrained networks nearly reach"
         return WEAK, f"Its gain is {gained}: {less}. Do not read anything into it."
     if low <= 0:
