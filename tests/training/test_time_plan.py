@@ -112,8 +112,8 @@ def line(epochs: int, time: float | None, more: str = "") -> str:
 def test_the_line_says_how_long_and_what_more_would_buy() -> None:
     start, rest = "10 s before training", "about 20 epochs in 1.7 min, 30 s for the evaluation)"
     parts = f"({start}, {rest}"
-    assert line(20, None, "--time 30m: 96 px, 2.7 M parameters") == (
-        f"time: about 2.3 min ({start} besides reading the images, {rest}; --time 30m: 96 px, 2.7 M parameters"
+    assert line(20, None, "; --time 30m is enough for 96 px") == (
+        f"time: about 2.3 min and the reading of the images {parts}; --time 30m is enough for 96 px"
     )
     assert line(300, 140) == f"time: 2m20s {parts}"
     assert line(20, 3600) == f"time: about 2.3 min of 1h {parts}; no more epochs are planned"
@@ -156,7 +156,7 @@ def test_without_a_time_the_plan_says_what_more_would_buy(data: Path) -> None:
 def test_the_next_larger_network_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vitmed.training.time_plan.CANDIDATES", (SMALL, LARGE._replace(width=256, passes=100)))
     (text,) = [text for text in planned(data)[2] if text.startswith("time: about")]
-    assert re.search(r"; --time \d+m: 32 px, \d\.\d M parameters; timed on cpu", text), text
+    assert re.search(r"; --time \d+m is enough for 32 px and \d\.\d M parameters; timed on cpu", text), text
 
 
 def offered(rows: list[Candidate], pass_of: dict[int, float], epochs: int) -> tuple[int, float] | None:

@@ -212,7 +212,7 @@ def _train_and_evaluate(run: TrainingRun, ui: Ui) -> TrainResult:
         raise Interrupted(f"stopped at once; {folder.last} is saved", f"vitmed train --resume {folder.path}") from None
     if run.config.train.time is not None:
         used, limit = (duration_text(seconds) for seconds in (run.clock.seconds(), run.config.train.time))
-        ui.say(f"time: used {used} of {limit}")
+        ui.say(f"time: {used} of {limit} used")
     ui.say(f"to classify images: vitmed predict IMAGE --checkpoint {folder.path}")
     return TrainResult(folder.path, best, val, test)
 

@@ -179,7 +179,8 @@ def time_needed(prepared: PreparedRun) -> tuple[float, str]:
             model = _with_rule(rule, given, inputs).model
             with torch.device("meta"):
                 millions = sum(p.numel() for p in build_vit(model, len(prepared.splits.classes)).parameters()) / 1e6
-            more = f"--time {duration_text(seconds)}: {model.image_size} px, {millions:.1f} M parameters"
+            network = f"{model.image_size} px and {millions:.1f} M parameters"
+            more = f"; --time {duration_text(seconds)} is enough for {network}"
     return time_line(config, forecast, more)
 
 

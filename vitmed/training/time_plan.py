@@ -88,7 +88,8 @@ def rule_of(row: Candidate, inputs: PlanInputs, seconds: float | None, batch: in
         "train.lr": row.lr, "train.epochs": knee if seconds is None else MOST_KNEES * knee,
     }  # fmt: skip
     when = "" if seconds is None else f"--time {duration_text(seconds)}"
-    why = f"the largest network of the table that learns enough in this time; it gains little after {knee:,} passes"
+    why = "the largest network of the table that learns enough in this time, otherwise the smallest; "
+    why += f"it gains little after {knee:,} passes, and train.epochs is only a limit"
     return Rule(when, lambda _: True, fields, why)
 
 
@@ -152,18 +153,17 @@ def check_time(seconds: float, forecast: Forecast, pretrains: bool = False) -> N
 
 
 def time_line(config: Config, forecast: Forecast, more: str = "") -> tuple[float, str]:
-    """The seconds that the command takes, and a line that says for what; `more` is what more time buys."""
+    """The seconds that the command takes, and a line that says for what; `more` is a clause on what more time buys."""
     limit, epochs = training_time(config.train), config.train.epochs
     name = "time after pretraining" if config.train.pretrain else "time"
     if math.isinf(forecast.one_pass):
         return 0.0, f"{name}: not known, because the memory is too small for a timed step"
     passes = epochs if limit is None else max(1, min(epochs, int(forecast.passes_in(limit))))
-    before = f"{about(forecast.before)} before training" + " besides reading the images" * (limit is None)
-    parts = f"{before}, about {counted(passes, 'epoch')} in "
+    parts = f"{about(forecast.before)} before training, about {counted(passes, 'epoch')} in "
     parts += f"{about(passes * forecast.one_pass)}, {about(forecast.after)} for the evaluation"
     seconds = forecast.total(passes)
     if limit is None:
-        return seconds, f"{name}: about {about(seconds)} ({parts})" + (f"; {more}" if more else "")
+        return seconds, f"{name}: about {about(seconds)} and the reading of the images ({parts})" + more
     if passes < epochs:
         return limit, f"{name}: {duration_text(limit)} ({parts})"
     return seconds, f"{name}: about {about(seconds)} of {duration_text(limit)} ({parts}); no more epochs are planned"
