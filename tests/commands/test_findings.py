@@ -135,9 +135,7 @@ def test_the_answers_name_findings(run: vitmed.TrainResult) -> None:
     assert [one["finding"] for one in image["findings"]] == list(FINDINGS)
 
 
-def test_a_resumed_run_goes_on_with_the_same_weights(
-    run: vitmed.TrainResult, tmp_path: Path, no_figures: None
-) -> None:
+def test_a_resumed_run_goes_on_with_the_same_weights(run: vitmed.TrainResult, tmp_path: Path, no_figures: None) -> None:
     root = load_checkpoint(run.folder).splits.root
     settings = TINY | {"labels": root / "labels.csv", "sets": TINY_SETS, "output": tmp_path, "baseline": False}
     from conftest import interrupt_at
@@ -153,9 +151,7 @@ def test_a_resumed_run_goes_on_with_the_same_weights(
 
 
 @pytest.mark.parametrize("command", ["stress", "folds", "probe"])
-def test_what_takes_no_findings_says_so_before_any_work(
-    run: vitmed.TrainResult, command: str, tmp_path: Path
-) -> None:
+def test_what_takes_no_findings_says_so_before_any_work(run: vitmed.TrainResult, command: str, tmp_path: Path) -> None:
     root = load_checkpoint(run.folder).splits.root
     with pytest.raises(UsageError, match="these labels are findings"):
         if command == "stress":

@@ -124,7 +124,7 @@ OF_TRAIN = (
     },
     "data",
     "model",
-    "augment",
+    *("augment.policy", "augment.mixup", "augment.cutmix"),
     *(f"train.{name}" for name in OF_TRAIN.split()),
 )
 def lr_find(as_json: AsJson = False, **options: Any) -> None:

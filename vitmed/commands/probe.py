@@ -19,8 +19,7 @@ from vitmed.core.load_config import check_names, load_config, store_paths
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Ui
 from vitmed.data.patients import describe_patients, patient_notes, report_patients, show_expression
-from vitmed.data.samples import Splits, labelled
-from vitmed.data.samples import refuse_others
+from vitmed.data.samples import Splits, labelled, refuse_others
 from vitmed.data.splits import make_splits
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.preprocessing import Preprocessing

@@ -111,9 +111,7 @@ def _chest(build: np.random.Generator, rng: np.random.Generator, there: list[boo
     return np.asarray(blurred)
 
 
-def _ellipse(
-    x: np.ndarray, y: np.ndarray, cx: float, cy: float, a: float, b: float, edge: float
-) -> np.ndarray:
+def _ellipse(x: np.ndarray, y: np.ndarray, cx: float, cy: float, a: float, b: float, edge: float) -> np.ndarray:
     """(S, S) 1 inside an ellipse, 0 outside, with a soft margin."""
     distance = (np.hypot((x - cx) / a, (y - cy) / b) - 1) * min(a, b)
     return 1 / (1 + np.exp(np.clip(distance / (edge / 2), -50, 50)))
