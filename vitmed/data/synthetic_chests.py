@@ -101,11 +101,11 @@ def _chest(build: np.random.Generator, rng: np.random.Generator, there: list[boo
     if there[2]:
         side, turn = int(rng.integers(2)), rng.uniform(0, 2 * np.pi)
         at = (0.5 + (2 * side - 1) * 0.22 + 0.08 * np.cos(turn), 0.42 + 0.14 * np.sin(turn))
-        radius = rng.uniform(0.025, 0.04)
-        picture += rng.uniform(0.22, 0.32) * _ellipse(x, y, *at, radius, radius, 0.006)
+        radius = rng.uniform(0.035, 0.055)
+        picture += rng.uniform(0.25, 0.35) * _ellipse(x, y, *at, radius, radius, 0.006)
     if there[3]:
         way = 0.5 + rng.uniform(0.03, 0.09) + 0.05 * np.sin(5 * y + rng.uniform(0, 2))
-        picture += 0.3 * np.exp(-(((x - way) / 0.008) ** 2)) * (y < rng.uniform(0.5, 0.65))
+        picture += 0.35 * np.exp(-(((x - way) / 0.011) ** 2)) * (y < rng.uniform(0.5, 0.65))
     seen = np.clip(picture * rng.uniform(0.93, 1.07) + rng.normal(0, noise, (size, size)), 0, 1)
     blurred = Image.fromarray((255 * seen).astype(np.uint8)).filter(ImageFilter.GaussianBlur(0.006 * size))
     return np.asarray(blurred)
