@@ -298,11 +298,12 @@ def _crossing(images: Sequence[Image], groups: Iterable[Sequence[int]]) -> int:
 
 def _copy_findings(images: Sequence[Image], exact: Copies, near: Copies) -> Iterator[Finding]:
     """The same image twice."""
-    for copies, prefix, how in ((exact, "", "byte for byte"), (near, "near_", "to the eye")):
+    for copies, prefix, how in ((exact, "", "the same file"), (near, "near_", "the same picture")):
         for code, groups in copies.items():
             if groups:
                 named = [" = ".join(images[i].path for i in group) for group in groups]
-                yield make(prefix + code, f"{counted(len(groups), 'image')} {how} the same {COPIES[code]}", named)
+                text = f"{how} {COPIES[code]}: {counted(len(groups), 'picture' if prefix else 'file')}"
+                yield make(prefix + code, text, named)
 
 
 def _patient_findings(images: Sequence[Image], source: str | None) -> Iterator[Finding]:

@@ -238,7 +238,7 @@ class CheckFailed(DataError):
     """There are errors, or with `strict` warnings; `result` is what `check` returns."""
 
     def __init__(self, result: DataCheck):
-        counts = f"errors {result.count('error'):,}, warnings {result.count('warning'):,}"
+        counts = f"{counted(result.count('error'), 'error')} and {counted(result.count('warning'), 'warning')}"
         first = result.findings[0]
         super().__init__(f"{counts}; the first: {first.problem}", first.fix)
         self.result = result
