@@ -3,6 +3,8 @@
 predictions        `Predictions`: what a model predicts for a set of images; which class is the positive one
 predictions_csv    the cells of predictions.csv, however a spreadsheet saved them
 predictions_parquet  parts of a large set of predictions, as Parquet files
+finding_predictions  `FindingPredictions`: what a model predicts of several findings, and their predictions.csv
+finding_scoring    the numbers of findings, without intervals
 evaluation         every number of a set of predictions with its interval
 estimates          numbers with their intervals, as typed results
 metric_table       `METRICS`: name, title and direction of each number

@@ -79,6 +79,40 @@ NUMBER_METRICS: dict[str, Metric] = {
     "coverage": Metric("Coverage", "Share of true numbers inside the prediction interval.", ranks=False),
     "width": Metric("Interval width", "Mean width of the prediction intervals.", ranks=False),
 }
+FINDING_METRICS: dict[str, Metric] = {  # of findings: macro is a mean over findings, micro counts every known label
+    "auroc": Metric("AUROC, macro", "Area under the ROC curve, mean over findings."),
+    "auroc_micro": Metric("AUROC, micro", "Area under the ROC curve of all labels of all findings together."),
+    "average_precision": Metric("Average precision, macro", "Precision averaged over recall, mean over findings."),
+    "average_precision_micro": Metric(
+        "Average precision, micro", "Precision averaged over recall, of all labels of all findings together."
+    ),
+    "balanced_accuracy": Metric(
+        "Balanced accuracy, macro", "Mean of sensitivity and specificity, mean over findings; blind to prevalence."
+    ),
+    "sensitivity_macro": Metric(
+        "Sensitivity, macro", "Share of a finding's images that are called, mean over findings."
+    ),
+    "sensitivity_micro": Metric("Sensitivity, micro", "Share of all findings that are called."),
+    "specificity_macro": Metric(
+        "Specificity, macro", "Share of the images without a finding in which it is not called, mean over findings."
+    ),
+    "ppv_macro": Metric("PPV, macro", "Share of a finding's calls that are right, mean over findings."),
+    "ppv_micro": Metric("PPV, micro", "Share of all calls that are right."),
+    "npv_macro": Metric("NPV, macro", "Share of images not called that lack the finding, mean over findings."),
+    "f1_macro": Metric("F1, macro", "Harmonic mean of sensitivity and PPV, mean over findings."),
+    "f1_micro": Metric("F1, micro", "Harmonic mean of sensitivity and PPV of all labels of all findings together."),
+    "subset_accuracy": Metric("Subset accuracy", "Share of images of which every known label is right."),
+    "no_finding_specificity": Metric(
+        "Specificity without findings", "Share of the images without any known finding in which none is called."
+    ),
+    "hamming_loss": Metric("Hamming loss", "Share of the known labels that are wrong.", higher_is_better=False),
+    "log_loss": Metric(
+        "Log loss", "Mean -ln of the probability given to the truth, over all known labels.", higher_is_better=False
+    ),
+    "brier": Metric(
+        "Brier score", "Mean squared error of the probability, over all known labels.", higher_is_better=False
+    ),
+}
 TITLES = {name: metric.title for name, metric in METRICS.items()} | {
     "sensitivity": "Sensitivity",
     "specificity": "Specificity",

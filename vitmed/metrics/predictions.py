@@ -14,12 +14,20 @@ from pathlib import Path
 
 import numpy as np
 
-from vitmed.core.csv_files import csv_text
 from vitmed.core.errors import DataError
-from vitmed.metrics.predictions_csv import FIXED_COLUMNS, LOGIT, OOD_SCORE, PROB, Table, read_table
+from vitmed.metrics.predictions_csv import (
+    FIXED_COLUMNS,
+    LOGIT,
+    NEAR,
+    PROB,
+    Table,
+    read_table,
+    rounded_note,
+    rounding,
+    table_text,
+)
 
 LEAST = float(np.finfo(np.float32).tiny)  # stands for a probability of 0
-NEAR = 1e-4  # a probability that differs by more than this does not follow from the logits
 NEGATIONS = {"no", "non", "not", "without"}
 PREFIXES = ("no", "non", "not", "un")
 NEGATIVES = {
@@ -44,7 +52,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return z / z.sum(axis=1, keepdims=True)
 
 
-def is_called(scores: np.ndarray, threshold: float | None) -> np.ndarray:
+def is_called(scores: np.ndarray, threshold: float | np.ndarray | None) -> np.ndarray:
     """(S,) bool: whether a probability of the positive class is the threshold or more; without one, one half or more.
 
     The only place that compares a probability with a threshold, so that all parts of a report treat a tie alike.
@@ -176,11 +184,7 @@ class Predictions:
         Args:
             errors: add a column `error`, and a row with path and error for every unreadable image.
         """
-        columns = self.header()
-        if not errors:
-            return csv_text([columns, *self.rows()])
-        unread = ([path, *[""] * (len(columns) - 1), problem] for path, problem in self.errors)
-        return csv_text([[*columns, "error"], *([*row, ""] for row in self.rows()), *unread])
+        return table_text(self.header(), self.rows(), self.errors if errors else None)
 
     @classmethod
     def from_csv(
@@ -204,28 +208,14 @@ class Predictions:
         Raises:
             DataError: the file is missing, lacks a column, or holds a value that is not what it must be.
         """
-        file = Path(file)
-        table = read_table(file)
-        named = {kind: [name for name in table.header if name.startswith(kind)] for kind in (LOGIT, PROB)}
-        kind = LOGIT if table.has(named[LOGIT]) or not table.has(named[PROB]) else PROB
-        classes = tuple(name.removeprefix(kind) for name in named[kind])
-        missing = [LOGIT + name.removeprefix(PROB) for name in named[PROB] if name.removeprefix(PROB) not in classes]
-        if missing or not classes:
-            fix = "give a predictions.csv, with commas, semicolons or tabs between the cells, and a logit_ column for "
-            fix += "every class"
-            raise DataError(f"{file}: lacks the column {', '.join(missing) or 'logit_<class>'}; {table.found}", fix)
+        table = read_table(Path(file))
+        kind, classes = table.scored()
+        scores, shown = ([column + name for name in classes] for column in (LOGIT, PROB))
         chances = table.probabilities(classes) if kind == PROB else None
-        logits = table.logits(named[LOGIT]) if chances is None else np.log(np.maximum(chances, LEAST))
+        logits = table.logits(scores) if chances is None else np.log(np.maximum(chances, LEAST))
         labels, paths, (groups, joined) = table.labels(classes), table.paths(), table.patients()
         if labelled and labels is None:
-            found, fix = "it has no column label", "give the true class of every image"
-            if not table.rows:
-                found, fix = "it has no rows", "give a row for every image"
-                found = f"none of its {len(table.errors):,} images could be read" if table.errors else found
-            elif "label" in table.header:
-                found = "its column label is empty"
-            raise DataError(f"{file}: nothing can be evaluated, since {found}", fix)
-        taken = {*FIXED_COLUMNS, "error", "", *named[LOGIT], *named[PROB]}
+            raise table.unlabelled("label", "label" in table.header, "give the true class of every image")
         read = cls(
             classes=classes,
             paths=paths,
@@ -233,7 +223,7 @@ class Predictions:
             labels=labels,
             logits=logits.astype(np.float32),
             errors=table.errors,
-            columns={name: tuple(table.cells(name)) for name in table.header if name not in taken},
+            columns=table.further([*FIXED_COLUMNS, *scores, *shown]),
         )
         if calibrate is not None and not as_decided:
             read = calibrate(read)
@@ -291,12 +281,7 @@ def _is_calibrated(table: Table, read: Predictions, known: bool) -> bool:
         return True
     chances = table.floats(columns)
     whole = np.abs(chances.sum(axis=1) - 1) < 1e-6
-    return bool((np.abs(chances - read.probabilities) > NEAR + _rounding(table.digits(columns)))[whole].any())
-
-
-def _rounding(digits: int | None) -> float:
-    """How far rounding moves a number; 0 where it is not rounded."""
-    return 0.0 if digits is None else 0.5 * 10.0**-digits
+    return bool((np.abs(chances - read.probabilities) > NEAR + rounding(table.digits(columns)))[whole].any())
 
 
 def _notes(table: Table, found: Predictions, kind: str, as_decided: bool) -> list[str]:
@@ -309,8 +294,8 @@ def _notes(table: Table, found: Predictions, kind: str, as_decided: bool) -> lis
     place = [found.classes.index(name.removeprefix(PROB)) for name in columns]
     digits = table.digits(columns) if table.has(columns) else None
     if digits is not None and (kind == PROB or (np.abs(said - softmax(found.logits)[:, place]) > near).any()):
-        near += _rounding(digits)
-        notes.append(_rounded_note(digits, counted=kind == PROB or found.calibrated is not None))
+        near += rounding(digits)
+        notes.append(rounded_note(digits, counted=kind == PROB or found.calibrated is not None))
     if kind == LOGIT and table.has(columns):
         far = ~(np.abs(said - chances[:, place]) <= near)
     off: dict[str, np.ndarray] = {"probability": np.any(far, axis=1)}  # what contradicts -> (S,) bool
@@ -319,28 +304,9 @@ def _notes(table: Table, found: Predictions, kind: str, as_decided: bool) -> lis
         off["confidence"] = ~close.any(axis=1)
     if table.has(["prediction"]):  # any class may be right, as a threshold may have decided
         other = close.any(axis=1) & ~close[np.arange(len(found)), predicted]  # the confidence is that of another class
-        edited = np.flatnonzero((predicted < 0) | other | (~as_decided & _no_threshold(found, predicted)))
-        if len(edited):
-            notes.append(
-                f"{_rows(len(edited))} a prediction that does not follow from the {source}, the first is row "
-                f"{table.numbers[edited[0]]} (prediction); the column is ignored, and the {source} decide."
-            )
-    rows = np.flatnonzero(np.logical_or.reduce(list(off.values())))
-    if len(rows):
-        first = next(what for what, wrong in off.items() if wrong[rows[0]])
-        column = columns[far[rows[0]].argmax()] if first == "probability" else first
-        notes.append(
-            f"{_rows(len(rows))} a {' or '.join(what for what, wrong in off.items() if wrong.any())} that does not "
-            f"follow from the {source}, the first is row {table.numbers[rows[0]]} ({column}); the {source} count. Edit "
-            f"those{', or remove the logit_ columns' if kind == LOGIT else ''}."
-        )
-    strange = np.flatnonzero(~np.isfinite(table.floats([OOD_SCORE])[:, 0]))
-    if len(strange) and OOD_SCORE in table.header:
-        notes.append(
-            f"{_rows(len(strange))} an {OOD_SCORE} that is not a number, the first is row {table.numbers[strange[0]]}; "
-            "so the report leaves the out-of-distribution scores out."
-        )
-    return notes
+        edited = (predicted < 0) | other | (~as_decided & _no_threshold(found, predicted))
+        notes += table.prediction_note(edited, source)
+    return [*notes, *table.number_note(off, columns, far, kind), *table.ood_note()]
 
 
 def _no_threshold(found: Predictions, predicted: np.ndarray) -> np.ndarray:
@@ -348,16 +314,3 @@ def _no_threshold(found: Predictions, predicted: np.ndarray) -> np.ndarray:
     score, one = found.calibrated_logits[:, -1] - found.calibrated_logits[:, 0], predicted == 1
     ordered = len(found.classes) != 2 or score[one].min(initial=np.inf) >= score[~one].max(initial=-np.inf)
     return np.zeros(len(found), bool) if ordered else predicted != found.likeliest
-
-
-def _rounded_note(digits: int, counted: bool) -> str:
-    to = "All probabilities of the table are 0 or 1"
-    if digits:
-        to = f"The probabilities of the table have at most {digits} digit{'s' if digits > 1 else ''} after the point"
-    if counted:
-        return f"{to}: log loss, Brier score, calibration and AUROC rest on rounded values."
-    return f"{to}; those of the logits count."
-
-
-def _rows(count: int) -> str:
-    return "1 row of the table has" if count == 1 else f"{count:,} rows of the table have"

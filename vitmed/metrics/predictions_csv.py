@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from vitmed.core.aliases import COLUMNS, report_alias
-from vitmed.core.csv_files import describe_header, from_cell, read_text, rows_of, separator_of
+from vitmed.core.csv_files import csv_text, describe_header, from_cell, read_text, rows_of, separator_of
 from vitmed.core.errors import DataError
 from vitmed.core.text import counted, listed
 
@@ -23,6 +23,8 @@ RAW = ("raw_location", "raw_log_scale")  # of a predicted number: the outputs of
 TARGET = "target_"  # with the name of a field of `Target`, a column that holds the same in every row
 OF_TARGETS = tuple(TARGET + name for name in ("name", "unit", "centre", "spread", "distribution"))
 OF_NUMBERS = ("low", "high", *RAW, "reach", *OF_TARGETS)
+LABEL = "label_"  # with the name of a finding
+NEAR = 1e-4  # a probability that differs by more than this does not follow from the logits
 TEXTS = ("path", "label", "group", "prediction", "error")  # columns that hold no numbers of the model
 ROUNDED = 10  # rows from which numbers of few digits are taken to be rounded
 DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
@@ -56,6 +58,35 @@ class Table:
                 rows = f"rows {self.numbers[first[path]]} and {self.numbers[row]}"
                 raise DataError(f"{self.file}: names {path} more than once, in {rows}", "keep one row for each image")
         return paths
+
+    def scored(self) -> tuple[str, tuple[str, ...]]:
+        """The classes, and whether their `LOGIT` or their `PROB` columns count.
+
+        Raises:
+            DataError: there are none, or a class has a probability and no logit.
+        """
+        logits, chances = ([name for name in self.header if name.startswith(kind)] for kind in (LOGIT, PROB))
+        kind = LOGIT if self.has(logits) or not self.has(chances) else PROB
+        classes = tuple(name.removeprefix(kind) for name in (logits if kind == LOGIT else chances))
+        missing = [LOGIT + name.removeprefix(PROB) for name in chances if name.removeprefix(PROB) not in classes]
+        if missing or not classes:
+            fix = "give a predictions.csv, with commas, semicolons or tabs between the cells, and a logit_ column for "
+            fix += "every class"
+            raise DataError(f"{self.file}: lacks the column {', '.join(missing) or 'logit_<class>'}; {self.found}", fix)
+        return kind, classes
+
+    def unlabelled(self, column: str, there: bool, fix: str) -> DataError:
+        """The error for a table without labels in a column, which is there or not."""
+        found = f"its column {column} is empty" if there else f"it has no column {column}"
+        if not self.rows:
+            found, fix = "it has no rows", "give a row for every image"
+            found = f"none of its {len(self.errors):,} images could be read" if self.errors else found
+        return DataError(f"{self.file}: nothing can be evaluated, since {found}", fix)
+
+    def further(self, own: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """The columns that are not the model's own."""
+        own = {"error", "", *own}
+        return {name: tuple(self.cells(name)) for name in self.header if name not in own}
 
     def patients(self) -> tuple[tuple[str, ...] | None, list[str]]:
         """The patient of each image, None where no row has one; and a note where two ways of writing a name are joined.
@@ -111,8 +142,8 @@ class Table:
             raise self.wrong(int(wrong[0][0]), columns[wrong[0][1]], "a finite number")
         return logits
 
-    def probabilities(self, classes: Sequence[str]) -> np.ndarray:
-        """(S, K) float64, the `prob_` columns."""
+    def probabilities(self, classes: Sequence[str], one: bool = True) -> np.ndarray:
+        """(S, K) float64, the `prob_` columns; `one`: each image is of one class, so that they sum to 1."""
         columns = [PROB + name for name in classes]
         chances = self.floats(columns)
         wrong = np.argwhere(~((chances >= 0) & (chances <= 1)))
@@ -120,7 +151,7 @@ class Table:
             raise self.wrong(int(wrong[0][0]), columns[wrong[0][1]], "a probability from 0 to 1")
         sums = chances.sum(axis=1)
         far = np.flatnonzero(np.abs(sums - 1) > 1e-3)
-        if len(far):
+        if one and len(far):
             problem = f"probabilities that sum to {sums[far[0]]:.4g}, expected 1"
             raise self.error(int(far[0]), problem, "correct it, or give the probabilities of every class")
         return chances
@@ -145,6 +176,48 @@ class Table:
             problem = f"{self.file}: some rows have a label and some have none, the first is row {number}"
             raise DataError(problem, "fill the label column, or empty it")
         return labels
+
+    def prediction_note(self, edited: np.ndarray, source: str) -> list[str]:
+        """A note on the rows, (S,) bool, with a `prediction` that does not follow from the source."""
+        rows = np.flatnonzero(edited)
+        if not len(rows):
+            return []
+        return [
+            f"{_rows(len(rows))} a prediction that does not follow from the {source}, the first is row "
+            f"{self.numbers[rows[0]]} (prediction); the column is ignored, and the {source} decide."
+        ]
+
+    def number_note(
+        self, off: Mapping[str, np.ndarray], columns: Sequence[str], far: np.ndarray, kind: str
+    ) -> list[str]:
+        """A note on the rows with a number that does not follow from the columns of a kind.
+
+        Args:
+            off: the name of a number -> (S,) bool.
+            columns, far: the probabilities (C), and (S, C) bool, which of them do not.
+            kind: `LOGIT` or `PROB`.
+        """
+        rows = np.flatnonzero(np.logical_or.reduce(list(off.values())))
+        if not len(rows):
+            return []
+        source = "logits" if kind == LOGIT else "probabilities"
+        first = next(what for what, wrong in off.items() if wrong[rows[0]])
+        column = columns[far[rows[0]].argmax()] if first == "probability" else first
+        return [
+            f"{_rows(len(rows))} a {' or '.join(what for what, wrong in off.items() if wrong.any())} that does not "
+            f"follow from the {source}, the first is row {self.numbers[rows[0]]} ({column}); the {source} count. Edit "
+            f"those{', or remove the logit_ columns' if kind == LOGIT else ''}."
+        ]
+
+    def ood_note(self) -> list[str]:
+        """A note on the rows with an out-of-distribution score that is not a number."""
+        strange = np.flatnonzero(~np.isfinite(self.floats([OOD_SCORE])[:, 0]))
+        if not len(strange) or OOD_SCORE not in self.header:
+            return []
+        return [
+            f"{_rows(len(strange))} an {OOD_SCORE} that is not a number, the first is row {self.numbers[strange[0]]}; "
+            "so the report leaves the out-of-distribution scores out."
+        ]
 
     def decided(self, classes: tuple[str, ...]) -> np.ndarray:
         """(S,) int64, the column `prediction`; DataError where a cell is no class."""
@@ -193,11 +266,11 @@ def _usual(header: Sequence[str]) -> list[str]:
     names = []
     for name in header:
         low = name.strip().lower()
-        if low in (*FIXED_COLUMNS, OOD_SCORE, "error") and low not in header:
+        if low in (*FIXED_COLUMNS, *OF_NUMBERS, OOD_SCORE, "error") and low not in header:
             name = low
         if low in COLUMNS and COLUMNS[low] not in header:
             report_alias(low, name := COLUMNS[low])
-        for kind in (PROB, LOGIT):
+        for kind in (PROB, LOGIT, LABEL):
             if low.startswith(kind) and not any(other.startswith(kind) for other in header):
                 name = kind + name.lstrip()[len(kind) :]
         names.append(name)
@@ -214,6 +287,33 @@ def _take_decimal_commas(header: Sequence[str], rows: Sequence[dict[str, str]]) 
             for name, cell in row.items():
                 if name not in texts and DECIMAL_COMMA.fullmatch(cell.strip()):
                     row[name] = cell.strip().replace(",", ".")
+
+
+def table_text(header: list[str], rows: list[list[str]], errors: Sequence[tuple[str, str]] | None) -> str:
+    """The text of a table; errors, path and problem, add a column `error` and a row for each."""
+    if errors is None:
+        return csv_text([header, *rows])
+    unread = ([path, *[""] * (len(header) - 1), problem] for path, problem in errors)
+    return csv_text([[*header, "error"], *([*row, ""] for row in rows), *unread])
+
+
+def rounding(digits: int | None) -> float:
+    """How far rounding to so many digits moves a number; 0 where it is not rounded."""
+    return 0.0 if digits is None else 0.5 * 10.0**-digits
+
+
+def rounded_note(digits: int, counted: bool) -> str:
+    """The note on rounded probabilities, which count or do not."""
+    to = "All probabilities of the table are 0 or 1"
+    if digits:
+        to = f"The probabilities of the table have at most {digits} digit{'s' if digits > 1 else ''} after the point"
+    if counted:
+        return f"{to}: log loss, Brier score, calibration and AUROC rest on rounded values."
+    return f"{to}; those of the logits count."
+
+
+def _rows(count: int) -> str:
+    return "1 row of the table has" if count == 1 else f"{count:,} rows of the table have"
 
 
 def _float(cell: str | None) -> float:

@@ -1,0 +1,114 @@
+"""Every number of `FINDING_METRICS` for predictions of findings, without intervals: fast enough for every epoch.
+
+Unknown labels are left out everywhere. Letters: S images, F findings.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vitmed.core.errors import DataError
+from vitmed.core.targets import UNKNOWN
+from vitmed.metrics.finding_predictions import FindingPredictions
+from vitmed.metrics.metric_table import FINDING_METRICS
+from vitmed.metrics.notes import FEWEST
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.ranking import ratio, weighted_areas
+from vitmed.metrics.scoring import Scorer
+
+
+def finding_labels(predictions: FindingPredictions) -> np.ndarray:
+    """(S, F) int8, 1, 0 or `UNKNOWN`. Raises DataError where none is known."""
+    if predictions.labels is None:
+        problem = "these predictions have no labels, so nothing can be measured"
+        raise DataError(problem, "give a table with the findings of each image")
+    return predictions.labels
+
+
+def finding_values(predictions: FindingPredictions) -> dict[str, float]:
+    """Every number of `FINDING_METRICS`; NaN where it is undefined. Raises DataError without labels."""
+    labels, called = finding_labels(predictions), predictions.predicted
+    cells, known = pooled(predictions), labels != UNKNOWN
+    means, present, absent = in_means(predictions), labels == 1, labels == 0
+    tp, fp = (called & present).sum(axis=0), (called & absent).sum(axis=0)
+    fn, tn = present.sum(axis=0) - tp, absent.sum(axis=0) - fp
+    areas = np.array([_areas(predictions.probabilities[own, f], present[own, f]) for f, own in enumerate(known.T)])
+    areas = areas.reshape(-1, 2)
+    sensitivity, specificity = ratio(tp, tp + fn), ratio(tn, tn + fp)
+    each = {
+        "auroc": areas[:, 0],
+        "average_precision": areas[:, 1],
+        "balanced_accuracy": (sensitivity + specificity) / 2,
+        "sensitivity_macro": sensitivity,
+        "specificity_macro": specificity,
+        "ppv_macro": ratio(tp, tp + fp),
+        "npv_macro": ratio(tn, tn + fn),
+        "f1_macro": ratio(2 * tp, 2 * tp + fp + fn),
+    }
+    found = {name: float(values[means].mean()) if means.any() else float("nan") for name, values in each.items()}
+    found["auroc_micro"], found["average_precision_micro"] = _areas(cells.probabilities[:, 1], labels[known] == 1)
+    overall, own = Scorer(labels[known].astype(np.int64), cells).counted(np.ones((1, len(cells))))
+    found |= {f"{name}_micro": float(own[name][0, 1]) for name in ("sensitivity", "ppv", "f1")}
+    found |= {name: float(overall[name][0]) for name in ("log_loss", "brier")}
+    right, empty = images_right(labels, called), images_without(labels)
+    found["hamming_loss"] = 1 - float(overall["accuracy"][0])
+    found["subset_accuracy"] = float(ratio(right.sum(), known.any(axis=1).sum()))
+    found["no_finding_specificity"] = float(ratio((right & empty).sum(), empty.sum()))
+    return {name: found[name] for name in FINDING_METRICS}
+
+
+def in_means(predictions: FindingPredictions) -> np.ndarray:
+    """(F,) bool: the findings of the means over findings.
+
+    At least `FEWEST` patients (or images, where patients are unknown) have the finding, and as many have an image
+    without it. Where no finding has so many: those with an image of either kind.
+    """
+    labels, units = finding_labels(predictions), predictions.units
+    held = np.minimum(_holders(labels == 1, units), _holders(labels == 0, units))
+    enough = held >= FEWEST
+    return np.asarray(enough if enough.any() else held > 0)
+
+
+def pooled(predictions: FindingPredictions) -> Predictions:
+    """All known labels of all findings, by image, as one prediction of two classes without groups.
+
+    The micro means are the numbers of the second class.
+    """
+    labels = finding_labels(predictions)
+    known = labels != UNKNOWN
+    chances, logits = predictions.probabilities[known], predictions.logits[known]
+    return Predictions(
+        classes=("absent", "present"),
+        paths=("",) * len(logits),
+        groups=None,
+        labels=labels[known].astype(np.int64),
+        logits=np.stack([np.zeros_like(logits), logits], axis=1),
+        positive="present",
+        calibrated=np.stack([1 - chances, chances], axis=1),
+        decided=predictions.predicted[known].astype(np.int64),
+    )
+
+
+def images_right(labels: np.ndarray, called: np.ndarray) -> np.ndarray:
+    """(S,) bool: any label is known, and each known one is right; labels and calls are (S, F)."""
+    known = labels != UNKNOWN
+    return np.asarray(known.any(axis=1) & ((called == labels) | ~known).all(axis=1))
+
+
+def images_without(labels: np.ndarray) -> np.ndarray:
+    """(S,) bool: any label is known, and each known one is absent."""
+    return np.asarray((labels == 0).any(axis=1) & (labels != 1).all(axis=1))
+
+
+def _areas(scores: np.ndarray, present: np.ndarray) -> tuple[float, float]:
+    """AUROC and average precision of scores (S,)."""
+    auroc, precision = weighted_areas(scores, present, np.ones((1, len(scores))))
+    return float(auroc[0]), float(precision[0])
+
+
+def _holders(images: np.ndarray, units: np.ndarray) -> np.ndarray:
+    """(F,) how many units, (S,), have one of the images, (S, F) bool."""
+    count, size = int(units.max(initial=-1)) + 1, images.shape[1]
+    rows, columns = np.nonzero(images)
+    held = np.bincount(units[rows] * size + columns, minlength=count * size)
+    return np.asarray((held.reshape(count, size) > 0).sum(axis=0))
