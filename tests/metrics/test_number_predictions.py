@@ -122,7 +122,7 @@ def replaced(column: str, cell: str) -> Callable[[list[list[str]]], None]:
         (lambda rows: [row.pop(7) for row in rows], "lacks the column raw_log_scale"),
         (lambda rows: [row.pop(11) for row in rows], "lacks the column target_centre"),
         (lambda rows: [row.__setitem__(12, "0") for row in rows[1:]], "'0' as target_spread, expected a finite"),
-        (lambda rows: [row.__setitem__(8, "-1") for row in rows[1:]], "'-1' as reach, expected a finite number abo"),
+        (lambda rows: [row.__setitem__(8, "-1") for row in rows[1:]], "'-1' as reach, expected a finite number of "),
         (lambda rows: [row.__setitem__(13, "cauchy") for row in rows[1:]], "'cauchy' as target_distribution"),
     ],
 )

@@ -113,7 +113,7 @@ FINDING_METRICS: dict[str, Metric] = {  # of findings: macro is a mean over find
         "Brier score", "Mean squared error of the probability, over all known labels.", higher_is_better=False
     ),
 }
-TITLES = {name: metric.title for name, metric in METRICS.items()} | {
+TITLES = {name: metric.title for name, metric in (GRADE_METRICS | NUMBER_METRICS).items()} | {
     "sensitivity": "Sensitivity",
     "specificity": "Specificity",
     "ppv": "PPV",

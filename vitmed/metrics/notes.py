@@ -97,18 +97,26 @@ def notes(found: Numbers, holders: Mapping[str, int], units: int, groups: Sequen
         missing = f"There is no image of class {listed(absent)}: "
         found_notes.append(f"{missing}numbers that need one are undefined, and {rest}.")
     if units < 2:
-        return [*found_notes, f"There is no interval: it needs at least 2 {unit}s and there is {units or 'none'}."]
-    found_notes += _of_rare_classes(found, holders, unit, units)
-    if units < (FEW_IMAGES if groups is None else FEW_GROUPS):
-        found_notes.append(f"There are only {units} {unit}s: the intervals are rough.")
-    if unknown := sum(not name for name in groups or ()):
-        lack = "has no patient; it" if unknown == 1 else "have no patient; each"
-        found_notes.append(f"{counted(unknown, 'image')} {lack} counts as a patient of its own.")
+        return [*found_notes, *unit_notes(units, groups)]
+    found_notes += [*_of_rare_classes(found, holders, unit, units), *unit_notes(units, groups)]
     single = [f"'{c}'" for c, count in holders.items() if count == 1]
     if single and groups is not None:
         whose = "class {} come from one patient: its" if len(single) == 1 else "each of {} come from one patient: their"
         found_notes.append(f"All images of {whose.format(listed(single))} intervals do not hold for other patients.")
     return [*found_notes, *_below_chance(found)]
+
+
+def unit_notes(units: int, groups: Sequence[str] | None) -> list[str]:
+    """Notes on few patients (or images, where they are unknown), and on images without a patient."""
+    unit = "image" if groups is None else "patient"
+    if units < 2:
+        return [f"There is no interval: it needs at least 2 {unit}s and there is {units or 'none'}."]
+    rough = units < (FEW_IMAGES if groups is None else FEW_GROUPS)
+    found = [f"There are only {units} {unit}s: the intervals are rough."] * rough
+    if unknown := sum(not name for name in groups or ()):
+        lack = "has no patient; it" if unknown == 1 else "have no patient; each"
+        found.append(f"{counted(unknown, 'image')} {lack} counts as a patient of its own.")
+    return found
 
 
 def _below_chance(found: Numbers) -> list[str]:

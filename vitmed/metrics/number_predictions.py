@@ -21,6 +21,7 @@ from vitmed.metrics.predictions import group_index
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OF_NUMBERS, RAW, TARGET, Table, read_table, table_text
 
 FIRST = FIXED_COLUMNS[:4]
+TINY = float(np.finfo(np.float64).tiny)
 NEAR = 1e-4  # of the spread: a prediction that differs by more does not follow from the outputs of the network
 
 
@@ -77,7 +78,8 @@ class NumberPredictions:
     @cached_property
     def scales(self) -> np.ndarray:
         """(S,) float64: the predicted scale of the error, in the unit; above 0."""
-        return self.target.spread * np.exp(self.logits[:, 1].astype(np.float64))
+        with np.errstate(over="ignore"):
+            return self.target.spread * np.exp(self.logits[:, 1].astype(np.float64))
 
     @cached_property
     def intervals(self) -> np.ndarray | None:
@@ -146,7 +148,6 @@ class NumberPredictions:
         labels, (groups, joined) = _labels(table), table.patients()
         if labelled and labels is None:
             raise table.unlabelled("label", "label" in table.header, "give the true number of every image")
-        reach = _same(table, "reach")
         read = cls(
             classes=(_same(table, TARGET + "name") or "number",),
             paths=table.paths(),
@@ -156,7 +157,7 @@ class NumberPredictions:
             target=_target(table) if target is None else target,
             errors=table.errors,
             columns=table.further([*FIRST, *OF_NUMBERS]),
-            reach=_float(table, "reach", 0.0) if reach else None,
+            reach=_float(table, "reach", 0.0) if _same(table, "reach") else None,
         )
         if calibrate is not None and not as_decided:
             read = calibrate(read)
@@ -201,12 +202,12 @@ def _same(table: Table, column: str) -> str:
     return cells[0] if cells else ""
 
 
-def _float(table: Table, column: str, above: float) -> float:
-    """The number that all rows of a column have."""
+def _float(table: Table, column: str, least: float = -np.inf) -> float:
+    """The number, not below `least`, that all rows of a column have."""
     _same(table, column)
     value = float(table.floats([column])[0, 0])
-    if not (np.isfinite(value) and value > above):
-        raise table.wrong(0, column, "a finite number" + (" above 0" if above == 0 else ""))
+    if not (np.isfinite(value) and value >= least):
+        raise table.wrong(0, column, "a finite number" + (f" of at least {least:g}" if least > -np.inf else ""))
     return value
 
 
@@ -214,7 +215,7 @@ def _target(table: Table) -> Target:
     """What a table states of its number."""
     if not table.rows:
         return Target(kind="number")
-    centre, spread = _float(table, TARGET + "centre", -np.inf), _float(table, TARGET + "spread", 0.0)
+    centre, spread = _float(table, TARGET + "centre"), _float(table, TARGET + "spread", TINY)
     distribution = _same(table, TARGET + "distribution") or "laplace"
     try:
         return Target.model_validate({
