@@ -7,6 +7,7 @@ reliability             measures of calibration, before and after the fitted cal
 operating_points        thresholds and costs
 operating_results       what the operating points reach on the evaluated images and on pooled folds
 conformal               prediction sets with a chosen coverage
+number_intervals        intervals around a predicted number with a chosen coverage
 selective_prediction    the model abstains where it is unsure
 reduced_precision       what 16-bit floats change in the decisions
 out_of_distribution     the OOD score: how unlike the training images an image is

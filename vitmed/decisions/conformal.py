@@ -20,6 +20,7 @@ import numpy as np
 from vitmed.core.base_models import Counts, Frozen, Names, Numbers, Stored
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.text import counted
+from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions, known_labels
@@ -95,16 +96,7 @@ def fit_sets(
     """
     labels = known_labels(validation)
     true = SCORES[score](validation.probabilities)[np.arange(len(labels)), labels]
-    units, by, note = validation.units, "patient", ""
-    pooled = least_score(true, units, coverage)
-    if validation.groups is None:
-        by = "image"
-    elif pooled is None:
-        patients = counted(len(np.unique(units)), "patient")
-        few = f"validation has {patients}, too few to guarantee {coverage:g} for new patients"
-        note = f"{few}; the guarantee holds for new images of the same patients at best"
-        by, units = "image", np.arange(len(labels))
-        pooled = least_score(true, units, coverage)
+    pooled, units, by, note = guaranteed_score(true, validation, coverage)
     if pooled is None:
         return None
     rows = [labels == c for c in range(len(validation.classes))]
@@ -115,6 +107,30 @@ def fit_sets(
         units=tuple(len(np.unique(units[chosen])) for chosen in rows),
         without=tuple(name for name, least in zip(validation.classes, own, strict=True) if least is None),
     )  # fmt: skip
+
+
+def guaranteed_score(
+    true: np.ndarray, validation: AnyPredictions, coverage: float
+) -> tuple[float | None, np.ndarray, str, str]:
+    """`least_score` by patient, or by image where patients are unknown or too few; None for too few images.
+
+    Args:
+        true: (S,) score of the truth of each validation image.
+
+    Returns:
+        the score; (S,) int64 units; "patient" or "image"; what a reader must know about the guarantee, or "".
+    """
+    units = validation.units
+    pooled = least_score(true, units, coverage)
+    if validation.groups is None:
+        return pooled, units, "image", ""
+    if pooled is not None:
+        return pooled, units, "patient", ""
+    patients = counted(len(np.unique(units)), "patient")
+    few = f"validation has {patients}, too few to guarantee {coverage:g} for new patients"
+    units = np.arange(len(true))
+    note = f"{few}; the guarantee holds for new images of the same patients at best"
+    return least_score(true, units, coverage), units, "image", note
 
 
 def least_score(true: np.ndarray, units: np.ndarray, coverage: float) -> float | None:

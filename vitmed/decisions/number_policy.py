@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from vitmed.core.evaluate_config import EvaluateConfig
-from vitmed.decisions.number_intervals import fit_reach
+from vitmed.decisions.number_intervals import IntervalReach, fit_intervals, with_intervals
 from vitmed.decisions.out_of_distribution import OodScore
 from vitmed.decisions.policy import (
     ANSWER,
@@ -20,32 +20,32 @@ from vitmed.metrics.number_predictions import NumberPredictions
 
 
 class NumberPolicy(DecisionPolicy):
-    """What validation chooses for a number: prediction intervals that reach `reach` scales up and down, so that they
-    hold the true number with the probability `coverage`. None where validation has too few images."""
+    """What validation chooses for a number: how far prediction intervals reach; None for too few images."""
 
-    coverage: float
-    reach: float | None
+    intervals: IntervalReach | None
 
     def apply(self, predictions: NumberPredictions) -> NumberPredictions:
         """Add the intervals, and the column `answer`: an image unlike those of training is not answered."""
         ours = {ANSWER: answers_of(unlike_training(predictions), [()] * len(predictions))}
-        return replace(predictions, reach=self.reach, columns=with_columns(predictions.columns, ours))
+        columns = with_columns(predictions.columns, ours)
+        return replace(with_intervals(predictions, self.intervals), columns=columns)
 
     @property
     def summary(self) -> str:
-        if self.reach is None:
-            return "no prediction intervals"
-        return f"{self.coverage:.0%} prediction intervals reach {self.reach:.3g} predicted scales up and down"
+        if self.intervals is None:
+            return "no prediction intervals, since there are too few images"
+        reach, coverage = self.intervals.reach, self.intervals.coverage
+        return f"{coverage:.0%} prediction intervals reach {reach:.3g} predicted scales up and down"
 
     @property
     def notes(self) -> tuple[str, ...]:
-        if self.reach is not None:
-            return ()
-        return (f"Validation has too few images for prediction intervals of {self.coverage:.0%}.",)
+        if self.intervals is None:
+            return ("Validation has too few images for prediction intervals.",)
+        return (self.intervals.note,) if self.intervals.note else ()
 
     def check_classes(self, classes: Sequence[str]) -> None:
         if len(classes) != 1:
-            raise ValueError(f"reach: for one number, and there are {len(classes)} classes")
+            raise ValueError(f"intervals: for one number, and there are {len(classes)} classes")
 
 
 def choose_number_policy(
@@ -54,8 +54,8 @@ def choose_number_policy(
     ood_score: OodScore | None = None,
     weights_hash: str | None = None,
 ) -> NumberPolicy:
-    """Choose everything on what a model predicts for its validation images; the arguments are those of `choose_policy`."""
+    """Choose everything on what a model predicts for its validation images; arguments as in `choose_policy`."""
     return NumberPolicy(
-        asked=policy_settings(config), n=len(validation), weights_hash=weights_hash, coverage=config.coverage,
-        reach=fit_reach(validation, config.coverage), ood_score=ood_score,
+        asked=policy_settings(config), n=len(validation), weights_hash=weights_hash,
+        intervals=fit_intervals(validation, config.coverage), ood_score=ood_score,
     )  # fmt: skip

@@ -12,6 +12,6 @@ from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
 
 def policy_of(content: Mapping[str, Any], classes: Sequence[str]) -> DecisionPolicy:
     """Read what a checkpoint or a metrics.json holds. Raises ValueError for anything else."""
-    kinds: dict[str, type[DecisionPolicy]] = {"findings": FindingPolicy, "reach": NumberPolicy}
+    kinds: dict[str, type[DecisionPolicy]] = {"findings": FindingPolicy, "intervals": NumberPolicy}
     kind = next((kind for key, kind in kinds.items() if isinstance(content, Mapping) and key in content), ClassPolicy)
     return kind.of(content, classes)

@@ -26,8 +26,11 @@ sample_size        how many images and patients an interval needs
 clinical_utility   predictive values by prevalence, and net benefit: the decision curve
 fixed_rates        sensitivity at a fixed specificity and the reverse; the band of the ROC curve
 grade_scoring      grades: weighted kappa, costs, and each cut as two classes
+grade_evaluation   grades with intervals
 number_predictions `NumberPredictions`: what a model predicts of a quantity
 number_scoring     the numbers that judge a predicted quantity
+number_evaluation  the same with intervals
+number_agreement   limits of agreement; errors by range and by subgroup; are the predicted scales true?
 reader_agreement   Cohen's kappa of readers, reference and model
 reader_comparison  the model against readers: Obuchowski & Rockette
 """

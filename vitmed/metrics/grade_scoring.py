@@ -15,8 +15,8 @@ import numpy as np
 from vitmed.core.errors import UsageError
 from vitmed.core.text import listed
 from vitmed.metrics.metric_table import GRADE_METRICS
-from vitmed.metrics.number_scoring import Influenced
 from vitmed.metrics.predictions import Predictions, known_labels
+from vitmed.metrics.ranking import ratio
 from vitmed.metrics.scoring import metric_values
 
 
@@ -54,25 +54,33 @@ def grade_values(predictions: Predictions) -> dict[str, float]:
     """
     labels, predicted, k = known_labels(predictions), predictions.predicted, len(predictions.classes)
     found = metric_values(predictions)
-    found["quadratic_kappa"] = weighted_kappa(labels, predicted, grade_costs(k, "squared")).value
-    found["linear_kappa"] = weighted_kappa(labels, predicted, grade_costs(k, "absolute")).value
+    found["quadratic_kappa"] = weighted_kappa(labels, predicted, grade_costs(k, "squared"))
+    found["linear_kappa"] = weighted_kappa(labels, predicted, grade_costs(k, "absolute"))
     found["grade_error"] = float(np.abs(predicted - labels).mean()) if len(labels) else float("nan")
     return {name: found[name] for name in GRADE_METRICS}
 
 
-def weighted_kappa(first: np.ndarray, second: np.ndarray, weights: np.typing.ArrayLike) -> Influenced:
-    """Kappa of two readings (S,) int64, from the weight (K, K) of each disagreement, and the influence of each image.
+def weighted_kappa(first: np.ndarray, second: np.ndarray, weights: np.typing.ArrayLike) -> float:
+    """Kappa of two readings (S,) int64, from the weight (K, K) of each disagreement.
 
     NaN where both give one and the same class to all images.
     """
-    costs, n = np.asarray(weights, dtype=np.float64), len(first)
-    rows, columns = (np.bincount(of, minlength=len(costs)).astype(np.float64) for of in (first, second))
-    own, by_chance = costs[first, second], float(rows @ costs @ columns)
-    if not by_chance > 0:
-        return Influenced(float("nan"), np.zeros(n))
-    seen = float(own.sum())
-    moved = (costs @ columns)[first] + (rows @ costs)[second]
-    return Influenced(1 - n * seen / by_chance, (n * seen / by_chance * moved - seen - n * own) / by_chance)
+    return float(kappa_of_sums(kappa_summands(first, second, weights).sum(axis=0), weights))
+
+
+def kappa_summands(first: np.ndarray, second: np.ndarray, weights: np.typing.ArrayLike) -> np.ndarray:
+    """(S, 2 + 2 K) float64: of each image what `kappa_of_sums` takes the sums of."""
+    costs = np.asarray(weights, dtype=np.float64)
+    one, two = (np.eye(len(costs))[seen] for seen in (first, second))
+    return np.column_stack([np.ones(len(first)), costs[first, second], one, two])
+
+
+def kappa_of_sums(sums: np.ndarray, weights: np.typing.ArrayLike) -> np.ndarray:
+    """(...) kappa, from sums (..., 2 + 2 K) over images."""
+    costs = np.asarray(weights, dtype=np.float64)
+    rows, columns = np.split(sums[..., 2:], 2, axis=-1)
+    by_chance = np.einsum("...i,ij,...j->...", rows, costs, columns)
+    return np.asarray(1 - ratio(sums[..., 0] * sums[..., 1], by_chance))
 
 
 def ranked_probability_scores(predictions: Predictions) -> np.ndarray:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 REFERENCES = {  # key -> the reference, as in a list of references
+    "bland-altman": "Bland JM, Altman DG. Agreement between methods of measurement with multiple observations per "
+    "individual. J Biopharm Stat. 2007;17:571-582.",
     "bell-mccaffrey": "Bell RM, McCaffrey DF. Bias reduction in standard errors for linear regression with "
     "multi-stage samples. Survey Methodology. 2002;28:169-181.",
     "brocker-smith": "Bröcker J, Smith LA. Increasing the reliability of reliability diagrams. Weather Forecast. "
@@ -24,7 +26,11 @@ REFERENCES = {  # key -> the reference, as in a list of references
     "Res. 2010;11:1605-1641.",
     "eliasziw-donner": "Eliasziw M, Donner A. Application of the McNemar test to non-independent matched pair data. "
     "Stat Med. 1991;10:1981-1991.",
+    "epstein": "Epstein ES. A scoring system for probability forecasts of ranked categories. J Appl Meteorol. "
+    "1969;8:985-987.",
     "field-welsh": "Field CA, Welsh AH. Bootstrapping clustered data. J R Stat Soc B. 2007;69:369-390.",
+    "gneiting-raftery": "Gneiting T, Raftery AE. Strictly proper scoring rules, prediction, and estimation. J Am Stat "
+    "Assoc. 2007;102:359-378.",
     "gorodkin": "Gorodkin J. Comparing two K-category assignments by a K-category correlation coefficient. Comput Biol "
     "Chem. 2004;28:367-374.",
     "hanley-mcneil": "Hanley JA, McNeil BJ. The meaning and use of the area under a receiver operating characteristic "
@@ -39,6 +45,7 @@ REFERENCES = {  # key -> the reference, as in a list of references
     "multiclass probabilities with Dirichlet calibration. Advances in Neural Information Processing Systems 32; 2019.",
     "liang-zeger": "Liang KY, Zeger SL. Longitudinal data analysis using generalized linear models. Biometrika. "
     "1986;73:13-22.",
+    "lin": "Lin LI. A concordance correlation coefficient to evaluate reproducibility. Biometrics. 1989;45:255-268.",
     "mancl-derouen": "Mancl LA, DeRouen TA. A covariance estimator for GEE with improved small-sample properties. "
     "Biometrics. 2001;57:126-134.",
     "mcnemar": "McNemar Q. Note on the sampling error of the difference between correlated proportions or percentages. "
@@ -63,6 +70,8 @@ REFERENCES = {  # key -> the reference, as in a list of references
     "Med Decis Making. 2006;26:565-574.",
     "wilson": "Wilson EB. Probable inference, the law of succession, and statistical inference. J Am Stat Assoc. "
     "1927;22:209-212.",
+    "woodruff": "Woodruff RS. Confidence intervals for medians and other position measures. J Am Stat Assoc. "
+    "1952;47:635-646.",
     "zou-donner": "Zou GY, Donner A. Construction of confidence limits about effect measures: a general approach. Stat "
     "Med. 2008;27:1693-1702.",
 }
@@ -110,6 +119,16 @@ METHODS: dict[str, Method] = {  # `method` of an `Estimate`
         "influence of each image",
         "the infinitesimal jackknife, summed over the images of a patient where patients were known",
         ("efron",),
+    ),
+    "jackknife": Method(
+        "jackknife",
+        "the jackknife, leaving out each patient in turn where patients were known, else each image, with Student's t",
+        ("efron",),
+    ),
+    "woodruff": Method(
+        "Woodruff",
+        "Woodruff's method, from the interval of the share of images below the median",
+        ("woodruff",),
     ),
     "mover": Method(
         "MOVER",
@@ -166,6 +185,13 @@ DEFINITIONS: dict[str, tuple[str, ...]] = {  # a number, by its field -> keys of
     "mcc": ("gorodkin",),
     "cohen_kappa": ("cohen",),
     "kappa": ("cohen", "cohen-weighted"),
+    "quadratic_kappa": ("cohen-weighted",),
+    "linear_kappa": ("cohen-weighted",),
+    "rps": ("epstein",),
+    "ccc": ("lin",),
+    "crps": ("gneiting-raftery",),
+    "log_score": ("gneiting-raftery",),
+    "lower": ("bland-altman",),
     "brier": ("brier",),
     "ece": ("nguyen-oconnor",),
     "ece_classwise": ("kull",),

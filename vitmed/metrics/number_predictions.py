@@ -15,14 +15,13 @@ from typing import ClassVar
 import numpy as np
 from pydantic import ValidationError
 
-from vitmed.core.csv_files import csv_text
 from vitmed.core.errors import DataError
 from vitmed.core.targets import Kind, Target
-from vitmed.core.text import counted
 from vitmed.metrics.predictions import group_index
-from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OF_NUMBERS, RAW, TARGET, Table, read_table
+from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OF_NUMBERS, RAW, TARGET, Table, read_table, table_text
 
 FIRST = FIXED_COLUMNS[:4]
+TINY = float(np.finfo(np.float64).tiny)
 NEAR = 1e-4  # of the spread: a prediction that differs by more does not follow from the outputs of the network
 
 
@@ -71,10 +70,6 @@ class NumberPredictions:
         """(S,) int64: the number of each image's patient, by first appearance; an unknown patient is one of its own."""
         return group_index(self.groups, len(self))
 
-    def undecided(self) -> NumberPredictions:
-        """The raw outputs alone: without intervals."""
-        return replace(self, reach=None)
-
     @cached_property
     def values(self) -> np.ndarray:
         """(S,) float64: the predicted numbers, in the unit."""
@@ -83,7 +78,8 @@ class NumberPredictions:
     @cached_property
     def scales(self) -> np.ndarray:
         """(S,) float64: the predicted scale of the error, in the unit; above 0."""
-        return self.target.spread * np.exp(self.logits[:, 1].astype(np.float64))
+        with np.errstate(over="ignore"):
+            return self.target.spread * np.exp(self.logits[:, 1].astype(np.float64))
 
     @cached_property
     def intervals(self) -> np.ndarray | None:
@@ -91,6 +87,14 @@ class NumberPredictions:
         if self.reach is None:
             return None
         return np.stack([self.values - self.reach * self.scales, self.values + self.reach * self.scales], axis=1)
+
+    def undecided(self) -> NumberPredictions:
+        """The outputs of the network alone: without intervals."""
+        return replace(self, reach=None)
+
+    def name(self, row: int) -> str:
+        """The name of an image in a report: "row 7" for the seventh; its path if the user asks for paths."""
+        return self.paths[row] if self.named else f"row {row + 1}"
 
     def header(self) -> list[str]:
         """Column names of `predictions.csv`, in order."""
@@ -113,16 +117,8 @@ class NumberPredictions:
         return rows
 
     def to_csv(self, errors: bool = False) -> str:
-        """The text of `predictions.csv`.
-
-        Args:
-            errors: add a column `error`, and a row with path and error for every unreadable image.
-        """
-        columns = self.header()
-        if not errors:
-            return csv_text([columns, *self.rows()])
-        unread = ([path, *[""] * (len(columns) - 1), problem] for path, problem in self.errors)
-        return csv_text([[*columns, "error"], *([*row, ""] for row in self.rows()), *unread])
+        """The text of `predictions.csv`; `errors` adds a column `error`, and a row for every unreadable image."""
+        return table_text(self.header(), self.rows(), self.errors if errors else None)
 
     @classmethod
     def from_csv(
@@ -151,10 +147,7 @@ class NumberPredictions:
             raise DataError(f"{file}: lacks the column {', '.join(missing)}; {table.found}", expected)
         labels, (groups, joined) = _labels(table), table.patients()
         if labelled and labels is None:
-            found = "it has no rows" if not table.rows else "its column label is empty or missing"
-            raise DataError(f"{file}: nothing can be evaluated, since {found}", "give the true number of every image")
-        taken = {*FIRST, *OF_NUMBERS, "error", ""}
-        reach = _same(table, "reach")
+            raise table.unlabelled("label", "label" in table.header, "give the true number of every image")
         read = cls(
             classes=(_same(table, TARGET + "name") or "number",),
             paths=table.paths(),
@@ -163,17 +156,19 @@ class NumberPredictions:
             logits=table.logits(RAW).astype(np.float32),
             target=_target(table) if target is None else target,
             errors=table.errors,
-            columns={name: tuple(table.cells(name)) for name in table.header if name not in taken},
-            reach=_float(table, "reach", 0.0) if reach else None,
+            columns=table.further([*FIRST, *OF_NUMBERS]),
+            reach=_float(table, "reach", 0.0) if _same(table, "reach") else None,
         )
         if calibrate is not None and not as_decided:
             read = calibrate(read)
-        return replace(read, notes=(*joined, *_notes(table, read)))
+        off = np.abs(table.floats(["prediction"])[:, 0] - read.values) > NEAR * read.target.spread
+        notes = [*table.prediction_note(off, " and ".join(RAW)), *table.ood_note()]
+        return replace(read, notes=(*joined, *notes))
 
 
 def is_of_number(header: Sequence[str]) -> bool:
-    """Whether a table with these columns holds predictions of a number."""
-    return set(RAW) <= {name.strip().lower() for name in header}
+    """Whether the columns, as `Table.header` names them, are those of predictions of a number."""
+    return set(RAW) <= set(header)
 
 
 def known_numbers(predictions: NumberPredictions) -> np.ndarray:
@@ -207,12 +202,12 @@ def _same(table: Table, column: str) -> str:
     return cells[0] if cells else ""
 
 
-def _float(table: Table, column: str, above: float) -> float:
-    """The number that all rows of a column have."""
+def _float(table: Table, column: str, least: float = -np.inf) -> float:
+    """The number, not below `least`, that all rows of a column have."""
     _same(table, column)
     value = float(table.floats([column])[0, 0])
-    if not (np.isfinite(value) and value > above):
-        raise table.wrong(0, column, "a finite number" + (" above 0" if above == 0 else ""))
+    if not (np.isfinite(value) and value >= least):
+        raise table.wrong(0, column, "a finite number" + (f" of at least {least:g}" if least > -np.inf else ""))
     return value
 
 
@@ -220,7 +215,7 @@ def _target(table: Table) -> Target:
     """What a table states of its number."""
     if not table.rows:
         return Target(kind="number")
-    centre, spread = _float(table, TARGET + "centre", -np.inf), _float(table, TARGET + "spread", 0.0)
+    centre, spread = _float(table, TARGET + "centre"), _float(table, TARGET + "spread", TINY)
     distribution = _same(table, TARGET + "distribution") or "laplace"
     try:
         return Target.model_validate({
@@ -229,15 +224,3 @@ def _target(table: Table) -> Target:
         })  # fmt: skip
     except ValidationError:
         raise table.wrong(0, TARGET + "distribution", "laplace or gaussian") from None
-
-
-def _notes(table: Table, read: NumberPredictions) -> list[str]:
-    """A note on predictions that contradict the outputs of the network."""
-    said = table.floats(["prediction"])[:, 0]
-    wrong = np.flatnonzero(~(np.abs(said - read.values) <= NEAR * read.target.spread))
-    if "prediction" not in table.header or not len(wrong):
-        return []
-    return [
-        f"{counted(len(wrong), 'row')} of the table {'has' if len(wrong) == 1 else 'have'} a prediction that does not "
-        f"follow from {' and '.join(RAW)}, the first is row {table.numbers[wrong[0]]}; these two count."
-    ]

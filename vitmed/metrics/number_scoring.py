@@ -1,5 +1,6 @@
-"""The numbers that judge predictions of a quantity, without intervals: `NUMBER_METRICS` in milliseconds.
+"""The numbers that judge predictions of a quantity: `NUMBER_METRICS` in milliseconds, without intervals.
 
+All but the median are functions of sums over images, so that each patient can be left out: `number_evaluation`.
 Concordance: Lin, Biometrics 45 (1989) 255, with variances over the number of images. Log score and CRPS: Gneiting &
 Raftery, J. Am. Stat. Assoc. 102 (2007) 359, with less is better; of a Laplace distribution Jordan, Krueger & Lerch,
 J. Stat. Softw. 90 (2019) 12.
@@ -7,13 +8,11 @@ J. Stat. Softw. 90 (2019) 12.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import numpy as np
 
 from vitmed.metrics.metric_table import NUMBER_METRICS
 from vitmed.metrics.number_predictions import NumberPredictions, known_numbers
+from vitmed.metrics.ranking import ratio
 
 
 def number_values(predictions: NumberPredictions) -> dict[str, float]:
@@ -22,20 +21,46 @@ def number_values(predictions: NumberPredictions) -> dict[str, float]:
     Raises:
         DataError: the predictions have no labels.
     """
-    labels, values, nan = known_numbers(predictions), predictions.values, float("nan")
-    if not len(labels):
-        return dict.fromkeys(NUMBER_METRICS, nan)
-    error = values - labels
-    crps, log_score = distribution_scores(predictions)
-    ends = predictions.intervals
-    found = {
-        "mae": np.abs(error).mean(), "rmse": np.sqrt((error**2).mean()), "median_error": np.median(np.abs(error)),
-        "bias": error.mean(), **{name: of(labels, values).value for name, of in CORRELATIONS.items()},
-        "crps": crps.mean(), "log_score": log_score.mean(),
-        "coverage": nan if ends is None else inside(predictions).mean(),
-        "width": nan if ends is None else (ends[:, 1] - ends[:, 0]).mean(),
-    }  # fmt: skip
-    return {name: float(found[name]) for name in NUMBER_METRICS}
+    labels = known_numbers(predictions)
+    found = {name: float(value) for name, value in of_sums(summands(predictions).sum(axis=0)).items()}
+    found["median_error"] = float(np.median(np.abs(predictions.values - labels))) if len(labels) else float("nan")
+    return {name: found[name] for name in NUMBER_METRICS}
+
+
+def summands(predictions: NumberPredictions) -> np.ndarray:
+    """(S, 13) float64: of each image what `of_sums` takes the sums of; numbers are counted from those of the first."""
+    labels, values = known_numbers(predictions), predictions.values
+    error, ends = values - labels, predictions.intervals
+    y, x = (own - own[:1].sum() for own in (labels, values))  # numbers that are all alike become exactly 0
+    nothing = np.full(len(labels), np.nan)
+    width, held = (nothing, nothing) if ends is None else (ends[:, 1] - ends[:, 0], inside(predictions))
+    scores = distribution_scores(predictions)
+    columns = np.ones(len(labels)), y, x, y * y, x * x, y * x, error, error**2, np.abs(error), *scores, held, width
+    return np.column_stack(columns)
+
+
+def of_sums(sums: np.ndarray) -> dict[str, np.ndarray]:
+    """Numbers by name, (...) each, from the sums (..., 13) of `summands`: all but the median, and the trend.
+
+    The trend is the slope of the error on the mean of true and predicted number.
+    """
+    n, y, x, yy, xx, yx, error, squared, size, crps, log_score, held, width = np.moveaxis(sums, -1, 0)
+    of_labels, of_values, both = (ratio(a - ratio(b, n), n) for a, b in ((yy, y * y), (xx, x * x), (yx, y * x)))
+    bias, mse = ratio(error, n), ratio(squared, n)
+    return {
+        "mae": ratio(size, n),
+        "rmse": np.sqrt(mse),
+        "bias": bias,
+        "r2": 1 - ratio(mse, of_labels),
+        "ccc": ratio(2 * both, of_labels + of_values + bias**2),
+        "pearson": np.where(of_labels > 0, ratio(both, np.sqrt(np.maximum(of_labels * of_values, 0))), np.nan),
+        "crps": ratio(crps, n),
+        "log_score": ratio(log_score, n),
+        "coverage": ratio(held, n),
+        "width": ratio(width, n),
+        "sd": np.sqrt(np.maximum(mse - bias**2, 0)),
+        "trend": ratio((of_values - of_labels) / 2, (of_values + 2 * both + of_labels) / 4),
+    }
 
 
 def inside(predictions: NumberPredictions) -> np.ndarray:
@@ -61,51 +86,3 @@ def distribution_scores(predictions: NumberPredictions) -> tuple[np.ndarray, np.
     density = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
     crps = scales * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / np.sqrt(np.pi))
     return crps, 0.5 * z**2 + log_scale + 0.5 * np.log(2 * np.pi)
-
-
-class Influenced(NamedTuple):
-    """A number and the influence (S,) of each image: its derivative by the weight of the image; the sum is 0."""
-
-    value: float
-    influence: np.ndarray
-
-
-def r2(labels: np.ndarray, values: np.ndarray) -> Influenced:
-    """The coefficient of determination of true and predicted numbers (S,); NaN where the labels do not vary."""
-    squares, spread = (values - labels) ** 2, (labels - labels.mean()) ** 2
-    lost, variance = float(squares.mean()), float(spread.mean())
-    if variance == 0:
-        return _undefined(labels)
-    return Influenced(1 - lost / variance, (lost / variance * spread - squares) / variance / len(labels))
-
-
-def concordance(labels: np.ndarray, values: np.ndarray) -> Influenced:
-    """Lin's concordance correlation of true and predicted numbers (S,); NaN where neither varies and both agree."""
-    x, y, apart = labels - labels.mean(), values - values.mean(), float(values.mean() - labels.mean())
-    products, squares = 2 * x * y, x**2 + y**2 + 2 * apart * (y - x) + apart**2
-    top, bottom = float(products.mean()), float(squares.mean())
-    if bottom == 0:
-        return _undefined(labels)
-    value = top / bottom
-    return Influenced(value, (products - value * squares) / bottom / len(labels))
-
-
-def pearson(labels: np.ndarray, values: np.ndarray) -> Influenced:
-    """The linear correlation of true and predicted numbers (S,); NaN where one of them does not vary."""
-    sizes = labels.std(), values.std()
-    if not min(sizes) > 0:
-        return _undefined(labels)
-    x, y = (labels - labels.mean()) / sizes[0], (values - values.mean()) / sizes[1]
-    value = float((x * y).mean())
-    return Influenced(value, (x * y - value * (x**2 + y**2) / 2) / len(labels))
-
-
-def _undefined(labels: np.ndarray) -> Influenced:
-    return Influenced(float("nan"), np.zeros(len(labels)))
-
-
-CORRELATIONS: dict[str, Callable[[np.ndarray, np.ndarray], Influenced]] = {
-    "r2": r2,
-    "ccc": concordance,
-    "pearson": pearson,
-}

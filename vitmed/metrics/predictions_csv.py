@@ -266,7 +266,7 @@ def _usual(header: Sequence[str]) -> list[str]:
     names = []
     for name in header:
         low = name.strip().lower()
-        if low in (*FIXED_COLUMNS, OOD_SCORE, "error") and low not in header:
+        if low in (*FIXED_COLUMNS, *OF_NUMBERS, OOD_SCORE, "error") and low not in header:
             name = low
         if low in COLUMNS and COLUMNS[low] not in header:
             report_alias(low, name := COLUMNS[low])

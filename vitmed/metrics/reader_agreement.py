@@ -1,8 +1,6 @@
 """How far readers of the images agree with each other, the reference and the model; and the error in grades.
 
-Kappa: Cohen, Educ. Psychol. Meas. 20 (1960) 37; with quadratic weights Cohen, Psychol. Bull. 70 (1968) 213: 1 minus
-the disagreement over that expected by chance from how often each reads each class. A disagreement in grades counts as
-the square of their distance.
+Kappa: Cohen, Educ. Psychol. Meas. 20 (1960) 37; a disagreement in grades counts as the square of their distance.
 """
 
 from __future__ import annotations
@@ -16,11 +14,10 @@ from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.text import listed
 from vitmed.metrics.bootstrap import Bootstrap
-from vitmed.metrics.estimates import Estimate, estimate
+from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.grade_evaluation import Grades, grade_errors, kappa_estimate
 from vitmed.metrics.grade_scoring import grades_of
-from vitmed.metrics.intervals import NONE, quantile, within
 from vitmed.metrics.predictions import Predictions, known_labels
-from vitmed.metrics.ranking import ratio
 
 REFERENCE, MODEL = "the reference", "the model"
 MOST = 6  # readers
@@ -36,14 +33,6 @@ class PairAgreement(Frozen):
     agreement: Estimate
     kappa: Estimate
     why: str  # why kappa is undefined or has no interval; "" where it has one
-
-
-class Grades(Frozen):
-    """The error of the model in grades."""
-
-    order: list[str]  # the grades, from the lowest
-    off: Estimate  # mean absolute error
-    within_one: Estimate  # share of the images with an error of one grade at most
 
 
 class Agreement(Frozen):
@@ -103,11 +92,8 @@ def agreement(
         pairs[-1] = pairs[-1].model_copy(update={"kappa": kappa})
     if grades is None:
         return Agreement(weights="none", grades=None, pairs=pairs)
-    off, every = np.abs(grades[predictions.predicted] - grades[labels]), np.ones(len(labels), bool)
-    whole, drawn = boot.sums(np.stack([off, every], axis=1))
-    mean_off = boot.estimate(float(ratio(whole[0], whole[1])), ratio(drawn[:, 0], drawn[:, 1]))
-    graded = Grades(order=list(ordinal), off=mean_off, within_one=boot.proportion(off <= 1, every))
-    return Agreement(weights="quadratic", grades=graded, pairs=pairs)
+    off = grades[predictions.predicted] - grades[labels]
+    return Agreement(weights="quadratic", grades=grade_errors(off, ordinal, boot), pairs=pairs)
 
 
 def _pair(
@@ -116,27 +102,6 @@ def _pair(
     first, second = everyone[a], everyone[b]  # (S,) each
     read = (first != UNREAD) & (second != UNREAD)
     weights = 1.0 - np.eye(k) if grades is None else (grades[:, None] - grades).astype(np.float64) ** 2  # (K, K)
-    one, two = (np.eye(k)[np.where(read, seen, 0)] * read[:, None] for seen in (first, second))  # (S, K)
-    apart = np.where(read, weights[first, second], 0.0)
-    whole, drawn = boot.sums(np.concatenate([read[:, None], apart[:, None], one, two], axis=1))
-
-    def kappa(sums: np.ndarray) -> np.ndarray:
-        by_chance = np.einsum("...i,ij,...j->...", sums[..., 2 : 2 + k], weights, sums[..., 2 + k :])
-        return 1 - ratio(sums[..., 0] * sums[..., 1], by_chance)
-
-    value, why, interval = float(kappa(whole)), "", NONE
-    found, units = kappa(drawn), boot.units.count
-    found = found[np.isfinite(found)]
-    variance = float(found.var()) * units / max(1, units - 1) if 2 * len(found) > len(drawn) else 0.0
-    if not read.any():
-        why = "no image was read by both"
-    elif not np.isfinite(value):
-        why = "both gave the same class to every image"
-    elif value == 1:
-        why = "there is no disagreement, so the resamples have none either"
-    elif variance == 0 or value <= -1:
-        why = "the resamples do not vary"
-    else:  # as that of the same number among all numbers
-        interval = within(value, -1.0, variance, quantile(max(1.0, units - 1)))
-    same, beyond = boot.proportion(first == second, read), estimate(value, *interval, "wilson-bootstrap", len(drawn))
+    beyond, why = kappa_estimate(first, second, weights, boot, read)
+    same = boot.proportion(first == second, read)
     return PairAgreement(first=a, second=b, n=int(read.sum()), agreement=same, kappa=beyond, why=why)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from vitmed.core.errors import UsageError, unknown_key
 from vitmed.metrics.estimates import Estimate, difference, of_share
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.intervals import Units, share
+from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.ranking import rank_auroc
 
@@ -47,7 +48,10 @@ TITLES = {
     "accuracy": "Accuracy",
     "sensitivity": "Sensitivity",
     "specificity": "Specificity",
+    "mae": "Mean absolute error",
 }
+SMALLER_IS_BETTER = ("mae",)
+PARTS = {2: "median", 3: "tertiles", 4: "quartiles", 5: "quintiles"}  # into how many parts numbers are cut
 
 
 NO_GAP: dict[str, Any] = dict.fromkeys(("value", "low", "high", "method"))
@@ -76,7 +80,7 @@ class Stratum(Frozen):
 
 
 class Gap(Estimate):
-    """The best stratum minus the worst, of one metric; `reason` where it is undefined.
+    """How far the best stratum and the worst are apart, of one metric; `reason` where it is undefined.
 
     `by_chance` is None beside an interval, and with patients in several strata.
     """
@@ -133,7 +137,7 @@ def compared(found: Mapping[str, Subgroups] | None) -> bool:
     return any(sum(bool(s.overall) for s in column.strata) > 1 for column in (found or {}).values())
 
 
-def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str) -> Strata:
+def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: int = 4) -> Strata:
     """A column cut into strata: one per value, or the quartiles of the images where it holds many numbers.
 
     Empty cells are a stratum of their own, the last. Where fewer than `FEWEST` patients lie in a quartile, its edges
@@ -141,23 +145,24 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str) -> Strata
 
     Args:
         units: the patient (or image) of each cell; unit: "patients" or "images".
+        parts: into how many, as in `PARTS`, many numbers are cut.
     """
     cells = [cell.strip() for cell in cells]
     numbers = np.array([math.nan if cell.lower() in BLANKS else _number(cell) for cell in cells])
     given, cut = np.isfinite(numbers), ""
     values = np.unique(numbers[given])
     if len(values) > MANY_VALUES and not np.isinf(numbers).any():
-        edges = np.unique(np.quantile(numbers[given], [0.25, 0.5, 0.75], method="higher"))
+        edges = np.unique(np.quantile(numbers[given], np.arange(1, parts) / parts, method="higher"))
         edges = edges[edges > values[0]] if edges[-1] > values[0] else values[1:2]
         of = np.searchsorted(edges, numbers, side="right")
         members = {(int(g), owner) for g, owner, known in zip(of, units, given, strict=True) if known}
         if min(np.bincount([g for g, _ in members], minlength=len(edges) + 1)) < FEWEST:
-            why = f"fewer than {FEWEST} {unit} lie in a quartile of its numbers, so none is reported"
+            why = f"fewer than {FEWEST} {unit} lie between the {PARTS[parts]} of its numbers, so none is reported"
             return Strata((), np.zeros(len(cells), np.int64), why=why)
         shown = [f"{edge:g}" for edge in edges]
         between = [f"{low} to under {high}" for low, high in itertools.pairwise(shown)]
         names = [f"under {shown[0]}", *between, f"{shown[-1]} and above"]
-        cut = "cut at the quartiles of the images: " + ", ".join(shown)
+        cut = f"cut at the {PARTS[parts]} of the images: " + ", ".join(shown)
     else:
         given = np.array(cells, dtype=str) != ""
         names = sorted({cell for cell in cells if cell}, key=lambda cell: (_number(cell), cell))
@@ -170,8 +175,24 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str) -> Strata
 
 
 def _column(predictions: Predictions, column: str, resamples: int) -> Subgroups:
+    units, unit = predictions.units.tolist(), "images" if predictions.groups is None else "patients"
+    fewer = min(resamples, max(100, WORK // (len(predictions) * max(1, len(predictions.classes) - 1))))
+    cut = strata(predictions.columns[column], units, unit)
+    return evaluate_strata(predictions, cut, lambda name, part: _stratum(name, part, fewer), _Numbers, fewer)
+
+
+def evaluate_strata(
+    predictions: Predictions | NumberPredictions, found: Strata, evaluate: Callable[[str, Any], Stratum],
+    numbers: Callable[[Any, np.ndarray], Any], resamples: int | None = None,
+) -> Subgroups:  # fmt: skip
+    """Each stratum alone, the largest `MOST`, and the gaps between them.
+
+    Args:
+        evaluate: the numbers of a stratum, from its name and its predictions.
+        numbers: makes from predictions and atoms what compares strata, such as `_Numbers`.
+        resamples: to be recorded.
+    """
     units = predictions.units
-    found = strata(predictions.columns[column], units.tolist(), "images" if predictions.groups is None else "patients")
     images = np.bincount(found.of, minlength=len(found.names))
     patients = np.array([len(np.unique(units[found.of == g])) for g in range(len(found.names))])
     why = found.why
@@ -184,18 +205,17 @@ def _column(predictions: Predictions, column: str, resamples: int) -> Subgroups:
     large = (images >= FEWEST) & (patients >= FEWEST)
     shown = [int(g) for g in np.argsort(-images, kind="stable") if large[g]][:MOST]
     few = int((~large).sum())
-    fewer = min(resamples, max(100, WORK // (len(predictions) * max(1, len(predictions.classes) - 1))))
     listed: list[Stratum] = []
     for g, name in enumerate(found.names):
         if g in shown:
-            listed.append(_stratum(name, predictions.take(np.flatnonzero(found.of == g)), fewer))
+            listed.append(evaluate(name, predictions.take(np.flatnonzero(found.of == g))))
         elif not large[g] and patients[g] > 1 and few <= MOST:
             listed.append(Stratum(name=name, n=f"<{FEWEST}", suppressed=True))
     gaps: dict[str, Any] = {"gaps": {}, "worst": {}, "reason": "fewer than two strata are large enough to be compared"}
     if len(shown) > 1:
-        gaps = _gaps(predictions, found, sorted(shown), units, {stratum.name: stratum for stratum in listed})
+        gaps = _gaps(predictions, found, sorted(shown), {stratum.name: stratum for stratum in listed}, numbers)
     return Subgroups(
-        cut=found.cut, resamples=fewer, strata=listed, further=int(large.sum()) - len(shown), too_small=few, **gaps
+        cut=found.cut, resamples=resamples, strata=listed, further=int(large.sum()) - len(shown), too_small=few, **gaps
     )
 
 
@@ -215,20 +235,22 @@ def _stratum(name: str, part: Predictions, resamples: int) -> Stratum:
 
 
 def _gaps(
-    predictions: Predictions, found: Strata, shown: list[int], units: np.ndarray, evaluated: Mapping[str, Stratum]
-) -> dict[str, Any]:
-    """The fields of `Subgroups` from `gaps` on: best minus worst of each number.
+    predictions: Predictions | NumberPredictions, found: Strata, shown: list[int], evaluated: Mapping[str, Stratum],
+    numbers: Callable[[Any, np.ndarray], Any],
+) -> dict[str, Any]:  # fmt: skip
+    """The fields of `Subgroups` from `gaps` on: the larger minus the smaller of each number, of the best and the worst.
 
     Args:
-        shown: the strata that are compared; units: (S,) the patient, or image, of each image.
+        shown: the strata that are compared.
         evaluated: strata by name, with their own intervals.
+        numbers: as in `evaluate_strata`.
     """
     inside = np.flatnonzero(np.isin(found.of, shown))
     part, of = predictions.take(inside), found.of[inside]
-    _, owner = np.unique(units[inside], return_inverse=True)
+    _, owner = np.unique(predictions.units[inside], return_inverse=True)
     pairs, atoms = np.unique(owner * len(found.names) + of, return_inverse=True)  # a patient's images in one stratum
     home = pairs % len(found.names)  # (A,)
-    number = _Numbers(part, atoms)
+    number = numbers(part, atoms)
     dealt = home[None]  # (1 + R, A), the first row as they are
     if len(pairs) == owner.max() + 1:  # each patient is in one stratum
         shuffles = np.tile(home, (99 if number.slow else SHUFFLES, 1))
@@ -242,12 +264,15 @@ def _gaps(
         if name in values:
             gap = _gap(name, values[name][:, 0], wide[name], [found.names[g] for g in shown])
             if gap.compared == 2 and gap.best is not None and gap.worst is not None:
-                interval = difference(*(evaluated[stratum].overall[name] for stratum in (gap.best, gap.worst)))
+                ends = (gap.worst, gap.best) if name in SMALLER_IS_BETTER else (gap.best, gap.worst)
+                interval = difference(*(evaluated[stratum].overall[name] for stratum in ends))
                 known = {"low": interval.low, "high": interval.high, "method": interval.method, "by_chance": None}
                 gap = gap.model_copy(update=known)
             reported[name] = gap
-    odds = Gap(**NO_GAP, reason="no sensitivity or specificity can be compared")
-    if rates:
+    odds: Gap | None = Gap(**NO_GAP, reason="no sensitivity or specificity can be compared")
+    if isinstance(predictions, NumberPredictions):
+        odds = None
+    elif rates:
         largest, names = max(rates, key=lambda name: wide[name][0]), [found.names[g] for g in shown]
         odds = _gap(largest, values[largest][:, 0], np.max([wide[name] for name in rates], axis=0), names)
     return {
@@ -268,7 +293,8 @@ def _gap(name: str, values: np.ndarray, wide: np.ndarray, strata: Sequence[str])
     compared = int(np.isfinite(values).sum())
     if compared < 2:
         return Gap(**NO_GAP, metric=name, reason=f"fewer than two strata have {FEWEST} images that it is made of")
-    best, worst = (strata[int(pick(values))] for pick in (np.nanargmax, np.nanargmin))
+    most, least = (strata[int(pick(values))] for pick in (np.nanargmax, np.nanargmin))
+    best, worst = (least, most) if name in SMALLER_IS_BETTER else (most, least)
     by_chance = float(np.mean(wide >= wide[0] - 1e-12)) if len(wide) > 1 else None
     value = {**NO_GAP, "value": float(wide[0])}
     return Gap(**value, metric=name, best=best, worst=worst, compared=compared, by_chance=by_chance)

@@ -13,6 +13,7 @@ from typing import Any
 from vitmed.core.base_models import Frozen
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.decisions.conformal import report_sets
+from vitmed.decisions.number_intervals import report_intervals
 from vitmed.decisions.operating_results import Folds, by_fold, report_fold_points, report_points
 from vitmed.decisions.out_of_distribution import report_ood_scores
 from vitmed.decisions.policy import count_answers
@@ -21,9 +22,17 @@ from vitmed.decisions.selective_prediction import report_abstention
 from vitmed.metrics.clinical_utility import decision_curve, one_against_rest, prevalence_table
 from vitmed.metrics.confusions import mistakes
 from vitmed.metrics.estimates import Numbers
-from vitmed.metrics.finding_results import co_occurrence
+from vitmed.metrics.finding_results import co_occurrence, finding_errors
 from vitmed.metrics.fixed_rates import fixed_rates
+from vitmed.metrics.grade_evaluation import grade_results
 from vitmed.metrics.label_errors import label_errors
+from vitmed.metrics.number_agreement import (
+    LevelCoverage,
+    bland_altman,
+    calibration_of_intervals,
+    error_by_range,
+    error_by_subgroup,
+)
 from vitmed.metrics.patient_level import patient_level
 from vitmed.metrics.per_patient import per_patient
 from vitmed.metrics.reader_agreement import agreement
@@ -45,7 +54,7 @@ class Material:
     folds: Folds | None = None
 
 
-Analysis = Callable[[Material], Frozen | dict[str, Subgroups] | list[ReaderComparison] | None]
+Analysis = Callable[[Material], Frozen | dict[str, Subgroups] | list[ReaderComparison] | list[LevelCoverage] | None]
 
 
 def _calibration(m: Material) -> CalibrationReport:
@@ -66,6 +75,11 @@ CLASS_ANALYSES: dict[str, Analysis] = {
     "subgroups": lambda m: subgroups(m.predictions, m.config.subgroups, m.config.resamples),
     "agreement": lambda m: agreement(
         m.predictions, m.config.raters, m.config.ordinal, m.config.resamples, m.metrics.overall["cohen_kappa"]
+    ),
+    "grades": lambda m: (
+        grade_results(m.predictions, m.config.resamples)
+        if list(m.config.ordinal) == list(m.predictions.classes)
+        else None
     ),
     "readers": lambda m: compare_with_readers(m.predictions, m.config.raters, m.config.rater_scores),
     "errors": lambda m: mistakes(m.predictions),
@@ -93,5 +107,15 @@ CLASS_ANALYSES: dict[str, Analysis] = {
 }
 ANALYSES: dict[str, dict[str, Analysis]] = {  # kind of label -> field of `Results` -> what finds it, or None
     "classes": CLASS_ANALYSES,
-    "findings": {"co_occurrence": lambda m: co_occurrence(m.predictions)},
+    "findings": {
+        "co_occurrence": lambda m: co_occurrence(m.predictions),
+        "finding_errors": lambda m: finding_errors(m.predictions),
+    },
+    "number": {
+        "bland_altman": lambda m: bland_altman(m.predictions),
+        "intervals": lambda m: report_intervals(m.predictions, m.policy.intervals if m.policy else None),
+        "interval_levels": lambda m: calibration_of_intervals(m.predictions),
+        "error_by_range": lambda m: error_by_range(m.predictions),
+        "subgroups": lambda m: {name: error_by_subgroup(m.predictions, name) for name in m.config.subgroups} or None,
+    },
 }

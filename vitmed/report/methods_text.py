@@ -56,6 +56,7 @@ NAMES = {  # field of an `Estimate` -> its name in a sentence, where `TITLES` ha
     "insertion": "insertion score",
     "intercept": "calibration intercept",
     "kappa": "kappa",
+    "lower": "the lower limit of agreement",
     "lost": "the loss of balanced accuracy",
     "mean_corruption_error": "the mean corruption error",
     "model": "net benefit",
@@ -67,12 +68,17 @@ NAMES = {  # field of an `Estimate` -> its name in a sentence, where `TITLES` ha
     "fixed_readers": "performance with fixed readers",
     "random_readers": "performance with random readers",
     "relative": "the increase of the error",
+    "rps": "the ranked probability score",
     "risk": "the share of errors among the answers",
     "seen": "the observed frequencies in the reliability diagram",
+    "signed": "the mean signed error in grades",
     "similarity": "rank correlation",
     "single": "the share of sets with one class",
     "size": "the set size",
     "slope": "calibration slope",
+    "trend": "the trend of the error",
+    "upper": "the upper limit of agreement",
+    "within": "the share of errors within the limits of agreement",
     "within_one": "the share within one grade",
     "wrong_answered": "the share of errors among the answers",
     "wrong_unanswered": "the share of errors among the unanswered",
@@ -154,10 +160,13 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
 
 def _scales(used: set[tuple[str, str | None]]) -> Iterator[str]:
     """On which scale an interval was computed from its variance, for each (field, method) of the report."""
-    by_variance = ("delong", "obuchowski", "influence")
+    by_variance = ("delong", "obuchowski", "influence", "jackknife")
+    logarithmic = ("log_loss", "brier", "area", "rps", "mae", "rmse", "crps", "width")
     for text, names in (
         ("Intervals of {} were computed on the logit scale.", ("auroc", "average_precision")),
-        ("Intervals of {} were computed on the logarithmic scale.", ("log_loss", "brier", "area")),
+        ("Intervals of {} were computed on the logarithmic scale.", logarithmic),
+        ("The interval of {} was computed on the logarithmic scale of the unexplained share.", ("r2",)),
+        ("Intervals of {} were computed on Fisher's scale.", ("ccc", "pearson")),
         ("For {}, the jackknife variance was used in an interval of Wilson's form.", ("mcc", "cohen_kappa")),
     ):
         found = [name_of(name) for name in names if used & {(name, method) for method in by_variance}]

@@ -13,6 +13,7 @@ from vitmed.core.base_models import Frozen
 from vitmed.core.targets import CLASSES, Target
 from vitmed.core.text import identity
 from vitmed.decisions.conformal import PredictionSets
+from vitmed.decisions.number_intervals import IntervalResults
 from vitmed.decisions.operating_results import Folds, OperatingPoints
 from vitmed.decisions.out_of_distribution import OutOfDistribution
 from vitmed.decisions.policy import AnswerCounts
@@ -22,9 +23,11 @@ from vitmed.explanation.results import Attention, Robustness
 from vitmed.metrics.clinical_utility import DecisionCurve, OneAgainstRest, PrevalenceTable
 from vitmed.metrics.confusions import Mistakes
 from vitmed.metrics.estimates import Numbers
-from vitmed.metrics.finding_results import CoOccurrence
+from vitmed.metrics.finding_results import CoOccurrence, FindingErrors
 from vitmed.metrics.fixed_rates import FixedRates
+from vitmed.metrics.grade_evaluation import GradeResults
 from vitmed.metrics.label_errors import LabelErrors
+from vitmed.metrics.number_agreement import BlandAltman, LevelCoverage
 from vitmed.metrics.paired_comparison import PairedComparison
 from vitmed.metrics.patient_level import PatientLevel
 from vitmed.metrics.per_patient import PerPatient
@@ -188,6 +191,12 @@ class Results(Numbers):
     target: Target = CLASSES
     co_occurrence: CoOccurrence | None = None
     finding_reports: dict[str, str] = {}
+    finding_errors: FindingErrors | None = None
+    grades: GradeResults | None = None
+    bland_altman: BlandAltman | None = None
+    intervals: IntervalResults | None = None
+    interval_levels: list[LevelCoverage] | None = None
+    error_by_range: Subgroups | None = None
 
     @property
     def identity(self) -> str:
