@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from vitmed.core.base_models import Frozen
 
 Kind = Literal["classes", "findings", "grades", "number"]
@@ -27,7 +29,7 @@ class Target(Frozen):
     kind: Kind = "classes"
     unit: str = ""
     centre: float = 0.0
-    spread: float = 1.0
+    spread: float = Field(1.0, gt=0)
     distribution: Literal["laplace", "gaussian"] = "laplace"
 
 

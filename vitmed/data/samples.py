@@ -78,7 +78,7 @@ class Splits:
     def text_of(self, sample: Sample) -> str:
         """The label of a sample in a table: its class; its findings joined by |, one that is not known with "?"."""
         if self.target.kind == "number":
-            return f"{sample.targets[0]:g}"
+            return f"{sample.targets[0]:.15g}"
         if self.target.kind != "findings":
             return self.classes[sample.label]
         known = zip(self.classes, sample.targets, strict=True)

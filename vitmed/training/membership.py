@@ -44,8 +44,8 @@ def read_membership(path: Path, content: dict[str, Any]) -> tuple[Splits, dict[s
     data, samples, hashes = content["data"], {}, {}
     classes, bins = tuple(content["classes"]), tuple(data.get("bins", ()))
     target = Target.model_validate(data.get("target", {}))
-    expect("classes", classes, str)
-    expect("data.bins", bins, str)
+    expect("classes", content["classes"], str)
+    expect("data.bins", data.get("bins", ()), str)
     if bool(bins) != (target.kind in ("findings", "number")):
         raise ValueError(f"data.bins: {len(bins)} of {target.kind}")
     strata = bins or classes
