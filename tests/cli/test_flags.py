@@ -81,7 +81,7 @@ TABLES: dict[str, tuple[type[RunConfig], dict[str, str]]] = {  # the commands th
     "plan": (Config, FLAGS),
     "evaluate": (Config, EVALUATE_FLAGS),
     "probe": (Config, flags_of(Config, "data", "evaluate")),
-    "lr-find": (Config, flags_of(Config, "data", "model", "augment")),
+    "lr-find": (Config, flags_of(Config, "data", "model", "augment", without=("augment.views",))),
     "pretrain": (PretrainConfig, PRETRAIN_FLAGS),
 }
 
@@ -124,7 +124,7 @@ def values() -> dict[str, object]:
     return {
         "model": "vit_small", "weights": "w.pt", "image_size": 48, "patch_size": 6, "channels": 1, "stem": "patch",
         "pool": "mean", "positions": "sincos_2d", "drop_path": 0.1, "resize": "crop", "normalize": "image",
-        "max_train": 99, "positive": "blue", "policy": "oct", "mixup": 0.3, "cutmix": 0.4,
+        "max_train": 99, "positive": "blue", "policy": "oct", "views": "mirror", "mixup": 0.3, "cutmix": 0.4,
         "epochs": 3, "batch_size": 5, "accumulate": 2, "lr": 0.002, "weight_decay": 0.1, "layer_decay": 0.5,
         "time": 1200.0, "micro_batch": 3, "grad_checkpointing": True, "augment_on": "device", "autotune": False,
         "compile": True,

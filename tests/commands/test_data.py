@@ -26,6 +26,7 @@ from PIL import Image
 
 from vitmed.commands.data import datasets_table, fetch_dataset, import_dataset
 from vitmed.core import downloads
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.data import dataset_cards as card_module
 from vitmed.data.dataset_cards import Card, cards
@@ -301,7 +302,6 @@ def test_sets_that_are_not_fetched_say_what_to_do(vitmed: RUN, tmp_path: Path) -
     for name, code, told in (
         ("kermany_chest_xray", 3, "vitmed data import ChestXRay2017.zip DIR"),
         ("ham10000", 3, "https://doi.org/10.7910/DVN/DBW86T"),
-        ("chestmnist_224", 3, "multi-label"),
         ("medmnist_plus", 2, "bloodmnist_224"),
         ("bloodmist", 2, "did you mean bloodmnist"),
     ):
@@ -323,6 +323,27 @@ def test_import_an_archive_of_class_folders(tmp_path: Path, ui: Recorder) -> Non
     folder = import_dataset(tmp_path / "ChestXRay2017.zip", tmp_path / "set", ui)
     assert tree(folder) == [f"{s}/{n}/person1_{n}.png" for s in ("test", "train") for n in ("NORMAL", "PNEUMONIA")]
     assert any(f"vitmed train {folder}" in line for line in ui.said)
+
+
+def test_import_findings_with_a_table_of_labels(tmp_path: Path, vitmed: RUN) -> None:
+    """As ChestMNIST: labels (N, 14); the folder gives the same splits and findings as the file."""
+    rng, content = np.random.default_rng(0), {}
+    for split, count in (("train", 30), ("val", 12), ("test", 12)):
+        content[f"{split}_images"] = rng.integers(0, 256, (count, 8, 8), np.uint8)
+        content[f"{split}_labels"] = (rng.random((count, 14)) < 0.3).astype(np.uint8)
+    np.savez_compressed(tmp_path / "chestmnist.npz", **content)
+    answer = vitmed("data", "import", tmp_path / "chestmnist.npz", tmp_path / "out")
+    table = tmp_path / "out" / "labels.csv"
+    assert answer.code == 0 and f"vitmed train {tmp_path / 'out'} --labels {table}" in answer.err
+    assert tree(tmp_path / "out")[:2] == ["labels.csv", "test/000000.png"]
+    folder = make_splits(DataConfig(root=str(tmp_path / "out"), labels=str(table)))
+    file = make_splits(DataConfig(root=str(tmp_path / "chestmnist.npz")))
+    assert folder.classes == file.classes and folder.classes[0] == "atelectasis"
+    for name, samples in file.samples.items():
+        written = {sample.path.removesuffix(".png"): sample.targets for sample in folder.samples[name]}
+        assert written == {sample.path: sample.targets for sample in samples}
+    pixels = np.asarray(Image.open(tmp_path / "out" / "val" / "000003.png"))
+    assert np.array_equal(pixels, content["val_images"][3])
 
 
 def test_import_by_the_command_line(tmp_path: Path, vitmed: RUN) -> None:

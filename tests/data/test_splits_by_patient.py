@@ -16,7 +16,8 @@ from vitmed.core.load_config import build_config
 from vitmed.data.folders import image_names
 from vitmed.data.samples import Splits
 from vitmed.data.scan_cache import first_copies
-from vitmed.data.splits import _balanced_folds, make_splits
+from vitmed.data.splits import make_splits
+from vitmed.data.stratify import _balanced_folds
 
 
 def files(root: Path, names: list[str]) -> Path:

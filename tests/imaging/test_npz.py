@@ -254,6 +254,89 @@ def zipped(path: Path, **members: bytes) -> Path:
     return path
 
 
+CHEST = (
+    "atelectasis", "cardiomegaly", "effusion", "infiltration", "mass", "nodule", "pneumonia", "pneumothorax",
+    "consolidation", "edema", "emphysema", "fibrosis", "pleural", "hernia",
+)  # fmt: skip  # the order of medmnist/info.py
+
+
+def chest(counts: tuple[int, ...] = (40, 20, 20), findings: int = 14) -> dict[str, Any]:
+    """What ChestMNIST holds: labels (N, 14) uint8."""
+    content, rng = arrays(colour=False, counts=counts), np.random.default_rng(0)
+    for name, count in zip(SPLITS, counts, strict=True):
+        content[f"{name}_labels"] = (rng.random((count, findings)) < 0.3).astype(np.uint8)
+    return content
+
+
+@pytest.mark.parametrize(
+    ("name", "findings", "names"),
+    [
+        ("chestmnist_64.npz", 14, CHEST),
+        ("mine.npz", 3, ("finding 0", "finding 1", "finding 2")),
+        ("chestmnist.npz", 3, ("finding 0", "finding 1", "finding 2")),  # other findings than the set of that name
+    ],
+)
+def test_the_findings_of_chestmnist(tmp_path: Path, name: str, findings: int, names: tuple[str, ...]) -> None:
+    content = chest(findings=findings)
+    file = save(tmp_path / name, **content)
+    splits = make_splits(DataConfig(root=str(file)))
+    assert splits.classes == names and splits.target.kind == "findings"
+    assert splits.made == {part: f"folder {part}/" for part in SPLITS}
+    for part in SPLITS:
+        for sample in splits.samples[part]:
+            split, index = sample.path.split("/")
+            assert split == part and sample.targets == tuple(content[f"{part}_labels"][int(index)])
+            assert npz.content(file / sample.path) == content[f"{part}_images"][int(index)].tobytes()
+    chosen = make_splits(DataConfig(root=str(file), findings=[names[2], names[0]]))
+    assert chosen.classes == (names[2], names[0])
+    for wrong in ("train/0/000000", "train/000099", "train/-1", "train"):
+        with pytest.raises(DataError, match="no such image"):
+            npz.read(file / wrong)
+
+
+def test_findings_that_are_not_known(tmp_path: Path) -> None:
+    content = {name: array.astype(np.float32) if "labels" in name else array for name, array in chest().items()}
+    content["train_labels"][:5] = np.nan
+    content["train_labels"][5:, 0] = -1
+    content["train_labels"][5:7, 0] = (0, 1)
+    splits = make_splits(DataConfig(root=str(save(tmp_path / "chestmnist.npz", **content))))
+    assert len(splits.samples["train"]) == 35
+    assert any("5 images are left out, of which no label is known" in note for note in splits.notes)
+    assert (splits.targets("train")[:, 0] == -1).sum() == 33
+
+
+def test_the_grades_of_retinamnist(tmp_path: Path) -> None:
+    """In the order of their numbers, also of ten and more."""
+    splits = make_splits(DataConfig(root=str(save(tmp_path / "retinamnist.npz", **arrays(classes=5))), target="grades"))
+    assert splits.classes == ("0", "1", "2", "3", "4") and splits.target.kind == "grades"
+    many = save(tmp_path / "mine.npz", **arrays(classes=11, counts=(22, 22, 22)))
+    assert make_splits(DataConfig(root=str(many), target="grades")).classes == tuple(map(str, range(11)))
+    assert make_splits(DataConfig(root=str(many))).classes[:3] == ("0", "1", "10")
+    reverse = make_splits(DataConfig(root=str(many)), ordinal=[str(k) for k in reversed(range(11))])
+    assert reverse.classes == tuple(map(str, reversed(range(11))))
+
+
+def test_numbers_of_a_file(tmp_path: Path) -> None:
+    content = arrays(counts=(40, 20, 20))
+    ages = {f"{name}_labels": np.linspace(20, 80.5, len(content[f"{name}_images"])) for name in SPLITS}
+    splits = make_splits(DataConfig(root=str(save(tmp_path / "mine.npz", **content | ages)), unit="years"))
+    assert splits.target.kind == "number" and splits.classes == ("number",)
+    for sample in splits.samples["val"]:
+        assert sample.targets == (ages["val_labels"][int(sample.path.removeprefix("val/"))],)
+    whole = save(tmp_path / "whole.npz", **arrays())
+    assert make_splits(DataConfig(root=str(whole))).target.kind == "classes"
+    number = make_splits(DataConfig(root=str(whole), target="number"))
+    assert {(s.path.split("/")[1], s.targets) for s in number.samples["test"]} == {
+        ("0", (0,)),
+        ("1", (1,)),
+        ("2", (2,)),
+    }
+    with pytest.raises(DataError, match="its labels are numbers or classes, not findings"):
+        make_splits(DataConfig(root=str(whole), target="findings"))
+    with pytest.raises(DataError, match="its labels are 14 findings, not grades"):
+        make_splits(DataConfig(root=str(save(tmp_path / "chestmnist.npz", **chest())), target="grades"))
+
+
 class Bad:
     def __reduce__(self) -> tuple[Any, ...]:
         return os.mkdir, ("hacked",)
@@ -266,9 +349,11 @@ LABELS = GOOD["train_labels"]
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"train_labels": np.eye(12, 14, dtype=np.uint8)}, "14 labels per image .multi-label"),
-        ({"train_labels": LABELS[:-1]}, "expected integers .12, 1"),
-        ({"train_labels": LABELS.astype(np.float32)}, "float32"),
+        ({"train_labels": np.eye(12, 14, dtype=np.uint8)}, "labels of several kinds"),
+        ({"train_labels": np.eye(12, 14, dtype=np.uint8) * 2}, "14 findings holds 0 to 2"),
+        ({"train_labels": LABELS[:-1]}, "expected numbers .12, 1"),
+        ({"train_labels": LABELS.astype(np.complex64)}, "complex64"),
+        ({"train_labels": LABELS + 0.5}, "labels of several kinds"),
         ({"train_labels": LABELS.astype(np.int64) - 1}, "holds -1 to 1"),
         ({"train_labels": LABELS.astype(np.uint64) + np.uint64(2**63)}, "expected classes"),
         ({"train_images": GOOD["train_images"].astype(np.uint16)}, "train_images is uint16"),

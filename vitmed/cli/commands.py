@@ -70,6 +70,9 @@ def train(as_json: AsJson = False, devices: Devices = None, **options: Any) -> N
         "leakage_gap": flag(bool, "--leakage-gap", help="Fit cheap baselines by image and by patient; report the gap."),
     },
     *PATIENTS,
+    "data.target",
+    "data.findings",
+    "data.uncertain",
     "data.frame",
 )
 def check(
@@ -121,7 +124,7 @@ OF_TRAIN = (
     },
     "data",
     "model",
-    "augment",
+    *("augment.policy", "augment.mixup", "augment.cutmix"),
     *(f"train.{name}" for name in OF_TRAIN.split()),
 )
 def lr_find(as_json: AsJson = False, **options: Any) -> None:
@@ -166,13 +169,14 @@ def pretrain(as_json: AsJson = False, **options: Any) -> None:
     {
         **output("Folder for images and runs; default vitmed-demo."),
         "seed": flag(int, help="Seed of the drawing and of the training; default 0."),
-        "cells": flag(int, min=200, max=100_000, help="About how many cells to draw; default 1000."),
+        "cells": flag(int, min=200, max=100_000, help="About how many images to draw; default 1000."),
+        "target": flag(str, help="What to draw: classes (cells, the default) or findings (chests)."),
         **GATES,
     },
     "train.device",
 )
 def demo(as_json: AsJson = False, **options: Any) -> None:
-    """Draw blood-smear cells, train a small ViT, evaluate it on other patients (minutes on a CPU)."""
+    """Draw blood cells, or chests with findings; train a small ViT, evaluate it on other patients (minutes)."""
     answer(vitmed.demo, options, as_json, train_json)
 
 

@@ -27,6 +27,7 @@ from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation
 from vitmed.decisions.operating_points import TITLES, asked_point, target_of
 from vitmed.decisions.operating_results import Fold, Folds, FoldsAuroc, by_fold
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
+from vitmed.metrics.any_predictions import of_classes
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values

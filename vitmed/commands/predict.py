@@ -17,7 +17,7 @@ from vitmed.core.outputs import check_output
 from vitmed.core.targets import NO_FINDING
 from vitmed.core.text import NOTICE, counted_doing
 from vitmed.core.ui import Advance, Ui
-from vitmed.data.folders import image_names, npz_images, tar_images
+from vitmed.data.folders import image_names, tar_images
 from vitmed.imaging import npz, tars
 from vitmed.imaging.decode import read_header, read_image
 from vitmed.imaging.preprocessing import Preprocessing
@@ -53,7 +53,7 @@ def predict(
     Args:
         images: files, folders (searched with their subfolders), glob patterns, WebDataset tars, and MedMNIST .npz
             files: their test part, or the part in `blood.npz/val`. An image is `cells.tar/000123.png`, or
-            `blood.npz/test/3/000017`: part, class number, index.
+            `blood.npz/test/3/000017`: part, class number, index; of findings without the class number.
         checkpoint: a file, a run folder, or what `load_checkpoint` read; default the best of the newest run in `runs`.
         precision: "fp32"; "bf16"; or "auto": 16-bit floats if they are faster on this device and changed no decision on
             the validation images of the run.
@@ -200,7 +200,7 @@ def _npz_part(path: Path) -> list[str]:
     have = npz.open_npz(file)
     if part not in have:
         raise DataError(f"{file}: holds {', '.join(have)} but no {part}", f"name a part: {file / next(iter(have))}")
-    return [f"{file.as_posix()}/{name}" for name, _ in npz_images(file / part)]
+    return [f"{file.as_posix()}/{part}/{name}" for name in have[part].paths]
 
 
 def ranking(predictions: Predictions | FindingPredictions, row: int, top_k: int) -> list[tuple[str, float]]:

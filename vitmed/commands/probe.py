@@ -19,7 +19,7 @@ from vitmed.core.load_config import check_names, load_config, store_paths
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Ui
 from vitmed.data.patients import describe_patients, patient_notes, report_patients, show_expression
-from vitmed.data.samples import Splits, labelled
+from vitmed.data.samples import Splits, labelled, refuse_others
 from vitmed.data.splits import make_splits
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.preprocessing import Preprocessing
@@ -115,8 +115,9 @@ def _open_folder(config: Config, output: str | Path, parts: str, ui: Ui) -> tupl
     """The images of a folder, which are divided into `parts`, and the configuration with their window."""
     show_expression(config.data.group_regex, ui)
     with ui.bar("finding images", unit="files") as advance:
-        splits = make_splits(config.data, advance)
-    check_folder(config.data, ui)
+        splits = make_splits(config.data, advance, config.evaluate.ordinal)
+    refuse_others(splits, "vitmed probe")
+    check_folder(config.data, ui, config.evaluate.ordinal)
     report_patients(splits, f"one patient may be in two {parts}, which makes results look too good", ui)
     RunFolder.probe(output)
     return with_window(config, splits, ui), splits

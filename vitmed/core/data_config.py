@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import field_validator
 
-from vitmed.core.settings import Flag, Section, setting
+from vitmed.core.settings import Flag, Section, names_in, setting
 
 GROUP_WORDS = ("names", "dicom")  # values of data.groups that are not a table
 
@@ -145,3 +145,4 @@ class DataConfig(Section):
     )
 
     _window = field_validator("window", mode="plain")(read_window)
+    _findings = field_validator("findings", mode="before")(names_in)

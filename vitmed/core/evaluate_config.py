@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import field_validator
 
-from vitmed.core.settings import Flag, Section, setting
+from vitmed.core.settings import Flag, Section, names_in, setting
 
 
 def read_cost(value: Any) -> str | list[list[float]] | None:
@@ -136,16 +136,12 @@ class EvaluateConfig(Section):
         Flag(panel="Output"),
     )
 
-    @field_validator("subgroups", "raters", "rater_scores", "ordinal", mode="before")
+    @field_validator("subgroups", "raters", "rater_scores", mode="before")
     @classmethod
     def _one_or_several(cls, value: Any) -> Any:
         return list(dict.fromkeys([value] if isinstance(value, str) else value)) if value else []
 
-    @field_validator("ordinal")
-    @classmethod
-    def _with_commas(cls, value: list[str]) -> list[str]:
-        return [part.strip() for name in value for part in name.split(",")] if len(value) == 1 else value
-
+    _ordinal = field_validator("ordinal", mode="before")(names_in)
     _cost = field_validator("cost", mode="before")(read_cost)
 
     @field_validator("format")

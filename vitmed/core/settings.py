@@ -38,6 +38,14 @@ def setting(default: Any, description: str, flag: Flag | None = None, **limits: 
     return field
 
 
+def names_in(value: Any) -> Any:
+    """The names of a flag that is repeated, or holds them with commas between; anything else as it is."""
+    if isinstance(value, list | tuple) and len(value) != 1:
+        return list(dict.fromkeys(value))
+    text = value[0] if isinstance(value, list | tuple) else value
+    return list(dict.fromkeys(part.strip() for part in text.split(","))) if isinstance(text, str) else value
+
+
 class Section(BaseModel):
     """Fields that belong together; `panel` is the heading of their flags in --help."""
 

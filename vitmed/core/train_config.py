@@ -23,6 +23,14 @@ class AugmentConfig(Section):
         Flag(also="--augment", metavar="NAME", first=True),
     )
     flips: bool = setting(True, "Allow the policy's mirror flips; refused if classes differ by left and right.")
+    views: Literal["one", "mirror", "flips", "turns", "all"] = setting(
+        "one",
+        "Copies of an image over which every prediction is averaged, as the augmentation policy makes them. one: the "
+        "image alone; mirror: also its mirror image; flips: left-right, upside down, and both; turns: all quarter "
+        "turns; all: the eight symmetries of a square. It changes no weight; the checkpoint keeps it. See "
+        "docs/training.md.",
+        Flag(panel="Evaluation"),
+    )
     mixup: float = setting(0.0, "Alpha of mixup; 0 is off. It changes calibration.", Flag(), ge=0)
     cutmix: float = setting(0.0, "Alpha of cutmix; 0 is off. It changes calibration.", Flag(), ge=0)
 

@@ -3,9 +3,17 @@
 splits            train, validation and test: by folder, patient, table or seed
 samples           `Sample` and `Splits`
 split_names       the names of the splits, and the folder names that mean them
+stratify          shares and folds in proportion to classes, findings or ranges of a number, by patient
+proportions       how the labels are divided over the splits, in words
 listing           the labelled images of a folder or a table
 folders           listing files and class folders; a MedMNIST file read like folders
-tables            CSV tables of labels and patients
+tables            tables matched with images, and patients from them
+label_tables      a table of labels: labels, patient, split and further columns of each image
+targets           what the labels of a table are: classes, findings, grades or a number
+label_kinds       what you ask of labels, and what was read
+finding_labels    findings from columns of 1 and 0, or joined by |
+grades            classes in order
+quantities        a number of each image, and its ranges
 patients          the patient of each image: by expression, table, DICOM PatientID; notes on patients and splits
 patient_names     a guess of patients from file names
 augmented_copies  a guess of augmented copies of one original from file names

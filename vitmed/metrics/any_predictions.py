@@ -59,4 +59,7 @@ def of_classes(predictions: AnyPredictions, what: str) -> Predictions:
     """Predictions of classes or grades. Raises UsageError for others, which `what` cannot use."""
     if isinstance(predictions, Predictions):
         return predictions
-    raise UsageError(f"{what}: not for a model of {predictions.kind}", "name a model of classes or grades")
+    fix = "name a model of classes or grades"
+    if predictions.kind == "findings":
+        fix += ", or the predictions.csv of one finding: RUN/test/findings/FINDING/predictions.csv"
+    raise UsageError(f"{what}: not for a model of {predictions.kind}", fix)

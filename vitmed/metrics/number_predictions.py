@@ -71,6 +71,10 @@ class NumberPredictions:
         """(S,) int64: the number of each image's patient, by first appearance; an unknown patient is one of its own."""
         return group_index(self.groups, len(self))
 
+    def undecided(self) -> NumberPredictions:
+        """The raw outputs alone: without intervals."""
+        return replace(self, reach=None)
+
     @cached_property
     def values(self) -> np.ndarray:
         """(S,) float64: the predicted numbers, in the unit."""

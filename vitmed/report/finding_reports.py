@@ -23,7 +23,8 @@ def write_finding_reports(
     folder: Path, material: Material, write: Callable[..., Results], baselines: Mapping[str, AnyPredictions],
     flow: Flow | None,
 ) -> dict[str, str]:  # fmt: skip
-    """Write the report of every finding that at least `FEWEST` images have, and as many do not.
+    """Write the report of every finding that at least `FEWEST` images have, and as many do not; of validation, on which
+    decisions were chosen, the tables alone.
 
     Args:
         folder: of the report of all findings.
@@ -44,14 +45,15 @@ def write_finding_reports(
         own = None if policy is None else policy.findings[name]
         view = view if own is None else own.apply(view)
         evaluated = flow and flow.evaluated
+        pages = material.config.report and not (evaluated and evaluated.split == "val")
         about = evaluated and evaluated_images(view, evaluated.split, evaluated.seen)
         write(
             folder / FOLDER / place, view, validation=_view(material.validation, name),
             internal=_view(material.internal, name), policy=own, notes=[] if own is None else list(own.notes),
-            baselines={key: _view(other, name) for key, other in baselines.items()},
+            config=material.config.model_copy(update={"report": pages}), baselines={key: _view(other, name) for key, other in baselines.items()},
             flow=flow and flow.model_copy(update={"evaluated": about}),
         )  # fmt: skip
-        found[name] = f"{FOLDER}/{place}/{REPORT}" if material.config.report else f"{FOLDER}/{place}"
+        found[name] = f"{FOLDER}/{place}/{REPORT}" if pages else f"{FOLDER}/{place}"
     return found
 
 

@@ -121,7 +121,8 @@ def headline_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
 def title_of(metrics: Results, name: str) -> str:
     """The title of an overall number; of one class, balanced accuracy is not what its name says."""
     one = only_class(metrics) if name in ("balanced_accuracy", "sensitivity_macro") else None
-    return TITLES[name] if one is None or len(metrics.classes) == 1 else f"{TITLES[name]} (of {one} alone)"
+    title = TARGETS[metrics.target.kind].metrics[name].title
+    return title if one is None or len(metrics.classes) == 1 else f"{title} (of {one} alone)"
 
 
 def summary_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
@@ -260,10 +261,11 @@ def worth(metrics: Numbers) -> str:
     each = f"{sizes.max:,} per patient" if sizes.min == sizes.max else each
     each = f", {each}" if patients > 1 else ""
     text = f"{counted(sample.n_images, 'image')} of {counted(patients, 'patient')}{each}."
-    if sizes.max == 1 or right.effective_n is None:
+    about = next((name for name in ("accuracy", "subset_accuracy") if name in metrics.overall), None)
+    if sizes.max == 1 or right.effective_n is None or about is None:
         return text
     if right.design_effect is None:
-        seen = "No image is wrong" if metrics.overall["accuracy"].value else "No image is right"
+        seen = "No image is wrong" if metrics.overall[about].value else "No image is right"
         return (
             f"{text} {seen}, so the images cannot show how alike those of one patient are: the intervals assume an "
             f"intraclass correlation of {LIKENESS}."
@@ -274,7 +276,7 @@ def worth(metrics: Numbers) -> str:
     if right.design_effect <= 1:
         how = "images of one patient are no more alike in being right than those of different patients"
     assumed = f"an intraclass correlation of at least {LIKENESS} is assumed"
-    parts = [f"{right.effective_n:,.0f} for the accuracy ({how})"]
+    parts = [f"{right.effective_n:,.0f} for the {name_of(about)} ({how})"]
     if positive is not None:
         for name, one in sample.classes[metrics.classes.index(positive)]:
             if one.effective_n is not None:

@@ -143,7 +143,7 @@ def write_report(
         if isinstance(predictions, FindingPredictions):
             reports = write_finding_reports(
                 part, material, partial(
-                    write_report, title=title, facts=facts, read=read, config=config, weights_hash=weights_hash,
+                    write_report, title=title, facts=facts, read=read, weights_hash=weights_hash,
                     run=run, precision=precision, earlier=earlier,
                 ), baselines or {}, flow,
             )  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from vitmed.core.config import Config
-from vitmed.core.durations import duration_text, round_up
+from vitmed.core.durations import duration_text
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.hardware import pick_device
@@ -24,6 +24,7 @@ from vitmed.data.splits import make_splits
 from vitmed.imaging.augmentation import POLICIES, refuse_flips
 from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.decode import read_size
+from vitmed.imaging.exact_views import refuse_views, safe_views
 from vitmed.metrics.grade_scoring import grades_of
 from vitmed.metrics.reader_agreement import readings
 from vitmed.metrics.reader_comparison import check_scores, read_scores
@@ -90,7 +91,7 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
     check_weights(config)
     show_expression(config.data.group_regex, ui)
     with ui.bar("finding images", unit="files") as advance:
-        splits = make_splits(config.data, advance)
+        splits = make_splits(config.data, advance, config.evaluate.ordinal)
     report_known_set(splits, ui)
     config = config_of_target(config, splits)
     splits = standardised(splits, config)
@@ -102,6 +103,7 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
     for samples in splits.samples.values():
         check_readers(config.evaluate, samples, splits.columns, splits.classes)
     refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
+    refuse_views(config.augment.policy, config.augment.flips, config.augment.views)
     device = pick_device(config.train.device)
     inputs = PlanInputs(
         weights=SCRATCH if weights is None else weights.kind,
@@ -112,6 +114,7 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
         width=config.model.width or SIZES[config.model.name].width,
         lora=config.train.lora is not None,
         ratio=imbalance(splits),
+        views=safe_views(config.augment.policy, config.augment.flips),
     )
     if plans and config.train.freeze and (idle := fields_without_effect(config)):
         ui.warn(f"--freeze trains no network, so these have no effect: {', '.join(idle)}")
@@ -204,12 +207,13 @@ def time_needed(prepared: PreparedRun) -> tuple[float, str]:
         def forecast_of(rule: Rule) -> Forecast:
             return forecaster.of(_with_rule(rule, given, inputs))
 
-        if found := next_larger(candidates_for(inputs), inputs, batch, forecast_of, forecast):
+        if found := next_larger(candidates_for(inputs), inputs, batch, config.train.epochs, forecast_of, forecast):
             rule, seconds = found
             model = _with_rule(rule, given, inputs).model
             with torch.device("meta"):
                 millions = sum(p.numel() for p in build_vit(model, prepared.splits.outputs).parameters()) / 1e6
-            more = f"--time {duration_text(round_up(seconds))}: {model.image_size} px, {millions:.1f} M parameters"
+            network = f"{model.image_size} px and {millions:.1f} M parameters"
+            more = f"; --time {duration_text(seconds)} is enough for {network}"
     return time_line(config, forecast, more)
 
 

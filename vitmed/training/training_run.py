@@ -23,6 +23,7 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line, listed
 from vitmed.core.ui import Ui
 from vitmed.data.patients import report_patients
+from vitmed.data.proportions import describe_split, proportion_lines
 from vitmed.data.samples import Splits
 from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.preprocessing import Preprocessing
@@ -213,9 +214,11 @@ class TrainingRun(Run[Config]):
             positive = config.data.positive or splits.classes[positive_class(splits.classes)]
             ui.say(f"positive class: {positive} (vitmed train --positive chooses the other)")
         for name, samples in splits.samples.items():
-            counts = listed([f"{n:,}" for n in splits.counts(name)], mark=" + ")
             unused = "; not evaluated until training ends" if name == "test" else ""
-            ui.say(f"{name + ':':6} {counted(len(samples), 'image')} ({counts}), {splits.made[name]}{unused}")
+            about = f"{counted(len(samples), 'image')} ({describe_split(splits, name)}), {splits.made[name]}"
+            ui.say(f"{name + ':':6} {about}{unused}")
+        for line in proportion_lines(splits):
+            ui.say(line)
         report_patients(splits, "one patient may be in two splits, which makes results look too good", ui)
         ui.say(f"model: {describe_model(config.model)}; {start}")
         ui.say(f"to be trained: {self._trainable()}")

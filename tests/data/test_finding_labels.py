@@ -1,0 +1,157 @@
+"""Findings from tables: every usual way to write them gives the same targets; what is no finding is refused by line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from label_sets import by_path, label_set, split
+
+from vitmed.core.errors import DataError, UsageError
+from vitmed.core.targets import UNKNOWN
+from vitmed.data.finding_labels import finding_strata
+from vitmed.data.samples import Splits
+
+YES, NO = (1.0,), (0.0,)
+
+
+def table(folder: Path, header: list[str], rows: list[list[Any]]) -> Path:
+    """A table of ten copies of each row, with images of their own."""
+    images = [[f"{i:02}_{k}.png", *row] for k in range(10) for i, row in enumerate(rows)]
+    return label_set(folder / "set", ["path", *header], images)
+
+
+def targets(splits: Splits) -> list[tuple[float, ...]]:
+    """Of the first copy of each row, in their order."""
+    return [values for path, values in sorted(by_path(splits).items()) if path.endswith("_0.png")]
+
+
+@pytest.mark.parametrize(
+    ("present", "absent"),
+    [
+        ("1", "0"),
+        ("1.0", "0.0"),
+        ("yes", "no"),
+        ("TRUE", "FALSE"),
+        ("+", "-"),
+        ("Ja", "nein"),
+        ("oui", "non"),
+        ("sí", "NO"),
+    ],
+)
+def test_a_finding_is_written_in_many_ways(tmp_path: Path, present: str, absent: str) -> None:
+    folder = table(tmp_path, ["Mass", "Edema"], [[present, absent], [absent, present], [absent, absent], ["", present]])
+    splits = split(folder)
+    assert splits.classes == ("Mass", "Edema") and splits.target.kind == "findings"
+    assert targets(splits) == [(1, 0), (0, 1), (0, 0), (UNKNOWN, 1)]
+    assert "2 findings" in splits.recognised and "columns of labels.csv" in splits.recognised
+
+
+@pytest.mark.parametrize(
+    ("uncertain", "expected"),
+    [("ignore", (UNKNOWN, UNKNOWN)), ("ones", (1, 1)), ("zeros", (0, 0))],
+)
+def test_uncertain_findings_as_in_chexpert(tmp_path: Path, uncertain: str, expected: tuple[float, float]) -> None:
+    """1, 0, -1 and blank: Irvin et al. 2019, table 1 and section 3."""
+    folder = table(tmp_path, ["Edema", "Mass"], [["1.0", ""], ["-1.0", "0.0"], ["-1", "1"], ["0", "1"]])
+    splits = split(folder, uncertain=uncertain)
+    assert targets(splits) == [(1, UNKNOWN), (expected[0], 0), (expected[1], 1), (0, 1)]
+    (note,) = [note for note in splits.notes if "uncertain" in note]
+    assert "20 labels of -1" in note and "--uncertain" in note
+
+
+def test_no_finding_of_chexpert_says_that_the_others_are_absent(tmp_path: Path) -> None:
+    folder = table(tmp_path, ["No Finding", "Mass", "Edema"], [[1, "", ""], ["", 1, ""], ["", "", 1], [1, "", 1]])
+    splits = split(folder)
+    assert splits.classes == ("Mass", "Edema")
+    assert targets(splits) == [(0, 0), (1, UNKNOWN), (UNKNOWN, 1), (0, 1)]
+    assert any("'No Finding' is no finding" in note for note in splits.notes)
+
+
+def test_names_joined_by_a_bar(tmp_path: Path) -> None:
+    """As in ChestX-ray14, whose columns have these names."""
+    folder = tmp_path / "set"
+    cells = ["No Finding", "Mass", "Mass|Edema", "Edema | Nodule"] * 10
+    rows = [[f"{i:03}.png", cell, i // 2] for i, cell in enumerate(cells)]
+    label_set(folder, ["Image Index", "Finding Labels", "Patient ID"], rows)
+    splits = split(folder)
+    assert splits.classes == ("Edema", "Mass", "Nodule") and splits.grouped
+    found = by_path(splits)
+    assert [found[f"{i:03}.png"] for i in range(4)] == [(0, 0, 0), (0, 1, 0), (1, 1, 0), (1, 0, 1)]
+
+
+def test_columns_beside_names_are_used_and_must_agree(tmp_path: Path) -> None:
+    rows = [["Mass|Edema", 1, 1, 0], ["No Finding", 0, 0, 1], ["Mass", 1, "", 0], ["Edema", 0, 1, 1]]
+    folder = table(tmp_path, ["label", "Mass", "Edema", "male"], rows)
+    splits = split(folder)
+    assert targets(splits) == [(1, 1), (0, 0), (1, UNKNOWN), (0, 1)]
+    assert splits.columns == ("male",)  # which no label names
+    text = (folder / "labels.csv").read_text().replace("01_3.png,No Finding,0,0", "01_3.png,No Finding,1,0")
+    (folder / "labels.csv").write_text(text)
+    with pytest.raises(DataError, match=r"line 15: 'label' is 'No Finding', but the column 'Mass' is '1'"):
+        split(folder)
+    chosen = split(folder, findings=["Edema", "Mass"])
+    assert chosen.classes == ("Edema", "Mass") and by_path(chosen)["01_3.png"] == (0, 1)
+
+
+def test_one_column_by_name_and_an_empty_label_of_names(tmp_path: Path) -> None:
+    folder = table(tmp_path, ["label", "Mass"], [["a|b", "yes"], ["a", "no"], ["", "yes"]])
+    assert targets(split(folder, findings="Mass")) == [YES, NO, YES]
+    splits = split(folder)
+    assert targets(splits) == [(1, 1), (1, 0), (0, 0)]
+    assert any("10 empty labels mean that the image has no finding" in note for note in splits.notes)
+    with pytest.raises(UsageError, match="unknown column of --finding 'mass'"):
+        split(folder, findings=["mass"])
+
+
+def test_an_image_of_which_nothing_is_known_is_left_out(tmp_path: Path) -> None:
+    folder = table(tmp_path, ["Mass", "Edema"], [[1, 0], [0, 1], [0, 0], ["", "nan"]])
+    splits = split(folder)
+    assert len(by_path(splits)) == 30 and not any("03_" in path for path in by_path(splits))
+    assert any("10 images have no label and are left out: line 5, 9" in note for note in splits.notes)
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "fields", "found"),
+    [
+        (["Mass", "Edema"], [[1, 0], ["maybe", 1]], {"findings": ["Mass"]}, r"line 3: 'maybe' in the column 'Mass'"),
+        (["Mass", "Edema"], [[1, 0], ["2", 1]], {"findings": ["Mass"]}, r"line 3: '2' in the column 'Mass'"),
+        (["Mass", "Edema"], [["", -1], [-1, ""]], {}, r"no label of Mass, Edema is known"),
+        (["label"], [["No Finding|Mass"], ["Mass"]], {}, r"line 2: 'No Finding\|Mass' names a finding beside 'No Find"),
+        (["label"], [["No Finding"], ["normal"]], {"target": "findings"}, "no row has a finding in 'label'"),
+        (["Mass"], [[1], [0]], {}, r"no column for the label, nor two of 1 and 0"),
+        (["age"], [[31], [40]], {"target": "findings"}, "no column of findings"),
+    ],
+)
+def test_what_is_no_finding(
+    tmp_path: Path, header: list[str], rows: list[list[Any]], fields: dict[str, Any], found: str
+) -> None:
+    with pytest.raises(DataError, match=found) as error:
+        split(table(tmp_path, header, rows), **fields)
+    assert error.value.fix and "labels.csv" in error.value.problem
+
+
+def test_a_column_with_a_typing_error_is_named(tmp_path: Path) -> None:
+    rows = [[1, 0, 1], [0, 1, 0], [0, 0, 1], [1, 1, 0]]
+    folder = table(tmp_path, ["Mass", "Edema", "Nodule"], rows)
+    text = (folder / "labels.csv").read_text().replace("02_2.png,0,0,1", "02_2.png,0,0,l")
+    (folder / "labels.csv").write_text(text)
+    splits = split(folder)
+    assert splits.classes == ("Mass", "Edema") and splits.columns == ("Nodule",)
+    assert any("'Nodule' holds 1 and 0, but in line 12 'l'" in note for note in splits.notes)
+
+
+def test_two_rows_of_an_image_that_disagree(tmp_path: Path) -> None:
+    rows = [["a.png", 1, 0], ["b.png", 0, 1], ["c.png", 0, 0], ["b.png", 1, 1]]
+    folder = label_set(tmp_path / "set", ["path", "Mass", "Edema"], rows)
+    with pytest.raises(
+        DataError, match=r"b\.png is named in line 3 and in line 5, which disagree: 'Mass' is '0' and '1'"
+    ):
+        split(folder)
+
+
+def test_the_stratum_of_an_image_is_its_rarest_finding() -> None:
+    values = np.array([[1, 1, 0], [1, 0, 0], [1, 0, 1], [0, 0, 0], [1, UNKNOWN, UNKNOWN], [0, 1, 1], [0, 1, 0]])
+    assert finding_strata(values).tolist() == [1, 0, 2, 3, 0, 2, 1]  # 4, 3 and 2 positives

@@ -1,0 +1,90 @@
+"""Grades stand in their order, whatever the alphabet says; what is not on the scale is refused by line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import draw_classes
+from label_sets import label_set, split
+
+from vitmed.core.data_config import DataConfig
+from vitmed.core.errors import DataError, UsageError
+from vitmed.data.samples import Splits
+from vitmed.data.splits import make_splits
+
+
+def graded(folder: Path, names: list[str]) -> Path:
+    rows = [[f"{k}_{i}.png", name] for i in range(6) for k, name in enumerate(names)]
+    return label_set(folder / "set", ["path", "label"], rows)
+
+
+def grades(splits: Splits) -> dict[str, str]:
+    """The number before _ of each path -> its grade."""
+    found = {(s.path[0], splits.classes[s.label]) for part in splits.samples.values() for s in part}
+    assert len(found) == len(splits.classes)
+    return dict(found)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["KL0", "KL10", "KL2"], ["KL0", "KL2", "KL10"]),
+        (["grade 3", "grade 1", "grade 2"], ["grade 1", "grade 2", "grade 3"]),
+        (["2.0", "0.0", "1"], ["0", "1", "2"]),  # as pandas writes integers beside an empty cell
+    ],
+)
+def test_names_with_a_number_are_in_its_order(tmp_path: Path, names: list[str], expected: list[str]) -> None:
+    splits = split(graded(tmp_path, names), target="grades")
+    assert splits.target.kind == "grades" and list(splits.classes) == expected
+    assert grades(splits) == {str(k): name.removesuffix(".0") for k, name in enumerate(names)}
+    assert splits.recognised == "3 grades, from 'label' of labels.csv"
+    assert splits.targets("train").shape == (len(splits.samples["train"]), 0)
+
+
+@pytest.mark.parametrize("target", ["auto", "grades"])
+def test_the_order_that_you_name(tmp_path: Path, target: str) -> None:
+    order = ["none", "mild", "severe"]
+    splits = split(graded(tmp_path, ["severe", "none", "mild"]), ordinal=order, target=target)
+    assert list(splits.classes) == order and splits.target.kind == "grades"
+    assert grades(splits) == {"0": "severe", "1": "none", "2": "mild"}
+
+
+def test_classes_in_an_order_stay_classes_if_you_say_so(tmp_path: Path) -> None:
+    splits = split(graded(tmp_path, ["severe", "none", "mild"]), ordinal=["none", "mild", "severe"], target="classes")
+    assert splits.classes == ("mild", "none", "severe") and splits.target.kind == "classes"
+
+
+def test_folders_of_grades(tmp_path: Path) -> None:
+    root = draw_classes(tmp_path / "images", 5, ("KL2", "KL0", "KL10"))
+    splits = make_splits(DataConfig(root=str(root), target="grades"))
+    assert splits.classes == ("KL0", "KL2", "KL10") and splits.recognised == "3 grades, from folders"
+    for sample in (s for part in splits.samples.values() for s in part):
+        assert sample.path.startswith(splits.classes[sample.label] + "/")
+    reverse = make_splits(DataConfig(root=str(root)), ordinal=["KL10", "KL2", "KL0"])
+    assert reverse.classes == ("KL10", "KL2", "KL0")
+    assert make_splits(DataConfig(root=str(root))).classes == ("KL0", "KL10", "KL2")
+
+
+@pytest.mark.parametrize(
+    ("names", "order", "kind", "found"),
+    [
+        (["none", "mild"], (), DataError, "the names of the grades have no order: 'mild', 'none'"),
+        (["G1a", "G1b"], (), DataError, "have no order"),
+        (["0", "1", "5"], ("0", "1", "2"), DataError, r"line 4: the grade '5' is not on the scale 0, 1, 2"),
+        (["0", "1"], ("0", "1", "2"), UsageError, "no image has the grade '2'"),
+    ],
+)
+def test_labels_outside_the_scale(
+    tmp_path: Path, names: list[str], order: tuple[str, ...], kind: type[Exception], found: str
+) -> None:
+    with pytest.raises(kind, match=found):
+        split(graded(tmp_path, names), ordinal=order, target="grades")
+
+
+def test_a_folder_outside_the_scale(tmp_path: Path) -> None:
+    root = draw_classes(tmp_path / "images", 5, ("0", "1", "9"))
+    with pytest.raises(DataError, match="the grade '9' is not on the scale 0, 1"):
+        make_splits(DataConfig(root=str(root), target="grades"), ordinal=["0", "1"])
+    with pytest.raises(UsageError, match="--ordinal is for --target grades, not for --target number"):
+        make_splits(DataConfig(root=str(root), target="number"), ordinal=["0", "1"])

@@ -1,0 +1,85 @@
+"""Numbers are read as they stand; what is none is refused by line, or left out where it is empty."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from label_sets import by_path, label_set, split
+
+from vitmed.core.errors import DataError, UsageError
+from vitmed.data.quantities import number_strata
+
+
+def ages(folder: Path, cells: list[object], name: str = "label") -> Path:
+    return label_set(folder / "set", ["path", name], [[f"{i:03}.png", cell] for i, cell in enumerate(cells)])
+
+
+def test_numbers_with_fractions_are_recognised(tmp_path: Path) -> None:
+    cells = [20 + 0.5 * i for i in range(100)]
+    splits = split(ages(tmp_path, list(cells)), unit="years")
+    assert splits.target.kind == "number" and splits.target.unit == "years" and splits.classes == ("number",)
+    assert {path: value for path, (value,) in by_path(splits).items()} == {
+        f"{i:03}.png": v for i, v in enumerate(cells)
+    }
+    assert split(ages(tmp_path, list(cells))).target.kind == "number"
+    assert splits.outputs == 2 and "number" in splits.recognised and "in years" in splits.recognised
+
+
+def test_whole_numbers_stay_classes_and_say_so(tmp_path: Path) -> None:
+    splits = split(ages(tmp_path, [i % 3 for i in range(30)]))
+    assert splits.target.kind == "classes" and splits.classes == ("0", "1", "2")
+    assert "--target grades" in splits.recognised and "--target number" in splits.recognised
+    number = split(ages(tmp_path, [i % 3 for i in range(30)]), target="number")
+    assert number.target.kind == "number" and number.targets("train").shape[1] == 1
+
+
+def test_the_one_column_of_numbers_gives_the_name(tmp_path: Path) -> None:
+    rows = [[f"{i}.png", f"P{i}", 30 + i, "f"] for i in range(40)]
+    folder = label_set(tmp_path / "set", ["path", "patient", "age", "sex"], rows)
+    splits = split(folder, target="number")
+    assert splits.classes == ("age",) and splits.columns == ("sex",) and splits.grouped
+    several = label_set(tmp_path / "set", ["path", "a", "b"], [[f"{i}.png", i, i] for i in range(40)])
+    with pytest.raises(DataError, match="no column for the number; it has 'path', 'a', 'b'"):
+        split(several, target="number")
+
+
+def test_an_empty_number_is_left_out(tmp_path: Path) -> None:
+    splits = split(ages(tmp_path, [*range(30), "", "NA", "nan"]), target="number")
+    assert len(by_path(splits)) == 30
+    assert any("3 images have no label and are left out: line 32, 33, 34" in note for note in splits.notes)
+
+
+@pytest.mark.parametrize(
+    ("cells", "found"),
+    [
+        ([31, "n. a.", 40, "058Y"], r"line 3: 'n\. a\.' in the column 'label' is not a number, and 1 other cell"),
+        ([31, "inf", 40], "line 3: 'inf'"),
+        ([31, "1e999", 40], "line 3: '1e999'"),
+        ([31, "1_000", 40], "line 3: '1_000'"),
+        ([31] * 30, "all numbers are 31"),
+        ([""] * 30, "no number is known"),
+    ],
+)
+def test_what_is_no_number(tmp_path: Path, cells: list[object], found: str) -> None:
+    with pytest.raises(DataError, match=found):
+        split(ages(tmp_path, cells), target="number")
+
+
+def test_folders_are_no_numbers_and_a_unit_is_of_one(tmp_path: Path) -> None:
+    folder = ages(tmp_path, [*range(30)])
+    with pytest.raises(UsageError, match="--target number: folders name one class"):
+        split(folder, target="number", labels=None)
+    with pytest.raises(UsageError, match="--unit is for --target number, not for --target classes"):
+        split(folder, target="classes", unit="years")
+
+
+def test_ranges_are_the_quantiles_of_numpy() -> None:
+    values = np.random.default_rng(0).gamma(2, 20, 1000)
+    strata, names = number_strata(values)
+    assert np.bincount(strata).tolist() == [100] * 10 and len(set(names)) == 10
+    order = np.argsort(values)
+    assert np.array_equal(strata[order], np.repeat(np.arange(10), 100))
+    assert number_strata(np.array([1.0, 2] * 20))[1] == ("1", "2")
+    assert number_strata(np.arange(9.0))[1] == ("0 to 8",)

@@ -1,0 +1,214 @@
+"""Splits in proportion to several findings at once, by patient."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from label_sets import by_path, label_set, split
+
+from vitmed.core.errors import DataError
+from vitmed.core.targets import NO_FINDING
+from vitmed.data.samples import Splits
+from vitmed.data.stratify import balanced_parts, folds_by_kind, kinds_of, share_by_kind, unlearnable
+
+FINDINGS = ("common", "usual", "rare", "rarest")
+
+
+def drawn(patients: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Findings (S, 4), which patients keep, and the patient of each image."""
+    rng = np.random.default_rng(seed)
+    codes = np.repeat(np.arange(patients), rng.geometric(0.25, patients))
+    risk = rng.beta(0.5, [1.5, 4, 20, 60], (patients, 4))
+    return (rng.random((len(codes), 4)) < risk[codes]).astype(float), codes
+
+
+def shares(targets: np.ndarray, number: np.ndarray, part: int) -> np.ndarray:
+    """The share of each finding's positives, and of all images, in a part."""
+    inside = number == part
+    return np.append(targets[inside].sum(axis=0) / targets.sum(axis=0), inside.mean())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_folds_share_every_finding_and_divide_no_patient(seed: int) -> None:
+    """Far closer to a fifth than random folds of patients."""
+    targets, codes = drawn(seed=seed)
+    number = folds_by_kind(np.zeros(len(codes), int), targets, codes, 5, seed)
+    assert set(number.tolist()) == set(range(5)) and len(np.unique(codes * 5 + number)) == codes.max() + 1
+    mixed = np.random.default_rng(seed).permutation(codes.max() + 1)[codes] % 5
+    ours, random = (
+        np.abs([shares(targets, folds, fold) - 0.2 for fold in range(5)]).mean(axis=0) for folds in (number, mixed)
+    )
+    assert ours[-1] < 0.01 and ours[:2].max() < 0.01
+    assert ours.sum() < 0.4 * random.sum()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_share_holds_its_part_of_every_finding(seed: int) -> None:
+    targets, codes = drawn(seed=seed)
+    taken = share_by_kind(np.zeros(len(codes), int), targets, codes, 0.15, seed)
+    found = shares(targets, taken, True)
+    assert np.abs(found[[0, 1, -1]] - 0.15).max() < 0.02 and np.abs(found - 0.15).max() < 0.1
+    assert not np.intersect1d(codes[taken], codes[~taken]).size
+
+
+def test_one_label_is_divided_as_evenly_as_by_scikit_learn() -> None:
+    """Every image alone and of one class: the counts are those of StratifiedKFold, up to one image."""
+    from sklearn.model_selection import StratifiedKFold
+
+    labels = np.repeat([0, 1, 2, 3], [403, 97, 41, 9])
+    images = np.arange(len(labels))
+    number = balanced_parts(images, images, labels, np.full(5, 0.2), seed=0)
+    theirs = [np.bincount(labels[part], minlength=4) for _, part in StratifiedKFold(5).split(images, labels)]
+    ours = [np.bincount(labels[number == fold], minlength=4) for fold in range(5)]
+    assert np.abs(np.sort(ours, axis=0) - np.sort(theirs, axis=0)).max() <= 1
+
+
+def test_the_parts_of_a_table_worked_by_hand() -> None:
+    """Two patients with the rare finding and four without: a half gets one and two of them, whatever the seed."""
+    codes = np.array([0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5])
+    targets = np.zeros((12, 1))
+    targets[[0, 2]] = 1
+    for seed in range(10):
+        number = folds_by_kind(np.zeros(12, int), targets, codes, 2, seed)
+        assert np.bincount(number).tolist() == [6, 6] and number[0] != number[2]
+
+
+def test_kinds_of_images() -> None:
+    images, kinds = kinds_of(np.array([1, 0, 2]), np.array([[0, 1], [1, 1], [0, 0]]))
+    assert sorted(zip(images.tolist(), kinds.tolist(), strict=True)) == [
+        (0, 1), (0, 3), (1, 0), (1, 1), (1, 3), (2, 2), (2, 3),
+    ]  # fmt: skip
+
+
+def test_train_keeps_images_with_and_without_every_finding() -> None:
+    """One patient alone has the finding, another alone lacks the second one."""
+    targets = np.zeros((40, 2))
+    targets[3, 0] = 1
+    targets[:, 1] = 1
+    targets[5, 1] = 0
+    for seed in range(20):
+        taken = share_by_kind(np.zeros(40, int), targets, np.arange(40) // 2, 0.5, seed)
+        assert taken.any() and not taken[[3, 5]].any()
+
+
+def test_what_cannot_be_learned() -> None:
+    targets = np.array([[1, 0, 1, 1], [0, 0, 1, 0], [1, 0, 1, -1], [0, 0, 1, 0]])
+    assert unlearnable(targets, None).tolist() == [False, True, True, False]
+    folds = np.array([0, 0, 1, 1])
+    assert unlearnable(targets, folds).tolist() == [False, True, True, True]  # all of its positives are in fold 0
+
+
+# --- from a table
+
+
+def findings(folder: Path, patients: int = 120, columns: int = 4, seed: int = 0) -> Path:
+    targets, codes = drawn(patients, seed)
+    names = [*FINDINGS, *(f"none {k}" for k in range(columns - 4))]
+    extra = [0] * (columns - 4)
+    rows = [
+        [f"{i:04}.png", f"P{code}", *map(int, values), *extra]
+        for i, (code, values) in enumerate(zip(codes.tolist(), targets.tolist(), strict=True))
+    ]
+    return label_set(folder / "set", ["path", "patient", *names], rows)
+
+
+def test_splits_of_findings_by_patient(tmp_path: Path) -> None:
+    folder = findings(tmp_path)
+    splits = split(folder)
+    assert splits.classes == FINDINGS and splits.grouped and splits.shared() == {}
+    assert splits.strata == (*FINDINGS, NO_FINDING) and "by patient" in splits.made["test"]
+    total = sum((splits.targets(name) == 1).sum(axis=0) for name in splits.samples)
+    for name, share in (("train", 0.7), ("val", 0.15), ("test", 0.15)):
+        part = (splits.targets(name) == 1).sum(axis=0) / total
+        assert np.abs(part[:2] - share).max() < 0.04, (name, part)
+    with (folder / "labels.csv").open() as stream:
+        written = {row["path"]: tuple(float(row[name]) for name in FINDINGS) for row in csv.DictReader(stream)}
+    assert by_path(splits) == written
+    assert split(folder).samples == splits.samples != split(folder, split_seed=1).samples
+
+
+def test_folds_of_findings_are_each_image_once_with_the_same_outputs(tmp_path: Path) -> None:
+    folder = findings(tmp_path)
+    runs = [split(folder, folds=4, fold=fold + 1) for fold in range(4)]
+    paths = [sample.path for run in runs for sample in run.samples["test"]]
+    assert len(paths) == len(set(paths)) == len(by_path(runs[0]))
+    assert len({run.classes for run in runs}) == 1 and all(run.shared() == {} for run in runs)
+    for run in runs:
+        assert all((run.targets("train") == value).any(axis=0).all() for value in (1, 0))
+
+
+def test_a_sample_of_train_keeps_every_finding(tmp_path: Path) -> None:
+    folder = findings(tmp_path)
+    whole, sample = split(folder), split(folder, max_train=30)
+    assert 30 <= len(sample.samples["train"]) <= 34 and sample.samples["test"] == whole.samples["test"]
+    assert all((sample.targets("train") == value).any(axis=0).all() for value in (1, 0))
+
+
+def test_copies_of_an_image_are_in_one_split(tmp_path: Path) -> None:
+    rows = [[f"{i}.png", int(i % 3 == 0), int(i % 5 == 0)] for i in range(60)]
+    folder = label_set(tmp_path / "set", ["path", "a", "b"], rows)
+    for i in range(60):
+        (folder / f"{i}.png").write_bytes(bytes([i // 2]))  # pairs
+    splits = split(folder)
+    place = {sample.path: name for name, part in splits.samples.items() for sample in part}
+    assert all(place[f"{i}.png"] == place[f"{i + 1}.png"] for i in range(0, 60, 2))
+    assert any("copies are kept in one split" in note for note in splits.notes)
+
+
+# --- what cannot be learned or judged
+
+
+def test_findings_that_nobody_or_everybody_has_are_left_out(tmp_path: Path) -> None:
+    """Of 200 findings 50 can be learned, 75 have one positive, 50 none, and 25 no negative; the rest goes on."""
+    rng = np.random.default_rng(0)
+    targets = np.zeros((200, 200), int)
+    targets[:, :50] = rng.random((200, 50)) < 0.2
+    targets[np.arange(75), 50 + np.arange(75)] = 1
+    targets[:, 175:] = 1
+    names = [f"f{k}" for k in range(200)]
+    rows = [[f"{i}.png", *values] for i, values in enumerate(targets.tolist())]
+    splits = split(label_set(tmp_path / "set", ["path", *names], rows))
+    assert splits.classes == tuple(names[:125])
+    (gone,) = [note for note in splits.notes if "left out" in note]
+    assert gone.startswith("f125, f126") and "and 65 more are left out: the training images must have" in gone
+    assert any(note.startswith("75 findings have fewer than 5 positives in train") for note in splits.notes)
+    assert len(splits.notes) < 6  # not one for each finding
+
+
+def test_a_finding_without_positive_in_a_split_is_a_note(tmp_path: Path) -> None:
+    """The table's own splits stay, and the test has none of the finding."""
+    rows = [[f"{i}.png", ["train", "val", "test"][i % 3], int(i % 3 == 0), i % 2] for i in range(60)]
+    splits = split(label_set(tmp_path / "set", ["path", "split", "one", "other"], rows))
+    assert splits.classes == ("other",)  # in train all have the first one
+    rows[0][2] = 0
+    splits = split(label_set(tmp_path / "set", ["path", "split", "one", "other"], rows))
+    assert splits.classes == ("one", "other")
+    assert "no image of test has one, so nothing can be said of it" in splits.notes
+    assert "no image of val has one, so nothing can be chosen for it" in splits.notes
+
+
+def test_no_finding_that_can_be_learned(tmp_path: Path) -> None:
+    rows = [[f"{i}.png", 1, 0] for i in range(20)]
+    with pytest.raises(DataError, match="no finding has images with and without it to train on: a, b") as error:
+        split(label_set(tmp_path / "set", ["path", "a", "b"], rows))
+    assert "labels.csv" in error.value.problem and "--finding" in error.value.fix
+
+
+@pytest.mark.parametrize("fields", [{}, {"folds": 2}])
+def test_too_few_images(tmp_path: Path, fields: dict[str, int]) -> None:
+    folder = label_set(tmp_path / "set", ["path", "a", "b"], [["0.png", 1, 0], ["1.png", 0, 1]])
+    with pytest.raises(DataError, match=r"too few|no finding has images"):
+        split(folder, **fields)
+
+
+def test_numbers_are_split_by_their_ranges(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).gamma(2, 20, 400)
+    rows = [[f"{i}.png", f"P{i // 2}", round(value, 2)] for i, value in enumerate(values.tolist())]
+    splits: Splits = split(label_set(tmp_path / "set", ["path", "patient", "age"], rows), target="number")
+    means = [splits.targets(name).mean() for name in ("train", "val", "test")]
+    assert np.ptp(means) < 6 and splits.shared() == {}  # three standard errors of a random test: 12
+    assert all(0.1 < len(splits.samples[name]) / 400 < 0.2 for name in ("val", "test"))
+    assert len(splits.strata) == 10 and all(min(splits.counts(name)) > 0 for name in splits.samples)
