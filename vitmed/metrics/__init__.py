@@ -5,6 +5,8 @@ predictions_csv    the cells of predictions.csv, however a spreadsheet saved the
 predictions_parquet  parts of a large set of predictions, as Parquet files
 finding_predictions  `FindingPredictions`: what a model predicts of several findings, and their predictions.csv
 finding_scoring    the numbers of findings, without intervals
+finding_evaluation  every number of findings with its interval
+finding_results    findings that occur together, and those that are called wrongly
 evaluation         every number of a set of predictions with its interval
 estimates          numbers with their intervals, as typed results
 metric_table       `METRICS`: name, title and direction of each number
