@@ -167,10 +167,10 @@ def test_what_takes_no_findings_says_so_before_any_work(run: vitmed.TrainResult,
     ("sets", "match"),
     [
         ("augment.mixup=0.2", "mixup and cutmix mix classes"),
-        ("train.loss=laplace", "train.loss laplace: not for findings"),
-        ("train.balance=sampler", "train.balance sampler: not for findings"),
-        ("train.monitor=mae", "train.monitor mae: not for findings"),
-        ("model.head=ordinal", "model.head ordinal: for grades"),
+        ("train.loss=laplace", "loss laplace: not for findings"),
+        ("train.balance=sampler", "balance sampler: not for findings"),
+        ("train.monitor=mae", "monitor mae: not for findings"),
+        ("model.head=ordinal", "head ordinal: for grades"),
     ],
 )
 def test_a_setting_of_another_kind_is_refused(run: vitmed.TrainResult, sets: str, match: str, tmp_path: Path) -> None:

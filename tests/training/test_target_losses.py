@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -48,9 +49,8 @@ def lost(loss: object, outputs: torch.Tensor, images: Images, config: Config, pa
     part = loss(Fixed(outputs), images, outputs.shape[1], config, FP32)(batch, images.targets)  # type: ignore[operator]
     cuts = np.linspace(0, size, parts + 1).astype(int)
     if parts > 1:  # the whole batch in parts, as where memory is short: the network then sees only its rows
-        return float(
-            sum(part_of(loss, outputs, images, config, a, b, size) for a, b in zip(cuts, cuts[1:], strict=False))
-        )
+        both = itertools.pairwise(cuts.tolist())
+        return sum(part_of(loss, outputs, images, config, a, b, size) for a, b in both)
     return float(part(Rows(0, size, size)))
 
 

@@ -50,7 +50,8 @@ def write_finding_reports(
         write(
             folder / FOLDER / place, view, validation=_view(material.validation, name),
             internal=_view(material.internal, name), policy=own, notes=[] if own is None else list(own.notes),
-            config=material.config.model_copy(update={"report": pages}), baselines={key: _view(other, name) for key, other in baselines.items()},
+            config=material.config.model_copy(update={"report": pages}),
+            baselines={key: _view(other, name) for key, other in baselines.items()},
             flow=flow and flow.model_copy(update={"evaluated": about}),
         )  # fmt: skip
         found[name] = f"{FOLDER}/{place}/{REPORT}" if pages else f"{FOLDER}/{place}"

@@ -88,6 +88,8 @@ def more_images(metrics: Results) -> str | None:
         found = metrics.per_class[name].sensitivity
         return -1.0 if found.low is None or found.high is None else (found.high - found.low) / 2
 
+    if not metrics.per_class:  # of a number
+        return None
     name = metrics.positive_class or max(metrics.classes, key=half_width)
     value, sample = metrics.per_class[name].sensitivity.value, metrics.sample.classes[metrics.classes.index(name)]
     own, reach = sample.sensitivity, half_width(name)
@@ -115,7 +117,7 @@ def _not_checked(metrics: Results) -> Iterator[str]:
     chosen = points is not None and (points.threshold or points.by_fold is not None)
     if metrics.positive_class is not None and not chosen:
         yield "No threshold was chosen on validation: the more likely class wins, whatever an error costs."
-    if metrics.calibration is None:
+    if metrics.calibration is None and metrics.target.kind == "classes":
         yield "The calibration of the probabilities was not checked."
     if metrics.robustness is None:
         yield "The model was not tested on blurred, noisy, darker or compressed images (vitmed stress)."
@@ -126,6 +128,8 @@ def _not_checked(metrics: Results) -> Iterator[str]:
         )
     if metrics.agreement is None or len(metrics.agreement.pairs) < 2:
         yield "One label counts as the truth; vitmed does not know how far the annotators agree."
+    if not metrics.per_class:
+        return
     yield (
         "How common the classes are here depends on how the images were collected and may differ in practice; PPV and "
         "NPV change with it."

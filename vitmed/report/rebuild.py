@@ -132,7 +132,7 @@ def _check_choosable(file: Path, of_model: bool, folds: Folds | None, flags: Map
 def _relabelled(before: Results, predictions: AnyPredictions) -> list[str]:
     """A note where a table has other labels or patients than the report was made of."""
     now = evaluated_images(predictions, None)
-    other = ["labels"] * any(now.classes[name].images != before.per_class[name].n for name in predictions.classes)
+    other = ["labels"] * any(now.classes[name].images != own.n for name, own in before.per_class.items())
     other += ["patients"] * (now.patients != before.n_groups)
     if not other:
         return []

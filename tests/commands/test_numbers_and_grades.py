@@ -1,0 +1,131 @@
+"""Models of a number and of grades, from a table of labels to predict and a report that is made again."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import TINY, TINY_SETS, Recorder, draw_nothing
+from PIL import Image
+from sklearn.metrics import cohen_kappa_score, mean_absolute_error, r2_score
+
+import vitmed
+from vitmed.core.errors import UsageError
+from vitmed.metrics.number_predictions import NumberPredictions
+from vitmed.metrics.predictions import Predictions
+from vitmed.models.vit import OrdinalHead
+from vitmed.training.checkpoint import load_checkpoint
+
+GRADES = ("none", "mild", "severe")
+
+
+def draw(root: Path, patients: int = 40, images: int = 4) -> Path:
+    """Noise whose brightness is the number, from 20 to 80, and in thirds the grade. The tables are beside."""
+    rng = np.random.default_rng(0)
+    (root / "images").mkdir(parents=True)
+    numbers, grades = [["path", "patient", "age"]], [["path", "patient", "label"]]
+    for patient in range(patients):
+        for i in range(images):
+            number = round(float(rng.uniform(20, 80)), 2)
+            pixels = np.clip(2.5 * number + rng.normal(0, 12, (20, 20, 1)) + rng.normal(0, 4), 0, 255)
+            path = f"images/{patient}_{i}.png"
+            Image.fromarray(np.repeat(pixels, 3, axis=2).astype(np.uint8)).save(root / path)
+            numbers.append([path, f"P{patient}", str(number)])
+            grades.append([path, f"P{patient}", GRADES[min(2, int((number - 20) / 20))]])
+    for name, rows in (("ages.csv", numbers), ("grades.csv", grades)):
+        with (root / name).open("w", newline="") as stream:
+            csv.writer(stream).writerows([["path", "patient", "label"], *rows[1:]])
+    return root
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draw(tmp_path_factory.mktemp("quantities") / "data")
+
+
+def trained(root: Path, table: str, name: str, **settings: object) -> vitmed.TrainResult:
+    with pytest.MonkeyPatch.context() as patch:
+        draw_nothing(patch)
+        sets = [*TINY_SETS, "data.normalize=half", "augment.policy=none", *settings.pop("more", ())]  # type: ignore[misc]
+        usual = TINY | {"epochs": 20, "lr": 3e-3} | settings
+        place = root.parent / "runs"
+        return vitmed.train(root, labels=root / table, output=place, name=name, sets=sets, ui=Recorder(), **usual)
+
+
+@pytest.fixture(scope="module")
+def ages(root: Path) -> vitmed.TrainResult:
+    return trained(root, "ages.csv", "ages", target="number", unit="years")
+
+
+@pytest.fixture(scope="module")
+def graded(root: Path) -> vitmed.TrainResult:
+    more = ("model.head=ordinal",)
+    return trained(root, "grades.csv", "grades", target="grades", ordinal=",".join(GRADES), more=more)
+
+
+def test_the_network_learns_a_number_and_its_errors_are_those_of_scikit_learn(ages: vitmed.TrainResult) -> None:
+    predictions, overall = ages.test.predictions, ages.test.metrics.overall
+    assert isinstance(predictions, NumberPredictions) and predictions.labels is not None
+    truth, values = predictions.labels, predictions.values
+    assert overall["mae"].value == pytest.approx(mean_absolute_error(truth, values), rel=1e-12)
+    assert overall["r2"].value == pytest.approx(r2_score(truth, values), rel=1e-9)
+    assert overall["r2"].value is not None and overall["r2"].value > 0.7
+    assert overall["mae"].low is not None and overall["mae"].low < overall["mae"].value
+    train = np.array([s.targets[0] for s in load_checkpoint(ages.folder).splits.samples["train"]])
+    assert (predictions.target.centre, predictions.target.spread) == pytest.approx((train.mean(), train.std()))
+
+
+def test_intervals_of_numbers_are_chosen_on_validation(ages: vitmed.TrainResult) -> None:
+    val = ages.val
+    assert val is not None and isinstance(val.predictions, NumberPredictions) and val.predictions.labels is not None
+    ends = val.predictions.intervals
+    assert ends is not None
+    inside = (ends[:, 0] <= val.predictions.labels) & (val.predictions.labels <= ends[:, 1])
+    assert inside.mean() >= 0.9  # they were chosen on these images to hold 90 %
+    assert isinstance(ages.test.predictions, NumberPredictions)
+    assert ages.test.predictions.reach == val.predictions.reach
+    page = (ages.test.folder / "report.html").read_text()
+    assert "Limits of agreement" in page and "years" in page and "Prediction intervals" in page
+
+
+def test_a_number_reads_back_to_the_bit_and_its_report_is_made_again(
+    ages: vitmed.TrainResult, tmp_path: Path, no_figures: None
+) -> None:
+    again = vitmed.evaluate(ages.test.folder / "predictions.csv", output=tmp_path / "again", ui=Recorder())
+    first, second = ages.test.predictions, again.predictions
+    assert isinstance(first, NumberPredictions) and isinstance(second, NumberPredictions)
+    assert np.array_equal(first.logits, second.logits) and np.array_equal(first.labels, second.labels)
+    assert (first.reach, first.target) == (second.reach, second.target)
+    assert again.metrics.overall == ages.test.metrics.overall
+
+
+def test_predict_gives_the_number_with_its_interval(ages: vitmed.TrainResult, root: Path) -> None:
+    from vitmed.commands.predict import answer_cells, predictions_json
+
+    tested = ages.test.predictions
+    found = vitmed.predict([root / path for path in tested.paths], checkpoint=ages.folder, precision="fp32")
+    assert isinstance(found, NumberPredictions) and np.array_equal(found.logits, tested.logits)
+    image = predictions_json(found, 3)["images"][0]
+    low, high = image["interval"]
+    assert low < image["prediction"] < high
+    assert answer_cells(found, 0, 3) == [f"{image['prediction']:.4g}", f"{low:.4g} to {high:.4g}"]
+
+
+def test_grades_are_in_order_and_their_kappa_is_that_of_scikit_learn(graded: vitmed.TrainResult) -> None:
+    predictions, saved = graded.test.predictions, load_checkpoint(graded.folder)
+    assert isinstance(predictions, Predictions) and predictions.labels is not None
+    assert predictions.classes == GRADES == saved.classes and isinstance(saved.model().head, OrdinalHead)
+    assert saved.record["monitor"] == "quadratic_kappa"
+    found = json.loads((graded.test.folder / "metrics.json").read_text())["grades"]
+    kappa = cohen_kappa_score(predictions.labels, predictions.predicted, weights="quadratic")
+    assert found["quadratic_kappa"]["value"] == pytest.approx(kappa, abs=1e-12) and kappa > 0.5
+    assert list(found["cuts"]) == ["mild or higher", "severe or higher"]
+
+
+def test_two_classes_of_settings_do_not_mix(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not for number"):
+        settings = {"target": "number", "sets": ["train.loss=binary"], "output": tmp_path, "ui": Recorder()}
+        vitmed.train(root, labels=root / "ages.csv", **settings)
