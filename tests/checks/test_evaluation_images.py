@@ -12,17 +12,22 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import TINY, TINY_SETS, Recorder, draw_classes, draw_nothing, draw_patients, draw_splits
+from label_sets import label_set
 from PIL import Image
 
 from vitmed import evaluate, train
-from vitmed.checks.evaluation_images import leakage
+from vitmed.checks.evaluation_images import ImageRequest, foreign_images, leakage
 from vitmed.commands.train import TrainResult
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.targets import Target
 from vitmed.data import patients, scan_cache
-from vitmed.data.samples import Sample
+from vitmed.data.listing import ALL, Listing
+from vitmed.data.samples import Sample, Splits
 from vitmed.models.digests import digests_of
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -183,3 +188,57 @@ def test_an_expression_of_a_checkpoint_that_backtracks(
     with pytest.raises(UsageError, match="backtracks"):
         evaluate(hostile, data=data, output=tmp_path / "report", ui=ui)
     assert any("--group-regex '(a|aa)+[yz]'" in text for text in ui.said)
+
+
+# --- images of another place, with labels of another kind than classes
+
+
+def model_of(kind: str, classes: tuple[str, ...], bins: tuple[str, ...] = ()) -> Any:
+    """What `foreign_images` asks of a checkpoint."""
+    splits = Splits(Path("data"), classes, {}, target=Target(kind=kind), bins=bins)  # type: ignore[arg-type]
+    return SimpleNamespace(classes=classes, splits=splits, config=SimpleNamespace(data=DataConfig()))
+
+
+def foreign(model: Any, folder: Path, header: list[str], rows: list[list[Any]]) -> tuple[Listing, list[str]]:
+    label_set(folder, ["path", *header], [[f"{i}.png", *row] for i, row in enumerate(rows)])
+    request = ImageRequest(folder, "test", labels=folder / "labels.csv")
+    listing, part, notes = foreign_images(model, folder, request, Recorder())
+    assert part == ALL
+    return listing, notes
+
+
+def test_findings_are_matched_by_name(tmp_path: Path) -> None:
+    """In the model's order; what the table lacks is not known, and what the model does not know is ignored."""
+    model = model_of("findings", ("Mass", "Edema", "Hernia"), ("Mass", "Edema", "Hernia", "no finding"))
+    rows = [[1, 0, 1], [0, 1, ""], [0, 0, -1]]
+    listing, notes = foreign(model, tmp_path / "columns", ["Edema", "Nodule", "Mass"], rows)
+    found = {sample.path: sample.targets for sample in listing.samples(np.arange(3))}
+    assert found == {"0.png": (1, 1, -1), "1.png": (-1, 0, -1), "2.png": (-1, 0, -1)}
+    assert any("no labels of Hernia, which count as not known" in note for note in notes)
+    cells = [["Mass|Nodule"], ["No Finding"], ["Edema"]]
+    listing, notes = foreign(model, tmp_path / "names", ["label"], cells)
+    found = {sample.path: sample.targets for sample in listing.samples(np.arange(3))}
+    assert found == {"0.png": (1, 0, -1), "1.png": (0, 0, -1), "2.png": (0, 1, -1)}
+    with pytest.raises(DataError, match="none of the model's findings Mass, Edema, Hernia; it has A, B"):
+        foreign(model, tmp_path / "others", ["A", "B"], [[1, 0], [0, 1]])
+    with pytest.raises(DataError, match="folders name one class of an image; the model predicts findings"):
+        foreign_images(model, draw_classes(tmp_path / "folders", 2), ImageRequest("x", "test"), Recorder())
+
+
+def test_grades_are_matched_by_the_models_scale(tmp_path: Path) -> None:
+    model = model_of("grades", ("none", "mild", "severe"))
+    listing, _ = foreign(model, tmp_path / "set", ["label"], [["severe"], ["none"]])
+    assert listing.classes == ["none", "mild", "severe"]
+    assert {s.path: s.label for s in listing.samples(np.arange(2))} == {"0.png": 2, "1.png": 0}
+    with pytest.raises(DataError, match=r"line 3: the grade 'awful' is not on the scale none, mild, severe"):
+        foreign(model, tmp_path / "other", ["label"], [["severe"], ["awful"]])
+    floats, _ = foreign(model_of("grades", ("0", "1", "2")), tmp_path / "floats", ["label"], [["2.0"], ["0.0"]])
+    assert {s.path: s.label for s in floats.samples(np.arange(2))} == {"0.png": 2, "1.png": 0}
+
+
+def test_a_number_is_found_by_its_name_or_as_the_label(tmp_path: Path) -> None:
+    model = model_of("number", ("age",), ("0 to 9", "10 to 90"))
+    listing, _ = foreign(model, tmp_path / "named", ["height", "age"], [[180, 31.5], [160, 40], [170, ""]])
+    assert {s.path: s.targets for s in listing.samples(np.arange(2))} == {"0.png": (31.5,), "1.png": (40,)}
+    listing, _ = foreign(model, tmp_path / "label", ["label"], [[31.5], [40]])
+    assert listing.outputs == ("age",) and listing.samples(np.array([1]))[0].targets == (40,)

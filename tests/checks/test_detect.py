@@ -1,0 +1,133 @@
+"""The data check on labels of every kind: by finding where a finding is meant, and never stopped by a rare one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Recorder, draw_image
+from PIL import Image as Picture
+
+from vitmed import check
+from vitmed.checks.data_check import check_before_training, check_folder
+from vitmed.commands.check import DataCheck
+from vitmed.core.config import Config
+from vitmed.core.data_config import DataConfig
+from vitmed.core.errors import DataError
+from vitmed.data.scan import scan
+from vitmed.data.scan_cache import ScanCache
+from vitmed.data.splits import make_splits
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "cache"))
+
+
+def drawn(folder: Path, header: list[str], rows: list[list[Any]], copies: dict[int, int] | None = None) -> Path:
+    """Images of noise, one a row of labels.csv; `copies`: row -> the row whose image it repeats, byte for byte."""
+    rng = np.random.default_rng(0)
+    folder.mkdir()
+    for i in range(len(rows)):
+        Picture.fromarray(draw_image(rng, (200, 60, 60))).save(folder / f"{i}.png")
+    for copy, original in (copies or {}).items():
+        (folder / f"{copy}.png").write_bytes((folder / f"{original}.png").read_bytes())
+    lines = [["path", *header], *([f"{i}.png", *row] for i, row in enumerate(rows))]
+    (folder / "labels.csv").write_text("".join(",".join(map(str, line)) + "\n" for line in lines))
+    return folder
+
+
+def checked(folder: Path, tmp_path: Path, **options: Any) -> DataCheck:
+    return check(folder, labels=folder / "labels.csv", output=tmp_path / "report", ui=Recorder(), **options)
+
+
+def codes(found: DataCheck) -> dict[str, list[str]]:
+    """Code -> what was found."""
+    kinds: dict[str, list[str]] = {}
+    for finding in found.findings:
+        kinds.setdefault(finding.code, []).append(finding.problem)
+    return kinds
+
+
+def test_findings_are_counted_one_by_one(tmp_path: Path) -> None:
+    """Mass in 30 images of one patient, edema in 12 of them; none in the test. No stratum is called a class."""
+    rows = [["train" if i < 50 else "test", f"P{0 if i < 30 else i}", int(i < 30), int(i < 12)] for i in range(60)]
+    found = checked(drawn(tmp_path / "set", ["split", "patient", "mass", "edema"], rows), tmp_path)
+    table = {(row["split"], row["class"]): row["images"] for row in found.content["table"]}
+    assert table == {
+        ("train", "mass"): 30,
+        ("train", "edema"): 12,
+        ("train", "no finding"): 20,
+        ("test", "no finding"): 10,
+    }
+    assert found.content["classes"] == 2 and found.content["patients"] == 31
+    problems = codes(found)
+    assert any("all 30 images of 'mass' come from one patient" in text for text in problems["class_of_one_patient"])
+    assert problems["missing_class"] == ["test: no image has 'mass', 'edema'"]
+    assert not {"one_class", "too_small_class", "empty_class"} & set(problems)
+
+
+def test_a_rare_finding_is_a_warning(tmp_path: Path) -> None:
+    rows = [[int(i < 2), int(i % 2)] for i in range(40)]
+    found = checked(drawn(tmp_path / "set", ["rare", "usual"], rows), tmp_path)
+    assert codes(found)["small_class"] == ["very few images: 2 with 'rare'"] and not found.count("error")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "code"),
+    [
+        ([1, 0], [0, 0], "two_labels"),
+        ([1, 0], [1, 1], "two_labels"),  # both have the same rarest finding or not
+        ([1, 0], [1, ""], "copies"),  # nobody has looked for the second one
+        ([1, 0], [1, 0], "copies"),
+    ],
+)
+def test_copies_contradict_where_both_are_known(tmp_path: Path, first: list[Any], second: list[Any], code: str) -> None:
+    rows = [first, second, *([int(i < 10), int(i < 15)] for i in range(20))]
+    folder = drawn(tmp_path / "set", ["mass", "edema"], rows, copies={1: 0})
+    assert {"two_labels", "copies"} & set(codes(checked(folder, tmp_path))) == {code}
+    data = DataConfig(root=str(folder), labels=str(folder / "labels.csv"))
+    splits = make_splits(data)
+    paths = [sample.path for part in splits.samples.values() for sample in part]
+    records = scan(folder, paths, ScanCache.open(), Recorder())
+    if code == "copies":
+        notes, counts = check_before_training(splits, records, 0, Config(data=data), Recorder())
+        assert counts["exact_duplicates"] == 1 and not any("two" in note for note in notes)
+    else:
+        with pytest.raises(DataError, match="the same file under two labels"):
+            check_before_training(splits, records, 0, Config(data=data), Recorder())
+
+
+def test_numbers_are_checked(tmp_path: Path) -> None:
+    rows = [[f"P{i // 2}", 20 + 0.5 * i] for i in range(60)]
+    folder = drawn(tmp_path / "set", ["patient", "label"], rows, copies={1: 0})
+    found = checked(folder, tmp_path)
+    assert "two_labels" in codes(found) and found.content["classes"] == 1
+    assert {row["images"] for row in found.content["table"]} == {10}
+    assert not {"one_class", "small_class", "missing_class", "too_small_class"} & set(codes(found))
+    whole = drawn(tmp_path / "whole", ["label"], [[i] for i in range(30)])
+    assert "too_small_class" in codes(checked(whole, tmp_path))
+    assert not checked(whole, tmp_path, target="number").count("error")
+
+
+@pytest.mark.parametrize("fields", [{"target": "grades"}, {"target": "number"}, {}])
+def test_the_layout_is_checked_before_training(tmp_path: Path, fields: dict[str, Any]) -> None:
+    header, cells = ["label"], [[f"{i % 4}"] for i in range(24)]
+    if not fields:
+        header, cells = ["mass", "edema"], [[int(i == 0), int(i % 2)] for i in range(24)]
+    folder = drawn(tmp_path / "set", header, cells)
+    ui = Recorder()
+    check_folder(DataConfig(root=str(folder), labels=str(folder / "labels.csv"), **fields), ui)
+    assert bool(fields) or any("1 with 'mass'" in text for text in ui.warned)
+
+
+def test_findings_of_an_npz_file(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    content = {f"{name}_images": rng.integers(0, 256, (20, 20, 20), np.uint8) for name in ("train", "val", "test")}
+    content |= {f"{name}_labels": np.eye(20, 3, dtype=np.uint8) for name in ("train", "val", "test")}
+    np.savez(tmp_path / "mine.npz", **content)
+    found = check(tmp_path / "mine.npz", output=tmp_path / "report", ui=Recorder())
+    table = {(row["split"], row["class"]): row["images"] for row in found.content["table"]}
+    assert table["val", "finding 1"] == 1 and table["val", "no finding"] == 17 and not found.count("error")
