@@ -3,6 +3,7 @@
     python benchmarks/coverage.py --results coverage                # 1,000 tests of each design, 20 minutes on one core
     python benchmarks/coverage.py --results coverage --tests 200    # a look; continues what is there
     python benchmarks/coverage.py --results coverage --table        # the table, of the designs that are finished
+    python benchmarks/coverage.py --results coverage --findings     # five findings; also with --table
 
 A design that has a file in the folder is left out, so a run can be stopped and continued, and a second process can
 work on the same folder with --backwards.
@@ -13,6 +14,9 @@ of 0.95 and 0.98 one of 0.998. "calibrated": the probabilities, and so the thres
 otherwise those of a model trained on as many images of each class. Of a patient's scores a share "alike" of the
 variance is the patient's own, so that some patients are hard. "images each": "one", "1-5" evenly, or "dozens" (median
 30, the largest a few hundred); "one class" means that all images of a patient are of one class.
+
+Of five findings, 40, 20, 10, 5 and 2 % of the images have each; of the labels the share "known" is known. Scores of an
+image, and of a patient, are alike across findings; "right" is the sensitivity and specificity of each.
 
 The truth is what the same functions give for 500,000 images. A cell is the percentage of the tests with at least 5
 images and patients of each class in which the interval holds it. The last column is what DeLong's interval by image on
@@ -32,10 +36,14 @@ from statistics import NormalDist
 import numpy as np
 
 from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.targets import UNKNOWN
 from vitmed.decisions.selective_prediction import report_abstention
 from vitmed.metrics.areas import area_spread
 from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.evaluation import PreparedPredictions
+from vitmed.metrics.finding_evaluation import PreparedFindings
+from vitmed.metrics.finding_predictions import FindingPredictions
+from vitmed.metrics.finding_scoring import finding_values
 from vitmed.metrics.intervals import NONE, Units, logit_interval, quantile, share_gap, share_ratio
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.notes import FEWEST
@@ -76,6 +84,27 @@ SHOWN = {  # column of the table -> number
     "net benefit": "net_benefit",
     "(DeLong)": "delong",
 }
+SHOWN_OF_FINDINGS = {
+    "AUROC": "auroc",
+    "AUROC micro": "auroc_micro",
+    "AP": "average_precision",
+    "AP micro": "average_precision_micro",
+    "bal. acc": "balanced_accuracy",
+    "sens": "sensitivity_macro",
+    "sens micro": "sensitivity_micro",
+    "spec": "specificity_macro",
+    "PPV": "ppv_macro",
+    "PPV micro": "ppv_micro",
+    "NPV": "npv_macro",
+    "F1": "f1_macro",
+    "F1 micro": "f1_micro",
+    "subset": "subset_accuracy",
+    "no finding": "no_finding_specificity",
+    "Hamming": "hamming_loss",
+    "log loss": "log_loss",
+    "Brier": "brier",
+}
+PREVALENCES = np.array([0.4, 0.2, 0.1, 0.05, 0.02])  # of findings
 
 
 @dataclass(frozen=True)
@@ -90,11 +119,14 @@ class Design:
     right: float = 0.88
     calibrated: bool = False
     classes: int = 2  # of three, the second has 15 %, the third has the prevalence
+    known: float = 0.0  # of findings, the share of labels that are known; 0: classes
 
     @property
     def name(self) -> str:
         """The name of its file."""
         kind = f"{self.sizes}{'_pure' if self.pure else ''}{'_calibrated' if self.calibrated else ''}"
+        if self.known:
+            return f"findings_{self.known:g}_{self.units}_{self.sizes}_{self.right:g}"
         return f"{self.classes}_{self.prevalence:g}_{self.units}_{kind}_{self.right:g}"
 
 
@@ -113,15 +145,42 @@ DESIGNS = [
 ]
 
 
-def draw(design: Design, rng: np.random.Generator) -> Predictions:
-    """One test set of a design."""
-    g, k = design.units, design.classes
+OF_FINDINGS = [
+    *(Design(0.02, n, known=known) for n in (300, 1000, 3000) for known in (1, 0.5)),
+    *(Design(0.02, g, "1-5", 0.2, known=known) for g in (300, 1000) for known in (1, 0.5)),
+    *(Design(0.02, g, "dozens", 0.1, known=known) for g in (20, 60) for known in (1, 0.5)),
+    Design(0.02, 1000, "1-5", 0.2, known=1, right=0.7),
+]
+
+
+def patients(design: Design, rng: np.random.Generator) -> np.ndarray:
+    """(S,) the patient of each image."""
+    g = design.units
     sizes = np.ones(g, dtype=int)
     if design.sizes == "1-5":
         sizes = rng.integers(1, 6, g)
     elif design.sizes == "dozens":
         sizes = np.clip(np.round(rng.lognormal(np.log(30), 0.8, g)), 5, 400).astype(int)
-    patient = np.repeat(np.arange(g), sizes)
+    return np.repeat(np.arange(g), sizes)
+
+
+def draw_findings(design: Design, rng: np.random.Generator) -> FindingPredictions:
+    """One test set of a design of findings."""
+    patient, half = patients(design, rng), NORMAL.inv_cdf(design.right)
+    shape = (len(patient), len(PREVALENCES))
+    labels = (rng.random(shape) < PREVALENCES).astype(np.int8)
+    own = np.sqrt(design.icc) * rng.normal(size=(design.units, 1))[patient]
+    image = np.sqrt(0.3) * rng.normal(size=(len(patient), 1))
+    noise = own + image + np.sqrt(0.7 - design.icc) * rng.normal(size=shape)
+    logits = 2 * half * (np.where(labels, half, -half) + noise)
+    labels[rng.random(shape) > design.known] = UNKNOWN
+    groups = None if design.sizes == "one" else tuple(f"P{i}" for i in patient)
+    return FindingPredictions(tuple("abcde"), ("x",) * len(patient), groups, labels, logits.astype(np.float32))
+
+
+def draw(design: Design, rng: np.random.Generator) -> Predictions:
+    """One test set of a design of classes."""
+    patient, g, k = patients(design, rng), design.units, design.classes
     shares = np.array([1 - design.prevalence, design.prevalence])
     if k == 3:
         shares = np.array([0.85 - design.prevalence, 0.15, design.prevalence])
@@ -140,8 +199,10 @@ def draw(design: Design, rng: np.random.Generator) -> Predictions:
     return Predictions(("no", "yes", "rare")[:k], ("x",) * len(patient), groups, labels, logits.astype(np.float32))
 
 
-def numbers(p: Predictions) -> dict[str, Estimate]:
+def numbers(p: Predictions | FindingPredictions) -> dict[str, Estimate]:
     """Every number of one test."""
+    if isinstance(p, FindingPredictions):
+        return PreparedFindings(p).numbers(0).overall
     evaluation = PreparedPredictions(p)
     overall, per_class = evaluation.estimates()
     found = {name: overall[name] for name in METRICS if len(p.classes) > 2 or name not in SAME}
@@ -163,24 +224,34 @@ def numbers(p: Predictions) -> dict[str, Estimate]:
 
 
 @cache
-def truth_of(prevalence: float, right: float, calibrated: bool, classes: int) -> dict[str, float]:
+def truth_of(prevalence: float, right: float, calibrated: bool, classes: int, known: float) -> dict[str, float]:
     """What the numbers are of 500,000 images; a patient's likeness does not change them."""
-    design = Design(prevalence, 500_000, right=right, calibrated=calibrated, classes=classes)
-    found = numbers(draw(design, np.random.default_rng(1)))
+    design = Design(prevalence, 500_000, right=right, calibrated=calibrated, classes=classes, known=known)
+    rng = np.random.default_rng(1)
+    if known:
+        return finding_values(draw_findings(design, rng))
+    found = numbers(draw(design, rng))
     return {name: float("nan") if one.value is None else one.value for name, one in found.items()}
+
+
+def fewest(p: Predictions | FindingPredictions) -> int:
+    """The fewest patients, or images, that a class has, or that have a finding or an image without it."""
+    assert p.labels is not None
+    kinds = [p.labels == c for c in range(len(p.classes))]
+    if isinstance(p, FindingPredictions):
+        kinds = [own == value for own in p.labels.T for value in (0, 1)]
+    return min(len(np.unique(p.units[kind])) for kind in kinds)
 
 
 def measure(design: Design, number: int, tests: int) -> dict[str, dict[str, float]]:
     """By number: tests with enough of each class, those of them with an interval, above and below the truth; widths."""
     rng = np.random.default_rng(number)
-    truths = truth_of(design.prevalence, design.right, design.calibrated, design.classes)
+    truths = truth_of(design.prevalence, design.right, design.calibrated, design.classes, design.known)
     rows: dict[str, list[tuple[float, float, float]]] = {name: [] for name in truths}
     enough = 0
     for _ in range(tests):
-        p = draw(design, rng)
-        assert p.labels is not None
-        units = Units.of(p).index
-        if min(len(np.unique(units[p.labels == c])) for c in range(design.classes)) < FEWEST:
+        p = draw_findings(design, rng) if design.known else draw(design, rng)
+        if fewest(p) < FEWEST:
             continue
         enough += 1
         for name, one in numbers(p).items():
@@ -196,18 +267,19 @@ def measure(design: Design, number: int, tests: int) -> dict[str, dict[str, floa
     return found
 
 
-def table(folder: Path) -> str:
-    """The finished designs in Markdown."""
-    head = ["positive", "units", "images each", "right", *SHOWN]
+def table(folder: Path, findings: bool) -> str:
+    """The finished designs, of findings or of classes, in Markdown."""
+    shown, designs = (SHOWN_OF_FINDINGS, OF_FINDINGS) if findings else (SHOWN, DESIGNS)
+    head = ["known" if findings else "positive", "units", "images each", "right", *shown]
     lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
     inside = count = 0
-    for design in DESIGNS:
+    for design in designs:
         file = folder / f"{design.name}.json"
         if not file.exists():
             continue
         found = json.loads(file.read_text(encoding="utf-8"))["found"]
         enough, cells = found[""]["enough"], []
-        for name in SHOWN.values():
+        for name in shown.values():
             one = found.get(name)
             if one is None or enough < 0.5 * found[""]["tests"]:
                 cells.append("")
@@ -219,7 +291,7 @@ def table(folder: Path) -> str:
         kind = f"{design.sizes}{', one class' if design.pure else ''}"
         kind += ", calibrated" if design.calibrated else ""
         kind += ", 3 classes" if design.classes == 3 else ""
-        rate = f"{100 * design.prevalence:g} %"
+        rate = f"{100 * (design.known or design.prevalence):g} %"
         lines.append(f"| {rate} | {design.units} | {kind} | {design.right} | {' | '.join(cells)} |")
     lines.append(f"\n{inside} of {count} cells lie between 93 and 97.")
     return "\n".join(lines)
@@ -232,13 +304,14 @@ def main() -> None:
     parser.add_argument("--tests", type=int, default=1000)
     parser.add_argument("--backwards", action="store_true", help="from the last design on")
     parser.add_argument("--only", default="", help="designs with this in the name")
+    parser.add_argument("--findings", action="store_true", help="the designs of findings")
     parser.add_argument("--table", action="store_true", help="print the table of what is there")
     asked = parser.parse_args()
     if asked.table:
-        print(table(asked.results))
+        print(table(asked.results, asked.findings))
         return
     asked.results.mkdir(parents=True, exist_ok=True)
-    for number, design in list(enumerate(DESIGNS))[:: -1 if asked.backwards else 1]:
+    for number, design in list(enumerate(OF_FINDINGS if asked.findings else DESIGNS))[:: -1 if asked.backwards else 1]:
         file = asked.results / f"{design.name}.json"
         if asked.only in design.name and not file.exists():
             found = measure(design, number, asked.tests)
