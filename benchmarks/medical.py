@@ -4,6 +4,7 @@
         [--contenders plan resnet18 ...] [--threads N] [--minutes M] [--set section.field=value ...]
     python benchmarks/medical.py WORK_FOLDER --tell [--plot medical.png]
     python benchmarks/medical.py WORK_FOLDER --final
+    python benchmarks/medical.py WORK_FOLDER --views [--sets ...] [--contenders ...] [--seeds ...]
 
 DATA_FOLDER (default: VITMED_DATA) holds the development sets, packed or unpacked; `medical_sets.py` divides each.
 
@@ -21,7 +22,8 @@ validation after every epoch, which the others do without. Reading the images is
 Every contender is judged alike, with the calibration that vitmed fits on validation: on `val`, on `shift` (see
 `medical_sets.py`) and on `corrupted`: validation images with every corruption of `vitmed stress` at strength 3, which
 changes the file's own pixels, so that all image sizes see the same damage. `--final` scores the test of every finished
-run, once.
+run, once. `--views` predicts `val` and `shift` again with every finished run that is named, from several views of an
+image, whether or not the augmentation policy calls them safe; a line of WORK_FOLDER/views.jsonl each.
 
 Every finished run is a line of WORK_FOLDER/results.jsonl and is not repeated; one that was cut off starts again.
 """
@@ -43,7 +45,18 @@ from typing import Any
 import numpy as np
 import torch
 from medical_sets import SETS, folder_of, labels_table, split_table
-from medical_table import METRICS, PARTS, Key, Line, add_line, draw_plot, finished_lines, tell
+from medical_table import (
+    METRICS,
+    PARTS,
+    Key,
+    Line,
+    add_line,
+    draw_plot,
+    finished_lines,
+    finished_views,
+    tell,
+    tell_views,
+)
 from torch import nn
 
 from vitmed.commands.stress import pick_images
@@ -60,10 +73,12 @@ from vitmed.decisions.calibration import fit_calibration
 from vitmed.explanation.corruptions import CORRUPTIONS, corrupt, is_grey
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.decode import read_image
+from vitmed.imaging.exact_views import VIEWS, Symmetry, views_of
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import Predictions, known_labels
+from vitmed.metrics.scoring import metric_values
 from vitmed.models.vit import build_vit
 from vitmed.training.baselines import fit_colours
 from vitmed.training.checkpoint import load_checkpoint
@@ -89,13 +104,15 @@ class Trained:
 
     Attributes:
         how: the square of pixels that it sees.
-        logits: of images, (S, K).
+        logits: of images in memory, (S, K).
         facts: for the line of results.
+        views: a key of `VIEWS`, over which the logits are averaged.
     """
 
     how: Preprocessing
     logits: Callable[[Images], np.ndarray]
     facts: dict[str, Any]
+    views: str = "one"
 
 
 # ---- the contenders ----
@@ -129,7 +146,8 @@ def train_plan(options: argparse.Namespace, key: Key, place: Path) -> Trained:
     cost = {"seconds": clock() - start, "wall_seconds": time.perf_counter() - wall, "steps": run.state.step}
     saved = load_checkpoint(run.folder.best)
     run.folder.last.unlink()
-    return of_network(saved.model(), saved.preprocessing, cost | {"side": config.model.image_size})
+    facts = cost | {"side": config.model.image_size}
+    return of_network(saved.model(), saved.preprocessing, facts, config.augment.views)
 
 
 def resnet18(ready: PreparedRun, side: int) -> tuple[nn.Module, int]:
@@ -207,7 +225,7 @@ def train_network(options: argparse.Namespace, key: Key, place: Path) -> Trained
     cost = {"seconds": clock() - start, "wall_seconds": time.perf_counter() - wall, "steps": state.step}
     facts = {"side": how.image_size, "precision": precision.name, "depth": len(getattr(network, "blocks", ()))}
     torch.save(state.evaluated_model.state_dict(), place / "network.pt")
-    return of_network(state.evaluated_model, how, cost | facts)
+    return of_network(state.evaluated_model, how, cost | facts, planned.augment.views)
 
 
 def built(options: argparse.Namespace, key: Key) -> tuple[PreparedRun, nn.Module, Preprocessing]:
@@ -245,8 +263,8 @@ def time_of_plan(options: argparse.Namespace, key: Key) -> float:
     return float(plan["seconds"])
 
 
-def of_network(network: nn.Module, how: Preprocessing, facts: dict[str, Any]) -> Trained:
-    """A trained network, which predicts in fp32."""
+def of_network(network: nn.Module, how: Preprocessing, facts: dict[str, Any], views: str) -> Trained:
+    """A trained network, which predicts in fp32, from the views that the plan chose."""
     network.eval()
 
     @torch.inference_mode()
@@ -257,7 +275,7 @@ def of_network(network: nn.Module, how: Preprocessing, facts: dict[str, Any]) ->
             found.append(network(how.normalise(torch.from_numpy(np.stack(pixels)))).float().numpy())
         return np.concatenate(found)
 
-    return Trained(how, logits, facts | {"parameters": sum(p.numel() for p in network.parameters())})
+    return Trained(how, logits, facts | {"parameters": sum(p.numel() for p in network.parameters())}, views)
 
 
 def fit_baseline(options: argparse.Namespace, key: Key, place: Path) -> Trained:
@@ -314,7 +332,7 @@ def judged(trained: Trained, options: argparse.Namespace, key: Key, parts: Itera
 
     def predicted(part: str) -> Predictions:
         images = part_images(options, key, part, trained.how, splits)
-        return labelled(classes, images.samples, trained.logits(images))
+        return labelled(classes, images.samples, np.mean(list(by_view(trained, images, trained.views).values()), 0))
 
     val = predicted("val")
     calibration = fit_calibration(val.logits, known_labels(val), "auto", Units.of(val))
@@ -329,6 +347,34 @@ def judged(trained: Trained, options: argparse.Namespace, key: Key, parts: Itera
         found[part] = {name: [one.value, one.low, one.high] for name, one in values.items()}
         if part != "corrupted":  # there an image has several rows
             write_text(folder_of_run(options, key) / f"{part}.csv", calibrated.to_csv())
+    return found
+
+
+def by_view(trained: Trained, images: Images, views: str) -> dict[Symmetry, np.ndarray]:
+    """Symmetry -> logits (S, K) of images in memory."""
+    assert isinstance(images.cache, np.ndarray)
+    pixels, found = images.cache, {}
+    for symmetry, x in zip(VIEWS[views], views_of(torch.from_numpy(pixels).permute(0, 3, 1, 2), views), strict=True):
+        images.cache = x.permute(0, 2, 3, 1).numpy()
+        found[symmetry] = trained.logits(images)
+    images.cache = pixels
+    return found
+
+
+def compare_views(options: argparse.Namespace, key: Key) -> Line:
+    """Part -> views -> metric -> value of a finished run, each calibrated on validation."""
+    trained, splits = loaded(options, key), prepare_run(plan_config(options, key), True, True, Silent()).splits
+    images = {part: part_images(options, key, part, trained.how, splits) for part in ("val", "shift")}
+    logits = {part: by_view(trained, of, "all") for part, of in images.items()}
+    found: Line = {part: {} for part in images}
+    for views, symmetries in VIEWS.items():
+        mean = {part: np.mean([of[one] for one in symmetries], 0) for part, of in logits.items()}
+        predictions = {part: labelled(splits.classes, images[part].samples, of) for part, of in mean.items()}
+        val = predictions["val"]
+        calibration = fit_calibration(val.logits, known_labels(val), "auto", Units.of(val))
+        for part, raw in predictions.items():
+            values = metric_values(calibration.calibrate(raw))
+            found[part][views] = {name: values[name] for name in METRICS}
     return found
 
 
@@ -357,19 +403,22 @@ def run(options: argparse.Namespace, key: Key) -> None:
     print(f"{' '.join(map(str, key))}: {reached}; {trained.facts['seconds']:.0f} s", file=sys.stderr, flush=True)
 
 
-def final(options: argparse.Namespace, key: Key) -> None:
-    """Score the test of a finished run, with the weights that it kept."""
+def loaded(options: argparse.Namespace, key: Key) -> Trained:
+    """A finished run, with the weights that it kept."""
     place = folder_of_run(options, key)
     if key.contender == "colours":
-        trained = fit_baseline(options, key, place)
-    elif key.contender.startswith("plan"):
+        return fit_baseline(options, key, place)
+    if key.contender.startswith("plan"):
         saved = load_checkpoint(RunFolder(place).best)
-        trained = of_network(saved.model(), saved.preprocessing, {})
-    else:
-        _, network, how = built(options, key)
-        network.load_state_dict(torch.load(place / "network.pt", weights_only=True))
-        trained = of_network(network, how, {})
-    add_line(options.work, {**key._asdict(), "parts": judged(trained, options, key, ["test"])})
+        return of_network(saved.model(), saved.preprocessing, {}, saved.config.augment.views)
+    ready, network, how = built(options, key)
+    network.load_state_dict(torch.load(place / "network.pt", weights_only=True))
+    return of_network(network, how, {}, ready.config.augment.views)
+
+
+def final(options: argparse.Namespace, key: Key) -> None:
+    """Score the test of a finished run."""
+    add_line(options.work, {**key._asdict(), "parts": judged(loaded(options, key), options, key, ["test"])})
 
 
 def row_of(key: Key) -> tuple[int, int, str, int]:
@@ -391,6 +440,7 @@ def main() -> None:
     parser.add_argument("--tell", action="store_true", help="only the tables of what is finished")
     parser.add_argument("--plot", type=Path, help="draw what is finished into this PNG file")
     parser.add_argument("--final", action="store_true", help="score the test of every finished run, once")
+    parser.add_argument("--views", action="store_true", help="compare views of the images with every finished run")
     options = parser.parse_args()
     if options.data is None and not options.tell:
         parser.error("name the folder of the sets with --data or VITMED_DATA")
@@ -408,10 +458,16 @@ def main() -> None:
     ]
     for key in [] if options.tell else wanted:
         known = finished_lines(options.work).get(key)
-        if options.final and known is not None and "test" not in known["parts"]:
+        if options.views:
+            if known is not None and key.contender != "colours" and key not in finished_views(options.work):
+                line = {**key._asdict(), "parts": compare_views(options, key)}
+                add_line(options.work, line, "views.jsonl")
+        elif options.final and known is not None and "test" not in known["parts"]:
             final(options, key)
         elif not options.final and known is None:
             run(options, key)
+    if options.views:
+        return tell_views({key: line for key, line in finished_views(options.work).items() if key in wanted})
     done = finished_lines(options.work)
     lines = {key: done[key] for key in sorted(done, key=row_of) if key.minutes == options.minutes}
     tell(lines)

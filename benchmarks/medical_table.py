@@ -36,9 +36,9 @@ class Key(NamedTuple):
     minutes: float | None
 
 
-def add_line(work: Path, line: Line) -> None:
+def add_line(work: Path, line: Line, name: str = "results.jsonl") -> None:
     """Append a run; a line that a kill has cut off stays alone."""
-    file = work / "results.jsonl"
+    file = work / name
     torn = file.is_file() and not file.read_bytes().endswith(b"\n")
     with file.open("a", encoding="utf-8") as stream:
         stream.write("\n" * torn + json.dumps(line) + "\n")
@@ -54,6 +54,40 @@ def finished_lines(work: Path) -> dict[Key, Line]:
         known = found.setdefault(key, line)
         known["parts"].update(line["parts"])
     return found
+
+
+def finished_views(work: Path) -> dict[Key, Line]:
+    """The runs whose views were compared."""
+    lines = read_json_lines(work / "views.jsonl")
+    return {Key(*(line[name] for name in Key._fields)): line["parts"] for line in lines}
+
+
+def tell_views(lines: Mapping[Key, Line]) -> None:
+    """Every contender with every kind of views, and what they gain over the image alone in the same run."""
+    sets, contenders = names_of(lines)
+    for part in ("val", "shift"):
+        print(f"\n{TITLES[part]}; mean over the runs, in brackets the gain over one view ± its standard error\n")
+        print(f"| contender | runs | views | {' | '.join(METRICS.values())} | AUROC by set: {', '.join(sets)} |")
+        print("|---" * (len(METRICS) + 4) + "|")
+        for contender in contenders:
+            runs = {key: line[part] for key, line in lines.items() if key.contender == contender}
+            for views in next(iter(runs.values())):
+                cells = [gain_text(list(runs.values()), views, metric) for metric in METRICS]
+                of_set = [[run for key, run in runs.items() if key.set == name] for name in sets]
+                each = [f"{statistics.mean(gains(some, views, 'auroc')):+.3f}" if some else "" for some in of_set]
+                print(f"| {contender} | {len(runs)} | {views} | {' | '.join(cells)} | {', '.join(each)} |")
+
+
+def gains(runs: Sequence[Line], views: str, metric: str) -> list[float]:
+    """Of each run the difference to one view."""
+    return [run[views][metric] - run["one"][metric] for run in runs]
+
+
+def gain_text(runs: Sequence[Line], views: str, metric: str) -> str:
+    """`0.812 (+0.004 ± 0.002)`: the mean, its gain over one view, and of several runs the standard error."""
+    text, found = f"{statistics.mean(run[views][metric] for run in runs):.3f}", gains(runs, views, metric)
+    error = f" ± {statistics.stdev(found) / len(found) ** 0.5:.3f}" if len(found) > 1 else ""
+    return text if views == "one" else f"{text} ({statistics.mean(found):+.3f}{error})"
 
 
 def names_of(lines: Iterable[Key]) -> tuple[list[str], list[str]]:

@@ -64,7 +64,7 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     def loss_for(network: Any, how: Any) -> Any:
         return classification_loss(network, images, CLASSES, config, how)
 
-    tuned = autotune(model, loss_for, config, device, 10**6, CLASSES, Ui())
+    tuned = autotune(model, loss_for, config, device, 10**6, torch.arange(CLASSES), Ui())
     print(f"  {tuned}", file=sys.stderr)
     config = with_values(config, tuned.settings(config))
     precision = pick_precision(config.train.precision, device)

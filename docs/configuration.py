@@ -44,9 +44,11 @@ repeats the run.
 
 def text() -> str:
     """The whole page."""
-    from vitmed.core.config import Config, DataConfig
+    from vitmed.core.config import Config
+    from vitmed.core.data_config import DataConfig
     from vitmed.core.pretrain_config import PretrainConfig
     from vitmed.imaging.augmentation import POLICIES
+    from vitmed.imaging.exact_views import safe_views
     from vitmed.metrics.metric_table import METRICS
     from vitmed.models.vit import SIZES
 
@@ -57,8 +59,10 @@ def text() -> str:
     parts.append(
         "## Policies\n\nValues of `augment.policy`; how to choose: [training.md](training.md#augmentation).\n\n"
     )
-    policies = [(f"`{name}`", "yes" if p.flips else "no", p.text) for name, p in POLICIES.items()]
-    parts.append(table(("policy", "mirrors", "what it does and leaves out"), policies))
+    policies = [
+        (f"`{name}`", "yes" if p.flips else "no", f"`{safe_views(name, True)}`", p.text) for name, p in POLICIES.items()
+    ]
+    parts.append(table(("policy", "mirrors", "most views", "what it does and leaves out"), policies))
     parts.append("## Metrics\n\nValues of `train.monitor`, and names for `--fail-under`.\n\n")
     metrics = [(f"`{name}`", "higher" if m.higher_is_better else "lower", m.text) for name, m in METRICS.items()]
     parts.append(table(("metric", "better", "what it is"), metrics))

@@ -92,6 +92,15 @@ def test_networks_train_as_long_as_the_plan_and_no_run_is_made_twice(
     scored = lines("--final")[4:]
     assert [set(line["parts"]) for line in scored] == [{"test"}] * 4
     assert len(lines("--final")) == 8
+    for _ in range(2):
+        lines("--views")
+        compared = [json.loads(line) for line in (work / "views.jsonl").read_text().splitlines()]
+        assert [line["contender"] for line in compared] == ["plan", "resnet18", "timm"]
+    for line in compared:
+        for part, of_views in line["parts"].items():
+            assert len(of_views) == 5
+            known = done[line["contender"]]["parts"][part]
+            assert all(of_views["one"][name] == pytest.approx(known[name][0]) for name in of_views["one"])
     figure = tmp_path / "medical.png"
     lines("--tell", "--plot", str(figure))
     assert Image.open(figure).format == "PNG"
@@ -122,6 +131,25 @@ def test_the_table_gives_mean_spread_and_paired_differences(
     assert "| busi | resnet18 | 2 | 0.830 ± 0.042 |" in text
     assert "AUROC 1 of 1 sets (+0.020)" in text
     assert "log loss 0 of 1 sets (-0.150)" in text  # lower is better, and timm has the lowest
+
+
+def test_the_table_of_views_gives_the_gain_over_one_view(
+    medical: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def line(one: float, mirror: float) -> dict[str, object]:
+        part = {"one": dict.fromkeys(medical.METRICS, one), "mirror": dict.fromkeys(medical.METRICS, mirror)}
+        return {"val": part, "shift": part}
+
+    lines = {
+        medical.Key("busi", "plan", 0, None): line(0.80, 0.82),
+        medical.Key("busi", "plan", 1, None): line(0.70, 0.76),
+        medical.Key("pbc_blood", "plan", 0, None): line(0.60, 0.61),
+    }
+    medical.tell_views(lines)
+    text = capsys.readouterr().out
+    assert text.count("| plan | 3 | one | 0.700 | 0.700 | 0.700 | 0.700 | +0.000, +0.000 |") == 2
+    # gains 0.02, 0.06, 0.01: mean 0.030, standard deviation 0.0265, divided by the root of 3
+    assert "| plan | 3 | mirror | 0.730 (+0.030 ± 0.015) |" in text and "| +0.040, +0.010 |" in text
 
 
 def test_a_plan_that_is_not_measured_is_named(medical: ModuleType, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ RAISED_BY = {
     "data/synthetic.py": "demo",
     "decisions/operating_points.py": "train plan probe evaluate",
     "imaging/augmentation.py": CONFIGURED,
+    "imaging/exact_views.py": CONFIGURED,
     "imaging/decode.py": "train predict evaluate explain stress",
     "imaging/preprocessing.py": "train predict evaluate explain stress",
     "imaging/raw_image.py": "train predict evaluate explain stress",

@@ -17,11 +17,13 @@ from typer.main import get_command
 from vitmed.cli.app import COMMANDS, app
 from vitmed.cli.commands import APPS
 from vitmed.cli.options import command
-from vitmed.core.config import PANELS, Config, Flag, RunConfig, TrainConfig
+from vitmed.core.config import Config, RunConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.flags import EVALUATE_FLAGS, FLAGS, fields_of, flag_of, flags_of, read_overrides, spellings
 from vitmed.core.load_config import load_config
 from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig
+from vitmed.core.settings import PANELS, Flag
+from vitmed.core.train_config import TrainConfig
 
 RUN = Callable[..., Answer]
 # Every flag of version 0.1.0, which scripts of users name.
@@ -79,7 +81,7 @@ TABLES: dict[str, tuple[type[RunConfig], dict[str, str]]] = {  # the commands th
     "plan": (Config, FLAGS),
     "evaluate": (Config, EVALUATE_FLAGS),
     "probe": (Config, flags_of(Config, "data", "evaluate")),
-    "lr-find": (Config, flags_of(Config, "data", "model", "augment")),
+    "lr-find": (Config, flags_of(Config, "data", "model", "augment", without=("augment.views",))),
     "pretrain": (PretrainConfig, PRETRAIN_FLAGS),
 }
 
@@ -122,7 +124,7 @@ def values() -> dict[str, object]:
     return {
         "model": "vit_small", "weights": "w.pt", "image_size": 48, "patch_size": 6, "channels": 1, "stem": "patch",
         "pool": "mean", "positions": "sincos_2d", "drop_path": 0.1, "resize": "crop", "normalize": "image",
-        "max_train": 99, "positive": "blue", "policy": "oct", "mixup": 0.3, "cutmix": 0.4,
+        "max_train": 99, "positive": "blue", "policy": "oct", "views": "mirror", "mixup": 0.3, "cutmix": 0.4,
         "epochs": 3, "batch_size": 5, "accumulate": 2, "lr": 0.002, "weight_decay": 0.1, "layer_decay": 0.5,
         "time": 1200.0, "micro_batch": 3, "grad_checkpointing": True, "augment_on": "device", "autotune": False,
         "compile": True,

@@ -157,7 +157,7 @@ def test_class_folders_with_their_patients(
     assert [row["patient"] for row in rows] == ["C1", "C1", "C2", "C3", "C4", "C5"] * 2
     assert any("12 images, 5 patients" in line for line in ui.said)
     assert any(f"vitmed train {folder} --group-regex '(?:^|/)(C\\d+)[^/]*$'" in line for line in ui.said)
-    from vitmed.core.config import DataConfig
+    from vitmed.core.data_config import DataConfig
 
     splits = make_splits(DataConfig(root=str(folder), group_regex=cards()["nih_malaria"].group_regex))
     assert splits.classes == ("Parasitized", "Uninfected") and splits.grouped
@@ -301,7 +301,6 @@ def test_sets_that_are_not_fetched_say_what_to_do(vitmed: RUN, tmp_path: Path) -
     for name, code, told in (
         ("kermany_chest_xray", 3, "vitmed data import ChestXRay2017.zip DIR"),
         ("ham10000", 3, "https://doi.org/10.7910/DVN/DBW86T"),
-        ("chestmnist_224", 3, "multi-label"),
         ("medmnist_plus", 2, "bloodmnist_224"),
         ("bloodmist", 2, "did you mean bloodmnist"),
     ):

@@ -34,7 +34,7 @@ RUN = Callable[..., Answer]
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And few penalties to choose from, for speed: tests/training/test_frozen_probe.py takes all."""
     monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("vitmed.training.baselines.C_VALUES", (1e-3, 1e-1))
+    monkeypatch.setattr("vitmed.training.linear_heads.C_VALUES", (1e-3, 1e-1))
 
 
 @pytest.fixture(scope="module")

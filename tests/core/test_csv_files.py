@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from vitmed.core.csv_files import csv_text, from_cell, rows_of, to_cell
-from vitmed.data.tables import labels_from_table, read_table
+from vitmed.data.label_tables import labels_from_table
+from vitmed.data.tables import read_table
 from vitmed.metrics.predictions import Predictions
 
 PIECES = (*"=+-@\t\r\n'\\1.,\"; é", "udce9", "\udce9", "\ud83d", "e5")
@@ -79,7 +80,7 @@ def test_a_table_of_labels_finds_the_files_again(tmp_path: Path) -> None:
     file = tmp_path / "labels.csv"
     file.write_text(csv_text(rows), encoding="utf-8", newline="")
     found = labels_from_table(file, tmp_path, paths)
-    assert found.images == [0, 1, 2, 3] and found.labels == ["=0", "=1", "=0", "=1"]
+    assert found.images == [0, 1, 2, 3] and found.read.labels == ["=0", "=1", "=0", "=1"]
     assert found.columns == ("-site",) and set(found.rows) == {("@x",)}
     assert read_table(file).rows[1][0] == "caf\udce9.png"
 

@@ -10,13 +10,14 @@ import pytest
 from dicom_files import RAMP, write
 from sklearn.model_selection import StratifiedGroupKFold
 
-from vitmed.core.config import DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.load_config import build_config
 from vitmed.data.folders import image_names
 from vitmed.data.samples import Splits
 from vitmed.data.scan_cache import first_copies
-from vitmed.data.splits import _balanced_folds, make_splits
+from vitmed.data.splits import make_splits
+from vitmed.data.stratify import _balanced_folds
 
 
 def files(root: Path, names: list[str]) -> Path:

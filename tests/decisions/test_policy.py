@@ -19,18 +19,17 @@ from conftest import TINY, TINY_NETWORK, Recorder, Trained, draw_classes, draw_n
 from scipy.special import softmax
 
 from vitmed import evaluate, predict, train
-from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import CheckpointError, UsageError
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.decisions.conformal import report_sets
 from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.operating_results import report_points
 from vitmed.decisions.out_of_distribution import report_ood_scores
-from vitmed.decisions.policy import DecisionPolicy, choose_policy, notes_of
+from vitmed.decisions.policy import ClassPolicy, choose_policy, notes_of
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.rebuild import note_prevalence
 from vitmed.report.write import write_report
 from vitmed.training.checkpoint import load_checkpoint
-from vitmed.training.fit_policy import _describe
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +219,7 @@ def test_every_part_that_is_used_later_is_looked_at_when_it_is_read(run: Trained
             else:
                 inside[way[-1]] = {1}
             try:
-                policy = DecisionPolicy.of(damaged, ("amber", "blue"))
+                policy = ClassPolicy.of(damaged, ("amber", "blue"))
             except ValueError:
                 caught += 1
                 continue
@@ -397,7 +396,7 @@ def replace_risk(config: EvaluateConfig, risk: float) -> EvaluateConfig:
 def test_it_is_the_same_after_json_and_has_no_arrays_there() -> None:
     policy = choose_policy(draw(100), EvaluateConfig(resamples=10, youden=True))
     text = json.dumps(policy.to_json(), allow_nan=False)
-    assert DecisionPolicy.of(json.loads(text), ("ill", "normal")) == policy
+    assert ClassPolicy.of(json.loads(text), ("ill", "normal")) == policy
 
 
 def test_what_chose_the_calibration_is_printed_and_in_the_report(tmp_path: Path) -> None:
@@ -406,8 +405,8 @@ def test_what_chose_the_calibration_is_printed_and_in_the_report(tmp_path: Path)
     for factor, method, gained in ((1, "none", "scaling raises the log loss by"), (3, "temperature", "scaling lowers")):
         p = replace(right, logits=right.logits * np.float32(factor * 2))
         policy = choose_policy(p, EvaluateConfig(resamples=10))
-        said = _describe(policy)
-        chosen = {"none": "images: no calibration. Neither temperature nor vector scaling clearly lowers the log loss"}
+        said = policy.summary
+        chosen = {"none": "no calibration. Neither temperature nor vector scaling clearly lowers the log loss"}
         assert policy.calibration.method == method and chosen.get(method, "Temperature scaling was chosen") in said
         assert f"Cross-validation: temperature {gained}" in said and "(standard error 0.0" in said
         folder = tmp_path / method

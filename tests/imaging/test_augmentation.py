@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from vitmed.core.errors import UsageError
 from vitmed.imaging.augmentation import POLICIES, Augmenter, Changes, refuse_flips
+from vitmed.imaging.exact_views import VIEWS, safe_views
 
 RANDOM = [name for name in POLICIES if name != "none"]
 UPRIGHT = ["light", "medical", "chest_xray", "fundus", "ultrasound", "oct", "ct_mri"]
@@ -152,6 +153,12 @@ def test_blood_smears_have_no_up_side():
 def test_without_flips_only_the_turns_remain(policy):
     assert POLICIES[policy].flips
     assert symmetries_reached(policy, flips=False) == {(k, False) for k in range(4)}
+
+
+@pytest.mark.parametrize("flips", [True, False])
+@pytest.mark.parametrize("policy", [name for name in RANDOM if name != "mae"])  # whose crops hide the symmetry
+def test_the_safe_views_are_the_symmetries_that_a_policy_makes(policy, flips):
+    assert symmetries_reached(policy, flips) == set(VIEWS[safe_views(policy, flips)])
 
 
 @pytest.mark.parametrize("policy", [name for name in RANDOM if name not in ("histology", "views")])

@@ -22,7 +22,7 @@ from conftest import COLOURS, TINY, TINY_NETWORK, TINY_SETS, Answer, Recorder, d
 from PIL import Image
 
 from vitmed import evaluate, pretrain, train
-from vitmed.core.config import DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.pretrain_config import PretrainDataConfig
 from vitmed.data.split_names import SPLITS
@@ -266,9 +266,11 @@ LABELS = GOOD["train_labels"]
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"train_labels": np.eye(12, 14, dtype=np.uint8)}, "14 labels per image .multi-label"),
-        ({"train_labels": LABELS[:-1]}, "expected integers .12, 1"),
-        ({"train_labels": LABELS.astype(np.float32)}, "float32"),
+        ({"train_labels": np.eye(12, 14, dtype=np.uint8)}, "labels of several kinds"),
+        ({"train_labels": np.eye(12, 14, dtype=np.uint8) * 2}, "14 findings holds 0 to 2"),
+        ({"train_labels": LABELS[:-1]}, "expected numbers .12, 1"),
+        ({"train_labels": LABELS.astype(np.complex64)}, "complex64"),
+        ({"train_labels": LABELS + 0.5}, "labels of several kinds"),
         ({"train_labels": LABELS.astype(np.int64) - 1}, "holds -1 to 1"),
         ({"train_labels": LABELS.astype(np.uint64) + np.uint64(2**63)}, "expected classes"),
         ({"train_images": GOOD["train_images"].astype(np.uint16)}, "train_images is uint16"),

@@ -15,7 +15,7 @@ from vitmed.core.errors import DataError
 from vitmed.core.hardware import Precision
 from vitmed.data.thread_batches import read_batches
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.models.inference import FP32, batch_size, predict_logits
+from vitmed.models.inference import FP32, batch_size, logits_of, mean_features, predict_logits
 from vitmed.models.vit import ViT
 
 PREPROCESSING = Preprocessing(16, 3, "pad", "half")
@@ -95,6 +95,52 @@ def test_an_image_alone_and_in_company_get_the_same_logits() -> None:
     alone = [predict_logits(model, PREPROCESSING, lambda _, i=i: picture(i), 1, CPU)[1][0] for i in range(20)]
     np.testing.assert_allclose(together, np.stack(alone), atol=1e-5)
     assert together.tobytes() == np.stack(alone).tobytes()
+
+
+def by_views(model: ViT, views: str, pictures: np.ndarray, precision: Precision = FP32) -> np.ndarray:
+    """Logits of the mean over views."""
+    side = pictures.shape[1]
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return logits_of(model, mean_features(model, x, views))
+
+    how = Preprocessing(side, 3, "pad", "half")
+    return predict_logits(model, how, lambda i: pictures[i], len(pictures), CPU, precision, forward=forward)[1]
+
+
+@pytest.mark.parametrize("stem", ["patch", "residual"])
+def test_views_average_the_logits_of_flipped_and_turned_pixels(stem: str) -> None:
+    """By hand: numpy turns the pixels, the network sees each copy alone; and no copy changes the mean."""
+    torch.manual_seed(0)
+    model = ViT(3, 16, 8, width=16, depth=2, heads=2, stem=stem, pool="mean").eval()
+    nn.init.normal_(model.head.weight)  # logits that differ
+    images = np.stack([picture(i) for i in range(5)])  # (5, S, S, C)
+    eight = [np.rot90(part, k, (1, 2)) for part in (images, images[:, :, ::-1]) for k in range(4)]
+    copies = {"one": [images], "mirror": [eight[0], eight[4]], "turns": eight[:4], "all": eight}
+    copies["flips"] = [images, images[:, :, ::-1], images[:, ::-1], images[:, ::-1, ::-1]]
+    with torch.no_grad():
+        each = {
+            name: [model(torch.from_numpy(part / 127.5 - 1).float().permute(0, 3, 1, 2)).numpy() for part in parts]
+            for name, parts in copies.items()
+        }
+    assert np.ptp(np.stack(each["all"]), axis=0).min() > 1e-3  # the network does tell the copies apart
+    for name, logits in each.items():
+        found = by_views(model, name, images)
+        np.testing.assert_allclose(found, np.mean(logits, axis=0), atol=1e-5)
+        for copy in copies[name]:
+            np.testing.assert_allclose(by_views(model, name, copy.copy()), found, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", [FP32, BF16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("stem", ["patch", "residual"])
+def test_with_views_too_no_digit_depends_on_the_other_images(stem: str, precision: Precision) -> None:
+    torch.manual_seed(0)
+    model, rng = ViT(5, 32, 16, width=192, depth=2, heads=2, stem=stem), np.random.default_rng(0)
+    pictures = rng.integers(0, 256, (67, 32, 32, 3), dtype=np.uint8)
+    whole = by_views(model, "all", pictures, precision)
+    for count in (1, 3, 66):
+        rows = rng.permutation(len(pictures))[:count]
+        assert by_views(model, "all", pictures[rows], precision).tobytes() == whole[rows].tobytes()
 
 
 @pytest.mark.parametrize("precision", [FP32, BF16], ids=["fp32", "bf16"])

@@ -62,7 +62,7 @@ def tuned(
     """What is chosen on a machine where a step takes a tenth of `seconds`."""
     asked = asked or config()
     monkeypatch.setattr(Race, "_step", lambda race, engine: (seconds(engine) / 10, loss(engine)))
-    return autotune(build_vit(asked.model, 2), loss_for, asked, CPU, steps, 2, Ui())
+    return autotune(build_vit(asked.model, 2), loss_for, asked, CPU, steps, torch.arange(2), Ui())
 
 
 def only(name: str, value: Any, other: float = 1.0, this: float = 0.5) -> Callable[[Engine], float]:
@@ -152,7 +152,7 @@ def test_measuring_changes_neither_the_network_nor_the_random_state() -> None:
     asked = config(model__stem="conv", model__drop_path=0.5, model__depth=2)
     network = build_vit(asked.model, 2)
     before, drawn = {k: v.clone() for k, v in network.state_dict().items()}, torch.get_rng_state()
-    found = autotune(network, loss_for, asked, CPU, 10**5, 2, Silent())
+    found = autotune(network, loss_for, asked, CPU, 10**5, torch.arange(2), Silent())
     assert found.rates is not None and min(found.rates) > 0
     assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
     assert torch.equal(torch.get_rng_state(), drawn)
@@ -244,5 +244,5 @@ def test_a_compiler_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch, tm
         train(data, output=tmp_path, name="a", sets=TINY_SETS, ui=Silent(), compile=True, **TINY)
     assert "--no-compile" in str(caught.value.fix)
     assert train(resume=tmp_path / "a", compile=False, ui=Silent()).checkpoint is not None
-    found = autotune(build_vit(config().model, 2), loss_for, config(), CPU, 10**8, 2, Silent())
+    found = autotune(build_vit(config().model, 2), loss_for, config(), CPU, 10**8, torch.arange(2), Silent())
     assert not found.engine.compile and "the compiler failed" in str(found)

@@ -14,7 +14,8 @@ from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.vit import ViT
-from vitmed.training.baselines import C_VALUES, colour_and_size, fit_head, fit_neighbours, frozen_features
+from vitmed.training.baselines import colour_and_size, frozen_features
+from vitmed.training.linear_heads import C_VALUES, fit_head, fit_neighbours
 
 
 def blobs(classes: int, count: int, seed: int, shift: float = 1.5) -> tuple[np.ndarray, np.ndarray]:

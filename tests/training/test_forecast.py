@@ -9,7 +9,8 @@ import pytest
 import torch
 from conftest import draw_splits
 
-from vitmed.core.config import Config, DataConfig
+from vitmed.core.config import Config
+from vitmed.core.data_config import DataConfig
 from vitmed.core.load_config import load_config
 from vitmed.data.splits import make_splits
 from vitmed.training import forecast as module
@@ -53,6 +54,9 @@ def test_the_parts_of_a_run(forecaster: Forecaster, monkeypatch: pytest.MonkeyPa
     assert (found.one_pass, found.after) == (unlimited.one_pass, unlimited.after)
     assert found.one_pass == pytest.approx(24 * 0.3 * IN_TRAINING + 8 * 0.1 + EACH_EPOCH)
     assert found.after == pytest.approx(REPORTING + 20 * EACH_IMAGE + (24 + 4 * 8 + 12) * 0.1)
+    mirrored = forecaster.of(config(augment__policy="light", augment__views="mirror"))
+    assert mirrored.one_pass == found.one_pass  # validation after an epoch has one view
+    assert mirrored.after == pytest.approx(REPORTING + 20 * EACH_IMAGE + 2 * (24 + 4 * 8 + 12) * 0.1)
     assert forecaster.of(config(evaluate__report=False)).after == pytest.approx(found.after - REPORTING + TABLES)
 
 

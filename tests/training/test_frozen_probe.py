@@ -13,13 +13,13 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from vitmed.core.config import DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.data.splits import make_splits
 from vitmed.metrics.predictions import softmax
 from vitmed.training import frozen_probe
-from vitmed.training.baselines import C_VALUES, LEAST, NEIGHBOURS
 from vitmed.training.frozen_probe import Pool, Round, describe_rounds, held_out_logits
+from vitmed.training.linear_heads import C_VALUES, LEAST, NEIGHBOURS
 
 
 def pool_of(root: Path, **settings: object) -> Pool:

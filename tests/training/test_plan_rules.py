@@ -14,8 +14,10 @@ import yaml
 from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_classes, draw_splits, listing
 
 from vitmed import plan, train
-from vitmed.core.config import Config, ModelConfig
+from vitmed.core.config import Config
 from vitmed.core.load_config import build_config, load_config, with_values
+from vitmed.core.model_config import ModelConfig
+from vitmed.imaging.exact_views import VIEWS
 from vitmed.models.weights_catalogue import DISTILLED, MASKED, SUPERVISED
 from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.plan_rules import OWN, RULES, SCRATCH, PlanInputs, describe, plan_settings
@@ -32,6 +34,7 @@ CASES = [
     for width in (192, 768, 1024)
     for lora in ((False,) if weights == SCRATCH else (False, True))
 ]
+CASES += [replace(CASES[0], views=views) for views in VIEWS]
 
 
 def values(inputs: PlanInputs, **tree: Any) -> dict[str, Any]:
@@ -93,6 +96,24 @@ def test_classes_far_apart_are_named_and_how_to_decide_then() -> None:
     assert "train.balance" not in values(far, train={"balance": "sampler"})
     (line,) = [text for text in describe(plan_settings(Config(), far)) if "train.balance" in text]
     assert "--balanced" in line and "more than 5:1" in line
+
+
+@pytest.mark.parametrize("policy, flips, views", [
+    ("medical", True, None), ("ultrasound", True, "mirror"), ("ultrasound", False, None), ("histology", True, "all"),
+    ("histology", False, "turns"),
+])  # fmt: skip
+def test_small_sets_from_scratch_take_the_views_that_the_policy_calls_safe(
+    tmp_path: Path, policy: str, flips: bool, views: str | None
+) -> None:
+    data, found = draw_splits(tmp_path / "data", 6, 3, 3), {}
+    plan(data, output=tmp_path / "a.yaml", policy=policy, sets=[f"augment.flips={flips}"], device="cpu", ui=Recorder())
+    assert load_config(tmp_path / "a.yaml").augment.views == (views or "one")
+    for inputs in CASES:
+        found[inputs.weights, inputs.images] = values(replace(inputs, views=views or "one")).get("augment.views")
+    assert {found[SCRATCH, images] for images in (20, 5000)} == {views}
+    assert {found[SCRATCH, 30_000], *(found[kind, 20] for kind in KINDS[1:])} == {None}
+    chosen = plan_settings(build_config({"augment": {"views": "one"}}), replace(CASES[0], views="all"))
+    assert "augment.views" not in {setting.field for setting in chosen}  # set by hand
 
 
 def test_what_was_set_by_hand_stays() -> None:

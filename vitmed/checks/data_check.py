@@ -9,16 +9,18 @@ from pathlib import Path
 from vitmed.checks.detect import Image, folder_findings, run_checks
 from vitmed.checks.findings import Finding, in_order
 from vitmed.checks.folder_contents import named_in_table, read_contents
-from vitmed.core.config import Config, DataConfig
+from vitmed.core.config import Config
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.inputs import data_folder
 from vitmed.core.text import counted_doing
 from vitmed.core.ui import Ui
 from vitmed.data.folders import image_names
+from vitmed.data.label_kinds import Asked
+from vitmed.data.label_tables import labels_from_table
 from vitmed.data.patient_names import Guess
 from vitmed.data.patients import groups_of
 from vitmed.data.samples import Splits
-from vitmed.data.tables import labels_from_table
 from vitmed.imaging.file_record import FileRecord
 
 LINES = 8  # findings that training reports
@@ -53,7 +55,9 @@ def check_before_training(
     if source is None and splits.guess is not None and splits.guess.what == "patient":
         groups, source = guessed_groups([sample.path for _, sample in samples], splits.guess), GUESSED
     images = [
-        Image(sample.path, record, splits.classes[sample.label], name, group)
+        Image(sample.path, record, splits.strata[sample.label], name, group).with_labels(
+            splits.target, splits.classes, sample.targets
+        )
         for (name, sample), record, group in zip(samples, records, groups, strict=True)
     ]
     found = run_checks(images, source, ui, splits=("train",))
@@ -71,16 +75,19 @@ def check_before_training(
     return notes, counts
 
 
-def check_folder(data: DataConfig, ui: Ui) -> None:
+def check_folder(data: DataConfig, ui: Ui, ordinal: Sequence[str] = ()) -> None:
     """Report what `vitmed check` finds in the names and the layout of the folder, before any file is opened.
+
+    Args:
+        ordinal: as of `make_splits`.
 
     Raises:
         DataError: a finding that is an error.
     """
     root = data_folder(data.root)
-    contents = read_contents(root)
+    contents, asked = read_contents(root), Asked.of(data, ordinal)
     if data.labels is not None:
-        contents = named_in_table(contents, labels_from_table(data.labels, root, contents.files))
+        contents = named_in_table(contents, labels_from_table(data.labels, root, contents.files, asked=asked))
     found = in_order(folder_findings(contents))
     error = next((finding for finding in found if finding.severity == "error"), None)
     _report([finding for finding in found if finding is not error], root, ui)

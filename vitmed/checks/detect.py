@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from vitmed.checks.duplicates import exact_groups, near_pairs
 from vitmed.checks.findings import BY_CHANCE, CERTAIN, FEW_PATIENTS, SMALL_CLASS, THIN, TINY, TOLD, Finding, make
 from vitmed.checks.folder_contents import FolderContents, same_name
 from vitmed.checks.shortcuts import FAMILIES, Shortcut, find_shortcuts
+from vitmed.core.targets import NO_FINDING, UNKNOWN, Target
 from vitmed.core.text import counted, listed
 from vitmed.core.ui import Ui
 from vitmed.data.patients import AS_ORIGINALS
@@ -23,19 +25,35 @@ from vitmed.data.split_names import SPLITS
 from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.personal_data import looks_like_a_person
 
-COPIES = {"two_labels": "under two labels", "copies_across_splits": "in two splits", "copies": "in one class"}
+COPIES = {"two_labels": "under two labels", "copies_across_splits": "in two splits", "copies": "with one label"}
 MODES = {"L": "grey", "LA": "grey with alpha", "P": "palette", "1": "black and white", "RGBA": "RGB with alpha"}
 Copies = dict[str, list[list[int]]]  # key of COPIES, worst first -> groups of copies, as indices into the images
 
 
 class Image(NamedTuple):
-    """An image: its path relative to the root, the record of its file, and where it belongs (None: unknown)."""
+    """An image: its path relative to the root, the record of its file, and where it belongs (None: unknown).
+
+    Attributes:
+        label: its class, grade or stratum.
+        kinds: what it counts for in checks by class: its label, or of findings those that it has, or "no finding".
+        values: findings, NaN where not known, or the number; () of classes and grades.
+    """
 
     path: str
     record: FileRecord
     label: str | None
     split: str | None
     group: str | None
+    kinds: tuple[str, ...] = ()
+    values: tuple[float, ...] = ()
+
+    def with_labels(self, target: Target, outputs: Sequence[str], targets: Sequence[float]) -> Image:
+        """The same with what it is labelled as; arguments as of `Splits` and `Sample`."""
+        if target.kind != "findings" or self.label is None:
+            return self._replace(kinds=() if self.label is None else (self.label,), values=tuple(targets))
+        kinds = tuple(name for name, value in zip(outputs, targets, strict=True) if value == 1)
+        values = tuple(math.nan if value == UNKNOWN else value for value in targets)
+        return self._replace(kinds=kinds or (NO_FINDING,), values=values)
 
 
 @dataclass(frozen=True)
@@ -109,6 +127,7 @@ def folder_findings(contents: FolderContents) -> Iterator[Finding]:
     """Findings from folder names alone, before any file is opened."""
     names = {name for of_split in contents.folders.values() for name in of_split}
     labels = {place.label for place in contents.places if place.label is not None}
+    several = contents.read is not None and bool(contents.read.outputs)  # findings, or a number
     if contents.base:
         text = f"the images begin at {contents.base}, a folder within the folder"
         yield make("nested_root", text, [contents.base], "warning", f"point at {contents.base}")
@@ -123,7 +142,7 @@ def folder_findings(contents: FolderContents) -> Iterator[Finding]:
             yield make("two_split_folders", f"{' and '.join(folders)} are both {split}", folders)
     if not labels:
         yield make("no_classes", f"{counted(len(contents.files), 'image')} in no class folder")
-    elif len(labels) == 1 and not contents.unreadable:
+    elif len(labels) == 1 and not contents.unreadable and not several:
         yield make("one_class", f"one class only: {next(iter(labels))!r}")
     alike: dict[str, list[str]] = defaultdict(list)
     for name in sorted(names):
@@ -138,7 +157,8 @@ def folder_findings(contents: FolderContents) -> Iterator[Finding]:
     if contents.outside:
         text = f"{counted(len(contents.outside), 'image')} beside the split folders, which training ignores"
         yield make("outside_splits", text, contents.outside)
-    yield from _class_counts(contents, sorted(names | labels))
+    counts = _finding_counts(contents) if several else _class_counts(contents, sorted(names | labels))
+    yield from counts
     if contents.rubbish:
         text = f"{counted(len(contents.rubbish), 'file')} left behind by the operating system; vitmed ignores them"
         yield make("rubbish", text, contents.rubbish)
@@ -170,6 +190,28 @@ def _class_counts(contents: FolderContents, classes: Sequence[str]) -> Iterator[
         if split and missing and folders:
             text = f"{where}no folder for class {listed([*map(repr, missing)])}, which other splits have"
             yield make("missing_class", text, missing)
+
+
+def _finding_counts(contents: FolderContents) -> Iterator[Finding]:
+    """Findings that are rare, and those that a split lacks; nothing of a number."""
+    assert contents.read is not None
+    if contents.read.target.kind != "findings":
+        return
+    assert contents.read.values is not None
+    splits = [place.split for place in contents.places]
+    for split in dict.fromkeys(splits):
+        where = f"{split}: " if split else ""
+        rows = [row for row, of_row in enumerate(splits) if of_row == split]
+        positives = (contents.read.values[rows] == 1).sum(axis=0).tolist()
+        counts = dict(zip(contents.read.outputs, positives, strict=True))
+        missing = [name for name, count in counts.items() if not count]
+        if missing:
+            text = f"{where}no image has {listed([*map(repr, missing)])}"
+            yield make("missing_class", text, missing, "warning", "nothing can be learned or said of it there")
+        small = [name for name, count in counts.items() if 0 < count < SMALL_CLASS]
+        if small:
+            text = listed([f"{counts[name]} with {name!r}" for name in small])
+            yield make("small_class", f"{where}very few images: {text}", small)
 
 
 def _has_unreadable(contents: FolderContents, split: str | None, name: str) -> bool:
@@ -233,11 +275,19 @@ def _sort_copies(images: Sequence[Image], groups: Iterable[Sequence[int]]) -> Co
     """Every group of copies under the worst kind that applies to it."""
     found: Copies = {code: [] for code in COPIES}
     for group in groups:
-        labels = {images[i].label for i in group} - {None}
         splits = {images[i].split for i in group}
-        code = "two_labels" if len(labels) > 1 else "copies_across_splits" if len(splits) > 1 else "copies"
+        two = _contradict([images[i] for i in group])
+        code = "two_labels" if two else "copies_across_splits" if len(splits) > 1 else "copies"
         found[code].append(list(group))
     return found
+
+
+def _contradict(copies: Sequence[Image]) -> bool:
+    """Whether copies of one image have two labels."""
+    if not copies[0].values:
+        return len({image.label for image in copies} - {None}) > 1
+    values = np.array([image.values for image in copies])
+    return any(len(np.unique(column[np.isfinite(column)])) > 1 for column in values.T)
 
 
 def _crossing(images: Sequence[Image], groups: Iterable[Sequence[int]]) -> int:
@@ -248,11 +298,12 @@ def _crossing(images: Sequence[Image], groups: Iterable[Sequence[int]]) -> int:
 
 def _copy_findings(images: Sequence[Image], exact: Copies, near: Copies) -> Iterator[Finding]:
     """The same image twice."""
-    for copies, prefix, how in ((exact, "", "byte for byte"), (near, "near_", "to the eye")):
+    for copies, prefix, how in ((exact, "", "the same file"), (near, "near_", "the same picture")):
         for code, groups in copies.items():
             if groups:
                 named = [" = ".join(images[i].path for i in group) for group in groups]
-                yield make(prefix + code, f"{counted(len(groups), 'image')} {how} the same {COPIES[code]}", named)
+                text = f"{how} {COPIES[code]}: {counted(len(groups), 'picture' if prefix else 'file')}"
+                yield make(prefix + code, text, named)
 
 
 def _patient_findings(images: Sequence[Image], source: str | None) -> Iterator[Finding]:
@@ -270,8 +321,8 @@ def _patient_findings(images: Sequence[Image], source: str | None) -> Iterator[F
         if image.group is None:
             continue
         splits[image.group].add(image.split)
-        if image.label is not None:
-            classes[image.split or ""][image.label][image.group] += 1
+        for kind in image.kinds:
+            classes[image.split or ""][kind][image.group] += 1
     for split, of_class in classes.items():
         if len(of_class) > 1 and not originals:
             yield from _patients_by_class(f"{split}: " if split else "", of_class, by)

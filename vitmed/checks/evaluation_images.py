@@ -7,17 +7,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vitmed.checks.duplicates import fingerprints, near_any
-from vitmed.core.config import GROUP_WORDS, DataConfig
+from vitmed.core.data_config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.inputs import data_folder
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.core.ui import Ui
 from vitmed.data.folders import class_names, holds_tars, split_folders
-from vitmed.data.listing import ALL, Listing, list_by_folder, list_by_table, list_by_tars, with_patients
+from vitmed.data.label_kinds import Asked
+from vitmed.data.listing import (
+    ALL,
+    Listing,
+    list_by_folder,
+    list_by_npz,
+    list_by_table,
+    list_by_tars,
+    with_patients,
+)
 from vitmed.data.patients import UNKNOWN, patient_notes, show_expression
 from vitmed.data.samples import Sample
 from vitmed.data.scan import scan
 from vitmed.data.scan_cache import ScanCache, hash_files
+from vitmed.imaging.npz import is_npz
 from vitmed.training.checkpoint import Checkpoint
 
 
@@ -116,14 +126,21 @@ def own_notes(saved: Checkpoint, split: str, hashes: list[str]) -> list[str]:
 
 
 def foreign_images(saved: Checkpoint, root: Path, request: ImageRequest, ui: Ui) -> tuple[Listing, str, list[str]]:
-    """The labelled images of another folder, with classes matched by name.
+    """The labelled images of another folder, with classes and findings matched by name.
 
     Returns:
         the images; the part to evaluate: `request.split` if the folder or the table has splits, else all; and notes.
     """
+    kind, several = saved.splits.target.kind, bool(saved.splits.bins)
+    asked = Asked(kind, (), saved.config.data.uncertain, saved.splits.target.unit, outputs=saved.classes)
+    if several and request.labels is None and not is_npz(root):
+        raise DataError(f"{root}: folders name one class of an image; the model predicts {kind}", "add --labels TABLE")
     if request.labels is not None:
         own_groups = request.groups is None and request.group_regex is None
-        listing = list_by_table(root, Path(request.labels), own_groups, saved.classes)
+        listing = list_by_table(root, Path(request.labels), own_groups, asked, None if several else saved.classes)
+        parts = list(listing.parts)
+    elif several:
+        listing = list_by_npz(root, asked)
         parts = list(listing.parts)
     elif holds_tars(split_folders(root).get(request.split, root)):
         listing = list_by_tars(root, saved.classes)

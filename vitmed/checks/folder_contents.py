@@ -12,9 +12,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitmed.core.errors import DataError
-from vitmed.data.folders import class_names, list_folder, npz_images, split_folders, tar_images, tar_labels
+from vitmed.data.folders import (
+    class_names,
+    has_npz_classes,
+    image_names,
+    list_folder,
+    npz_images,
+    split_folders,
+    tar_images,
+    tar_labels,
+)
+from vitmed.data.label_kinds import Asked, Read
+from vitmed.data.label_tables import Labels
+from vitmed.data.listing import read_npz
 from vitmed.data.split_names import SPLITS, split_of
-from vitmed.data.tables import Labels
 from vitmed.imaging import npz
 
 
@@ -40,6 +51,7 @@ class FolderContents:
         outside: image files beside the split folders, which training ignores.
         copies: folders that contain the classes again -> number of image files in them, which are not in `files`.
         unreadable: folders that cannot be read -> reason.
+        read: the labels of the files, where they do not come from folders.
     """
 
     base: str
@@ -52,6 +64,7 @@ class FolderContents:
     outside: tuple[str, ...] = ()
     copies: dict[str, int] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
+    read: Read | None = None
 
 
 def read_contents(root: Path) -> FolderContents:
@@ -114,6 +127,12 @@ def read_contents(root: Path) -> FolderContents:
 def _npz_contents(file: Path) -> FolderContents:
     """The same for an .npz file."""
     files, places, folders = [], [], dict[str | None, tuple[str, ...]]()
+    if not has_npz_classes(file):
+        read = read_npz(file, Asked())
+        files = image_names(file)
+        places = [Place(path.partition("/")[0], label or None) for path, label in zip(files, read.labels, strict=True)]
+        folders = dict.fromkeys(dict.fromkeys(place.split for place in places), read.classes)
+        return FolderContents("", tuple(files), tuple(places), folders, {}, read=read)
     for split, folder in split_folders(file).items():
         folders[split] = tuple(class_names(folder))
         for path, label in npz_images(folder):
@@ -130,11 +149,12 @@ def named_in_table(contents: FolderContents, table: Labels) -> FolderContents:
     """
     files = tuple(contents.files[i] for i in table.images)
     splits: Sequence[str | None] = table.splits or [contents.places[i].split for i in table.images]
-    places = tuple(map(Place, splits, table.labels))
+    places = tuple(map(Place, splits, table.read.labels))
     folders = {
         split: tuple(sorted({p.label or "" for p in places if p.split == split})) for split in dict.fromkeys(splits)
     }
-    return replace(contents, base="", files=files, places=places, folders=folders, splits={}, outside=(), copies={})
+    named = replace(contents, base="", files=files, places=places, folders=folders, read=table.read)
+    return replace(named, splits={}, outside=(), copies={})
 
 
 def same_name(name: str) -> str:

@@ -210,20 +210,16 @@ def styled(text: str, style: str) -> Text:
 
 def print_predictions(found: Any, top_k: int, most: int = 50) -> None:
     """A row for each image with its class, probability and runners-up; then those that could not be read."""
-    from vitmed.commands.predict import ranking
+    from vitmed.commands.predict import answer_cells, answer_columns
 
     extra = [name for name in ("set", "answer") if name in found.columns]
     rows = []
     for i in range(min(most, len(found))):
-        taken = found.classes[found.predicted[i]]  # with a threshold, not always the likeliest
-        others = ", ".join(f"{name} {p:.3f}" for name, p in ranking(found, i, top_k) if name != taken)
-        rows.append(
-            [found.paths[i], taken, f"{found.confidence[i]:.3f}", others, *(found.columns[c][i] for c in extra)]
-        )
+        rows.append([found.paths[i], *answer_cells(found, i, top_k), *(found.columns[c][i] for c in extra)])
     rows += [[path, "not read"] for path, _ in found.errors[: most - len(rows)]]
     hidden = len(found) + len(found.errors) - len(rows)
     more = [f"... and {hidden:,} more; --csv FILE writes all"] if hidden > 0 else []
-    print_rows("|".join(["/image", "class", ">probability", "next", *extra]), rows, *more)
+    print_rows("|".join(["/image", *answer_columns(found), *extra]), rows, *more)
 
 
 def print_check(found: Any, most: int = 50) -> None:

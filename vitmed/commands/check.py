@@ -9,26 +9,30 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vitmed.checks.data_check import GUESSED, guessed_groups
 from vitmed.checks.detect import Found, Image, decoded_with_labels, folder_findings, run_checks
 from vitmed.checks.findings import Finding, in_order, make
 from vitmed.checks.folder_contents import FolderContents, named_in_table, read_contents
 from vitmed.checks.shortcuts import BASELINES, FAMILIES, leakage_gap
-from vitmed.core.config import DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.files import free_name, whole_folder
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import build_config
 from vitmed.core.outputs import refuse_file, refuse_inside
 from vitmed.core.run_folder import RunFolder
+from vitmed.core.targets import CLASSES
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.known_sets import KnownSet, find_known_set, say_known_set
+from vitmed.data.label_kinds import Asked, Read
+from vitmed.data.label_tables import labels_from_table
 from vitmed.data.patient_names import Guess
 from vitmed.data.patients import compile_group, find_patients, groups_of, suggest_groups
 from vitmed.data.scan import scan
 from vitmed.data.scan_cache import ScanCache
-from vitmed.data.tables import labels_from_table
 from vitmed.imaging.augmentation import mirrored_pair
 from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.window import Window
@@ -65,6 +69,9 @@ def check(
     group_regex: str | None = None,
     groups: str | Path | None = None,
     labels: str | Path | None = None,
+    target: str = "auto",
+    finding: str | Sequence[str] = (),
+    uncertain: str = "ignore",
     output: str | Path = "data-check",
     strict: bool = False,
     leakage_gap: bool = False,
@@ -83,6 +90,7 @@ def check(
         groups: a table of patients (path, patient), or "dicom" for the PatientID of DICOM files.
         labels: a CSV table with the class, and optionally patient and split, of the images to check, as for `train`;
             folder names are then no classes, and images without a row are ignored.
+        target, finding, uncertain: what the labels of the table are, as for `train`.
         output: folder of the report; never overwritten, the next is data-check-2.
         strict: raise after the report is written if there is an error or a warning.
         leakage_gap: also fit cheap baselines by image and by patient, and report the gap.
@@ -98,24 +106,29 @@ def check(
     root = data_folder(data)
     table_of = None if groups is None else str(groups)
     given = {"root": str(root), "group_regex": group_regex, "groups": table_of, "on_bad_file": "skip"}
-    config = build_config({"data": given}).data
+    kind = {"target": target, "findings": finding, "uncertain": uncertain}
+    config = build_config({"data": {**given, **kind}}).data
     compile_group(group_regex)  # raises now, not after the scan
     refuse_inside(root, output)
     refuse_file(output)
     RunFolder.probe(Path(output).parent)
     contents, named = _contents(root), None
     if labels is not None:
-        contents, named = _by_table(root, contents, Path(labels), group_regex is None and groups is None, ui)
+        own_groups = group_regex is None and groups is None
+        contents, named = _by_table(root, contents, Path(labels), own_groups, Asked.of(config), ui)
     window = _window(root, contents, frame, ui)
     records = scan(root, contents.files, ScanCache.open(frame, ui=ui, window=window, keep=index), ui)
     known, guess = _from_names(root, contents, labels is None)
     patients, source = (named, "by table (--labels)") if named else _patients(config, root, contents.files, guess, ui)
+    labels_of = contents.read or Read(CLASSES, [], ())
+    values = labels_of.values if labels_of.values is not None else np.empty((len(contents.files), 0))
+    places = zip(contents.files, records, contents.places, patients, values.tolist(), strict=True)
     images = [
-        Image(path, record, place.label, place.split, group)
-        for path, record, place, group in zip(contents.files, records, contents.places, patients, strict=True)
+        Image(path, record, place.label, place.split, group).with_labels(labels_of.target, labels_of.outputs, targets)
+        for path, record, place, group, targets in places
     ]
     found = run_checks(images, source, ui)
-    classes = sorted({image.label for image in images if image.label is not None})
+    classes = sorted({kind for image in images for kind in image.kinds})
     if pair := mirrored_pair(classes):
         found.findings.append(make("left_right", f"{pair[0]!r} and {pair[1]!r} differ only by left and right", pair))
     if known is not None:
@@ -128,7 +141,7 @@ def check(
     numbers = {
         "data": root.resolve().name,
         "images": len(images),
-        "classes": len(classes),
+        "classes": len(labels_of.outputs) or len(classes),
         "patients": len({image.group for image in images} - {None}) if source is not None else None,
         "patients_from": source,
         **found.counts,
@@ -206,10 +219,12 @@ def _patients(
 
 
 def _by_table(
-    root: Path, contents: FolderContents, file: Path, own_groups: bool, ui: Ui
+    root: Path, contents: FolderContents, file: Path, own_groups: bool, asked: Asked, ui: Ui
 ) -> tuple[FolderContents, list[str] | None]:
     """The images that a table names, and their patients where the table has a column of patients that counts."""
-    table = labels_from_table(file, root, contents.files, own_groups)
+    table = labels_from_table(file, root, contents.files, own_groups, asked)
+    if table.read.source:
+        ui.say(table.read.source)
     for warning in table.notes:
         ui.warn(warning)
     kept = named_in_table(contents, table)
@@ -223,7 +238,7 @@ class CheckFailed(DataError):
     """There are errors, or with `strict` warnings; `result` is what `check` returns."""
 
     def __init__(self, result: DataCheck):
-        counts = f"errors {result.count('error'):,}, warnings {result.count('warning'):,}"
+        counts = f"{counted(result.count('error'), 'error')} and {counted(result.count('warning'), 'warning')}"
         first = result.findings[0]
         super().__init__(f"{counts}; the first: {first.problem}", first.fix)
         self.result = result

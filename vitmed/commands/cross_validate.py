@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from vitmed.commands.evaluate import thumbnail
-from vitmed.core.config import DataConfig, EvaluateConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import CheckpointError, Interrupted, UsageError
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.files import write_json
 from vitmed.core.inputs import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder
@@ -25,7 +26,8 @@ from vitmed.decisions.calibration import Calibration
 from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation
 from vitmed.decisions.operating_points import TITLES, asked_point, target_of
 from vitmed.decisions.operating_results import Fold, Folds, FoldsAuroc, by_fold
-from vitmed.decisions.policy import DecisionPolicy
+from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
+from vitmed.metrics.any_predictions import of_classes
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
@@ -118,7 +120,9 @@ def _pool(folder: RunFolder, places: Sequence[RunFolder], ui: Ui) -> Evaluation:
     evaluated = [read_evaluation(test) for test in tests]
     results = [Results.read(one.metrics) for one in evaluated]
     folds = _each(results, [one.policy for one in evaluated], config)
-    pooled = replace(pool([one.predictions for one in evaluated]), positive=first.config.data.positive)
+    pooled = replace(
+        pool([of_classes(one.predictions, "--folds") for one in evaluated]), positive=first.config.data.positive
+    )
     baselines = [read_baselines(test.parent) for test in tests]
     shared = [key for key in baselines[0] if all(key in found for found in baselines)]
     area, areas = metric_values(pooled)["auroc"], _values(results, "auroc")
@@ -134,7 +138,7 @@ def _pool(folder: RunFolder, places: Sequence[RunFolder], ui: Ui) -> Evaluation:
             folder.path / "test", pooled, title=f"{len(places)} folds of {data_folder(root).resolve().name}",
             facts=_facts(results, pooled), read=lambda path: thumbnail(root / path, first.preprocessing),
             config=config, notes=notes, folds=folds.model_copy(update={"auroc": auroc}),
-            baselines={key: pool([found[key] for found in baselines]) for key in shared},
+            baselines={key: pool([of_classes(found[key], "--folds") for found in baselines]) for key in shared},
             flow=folds_flow(saved, places, pooled, config.subgroups), run=folder.name,
         )  # fmt: skip
     for name in BY_FOLD[:2]:
@@ -157,6 +161,7 @@ def _each(results: Sequence[Results], policies: Sequence[DecisionPolicy | None],
     asked = asked_point(config, len(classes))
     each: list[Fold] = []
     for one, policy in zip(results, policies, strict=True):
+        assert policy is None or isinstance(policy, ClassPolicy)
         operating = None if policy is None else policy.operating
         point = None if operating is None else operating.points.get(asked)
         raw = Calibration.none(len(classes), "no calibration is known for these predictions")
@@ -170,7 +175,8 @@ def _each(results: Sequence[Results], policies: Sequence[DecisionPolicy | None],
             threshold=None if operating is None else operating.threshold,
         )  # fmt: skip
         each.append(fold)
-    costs = None if policies[0] is None else policies[0].operating.model_dump(mode="json")["costs"]
+    first = policies[0]
+    costs = first.operating.model_dump(mode="json")["costs"] if isinstance(first, ClassPolicy) else None
     return Folds(asked=asked, target=target_of(config, asked), costs=costs, each=each)
 
 

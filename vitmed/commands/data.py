@@ -20,7 +20,7 @@ from vitmed.data.archives import check_new, is_archive, new_folder, unpack
 from vitmed.data.dataset_cards import Card, advice, cards, find_set
 from vitmed.data.folders import has_classes, image_files, refuse_among_classes
 from vitmed.data.patients import groups_of
-from vitmed.data.public_files import read_public_files, write_folder
+from vitmed.data.public_files import LABELS, read_public_files, write_folder
 
 GROUPS = "groups.csv"
 KINDS = "a MedMNIST .npz, a folder of CIFAR or MNIST files, or an archive of one of these or of folders of images"
@@ -83,7 +83,7 @@ def fetch_dataset(name: str, folder: str | Path, offline: bool = False, ui: Ui |
     if card.download.layout == "medmnist":
         ui.say(f"you can also train on the file itself: vitmed train {files[0]}")
     ui.say(f"the download is kept in {store}; you can delete it")
-    ui.say(advice(card, folder))
+    ui.say(f"{advice(card, folder)}{_by_table(folder)}")
     return folder
 
 
@@ -97,7 +97,8 @@ def import_dataset(source: str | Path, folder: str | Path, ui: Ui | None = None)
         ui: where messages and progress go.
 
     Returns:
-        the folder: `{train,val,test}/<class>/<index>.png`.
+        the folder: `{train,val,test}/<class>/<index>.png`; of several findings or a number, `{train,val,test}/*.png`
+        and `labels.csv`.
 
     Raises:
         UsageError: a folder that is not empty or cannot be written.
@@ -114,8 +115,13 @@ def import_dataset(source: str | Path, folder: str | Path, ui: Ui | None = None)
         _convert(source, part, ui)
         count = len(image_files(part))
     ui.say(f"{folder}: {counted(count, 'image')}, patients unknown")
-    ui.say(f"to train on it: vitmed train {folder}")
+    ui.say(f"to train on it: vitmed train {folder}{_by_table(folder)}")
     return folder
+
+
+def _by_table(folder: Path) -> str:
+    """The flag for the labels of a folder without classes; "" for one with classes."""
+    return f" --labels {folder / LABELS}" if (folder / LABELS).is_file() else ""
 
 
 def _convert(source: Path, part: Path, ui: Ui) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from vitmed.commands.train import TrainResult, train
+from vitmed.core.errors import unknown_key
 from vitmed.core.outputs import refuse_file
 from vitmed.core.ui import Ui
 from vitmed.data.folders import refuse_among_classes
 from vitmed.data.synthetic import draw_cells
+from vitmed.data.synthetic_chests import TABLE, draw_chests
+
+TARGETS = ("classes", "findings")
 
 
 def demo(
@@ -17,22 +22,36 @@ def demo(
     seed: int = 0,
     cells: int = 1000,
     device: str = "auto",
+    target: str = "classes",
     fail_under: tuple[str, ...] = (),
     ui: Ui | None = None,
 ) -> TrainResult:
-    """Draw blood-smear cells of simulated patients, train a small ViT on some patients, evaluate it on the others.
+    """Draw images of simulated patients, train a small ViT on some patients, evaluate it on the others.
 
     Args:
-        output: folder for the images (`cells-<seed>/`) and the runs.
+        output: folder for the images (`cells-<seed>/` or `chests-<seed>/`) and the runs.
         seed: seed of the drawing and of the training.
-        cells: approximate number of cells.
+        cells: approximate number of images.
+        target: "classes": blood cells with and without parasites; "findings": chests with up to four findings.
+
+    Raises:
+        UsageError: another target.
     """
+    if target not in TARGETS:
+        raise unknown_key("target", target, TARGETS)
     ui = ui or Ui()
     refuse_file(output)
     refuse_among_classes(output)
+    runs = Path(output) / "runs"
+    common: dict[str, Any] = {"output": runs, "seed": seed, "device": device, "fail_under": fail_under, "ui": ui}
+    if target == "findings":
+        data = Path(output) / f"chests-{seed}"
+        with ui.bar("drawing chests") as advance:
+            draw_chests(data, seed=seed, images=cells, patients=max(4, cells // 5), progress=advance)
+        ui.say(f"images: computer-drawn chests of simulated patients, in {data}")
+        return train(data, labels=data / TABLE, config="demo_findings", name="demo_findings", **common)
     data = Path(output) / f"cells-{seed}"
     with ui.bar("drawing cells") as advance:
         draw_cells(data, seed=seed, cells=cells, progress=advance)
     ui.say(f"images: computer-drawn blood-smear cells of simulated patients, in {data}")
-    runs = Path(output) / "runs"
-    return train(data, config="demo", output=runs, name="demo", seed=seed, device=device, fail_under=fail_under, ui=ui)
+    return train(data, config="demo", name="demo", **common)

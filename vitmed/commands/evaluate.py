@@ -12,15 +12,15 @@ import numpy as np
 
 from vitmed.checks.evaluation_images import EvaluationImages, ImageRequest, choose_samples
 from vitmed.commands.explain import check_attention
-from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import unknown_key
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.files import read_json_lines, write_text
 from vitmed.core.flags import evaluate_config
-from vitmed.core.hardware import describe, pick_device
+from vitmed.core.hardware import Precision, describe, pick_device
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
-from vitmed.data.samples import labelled
+from vitmed.data.samples import labelled_by
 from vitmed.data.split_names import SPLITS
 from vitmed.decisions.evaluation_folder import (
     find_evaluation,
@@ -34,8 +34,10 @@ from vitmed.decisions.policy import DecisionPolicy, notes_of
 from vitmed.explanation.robustness import known_stress
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.inference import check_readable
+from vitmed.models.vit import ViT
 from vitmed.report.headline import Evaluation, parse_gates, report_evaluation
 from vitmed.report.model_card import edited, model_card
 from vitmed.report.participant_flow import run_flow
@@ -64,7 +66,7 @@ def evaluate(
     fail_under: Sequence[str] = (),
     allow_leakage: bool = False,
     unlike: str | Path | None = None,
-    baselines: Callable[[], Mapping[str, Predictions]] | None = None,
+    baselines: Callable[[], Mapping[str, AnyPredictions]] | None = None,
     ui: Ui | None = None,
     **flags: Any,
 ) -> Evaluation:
@@ -120,24 +122,19 @@ def evaluate(
         ui.warn(note)
     notes += data_notes(run) if data is None else []
     notes += [f"Predicted in {arithmetic.name}, not in fp32: {arithmetic.reason}."] if arithmetic.mixed else []
-    with ui.bar(f"evaluating {name}") as advance:
-        _, logits, scores, problems, _ = predict_images(
-            saved, model, policy, read, len(samples), advance, precision=arithmetic
-        )
-    check_readable(problems)
+    predictions = _predict(saved, model, policy, chosen, read, arithmetic, ui)
     if unlike is not None:
         policy = score_other_images(Path(unlike), saved, model, policy, ui, arithmetic)
-    predictions = labelled(saved.classes, samples, logits, saved.config.data.positive, chosen.columns)
-    predictions = replace(predictions, columns={**scores, **predictions.columns})
-    predictions = policy.apply(predictions) if policy else predictions
     # The maps take half a minute.
     quick = config.map_images is None and (chosen.part in ("train", "val") or not config.report)
-    attention, maps = check_attention(
-        model, saved.preprocessing, read, predictions, 0 if quick else config.map_images, ui
-    )
+    attention, maps = None, None
+    if isinstance(predictions, Predictions):
+        attention, maps = check_attention(
+            model, saved.preprocessing, read, predictions, 0 if quick else config.map_images, ui
+        )
     own = split if chosen.own else None
     internal = _own_test(saved, run, policy, ui) if own is None else None
-    known: Mapping[str, Predictions] = _known_baselines(run.path / split, predictions) if own else {}
+    known: Mapping[str, AnyPredictions] = _known_baselines(run.path / split, predictions) if own else {}
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
             folder, predictions, title=what, facts=facts(saved, what, len(samples), used),
@@ -157,6 +154,22 @@ def evaluate(
     return report_evaluation(Evaluation(predictions, metrics, folder), gates, ui)
 
 
+def _predict(
+    saved: Checkpoint, model: ViT, policy: DecisionPolicy | None, chosen: EvaluationImages,
+    read: Callable[[int], np.ndarray], precision: Precision, ui: Ui,
+) -> AnyPredictions:  # fmt: skip
+    """What the model predicts for the chosen images, with the policy applied. Raises DataError if one is unreadable."""
+    with ui.bar(f"evaluating {describe_images(chosen)[1]}") as advance:
+        _, logits, scores, problems, _ = predict_images(
+            saved, model, policy, read, len(chosen.samples), advance, precision=precision
+        )
+    check_readable(problems)
+    positive = saved.config.data.positive
+    found = labelled_by(saved.splits.target, saved.classes, chosen.samples, logits, positive, chosen.columns)
+    found = replace(found, columns={**scores, **found.columns})
+    return found if policy is None else policy.apply(found)
+
+
 def _settings(saved: Checkpoint, chosen: EvaluationImages, flags: dict[str, Any]) -> tuple[EvaluateConfig, list[str]]:
     """The settings of the run with the flags, as far as they fit the images and this machine; and notes on the rest."""
     notes: list[str] = []
@@ -168,7 +181,7 @@ def _settings(saved: Checkpoint, chosen: EvaluationImages, flags: dict[str, Any]
     return config, notes
 
 
-def _own_test(saved: Checkpoint, run: RunFolder, policy: DecisionPolicy | None, ui: Ui) -> Predictions | None:
+def _own_test(saved: Checkpoint, run: RunFolder, policy: DecisionPolicy | None, ui: Ui) -> AnyPredictions | None:
     """What the model predicts for the test of its own run; None where that is not known, and why goes to the user."""
     found = read_split(run, "test", saved.weights_hash, policy)
     if found is None:
@@ -206,7 +219,7 @@ def data_notes(run: RunFolder) -> list[str]:
         return []
 
 
-def _known_baselines(folder: Path, predictions: Predictions) -> dict[str, Predictions]:
+def _known_baselines(folder: Path, predictions: AnyPredictions) -> dict[str, AnyPredictions]:
     """The baselines that training evaluated on the very same images, if any."""
     matched = {key: match_images(other, predictions) for key, other in read_baselines(folder).items()}
     return {key: other for key, other in matched.items() if other is not None}

@@ -21,6 +21,8 @@ from vitmed.explanation.attention import METHODS, attention_maps
 from vitmed.explanation.faithfulness import FEW, affordable, check_maps, sample, unchecked
 from vitmed.explanation.results import TITLES, Attention, Maps, joined
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.metrics.any_predictions import AnyPredictions, of_classes
+from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.models.vit import ViT
 from vitmed.report.plots.attention import attention_maps as draw
@@ -89,7 +91,8 @@ def explain(
     named = [images] if isinstance(images, str | Path) else images
     how = preprocessing_of(saved, frame)
     folder = new_folder(output, Path(FOLDER), saved.splits.root, *filter(Path.is_dir, find_named(named)))
-    predictions = predict(list_images(named), checkpoint=saved, device=device, precision="fp32", frame=frame, ui=ui)
+    answers = predict(list_images(named), checkpoint=saved, device=device, precision="fp32", frame=frame, ui=ui)
+    predictions = _as_choices(answers)
     if not len(predictions):
         raise DataError("\n".join(text for _, text in predictions.errors[:20]), "name images that can be read")
     chosen = predictions.predicted if target is None else np.full(len(predictions), saved.classes.index(target))
@@ -108,6 +111,18 @@ def explain(
         ui.say(f"{TITLES[name]}: {verdicts.get(name, UNCHECKED)}")
     ui.say(f"{counted(len(predictions), 'picture')}: {folder}")
     return found
+
+
+def _as_choices(found: AnyPredictions) -> Predictions:
+    """The predictions; of findings as a choice of the one that is likeliest beside its threshold."""
+    if not isinstance(found, FindingPredictions):
+        return of_classes(found, "vitmed explain")
+    limits = np.array([0.5 if limit is None else limit for limit in found.thresholds or (None,) * len(found.classes)])
+    likeliest = (found.probabilities / np.maximum(limits, 1e-12)).argmax(axis=1)
+    return Predictions(
+        found.classes, found.paths, None, None, found.logits, found.errors, columns=found.columns,
+        decided=likeliest.astype(np.int64), calibrated=found.probabilities,
+    )  # fmt: skip
 
 
 def _maps_of(model: ViT, how: Preprocessing, paths: Sequence[str], targets: np.ndarray, ui: Ui) -> Maps:

@@ -14,12 +14,16 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.hardware import Precision, pick_device
 from vitmed.core.inputs import newest_run
 from vitmed.core.outputs import check_output
+from vitmed.core.targets import NO_FINDING
 from vitmed.core.text import NOTICE, counted_doing
 from vitmed.core.ui import Advance, Ui
-from vitmed.data.folders import image_names, npz_images, tar_images
+from vitmed.data.folders import image_names, tar_images
 from vitmed.imaging import npz, tars
 from vitmed.imaging.decode import read_header, read_image
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.metrics.any_predictions import AnyPredictions, of_classes, unlabelled
+from vitmed.metrics.finding_predictions import FindingPredictions
+from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
 from vitmed.models.inference import FP32
@@ -43,13 +47,13 @@ def predict(
     precision: str = "auto",
     frame: int | None = None,
     ui: Ui | None = None,
-) -> Predictions:
+) -> AnyPredictions:
     """Classify images with a checkpoint and its preprocessing.
 
     Args:
         images: files, folders (searched with their subfolders), glob patterns, WebDataset tars, and MedMNIST .npz
             files: their test part, or the part in `blood.npz/val`. An image is `cells.tar/000123.png`, or
-            `blood.npz/test/3/000017`: part, class number, index.
+            `blood.npz/test/3/000017`: part, class number, index; of findings without the class number.
         checkpoint: a file, a run folder, or what `load_checkpoint` read; default the best of the newest run in `runs`.
         precision: "fp32"; "bf16"; or "auto": 16-bit floats if they are faster on this device and changed no decision on
             the validation images of the run.
@@ -79,7 +83,7 @@ def predict(
 def predict_named(
     saved: Checkpoint, model: ViT, how: Preprocessing, names: Sequence[str], advance: Advance,
     also_features: bool = False, precision: Precision = FP32,
-) -> tuple[Predictions, np.ndarray]:  # fmt: skip
+) -> tuple[AnyPredictions, np.ndarray]:  # fmt: skip
     """The predictions of images, and the features (S, D) float32 of the S readable ones; D is 0 unless asked for.
 
     Args:
@@ -92,10 +96,9 @@ def predict_named(
     found = predict_images(
         saved, model, saved.policy, lambda i: how.read(names[i]), len(names), advance, also_features, precision
     )
-    predictions = Predictions(
-        classes=saved.classes, paths=tuple(names[i] for i in found.indices), groups=None, labels=None,
-        logits=found.logits, errors=tuple((names[i], problem) for i, problem in sorted(found.problems.items())),
-        columns=found.columns,
+    predictions = unlabelled(
+        saved.splits.target, saved.classes, tuple(names[i] for i in found.indices), found.logits,
+        tuple((names[i], problem) for i, problem in sorted(found.problems.items())), found.columns,
     )  # fmt: skip
     return saved.policy.apply(predictions) if saved.policy else predictions, found.features
 
@@ -197,32 +200,76 @@ def _npz_part(path: Path) -> list[str]:
     have = npz.open_npz(file)
     if part not in have:
         raise DataError(f"{file}: holds {', '.join(have)} but no {part}", f"name a part: {file / next(iter(have))}")
-    return [f"{file.as_posix()}/{name}" for name, _ in npz_images(file / part)]
+    return [f"{file.as_posix()}/{part}/{name}" for name in have[part].paths]
 
 
-def ranking(predictions: Predictions, row: int, top_k: int) -> list[tuple[str, float]]:
-    """The `top_k` most probable classes of a row with their probabilities, the likeliest first."""
+def ranking(predictions: Predictions | FindingPredictions, row: int, top_k: int) -> list[tuple[str, float]]:
+    """The `top_k` most probable classes or findings of a row with their probabilities, the likeliest first."""
     order = np.argsort(-predictions.probabilities[row], kind="stable")[:top_k]
     return [(predictions.classes[k], float(predictions.probabilities[row, k])) for k in order]
 
 
-def predictions_json(predictions: Predictions, top_k: int) -> dict[str, Any]:
-    """One plain object: classes, one entry per image with its ranking, and the unreadable with their problem."""
+def answer_columns(predictions: AnyPredictions) -> list[str]:
+    """The headings of `answer_cells`; ">" stands before a column of numbers."""
+    if isinstance(predictions, NumberPredictions):
+        unit = predictions.target.unit
+        named = predictions.classes[0] + (f" ({unit})" if unit else "")
+        return [f">{named}", ">interval"]
+    first = ["findings"] if isinstance(predictions, FindingPredictions) else ["class", ">probability"]
+    return [*first, "next"]
+
+
+def answer_cells(predictions: AnyPredictions, row: int, top_k: int) -> list[str]:
+    """What the model says of an image: class, probability, runners-up; findings and the next; number and interval."""
+    if isinstance(predictions, NumberPredictions):
+        ends = predictions.intervals
+        return [f"{predictions.values[row]:.4g}", "" if ends is None else f"{ends[row, 0]:.4g} to {ends[row, 1]:.4g}"]
+    order = ranking(predictions, row, len(predictions.classes))
+    if isinstance(predictions, FindingPredictions):
+        called = {predictions.classes[f] for f in np.flatnonzero(predictions.predicted[row])}
+        taken = [f"{name} {p:.3f}" for name, p in order if name in called]
+        rest = [f"{name} {p:.3f}" for name, p in order if name not in called]
+        return [", ".join(taken) or NO_FINDING, ", ".join(rest[:top_k])]
+    own = predictions.classes[predictions.predicted[row]]  # with a threshold, not always the likeliest
+    others = ", ".join(f"{name} {p:.3f}" for name, p in order[:top_k] if name != own)
+    return [own, f"{predictions.confidence[row]:.3f}", others]
+
+
+def _answer_json(predictions: AnyPredictions, row: int, top_k: int) -> dict[str, Any]:
+    """The same as plain values."""
+    if isinstance(predictions, NumberPredictions):
+        ends = predictions.intervals
+        interval = None if ends is None else [float(ends[row, 0]), float(ends[row, 1])]
+        return {"prediction": float(predictions.values[row]), "interval": interval}
+    if isinstance(predictions, FindingPredictions):
+        cells = zip(predictions.classes, predictions.probabilities[row], predictions.predicted[row], strict=True)
+        found = [{"finding": name, "probability": float(p), "called": bool(called)} for name, p, called in cells]
+        return {"prediction": [one["finding"] for one in found if one["called"]], "findings": found}
+    return {
+        "prediction": predictions.classes[predictions.predicted[row]],
+        "confidence": float(predictions.confidence[row]),
+        "top": [{"class": name, "probability": p} for name, p in ranking(predictions, row, top_k)],
+    }
+
+
+def predictions_json(predictions: AnyPredictions, top_k: int) -> dict[str, Any]:
+    """One plain object: classes, one entry per image with its answer, and the unreadable with their problem."""
     images = [
         {
             "path": path,
-            "prediction": predictions.classes[predictions.predicted[row]],
-            "confidence": float(predictions.confidence[row]),
-            "top": [{"class": name, "probability": p} for name, p in ranking(predictions, row, top_k)],
+            **_answer_json(predictions, row, top_k),
             **{name: cells[row] for name, cells in predictions.columns.items()},
             **{name: float(cells[row]) for name, cells in predictions.columns.items() if name == OOD_SCORE},
         }
         for row, path in enumerate(predictions.paths)
     ]
     errors = [{"path": path, "error": problem} for path, problem in predictions.errors]
+    decided: dict[str, Any] = {"threshold": predictions.threshold} if isinstance(predictions, Predictions) else {}
+    if isinstance(predictions, FindingPredictions):
+        decided["thresholds"] = list(predictions.thresholds)
     return {
         "classes": list(predictions.classes),
-        "threshold": predictions.threshold,
+        **decided,
         "images": images,
         "errors": errors,
         "notice": NOTICE,
@@ -234,9 +281,14 @@ def preprocessing_of(saved: Checkpoint, frame: int | None) -> Preprocessing:
     return saved.preprocessing if frame is None else replace(saved.preprocessing, frame=frame)
 
 
-def prediction_picture(predictions: Predictions, how: Preprocessing) -> bytes:
+def prediction_picture(predictions: AnyPredictions, how: Preprocessing) -> bytes:
     """A PNG of up to 24 of the images with their predictions, in the window and of the frame of `how`."""
     from vitmed.report.plots.drawing import png
     from vitmed.report.plots.pictures import grid
 
-    return png(grid(predictions, lambda path: np.asarray(read_image(path, frame=how.frame, window=how.window))))
+    return png(
+        grid(
+            of_classes(predictions, "--plot"),
+            lambda path: np.asarray(read_image(path, frame=how.frame, window=how.window)),
+        )
+    )

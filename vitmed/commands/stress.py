@@ -17,7 +17,7 @@ from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.hardware import pick_device
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
-from vitmed.data.samples import labelled
+from vitmed.data.samples import labelled, refuse_others
 from vitmed.data.split_names import SPLITS
 from vitmed.data.thread_batches import in_threads
 from vitmed.explanation.corruptions import CORRUPTIONS, corrupt, is_grey, reduced
@@ -85,6 +85,7 @@ def stress(
         given = f"--images {images}, --resamples {resamples}, --seed {seed}"
         raise UsageError(given, "--images is 1 or more, the others are 0 or more")
     saved = load_checkpoint(checkpoint)
+    refuse_others(saved.splits, "vitmed stress")
     folder = new_folder(output, saved.path.parent / FOLDER, saved.splits.root, *([] if data is None else [Path(data)]))
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage, ui)
     for note in chosen.notes:

@@ -37,7 +37,6 @@ class Download(_Strict):
         files: to fetch; default all with a checksum.
         bytes: file -> size, if it is published.
         folder: for "folders": the folder in the archive that holds the class folders.
-        refused: sets that vitmed cannot use, and why.
     """
 
     url: str = Field(pattern=r"^https://.*\{file\}")
@@ -46,7 +45,6 @@ class Download(_Strict):
     files: list[str] = []
     bytes: dict[str, int] = {}
     folder: str = ""
-    refused: dict[str, str] = {}
 
 
 class Recognise(_Strict):
@@ -171,15 +169,11 @@ def find_set(name: str) -> Card:
 
     Raises:
         UsageError: an unknown name, or a card with several sets; lists names.
-        DataError: a set that you must download yourself, or that vitmed cannot use; says how, or why.
+        DataError: a set that you must download yourself; says how.
     """
     known = cards()
     for card in known.values():
         if name in card.sets:
-            assert card.download is not None
-            for refused, why in card.download.refused.items():
-                if name.startswith(refused.lower()):
-                    raise DataError(f"{name}: {why}", "choose another set: vitmed data list")
             return card
     if name in known:
         card = known[name]

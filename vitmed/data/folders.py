@@ -81,7 +81,7 @@ def image_names(folder: Path, prefix: str = "") -> list[str]:
         DataError: a folder that cannot be read, or folders nested too deep.
     """
     if npz.is_npz(folder):
-        return [prefix + path for part in split_folders(folder).values() for path, _ in npz_images(part)]
+        return [f"{prefix}{name}/{path}" for name, part in npz.open_npz(folder).items() for path in part.paths]
     found: list[str] = []
     try:
         _collect(str(folder), prefix, found, frozenset())
@@ -116,9 +116,8 @@ def tar_labels(root: Path, paths: Sequence[str]) -> list[str | None]:
 def npz_images(folder: Path) -> list[tuple[str, str]]:
     """Path relative to the .npz file and class name of every image in `file.npz/split`, in the order of the file."""
     file, split = folder.parent, folder.name
-    names = npz_classes(file)
-    labels = npz.open_npz(file)[split].labels.tolist()
-    return [(f"{split}/{label}/{index:06d}", names[label]) for index, label in enumerate(labels)]
+    names, part = npz_classes(file), npz.open_npz(file)[split]
+    return [(f"{split}/{path}", names[label]) for path, label in zip(part.paths, part.labels.tolist(), strict=True)]
 
 
 def npz_classes(file: Path) -> dict[int, str]:
@@ -126,6 +125,18 @@ def npz_classes(file: Path) -> dict[int, str]:
     numbers = np.unique(np.concatenate([part.labels for part in npz.open_npz(file).values()])).tolist()
     known = medmnist_classes(file.name)
     return dict(enumerate(known)) if known and numbers[-1] < len(known) else {k: str(k) for k in numbers}
+
+
+def has_npz_classes(file: Path) -> bool:
+    """Whether the labels of an .npz file are classes, not findings or numbers."""
+    return all(part.classified for part in npz.open_npz(file).values())
+
+
+def npz_findings(file: Path) -> tuple[str, ...]:
+    """Names of the findings of a file, from the card if the file's name matches a set, else "finding 0" and so on."""
+    count = next(iter(npz.open_npz(file).values())).labels.shape[1]
+    known = medmnist_classes(file.name)
+    return tuple(known) if known and len(known) == count else tuple(f"finding {k}" for k in range(count))
 
 
 def refuse_among_classes(path: str | Path) -> None:

@@ -100,7 +100,7 @@ def _other_evidence(recognise: Recognise, root: Path, paths: Sequence[str], labe
 def report_known_set(splits: Splits, ui: Ui) -> None:
     """Report which public set the images of a run look like, if any."""
     samples = [sample for part in splits.samples.values() for sample in part]
-    labels = [splits.classes[sample.label] for sample in samples]
+    labels = [splits.strata[sample.label] for sample in samples]
     known = find_known_set(splits.root, [sample.path for sample in samples], labels)
     if known is not None:
         say_known_set(known, splits.grouped, ui, f"vitmed check {splits.root}")

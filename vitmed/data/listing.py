@@ -9,17 +9,32 @@ from pathlib import Path
 
 import numpy as np
 
-from vitmed.core.config import GROUP_WORDS, DataConfig
-from vitmed.core.errors import DataError
+from vitmed.core.data_config import GROUP_WORDS, DataConfig
+from vitmed.core.errors import DataError, UsageError
 from vitmed.core.inputs import data_folder
-from vitmed.core.targets import CLASSES, Target
-from vitmed.core.text import listed
-from vitmed.data.folders import class_names, holds_tars, image_names, npz_images, split_folders, subfolders, tar_labels
+from vitmed.core.targets import CLASSES, NO_FINDING, UNKNOWN, Target
+from vitmed.core.text import counted, counted_doing, listed
+from vitmed.data.finding_labels import finding_strata, findings_in
+from vitmed.data.folders import (
+    class_names,
+    has_npz_classes,
+    holds_tars,
+    image_names,
+    npz_classes,
+    npz_findings,
+    npz_images,
+    split_folders,
+    subfolders,
+    tar_labels,
+)
+from vitmed.data.grades import grade_order
+from vitmed.data.label_kinds import Asked, Read
+from vitmed.data.label_tables import AUTO, Labels, labels_from_table
 from vitmed.data.patient_names import Guess
 from vitmed.data.patients import find_patients, suggest_groups
+from vitmed.data.quantities import of_numbers
 from vitmed.data.samples import Sample
 from vitmed.data.split_names import SPLITS, split_of
-from vitmed.data.tables import Labels, labels_from_table
 from vitmed.data.thread_batches import Progress
 from vitmed.imaging import npz, tars
 
@@ -33,7 +48,7 @@ class Listing:
     Attributes:
         root: the data folder.
         source: the folder or table that states the class.
-        classes: names, sorted.
+        classes: names, sorted; of grades, from the lowest; of findings and numbers, the strata.
         paths: of S images, relative to the root.
         labels: (S,) int64 indices into `classes`.
         parts: split name, or "all", -> indices of its images, ascending.
@@ -44,8 +59,9 @@ class Listing:
         guess: patients that the file names suggest, if you named none.
         first_copy: (S,) int64, the first image with the same bytes as each image; None if unknown, or no copies.
         target: what the labels are.
-        targets: of findings (S, F) 1, 0 or `UNKNOWN`, of a number (S, 1); float64. `classes` are then strata.
-        outputs: then the names of the findings, or of the number.
+        targets: of findings (S, F) 1, 0 or `UNKNOWN`, of a number (S, 1); float64.
+        outputs: names of the findings, or of the number; () for classes and grades.
+        recognised: what the labels are and where they come from, in words; "" for classes.
     """
 
     root: Path
@@ -65,6 +81,7 @@ class Listing:
     target: Target = CLASSES
     targets: np.ndarray | None = None
     outputs: tuple[str, ...] = ()
+    recognised: str = ""
 
     def samples(self, indices: np.ndarray) -> tuple[Sample, ...]:
         """These images as samples."""
@@ -75,6 +92,35 @@ class Listing:
         targets = repeat(()) if self.targets is None else map(tuple, self.targets[indices].tolist())
         return tuple(map(Sample, paths, labels, groups, rows, targets))
 
+    def with_findings(self, kept: np.ndarray) -> Listing:
+        """The same with the kept ones (F,) bool of the findings, without the images of which nothing is known then."""
+        assert self.targets is not None
+        targets = self.targets[:, kept]
+        outputs = tuple(name for name, keep in zip(self.outputs, kept.tolist(), strict=True) if keep)
+        labels, known = finding_strata(targets), (targets != UNKNOWN).any(axis=1)
+        same = replace(self, classes=[*outputs, NO_FINDING], labels=labels, targets=targets, outputs=outputs)
+        order = np.argsort(labels, kind="stable")
+        return same.take(order[known[order]])
+
+    def take(self, order: np.ndarray) -> Listing:
+        """These images, in this order."""
+        rows, place = order.tolist(), np.full(len(self.paths), -1)
+        place[order] = np.arange(len(order))
+        first = None
+        if self.first_copy is not None:
+            _, begin, where = np.unique(self.first_copy[order], return_index=True, return_inverse=True)
+            first = begin[where]
+        return replace(
+            self,
+            paths=[self.paths[i] for i in rows],
+            labels=self.labels[order],
+            parts={name: np.sort(place[part][place[part] >= 0]) for name, part in self.parts.items()},
+            rows=[self.rows[i] for i in rows] if self.rows else (),
+            groups=None if self.groups is None else [self.groups[i] for i in rows],
+            first_copy=first,
+            targets=None if self.targets is None else self.targets[order],
+        )
+
     def location(self, part: str, label: int) -> str:
         """The folder or table that holds, or should hold, the images of a class; for a message."""
         if self.source.is_file():
@@ -83,24 +129,31 @@ class Listing:
         return str(self.source / folder / self.classes[label])
 
 
-def list_images(config: DataConfig, progress: Progress | None = None) -> Listing:
-    """The images, classes, patients and ready-made splits of a configuration.
+def list_images(config: DataConfig, progress: Progress | None = None, ordinal: Sequence[str] = ()) -> Listing:
+    """The images, labels, patients and ready-made splits of a configuration.
 
     Layouts: `root/<class>/`, `root/{train,val,test}/<class>/`, train + test or train + val only; any with a table.
+
+    Args:
+        ordinal: the grades from the lowest to the highest, if you name them.
 
     Raises:
         DataError, UsageError: as `make_splits`.
     """
-    root = data_folder(config.root)
+    root, asked = data_folder(config.root), Asked.of(config, ordinal)
     if config.labels is not None:
         own_groups = config.group_regex is None and config.groups is None
-        listing = list_by_table(root, Path(config.labels), own_groups)
-        if len(listing.classes) < 2:
+        listing = list_by_table(root, Path(config.labels), own_groups, asked)
+        if not listing.outputs and len(listing.classes) < 2:
             raise DataError(
                 f"{config.labels}: all rows have the class {listing.classes[0]!r}; a classifier needs two classes",
                 "add rows of another class",
             )
         return with_patients(listing, config, progress)
+    if npz.is_npz(root) and (asked.kind in ("findings", "number") or not has_npz_classes(root)):
+        return with_patients(list_by_npz(root, asked), config, progress)
+    if asked.kind in ("findings", "number"):
+        raise UsageError(f"--target {asked.kind}: folders name one class of an image", "add --labels TABLE")
     folders = split_folders(root)
     if holds_tars(folders.get("train", root)):
         listing = list_by_tars(root)
@@ -118,7 +171,52 @@ def list_images(config: DataConfig, progress: Progress | None = None) -> Listing
             fix = f"name {only}" if only.is_dir() and len(subfolders(only)) > 1 else "add a folder for each other class"
             raise DataError(f"{first}: holds one class folder, {classes[0]!r}; a classifier needs two", fix)
         listing = list_by_folder(root, folders or {ALL: root}, classes)
+    if asked.kind == "grades":
+        listing = _in_grades(listing, asked)
     return with_patients(listing, config, progress)
+
+
+def read_npz(file: Path, asked: Asked) -> Read:
+    """The labels of all images of an .npz file, in their order, where they are findings or a number.
+
+    Raises:
+        DataError: labels of another kind than you ask for.
+        UsageError: a finding that the file does not have.
+    """
+    labels = np.concatenate([part.labels for part in npz.open_npz(file).values()]).astype(np.float64)
+    kind = "findings" if labels.ndim == 2 else "number"
+    if asked.kind not in ("auto", kind):
+        what = f"{labels.shape[1]} findings" if labels.ndim == 2 else "numbers or classes"
+        raise DataError(f"{file}: its labels are {what}, not {asked.kind}", f"--target {kind}")
+    if kind == "findings":
+        names = npz_findings(file)
+        return findings_in(labels, names, asked, f"{counted(len(names), 'finding')}, from {file.name}", str(file))
+    name = asked.outputs[0] if asked.outputs else "number"
+    unit = f" in {asked.unit}" if asked.unit else ""
+    return of_numbers(labels, name, asked.unit, f"a number{unit}, from {file.name}", str(file))
+
+
+def list_by_npz(file: Path, asked: Asked) -> Listing:
+    """The images of an .npz file whose labels are findings or a number. Raises DataError, UsageError: as `read_npz`."""
+    read = read_npz(file, asked)
+    rows, notes = [row for row, label in enumerate(read.labels) if label], read.notes
+    if left := len(read.labels) - len(rows):
+        notes = (*notes, f"{file}: {counted_doing(left, 'image')} left out, of which no label is known")
+    table = Labels(rows, read.of_rows(rows), None, None, (), [], notes)
+    listing = _by_labels(file, file, image_names(file), table, None)
+    return replace(listing, where={name: f"folder {name}/" for name in listing.where})
+
+
+def _in_grades(listing: Listing, asked: Asked) -> Listing:
+    """The classes of folders as grades, from the lowest. Raises DataError, UsageError: as `grade_order`."""
+    own = tuple(npz_classes(listing.root).values()) if npz.is_npz(listing.root) else ()
+    own = tuple(name for name in own if name in listing.classes)  # in the order of their numbers
+    order = grade_order(listing.classes, asked.order or own, str(listing.root))
+    rank = np.array([order.index(name) for name in listing.classes])
+    source = f"{len(order)} grades, from folders"
+    labels, target = rank[listing.labels], Target(kind="grades")
+    graded = replace(listing, classes=list(order), labels=labels, recognised=source, target=target)
+    return graded.take(np.argsort(labels, kind="stable"))
 
 
 def with_patients(listing: Listing, config: DataConfig, progress: Progress | None = None) -> Listing:
@@ -169,11 +267,14 @@ def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[st
     return Listing(root, root, list(classes), paths, np.array(labels, dtype=np.int64), parts, where)
 
 
-def list_by_table(root: Path, file: Path, own_groups: bool, classes: Sequence[str] | None = None) -> Listing:
+def list_by_table(
+    root: Path, file: Path, own_groups: bool, asked: Asked = AUTO, classes: Sequence[str] | None = None
+) -> Listing:
     """The images that a table names, in any folders below the root, split by its column or by the folders.
 
     Args:
         own_groups: whether to use the table's patient column.
+        asked: what the labels are.
         classes: names in the order of the labels; default the names in the table, sorted.
 
     Raises:
@@ -182,7 +283,7 @@ def list_by_table(root: Path, file: Path, own_groups: bool, classes: Sequence[st
     every = image_names(root)
     if not every:
         raise DataError(f"{root}: holds no image", "name the folder that the table's paths start from")
-    return _by_labels(root, file, every, labels_from_table(file, root, every, own_groups), classes)
+    return _by_labels(root, file, every, labels_from_table(file, root, every, own_groups, asked), classes)
 
 
 def list_by_tars(root: Path, classes: Sequence[str] | None = None) -> Listing:
@@ -197,21 +298,24 @@ def list_by_tars(root: Path, classes: Sequence[str] | None = None) -> Listing:
         where = root / paths[labels.index(None)] if paths else root
         found = f"{labels.count(None):,} of {len(paths):,} images of the tars have no class"
         raise DataError(f"{where}: {found}", "add a member KEY.cls with the class, or --labels TABLE")
-    table = Labels(list(range(len(paths))), [str(label) for label in labels], None, None, (), [], ())
+    names = [str(label) for label in labels]
+    read = Read(CLASSES, names, tuple(sorted(set(names))))
+    table = Labels(list(range(len(paths))), read, None, None, (), [], ())
     return _by_labels(root, tars.file_of(root / paths[0]) or root, paths, table, classes)
 
 
 def _by_labels(root: Path, file: Path, every: Sequence[str], table: Labels, classes: Sequence[str] | None) -> Listing:
     """The labelled ones of all images, ordered by class."""
-    names = list(classes or sorted(set(table.labels)))
-    extra = sorted(set(table.labels) - set(names))
+    read = table.read
+    names = list(classes or read.classes)
+    extra = sorted(set(read.labels) - set(names))
     if extra:
         raise DataError(
             f"{file}: class {listed([*map(repr, extra)])} is not one of the classes {listed(names)}",
             "rename them, or remove their rows",
         )
     index = {name: k for k, name in enumerate(names)}
-    labels = np.array([index[name] for name in table.labels], dtype=np.int64)
+    labels = np.array([index[name] for name in read.labels], dtype=np.int64)
     paths = [every[i] for i in table.images]
     splits: Sequence[str | None] = table.splits or [split_of(path.partition("/")[0]) for path in paths]
     origin = f"table {file.name}" if table.splits else "folders"
@@ -233,4 +337,8 @@ def _by_labels(root: Path, file: Path, every: Sequence[str], table: Labels, clas
         groups=None if table.groups is None else [table.groups[i] for i in rows],
         patients="" if table.groups is None else "by table (--labels)",
         notes=table.notes,
+        target=read.target,
+        targets=None if read.values is None else read.values[order],
+        outputs=read.outputs,
+        recognised=read.source,
     )

@@ -11,28 +11,31 @@ from __future__ import annotations
 import gzip
 import pickle
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
+from vitmed.core.csv_files import csv_text
 from vitmed.core.errors import DataError
+from vitmed.core.files import write_text
 from vitmed.core.ui import Ui
 from vitmed.data.dataset_cards import cards
-from vitmed.data.folders import npz_classes
+from vitmed.data.folders import has_npz_classes, npz_classes, npz_findings
 from vitmed.data.thread_batches import in_threads
 from vitmed.imaging import npz
 
 PIXELS = 3 * 32 * 32
 RATIO = 100  # unpacked bytes per packed byte of an IDX file; MNIST's is 5
 LEAST = 1 << 24
+LABELS = "labels.csv"
 AGAIN = "fetch or copy it again"
 
 
 class PublicSet(NamedTuple):
-    """A complete data set: number -> class name, and split name -> images and labels."""
+    """A complete data set: number -> name of the class or finding, and split name -> images and labels."""
 
     classes: dict[int, str]
     parts: dict[str, npz.Split]
@@ -52,20 +55,39 @@ def read_public_files(path: Path) -> PublicSet | None:
 
 
 def write_folder(original: PublicSet, folder: Path, ui: Ui) -> int:
-    """Write lossless `folder/<split>/<class>/<index>.png`, and return the number of images. May raise OSError."""
-    rows = [(*row, split) for split, part in original.parts.items() for row in enumerate(part.labels.tolist())]
-    for split, label in {(split, label) for _, label, split in rows}:
-        (folder / split / original.classes[label]).mkdir(parents=True)
+    """Write lossless `folder/<split>/<class>/<index>.png`, and return the number of images. May raise OSError.
 
-    def write(row: tuple[int, int, str]) -> None:
-        index, label, split = row
+    Without classes, `folder/<split>/<index>.png` and a table of labels.
+    """
+    rows = [(split, index, path) for split, part in original.parts.items() for index, path in enumerate(part.paths)]
+    files = {}
+    for split, index, path in rows:
+        label = original.classes[int(original.parts[split].labels[index])] if "/" in path else ""
+        files[split, index] = f"{split}/{label}{'/' * bool(label)}{index:06d}.png"
+    for above in {file.rpartition("/")[0] for file in files.values()}:
+        (folder / above).mkdir(parents=True)
+
+    def write(row: tuple[str, int, str]) -> None:
+        split, index, _ = row
         image = Image.fromarray(np.ascontiguousarray(original.parts[split].images[index]))
-        image.save(folder / split / original.classes[label] / f"{index:06d}.png", compress_level=4)
+        image.save(folder / files[split, index], compress_level=4)
 
     with ui.bar("writing", unit="images") as advance:
         for done, _ in enumerate(in_threads(write, rows), 1):
             advance(done, len(rows))
+    if not all("/" in path for _, _, path in rows):
+        write_text(folder / LABELS, _table(original, files))
     return len(rows)
+
+
+def _table(original: PublicSet, files: Mapping[tuple[str, int], str]) -> str:
+    """The table of labels of images without classes: path, split, and the findings or the number."""
+    rows = []
+    for (split, index), file in files.items():
+        values = np.atleast_1d(original.parts[split].labels[index]).tolist()
+        known = ["" if value == -1 or value != value else value for value in values]
+        rows.append([file, split, *(known if original.classes else values)])
+    return csv_text([["path", "split", *(original.classes.values() or ["label"])], *rows])
 
 
 def _check(path: Path, original: PublicSet) -> None:
@@ -73,7 +95,7 @@ def _check(path: Path, original: PublicSet) -> None:
         if len(images) != len(labels) or not len(labels):
             raise DataError(f"{path}: {len(images):,} images but {len(labels):,} labels in {split}", AGAIN)
         unknown = sorted(set(np.unique(labels).tolist()) - set(original.classes))
-        if unknown:
+        if unknown and original.parts[split].classified:
             raise DataError(
                 f"{path}: label {unknown[0]} in {split} is not one of {len(original.classes)} classes", AGAIN
             )
@@ -89,7 +111,11 @@ def _check(path: Path, original: PublicSet) -> None:
 def _medmnist(path: Path) -> PublicSet | None:
     if not npz.is_npz(path):
         return None
-    return PublicSet(npz_classes(path), npz.open_npz(path))
+    parts = npz.open_npz(path)
+    if has_npz_classes(path):
+        return PublicSet(npz_classes(path), parts)
+    several = next(iter(parts.values())).labels.ndim == 2
+    return PublicSet(dict(enumerate(npz_findings(path) if several else ())), parts)
 
 
 # --- CIFAR

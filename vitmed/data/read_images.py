@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitmed.core.config import DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.process import cores
 from vitmed.core.text import counted
@@ -88,12 +88,14 @@ def _without(splits: Splits, error: UnusableFiles, ui: Ui) -> Splits:
     """The splits without unusable files. Raises DataError if they are too many."""
     places = [(name, sample) for name, part in splits.samples.items() for sample in part]
     lost = [places[row] for row in error.bad]
-    for label, count in Counter(sample.label for _, sample in lost).items():
-        of_class = [name for name, sample in places if sample.label == label]
-        of_lost = Counter(name for name, sample in lost if sample.label == label)
+    for label in {None if splits.bins else sample.label for _, sample in lost}:
+        of_class = [name for name, sample in places if label in (None, sample.label)]
+        of_lost = Counter(name for name, sample in lost if label in (None, sample.label))
+        count = of_lost.total()
         empty = next((name for name in of_lost if of_lost[name] == of_class.count(name)), None)
         if 2 * count > len(of_class) or empty is not None:
-            what = f"{count:,} of {counted(len(of_class), 'image')} of class {splits.classes[label]!r} cannot be used"
+            of = "" if label is None else f" of class {splits.strata[label]!r}"
+            what = f"{count:,} of {counted(len(of_class), 'image')}{of} cannot be used"
             where = f", among them all of {empty}" if empty is not None else ""
             raise DataError(
                 f"{splits.root}: {what}{where}: too many to skip\n{error.problem}", "repair or remove these files"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from vitmed.core.errors import UsageError
 from vitmed.core.targets import CLASSES, NO_FINDING, UNKNOWN, Target
 from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.finding_predictions import FindingPredictions
@@ -53,6 +54,7 @@ class Splits:
         guess: patients that the file names suggest, if you named none; not stored in a checkpoint.
         target: what the labels are.
         bins: of findings and numbers, the names of the strata; see `strata`.
+        recognised: what the labels are and where they come from, in words; not stored in a checkpoint.
     """
 
     root: Path
@@ -65,6 +67,7 @@ class Splits:
     guess: Guess | None = None
     target: Target = CLASSES
     bins: tuple[str, ...] = ()
+    recognised: str = ""
 
     @property
     def strata(self) -> tuple[str, ...]:
@@ -86,6 +89,11 @@ class Splits:
         """Images per stratum of a split, in their order."""
         count = Counter(sample.label for sample in self.samples[split])
         return [count[k] for k in range(len(self.strata))]
+
+    def targets(self, split: str) -> np.ndarray:
+        """Of findings (S, F) 1, 0 or `UNKNOWN`, of a number (S, 1), float64; of classes and grades (S, 0)."""
+        samples = self.samples[split]
+        return np.array([sample.targets for sample in samples], dtype=np.float64).reshape(len(samples), -1)
 
     @property
     def outputs(self) -> int:
@@ -112,6 +120,12 @@ class Splits:
         count = Counter(group for part in groups.values() for group in part)
         both = sorted(group for group, splits in count.items() if splits > 1)
         return {group: [name for name, part in groups.items() if group in part] for group in both}
+
+
+def refuse_others(splits: Splits, what: str) -> None:
+    """Raises UsageError for findings and numbers, which `what` cannot use."""
+    if splits.target.kind not in ("classes", "grades"):
+        raise UsageError(f"{what}: for classes and grades, and these labels are {splits.target.kind}", "leave it out")
 
 
 def labelled(

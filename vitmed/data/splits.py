@@ -1,17 +1,16 @@
 """Split the images into train, validation and test: by folder, table, patient or seed.
 
-No file is copied, moved or changed. All splits share one class order, sorted by name.
+No file is copied, moved or changed. All splits share one class order.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from vitmed.core.config import DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.inputs import data_folder
 from vitmed.core.pretrain_config import PretrainDataConfig
@@ -22,29 +21,41 @@ from vitmed.data.patients import AS_ORIGINALS, find_patients
 from vitmed.data.samples import Splits
 from vitmed.data.scan_cache import ScanCache, first_copies
 from vitmed.data.split_names import SPLITS
+from vitmed.data.stratify import (
+    folds_by_kind,
+    grouped_folds,
+    patient_codes,
+    patient_share,
+    share_by_kind,
+    unlearnable,
+    with_first_copy,
+)
 from vitmed.data.thread_batches import Progress
 
-MANY = 500  # patients above which scikit-learn's StratifiedGroupKFold takes seconds to hours
+FEW = 5  # positives in train below which little is learned of a finding
 NAMED = 10  # most patients that a message names
 
 
-def make_splits(config: DataConfig, progress: Progress | None = None) -> Splits:
+def make_splits(config: DataConfig, progress: Progress | None = None, ordinal: Sequence[str] = ()) -> Splits:
     """Find the images of a configuration, and split off what the folder or the table does not define.
 
     Args:
         progress: called with (done, total) while the headers of DICOM files are read.
+        ordinal: the grades from the lowest to the highest, if you name them.
 
     Raises:
         DataError: no folder, no classes, a class that is empty or missing from a split, a table that does not fit, an
             image without a patient, or a patient in two splits.
         UsageError: an invalid `group_regex`, or folds of a folder that has its own test.
     """
-    listing = list_images(config, progress)
+    listing = list_images(config, progress, ordinal)
     if "train" not in listing.parts and ALL not in listing.parts:
         raise DataError(f"{listing.source}: has {', '.join(listing.parts)} but no train", "add rows of train")
     for name, indices in listing.parts.items():
         _check_classes(listing, name, indices)
     listing = _with_copies(listing, {"test", "val"} <= set(listing.parts), config.cache)
+    if listing.target.kind == "findings":
+        listing = _learnable(listing, config)
     parts, made = _split(listing, config)
     for name in SPLITS:
         _check_classes(listing, name, parts[name])
@@ -54,7 +65,64 @@ def make_splits(config: DataConfig, progress: Progress | None = None) -> Splits:
         text = f"{splits.made['train']}, a stratified sample of {len(chosen):,}"
         train = listing.samples(chosen)
         splits = replace(splits, samples=splits.samples | {"train": train}, made=splits.made | {"train": text})
+    if listing.target.kind == "findings":
+        return replace(splits, notes=(*splits.notes, *_few_positives(splits)))
+    if listing.target.kind == "number" and len(np.unique(splits.targets("train"))) < 2:
+        same = f"{listing.source}: all numbers of train are {splits.targets('train')[0, 0]:g}"
+        raise DataError(same, "a model of a number needs different ones")
     return splits
+
+
+def _learnable(listing: Listing, config: DataConfig) -> Listing:
+    """The listing without findings of which nothing can be learned. Raises DataError if none is left."""
+    train = listing.parts["train"] if "train" in listing.parts else listing.parts[ALL]
+    gone, given = list[str](), listing.outputs
+    while True:
+        assert listing.targets is not None
+        folds = None
+        if config.folds is not None:
+            codes = _units(listing, train)
+            folds = folds_by_kind(listing.labels[train], listing.targets[train], codes, config.folds, config.split_seed)
+        useless = unlearnable(listing.targets[train], folds)
+        if not useless.any():
+            break
+        gone += [name for name, drop in zip(listing.outputs, useless.tolist(), strict=True) if drop]
+        if useless.all():
+            raise DataError(
+                f"{listing.source}: no finding has images with and without it to train on: {listed(given)}",
+                "add images, or name other columns: --finding COLUMN",
+            )
+        listing = listing.with_findings(~useless)
+        train = listing.parts["train"] if "train" in listing.parts else listing.parts[ALL]
+    if not gone:
+        return listing
+    where = "every fold" if config.folds is not None else "the training images"
+    names = f"{listed(sorted(gone, key=given.index))} {'is' if len(gone) == 1 else 'are'}"
+    note = f"{names} left out: {where} must have images with and without a finding"
+    return replace(listing, notes=(*listing.notes, note))
+
+
+def _few_positives(splits: Splits) -> list[str]:
+    """Notes on findings that are too rare to learn or to judge."""
+    notes, train = [], _positives(splits, "train")
+    for name in ("val", "test"):
+        lacking = [
+            finding for finding, count in zip(splits.classes, _positives(splits, name), strict=True) if not count
+        ]
+        if lacking:
+            cannot = "nothing can be chosen for" if name == "val" else "nothing can be said of"
+            which = "it" if len(lacking) == 1 else "them"
+            notes.append(f"no image of {name} has {listed(lacking)}, so {cannot} {which}")
+    few = [f"{name} ({count})" for name, count in zip(splits.classes, train, strict=True) if count < FEW]
+    if few:
+        what = counted_doing(len(few), "finding", "has", "have")
+        notes.append(f"{what} fewer than {FEW} positives in train, too few to learn: {listed(few)}")
+    return notes
+
+
+def _positives(splits: Splits, split: str) -> list[int]:
+    """How many images of a split have each finding."""
+    return (splits.targets(split) == 1).sum(axis=0).tolist()
 
 
 def _with_samples(listing: Listing, parts: dict[str, np.ndarray], made: dict[str, str], allow_leakage: bool) -> Splits:
@@ -70,6 +138,7 @@ def _with_samples(listing: Listing, parts: dict[str, np.ndarray], made: dict[str
         guess=listing.guess,
         target=listing.target,
         bins=tuple(listing.classes) if listing.outputs else (),
+        recognised=listing.recognised,
     )
     shared = splits.shared()
     if not shared:
@@ -80,7 +149,9 @@ def _with_samples(listing: Listing, parts: dict[str, np.ndarray], made: dict[str
     names = [f"{group!r} in {' and '.join(of_group)}" for group, of_group in shared.items()]
     raise DataError(
         f"{listing.source}: {count}:\n{lines_of(names, NAMED)}",
-        "move all images of a patient to one split; or --allow-leakage: the result is then optimistic, and says so",
+        "move all images of a patient to one split"
+        + ", or rename the table's column of splits: vitmed then splits by patient" * listing.source.is_file()
+        + "; or --allow-leakage: the result is then optimistic, and says so",
     )
 
 
@@ -134,6 +205,8 @@ def _split(listing: Listing, config: DataConfig) -> tuple[dict[str, np.ndarray],
 
 def _check_enough(listing: Listing, rest: str, splits: Sequence[str]) -> None:
     """Raises DataError for classes with fewer images than the splits that `rest` is divided into."""
+    if listing.outputs:
+        return
     counts = np.bincount(listing.labels[listing.parts[rest]], minlength=len(listing.classes)).tolist()
     few = [label for label, count in enumerate(counts) if count < len(splits)]
     if few:
@@ -216,11 +289,14 @@ def take_fold(listing: Listing, indices: np.ndarray, folds: int, fold: int, seed
     """
     labels = listing.labels[indices]
     if listing.groups is not None:
-        codes = _patient_codes(listing.groups, indices)
+        codes = patient_codes(listing.groups, indices)
         patients = int(codes.max()) + 1
         if patients < folds:
             few = counted_doing(patients, "patient")
             raise DataError(f"{listing.root}: {few} too few for {folds} folds", "fewer --folds")
+    if listing.outputs:
+        number = folds_by_kind(labels, _findings_of(listing, indices), _units(listing, indices), folds, seed)
+    elif listing.groups is not None:
         number = grouped_folds(labels, codes, folds, seed)
     else:
         number, begin = np.empty(len(indices), dtype=np.int64), 0
@@ -230,9 +306,12 @@ def take_fold(listing: Listing, indices: np.ndarray, folds: int, fold: int, seed
             number[of_class] = (begin + np.arange(len(of_class))) % folds
             begin += len(of_class)
         if listing.first_copy is not None:
-            number = _with_first_copy(listing.first_copy, indices, number)
+            number = with_first_copy(listing.first_copy, indices, number)
     taken = number == fold - 1
-    for label, name in enumerate(listing.classes):
+    if not taken.any() or taken.all():
+        few = counted(len(indices), "image")
+        raise DataError(f"{listing.source}: {few} are too few for {folds} folds", "fewer --folds")
+    for label, name in enumerate(() if listing.outputs else listing.classes):
         if not (labels[taken] == label).any() or not (labels[~taken] == label).any():
             what = "patients" if listing.patients else "images"
             raise DataError(
@@ -257,10 +336,17 @@ def split_off(
     taken = np.zeros(len(indices), dtype=bool)
     classes = range(len(listing.classes))
     if listing.groups is not None:
-        codes = _patient_codes(listing.groups, indices)
+        codes = patient_codes(listing.groups, indices)
         if len(codes) and codes.max() == 0:
             raise DataError(f"{listing.root}: one patient cannot be split into train and {name}", "add patients")
-        taken[_patient_share(labels, codes, fraction, seed)] = True
+    if listing.outputs:
+        taken = share_by_kind(labels, _findings_of(listing, indices), _units(listing, indices), fraction, seed)
+        if not taken.any() or taken.all():
+            has = counted(len(indices), "image")
+            raise DataError(f"{listing.source}: {has} are too few to split off {name}", "add images")
+        return indices[taken], indices[~taken]
+    if listing.groups is not None:
+        taken[patient_share(labels, codes, fraction, seed)] = True
     else:
         rng = np.random.default_rng([seed, SPLITS.index(name)])
         for k in classes:
@@ -268,7 +354,7 @@ def split_off(
             count = max(1, round(len(of_class) * fraction))
             taken[rng.permutation(of_class)[:count]] = True
         if listing.first_copy is not None:
-            taken = _with_first_copy(listing.first_copy, indices, taken)
+            taken = with_first_copy(listing.first_copy, indices, taken)
     for k in classes:
         of_class = labels == k
         if not (of_class & taken).any() or not (of_class & ~taken).any():
@@ -283,83 +369,29 @@ def split_off(
     return indices[taken], indices[~taken]
 
 
-def _patient_codes(groups: Sequence[str], indices: np.ndarray) -> np.ndarray:
-    """(S,) int64: the patients of these images as numbers from 0, sorted by name."""
-    return np.unique([groups[i] for i in indices.tolist()], return_inverse=True)[1]
+def _findings_of(listing: Listing, indices: np.ndarray) -> np.ndarray | None:
+    """(N, F) findings of these images; None for a number."""
+    return None if listing.targets is None or listing.target.kind == "number" else listing.targets[indices]
 
 
-def _with_first_copy(first: np.ndarray, indices: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """(N,) `values` of the images at (N,) `indices`, where a copy takes the value of the first copy among them."""
-    _, begin, where = np.unique(first[indices], return_index=True, return_inverse=True)
-    return values[begin[where]]
-
-
-def _patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: int) -> np.ndarray:
-    """Positions of about `fraction` of the images, by patient; empty if no such share has every class.
-
-    This is the first fold of a stratified k-fold over patients with every class in the fold and in the rest. If there
-    is none, as with few patients who have one class each, fewer and larger folds are tried.
-    """
-    classes = np.unique(labels)
-    most = min(max(2, round(1 / fraction)), int(codes.max(initial=0)) + 1, int(np.bincount(labels).max(initial=0)))
-    for folds in range(most, 1, -1):
-        number = grouped_folds(labels, codes, folds, seed)
-        for fold in range(folds):
-            part = number == fold
-            if len(np.unique(labels[part])) == len(np.unique(labels[~part])) == len(classes):
-                return np.flatnonzero(part)
-    return np.empty(0, dtype=np.int64)
-
-
-def grouped_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int) -> np.ndarray:
-    """(S,) int64: the fold of every image, 0 to folds - 1, by patient, with classes in proportion."""
-    if int(codes.max()) + 1 > MANY:
-        return _balanced_folds(labels, codes, folds, seed)
-    from sklearn.model_selection import StratifiedGroupKFold
-
-    number = np.empty(len(labels), dtype=np.int64)
-    kfold = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a class with fewer images than folds; the caller checks
-        for fold, (_, part) in enumerate(kfold.split(labels, labels, codes)):
-            number[part] = fold
-    return number
-
-
-def _balanced_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int) -> np.ndarray:
-    """`grouped_folds` for many patients: from the largest down, each goes to the fold where the imbalance grows least.
-
-    The imbalance is the sum, over folds and classes, of the squared share of a class in a fold. A patient with c_k
-    images of class k adds 2 sum_k n_k c_k / N_k^2 and a constant to it in a fold that has n_k of N_k.
-    """
-    classes = int(labels.max()) + 1
-    pair, count = np.unique(codes * classes + labels, return_counts=True)
-    of_patient, of_class = np.divmod(pair, classes)
-    weight = (count / np.bincount(labels, minlength=classes)[of_class] ** 2).tolist()
-    begin = np.searchsorted(of_patient, np.arange(int(codes.max()) + 2)).tolist()
-    class_of, count_of, size = of_class.tolist(), count.tolist(), np.bincount(codes)
-    mixed = np.random.default_rng([seed, folds]).permutation(len(size))
-    held = [[0] * folds for _ in range(classes)]
-    number = np.empty(len(size), dtype=np.int64)
-    for patient in mixed[np.argsort(-size[mixed], kind="stable")].tolist():
-        pairs = range(begin[patient], begin[patient + 1])
-        added = [0.0] * folds
-        for i in pairs:  # plain lists are faster than arrays of a few numbers
-            added = [sum_ + weight[i] * n for sum_, n in zip(added, held[class_of[i]], strict=True)]
-        best = added.index(min(added))
-        for i in pairs:
-            held[class_of[i]][best] += count_of[i]
-        number[patient] = best
-    return number[codes]
+def _units(listing: Listing, indices: np.ndarray) -> np.ndarray:
+    """(N,) int64: what no split divides, as numbers from 0: patients, else copies, else single images."""
+    if listing.groups is not None:
+        return patient_codes(listing.groups, indices)
+    if listing.first_copy is not None:
+        return np.unique(listing.first_copy[indices], return_inverse=True)[1]
+    return np.arange(len(indices))
 
 
 def stratified_sample(listing: Listing, indices: np.ndarray, size: int, seed: int) -> np.ndarray:
     """`size` of the images, every class in proportion (largest remainders) and at least once, in their order.
 
-    Fewer than one for each class cannot be: then one for each.
+    Fewer than one for each class cannot be: then one for each. Of findings the strata are in proportion, and an image
+    with and one without each finding comes on top where there is none in the sample.
     """
-    classes, rng = len(listing.classes), np.random.default_rng([seed, len(SPLITS)])
-    labels = listing.labels[indices]
+    rng = np.random.default_rng([seed, len(SPLITS)])
+    there, labels = np.unique(listing.labels[indices], return_inverse=True)
+    classes = len(there)
     share = size * np.bincount(labels, minlength=classes) / len(labels)
     counts = np.maximum(1, np.floor(share)).astype(int)
     while counts.sum() < min(size, len(labels)):
@@ -367,10 +399,20 @@ def stratified_sample(listing: Listing, indices: np.ndarray, size: int, seed: in
     while counts.sum() > max(size, classes):
         counts[np.argmax(np.where(counts > 1, counts - share, -np.inf))] -= 1
     keep = [rng.permutation(np.flatnonzero(labels == k))[: counts[k]] for k in range(classes)]
-    return indices[np.sort(np.concatenate(keep))]
+    chosen = np.zeros(len(labels), dtype=bool)
+    chosen[np.concatenate(keep)] = True
+    findings = _findings_of(listing, indices)
+    for column in () if findings is None else findings.T:
+        for value in (1, 0):
+            has = np.flatnonzero(column == value)
+            if len(has) and not chosen[has].any():
+                chosen[rng.choice(has)] = True
+    return indices[chosen]
 
 
 def _check_classes(listing: Listing, part: str, indices: np.ndarray) -> None:
+    if listing.outputs:
+        return
     have = set(np.unique(listing.labels[indices]).tolist())
     for label, name in enumerate(listing.classes):
         if label not in have:

@@ -11,9 +11,10 @@ Lengths are in cell radii (about 0.4 of the image), absorbances in nepers for re
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,23 +69,42 @@ def draw_cells(
         found = f"{cells} cells of {patients} patients at {size} px"
         raise UsageError(f"cannot draw {found}", "use at least 4 patients, 4 cells per patient and 16 px")
     arguments = {"drawing": DRAWING, "seed": seed, "cells": cells, "patients": patients, "size": size}
-    if _is_drawn(root, arguments):
+    with whole_set(root, arguments, "*/*/P*_c*.png", cells) as drawn:
+        if drawn is None:
+            return
+        for split in ("train", "val", "test"):
+            for name in CLASSES:
+                (drawn / split / name).mkdir(parents=True)
+        plan = _plan(seed, cells, patients)
+        looks = {number: _patient(np.random.default_rng((seed, number, 0))) for number in range(1, patients + 1)}
+        for done, (split, patient, cell, infected) in enumerate(plan, start=1):
+            rng = np.random.default_rng((seed, patient, cell))  # so no cell depends on another
+            image = Image.fromarray(_cell(rng, looks[patient], infected, size))
+            image.save(drawn / split / CLASSES[0 if infected else 1] / f"P{patient:03d}_c{cell:03d}.png")
+            if progress is not None:
+                progress(done, len(plan))
+
+
+@contextlib.contextmanager
+def whole_set(root: Path, arguments: dict[str, Any], pattern: str, count: int) -> Iterator[Path | None]:
+    """A folder to draw in, which becomes `root` when the block ends; None where `root` holds this set already.
+
+    Args:
+        arguments: of the drawing, which `root/demo.json` keeps.
+        pattern: of the images below `root`; count: how many there are.
+
+    Raises:
+        UsageError: `root` cannot be written. DataError: it holds something else.
+    """
+    if _is_drawn(root, arguments, pattern, count):
+        yield None
         return
-    plan = _plan(seed, cells, patients)
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{root.name}-", dir=root.parent) as folder:
             drawn = Path(folder, "drawn")  # the temporary folder itself is private
-            for split in ("train", "val", "test"):
-                for name in CLASSES:
-                    (drawn / split / name).mkdir(parents=True)
-            looks = {number: _patient(np.random.default_rng((seed, number, 0))) for number in range(1, patients + 1)}
-            for done, (split, patient, cell, infected) in enumerate(plan, start=1):
-                rng = np.random.default_rng((seed, patient, cell))  # so no cell depends on another
-                image = Image.fromarray(_cell(rng, looks[patient], infected, size))
-                image.save(drawn / split / CLASSES[0 if infected else 1] / f"P{patient:03d}_c{cell:03d}.png")
-                if progress is not None:
-                    progress(done, len(plan))
+            drawn.mkdir()
+            yield drawn
             (drawn / "demo.json").write_text(json.dumps(arguments) + "\n", encoding="utf-8")
             if root.exists():
                 root.rmdir()
@@ -95,7 +115,7 @@ def draw_cells(
         ) from None
 
 
-def _is_drawn(root: Path, arguments: dict[str, Any]) -> bool:
+def _is_drawn(root: Path, arguments: dict[str, Any], pattern: str, wanted: int) -> bool:
     """Whether `root` holds this set. Raises DataError if it holds something else."""
     try:
         if not root.exists() or (root.is_dir() and not any(root.iterdir())):
@@ -103,8 +123,8 @@ def _is_drawn(root: Path, arguments: dict[str, Any]) -> bool:
         found = json.loads((root / "demo.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise DataError(f"{root}: exists and is not a demo set", "name another folder: --output") from None
-    count = sum(1 for _ in root.glob("*/*/P*_c*.png"))
-    if found != arguments or count != arguments["cells"]:
+    count = sum(1 for _ in root.glob(pattern))
+    if found != arguments or count != wanted:
         raise DataError(
             f"{root}: holds {count} images of the demo set {found}, wanted {arguments}", "name another folder: --output"
         )

@@ -1,4 +1,4 @@
-"""Tables (CSV, Excel) with patient, label, split and further columns for each image."""
+"""Tables (CSV, Excel) with a row for each image: read, matched with the images, and patients from them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from vitmed.core.aliases import COLUMNS
 from vitmed.core.csv_files import OLD, from_cell, read_text
 from vitmed.core.errors import DataError
 from vitmed.core.excel_files import sheet_rows
 from vitmed.core.text import counted_doing, lines_of
-from vitmed.data.split_names import SPLIT_WORDS, split_of
-from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OOD_SCORE
 
 # The first of these names in a table is used; case, spaces and hyphens do not matter.
 PATH_NAMES = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "image_name",
               "image_id", "image_index", "img")  # fmt: skip
 GROUP_NAMES = ("patient", "patient_id", "patientid", "group", "subject", "subject_id", "case", "case_id")
 LABEL_NAMES = ("label", "class", "diagnosis", "target", "dx")
-SPLIT_COLUMN_NAMES = ("split", "subset", "partition")
-# Column names of predictions.csv and splits.csv.
-TAKEN = (*FIXED_COLUMNS, OOD_SCORE, *COLUMNS, "error", "sha256", "class", "split")
 FIRST = 5  # most items in one line of a message
 
 
@@ -202,94 +196,3 @@ def groups_from_table(file: str | Path, root: Path, paths: Sequence[str]) -> tup
         )
     notes = [f"{file}: {unmatched}, the first is {strange[0]}"] if strange else []
     return [found[i] for i in range(len(paths))], [*table.notes, *notes]
-
-
-@dataclass(frozen=True)
-class Labels:
-    """The content of a table of labels, in the order of the images' paths.
-
-    Attributes:
-        images: index of each image into the given paths.
-        labels: class names.
-        groups: patients, or None.
-        splits: train, val or test for each image, or None.
-        columns: names of the further columns; rows: their cells.
-        notes: messages for the user.
-    """
-
-    images: list[int]
-    labels: list[str]
-    groups: list[str] | None
-    splits: list[str] | None
-    columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    notes: tuple[str, ...]
-
-
-def labels_from_table(file: str | Path, root: Path, paths: Sequence[str], own_groups: bool = True) -> Labels:
-    """The class of every image that a table names, with patient, split and further columns if it has them.
-
-    Args:
-        own_groups: whether to use the table's patient column; otherwise it is a further column.
-
-    Raises:
-        DataError: the table cannot be read, lacks a column or a value, names a missing file or an image twice, or has a
-            further column with a name that vitmed uses.
-    """
-    table = read_table(file)
-    path = table.required(table.find(PATH_NAMES), "path of an image", PATH_NAMES)
-    label = table.required(table.find(LABEL_NAMES), "label", LABEL_NAMES)
-    split, group = table.find(SPLIT_COLUMN_NAMES), table.find(GROUP_NAMES) if own_groups else None
-    further = [i for i, name in enumerate(table.header) if name and i not in (path, label, group, split)]
-    columns = tuple(table.header[i] for i in further)
-    taken = [name for name in columns if name in TAKEN or name.startswith(("prob_", "logit_"))]
-    if taken:
-        raise DataError(
-            f"{table.file}: the column {', '.join(taken)} has a name that predictions.csv uses itself",
-            f"rename or remove it (the label comes from {table.header[label]!r})",
-        )
-    rows = _rows_by_image(table, path, root, paths)
-    left = len(paths) - len(rows)
-    missing = [f"{left:,} of {len(paths):,} images are not in {table.file} and are left out"] if left else []
-
-    def sorted_cells(column: int, what: str) -> list[str]:
-        cells = table.cells(column, what)
-        return [cells[row] for row in rows.values()]
-
-    return Labels(
-        images=list(rows),
-        labels=sorted_cells(label, "label"),
-        groups=None if group is None else sorted_cells(group, "patient"),
-        splits=None if split is None else _splits(table, split, sorted_cells(split, "split")),
-        columns=columns,
-        rows=[tuple(sys.intern(table.rows[row][i].strip()) for i in further) for row in rows.values()],
-        notes=(*table.notes, *missing),
-    )
-
-
-def _rows_by_image(table: Table, column: int, root: Path, paths: Sequence[str]) -> dict[int, int]:
-    """Index of an image -> its row, ascending. Raises DataError for a row without an image, or an image with two."""
-    images, missing = table.images(column, root, paths)
-    rows: dict[int, int] = {}
-    for row, image in enumerate(images):
-        if image is not None and rows.setdefault(image, row) != row:
-            lines = f"in line {table.lines[rows[image]]} and in line {table.lines[row]}"
-            raise DataError(f"{table.file}: {paths[image]} is named {lines}", "keep one of the rows")
-    if missing:
-        raise DataError(
-            f"{table.file}: {counted_doing(len(missing), 'row', 'matches', 'match')} no image below {root}:\n"
-            + lines_of([*table.notes, *missing]),
-            f"use paths relative to {root} or to the table, or remove the rows",
-        )
-    return dict(sorted(rows.items()))
-
-
-def _splits(table: Table, column: int, cells: Sequence[str]) -> list[str]:
-    names = {cell: split_of(cell) for cell in set(cells)}
-    unknown = sorted(cell for cell, name in names.items() if name is None)
-    if unknown:
-        raise DataError(
-            f"{table.file}: {', '.join(map(repr, unknown[:FIRST]))} in column {table.header[column]!r} is not a split",
-            f"use one of {', '.join(SPLIT_WORDS)}; or rename the column",
-        )
-    return [str(names[cell]) for cell in cells]

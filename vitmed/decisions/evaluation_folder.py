@@ -15,9 +15,11 @@ import numpy as np
 from vitmed.core.aliases import FLOW, HOLDER, with_new_names
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.run_folder import BASELINE, ISSUES, NUMBERS, PREDICTIONS, REPORT, RunFolder
+from vitmed.core.targets import Target
 from vitmed.decisions.operating_results import Folds, by_fold
 from vitmed.decisions.policies import policy_of
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
+from vitmed.metrics.any_predictions import AnyPredictions, read_predictions
 from vitmed.metrics.predictions import Predictions
 
 
@@ -25,7 +27,7 @@ from vitmed.metrics.predictions import Predictions
 class Evaluated:
     """An evaluation."""
 
-    predictions: Predictions  # calibrated and decided as in its report
+    predictions: AnyPredictions  # calibrated and decided as in its report
     policy: DecisionPolicy | None
     metrics: Mapping[str, Any]  # what metrics.json holds; {} where there is no such file
 
@@ -57,32 +59,39 @@ def read_evaluation(file: Path) -> Evaluated:
     beside = file.with_name(NUMBERS)
     metrics = read_metrics(beside)
     if not metrics:
-        return Evaluated(Predictions.from_csv(file, labelled=True), None, metrics)
+        return Evaluated(read_predictions(file, labelled=True), None, metrics)
     of_model = not file.name.startswith(BASELINE)
     policy = _policy_of(beside, metrics) if of_model else None
 
-    def calibrate(read: Predictions) -> Predictions:
+    def calibrate(read: AnyPredictions) -> AnyPredictions:
         assert policy is not None
-        known, classes = policy.calibration, metrics["classes"]
+        classes = metrics["classes"]
         if list(read.classes) != classes:
             raise DataError(
                 f"{beside}: has the classes {classes}, the table beside it {list(read.classes)}",
                 "put the columns of the table in the order of metrics.json, or move metrics.json away",
             )
+        if not (isinstance(policy, ClassPolicy) and isinstance(read, Predictions)):
+            found: AnyPredictions = policy.apply(read)
+            return found
+        known = policy.calibration
         if "judgement" in metrics["report"]:  # the logits of 0.1.0 are calibrated
             read = replace(read, logits=(read.logits.astype(np.float64) - known.bias) / known.scale)
         return known.calibrate(read)
 
     pooled, convert = of_model and bool(metrics.get("folds")), None if policy is None else calibrate
-    predictions = Predictions.from_csv(file, labelled=True, as_decided=pooled, calibrate=convert)
+    target = Target.model_validate(metrics.get("target", {}))
+    predictions = read_predictions(file, target, labelled=True, as_decided=pooled, calibrate=convert)
     try:
-        if pooled and not by_fold(Folds.model_validate(metrics["folds"])):
+        folds = Folds.model_validate(metrics["folds"]) if pooled else None
+        if isinstance(predictions, Predictions) and folds is not None and not by_fold(folds):
             predictions = replace(predictions, decided=None)
     except ValueError:
         raise _no_report(beside) from None
     if metrics["positive_class"] not in (None, *predictions.classes):
         raise _no_report(beside)
-    predictions = replace(predictions, positive=metrics["positive_class"])
+    if isinstance(predictions, Predictions):
+        predictions = replace(predictions, positive=metrics["positive_class"])
     return Evaluated(predictions if policy is None else policy.apply(predictions), policy, metrics)
 
 
@@ -180,15 +189,17 @@ def is_of(metrics: Mapping[str, Any], weights_hash: str | None, policy: Decision
     if theirs is None or policy is None:
         return theirs is policy
     if theirs.ood_score is None or policy.ood_score is None:
-        return isinstance(theirs, ClassPolicy) and isinstance(policy, ClassPolicy) and (
-            theirs.calibration == policy.calibration
+        return (
+            isinstance(theirs, ClassPolicy)
+            and isinstance(policy, ClassPolicy)
+            and (theirs.calibration == policy.calibration)
         )
     return (theirs.ood_score.n, theirs.ood_score.scale) == (policy.ood_score.n, policy.ood_score.scale)
 
 
 def read_split(
     run: RunFolder, split: str, weights_hash: str | None, policy: DecisionPolicy | None
-) -> Predictions | None:
+) -> AnyPredictions | None:
     """What these weights predict for a split of the run, decided by this policy; None where that is not known."""
     file = find_evaluation(run, split, weights_hash, policy)
     if file is None:
@@ -196,12 +207,16 @@ def read_split(
     predictions = read_evaluation(file).predictions
     if policy is None:
         return predictions.undecided()
-    return policy.apply(replace(predictions.undecided(), positive=policy.operating.positive))
+    predictions = predictions.undecided()
+    if isinstance(predictions, Predictions) and isinstance(policy, ClassPolicy):
+        predictions = replace(predictions, positive=policy.operating.positive)
+    found: AnyPredictions = policy.apply(predictions)
+    return found
 
 
 def validation_of(
     checkpoint: Path, weights_hash: str | None, policy: DecisionPolicy | None, positive: str | None
-) -> Predictions:
+) -> AnyPredictions:
     """What these weights predict for the validation images of the run. Raises UsageError where that is not known."""
     run = RunFolder(checkpoint.parent)
     file = find_evaluation(run, "val", weights_hash, policy)
@@ -210,4 +225,5 @@ def validation_of(
             f"{run.path / 'val' / PREDICTIONS}: missing or not of {checkpoint.name}; the policy is chosen on it",
             f"vitmed evaluate {checkpoint} --split val writes it",
         )
-    return replace(read_evaluation(file).predictions.undecided(), positive=positive)
+    found = read_evaluation(file).predictions.undecided()
+    return replace(found, positive=positive) if isinstance(found, Predictions) else found

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from vitmed.core.base_models import Names
-from vitmed.core.config import EvaluateConfig
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.text import listed
 from vitmed.decisions.out_of_distribution import OodScore
 from vitmed.decisions.policy import (

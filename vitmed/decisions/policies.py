@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vitmed.decisions.finding_policy import FindingPolicy
+from vitmed.decisions.number_policy import NumberPolicy
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
 
 
 def policy_of(content: Mapping[str, Any], classes: Sequence[str]) -> DecisionPolicy:
     """Read what a checkpoint or a metrics.json holds. Raises ValueError for anything else."""
-    kinds = {"findings": FindingPolicy}
+    kinds: dict[str, type[DecisionPolicy]] = {"findings": FindingPolicy, "reach": NumberPolicy}
     kind = next((kind for key, kind in kinds.items() if isinstance(content, Mapping) and key in content), ClassPolicy)
     return kind.of(content, classes)

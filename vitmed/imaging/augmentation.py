@@ -30,11 +30,13 @@ class Policy:
         flips: whether the policy mirrors images if flips are allowed.
         text: one line: what the policy does, what it must not do, and why.
         build: its changes, chosen from those of a `Changes`: albumentations transforms, or functions of a batch.
+        turns: whether these include quarter turns, each as likely as the image as it is.
     """
 
     flips: bool
     text: str
     build: Callable[[Changes], list[Any]]
+    turns: bool = False
 
 
 class Augmenter:
@@ -281,6 +283,7 @@ POLICIES: dict[str, Policy] = {
             do.blur(p=0.1),
             do.compression(70, p=0.2),
         ],
+        turns=True,
     ),
     "histology": Policy(
         True,
@@ -293,6 +296,7 @@ POLICIES: dict[str, Policy] = {
             do.blur(p=0.15),
             do.compression(60, p=0.2),
         ],
+        turns=True,
     ),
     "dermoscopy": Policy(
         True,
@@ -305,6 +309,7 @@ POLICIES: dict[str, Policy] = {
             *do.hue(p=0.3),
             do.holes(p=0.2),
         ],
+        turns=True,
     ),
     "chest_xray": Policy(
         False,

@@ -1,7 +1,9 @@
 """MedMNIST files read like folders: `bloodmnist_224.npz/train/7/000123` is an image (split/class number/index).
 
-A file holds `{train,val,test}_images`, (N, H, W) or (N, H, W, 3) uint8, and `{train,val,test}_labels`, (N, 1) or (N,)
-integers. Its members are unpacked once into the cache and mapped into memory, so only what is used is read.
+A file holds `{train,val,test}_images`, (N, H, W) or (N, H, W, 3) uint8, and `{train,val,test}_labels`: (N, 1) or (N,)
+integers, which are classes, or floats, a number; or (N, F) findings, as ChestMNIST has: 1, 0, or -1 where not known. An
+image of a file without classes is `chestmnist.npz/train/000123`. The members of a file are unpacked once into the cache
+and mapped into memory, so only what is used is read.
 """
 
 from __future__ import annotations
@@ -37,10 +39,23 @@ OTHER = "vitmed reads the files of MedMNIST: {train,val,test}_{images,labels}, i
 
 
 class Split(NamedTuple):
-    """Images (N, H, W) or (N, H, W, 3) uint8, mapped into memory; labels (N,) int64."""
+    """Images (N, H, W) or (N, H, W, 3) uint8, mapped into memory; labels (N,) int64 classes, (N, F) int64 findings, or
+    (N,) float64 numbers."""
 
     images: np.ndarray
     labels: np.ndarray
+
+    @property
+    def paths(self) -> list[str]:
+        """Of the images, relative to the split."""
+        if not self.classified:
+            return [f"{index:06d}" for index in range(len(self.labels))]
+        return [f"{label}/{index:06d}" for index, label in enumerate(self.labels.tolist())]
+
+    @property
+    def classified(self) -> bool:
+        """Whether the labels are classes."""
+        return self.labels.ndim == 1 and self.labels.dtype.kind in "iu"
 
 
 def is_npz(path: str | Path) -> bool:
@@ -68,9 +83,10 @@ def read(path: Path) -> np.ndarray:
     assert file is not None, path
     parts = path.relative_to(file).parts
     with contextlib.suppress(ValueError, KeyError, IndexError):
-        split, label, index = parts
+        split, *label, index = parts
         part = open_npz(file)[split]
-        if int(index) >= 0 and int(label) == part.labels[int(index)]:
+        of_class = [int(part.labels[int(index)])] if part.classified else []
+        if int(index) >= 0 and [*map(int, label)] == of_class:
             return np.ascontiguousarray(part.images[int(index)])
     raise DataError(f"{path}: no such image in {file.name}", "the file has changed: restore it, or name the right one")
 
@@ -121,13 +137,29 @@ def _open(file: Path, size: int, changed: int) -> dict[str, Split]:
     splits = {}
     for name in SPLITS:
         if f"{name}_images" in arrays:
-            labels = np.asarray(arrays[f"{name}_labels"]).reshape(-1).astype(np.int64)
-            if labels.min() < 0 or labels.max() >= CLASSES:
-                raise DataError(
-                    f"{file}: {name}_labels holds {labels.min()} to {labels.max()}, expected classes", OTHER
-                )
-            splits[name] = Split(arrays[f"{name}_images"], labels)
+            splits[name] = Split(arrays[f"{name}_images"], _labels(file, name, arrays[f"{name}_labels"]))
+    shapes = {f"{part.labels.dtype} (N{', F' * (part.labels.ndim - 1)})": name for name, part in splits.items()}
+    if len({(part.labels.shape[1:], part.labels.dtype) for part in splits.values()}) > 1:
+        raise DataError(f"{file}: its splits have labels of several kinds: {', '.join(shapes)}", OTHER)
     return splits
+
+
+def _labels(file: Path, split: str, array: np.ndarray) -> np.ndarray:
+    """The labels of a split, as in `Split`. Raises DataError for values that are none."""
+    labels = np.asarray(array)
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        labels = np.nan_to_num(labels, nan=-1)
+        if not np.isin(labels, (-1, 0, 1)).all():
+            what = f"{labels.min():g} to {labels.max():g}, expected 1, 0, or -1 (not known)"
+            raise DataError(f"{file}: {split}_labels of {labels.shape[1]} findings holds {what}", OTHER)
+        return labels.astype(np.int64)
+    labels = labels.reshape(-1)
+    if labels.dtype.kind == "f" and not np.all(labels == labels // 1):
+        return labels.astype(np.float64)
+    labels = labels.astype(np.int64)
+    if labels.min() < 0 or labels.max() >= CLASSES:
+        raise DataError(f"{file}: {split}_labels holds {labels.min()} to {labels.max()}, expected classes", OTHER)
+    return labels
 
 
 def _unpack(file: Path, folder: Path, place: Path) -> None:
@@ -185,13 +217,11 @@ def _members(file: Path, archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
                 f"{file}: {name}_images is {dtype} {shape}, expected uint8 (N, H, W) or (N, H, W, 3)",
                 "vitmed reads no volumes (MedMNIST 3D); save the slices" if len(shape) == 4 else OTHER,
             )
-        if len(rows) == 2 and rows[1] > 1:
+        if kind.kind not in "iubf" or len(rows) not in (1, 2) or rows[0] != shape[0] or 0 in rows:
             raise DataError(
-                f"{file}: {name}_labels is {rows}: {rows[1]} labels per image (multi-label), expected one",
-                "choose one of them and save its column as labels of shape (N, 1)",
+                f"{file}: {name}_labels is {kind} {rows}, expected numbers ({shape[0]}, 1) or findings ({shape[0]}, F)",
+                OTHER,
             )
-        if kind.kind not in "iub" or len(rows) not in (1, 2) or rows[0] != shape[0]:
-            raise DataError(f"{file}: {name}_labels is {kind} {rows}, expected integers ({shape[0]}, 1)", OTHER)
         members += [images, labels]
     return members
 

@@ -2,8 +2,64 @@
 
 from __future__ import annotations
 
-from vitmed.metrics.finding_predictions import FindingPredictions
-from vitmed.metrics.number_predictions import NumberPredictions
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitmed.core.errors import UsageError
+from vitmed.core.targets import Target
+from vitmed.metrics.finding_predictions import FindingPredictions, is_of_findings
+from vitmed.metrics.number_predictions import NumberPredictions, is_of_number
 from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions_csv import read_table
 
 AnyPredictions = Predictions | FindingPredictions | NumberPredictions
+
+
+def target_of(predictions: AnyPredictions) -> Target:
+    """What the labels are."""
+    return predictions.target if isinstance(predictions, NumberPredictions) else Target(kind=predictions.kind)
+
+
+def read_predictions(
+    file: str | Path,
+    target: Target | None = None,
+    labelled: bool = False,
+    as_decided: bool = False,
+    calibrate: Callable[[Any], Any] | None = None,
+) -> AnyPredictions:
+    """Read a predictions.csv; its columns say of which kind it is. The other arguments are those of `from_csv`."""
+    header = read_table(Path(file)).header
+    if is_of_findings(header):
+        return FindingPredictions.from_csv(file, labelled, as_decided, calibrate)
+    if is_of_number(header):
+        return NumberPredictions.from_csv(file, labelled, as_decided, calibrate, target)
+    return Predictions.from_csv(file, labelled, as_decided, calibrate)
+
+
+def unlabelled(
+    target: Target,
+    classes: tuple[str, ...],
+    paths: tuple[str, ...],
+    logits: np.ndarray,
+    errors: tuple[tuple[str, str], ...],
+    columns: dict[str, tuple[str, ...]],
+) -> AnyPredictions:
+    """Logits of images without labels and patients as predictions; the arguments are their fields."""
+    if target.kind == "number":
+        return NumberPredictions(classes, paths, None, None, logits, target, errors, columns)
+    if target.kind == "findings":
+        return FindingPredictions(classes, paths, None, None, logits, errors, columns)
+    return Predictions(classes, paths, None, None, logits, errors, columns=columns)
+
+
+def of_classes(predictions: AnyPredictions, what: str) -> Predictions:
+    """Predictions of classes or grades. Raises UsageError for others, which `what` cannot use."""
+    if isinstance(predictions, Predictions):
+        return predictions
+    fix = "name a model of classes or grades"
+    if predictions.kind == "findings":
+        fix += ", or the predictions.csv of one finding: RUN/test/findings/FINDING/predictions.csv"
+    raise UsageError(f"{what}: not for a model of {predictions.kind}", fix)

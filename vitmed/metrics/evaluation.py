@@ -5,6 +5,7 @@ Each number has the formula whose measured coverage is nearest to its level (ben
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -30,6 +31,7 @@ from vitmed.metrics.intervals import (
     LIKENESS,
     NONE,
     Part,
+    Share,
     Units,
     assumed_effect,
     class_masks,
@@ -60,29 +62,7 @@ def evaluate_predictions(predictions: Predictions, resamples: int = 2000) -> Num
     Raises:
         DataError: the predictions have no labels, or a score that is no finite number.
     """
-    labels, classes = known_labels(predictions), predictions.classes
-    evaluation = PreparedPredictions(predictions)
-    overall, per_class = evaluation.estimates()
-    support, size = np.bincount(labels, minlength=len(classes)), len(classes)
-    confusion = np.bincount(labels * size + predictions.predicted, minlength=size**2)
-    grouped, positive = predictions.groups is not None, evaluation.scorer.positive
-    found = Numbers(
-        n=len(labels),
-        n_groups=evaluation.units.count if grouped else None,
-        resampling="by patient" if grouped else "by image",
-        resamples=resamples,
-        level=LEVEL,
-        classes=list(classes),
-        positive_class=None if positive is None else classes[positive],
-        overall=overall,
-        per_class={c: ClassNumbers(n=int(support[k]), **per_class[k]) for k, c in enumerate(classes)},
-        confusion_matrix=confusion.reshape(size, size).tolist(),
-        sample=evaluation.sample(grouped),
-    )
-    holders = dict(zip(classes, evaluation.holders, strict=True))
-    reasons = {"undefined": undefined(found), "no_interval": without_interval(found, holders)}
-    found_notes = notes(found, holders, evaluation.units.count, predictions.groups)
-    return found.model_copy(update={**reasons, "notes": found_notes})
+    return PreparedPredictions(predictions).numbers(resamples)
 
 
 class PreparedPredictions:
@@ -90,11 +70,8 @@ class PreparedPredictions:
 
     def __init__(self, predictions: Predictions):
         labels = known_labels(predictions)
-        broken = np.flatnonzero(~np.isfinite(predictions.logits).all(axis=1))
-        if len(broken):
-            problem = f"{len(broken):,} of {len(labels):,} rows have a score that is not a finite number, the first is "
-            raise DataError(f"{problem}row {broken[0] + 1}", "predict these images again, or leave them out")
-        self.labels, self.units = labels, Units.of(predictions)
+        check_finite(predictions.logits)
+        self.predictions, self.labels, self.units = predictions, labels, Units.of(predictions)
         self.why: dict[str, str] = {}  # number that is resampled -> why it has no interval
         self.scorer = scorer = Scorer(labels, predictions)
         self.point = {name: float(v[0]) for name, v in scorer.counted(np.ones((1, len(labels))))[0].items()}
@@ -148,6 +125,29 @@ class PreparedPredictions:
         low, _ = wilson(1.0, sizes.sum() / assumed_effect(sizes, LIKENESS), quantile(self.degrees))
         return low, 1.0
 
+    def numbers(self, resamples: int) -> Numbers:
+        """As `evaluate_predictions`."""
+        classes, size, positive = self.predictions.classes, len(self.classes), self.scorer.positive
+        overall, per_class = self.estimates()
+        support, groups = np.bincount(self.labels, minlength=size), self.predictions.groups
+        confusion = np.bincount(self.labels * size + self.scorer.predicted, minlength=size**2)
+        found = Numbers(
+            n=len(self.labels),
+            n_groups=None if groups is None else self.units.count,
+            resampling="by image" if groups is None else "by patient",
+            resamples=resamples,
+            level=LEVEL,
+            classes=list(classes),
+            positive_class=None if positive is None else classes[positive],
+            overall=overall,
+            per_class={c: ClassNumbers(n=int(support[k]), **per_class[k]) for k, c in enumerate(classes)},
+            confusion_matrix=confusion.reshape(size, size).tolist(),
+            sample=describe_sample(self.units, groups is not None, self.accuracy, self.shares),
+        )
+        holders = dict(zip(classes, self.holders, strict=True))
+        reasons = {"undefined": undefined(found), "no_interval": without_interval(found, holders)}
+        return found.model_copy(update={**reasons, "notes": notes(found, holders, self.units.count, groups)})
+
     def estimates(self) -> tuple[dict[str, Estimate], list[dict[str, Estimate]]]:
         """All numbers, overall and of each class."""
         positive = self.scorer.positive
@@ -180,10 +180,11 @@ class PreparedPredictions:
         if any(entry.low is None for entry in own.values()) or not len(present):
             return estimate(value, *NONE, "mover")
         drift = (values[self.labels] - value) / size if weighted else np.zeros(len(self.labels))
-        parts = (self._part(c, kind, float(weights[c])) for c in own)
+        parts = (self.part(c, kind, float(weights[c])) for c in own)
         return estimate(value, *mean_interval(parts, drift, quantile(self.degrees), self.units), "mover")
 
-    def _part(self, c: int, kind: str, weight: float) -> Part:
+    def part(self, c: int, kind: str, weight: float) -> Part:
+        """A number of a class that has an interval, as a part of a mean."""
         entry = self.per_class[c][kind]
         assert entry.value is not None and entry.low is not None and entry.high is not None
         if kind in self.masks[c]:
@@ -239,19 +240,35 @@ class PreparedPredictions:
         """Degrees of freedom of the variance of being right between units."""
         return self.units.degrees((self.labels == self.scorer.predicted) * 1.0) if self.units.count > 1 else 1.0
 
-    def sample(self, grouped: bool) -> Sample:
-        """The sample sizes behind the numbers."""
-        sizes, counts = np.bincount(self.units.index), None
-        if grouped and len(sizes):
-            counts = ImagesPerPatient(min=int(sizes.min()), median=float(np.median(sizes)), max=int(sizes.max()))
-        rates = ("sensitivity", "specificity")
-        return Sample(
-            n_images=len(self.labels),
-            n_patients=self.units.count if grouped else None,
-            images_per_patient=counts,
-            accuracy=sample_size(self.accuracy),
-            classes=[ClassSampleSizes(**{name: sample_size(own[name]) for name in rates}) for own in self.shares],
-        )
+
+def check_finite(logits: np.ndarray) -> None:
+    """Raise DataError where a logit, (S, K), is no finite number."""
+    broken = np.flatnonzero(~np.isfinite(logits).all(axis=1))
+    if len(broken):
+        problem = f"{len(broken):,} of {len(logits):,} rows have a score that is not a finite number, the first is "
+        raise DataError(f"{problem}row {broken[0] + 1}", "predict these images again, or leave them out")
+
+
+def describe_sample(units: Units, grouped: bool, accuracy: Share, shares: Sequence[Mapping[str, Share]]) -> Sample:
+    """The sample sizes behind the numbers.
+
+    Args:
+        units: of the images.
+        grouped: whether they are patients.
+        accuracy: the share of images that are right.
+        shares: of each class, those of `class_shares`.
+    """
+    sizes, counts = np.bincount(units.index), None
+    if grouped and len(sizes):
+        counts = ImagesPerPatient(min=int(sizes.min()), median=float(np.median(sizes)), max=int(sizes.max()))
+    rates = ("sensitivity", "specificity")
+    return Sample(
+        n_images=len(units.index),
+        n_patients=units.count if grouped else None,
+        images_per_patient=counts,
+        accuracy=sample_size(accuracy),
+        classes=[ClassSampleSizes(**{name: sample_size(own[name]) for name in rates}) for own in shares],
+    )
 
 
 def bootstrap(several: list[PreparedPredictions], resamples: int, seed: int) -> list[dict[str, np.ndarray]]:

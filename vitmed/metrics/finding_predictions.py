@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
-from vitmed.core.targets import NO_FINDING, UNKNOWN
+from vitmed.core.targets import NO_FINDING, UNKNOWN, Kind
 from vitmed.metrics.predictions import LEAST, Predictions, group_index, is_called, softmax
 from vitmed.metrics.predictions_csv import (
     LABEL,
@@ -51,6 +52,8 @@ class FindingPredictions:
     notes: tuple[str, ...] = ()  # what a reader must know about the table
     named: bool = False  # whether figures and tables may show paths
     calibrated: np.ndarray | None = None  # (S, F) float64 probabilities; None: the sigmoid of the logits
+
+    kind: ClassVar[Kind] = "findings"  # a key of `TARGETS`
 
     def __post_init__(self) -> None:
         shape = (len(self.paths), len(self.classes))

@@ -47,38 +47,6 @@ METRICS: dict[str, Metric] = {
     "f1_macro": Metric("F1, macro", "Harmonic mean of sensitivity and PPV, mean over classes."),
     "f1_weighted": Metric("F1, weighted", "The same weighted by class size."),
 }
-GRADE_METRICS = METRICS | {
-    "quadratic_kappa": Metric(
-        "Quadratic kappa", "Agreement of the grades beyond chance, by squared distance, -1 to 1; 0 is chance."
-    ),
-    "linear_kappa": Metric("Linear kappa", "Agreement of the grades beyond chance, by distance, -1 to 1; 0 is chance."),
-    "grade_error": Metric(
-        "Error in grades", "Mean distance of predicted and true grade, in grades.", higher_is_better=False
-    ),
-}
-NUMBER_METRICS: dict[str, Metric] = {
-    "mae": Metric("Mean absolute error", "Mean distance of predicted and true number.", higher_is_better=False),
-    "rmse": Metric("RMSE", "Square root of the mean squared error.", higher_is_better=False),
-    "median_error": Metric(
-        "Median absolute error", "Half of the images are off by no more than this.", higher_is_better=False
-    ),
-    "bias": Metric("Bias", "Mean of predicted minus true number; 0 is best.", ranks=False),
-    "r2": Metric("R2", "Share of the variance of the true numbers that is explained; 0: no better than their mean."),
-    "ccc": Metric("Concordance", "Lin's concordance correlation of predicted and true number, -1 to 1; 1 is equality."),
-    "pearson": Metric("Pearson's r", "Linear correlation of predicted and true number, -1 to 1; blind to bias."),
-    "crps": Metric(
-        "CRPS",
-        "Continuous ranked probability score of the predicted distribution; without a spread the absolute error.",
-        higher_is_better=False,
-    ),
-    "log_score": Metric(
-        "Log score",
-        "Mean -ln of the predicted density at the true number, both in standard deviations of the training labels.",
-        higher_is_better=False,
-    ),
-    "coverage": Metric("Coverage", "Share of true numbers inside the prediction interval.", ranks=False),
-    "width": Metric("Interval width", "Mean width of the prediction intervals.", ranks=False),
-}
 FINDING_METRICS: dict[str, Metric] = {  # of findings: macro is a mean over findings, micro counts every known label
     "auroc": Metric("AUROC, macro", "Area under the ROC curve, mean over findings."),
     "auroc_micro": Metric("AUROC, micro", "Area under the ROC curve of all labels of all findings together."),
@@ -112,6 +80,38 @@ FINDING_METRICS: dict[str, Metric] = {  # of findings: macro is a mean over find
     "brier": Metric(
         "Brier score", "Mean squared error of the probability, over all known labels.", higher_is_better=False
     ),
+}
+GRADE_METRICS = METRICS | {
+    "quadratic_kappa": Metric(
+        "Quadratic kappa", "Agreement of the grades beyond chance, by squared distance, -1 to 1; 0 is chance."
+    ),
+    "linear_kappa": Metric("Linear kappa", "Agreement of the grades beyond chance, by distance, -1 to 1; 0 is chance."),
+    "grade_error": Metric(
+        "Error in grades", "Mean distance of predicted and true grade, in grades.", higher_is_better=False
+    ),
+}
+NUMBER_METRICS: dict[str, Metric] = {
+    "mae": Metric("Mean absolute error", "Mean distance of predicted and true number.", higher_is_better=False),
+    "rmse": Metric("RMSE", "Square root of the mean squared error.", higher_is_better=False),
+    "median_error": Metric(
+        "Median absolute error", "Half of the images are off by no more than this.", higher_is_better=False
+    ),
+    "bias": Metric("Bias", "Mean of predicted minus true number; 0 is best.", ranks=False),
+    "r2": Metric("R2", "Share of the variance of the true numbers that is explained; 0: no better than their mean."),
+    "ccc": Metric("Concordance", "Lin's concordance correlation of predicted and true number, -1 to 1; 1 is equality."),
+    "pearson": Metric("Pearson's r", "Linear correlation of predicted and true number, -1 to 1; blind to bias."),
+    "crps": Metric(
+        "CRPS",
+        "Continuous ranked probability score of the predicted distribution; without a spread the absolute error.",
+        higher_is_better=False,
+    ),
+    "log_score": Metric(
+        "Log score",
+        "Mean -ln of the predicted density at the true number, both in standard deviations of the training labels.",
+        higher_is_better=False,
+    ),
+    "coverage": Metric("Coverage", "Share of true numbers inside the prediction interval.", ranks=False),
+    "width": Metric("Interval width", "Mean width of the prediction intervals.", ranks=False),
 }
 TITLES = {name: metric.title for name, metric in (GRADE_METRICS | NUMBER_METRICS).items()} | {
     "sensitivity": "Sensitivity",

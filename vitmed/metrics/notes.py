@@ -88,7 +88,6 @@ def notes(found: Numbers, holders: Mapping[str, int], units: int, groups: Sequen
         units: how many patients (or images) there are.
         groups: the patient of each image; None where they are unknown.
     """
-    unit = "image" if groups is None else "patient"
     found_notes = []
     if found.n and (absent := [f"'{c}'" for c, entry in found.per_class.items() if not entry.n]):
         rest = f"averages over classes leave {'it' if len(absent) == 1 else 'them'} out"
@@ -96,42 +95,45 @@ def notes(found: Numbers, holders: Mapping[str, int], units: int, groups: Sequen
             rest = f"balanced accuracy is the sensitivity of '{one}' alone"
         missing = f"There is no image of class {listed(absent)}: "
         found_notes.append(f"{missing}numbers that need one are undefined, and {rest}.")
+    found_notes += few_notes(found, holders, units, groups)
     if units < 2:
-        return [*found_notes, *unit_notes(units, groups)]
-    found_notes += [*_of_rare_classes(found, holders, unit, units), *unit_notes(units, groups)]
+        return found_notes
     single = [f"'{c}'" for c, count in holders.items() if count == 1]
     if single and groups is not None:
         whose = "class {} come from one patient: its" if len(single) == 1 else "each of {} come from one patient: their"
         found_notes.append(f"All images of {whose.format(listed(single))} intervals do not hold for other patients.")
-    return [*found_notes, *_below_chance(found)]
+    return [*found_notes, *below_chance(found)]
 
 
-def unit_notes(units: int, groups: Sequence[str] | None) -> list[str]:
-    """Notes on few patients (or images, where they are unknown), and on images without a patient."""
+def few_notes(
+    found: Numbers, holders: Mapping[str, int], units: int, groups: Sequence[str] | None, noun: str = "class"
+) -> list[str]:
+    """Notes on few patients, or images, of each class and in all; arguments as in `notes`, `noun` for what is rare."""
     unit = "image" if groups is None else "patient"
     if units < 2:
         return [f"There is no interval: it needs at least 2 {unit}s and there is {units or 'none'}."]
-    rough = units < (FEW_IMAGES if groups is None else FEW_GROUPS)
-    found = [f"There are only {units} {unit}s: the intervals are rough."] * rough
+    found_notes = _of_rare_classes(found, holders, unit, units, noun)
+    if units < (FEW_IMAGES if groups is None else FEW_GROUPS):
+        found_notes.append(f"There are only {units} {unit}s: the intervals are rough.")
     if unknown := sum(not name for name in groups or ()):
         lack = "has no patient; it" if unknown == 1 else "have no patient; each"
-        found.append(f"{counted(unknown, 'image')} {lack} counts as a patient of its own.")
-    return found
+        found_notes.append(f"{counted(unknown, 'image')} {lack} counts as a patient of its own.")
+    return found_notes
 
 
-def _below_chance(found: Numbers) -> list[str]:
+def below_chance(found: Numbers, noun: str = "classes") -> list[str]:
     """A note if the model ranks clearly worse than chance, which a wrong table explains better than a bad model."""
     area = found.overall["auroc"]
     if area.value is None or area.low is None or area.high is None or area.high >= 0.5:
         return []
-    what = "the two classes" if found.positive_class is not None else "the classes"
+    what = "the two classes" if found.positive_class is not None else f"the {noun}"
     return [
         f"The AUROC is {area.value:.3f} ({area.low:.3f} to {area.high:.3f}), clearly below 0.5: the labels, or the "
         f"columns of {what}, may be swapped."
     ]
 
 
-def _of_rare_classes(found: Numbers, holders: Mapping[str, int], unit: str, units: int) -> list[str]:
+def _of_rare_classes(found: Numbers, holders: Mapping[str, int], unit: str, units: int, noun: str) -> list[str]:
     """A note on the number of images and patients of the classes that have few; empty where all have enough."""
     enough = FEW_IMAGES if unit == "image" else FEW_GROUPS
     enough = FEWEST if units < enough else enough  # another note says that there are few of all
@@ -140,11 +142,11 @@ def _of_rare_classes(found: Numbers, holders: Mapping[str, int], unit: str, unit
         return []
     rarest = min(few, key=lambda c: (few[c], found.per_class[c].n))
     n, more = found.per_class[rarest].n, len(few) - 1
-    count = f"Class '{rarest}' has only {counted(few[rarest], unit)}"
+    count = f"{noun.capitalize()} '{rarest}' has only {counted(few[rarest], unit)}"
     if n > few[rarest]:
         count += f" ({counted(n, 'image')})"
-    also = f" {counted(more, 'other class')} also {'has' if more == 1 else 'have'} few {unit}s." if more else ""
-    rest = "the numbers that depend on this class are uncertain, as their intervals show."
+    also = f" {counted(more, f'other {noun}')} also {'has' if more == 1 else 'have'} few {unit}s." if more else ""
+    rest = f"the numbers that depend on this {noun} are uncertain, as their intervals show."
     if few[rarest] < FEWEST:
         rest = (
             f"too few to say how well the model finds it. Numbers that need {FEWEST} {unit}s or more have no interval."

@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
 from vitmed.core.errors import DataError
+from vitmed.core.targets import Kind
 from vitmed.metrics.predictions_csv import (
     FIXED_COLUMNS,
     LOGIT,
@@ -78,6 +80,8 @@ class Predictions:
     decided: np.ndarray | None = None  # (S,) int64 predicted classes, where each of several models has its own policy
     named: bool = False  # whether figures and tables may show paths
     calibrated: np.ndarray | None = None  # (S, K) float64 probabilities; None: the softmax of the logits
+
+    kind: ClassVar[Kind] = "classes"  # a key of `TARGETS`
 
     def __post_init__(self) -> None:
         size = len(self.paths)

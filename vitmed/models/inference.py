@@ -19,6 +19,7 @@ from vitmed.core.errors import CheckpointError, DataError
 from vitmed.core.hardware import FULL_FP32, Precision
 from vitmed.data.loading import Images
 from vitmed.data.thread_batches import read_batches
+from vitmed.imaging.exact_views import views_of
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.vit import ViT
 
@@ -91,6 +92,15 @@ def predict_logits(
 def work_of(model: ViT) -> int:
     """N x D: the tokens of an image, which are class token, registers and patches, times their width."""
     return model.tokens * model.width
+
+
+def mean_features(model: ViT, x: torch.Tensor, views: str) -> torch.Tensor:
+    """(B, D) float32: the mean of the features of images (B, C, S, S) over `VIEWS[views]`, one pass for each view.
+
+    The head is linear, so the logits of the mean are the mean of the logits.
+    """
+    found = [model.features(view).float() for view in views_of(x, views)]
+    return sum(found[1:], found[0]) / len(found)  # in this order, as a reduction's order depends on the shape
 
 
 def logits_of(model: ViT, features: torch.Tensor) -> torch.Tensor:

@@ -8,23 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.config import EvaluateConfig
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.decisions.conformal import report_sets
 from vitmed.decisions.operating_results import Folds, by_fold, report_fold_points, report_points
 from vitmed.decisions.out_of_distribution import report_ood_scores
-from vitmed.decisions.policy import DecisionPolicy, count_answers
+from vitmed.decisions.policy import count_answers
 from vitmed.decisions.reliability import CalibrationReport, report_calibration
 from vitmed.decisions.selective_prediction import report_abstention
 from vitmed.metrics.clinical_utility import decision_curve, one_against_rest, prevalence_table
 from vitmed.metrics.confusions import mistakes
 from vitmed.metrics.estimates import Numbers
+from vitmed.metrics.finding_results import co_occurrence
 from vitmed.metrics.fixed_rates import fixed_rates
 from vitmed.metrics.label_errors import label_errors
 from vitmed.metrics.patient_level import patient_level
 from vitmed.metrics.per_patient import per_patient
-from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.reader_agreement import agreement
 from vitmed.metrics.reader_comparison import ReaderComparison, compare_with_readers
 from vitmed.metrics.subgroups import Subgroups, subgroups
@@ -33,14 +34,14 @@ from vitmed.report.external_data import compare_with_own_test
 
 @dataclass(frozen=True)
 class Material:
-    """What an analysis is made from, as in `write_report`; `metrics` are `evaluate_predictions` of the predictions."""
+    """What an analysis is made from, as in `write_report`; predictions and policy are of one kind, `metrics` theirs."""
 
-    predictions: Predictions
+    predictions: Any
     metrics: Numbers
-    validation: Predictions | None = None
-    internal: Predictions | None = None
+    validation: Any = None
+    internal: Any = None
     config: EvaluateConfig = field(default_factory=EvaluateConfig)
-    policy: DecisionPolicy | None = None
+    policy: Any = None
     folds: Folds | None = None
 
 
@@ -58,7 +59,7 @@ def _calibration(m: Material) -> CalibrationReport:
     return found.model_copy(update={**by_fold, "folds": [fold.calibration for fold in m.folds.each]})
 
 
-ANALYSES: dict[str, Analysis] = {  # field of `Results` -> what finds it; None where there is nothing to say
+CLASS_ANALYSES: dict[str, Analysis] = {
     "external": lambda m: compare_with_own_test(m.predictions, m.metrics, m.internal, m.config.resamples),
     "patient_level": lambda m: patient_level(m.predictions, m.validation, m.config.resamples),
     "per_patient": lambda m: per_patient(m.predictions),
@@ -89,4 +90,8 @@ ANALYSES: dict[str, Analysis] = {  # field of `Results` -> what finds it; None w
     "out_of_distribution": lambda m: (
         report_ood_scores(m.predictions, m.policy.ood_score, m.policy.other_scores, m.config) if m.policy else None
     ),
+}
+ANALYSES: dict[str, dict[str, Analysis]] = {  # kind of label -> field of `Results` -> what finds it, or None
+    "classes": CLASS_ANALYSES,
+    "findings": {"co_occurrence": lambda m: co_occurrence(m.predictions)},
 }

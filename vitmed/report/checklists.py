@@ -116,7 +116,7 @@ def _evaluated(results: Results, split: str | None) -> bool:
 
 def _intervals(results: Results) -> bool:
     """Whether numbers have intervals; one patient gives none."""
-    return results.overall["accuracy"].low is not None
+    return any(found.low is not None for found in results.overall.values())
 
 
 def _chosen(results: Results) -> bool:

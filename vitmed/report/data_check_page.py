@@ -32,10 +32,11 @@ Strip = tuple[str, list[tuple[str, str]]]  # title, and (picture, path) of each 
 
 
 def table(images: Sequence[Image]) -> list[dict[str, Any]]:
-    """One row per split and class: images, patients (None: unknown), unreadable files."""
+    """One row per split and class, or finding: images, patients (None: unknown), unreadable files."""
     rows: dict[tuple[str, str], list[Image]] = {}
     for image in images:
-        rows.setdefault((image.split or "", image.label or ""), []).append(image)
+        for kind in image.kinds or ("",):
+            rows.setdefault((image.split or "", kind), []).append(image)
     return [
         {
             "split": split or None,
@@ -124,8 +125,8 @@ def write_data_report(
 def _examples(root: Path, images: Sequence[Image]) -> list[Strip]:
     """A few pictures of every class, spread over its files."""
     shown = []
-    for name in sorted({image.label or "" for image in images})[:CLASSES]:
-        paths = [image.path for image in images if (image.label or "") == name and not image.record.kind]
+    for name in sorted({kind for image in images for kind in image.kinds or ("",)})[:CLASSES]:
+        paths = [i.path for i in images if name in (i.kinds or ("",)) and not i.record.kind]
         spread = np.unique(np.linspace(0, len(paths) - 1, EXAMPLES).astype(int)).tolist() if paths else []
         shown.append((name or "no class", [(_thumbnail(root / paths[i]), paths[i]) for i in spread]))
     return shown
@@ -134,8 +135,8 @@ def _examples(root: Path, images: Sequence[Image]) -> list[Strip]:
 def _pairs(root: Path, images: Sequence[Image], copies: Mapping[str, Copies]) -> list[Strip]:
     """The worst copies side by side."""
     groups = [
-        (f"the same {how}, {COPIES[code]}", group)
-        for kind, how in (("exact", "byte for byte"), ("near", "to the eye"))
+        (f"the same {what} {COPIES[code]}", group)
+        for kind, what in (("exact", "file"), ("near", "picture"))
         for code, found in copies[kind].items()
         for group in found
     ]

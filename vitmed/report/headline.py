@@ -10,21 +10,21 @@ from vitmed.core.errors import GateError, UsageError, unknown_key
 from vitmed.core.run_folder import METHODS_TEXT, NUMBERS, REPORT
 from vitmed.core.text import counted_doing
 from vitmed.core.ui import Ui
+from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.estimates import Estimate, decimals
 from vitmed.metrics.fixed_rates import AtRate, FixedRates
-from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.notes import FEW_GROUPS
-from vitmed.metrics.predictions import Predictions
 from vitmed.report.external_data import External
-from vitmed.report.page import HEADLINE, main_methods, number, title_of
+from vitmed.report.page import main_methods, number, title_of
 from vitmed.report.results import Baseline, Results
+from vitmed.training.targets import ALL_METRICS, TARGETS
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """The predictions, the metrics with intervals, and the folder of the report."""
 
-    predictions: Predictions
+    predictions: AnyPredictions
     metrics: Results
     folder: Path
 
@@ -54,7 +54,8 @@ def report_evaluation(evaluation: Evaluation, gates: dict[str, float], ui: Ui) -
 
 def headline(metrics: Results) -> str:
     """The first numbers, each in a line that a narrow terminal holds; then what their intervals are."""
-    found = [(title_of(metrics, name), metrics.overall[name]) for name in HEADLINE[:3]]
+    names = TARGETS[metrics.target.kind].headline[:3]
+    found = [(title_of(metrics, name), metrics.overall[name]) for name in names]
     how = "no intervals"
     if any(one.low is not None for _, one in found):
         how = f"95 % intervals {metrics.resampling}: {main_methods(metrics)}"
@@ -129,8 +130,8 @@ def parse_gates(texts: str | Sequence[str]) -> dict[str, float]:
     gates = {}
     for text in [texts] if isinstance(texts, str) else texts:
         name, _, value = text.partition("=")
-        if name not in METRICS:
-            raise unknown_key("metric", name, METRICS)
+        if name not in ALL_METRICS:
+            raise unknown_key("metric", name, ALL_METRICS)
         try:
             gates[name] = float(value)
         except ValueError:
@@ -142,8 +143,8 @@ def check_gates(gates: dict[str, float], metrics: Results, result: object) -> No
     """Raises GateError, which carries `result`, where a metric is worse than its gate, or undefined."""
     failed = []
     for name, limit in gates.items():
-        value = metrics.overall[name].value
-        sign = 1 if METRICS[name].higher_is_better else -1
+        value = metrics.overall[name].value if name in metrics.overall else None
+        sign = 1 if ALL_METRICS[name].higher_is_better else -1
         if value is None or not sign * value >= sign * limit:
             failed.append(f"{name} {'undefined' if value is None else f'{value:.4f}'}, asked for {limit:g}")
     if failed:

@@ -25,7 +25,7 @@ from vitmed.metrics.clinical_utility import percentage, ranges
 from vitmed.metrics.estimates import Estimate, Numbers, decimals
 from vitmed.metrics.intervals import LIKENESS
 from vitmed.metrics.methods import METHODS
-from vitmed.metrics.metric_table import METRICS, PER_CLASS, TITLES
+from vitmed.metrics.metric_table import PER_CLASS, TITLES
 from vitmed.metrics.notes import FEW_GROUPS, only_class
 from vitmed.metrics.subgroups import TITLES as GAP_TITLES
 from vitmed.report.checklists import checklists
@@ -36,11 +36,11 @@ from vitmed.report.plots.drawing import Drawn, plain
 from vitmed.report.plots.plot_table import PLOTS, TRAINING_CURVES, Plot
 from vitmed.report.results import Results
 from vitmed.report.slider import Slider, at, rows
+from vitmed.training.targets import TARGETS
 
 FOLDER = Path(__file__).parent
-HEADLINE = ("auroc", "balanced_accuracy", "accuracy", "mcc")  # with two classes, the rates of the positive class follow
 RATES = ("sensitivity", "specificity", "ppv", "npv")
-BESIDE_RATES = ("auroc", "balanced_accuracy")  # what the summary shows of `HEADLINE` where it shows `RATES`
+BESIDE_RATES = ("auroc", "balanced_accuracy")  # what the summary shows of the headline where it shows `RATES`
 MOST_CLASSES = 100  # rows of a table of classes
 WIDE = 1000  # px; a wider figure takes the whole width of the page instead of one column of two
 
@@ -51,6 +51,7 @@ class Section(NamedTuple):
     title: str
     question: str
     part: str
+    kinds: tuple[str, ...] = ("classes",)  # of labels that have it
 
 
 def render(
@@ -68,6 +69,8 @@ def render(
     plots = {name: PLOTS.get(name, TRAINING_CURVES) for name in figures}
     sections: list[dict[str, Any]] = []
     for key, chapter in SECTIONS.items():
+        if metrics.target.kind not in chapter.kinds:
+            continue
         context["found"] = metrics[key] if key in Results.model_fields else True
         context["checklists"] = checklists(metrics, [section["key"] for section in sections])
         text = fill(f"sections/{key}.html.j2", **context).strip() if context["found"] else ""
@@ -107,7 +110,8 @@ def _environment() -> Environment:
 
 def headline_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
     """The first numbers: (key, title, number); with two classes also the rates of the positive class."""
-    found = [(name, title_of(metrics, name), metrics.overall[name]) for name in HEADLINE]
+    target = TARGETS[metrics.target.kind]
+    found = [(name, title_of(metrics, name), metrics.overall[name]) for name in target.headline]
     if metrics.positive_class is not None:
         of_class = metrics.per_class[metrics.positive_class]
         found += [(name, TITLES[name], of_class[name]) for name in RATES]
@@ -117,7 +121,8 @@ def headline_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
 def title_of(metrics: Results, name: str) -> str:
     """The title of an overall number; of one class, balanced accuracy is not what its name says."""
     one = only_class(metrics) if name in ("balanced_accuracy", "sensitivity_macro") else None
-    return TITLES[name] if one is None or len(metrics.classes) == 1 else f"{TITLES[name]} (of {one} alone)"
+    title = TARGETS[metrics.target.kind].metrics[name].title
+    return title if one is None or len(metrics.classes) == 1 else f"{title} (of {one} alone)"
 
 
 def summary_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
@@ -216,13 +221,13 @@ def _figure(name: str, plot: Plot, figure: Drawn, linked: bool) -> dict[str, Any
     }
 
 
-def main_methods(metrics: Numbers) -> str:
+def main_methods(metrics: Results) -> str:
     """`AUROC (DeLong), balanced accuracy (MOVER), accuracy (Wilson)`: of the first numbers that have an interval."""
-    known = [(name, metrics.overall[name]) for name in HEADLINE[:3]]
+    known = [(name, metrics.overall[name]) for name in TARGETS[metrics.target.kind].headline[:3]]
     return ", ".join(f"{name_of(name)} ({METHODS[of.method or ''].title})" for name, of in known if of.low is not None)
 
 
-def sampling_of(metrics: Numbers) -> str:
+def sampling_of(metrics: Results) -> str:
     """How the intervals were computed, for a reader who knows none of the methods."""
     sizes, by_patient = metrics.sample.images_per_patient, metrics.resampling == "by patient"
     units = metrics.n if metrics.n_groups is None else metrics.n_groups
@@ -256,10 +261,11 @@ def worth(metrics: Numbers) -> str:
     each = f"{sizes.max:,} per patient" if sizes.min == sizes.max else each
     each = f", {each}" if patients > 1 else ""
     text = f"{counted(sample.n_images, 'image')} of {counted(patients, 'patient')}{each}."
-    if sizes.max == 1 or right.effective_n is None:
+    about = next((name for name in ("accuracy", "subset_accuracy") if name in metrics.overall), None)
+    if sizes.max == 1 or right.effective_n is None or about is None:
         return text
     if right.design_effect is None:
-        seen = "No image is wrong" if metrics.overall["accuracy"].value else "No image is right"
+        seen = "No image is wrong" if metrics.overall[about].value else "No image is right"
         return (
             f"{text} {seen}, so the images cannot show how alike those of one patient are: the intervals assume an "
             f"intraclass correlation of {LIKENESS}."
@@ -270,7 +276,7 @@ def worth(metrics: Numbers) -> str:
     if right.design_effect <= 1:
         how = "images of one patient are no more alike in being right than those of different patients"
     assumed = f"an intraclass correlation of at least {LIKENESS} is assumed"
-    parts = [f"{right.effective_n:,.0f} for the accuracy ({how})"]
+    parts = [f"{right.effective_n:,.0f} for the {name_of(about)} ({how})"]
     if positive is not None:
         for name, one in sample.classes[metrics.classes.index(positive)]:
             if one.effective_n is not None:
@@ -280,11 +286,14 @@ def worth(metrics: Numbers) -> str:
     return f"{text} Effective number of independent images: {', '.join(parts)}."
 
 
+EVERY = tuple(TARGETS)
 GOOD, FAILS, DONE = "How good is it?", "Where does it fail?", "How was it done?"
 SECTIONS: dict[str, Section] = {  # key, and name of the template in sections/; one without content is left out
     "summary": Section("Summary", "The result in one screen.", GOOD),
+    "findings": Section("Findings", "The result of all findings in one screen.", GOOD, ("findings",)),
+    "number": Section("Summary", "The result in one screen.", GOOD, ("number",)),
     "results": Section(
-        "All results and baselines", "Every number with its interval, and baselines if there are any.", GOOD
+        "All results and baselines", "Every number with its interval, and baselines if there are any.", GOOD, EVERY
     ),
     "folds": Section("Results by fold", "How much do the folds differ?", GOOD),
     "readers": Section("Model against readers", "Is it better or worse than readers of the same images?", GOOD),
@@ -292,7 +301,7 @@ SECTIONS: dict[str, Section] = {  # key, and name of the template in sections/; 
     "operating": Section("Threshold, PPV and NPV", "When is an image called positive, and can you believe it?", GOOD),
     "slider": Section("Try another threshold", "What would another threshold or prevalence give?", GOOD),
     "calibration": Section("Calibration of probabilities", "Is a probability of 0.9 right nine times in ten?", GOOD),
-    "limitations": Section("Limitations", "What does this report not show?", FAILS),
+    "limitations": Section("Limitations", "What does this report not show?", FAILS, EVERY),
     "patients": Section("Results by patient", "Does it work for every patient?", FAILS),
     "subgroups": Section("Results by subgroup", "Is it worse for a site, a device, a sex or an age?", FAILS),
     "errors": Section("Errors and doubtful labels", "Which images are wrong, and is it the model or the label?", FAILS),
@@ -304,9 +313,11 @@ SECTIONS: dict[str, Section] = {  # key, and name of the template in sections/; 
         "Where the model looks", "Attention maps, and whether the answer depends on the patches that they mark.", FAILS
     ),
     "agreement": Section("Agreement with readers", "Does it agree with readers as they agree with each other?", FAILS),
-    "flow": Section("Images, patients and splits", "Which images were used, and is any patient in two splits?", DONE),
-    "methods": Section("Statistical methods", "How was each interval computed, and by which reference?", DONE),
-    "training": Section("Model, training, software", "How was the model made, and with which versions?", DONE),
+    "flow": Section(
+        "Images, patients and splits", "Which images were used, and is any patient in two splits?", DONE, EVERY
+    ),
+    "methods": Section("Statistical methods", "How was each interval computed, and by which reference?", DONE, EVERY),
+    "training": Section("Model, training, software", "How was the model made, and with which versions?", DONE, EVERY),
     "checklists": Section("Reporting checklists", "CLAIM, TRIPOD+AI and STARD-AI, as far as they are answered.", DONE),
 }
 
@@ -314,10 +325,10 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "chapters": SECTIONS,
     "titles": TITLES,
     "titled": lambda names: [TITLES[name] for name in names],
-    "definitions": METRICS,
+    "definitions": lambda metrics: TARGETS[metrics.target.kind].metrics,
     "class_numbers": PER_CLASS,
     "point_numbers": (*RATES, "f1", "lr_plus", "lr_minus"),
-    "compared": HEADLINE[:3],
+    "compared": TARGETS["classes"].headline[:3],
     "gap_titles": GAP_TITLES,
     "few_groups": FEW_GROUPS,
     "most_classes": MOST_CLASSES,

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from vitmed.checks.data_check import COUNTS
-from vitmed.core.config import DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.run_folder import RunFolder
 from vitmed.data.samples import Splits
+from vitmed.metrics.any_predictions import AnyPredictions
+from vitmed.metrics.finding_predictions import FindingPredictions
+from vitmed.metrics.finding_scoring import finding_labels
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.subgroups import FEWEST, MOST, strata
 from vitmed.report.results import Cell, Characteristic, Count, EvaluatedImages, Flow, Seen, SplitFlow, Value
@@ -108,14 +111,27 @@ def _cell(split: str, counts: Mapping[str, int], sizes: Mapping[str, int]) -> Ce
 def _split(splits: Splits, name: str, grouped: bool) -> SplitFlow:
     samples = splits.samples[name]
     patients = [sample.group for sample in samples] if grouped else None
-    counts = _counts([sample.label for sample in samples], patients, splits.classes)
-    return SplitFlow(made=splits.made.get(name, ""), **counts)
+    classes: Sequence[str] = splits.strata
+    labels: list[Sequence[int]] = [[sample.label] for sample in samples]
+    if splits.target.kind == "findings":
+        classes, labels = splits.classes, [_present(sample.targets) for sample in samples]
+    return SplitFlow(made=splits.made.get(name, ""), **_counts(labels, patients, classes))
 
 
-def _counts(labels: Sequence[int], patients: Sequence[Hashable] | None, classes: Sequence[str]) -> dict[str, Any]:
-    """The fields `images`, `patients` and `classes`, from the label and the patient of each image."""
-    images = Counter(labels)
-    people = None if patients is None else Counter(label for label, _ in set(zip(labels, patients, strict=True)))
+def _present(targets: Iterable[float]) -> list[int]:
+    """The findings that an image has."""
+    return [f for f, value in enumerate(targets) if value == 1]
+
+
+def _counts(
+    labels: Sequence[Sequence[int]], patients: Sequence[Hashable] | None, classes: Sequence[str]
+) -> dict[str, Any]:
+    """The fields `images`, `patients` and `classes`, from the labels and the patient of each image."""
+    images = Counter(label for own in labels for label in own)
+    people = None
+    if patients is not None:
+        pairs = {(label, one) for own, one in zip(labels, patients, strict=True) for label in own}
+        people = Counter(label for label, _ in pairs)
     return {
         "images": len(labels),
         "patients": None if patients is None else len(set(patients)),
@@ -129,7 +145,7 @@ def run_flow(
     saved: Checkpoint,
     run: RunFolder,
     split: str | None,
-    predictions: Predictions,
+    predictions: AnyPredictions,
     columns: Sequence[str],
     seen: Mapping[str, int | None],
 ) -> Flow:
@@ -146,17 +162,24 @@ def run_flow(
     return flow.model_copy(update={"evaluated": about, "characteristics": characteristics(saved.splits, known)})
 
 
-def evaluated_images(predictions: Predictions, split: str | None, seen: Seen | None = None) -> EvaluatedImages:
+def evaluated_images(predictions: AnyPredictions, split: str | None, seen: Seen | None = None) -> EvaluatedImages:
     """Which images a report is about: of which split, how many, by class, and what of them the model had seen."""
     patients = None
     if predictions.groups is not None:
         patients = predictions.units.tolist()
-    counts = _counts(known_labels(predictions).tolist(), patients, predictions.classes)
+    labels: list[Sequence[int]] = []
+    if isinstance(predictions, FindingPredictions):
+        labels = [_present(row) for row in finding_labels(predictions).tolist()]
+    elif isinstance(predictions, Predictions):
+        labels = [[label] for label in known_labels(predictions).tolist()]
+    else:
+        labels = [[0]] * len(predictions)
+    counts = _counts(labels, patients, predictions.classes)
     return EvaluatedImages(split=split, seen=seen or Seen(), **counts)
 
 
 def folds_flow(
-    folds: Sequence[Checkpoint], runs: Sequence[RunFolder], predictions: Predictions, columns: Sequence[str]
+    folds: Sequence[Checkpoint], runs: Sequence[RunFolder], predictions: AnyPredictions, columns: Sequence[str]
 ) -> Flow:
     """The flow of pooled folds: the test of each takes the place of a split.
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.files import free_name, is_empty, read_json_lines
 from vitmed.core.flags import evaluate_config
 from vitmed.core.outputs import data_of_runs, refuse_file, refuse_inside
@@ -18,13 +18,15 @@ from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
 from vitmed.core.ui import Ui
 from vitmed.decisions.evaluation_folder import Evaluated, read_evaluation, read_split, validation_of
 from vitmed.decisions.operating_results import Folds
-from vitmed.decisions.policy import choose_policy, notes_of, own_columns, policy_settings
-from vitmed.metrics.predictions import Predictions, known_labels
+from vitmed.decisions.policy import notes_of, own_columns, policy_settings
+from vitmed.metrics.any_predictions import AnyPredictions
+from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import check_columns
 from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import evaluated_images
 from vitmed.report.results import Origin, Results
 from vitmed.report.write import TABLE_ALONE, read_baselines, write_report
+from vitmed.training.targets import TARGETS
 
 
 def rebuild(
@@ -51,9 +53,12 @@ def rebuild(
     same = policy_settings(config) == policy_settings(asked)
     if not same:
         _check_choosable(file, of_model, folds, flags)
-        validation = validation_of(run.best, weights_hash, policy, predictions.positive)
+        validation = validation_of(
+            run.best, weights_hash, policy, predictions.positive if isinstance(predictions, Predictions) else None
+        )
         former = notes_of(policy)
-        policy = choose_policy(validation, config, policy.ood_score if policy else None, weights_hash)
+        choose = TARGETS[predictions.kind].choose
+        policy = choose(validation, config, policy.ood_score if policy else None, weights_hash)
         predictions = policy.apply(predictions)
         notes = [*(note for note in notes if note not in former), *notes_of(policy)]
         for note in notes_of(policy):
@@ -97,7 +102,7 @@ def _earlier_report(file: Path, evaluated: Evaluated) -> tuple[Results | None, l
         ) from None
 
 
-def _counted_again(before: Results, predictions: Predictions) -> tuple[Results, list[str]]:
+def _counted_again(before: Results, predictions: AnyPredictions) -> tuple[Results, list[str]]:
     """The results with the counts of a table that has other rows, and a note on it."""
     rows, flow, facts = len(predictions), before.flow, before.report.facts
     if flow is not None and flow.evaluated is not None:
@@ -124,7 +129,7 @@ def _check_choosable(file: Path, of_model: bool, folds: Folds | None, flags: Map
         )
 
 
-def _relabelled(before: Results, predictions: Predictions) -> list[str]:
+def _relabelled(before: Results, predictions: AnyPredictions) -> list[str]:
     """A note where a table has other labels or patients than the report was made of."""
     now = evaluated_images(predictions, None)
     other = ["labels"] * any(now.classes[name].images != before.per_class[name].n for name in predictions.classes)
@@ -137,7 +142,7 @@ def _relabelled(before: Results, predictions: Predictions) -> list[str]:
     ]
 
 
-def _fitting_baselines(file: Path, predictions: Predictions, notes: list[str]) -> dict[str, Predictions]:
+def _fitting_baselines(file: Path, predictions: AnyPredictions, notes: list[str]) -> dict[str, AnyPredictions]:
     """The baselines beside a table that are of the very same images; the others are left out with a note."""
     found = {}
     for key, other in read_baselines(file.parent).items():
@@ -149,13 +154,15 @@ def _fitting_baselines(file: Path, predictions: Predictions, notes: list[str]) -
     return found
 
 
-def match_images(other: Predictions, predictions: Predictions) -> Predictions | None:
+def match_images(other: AnyPredictions, predictions: AnyPredictions) -> AnyPredictions | None:
     """`other` in the order of `predictions`; None where they are not of the same images, classes and labels."""
     place = {path: row for row, path in enumerate(other.paths)}
     if len(place) == len(other) == len(predictions) and place.keys() == set(predictions.paths):
         other = other.take(np.array([place[path] for path in predictions.paths], dtype=np.int64))
     same = (other.classes, other.paths) == (predictions.classes, predictions.paths)
-    return other if same and np.array_equal(known_labels(other), known_labels(predictions)) else None
+    mine, theirs = predictions.labels, other.labels
+    alike = same and mine is not None and theirs is not None and np.array_equal(mine, theirs)
+    return other if alike else None
 
 
 def new_folder(output: str | Path | None, default: Path, *data: Path) -> Path:

@@ -10,6 +10,7 @@ from typing import Any
 
 from vitmed.core.aliases import FLOW, HOLDER, OUT_OF_DISTRIBUTION, RESULTS, with_new_names
 from vitmed.core.base_models import Frozen
+from vitmed.core.targets import CLASSES, Target
 from vitmed.core.text import identity
 from vitmed.decisions.conformal import PredictionSets
 from vitmed.decisions.operating_results import Folds, OperatingPoints
@@ -21,6 +22,7 @@ from vitmed.explanation.results import Attention, Robustness
 from vitmed.metrics.clinical_utility import DecisionCurve, OneAgainstRest, PrevalenceTable
 from vitmed.metrics.confusions import Mistakes
 from vitmed.metrics.estimates import Numbers
+from vitmed.metrics.finding_results import CoOccurrence
 from vitmed.metrics.fixed_rates import FixedRates
 from vitmed.metrics.label_errors import LabelErrors
 from vitmed.metrics.paired_comparison import PairedComparison
@@ -154,7 +156,8 @@ class Flow(Frozen):
 class Results(Numbers):
     """All that metrics.json holds. A part that says nothing of these images is None, and left out of the file.
 
-    `weights_hash` is that of the weights that were evaluated; None where there are none, or several.
+    `weights_hash` is that of the weights that were evaluated; None where there are none, or several. `finding_reports`
+    has the page of each finding that has its own, relative to this report.
     """
 
     baselines: dict[str, Baseline] = {}
@@ -182,6 +185,9 @@ class Results(Numbers):
     out_of_distribution: OutOfDistribution | None = None
     attention: Attention | None = None
     robustness: Robustness | None = None
+    target: Target = CLASSES
+    co_occurrence: CoOccurrence | None = None
+    finding_reports: dict[str, str] = {}
 
     @property
     def identity(self) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from vitmed.checks.evaluation_images import EvaluationImages
-from vitmed.core.config import TrainConfig
 from vitmed.core.durations import duration_text
+from vitmed.core.train_config import TrainConfig
 from vitmed.data.patients import describe_patients
+from vitmed.imaging.exact_views import VIEWS
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.summary import describe_model
 from vitmed.training.checkpoint import Checkpoint
@@ -17,6 +18,8 @@ def facts(saved: Checkpoint, what: str, images: int, device: str) -> dict[str, s
     """The table of data, model and training in a report."""
     model, train, config = saved.config.model, saved.config.train, saved.config
     counts = {name: len(samples) for name, samples in saved.splits.samples.items()}
+    views = config.augment.views
+    copies = "the image alone" if views == "one" else f"mean output of {len(VIEWS[views])} copies of an image ({views})"
     return {
         "Images": f"{what}: {images:,} evaluated; the run had "
         + ", ".join(f"{n:,} {name}" for name, n in counts.items()),
@@ -27,6 +30,7 @@ def facts(saved: Checkpoint, what: str, images: int, device: str) -> dict[str, s
         "Preprocessing": f"resize {config.data.resize}, {config.data.interpolation}, normalize "
         f"{config.data.normalize}, channels {model.channels}{describe_window(saved.preprocessing)}",
         "Augmentation": f"{config.augment.policy}, mixup {config.augment.mixup:g}, cutmix {config.augment.cutmix:g}",
+        "Views": copies,
         "Optimisation": optimisation(train),
         "Model choice": model_choice(saved),
         "Seed": str(train.seed),

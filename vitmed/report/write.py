@@ -13,20 +13,22 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.config import EvaluateConfig
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.files import whole_folder, write_bytes, write_json, write_text
 from vitmed.core.run_folder import BASELINE, ISSUES, METHODS_TEXT, NUMBERS, PREDICTIONS, REPORT
 from vitmed.core.text import counted, now
 from vitmed.decisions.operating_results import Folds
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.explanation.results import Maps
+from vitmed.metrics.any_predictions import AnyPredictions, read_predictions, target_of
 from vitmed.metrics.estimates import Numbers
-from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.label_errors import issues_csv
 from vitmed.metrics.notes import missing_interval_note, single_class_note
 from vitmed.metrics.paired_comparison import compare_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import ANALYSES, Material
+from vitmed.report.finding_reports import write_finding_reports
 from vitmed.report.markdown import to_markdown
 from vitmed.report.methods_text import methods_markdown
 from vitmed.report.page import render
@@ -37,6 +39,7 @@ from vitmed.report.plots.plot_table import PLOTS
 from vitmed.report.plots.training import drawn_curves
 from vitmed.report.results import Baseline, Flow, Origin, Results
 from vitmed.report.slider import slider_data
+from vitmed.training.targets import TARGETS
 
 TABLE_ALONE = "Made from a table alone: the split and the model are unknown."
 
@@ -51,17 +54,17 @@ BASELINES = {
 
 def write_report(
     folder: str | Path,
-    predictions: Predictions,
+    predictions: AnyPredictions,
     *,
     title: str,
     facts: Mapping[str, str],
     read: Read | None = None,
     records: Sequence[Mapping[str, Any]] | None = None,
-    validation: Predictions | None = None,
-    internal: Predictions | None = None,
+    validation: AnyPredictions | None = None,
+    internal: AnyPredictions | None = None,
     config: EvaluateConfig | None = None,
     notes: Sequence[str] = (),
-    baselines: Mapping[str, Predictions] | None = None,
+    baselines: Mapping[str, AnyPredictions] | None = None,
     policy: DecisionPolicy | None = None,
     weights_hash: str | None = None,
     found: Mapping[str, Frozen | None] | None = None,
@@ -73,6 +76,8 @@ def write_report(
     earlier: Origin | None = None,
 ) -> Results:
     """Write predictions.csv, metrics.json, methods.md, label_issues.csv, figures and report.html: all or nothing.
+
+    Of findings, each gets such a folder of its own below `findings/`, as a prediction of two classes.
 
     Figures are PNG and SVG. And report.md and report.pdf where `config.format` asks for them. Without `config.report`
     neither figures nor pages. A report holds no patient, and unless
@@ -112,10 +117,11 @@ def write_report(
     folder, config = Path(folder), config or EvaluateConfig()
     check_formats(config)
     predictions = replace(predictions, named=config.show_names)
-    numbers = evaluate_predictions(predictions, resamples=config.resamples)
+    numbers = TARGETS[predictions.kind].evaluate(predictions, config.resamples)
     compared = {
         key: Baseline(text=BASELINES[key], **dict(compare_predictions(predictions, other, config.resamples)))
         for key, other in (baselines or {}).items()
+        if isinstance(predictions, Predictions) and isinstance(other, Predictions)
     }
     stored = None if policy is None else policy.to_json()
     dates = {"created": now()} if earlier is None else {"created": earlier.created, "rebuilt": now()}
@@ -124,7 +130,9 @@ def write_report(
         policy=stored, precision=precision,
     )  # fmt: skip
     material = Material(predictions, numbers, validation, internal, config, policy, folds)
-    parts: dict[str, Any] = {key: analyse(material) for key, analyse in ANALYSES.items()}
+    parts: dict[str, Any] = {key: analyse(material) for key, analyse in ANALYSES[predictions.kind].items()}
+    if not isinstance(predictions, Predictions):
+        parts["target"] = target_of(predictions)
     parts |= {"baselines": compared, "report": origin, "weights_hash": weights_hash, "flow": flow, "folds": folds}
     shown = numbers.model_copy(update={"notes": _warnings(predictions, numbers, notes)})
     metrics = Results.of(shown, **parts | dict(found or {}))
@@ -132,6 +140,14 @@ def write_report(
     if records and config.report:
         figures["training_curves"] = drawn_curves(records)
     with whole_folder(folder) as part:
+        if isinstance(predictions, FindingPredictions):
+            reports = write_finding_reports(
+                part, material, partial(
+                    write_report, title=title, facts=facts, read=read, weights_hash=weights_hash,
+                    run=run, precision=precision, earlier=earlier,
+                ), baselines or {}, flow,
+            )  # fmt: skip
+            metrics = metrics.model_copy(update={"finding_reports": reports})
         _write_tables(part, predictions, baselines or {}, metrics)
         if config.report:
             _write_pages(part, predictions, metrics, figures, "md" in config.format.split(","))
@@ -140,7 +156,7 @@ def write_report(
     return metrics
 
 
-def _warnings(predictions: Predictions, numbers: Numbers, notes: Sequence[str]) -> list[str]:
+def _warnings(predictions: AnyPredictions, numbers: Numbers, notes: Sequence[str]) -> list[str]:
     """What stands above the numbers: the notes of the caller, and those of the numbers."""
     found = [*single_class_note(numbers), *notes, *numbers.notes, *missing_interval_note(numbers)]
     found.sort(key=lambda note: note == TABLE_ALONE)  # last: the page shows the first and folds the others
@@ -150,11 +166,13 @@ def _warnings(predictions: Predictions, numbers: Numbers, notes: Sequence[str]) 
     return found
 
 
-def _draw(predictions: Predictions, metrics: Results, read: Read | None, maps: Maps | None) -> dict[str, Drawn]:
+def _draw(predictions: AnyPredictions, metrics: Results, read: Read | None, maps: Maps | None) -> dict[str, Drawn]:
     """The figures of `PLOTS` that have something to show."""
     figures = {}
     doubted = metrics.label_errors
     for name, plot in PLOTS.items():
+        if predictions.kind not in plot.kinds:
+            continue
         if name == "suspected_labels" and (doubted is None or doubted.reason is not None):
             continue
         source = maps if plot.maps else read if plot.pictures else metrics
@@ -165,20 +183,22 @@ def _draw(predictions: Predictions, metrics: Results, read: Read | None, maps: M
 
 
 def _write_tables(
-    folder: Path, predictions: Predictions, baselines: Mapping[str, Predictions], metrics: Results
+    folder: Path, predictions: AnyPredictions, baselines: Mapping[str, AnyPredictions], metrics: Results
 ) -> None:
     write_text(folder / PREDICTIONS, predictions.to_csv())
     for key, other in baselines.items():
         write_text(folder / f"{BASELINE}{key}.csv", other.to_csv())
-    if metrics.label_errors is not None and metrics.label_errors.reason is None:
+    doubted = metrics.label_errors is not None and metrics.label_errors.reason is None
+    if doubted and isinstance(predictions, Predictions):
         write_text(folder / ISSUES, issues_csv(predictions))
     write_json(folder / NUMBERS, metrics.to_dict())
 
 
 def _write_pages(
-    folder: Path, predictions: Predictions, metrics: Results, figures: Mapping[str, Drawn], markdown: bool
+    folder: Path, predictions: AnyPredictions, metrics: Results, figures: Mapping[str, Drawn], markdown: bool
 ) -> None:
-    page = partial(render, metrics, figures, slider_data(predictions, metrics.operating_points))
+    slider = slider_data(predictions, metrics.operating_points) if isinstance(predictions, Predictions) else None
+    page = partial(render, metrics, figures, slider)
     for name, figure in figures.items():
         write_bytes(folder / f"{name}.png", figure.png)
         write_bytes(folder / f"{name}.svg", figure.svg)
@@ -188,7 +208,7 @@ def _write_pages(
         write_text(folder / MARKDOWN, to_markdown(page(linked=True)))
 
 
-def read_baselines(folder: Path) -> dict[str, Predictions]:
+def read_baselines(folder: Path) -> dict[str, AnyPredictions]:
     """The baselines that stand beside a predictions.csv."""
     files = {key: folder / f"{BASELINE}{key}.csv" for key in BASELINES}
-    return {key: Predictions.from_csv(file, labelled=True) for key, file in files.items() if file.is_file()}
+    return {key: read_predictions(file, labelled=True) for key, file in files.items() if file.is_file()}

@@ -18,7 +18,7 @@ from vitmed.data.samples import Splits, labelled_by
 from vitmed.data.thread_batches import Progress, in_threads
 from vitmed.imaging.decode import read_size
 from vitmed.metrics.any_predictions import AnyPredictions
-from vitmed.models.inference import check_finite, predict_all
+from vitmed.models.inference import check_finite, logits_of, mean_features, predict_all
 from vitmed.models.lora import merged
 from vitmed.models.vit import ViT
 from vitmed.training.checkpoint import load_checkpoint
@@ -153,7 +153,11 @@ class Baselines:
         """The logits of the network as it was before training, kept in baseline.pt."""
         run = self.run
         model = load_checkpoint(run.folder.baseline).model().to(run.device)
+
+        def forward(x: torch.Tensor) -> torch.Tensor:  # with the same views as the network that is compared with it
+            return logits_of(model, mean_features(model, x, run.config.augment.views))
+
         with run.ui.bar(f"baseline on {split}") as advance:
-            logits = predict_all(model, run.images[split], run.device, progress=advance)
+            logits = predict_all(model, run.images[split], run.device, progress=advance, forward=forward)
         check_finite(logits, run.folder.baseline)
         return logits

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import CheckpointError, DataError, UsageError
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.hardware import Precision, pick_precision
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
@@ -25,7 +25,16 @@ from vitmed.decisions.policy import DecisionPolicy, policy_settings
 from vitmed.decisions.reduced_precision import FASTER, ReducedPrecision, compare_precision
 from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
-from vitmed.models.inference import FP32, check_finite, check_readable, logits_of, predict_all, predict_logits, speedup
+from vitmed.models.inference import (
+    FP32,
+    check_finite,
+    check_readable,
+    logits_of,
+    mean_features,
+    predict_all,
+    predict_logits,
+    speedup,
+)
 from vitmed.models.vit import ViT
 from vitmed.training.checkpoint import Checkpoint, add_policy, load_checkpoint
 from vitmed.training.targets import TARGETS
@@ -40,8 +49,11 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
     saved = load_checkpoint(best)
     model = saved.model().to(device)
 
+    def features_of(x: torch.Tensor) -> torch.Tensor:
+        return mean_features(model, x, saved.config.augment.views)  # (B, D)
+
     def logits_and_features(x: torch.Tensor) -> torch.Tensor:
-        features = model.features(x)  # (B, D)
+        features = features_of(x)
         return torch.cat([logits_of(model, features), features], dim=1)  # (B, K + D)
 
     def outputs(split: str, forward: Forward, rows: list[int] | None = None) -> np.ndarray:
@@ -53,7 +65,7 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
     check_finite(logits, best)
     labels = images["train"].labels
     rows = np.sort(np.random.default_rng(0).permutation(len(labels))[:MOST_FITTED])
-    ood_score = fit_ood_score(outputs("train", model.features, rows.tolist()), labels[rows], features)
+    ood_score = fit_ood_score(outputs("train", features_of, rows.tolist()), labels[rows], features)
     validation = labelled_by(splits.target, saved.classes, splits.samples["val"], logits, saved.config.data.positive)
     policy = TARGETS[splits.target.kind].choose(validation, saved.config.evaluate, ood_score, saved.weights_hash)
     scores = {} if policy.ood_score is None else _score_column(policy.ood_score.score(features))
@@ -62,7 +74,7 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
     add_policy(best, policy, reduced)
     ui.say(f"decision policy, chosen on {policy.n:,} validation images: {policy.summary}")
     if reduced is not None:
-        ui.say(f"vitmed predict on this kind of device: {reduced.choice}")
+        ui.say(f"precision of vitmed predict on this kind of device: {reduced.choice}")
 
 
 def _compare_precision(
@@ -116,12 +128,17 @@ def policy_for(saved: Checkpoint, config: EvaluateConfig) -> DecisionPolicy | No
     return TARGETS[saved.splits.target.kind].choose(validation, config, ood_score, saved.weights_hash)
 
 
-def forward_with_scores(model: ViT, policy: DecisionPolicy | None, also_features: bool = False) -> Forward:
-    """The function that returns logits, then the OOD score if it is known, then the features if asked for; float32."""
+def forward_with_scores(
+    saved: Checkpoint, model: ViT, policy: DecisionPolicy | None, also_features: bool = False
+) -> Forward:
+    """The function that returns logits, then the OOD score if it is known, then the features if asked for; float32.
+
+    All three are of the mean over the views of the checkpoint.
+    """
     known = None if policy is None else policy.ood_score
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        features = model.features(x).float()
+        features = mean_features(model, x, saved.config.augment.views)
         columns = [logits_of(model, features)]
         if known is not None:
             columns.append(torch.from_numpy(known.score(features.cpu().numpy())).to(features.device)[:, None])
@@ -155,7 +172,7 @@ def predict_images(
     Raises:
         CheckpointError: a logit is not finite.
     """
-    device, forward = next(model.parameters()).device, forward_with_scores(model, policy, also_features)
+    device, forward = next(model.parameters()).device, forward_with_scores(saved, model, policy, also_features)
     indices, found, problems = predict_logits(
         model, saved.preprocessing, read, count, device, precision, progress, forward
     )
@@ -188,7 +205,7 @@ def score_other_images(
     with ui.bar("other images") as advance:
         _, found, problems = predict_logits(
             model, saved.preprocessing, lambda i: saved.preprocessing.read(files[i]), len(files),
-            next(model.parameters()).device, precision, advance, forward_with_scores(model, policy),
+            next(model.parameters()).device, precision, advance, forward_with_scores(saved, model, policy),
         )  # fmt: skip
     if not len(found):
         raise DataError(f"{folder}: holds no image that can be read", "--unlike DIR names a folder of other images")

@@ -30,6 +30,7 @@ from vitmed.core.process import cores
 from vitmed.data.loading import pick_place, pick_workers
 from vitmed.data.samples import Splits
 from vitmed.imaging.augmentation import Augmenter
+from vitmed.imaging.exact_views import VIEWS
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.vit import build_vit
 from vitmed.training.gradients import is_out_of_memory
@@ -95,7 +96,7 @@ class Forecaster:
     def after(self, config: Config) -> float:
         """Seconds from the last step of training to the end of the command."""
         count = {name: len(part) for name, part in self.splits.samples.items()}
-        forward = count["train"] + 4 * count["val"] + count["test"]
+        forward = len(VIEWS[config.augment.views]) * (count["train"] + 4 * count["val"] + count["test"])
         fixed = REPORTING if config.evaluate.report else TABLES
         return fixed + EACH_IMAGE * (count["val"] + count["test"]) + forward * FORWARD * self.step(config)
 

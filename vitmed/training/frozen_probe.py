@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import vitmed
-from vitmed.core.config import DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
@@ -18,7 +18,7 @@ from vitmed.data.loading import Images
 from vitmed.data.read_images import read_splits
 from vitmed.data.samples import Splits
 from vitmed.data.scan_cache import ScanCache, digests_of, hash_files
-from vitmed.data.splits import grouped_folds
+from vitmed.data.stratify import grouped_folds
 from vitmed.data.thread_batches import Progress
 from vitmed.imaging.decode import decoding_version
 from vitmed.imaging.preprocessing import Preprocessing

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from vitmed.core.config import Config, EvaluateConfig, ModelConfig
-from vitmed.core.durations import duration_text, round_up
+from vitmed.core.config import Config
+from vitmed.core.durations import duration_text
 from vitmed.core.errors import DataError, UsageError, unknown_key
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.hardware import pick_device
 from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
+from vitmed.core.model_config import ModelConfig
 from vitmed.core.ui import Ui
 from vitmed.data.known_sets import report_known_set
 from vitmed.data.patients import show_expression
@@ -22,8 +24,8 @@ from vitmed.data.splits import make_splits
 from vitmed.imaging.augmentation import POLICIES, refuse_flips
 from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.decode import read_size
+from vitmed.imaging.exact_views import refuse_views, safe_views
 from vitmed.metrics.grade_scoring import grades_of
-from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.reader_agreement import readings
 from vitmed.metrics.reader_comparison import check_scores, read_scores
 from vitmed.metrics.subgroups import check_columns
@@ -33,6 +35,7 @@ from vitmed.models.vit import SIZES, build_vit
 from vitmed.training.forecast import Forecast, Forecaster
 from vitmed.training.memory import one_batch
 from vitmed.training.plan_rules import SCRATCH, PlanInputs, PlannedSetting, Rule, fields_set, plan_settings
+from vitmed.training.targets import ALL_METRICS, TARGETS, check_target
 from vitmed.training.time_plan import (
     candidates_for,
     check_time,
@@ -80,7 +83,7 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
     Raises:
         VitmedError: a subclass for each kind of problem.
     """
-    check_names(config, SIZES, POLICIES, METRICS)
+    check_names(config, SIZES, POLICIES, ALL_METRICS)
     weights = None
     if config.model.weights is not None:
         weights = open_weights(config.model.weights, ui, offline)
@@ -88,8 +91,10 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
     check_weights(config)
     show_expression(config.data.group_regex, ui)
     with ui.bar("finding images", unit="files") as advance:
-        splits = make_splits(config.data, advance)
+        splits = make_splits(config.data, advance, config.evaluate.ordinal)
     report_known_set(splits, ui)
+    config = config_of_target(config, splits)
+    splits = standardised(splits, config)
     if config.data.positive is not None and (len(splits.classes) != 2 or config.data.positive not in splits.classes):
         raise unknown_key("positive class (of two)", config.data.positive, splits.classes)
     check_columns(config.evaluate.subgroups, splits.columns)
@@ -98,6 +103,7 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
     for samples in splits.samples.values():
         check_readers(config.evaluate, samples, splits.columns, splits.classes)
     refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
+    refuse_views(config.augment.policy, config.augment.flips, config.augment.views)
     device = pick_device(config.train.device)
     inputs = PlanInputs(
         weights=SCRATCH if weights is None else weights.kind,
@@ -107,7 +113,8 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
         device=device.type,
         width=config.model.width or SIZES[config.model.name].width,
         lora=config.train.lora is not None,
-        ratio=max(counts := splits.counts("train")) / max(1, min(counts)),
+        ratio=imbalance(splits),
+        views=safe_views(config.augment.policy, config.augment.flips),
     )
     if plans and config.train.freeze and (idle := fields_without_effect(config)):
         ui.warn(f"--freeze trains no network, so these have no effect: {', '.join(idle)}")
@@ -129,6 +136,36 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
     if complete.train.time is not None and trains:
         check_time(complete.train.time, forecaster.of(complete), complete.train.pretrain)
     return PreparedRun(given, complete, splits, weights, device, inputs, settings, forecaster)
+
+
+def config_of_target(config: Config, splits: Splits) -> Config:
+    """The configuration with what follows from the kind of label. Raises UsageError for what does not go with it."""
+    kind, values = splits.target.kind, dict[str, Any]()
+    if config.train.monitor != TARGETS[kind].monitor and "monitor" not in fields_set(config, "train"):
+        values["train.monitor"] = TARGETS[kind].monitor
+    if kind == "grades" and not config.evaluate.ordinal:
+        values["evaluate.ordinal"] = list(splits.classes)
+    config = with_values(config, values)
+    check_target(config, kind)
+    return config
+
+
+def standardised(splits: Splits, config: Config) -> Splits:
+    """The splits; of a number with the mean and standard deviation of the training labels, and its distribution."""
+    if splits.target.kind != "number":
+        return splits
+    numbers = np.array([sample.targets[0] for sample in splits.samples["train"]])
+    loss = "gaussian" if config.train.loss == "gaussian" else "laplace"
+    values = {"centre": float(numbers.mean()), "spread": float(numbers.std()) or 1.0, "distribution": loss}
+    return replace(splits, target=splits.target.model_copy(update=values))
+
+
+def imbalance(splits: Splits) -> float:
+    """Training images of the commonest class for each of the rarest; 1 of findings and numbers."""
+    if splits.target.kind not in ("classes", "grades"):
+        return 1.0
+    counts = splits.counts("train")
+    return max(counts) / max(1, min(counts))
 
 
 def planned(config: Config, inputs: PlanInputs, first: Sequence[Rule] = ()) -> tuple[list[PlannedSetting], Config]:
@@ -170,12 +207,13 @@ def time_needed(prepared: PreparedRun) -> tuple[float, str]:
         def forecast_of(rule: Rule) -> Forecast:
             return forecaster.of(_with_rule(rule, given, inputs))
 
-        if found := next_larger(candidates_for(inputs), inputs, batch, forecast_of, forecast):
+        if found := next_larger(candidates_for(inputs), inputs, batch, config.train.epochs, forecast_of, forecast):
             rule, seconds = found
             model = _with_rule(rule, given, inputs).model
             with torch.device("meta"):
                 millions = sum(p.numel() for p in build_vit(model, prepared.splits.outputs).parameters()) / 1e6
-            more = f"--time {duration_text(round_up(seconds))}: {model.image_size} px, {millions:.1f} M parameters"
+            network = f"{model.image_size} px and {millions:.1f} M parameters"
+            more = f"; --time {duration_text(seconds)} is enough for {network}"
     return time_line(config, forecast, more)
 
 

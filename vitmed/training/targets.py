@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
 from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
+from vitmed.decisions.finding_policy import choose_finding_policy
+from vitmed.decisions.number_policy import choose_number_policy
 from vitmed.decisions.policy import DecisionPolicy, choose_policy
 from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.evaluation import evaluate_predictions
-from vitmed.metrics.metric_table import METRICS, Metric
+from vitmed.metrics.finding_evaluation import evaluate_findings
+from vitmed.metrics.finding_scoring import finding_values
+from vitmed.metrics.grade_evaluation import evaluate_grades
+from vitmed.metrics.grade_scoring import grade_values
+from vitmed.metrics.metric_table import FINDING_METRICS, GRADE_METRICS, METRICS, NUMBER_METRICS, Metric
+from vitmed.metrics.number_evaluation import evaluate_number
+from vitmed.metrics.number_scoring import number_values
 from vitmed.metrics.scoring import metric_values
 from vitmed.models.vit import ViT
-from vitmed.training.linear_heads import LinearHead, fit_head
+from vitmed.training.linear_heads import LinearHead, fit_finding_head, fit_head, fit_number_head
 from vitmed.training.losses import (
     LossOf,
     classification_loss,
+    finding_loss,
+    number_loss,
     start_balanced,
+    start_findings,
 )
 
 
@@ -83,8 +94,23 @@ TARGETS: dict[str, TargetKind] = {
     "classes": TargetKind(
         losses=("cross_entropy",), loss_of=classification_loss, start=_start_classes, values=metric_values,
         evaluate=evaluate_predictions, metrics=METRICS, monitor="auroc", val_loss="log_loss", choose=choose_policy,
-        headline=("auroc", "balanced_accuracy", "accuracy"), fit_head=fit_head,
+        headline=("auroc", "balanced_accuracy", "accuracy", "mcc"), fit_head=fit_head,
         balances=("none", "adjust", "loss", "sampler"),
     ),
 }  # fmt: skip
-TARGETS["grades"] = TARGETS["classes"]
+TARGETS["grades"] = replace(
+    TARGETS["classes"], values=grade_values, evaluate=evaluate_grades, metrics=GRADE_METRICS, monitor="quadratic_kappa",
+)  # fmt: skip
+TARGETS["findings"] = TargetKind(
+    losses=("binary", "asymmetric"), loss_of=finding_loss, start=lambda model, y, _: start_findings(model, y),
+    values=finding_values, evaluate=evaluate_findings, metrics=FINDING_METRICS, monitor="auroc", val_loss="log_loss",
+    choose=choose_finding_policy, headline=("auroc", "average_precision", "subset_accuracy"),
+    fit_head=fit_finding_head, balances=("none", "loss"),
+)  # fmt: skip
+TARGETS["number"] = TargetKind(
+    losses=("laplace", "gaussian"), loss_of=number_loss, start=lambda model, y, _: None,
+    values=number_values, evaluate=evaluate_number, metrics=NUMBER_METRICS, monitor="mae", val_loss="log_score",
+    choose=choose_number_policy, headline=("mae", "r2", "ccc", "bias"), fit_head=fit_number_head,
+    regression="ridge regression",
+)  # fmt: skip
+ALL_METRICS = {name: metric for target in reversed(TARGETS.values()) for name, metric in target.metrics.items()}

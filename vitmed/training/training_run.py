@@ -360,7 +360,8 @@ class TrainingRun(Run[Config]):
         shown: dict[str, list[np.ndarray]] = {}
         how, labels = self.images["train"].preprocessing, self.images["train"].labels
         names = self.splits.strata
-        for label in np.linspace(0, len(names) - 1, min(classes, len(names))).astype(int):
+        present = np.unique(labels)
+        for label in present[np.linspace(0, len(present) - 1, min(classes, len(present))).astype(int)]:
             of_class = np.flatnonzero(labels == label)
             spread = of_class[:: max(1, len(of_class) // per_class)][:per_class]
             batch = torch.stack([self.dataset[(0, int(index))][0] for index in spread])

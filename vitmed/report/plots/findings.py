@@ -50,9 +50,9 @@ def co_occurrence(predictions: FindingPredictions, metrics: Results) -> Figure |
     for row, column in np.ndindex(share.shape):
         if len(names) <= 20 and row != column and counts[row, column]:
             colour = "white" if share[row, column] > 0.62 else "black"
-            axes.text(column, row, percent(share[row, column]), ha="center", va="center", fontsize=8, color=colour)
+            axes.text(
+                column, row, percent(float(share[row, column])), ha="center", va="center", fontsize=8, color=colour
+            )
     axes.set_xticks(range(len(names)), [short(name, 20) for name in names], rotation=90, fontsize=9)
-    axes.set_yticks(
-        range(len(names)), [f"{short(n, 20)} ({counts[i, i]:,})" for i, n in enumerate(names)], fontsize=9
-    )
+    axes.set_yticks(range(len(names)), [f"{short(n, 20)} ({counts[i, i]:,})" for i, n in enumerate(names)], fontsize=9)
     return figure

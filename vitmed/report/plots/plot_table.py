@@ -16,6 +16,8 @@ from vitmed.report.plots import (
     classification,
     comparisons,
     decisions,
+    findings,
+    numbers,
     participant_flow,
     patients,
     pictures,
@@ -35,6 +37,7 @@ class Plot:
         pictures: it shows the images themselves.
         section: the chapter that shows it; a key of `report.page.SECTIONS`.
         maps: it shows attention maps.
+        kinds: of labels that have it, keys of `TARGETS`.
     """
 
     title: str
@@ -43,6 +46,7 @@ class Plot:
     pictures: bool = False
     section: str = "results"
     maps: bool = False
+    kinds: tuple[str, ...] = ("classes",)
 
 
 PLOTS: dict[str, Plot] = {
@@ -52,6 +56,37 @@ PLOTS: dict[str, Plot] = {
         "patients, then images / patients of each class.",
         participant_flow.flow,
         section="flow",
+        kinds=("classes", "findings", "number"),
+    ),
+    "by_finding": Plot(
+        "Finding by finding",
+        "Each finding with its 95 % interval, the most frequent first. The dashed line is the mean over findings.",
+        findings.by_finding,
+        section="findings",
+        kinds=("findings",),
+    ),
+    "co_occurrence": Plot(
+        "Findings that occur together",
+        "Share of the images with the finding of the row that also have the finding of the column, by the labels.",
+        findings.co_occurrence,
+        section="findings",
+        kinds=("findings",),
+    ),
+    "predicted_and_true": Plot(
+        "Predicted and true",
+        "Each dot is an image; on the dashed line, prediction and truth agree. Grey: prediction intervals, where there "
+        "are at most 400 images.",
+        numbers.predicted_and_true,
+        section="number",
+        kinds=("number",),
+    ),
+    "bland_altman": Plot(
+        "Bland-Altman",
+        "The error against the size. Black: the mean error (bias); red: between these limits lie 95 % of the errors. "
+        "Bands are 95 % intervals.",
+        numbers.bland_altman,
+        section="number",
+        kinds=("number",),
     ),
     "confusion_matrix": Plot(
         "Confusion matrix",
@@ -168,7 +203,7 @@ PLOTS: dict[str, Plot] = {
     ),
     "grid": Plot(
         "Predictions and truth",
-        "A random sample. A green border and ✓ mark a right prediction, a red border and ✗ a wrong one.",
+        "A random sample. A green border and ✓ mark a right prediction, an orange border and ✗ a wrong one.",
         pictures.grid,
         pictures=True,
         section="errors",

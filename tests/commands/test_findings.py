@@ -1,0 +1,179 @@
+"""A model of several findings, from a table of labels to every command that takes it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import TINY, TINY_SETS, Recorder, draw_nothing
+from PIL import Image
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+import vitmed
+from vitmed.core.errors import UsageError
+from vitmed.core.targets import UNKNOWN
+from vitmed.data.splits import make_splits
+from vitmed.metrics.finding_predictions import FindingPredictions
+from vitmed.training.checkpoint import load_checkpoint
+
+FINDINGS = ("amber", "blue", "rare")
+COLOURS = {"amber": (220, 140, 30), "blue": (40, 60, 220), "rare": (30, 200, 60)}
+
+
+def draw(root: Path, patients: int = 40, images: int = 3) -> Path:
+    """Grey noise with a blob for each finding, in its own third; one label in eight is unknown. The table is beside."""
+    rng = np.random.default_rng(0)
+    (root / "images").mkdir(parents=True)
+    rows = []
+    for patient in range(patients):
+        for i in range(images):
+            pixels = rng.integers(90, 130, (24, 24, 3), dtype=np.uint8)
+            cells = []
+            for f, (name, share) in enumerate(zip(FINDINGS, (0.5, 0.4, 0.1), strict=True)):
+                there = bool(rng.random() < share)
+                if there:
+                    pixels[4:20, 8 * f : 8 * f + 8] = np.array(COLOURS[name])
+                cells.append("" if rng.random() < 0.125 else str(int(there)))
+            path = f"images/{patient}_{i}.png"
+            Image.fromarray(pixels).save(root / path)
+            rows.append([path, f"P{patient}", *cells])
+    with (root / "labels.csv").open("w", newline="") as stream:
+        csv.writer(stream).writerows([["path", "patient", *FINDINGS], *rows])
+    return root
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> vitmed.TrainResult:
+    place = tmp_path_factory.mktemp("findings")
+    root = draw(place / "data")
+    with pytest.MonkeyPatch.context() as patch:
+        draw_nothing(patch)
+        settings = TINY | {"epochs": 15, "lr": 3e-3}
+        return vitmed.train(
+            root, labels=root / "labels.csv", output=place / "runs", name="findings", sets=TINY_SETS, ui=Recorder(),
+            **settings,
+        )  # fmt: skip
+
+
+def test_no_patient_is_in_two_splits_and_the_labels_are_those_of_the_table(run: vitmed.TrainResult) -> None:
+    saved = load_checkpoint(run.folder)
+    root = saved.splits.root
+    with (root / "labels.csv").open() as stream:
+        table = {row["path"]: row for row in csv.DictReader(stream)}
+    assert saved.classes == FINDINGS and saved.splits.target.kind == "findings"
+    assert not saved.splits.shared()
+    for samples in saved.splits.samples.values():
+        for sample in samples:
+            cells = [table[sample.path][name] for name in FINDINGS]
+            assert [UNKNOWN if cell == "" else int(cell) for cell in cells] == list(sample.targets)
+    place = {"root": str(root), "labels": str(root / "labels.csv")}  # the checkpoint has them relative to the run
+    again = make_splits(saved.config.data.model_copy(update=place))
+    assert again.samples == saved.splits.samples and again.strata == saved.splits.strata
+
+
+def test_the_network_learns_and_its_numbers_are_those_of_scikit_learn(run: vitmed.TrainResult) -> None:
+    predictions, metrics = run.test.predictions, run.test.metrics
+    assert isinstance(predictions, FindingPredictions) and predictions.labels is not None
+    areas = []
+    for f, name in enumerate(FINDINGS):
+        known = predictions.labels[:, f] != UNKNOWN
+        truth, scores = predictions.labels[known, f], predictions.probabilities[known, f]
+        own = metrics.per_class[name]
+        assert own.auroc.value == pytest.approx(roc_auc_score(truth, scores), abs=1e-12)
+        assert own.average_precision.value == pytest.approx(average_precision_score(truth, scores), abs=1e-12)
+        areas.append(own.auroc.value)
+    assert areas[0] is not None and areas[0] > 0.9
+    assert metrics.overall["subset_accuracy"].low is not None
+
+
+def test_each_finding_has_the_report_of_two_classes(run: vitmed.TrainResult) -> None:
+    folder = run.test.folder
+    whole = json.loads((folder / "metrics.json").read_text())
+    assert whole["target"]["kind"] == "findings" and (folder / "report.html").is_file()
+    for name, page in whole["finding_reports"].items():
+        own = json.loads((folder / page).with_name("metrics.json").read_text())
+        assert own["classes"] == [f"no {name}", name] and own["positive_class"] == name
+        assert own["per_class"][name]["auroc"] == whole["per_class"][name]["auroc"]
+        assert own["operating_points"] and own["calibration"] and own["decision_curve"]
+        assert page in (folder / "report.html").read_text()
+    assert "amber" in whole["finding_reports"]
+
+
+def test_predictions_read_back_to_the_bit_and_the_report_is_made_again(
+    run: vitmed.TrainResult, tmp_path: Path, no_figures: None
+) -> None:
+    again = vitmed.evaluate(run.test.folder / "predictions.csv", output=tmp_path / "again", ui=Recorder())
+    first, second = run.test.predictions, again.predictions
+    assert isinstance(second, FindingPredictions) and second.thresholds == first.thresholds
+    for name in ("labels", "logits", "probabilities", "predicted"):
+        assert np.array_equal(getattr(first, name), getattr(second, name))
+    assert again.metrics.overall == run.test.metrics.overall
+    text = (run.test.folder / "predictions.csv").read_text()
+    assert (tmp_path / "again" / "predictions.csv").read_text() == text
+
+
+def test_a_finished_run_predicts_as_it_evaluated(run: vitmed.TrainResult) -> None:
+    root, tested = load_checkpoint(run.folder).splits.root, run.test.predictions
+    found = vitmed.predict([root / path for path in tested.paths], checkpoint=run.folder, precision="fp32")
+    assert isinstance(found, FindingPredictions)
+    assert np.array_equal(found.logits, tested.logits) and np.array_equal(found.predicted, tested.predicted)
+
+
+def test_the_answers_name_findings(run: vitmed.TrainResult) -> None:
+    from vitmed.commands.predict import answer_cells, predictions_json
+
+    predictions = run.test.predictions
+    row = int(np.flatnonzero(predictions.predicted.sum(axis=1) == 2)[0])
+    called = {name for name, one in zip(FINDINGS, predictions.predicted[row], strict=True) if one}
+    cells = answer_cells(predictions, row, 3)
+    assert {part.rsplit(" ", 1)[0] for part in cells[0].split(", ")} == called
+    image = predictions_json(predictions, 3)["images"][row]
+    assert set(image["prediction"]) == called
+    assert [one["finding"] for one in image["findings"]] == list(FINDINGS)
+
+
+def test_a_resumed_run_goes_on_with_the_same_weights(run: vitmed.TrainResult, tmp_path: Path, no_figures: None) -> None:
+    root = load_checkpoint(run.folder).splits.root
+    settings = TINY | {"labels": root / "labels.csv", "sets": TINY_SETS, "output": tmp_path, "baseline": False}
+    from conftest import interrupt_at
+
+    from vitmed.core.errors import Interrupted
+
+    whole = vitmed.train(root, name="whole", ui=Recorder(), **(settings | {"epochs": 2}))
+    with pytest.raises(Interrupted):
+        vitmed.train(root, name="part", ui=interrupt_at(2), **(settings | {"epochs": 2}))
+    rest = vitmed.train(resume=tmp_path / "part", ui=Recorder())
+    first, second = (load_checkpoint(one.folder).weights for one in (whole, rest))
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("command", ["stress", "folds", "probe"])
+def test_what_takes_no_findings_says_so_before_any_work(run: vitmed.TrainResult, command: str, tmp_path: Path) -> None:
+    root = load_checkpoint(run.folder).splits.root
+    with pytest.raises(UsageError, match="these labels are findings"):
+        if command == "stress":
+            vitmed.stress(run.folder, output=tmp_path / "stress", ui=Recorder())
+        elif command == "folds":
+            vitmed.train(root, labels=root / "labels.csv", folds=3, output=tmp_path, ui=Recorder())
+        else:
+            vitmed.probe(root, labels=root / "labels.csv", output=tmp_path, ui=Recorder())
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("sets", "match"),
+    [
+        ("augment.mixup=0.2", "mixup and cutmix mix classes"),
+        ("train.loss=laplace", "train.loss laplace: not for findings"),
+        ("train.balance=sampler", "train.balance sampler: not for findings"),
+        ("train.monitor=mae", "train.monitor mae: not for findings"),
+        ("model.head=ordinal", "model.head ordinal: for grades"),
+    ],
+)
+def test_a_setting_of_another_kind_is_refused(run: vitmed.TrainResult, sets: str, match: str, tmp_path: Path) -> None:
+    root = load_checkpoint(run.folder).splits.root
+    with pytest.raises(UsageError, match=match):
+        vitmed.train(root, labels=root / "labels.csv", sets=[sets], output=tmp_path, ui=Recorder())

@@ -1,0 +1,166 @@
+"""Losses of findings and numbers, and the head for grades, against formulas of others and distributions of PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.metrics import log_loss
+
+from vitmed.core.config import Config
+from vitmed.core.hardware import pick_precision
+from vitmed.core.load_config import with_values
+from vitmed.core.ranks import Rows
+from vitmed.core.targets import UNKNOWN, Target
+from vitmed.data.loading import Images
+from vitmed.data.samples import Sample
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.models.vit import OrdinalHead
+from vitmed.training.losses import finding_loss, finding_weights, number_loss, start_findings
+
+CPU = torch.device("cpu")
+FP32 = pick_precision("fp32", CPU)
+HOW = Preprocessing.of(Config())
+
+
+class Fixed(torch.nn.Module):
+    """A network whose outputs are a parameter, whatever the images."""
+
+    def __init__(self, outputs: torch.Tensor):
+        super().__init__()
+        self.outputs = torch.nn.Parameter(outputs)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.outputs[: len(x)]
+
+
+def images_of(targets: list[tuple[float, ...]], target: Target) -> Images:
+    samples = [Sample(f"{i}.png", 0, None, (), one) for i, one in enumerate(targets)]
+    return Images(Path(), samples, HOW, target)
+
+
+def lost(loss: object, outputs: torch.Tensor, images: Images, config: Config, parts: int = 1) -> float:
+    size = len(images)
+    batch = torch.zeros(size, 4, 4, 3, dtype=torch.uint8)
+    part = loss(Fixed(outputs), images, outputs.shape[1], config, FP32)(batch, images.targets)  # type: ignore[operator]
+    cuts = np.linspace(0, size, parts + 1).astype(int)
+    if parts > 1:  # the whole batch in parts, as where memory is short: the network then sees only its rows
+        return float(
+            sum(part_of(loss, outputs, images, config, a, b, size) for a, b in zip(cuts, cuts[1:], strict=False))
+        )
+    return float(part(Rows(0, size, size)))
+
+
+def part_of(loss: object, outputs: torch.Tensor, images: Images, config: Config, a: int, b: int, size: int) -> float:
+    batch = torch.zeros(size, 4, 4, 3, dtype=torch.uint8)
+    network = Fixed(outputs[a:b])
+    return float(loss(network, images, 0, config, FP32)(batch, images.targets)(Rows(int(a), int(b), size)))  # type: ignore[operator]
+
+
+LABELS = [(1.0, 0.0, UNKNOWN), (0.0, 1.0, 1.0), (1.0, UNKNOWN, 0.0), (UNKNOWN, UNKNOWN, UNKNOWN)]
+LOGITS = torch.tensor([[0.3, -1.2, 4.0], [2.0, 0.1, -0.7], [-0.5, 3.0, 1.1], [9.0, -9.0, 9.0]])
+FINDINGS = images_of(LABELS, Target(kind="findings"))
+
+
+def test_binary_loss_is_the_mean_log_loss_of_the_known_labels() -> None:
+    y = np.array(LABELS)
+    known = y != UNKNOWN
+    expected = log_loss(y[known], torch.sigmoid(LOGITS).numpy()[known], labels=[0, 1])
+    assert lost(finding_loss, LOGITS, FINDINGS, Config()) == pytest.approx(expected, rel=1e-6)
+    assert lost(finding_loss, LOGITS, FINDINGS, Config(), parts=2) == pytest.approx(expected, rel=1e-6)
+
+
+def test_an_unknown_label_gives_no_gradient() -> None:
+    network = Fixed(LOGITS.clone())
+    batch = torch.zeros(4, 4, 4, 3, dtype=torch.uint8)
+    finding_loss(network, FINDINGS, 3, Config(), FP32)(batch, FINDINGS.targets)(Rows(0, 4, 4)).backward()
+    gradient = network.outputs.grad
+    assert gradient is not None
+    assert ((gradient == 0) == (FINDINGS.targets == UNKNOWN)).all()
+
+
+def test_asymmetric_loss_is_that_of_its_paper() -> None:
+    config = with_values(Config(), {"train.loss": "asymmetric"})
+    total, count = 0.0, 0
+    for row, labels in zip(LOGITS.double(), LABELS, strict=True):
+        for z, y in zip(row, labels, strict=True):
+            if y == UNKNOWN:
+                continue
+            p = 1 / (1 + torch.exp(-z))  # Ridnik et al. 2021, equations 4 to 7, with gamma+ 0, gamma- 4, m 0.05
+            shifted = max(float(p) - 0.05, 0.0)
+            total -= float(torch.log(p)) if y == 1 else shifted**4 * float(np.log(1 - shifted))
+            count += 1
+    assert lost(finding_loss, LOGITS, FINDINGS, config) == pytest.approx(total / count, rel=1e-5)
+
+
+def test_weighted_positives_leave_the_logits_at_the_prevalence() -> None:
+    labels = [(1.0,)] * 10 + [(0.0,)] * 90
+    images, config = images_of(labels, Target(kind="findings")), with_values(Config(), {"train.balance": "loss"})
+    assert finding_weights(images.targets).tolist() == [9.0]
+    network = Fixed(torch.zeros(1, 1).expand(100, 1).clone())
+    free = torch.zeros(1, requires_grad=True)
+    batch = torch.zeros(100, 4, 4, 3, dtype=torch.uint8)
+    optimiser = torch.optim.LBFGS([free], max_iter=100, tolerance_grad=1e-10)
+    network.forward = lambda x: free.expand(100, 1)  # type: ignore[method-assign]
+    part = finding_loss(network, images, 1, config, FP32)(batch, images.targets)
+
+    def closure() -> torch.Tensor:
+        optimiser.zero_grad()
+        loss = part(Rows(0, 100, 100))
+        loss.backward()
+        return loss
+
+    optimiser.step(closure)
+    assert float(torch.sigmoid(free)) == pytest.approx(0.1, abs=1e-4)
+
+
+def test_the_head_starts_at_the_odds_of_each_finding() -> None:
+    class Network:
+        head = torch.nn.Linear(2, 2)
+
+    targets = torch.tensor([[1.0, UNKNOWN]] * 1 + [[0.0, 1.0]] * 9)
+    start_findings(Network(), targets)  # type: ignore[arg-type]
+    assert Network.head.bias.tolist() == pytest.approx([np.log(1.5 / 9.5), np.log(9.5 / 0.5)])
+
+
+AGES = Target(kind="number", unit="years", centre=50.0, spread=10.0)
+NUMBERS = images_of([(40.0,), (50.0,), (72.0,)], AGES)
+OUTPUTS = torch.tensor([[-0.5, 0.2], [0.3, -1.0], [2.0, 0.5]])
+
+
+def test_targets_of_numbers_are_standardised() -> None:
+    assert NUMBERS.targets.tolist() == pytest.approx([-1.0, 0.0, 2.2])
+
+
+def test_laplace_loss_is_the_negative_log_density() -> None:
+    density = torch.distributions.Laplace(OUTPUTS[:, 0], OUTPUTS[:, 1].exp())
+    expected = float(-density.log_prob(NUMBERS.targets).mean()) - np.log(2)
+    assert lost(number_loss, OUTPUTS, NUMBERS, Config()) == pytest.approx(expected, rel=1e-5)
+
+
+def test_gaussian_loss_is_the_log_density_weighted_by_the_scale() -> None:
+    config = with_values(Config(), {"train.loss": "gaussian"})
+    scale = OUTPUTS[:, 1].exp()
+    density = torch.distributions.Normal(OUTPUTS[:, 0], scale)
+    expected = float(((-density.log_prob(NUMBERS.targets) - 0.5 * np.log(2 * np.pi)) * scale).mean())
+    assert lost(number_loss, OUTPUTS, NUMBERS, config) == pytest.approx(expected, rel=1e-5)
+
+
+def test_cross_entropy_of_the_ordinal_head_is_the_loss_of_corn() -> None:
+    """Each step k is binary cross-entropy of "above k" among the images of at least k, as in the paper's equation 4."""
+    torch.manual_seed(0)
+    head, x, grades = OrdinalHead(6, 5), torch.randn(64, 6), torch.randint(0, 5, (64,))
+    with torch.no_grad():
+        steps = F.linear(x, head.weight, head.bias)
+        corn = sum(
+            F.binary_cross_entropy_with_logits(
+                steps[grades >= k, k], (grades[grades >= k] > k).float(), reduction="sum"
+            )
+            for k in range(4)
+        )
+        found = head(x)
+    assert torch.allclose(found.exp().sum(dim=1), torch.ones(64))
+    assert float(F.cross_entropy(found, grades, reduction="sum")) == pytest.approx(float(corn), rel=1e-5)

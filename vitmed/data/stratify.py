@@ -1,0 +1,164 @@
+"""Shares and folds of images in proportion: by class, by the ranges of a number, or by several findings; by patient.
+
+scikit-learn stratifies one label of an image by group, and is used where it is fast (`grouped_folds`). For several
+labels there are iterative-stratification 0.1.9 (BSD, 2024) and scikit-multilearn 0.2.0 (BSD, 2018, unmaintained), both
+after Sechidis et al. 2011 (ECML PKDD, LNCS 6913:145). Neither knows patients, and the former has declined them
+(github.com/trent-b/iterative-stratification/issues/10). `balanced_parts` is greedy in the same way, for patients.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+
+MANY = 500  # patients above which scikit-learn's StratifiedGroupKFold takes seconds to hours
+
+
+def patient_codes(groups: Sequence[str], indices: np.ndarray) -> np.ndarray:
+    """(N,) int64: the patients of these images as numbers from 0, sorted by name."""
+    return np.unique([groups[i] for i in indices.tolist()], return_inverse=True)[1]
+
+
+def with_first_copy(first: np.ndarray, indices: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """(N,) `values` of the images at (N,) `indices`, where a copy takes the value of the first copy among them."""
+    _, begin, where = np.unique(first[indices], return_index=True, return_inverse=True)
+    return values[begin[where]]
+
+
+def patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: int) -> np.ndarray:
+    """Positions of about `fraction` of the images, by patient; empty if no such share has every class.
+
+    This is the first fold of a stratified k-fold over patients with every class in the fold and in the rest. If there
+    is none, as with few patients who have one class each, fewer and larger folds are tried.
+    """
+    classes = np.unique(labels)
+    most = min(max(2, round(1 / fraction)), int(codes.max(initial=0)) + 1, int(np.bincount(labels).max(initial=0)))
+    for folds in range(most, 1, -1):
+        number = grouped_folds(labels, codes, folds, seed)
+        for fold in range(folds):
+            part = number == fold
+            if len(np.unique(labels[part])) == len(np.unique(labels[~part])) == len(classes):
+                return np.flatnonzero(part)
+    return np.empty(0, dtype=np.int64)
+
+
+def grouped_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int) -> np.ndarray:
+    """(S,) int64: the fold of every image, 0 to folds - 1, by patient, with classes in proportion."""
+    if int(codes.max()) + 1 > MANY:
+        return _balanced_folds(labels, codes, folds, seed)
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    number = np.empty(len(labels), dtype=np.int64)
+    kfold = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a class with fewer images than folds; the caller checks
+        for fold, (_, part) in enumerate(kfold.split(labels, labels, codes)):
+            number[part] = fold
+    return number
+
+
+def _balanced_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int) -> np.ndarray:
+    """`grouped_folds` for many patients."""
+    shares = np.full(folds, 1 / folds)
+    return balanced_parts(codes, np.arange(len(labels)), labels, shares, seed, by_size=True)[codes]
+
+
+def balanced_parts(
+    codes: np.ndarray, images: np.ndarray, kinds: np.ndarray, shares: np.ndarray, seed: int, by_size: bool = False
+) -> np.ndarray:
+    """Distribute patients so that of every kind of image each part gets its share.
+
+    From the patient with most of what is rare down, each goes to the part where the imbalance grows least. The
+    imbalance is the sum, over parts and kinds, of the squared share of a kind in a part, divided by the share that the
+    part should get. A patient with c_k images of kind k adds sum_k (2 n_k + c_k) c_k / N_k^2 / share to it in a part
+    that has n_k of N_k. So a patient with one of few images of a kind goes where that kind is missing most, as in
+    iterative stratification.
+
+    Args:
+        codes: (S,) the patient of every image, 0 to P - 1.
+        images, kinds: (M,) pairs: an image, and a kind that it is of; an image may be of several kinds.
+        shares: (J,) of the parts; their sum is 1.
+        by_size: go from the patient with most images down instead.
+
+    Returns:
+        (P,) int64: the part of every patient.
+    """
+    types, parts = int(kinds.max()) + 1, len(shares)
+    pair, count = np.unique(codes[images] * types + kinds, return_counts=True)
+    of_patient, of_kind = np.divmod(pair, types)
+    weight = (count / np.bincount(kinds, minlength=types)[of_kind] ** 2).tolist()
+    begin = np.searchsorted(of_patient, np.arange(int(codes.max()) + 2)).tolist()
+    kind_of, count_of = of_kind.tolist(), count.tolist()
+    share = count / np.bincount(kinds, minlength=types)[of_kind]
+    size = np.bincount(codes) if by_size else np.bincount(of_patient, share, minlength=int(codes.max()) + 1)
+    mixed = np.random.default_rng([seed, parts]).permutation(len(size))
+    held = [[0] * parts for _ in range(types)]
+    equal, per_share = bool(np.all(shares == shares[0])), (1 / shares).tolist()
+    number = np.empty(len(size), dtype=np.int64)
+    for patient in mixed[np.argsort(-size[mixed], kind="stable")].tolist():
+        pairs = range(begin[patient], begin[patient + 1])
+        added = [0.0] * parts
+        for i in pairs:  # plain lists are faster than arrays of a few numbers
+            added = [sum_ + weight[i] * n for sum_, n in zip(added, held[kind_of[i]], strict=True)]
+        if not equal:
+            own = sum(weight[i] * count_of[i] for i in pairs) / 2
+            added = [(sum_ + own) * by for sum_, by in zip(added, per_share, strict=True)]
+        best = added.index(min(added))
+        for i in pairs:
+            held[kind_of[i]][best] += count_of[i]
+        number[patient] = best
+    return number
+
+
+def kinds_of(labels: np.ndarray, targets: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Images and kinds for `balanced_parts`: the findings of an image, else its stratum; and that it is an image.
+
+    Args:
+        labels: (S,) strata.
+        targets: of findings (S, F), else None.
+    """
+    every = np.arange(len(labels))
+    rows, kinds = (every, labels) if targets is None else np.nonzero(targets == 1)
+    bare = every[:0] if targets is None else np.flatnonzero(~(targets == 1).any(axis=1))
+    most = int(labels.max()) if targets is None else targets.shape[1]
+    kinds = np.concatenate([kinds, np.full(len(bare), most), np.full(len(every), most + 1)])
+    return np.concatenate([rows, bare, every]), kinds
+
+
+def folds_by_kind(
+    labels: np.ndarray, targets: np.ndarray | None, codes: np.ndarray, folds: int, seed: int
+) -> np.ndarray:
+    """(S,) int64: the fold of every image, 0 to folds - 1, otherwise as `share_by_kind`."""
+    return balanced_parts(codes, *kinds_of(labels, targets), np.full(folds, 1 / folds), seed)[codes]
+
+
+def share_by_kind(
+    labels: np.ndarray, targets: np.ndarray | None, codes: np.ndarray, fraction: float, seed: int
+) -> np.ndarray:
+    """(S,) bool: about `fraction` of the images, by patient, with findings, or the ranges of a number, in proportion.
+
+    The rest keeps an image with and one without every finding, where there are such.
+    """
+    part = balanced_parts(codes, *kinds_of(labels, targets), np.array([fraction, 1 - fraction]), seed)
+    taken = part[codes] == 0
+    size = np.bincount(codes)
+    for column in () if targets is None else targets.T:
+        for value in (1, 0):
+            has = column == value
+            if has.any() and not (has & ~taken).any():
+                patients = np.unique(codes[has])
+                taken[codes == patients[size[patients].argmin()]] = False
+    return taken
+
+
+def unlearnable(targets: np.ndarray, folds: np.ndarray | None) -> np.ndarray:
+    """(F,) bool: findings without a known positive, or without a known negative, where a model is trained.
+
+    Args:
+        targets: (S, F).
+        folds: (S,) the fold of every image; a model is trained on the rest of each. None: on all images.
+    """
+    rests = [np.ones(len(targets), bool)] if folds is None else [folds != fold for fold in np.unique(folds)]
+    return np.any([~((targets[rest] == value).any(axis=0)) for rest in rests for value in (1, 0)], axis=0)

@@ -1,0 +1,63 @@
+"""`NumberPolicy`: what validation chooses for a model of a number: how far its prediction intervals reach."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.decisions.number_intervals import IntervalReach, fit_intervals, with_intervals
+from vitmed.decisions.out_of_distribution import OodScore
+from vitmed.decisions.policy import (
+    ANSWER,
+    DecisionPolicy,
+    answers_of,
+    policy_settings,
+    unlike_training,
+    with_columns,
+)
+from vitmed.metrics.number_predictions import NumberPredictions
+
+
+class NumberPolicy(DecisionPolicy):
+    """What validation chooses for a number: how far prediction intervals reach so that they hold the true number with
+    the probability `coverage`. None where validation has too few images."""
+
+    coverage: float
+    reach: IntervalReach | None
+
+    def apply(self, predictions: NumberPredictions) -> NumberPredictions:
+        """Add the intervals, and the column `answer`: an image unlike those of training is not answered."""
+        ours = {ANSWER: answers_of(unlike_training(predictions), [()] * len(predictions))}
+        decided = with_intervals(predictions, self.reach)
+        return replace(decided, columns=with_columns(predictions.columns, ours))
+
+    @property
+    def summary(self) -> str:
+        if self.reach is None:
+            return "no prediction intervals"
+        return f"{self.coverage:.0%} prediction intervals reach {self.reach.reach:.3g} predicted scales up and down"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        if self.reach is not None:
+            note = self.reach.note
+            return (f"Prediction intervals: {note}.",) if note else ()
+        return (f"Validation has too few images for prediction intervals of {self.coverage:.0%}.",)
+
+    def check_classes(self, classes: Sequence[str]) -> None:
+        if len(classes) != 1:
+            raise ValueError(f"reach: for one number, and there are {len(classes)} classes")
+
+
+def choose_number_policy(
+    validation: NumberPredictions,
+    config: EvaluateConfig,
+    ood_score: OodScore | None = None,
+    weights_hash: str | None = None,
+) -> NumberPolicy:
+    """Choose everything on what a model predicts for its validation images; arguments as in `choose_policy`."""
+    return NumberPolicy(
+        asked=policy_settings(config), n=len(validation), weights_hash=weights_hash, coverage=config.coverage,
+        reach=fit_intervals(validation, config.coverage), ood_score=ood_score,
+    )  # fmt: skip

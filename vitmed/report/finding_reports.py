@@ -1,0 +1,74 @@
+"""The report of each finding: that of two classes, in a folder of its own below the report of all findings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from vitmed.core.run_folder import REPORT
+from vitmed.decisions.finding_policy import FEWEST, FindingPolicy
+from vitmed.metrics.any_predictions import AnyPredictions
+from vitmed.metrics.finding_predictions import FindingPredictions
+from vitmed.metrics.predictions import Predictions, known_labels
+from vitmed.report.analyses import Material
+from vitmed.report.participant_flow import evaluated_images
+from vitmed.report.results import Flow, Results
+
+FOLDER = "findings"
+
+
+def write_finding_reports(
+    folder: Path, material: Material, write: Callable[..., Results], baselines: Mapping[str, AnyPredictions],
+    flow: Flow | None,
+) -> dict[str, str]:  # fmt: skip
+    """Write the report of every finding that at least `FEWEST` images have, and as many do not; of validation, on which
+    decisions were chosen, the tables alone.
+
+    Args:
+        folder: of the report of all findings.
+        material: of that report.
+        write: `write_report`, with what all reports share.
+
+    Returns:
+        finding -> its page, relative to the folder; its folder of tables where no pages are asked for.
+    """
+    predictions, policy = material.predictions, material.policy
+    assert isinstance(predictions, FindingPredictions) and (policy is None or isinstance(policy, FindingPolicy))
+    found = {}
+    for name, place in folder_names(predictions.classes).items():
+        view = predictions.of(name)
+        truth = known_labels(view)
+        if min((truth == 1).sum(), (truth == 0).sum()) < FEWEST:
+            continue
+        own = None if policy is None else policy.findings[name]
+        view = view if own is None else own.apply(view)
+        evaluated = flow and flow.evaluated
+        pages = material.config.report and not (evaluated and evaluated.split == "val")
+        about = evaluated and evaluated_images(view, evaluated.split, evaluated.seen)
+        write(
+            folder / FOLDER / place, view, validation=_view(material.validation, name),
+            internal=_view(material.internal, name), policy=own, notes=[] if own is None else list(own.notes),
+            config=material.config.model_copy(update={"report": pages}), baselines={key: _view(other, name) for key, other in baselines.items()},
+            flow=flow and flow.model_copy(update={"evaluated": about}),
+        )  # fmt: skip
+        found[name] = f"{FOLDER}/{place}/{REPORT}" if pages else f"{FOLDER}/{place}"
+    return found
+
+
+def _view(predictions: Any, finding: str) -> Predictions | None:
+    return predictions.of(finding) if isinstance(predictions, FindingPredictions) else None
+
+
+def folder_names(findings: tuple[str, ...]) -> dict[str, str]:
+    """Finding -> the name of its folder, in letters, digits and hyphens; no two are the same."""
+    names: dict[str, str] = {}
+    for finding in findings:
+        plain = re.sub(r"[^a-z0-9]+", "-", finding.lower()).strip("-")[:60] or "finding"
+        taken, number = set(names.values()), 2
+        name = plain
+        while name in taken:
+            name, number = f"{plain}-{number}", number + 1
+        names[finding] = name
+    return names
