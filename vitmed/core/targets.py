@@ -29,7 +29,7 @@ class Target(Frozen):
     kind: Kind = "classes"
     unit: str = ""
     centre: float = 0.0
-    spread: float = Field(1.0, gt=0)
+    spread: float = Field(default=1.0, gt=0)
     distribution: Literal["laplace", "gaussian"] = "laplace"
 
 

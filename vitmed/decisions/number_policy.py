@@ -41,7 +41,7 @@ class NumberPolicy(DecisionPolicy):
     def notes(self) -> tuple[str, ...]:
         if self.intervals is None:
             return ("Validation has too few images for prediction intervals.",)
-        return (self.intervals.note,) if self.intervals.note else ()
+        return (f"Prediction intervals: {self.intervals.note}.",) if self.intervals.note else ()
 
     def check_classes(self, classes: Sequence[str]) -> None:
         if len(classes) != 1:

@@ -110,21 +110,15 @@ def few_notes(
 ) -> list[str]:
     """Notes on few patients, or images, of each class and in all; arguments as in `notes`, `noun` for what is rare."""
     unit = "image" if groups is None else "patient"
-    rare = [] if units < 2 else _of_rare_classes(found, holders, unit, units, noun)
-    return [*rare, *unit_notes(units, groups)]
-
-
-def unit_notes(units: int, groups: Sequence[str] | None) -> list[str]:
-    """Notes on few patients (or images, where they are unknown), and on images without a patient."""
-    unit = "image" if groups is None else "patient"
     if units < 2:
         return [f"There is no interval: it needs at least 2 {unit}s and there is {units or 'none'}."]
-    rough = units < (FEW_IMAGES if groups is None else FEW_GROUPS)
-    found = [f"There are only {units} {unit}s: the intervals are rough."] * rough
+    found_notes = _of_rare_classes(found, holders, unit, units, noun)
+    if units < (FEW_IMAGES if groups is None else FEW_GROUPS):
+        found_notes.append(f"There are only {units} {unit}s: the intervals are rough.")
     if unknown := sum(not name for name in groups or ()):
         lack = "has no patient; it" if unknown == 1 else "have no patient; each"
-        found.append(f"{counted(unknown, 'image')} {lack} counts as a patient of its own.")
-    return found
+        found_notes.append(f"{counted(unknown, 'image')} {lack} counts as a patient of its own.")
+    return found_notes
 
 
 def below_chance(found: Numbers, noun: str = "classes") -> list[str]:

@@ -14,13 +14,12 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.metrics.estimates import Estimate, estimate, of_share
-from vitmed.metrics.intervals import NONE, Units, share
+from vitmed.metrics.intervals import NONE, Units, quantile, share
 from vitmed.metrics.number_evaluation import evaluate_number, jackknifed
 from vitmed.metrics.number_predictions import NumberPredictions, known_numbers
 from vitmed.metrics.ranking import ratio
 from vitmed.metrics.subgroups import PARTS, Strata, Stratum, Subgroups, check_columns, evaluate_strata, strata
 
-WIDE = 1.959963984540054  # standard deviations to either side that hold 95 % of normal errors
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 OF_STRATA = ("mae", "bias", "coverage")
 
@@ -61,11 +60,11 @@ def bland_altman(predictions: NumberPredictions) -> BlandAltman | None:
     if units.count < 2:
         return None
     found = jackknifed(predictions, units)
-    sd, bias = total_sd(error, units), found["bias"]
+    sd, bias, wide = total_sd(error, units), found["bias"], quantile()
     seen = found["sd"].value or np.nan
     low, high = (np.nan if end is None else end / seen * sd for end in (found["sd"].low, found["sd"].high))
-    ends = [_limit(bias, side * WIDE, sd, low, high) for side in (-1, 1)]
-    hits = np.abs(error - bias.value) <= WIDE * sd
+    ends = [_limit(bias, side * wide, sd, low, high) for side in (-1, 1)]
+    hits = np.abs(error - bias.value) <= wide * sd
     within = of_share(share(hits, np.ones(len(error), bool), units))
     return BlandAltman(
         bias=bias, lower=ends[0], upper=ends[1], within=within, trend=found["trend"], repeated=units.clustered

@@ -33,7 +33,7 @@ from vitmed.metrics.intervals import (
     spread,
 )
 from vitmed.metrics.metric_table import NUMBER_METRICS
-from vitmed.metrics.notes import unit_notes
+from vitmed.metrics.notes import few_notes
 from vitmed.metrics.number_predictions import NumberPredictions, known_numbers
 from vitmed.metrics.number_scoring import inside, of_sums, summands
 
@@ -58,7 +58,7 @@ def evaluate_number(predictions: NumberPredictions, resamples: int = 2000) -> Nu
     found = _estimates(predictions, units)
     few = f"it needs at least 2 {unit}s" if units.count < 2 else f"no {unit} shows how much it varies"
     nothing = "all true numbers, or all predicted ones, are the same" if len(labels) else "there are no images"
-    return Numbers(
+    numbers = Numbers(
         n=len(labels),
         n_groups=None if groups is None else units.count,
         resampling=f"by {unit}",
@@ -72,8 +72,8 @@ def evaluate_number(predictions: NumberPredictions, resamples: int = 2000) -> Nu
         sample=_sample(np.abs(predictions.values - labels), units, groups is not None),
         undefined={name: nothing for name, one in found.items() if one.value is None},
         no_interval={name: few for name, one in found.items() if one.value is not None and one.low is None},
-        notes=unit_notes(units.count, groups),
     )
+    return numbers.model_copy(update={"notes": few_notes(numbers, {}, units.count, groups)})
 
 
 # Scale on which a number is nearly normal, and back.

@@ -17,6 +17,7 @@ from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.finding_evaluation import evaluate_findings
 from vitmed.metrics.finding_scoring import finding_values
+from vitmed.metrics.grade_evaluation import evaluate_grades
 from vitmed.metrics.grade_scoring import grade_values
 from vitmed.metrics.metric_table import FINDING_METRICS, GRADE_METRICS, METRICS, NUMBER_METRICS, Metric
 from vitmed.metrics.number_evaluation import evaluate_number
@@ -98,7 +99,7 @@ TARGETS: dict[str, TargetKind] = {
     ),
 }  # fmt: skip
 TARGETS["grades"] = replace(
-    TARGETS["classes"], values=grade_values, metrics=GRADE_METRICS, monitor="quadratic_kappa",
+    TARGETS["classes"], values=grade_values, evaluate=evaluate_grades, metrics=GRADE_METRICS, monitor="quadratic_kappa",
 )  # fmt: skip
 TARGETS["findings"] = TargetKind(
     losses=("binary", "asymmetric"), loss_of=finding_loss, start=lambda model, y, _: start_findings(model, y),
