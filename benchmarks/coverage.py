@@ -31,7 +31,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from vitmed.core.config import EvaluateConfig
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.decisions.selective_prediction import report_abstention
 from vitmed.metrics.areas import area_spread
 from vitmed.metrics.estimates import Estimate, estimate

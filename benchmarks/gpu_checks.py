@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitmed.core.config import ModelConfig
 from vitmed.core.hardware import describe, pick_device, pick_precision, synchronise
 from vitmed.core.load_config import load_config
+from vitmed.core.model_config import ModelConfig
 from vitmed.core.ranks import Rows
 from vitmed.data.loading import Images
 from vitmed.data.samples import Sample

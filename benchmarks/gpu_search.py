@@ -4,21 +4,20 @@
     python benchmarks/gpu_search.py WORK_FOLDER --tell                          # only the tables of what is finished
     python benchmarks/gpu_search.py WORK_FOLDER --device cpu --steps 5 --sets busi --folds 0        # only that it works
 
-VITMED_DATA holds the sets of gpu_search_sets.py, which says what their test parts are; no image of these is opened. Of
-the other images, the brightest fifth of each class stays out of training. A fold is a quarter of the groups. The
-averaged last weights are judged on its images:
+VITMED_DATA holds the sets of medical_sets.py, which says what their parts are; the test is not used. A fold is a
+quarter of the groups of train and val, and the rest of these trains. The averaged last weights are judged on
 
-    random     those that are not bright; `flips` averages the probabilities over flipped (and turned) images
+    random     the images of the fold; `flips` averages the probabilities over flipped (and turned) images
     corrupted  the same with noise, blur, other brightness, contrast and gamma, and pixels of twice the size: the mean
-    bright     those of the brightest fifths: a shift such as another scanner brings
+    shift      the part of that name: brighter images or larger files, as another scanner brings
 
 All runs of a candidate train in one CUDA graph, each on its own stream, in fp32 with TF32 products. Results are lines
 of WORK_FOLDER/gpu_search.jsonl; a run that is there is skipped.
 
-The figures in docs/recipes.md were made on an NVIDIA H100 by the prototype of this script (2026-11-22). Its layers are
-identical and its steps the same, with three exceptions: convolutions of residual networks started with He's scale,
-sqrt(2 / fan-in), instead of vitmed's sqrt(1 / fan-in); drop path was in the stem too, at half the rate; images of busi
-and oscc_histology were stored as WebP of 144 px first, which moved one or two of the latter into or out of training.
+The figures in docs/recipes.md were made on an NVIDIA H100 by the prototype of this script (2026-11-22), with other
+parts of the sets, as described there. Its layers are identical and its steps the same, with three exceptions:
+convolutions of residual networks started with He's scale, sqrt(2 / fan-in), instead of vitmed's sqrt(1 / fan-in); drop
+path was in the stem too, at half the rate; images of busi and oscc_histology were stored as WebP of 144 px first.
 """
 
 from __future__ import annotations
@@ -34,12 +33,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from gpu_search_sets import FOLDS, SETS, Images, read, split
+from medical_sets import SETS, folder_of, split_table
+from PIL import Image, ImageOps
 from torch import Tensor, nn
 from torchvision.models import resnet18
 
@@ -49,10 +49,11 @@ from vitmed.metrics.scoring import metric_values
 from vitmed.models.vit import ViT
 
 BATCH, WEIGHT_DECAY, SMOOTHING, WARMUP = 32, 0.05, 0.05, 0.1  # warm-up: share of the steps
+FOLDS = 4
 METRICS = ("auroc", "balanced_accuracy", "accuracy", "log_loss")
 COLUMNS = {  # of the first table: what is judged, and by which metric
     "AUROC": ("random", "auroc"), "balanced accuracy": ("random", "balanced_accuracy"),
-    "accuracy": ("random", "accuracy"), "log loss": ("random", "log_loss"), "AUROC, bright": ("bright", "auroc"),
+    "accuracy": ("random", "accuracy"), "log loss": ("random", "log_loss"), "AUROC, shift": ("shift", "auroc"),
     "AUROC, corrupted": ("corrupted", "auroc"), "AUROC, flips": ("flips", "auroc"),
 }  # fmt: skip
 
@@ -68,6 +69,43 @@ class Candidate:
     augmentation: str = "standard"
     mixup: float = 0.0  # share of the images
     adjusted: bool = False  # logit adjustment (Menon et al. 2021, arXiv 2007.07314)
+
+
+class Images(NamedTuple):
+    """The images of a set outside its test."""
+
+    pixels: Tensor  # (S, 3, H, W) uint8
+    labels: np.ndarray  # (S,) numbers of the classes
+    groups: np.ndarray  # (S,) numbers of the groups
+    shifted: np.ndarray  # (S,) bool: of the part `shift`
+
+
+@functools.cache
+def read(name: str, side: int, data: Path, work: Path) -> Images:
+    """The images, padded with black to squares of `side` px."""
+    rows = [row for row in split_table(name, data, work) if row.part != "test"]
+    folder = folder_of(name, data, work)
+    pixels = torch.from_numpy(np.stack([square(folder / row.path, side) for row in rows]))
+    labels, groups = (
+        np.unique(names, return_inverse=True)[1] for names in zip(*(row[1:3] for row in rows), strict=True)
+    )
+    shifted = np.array([row.part == "shift" for row in rows])
+    return Images(pixels.permute(0, 3, 1, 2).contiguous(), labels, groups, shifted)
+
+
+def square(path: Path, side: int) -> np.ndarray:
+    """(side, side, 3) uint8."""
+    with Image.open(path) as image:
+        how = Image.Resampling.BILINEAR if side > max(image.size) else Image.Resampling.BICUBIC
+        return np.asarray(ImageOps.pad(image.convert("RGB"), (side, side), how))
+
+
+def split(images: Images, fold: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Indices of the training images, of the fold and of `shift`; no group is in two of these."""
+    place = np.argsort(np.random.default_rng(100).permutation(images.groups.max() + 1))
+    val = place[images.groups] % FOLDS == fold
+    train, here = ~val & ~images.shifted, val & ~images.shifted
+    return np.flatnonzero(train), np.flatnonzero(here), np.flatnonzero(images.shifted)
 
 
 def augment(x: Tensor, strength: str, turns: bool, colour: bool) -> Tensor:
@@ -191,14 +229,14 @@ class Run:
         for tensor, average in zip(self.live, self.average, strict=True):
             tensor.copy_(average)
         self.model.eval()
-        random, bright = (self.pixels[torch.from_numpy(rows)].float() / 255 for rows in self.judged)
-        y, y_bright = (self.labels[rows] for rows in self.judged)
+        random, shifted = (self.pixels[torch.from_numpy(rows)].float() / 255 for rows in self.judged)
+        y, y_shifted = (self.labels[rows] for rows in self.judged)
         each = [self.score([changed], y) for changed in corruptions(random)]
         return {
             "random": self.score([random], y),
             "flips": self.score(views(random, self.set.turns), y),
             "corrupted": {name: statistics.mean(values[name] for values in each) for name in METRICS},
-            "bright": self.score([bright], y_bright),
+            "shift": self.score([shifted], y_shifted),
         }
 
     def score(self, several: Sequence[Tensor], labels: np.ndarray) -> dict[str, float]:

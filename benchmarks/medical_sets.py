@@ -1,4 +1,4 @@
-"""The development sets of medical.py: their images, labels and patients, and the part that each image belongs to.
+"""The sets of medical.py and gpu_search.py: their images, labels and patients, and the part that each image belongs to.
 
 `split_table` writes `WORK/sets/<set>.csv` (path, label, group, part) once; training seeds do not change it. The parts:
 
@@ -40,6 +40,7 @@ class Set:
         label: column of the class.
         official: column of a split by patient; `kept`: its parts that are taken over, the rest is divided anew.
         stratum: a key of `STRATA`: what makes the images of `shift` different.
+        turns: whether an image turned by 90 degrees is as good; `colour`: whether colours vary.
     """
 
     group: str | None = None
@@ -47,6 +48,8 @@ class Set:
     official: str | None = None
     kept: tuple[str, ...] = ()
     stratum: str = "brightness"
+    turns: bool = False
+    colour: bool = False
 
 
 class Row(NamedTuple):
@@ -60,13 +63,13 @@ class Row(NamedTuple):
 
 SETS = {
     "busi": Set(group="dup_group"),
-    "herlev_pap": Set(group="slide_field", stratum="bytes"),
-    "oscc_histology": Set(group="dup_group"),
+    "herlev_pap": Set(group="slide_field", stratum="bytes", turns=True, colour=True),
+    "oscc_histology": Set(group="dup_group", turns=True, colour=True),
     "knee_oa_kl": Set(group="patient", official="split", kept=("val", "test"), stratum="bytes"),
     # Its 94 validation images cannot rank two networks.
     "nih_cxr_multilabel": Set(group="patient", label="binary", official="chexnet_split", kept=("test",)),
-    "pbc_blood": Set(),
-    "malaria_gray50": Set(),  # no table: class folders, and the patient is part of the file name
+    "pbc_blood": Set(turns=True, colour=True),
+    "malaria_gray50": Set(turns=True),  # no table: class folders, and the patient is part of the file name
 }
 
 

@@ -26,7 +26,8 @@ import torch
 from accuracy import tree
 from trees import PATIENT
 
-from vitmed.core.config import Config, DataConfig
+from vitmed.core.config import Config
+from vitmed.core.data_config import DataConfig
 from vitmed.core.files import write_json
 from vitmed.core.hardware import pick_precision
 from vitmed.core.load_config import load_config

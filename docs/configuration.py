@@ -44,7 +44,8 @@ repeats the run.
 
 def text() -> str:
     """The whole page."""
-    from vitmed.core.config import Config, DataConfig
+    from vitmed.core.config import Config
+    from vitmed.core.data_config import DataConfig
     from vitmed.core.pretrain_config import PretrainConfig
     from vitmed.imaging.augmentation import POLICIES
     from vitmed.imaging.exact_views import safe_views

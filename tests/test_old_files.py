@@ -22,6 +22,7 @@ from conftest import Recorder, python
 from vitmed import compare, evaluate, explain, predict, train
 from vitmed.core.aliases import OldNameWarning
 from vitmed.core.base_models import Frozen
+from vitmed.core.errors import CheckpointError
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.results import Results
 from vitmed.training.checkpoint import load_checkpoint
@@ -224,6 +225,20 @@ def test_resume(run: Path) -> None:
     assert saved.policy is not None and saved.policy.weights_hash == saved.weights_hash
     assert result.test.metrics["weights_hash"] == saved.weights_hash
     assert (result.test.folder.name, "weights_hash" in metrics(run / "test")) == ("test-2", False)
+
+
+@pytest.mark.parametrize("balance", ["loss", "sampler"])
+def test_a_balanced_run_is_not_resumed(run: Path, balance: str) -> None:
+    """The loss of 0.1.0 had no shift by the prevalence: its weights would go on towards other logits."""
+    before = torch.load(run / "last.pt", weights_only=True)
+    before["config"]["train"]["balance"] = balance
+    torch.save(before, run / "last.pt")
+    content = (run / "last.pt").read_bytes()
+    with pytest.raises(CheckpointError, match=f"vitmed 0.1.0 began this run with --balance {balance}") as error:
+        train(resume=run, epochs=6, ui=Recorder(), data=run.parent / "data")
+    assert error.value.fix == f"start a new run: vitmed train --config {run / 'config.yaml'}"
+    assert error.value.exit_code == 4
+    assert (run / "last.pt").read_bytes() == content
 
 
 def test_the_command_line_reports_an_old_name_in_a_line(run: Path) -> None:

@@ -17,11 +17,13 @@ from typer.main import get_command
 from vitmed.cli.app import COMMANDS, app
 from vitmed.cli.commands import APPS
 from vitmed.cli.options import command
-from vitmed.core.config import PANELS, Config, Flag, RunConfig, TrainConfig
+from vitmed.core.config import Config, RunConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.flags import EVALUATE_FLAGS, FLAGS, fields_of, flag_of, flags_of, read_overrides, spellings
 from vitmed.core.load_config import load_config
 from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig
+from vitmed.core.settings import PANELS, Flag
+from vitmed.core.train_config import TrainConfig
 
 RUN = Callable[..., Answer]
 # Every flag of version 0.1.0, which scripts of users name.

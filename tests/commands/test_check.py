@@ -25,7 +25,7 @@ from vitmed import check, train
 from vitmed.checks.findings import FINDINGS
 from vitmed.commands import check as check_command
 from vitmed.commands.check import DataCheck
-from vitmed.core.config import DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.data.dataset_cards import cards
 from vitmed.data.scan import scan
@@ -393,7 +393,7 @@ def test_a_sound_folder_has_no_error_and_strict_lets_it_pass(tmp_path: Path, vit
 def test_errors_end_with_3_after_the_report_is_written(folder: Path, tmp_path: Path, vitmed: RUN) -> None:
     zero_bytes(folder)
     answer = vitmed("check", folder, "--output", tmp_path / "report", "--json")
-    assert answer.code == 3 and "errors 1, warnings" in answer.err
+    assert answer.code == 3 and "error: 1 error and " in answer.err
     assert any(found["severity"] == "error" for found in json.loads(answer.out)["findings"])
     assert run(folder, tmp_path).count("error") == 1  # in Python it is returned
     answer = vitmed("check", folder, "--output", tmp_path / "report", "--strict")
@@ -595,7 +595,7 @@ def test_training_says_the_findings_and_puts_them_into_the_report(trained: Train
 
 def test_training_refuses_an_image_under_two_labels(folder: Path, tmp_path: Path) -> None:
     same_file_two_labels(folder)
-    with pytest.raises(DataError, match="under two labels") as error:
+    with pytest.raises(DataError, match="the same file in two classes: 1 file") as error:
         train(folder, output=tmp_path / "runs", sets=TINY_SETS, ui=Recorder(), **TINY)
     assert "amber/amber_0.png = blue/copy.png" in str(error.value) and error.value.exit_code == 3
     assert not any((tmp_path / "runs").iterdir())

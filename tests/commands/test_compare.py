@@ -15,8 +15,8 @@ from scipy import stats
 
 from vitmed import compare
 from vitmed.commands.compare import Comparison
-from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.paired_comparison import compare_classes, compare_predictions, holm
 from vitmed.metrics.predictions import Predictions, known_labels

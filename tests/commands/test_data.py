@@ -157,7 +157,7 @@ def test_class_folders_with_their_patients(
     assert [row["patient"] for row in rows] == ["C1", "C1", "C2", "C3", "C4", "C5"] * 2
     assert any("12 images, 5 patients" in line for line in ui.said)
     assert any(f"vitmed train {folder} --group-regex '(?:^|/)(C\\d+)[^/]*$'" in line for line in ui.said)
-    from vitmed.core.config import DataConfig
+    from vitmed.core.data_config import DataConfig
 
     splits = make_splits(DataConfig(root=str(folder), group_regex=cards()["nih_malaria"].group_regex))
     assert splits.classes == ("Parasitized", "Uninfected") and splits.grouped

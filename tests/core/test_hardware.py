@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from vitmed.core.config import ModelConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.hardware import describe, pick_device, pick_precision
+from vitmed.core.model_config import ModelConfig
 from vitmed.core.process import cores
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.inference import predict_logits

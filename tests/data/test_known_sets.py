@@ -13,7 +13,7 @@ import pytest
 from conftest import Recorder
 from PIL import Image
 
-from vitmed.core.config import DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.data.dataset_cards import cards
 from vitmed.data.known_sets import find_known_set, report_known_set
 from vitmed.data.patient_names import class_folder

@@ -12,7 +12,7 @@ import pytest
 import torch
 from conftest import Recorder, draw_classes
 
-from vitmed.core.config import DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.ranks import Ranks
 from vitmed.data import loading

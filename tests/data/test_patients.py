@@ -10,7 +10,7 @@ import pytest
 import yaml
 from conftest import Recorder
 
-from vitmed.core.config import DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import UsageError
 from vitmed.data import patients
 from vitmed.data.patients import compile_group, groups_of
@@ -107,4 +107,8 @@ def test_a_long_identifier_in_braces_is_allowed() -> None:
 
 def test_an_expression_is_printed_as_text(ui: Recorder) -> None:
     patients.show_expression("(\x1b[31mP)", ui)
-    assert ui.said == [r"looking for patients in the file paths by --group-regex '(\x1b[31mP)'"]
+    patients.show_expression(r"(P\d+)_", ui)
+    assert ui.said == [
+        r"looking for patients in the file paths by --group-regex '(\x1b[31mP)'",
+        r"looking for patients in the file paths by --group-regex '(P\d+)_'",  # as a shell reads it
+    ]

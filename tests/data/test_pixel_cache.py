@@ -22,7 +22,7 @@ from conftest import COLOURS, TINY, TINY_SETS, Answer, Recorder, draw_image, dra
 from PIL import Image
 
 import vitmed
-from vitmed.core.config import DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.data import pixel_cache, read_images
 from vitmed.data.loading import Images

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from conftest import Trained, listing
 
-from vitmed.core.config import DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.load_config import load_config
 from vitmed.data.patients import groups_of

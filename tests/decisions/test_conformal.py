@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from vitmed.core.config import EvaluateConfig
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.decisions.conformal import (
     FREE_RANKS,
     PENALTY,

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from vitmed.core.config import EvaluateConfig, read_cost
 from vitmed.core.errors import UsageError
+from vitmed.core.evaluate_config import EvaluateConfig, read_cost
 from vitmed.decisions.calibration import Calibration
 from vitmed.decisions.operating_points import Counts, PolicyPoint, apply_point, asked_point, choose_points
 from vitmed.decisions.operating_results import Fold, Folds, by_fold, report_fold_points, report_points

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vitmed.core.config import EvaluateConfig
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.decisions.out_of_distribution import OodScore, fit_ood_score, report_ood_scores
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE

@@ -19,8 +19,8 @@ from conftest import TINY, TINY_NETWORK, Recorder, Trained, draw_classes, draw_n
 from scipy.special import softmax
 
 from vitmed import evaluate, predict, train
-from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import CheckpointError, UsageError
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.decisions.conformal import report_sets
 from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.operating_results import report_points

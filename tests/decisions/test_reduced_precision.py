@@ -26,7 +26,8 @@ def test_no_difference_to_speak_of_is_accepted() -> None:
     found = compare_precision(FOUND, predictions([-2.0, 3.0]), predictions([-2.001, 3.001]))
     assert found.accepted and (found.images, found.flipped) == (2, 0)
     assert found.largest == found.largest_raw == pytest.approx(0.000105, rel=0.01)
-    told = "no decision flips on 2 validation images, no probability moves by more than 0.0002; 2.3 x as fast as fp32"
+    told = "on 2 validation images no decision flips and no probability moves by more than 0.0002"
+    told += "; bf16 is 2.3 times as fast as fp32"
     assert found.in_words == told and found.choice == f"bf16 instead of fp32: {told}"
 
 
@@ -34,7 +35,8 @@ def test_a_probability_that_moves_is_not_accepted() -> None:
     found = compare_precision(FOUND, predictions([-2.0, 3.0]), predictions([-2.0, 3.1]))
     assert not found.accepted and found.flipped == 0
     assert found.choice == (
-        "fp32, not bf16: no decision flips on 2 validation images, a probability moves by 0.0043; 2.3 x as fast as fp32"
+        "fp32, not bf16: on 2 validation images no decision flips but a probability moves by 0.0043 (limit 0.001); "
+        "bf16 is 2.3 times as fast as fp32"
     )
 
 
@@ -45,7 +47,7 @@ def test_a_decision_that_flips_is_not_accepted(threshold: float | None, moved: f
     exact, reduced = (predictions([logit, 4.0], threshold=threshold) for logit in (start, moved))
     found = compare_precision(FOUND, exact, reduced)
     assert not found.accepted and found.flipped == 1 and found.largest < 1e-3
-    assert found.in_words.startswith("1 decision flips on 2 validation images")
+    assert found.in_words.startswith("on 2 validation images 1 decision flips and a probability moves by")
 
 
 def test_an_image_that_becomes_unlike_the_training_images_is_a_flip() -> None:
@@ -58,4 +60,4 @@ def test_an_image_that_becomes_unlike_the_training_images_is_a_flip() -> None:
 def test_without_a_comparison_nothing_is_accepted() -> None:
     found = FOUND.model_copy(update={"speedup": 0.9})
     assert not found.accepted
-    assert found.choice == "fp32, not bf16: 0.9 x as fast as fp32, so the decisions were not compared"
+    assert found.choice == "fp32, not bf16: bf16 is 0.9 times as fast as fp32, so the decisions were not compared"

@@ -15,6 +15,7 @@ from vitmed.explanation.faithfulness import (
     RANDOM,
     UNLEARNED,
     UNSHOWN,
+    WEAK,
     affordable,
     check_maps,
     curves,
@@ -103,7 +104,7 @@ def entry(value: float, half: float) -> Estimate:
         (entry(0.3, 0.1), entry(0.1, 0.1), BETTER),
         (entry(0.3, 0.1), entry(0.9, 0.1), UNLEARNED),
         (entry(0.0, 0.02), entry(0.1, 0.1), RANDOM),
-        (entry(0.08, 0.01), entry(0.1, 0.1), RANDOM),  # sure, and of no use
+        (entry(0.08, 0.01), entry(0.1, 0.1), WEAK),  # surely better than chance, and of no use
         (entry(-0.3, 0.1), entry(0.1, 0.1), RANDOM),
         (entry(0.2, 0.3), entry(0.1, 0.1), UNSHOWN),  # too few images
     ],
@@ -119,7 +120,7 @@ def test_an_untrained_network_explains_nothing(pool: str) -> None:
     model = vit(pool=pool)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     found = check_maps(model, HOW, images(12))
-    assert {part["verdict"] for part in found["methods"].values()} == {RANDOM}
+    assert {part["verdict"] for part in found["methods"].values()} <= {RANDOM, WEAK}
     assert found["stages"] == ["head", "last block", "all blocks", "everything"]  # of two blocks there is no upper half
     assert found["methods"]["rollout"]["similarity"]["head"]["value"] == pytest.approx(
         1

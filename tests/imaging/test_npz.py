@@ -22,7 +22,7 @@ from conftest import COLOURS, TINY, TINY_NETWORK, TINY_SETS, Answer, Recorder, d
 from PIL import Image
 
 from vitmed import evaluate, pretrain, train
-from vitmed.core.config import DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.pretrain_config import PretrainDataConfig
 from vitmed.data.split_names import SPLITS

@@ -357,6 +357,14 @@ class TestRatio:
         assert (value, back[0], back[1], high) == (np.inf, 0, 0, np.inf) and low == pytest.approx(1 / back[2])
         assert np.isnan(share_ratio(first, second, np.zeros(90, bool), units)).all()
 
+    def test_where_one_share_has_no_interval_their_ratio_has_none_whichever_is_on_top(self) -> None:
+        first, second, hits = images_of(12, 40, 0, 14)  # the second kind is of one patient
+        units = Units(np.concatenate([np.arange(40), np.full(14, 40)]))
+        assert np.isnan(share(hits, second, units).low)
+        assert share_ratio(first, second, hits, units)[0] == np.inf and share_ratio(second, first, hits, units)[0] == 0
+        for one, other in ((first, second), (second, first)):
+            assert np.isnan(share_ratio(one, other, hits, units)[1:]).all()
+
     def test_patients_with_images_of_both_make_it_narrower_where_errors_go_together(self) -> None:
         """A scanner that calls much positive raises both shares: their ratio varies less than of strangers."""
         rng = np.random.default_rng(0)

@@ -15,8 +15,8 @@ from timm.models.vision_transformer import VisionTransformer
 
 import vitmed
 from vitmed import build_model, train
-from vitmed.core.config import ModelConfig
 from vitmed.core.errors import CheckpointError, UsageError
+from vitmed.core.model_config import ModelConfig
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.pretrained import LoadReport, config_for_weights, load_pretrained, open_weights, read_weights
 from vitmed.models.resample_weights import resample_positions

@@ -13,8 +13,8 @@ import torch
 from timm.layers import SwiGLUPacked
 from timm.models.vision_transformer import VisionTransformer
 
-from vitmed.core.config import ModelConfig
 from vitmed.core.errors import CheckpointError, UsageError
+from vitmed.core.model_config import ModelConfig
 from vitmed.models.pretrained import config_for_weights, load_pretrained, read_weights
 from vitmed.models.vit import ViT
 

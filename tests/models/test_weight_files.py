@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from vitmed.core.config import ModelConfig
 from vitmed.core.errors import CheckpointError
+from vitmed.core.model_config import ModelConfig
 from vitmed.models.digests import digests_of, hash_of
 from vitmed.models.pretrained import read_weights
 from vitmed.models.vit import build_vit

@@ -17,7 +17,7 @@ from timm.models.vision_transformer import VisionTransformer
 from timm.models.vision_transformer import checkpoint_filter_fn as vit_filter
 from torch import Tensor, nn
 
-from vitmed.core.config import ModelConfig
+from vitmed.core.model_config import ModelConfig
 from vitmed.models.pretrained import LoadReport, config_for_weights, load_pretrained, read_weights
 from vitmed.models.vit import ViT, build_vit
 

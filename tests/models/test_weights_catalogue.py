@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 import timm
 import torch
+from safetensors.torch import load_file
 from timm.layers import SwiGLUPacked
 from timm.models._pretrained import PretrainedCfg
 from timm.models.deit import default_cfgs as deit_cfgs
@@ -16,9 +18,10 @@ from timm.models.vision_transformer import VisionTransformer
 from timm.models.vision_transformer import default_cfgs as vit_cfgs
 from torch import nn
 
-from vitmed.core.config import Config, ModelConfig
+from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config, store_paths
+from vitmed.core.model_config import ModelConfig
 from vitmed.models.pretrained import config_for_weights, load_pretrained, read_weights
 from vitmed.models.vit import build_vit
 from vitmed.models.weight_layouts import HEAD, LAYOUTS
@@ -121,7 +124,7 @@ def test_every_entry_is_well_formed(name: str) -> None:
 
 def test_licences_that_forbid_commercial_use() -> None:
     forbidden = {name for name, entry in CATALOGUE.items() if entry.non_commercial}
-    assert forbidden == {"mae_vit_base", "mae_vit_large", "phikon", "uni", "phikon_v2", "uni2_h", "virchow", "virchow2",
+    assert forbidden == {"mae_vit_base", "mae_vit_large", "phikon", "uni", "phikon_v2", "uni2_h", "virchow2",
                          "h_optimus_1", "h0_mini", "conch", "retfound_cfp"}  # fmt: skip
 
 
@@ -136,17 +139,22 @@ def test_dinov3_has_the_sizes_of_timm(name: str) -> None:
 
 
 def test_the_published_networks_have_the_sizes_that_are_stated() -> None:
-    """As timm builds what the model cards say."""
-    packed = {"mlp_layer": SwiGLUPacked, "act_layer": nn.SiLU, "init_values": 1e-5, "num_classes": 0, "device": "meta"}
-    giant = "vit_giant_patch14_reg4_dinov2"
+    """As timm builds what the publishers state: see the sources beside the entries."""
+    packed = {"mlp_layer": SwiGLUPacked, "act_layer": nn.SiLU, "init_values": 1e-5}
+    huge, giant = "vit_huge_patch14_224", "vit_giant_patch14_dinov2"
     for names, model, fields in (
-        (("virchow", "virchow2"), "vit_huge_patch14_224", {**packed, "mlp_ratio": 5.3375, "reg_tokens": 4}),
-        (("uni2_h",), "vit_giant_patch14_224",
-         {**packed, "depth": 24, "embed_dim": 1536, "num_heads": 24, "mlp_ratio": 2.66667 * 2, "reg_tokens": 8}),
-        (("h_optimus_0", "h_optimus_1", "midnight", "dinov2_vitg14"), giant, {"num_classes": 0, "device": "meta"}),
+        (("virchow",), huge, {**packed, "mlp_ratio": 5.3375}),
+        (("virchow2",), huge, {**packed, "mlp_ratio": 5.3375, "reg_tokens": 4}),
+        (("uni2_h",), "vit_giant_patch14_224", {**packed, "depth": 24, "embed_dim": 1536, "num_heads": 24,
+                                                "mlp_ratio": 2.66667 * 2, "reg_tokens": 8, "no_embed_class": True}),
+        (("h_optimus_0", "h_optimus_1"), "vit_giant_patch14_reg4_dinov2", {}),
+        (("midnight", "dinov2_vitg14"), giant, {}),
         (("h0_mini",), "vit_base_patch14_reg4_dinov2", {**packed, "mlp_ratio": 5.33334}),
+        (("phikon_v2", "uni"), "vit_large_patch16_224", {"init_values": 1e-5}),
+        (("phikon", "dino_vitb16"), "vit_base_patch16_224", {}),
     ):  # fmt: skip
-        count = sum(parameter.numel() for parameter in timm.create_model(model, **fields).parameters())
+        network = timm.create_model(model, num_classes=0, device="meta", **fields)
+        count = sum(parameter.numel() for parameter in network.parameters())
         assert all(abs(CATALOGUE[name].size / (4 * count) - 1) < 0.02 for name in names), names
 
 
@@ -196,8 +204,8 @@ def test_the_table_of_the_documentation_is_the_catalogue() -> None:
     rows = [[part.strip(" `") for part in line.split("|")[1:-1]] for line in lines if line.startswith("| `")]
     rows = [row for row in rows if len(row) == 7]
     assert {"dinov3_vitb16", "uni2_h", "medsiglip"} < {row[0] for row in rows}
-    read = {"cls": "class token", "cls_mean": "class token and patch mean", "attention": "attention pooling",
-            "coca": "attention pooling (CoCa)"}  # fmt: skip
+    read = {"cls": "class token", "mean": "patch mean", "cls_mean": "class token and patch mean",
+            "attention": "attention pooling", "coca": "attention pooling (CoCa)"}  # fmt: skip
     for name, model, readout, size, _, licence, download in rows:
         entry = CATALOGUE[name]
         stated = (entry.model, read[entry.readout], str(entry.image_size), entry.licence)
@@ -205,62 +213,75 @@ def test_the_table_of_the_documentation_is_the_catalogue() -> None:
 
 
 W = 64
-TIMM_BLOCK = {
-    "norm1.weight": (W,), "norm1.bias": (W,), "attn.qkv.weight": (3 * W, W), "attn.qkv.bias": (3 * W,),
-    "attn.proj.weight": (W, W), "attn.proj.bias": (W,), "norm2.weight": (W,), "norm2.bias": (W,),
-    "mlp.fc1.weight": (4 * W, W), "mlp.fc1.bias": (4 * W,), "mlp.fc2.weight": (W, 4 * W), "mlp.fc2.bias": (W,),
-}  # fmt: skip
-SCALES = {"ls1.gamma": (W,), "ls2.gamma": (W,)}
-HF_BLOCK = {
-    "norm1.weight": (W,), "norm1.bias": (W,), "norm2.weight": (W,), "norm2.bias": (W,),
-    **{f"attention.attention.{x}.weight": (W, W) for x in ("query", "key", "value")},
-    **{f"attention.attention.{x}.bias": (W,) for x in ("query", "key", "value")},
-    "attention.output.dense.weight": (W, W), "attention.output.dense.bias": (W,),
-    "layer_scale1.lambda1": (W,), "layer_scale2.lambda1": (W,),
-    "mlp.fc1.weight": (4 * W, W), "mlp.fc1.bias": (4 * W,), "mlp.fc2.weight": (W, 4 * W), "mlp.fc2.bias": (W,),
-}  # fmt: skip
+State = dict[str, torch.Tensor]
 
 
-def trunk(patch: int, **more: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    return {"cls_token": (1, 1, W), "pos_embed": (1, 17, W), "patch_embed.proj.weight": (W, 3, patch, patch),
-            "patch_embed.proj.bias": (W,), "norm.weight": (W,), "norm.bias": (W,), **more}  # fmt: skip
+def of_timm(**fields: Any) -> State:
+    """The names and shapes of timm's ViT, at a small width."""
+    small = {"img_size": 4 * fields["patch_size"], "embed_dim": W, "depth": 2, "num_heads": 1, "num_classes": 0}
+    return VisionTransformer(**small | fields).state_dict()
 
 
-def in_blocks(block: dict[str, tuple[int, ...]], name: str = "blocks") -> dict[str, tuple[int, ...]]:
-    return {f"{name}.{i}.{part}": shape for i in range(2) for part, shape in block.items()}
+def retfound() -> State:
+    """MAE's encoder is timm's ViT; beside it lies the decoder (facebookresearch/mae, models_mae.py)."""
+    decoder = {"decoder_embed.weight": (32, W), "decoder_embed.bias": (32,), "mask_token": (1, 1, 32),
+               "decoder_pos_embed": (1, 17, 32), "decoder_norm.weight": (32,), "decoder_norm.bias": (32,),
+               "decoder_pred.weight": (768, 32), "decoder_pred.bias": (768,)}  # fmt: skip
+    encoder = of_timm(patch_size=16)
+    blocks = {f"decoder_{name}": tensor for name, tensor in encoder.items() if name.startswith("blocks.")}
+    return encoder | {name: torch.zeros(shape) for name, shape in decoder.items()} | blocks
 
 
-DECODER = {"decoder_embed.weight": (32, W), "decoder_pos_embed": (1, 17, 32), "mask_token": (1, 1, 32),
-           "decoder_norm.weight": (32,), "decoder_pred.weight": (768, 32),
-           **in_blocks(TIMM_BLOCK, "decoder_blocks")}  # fmt: skip
-PUBLISHED: dict[str, tuple[dict[str, tuple[int, ...]], str, dict[str, Any]]] = {
-    # names in the publishers' files, where the state dict lies, and the network
-    "RETFound": (trunk(16) | in_blocks(TIMM_BLOCK) | DECODER, "model", {"patch_size": 16, "layer_scale": False}),
-    "Phikon-v2": (
-        {"embeddings.cls_token": (1, 1, W), "embeddings.mask_token": (1, W), "layernorm.weight": (W,),
-         "layernorm.bias": (W,), "embeddings.position_embeddings": (1, 17, W),
-         "embeddings.patch_embeddings.projection.weight": (W, 3, 16, 16),
-         "embeddings.patch_embeddings.projection.bias": (W,), **in_blocks(HF_BLOCK, "encoder.layer")},
-        "", {"patch_size": 16, "layer_scale": True, "norm_eps": 1e-6}),
-    "GPFM": (trunk(14) | in_blocks(TIMM_BLOCK | SCALES), "state_dict", {"patch_size": 14, "layer_scale": True}),
-    "kaiko": (trunk(8) | in_blocks(TIMM_BLOCK), "", {"patch_size": 8, "registers": 0}),
+def gpfm() -> State:
+    """The teacher of DINOv2's training: blocks in chunks, each numbered as in the whole (dinov2/models/
+    vision_transformer.py), the token of masked patches, and the head of the loss (dinov2/layers/dino_head.py)."""
+    names = of_timm(patch_size=14, init_values=1e-5) | {"mask_token": torch.zeros(1, W)}
+    head = {f"mlp.{layer}.{part}": torch.zeros(8) for layer in (0, 2, 4) for part in ("weight", "bias")}
+    head |= {"last_layer.weight_g": torch.ones(16, 1), "last_layer.weight_v": torch.zeros(16, 8)}
+    backbone = {re.sub(r"^blocks\.(\d+)", r"blocks.\1.\1", name): tensor for name, tensor in names.items()}
+    return {f"backbone.{k}": v for k, v in backbone.items()} | {f"dino_head.{k}": v for k, v in head.items()}
+
+
+def phikon_v2(folder: Path) -> State:
+    """What transformers writes of a Dinov2Model."""
+    hub = pytest.importorskip("transformers", reason="pip install '.[reference]'")
+    config = hub.Dinov2Config(hidden_size=W, num_hidden_layers=2, num_attention_heads=1, patch_size=16, image_size=64)
+    hub.Dinov2Model(config).save_pretrained(folder)
+    return load_file(folder / "model.safetensors")
+
+
+# The file's names, where the state dict lies in it, the network, and the names that are no part of it. Sources:
+# - RETFound: github.com/rmaphoh/RETFound (models_vit.py, main_finetune.py)
+# - Phikon-v2: Dinov2Model in huggingface.co/owkin/phikon-v2
+# - GPFM: as released, github.com/kaiko-ai/eva (.../backbones/pathology/hkust.py) and birkhoffkiki/PrePATH
+#   (models/dinov2); on the hub, mahmoodlab/TRIDENT (patch_encoder_models/load.py)
+# - kaiko: github.com/kaiko-ai/towards_large_pathology_fms (hubconf.py)
+# - Lunit: github.com/lunit-io/benchmark-ssl-pathology (README.md)
+PUBLISHED: dict[str, tuple[Callable[[Path], State], str, dict[str, Any], str]] = {
+    "RETFound": (lambda _: retfound(), "model", {"patch_size": 16, "layer_scale": False}, "decoder|mask_token"),
+    "Phikon-v2": (phikon_v2, "", {"patch_size": 16, "layer_scale": True, "norm_eps": 1e-6}, "mask_token"),
+    "GPFM": (lambda _: gpfm(), "teacher", {"patch_size": 14, "layer_scale": True}, "mask_token|dino_head"),
+    "GPFM on the hub": (
+        lambda _: of_timm(patch_size=14, init_values=1e-5), "", {"patch_size": 14, "layer_scale": True}, "none"),
+    "kaiko": (lambda _: of_timm(patch_size=8), "", {"patch_size": 8, "registers": 0, "layer_scale": False}, "none"),
     "kaiko L/14": (
-        trunk(14, pos_embed=(1, 16, W), reg_token=(1, 4, W)) | in_blocks(TIMM_BLOCK | SCALES), "",
-        {"patch_size": 14, "registers": 4, "layer_scale": True}),
-    "Lunit": (trunk(8) | in_blocks(TIMM_BLOCK), "", {"patch_size": 8, "pool": "cls", "mlp": "gelu"}),
+        lambda _: of_timm(patch_size=14, init_values=1e-5, reg_tokens=4, no_embed_class=True), "",
+        {"patch_size": 14, "registers": 4, "layer_scale": True}, "none"),
+    "Lunit": (lambda _: of_timm(patch_size=8), "", {"patch_size": 8, "pool": "cls", "mlp": "gelu"}, "none"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_weights_of_medicine_load_by_their_published_names(tmp_path: Path, name: str) -> None:
-    names, inside, network = PUBLISHED[name]
-    state = {key: torch.randn(shape) * 0.1 for key, shape in names.items()}
+    build, inside, network, beside = PUBLISHED[name]
+    state = build(tmp_path)
     torch.save({inside: state, "epoch": 1} if inside else state, tmp_path / "w.torch")
     weights = read_weights(tmp_path / "w.torch")
     model = build_vit(config_for_weights(ModelConfig(), weights), 3)
     report = load_pretrained(model, weights)
     assert {key: weights.model[key] for key in network} == network and weights.model["heads"] == 1
-    assert report.fresh == HEAD and set(report.unused) == {key for key in names if "decoder" in key or "mask" in key}
+    unused = {key.removeprefix("backbone.") for key in state if re.search(beside, key)}
+    assert report.fresh == HEAD and set(report.unused) == unused
     assert weights.kind == (MASKED if name == "RETFound" else DISTILLED)
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitmed.core.config import ModelConfig
+from vitmed.core.model_config import ModelConfig
 from vitmed.models.pretrained import config_for_weights, load_pretrained, read_weights
 from vitmed.models.vit import ViT, build_vit
 from vitmed.models.weights_catalogue import CATALOGUE

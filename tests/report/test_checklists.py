@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vitmed.checks.data_check import COUNTS
-from vitmed.core.config import EvaluateConfig
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.decisions.operating_results import OperatingPoints
 from vitmed.decisions.reliability import CalibrationReport
 from vitmed.explanation.results import Robustness

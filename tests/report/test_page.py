@@ -13,7 +13,7 @@ import pytest
 from browser import Page, browser
 from sklearn.metrics import confusion_matrix
 
-from vitmed.core.config import EvaluateConfig
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.pdf import find_browser
 from vitmed.report.plots import drawing, pictures

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vitmed.core.config import EvaluateConfig
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.text import counted, format_probability, listed
 from vitmed.decisions.policy import count_answers
 from vitmed.metrics.evaluation import evaluate_predictions
@@ -129,6 +129,22 @@ def test_the_verdict_is_three_sentences_with_the_numbers_of_the_table(tmp_path: 
     assert verdict(page(tmp_path / "none", draw("none"))[0])[0].startswith("There are no images")
     one = verdict(page(tmp_path / "one", draw("one class"))[0])[0]
     assert one.startswith("The model predicts the right class for") and "undefined" not in one
+
+
+def test_the_first_screen_says_where_a_baseline_is_not_beaten(tmp_path: Path) -> None:
+    p = draw("two classes")
+    assert p.labels is not None
+    right = replace(p, logits=np.eye(2, dtype=np.float32)[p.labels] * 9)
+    for name, model, baseline, beaten in (
+        ("same", p, p, False),
+        ("better", right, p, True),
+        ("worse", p, right, False),
+    ):
+        text, metrics = page(tmp_path / name, model, baselines={"colour_and_size": baseline})
+        said = [sentence for sentence in verdict(text) if "do not show that it is better than a baseline" in sentence]
+        assert len(said) == (not beaten)
+        auroc = metrics["baselines"]["colour_and_size"]["overall"]["auroc"]["value"]
+        assert beaten or said[0].endswith(f"no shapes: AUROC {auroc:.3f}.")
 
 
 def test_the_most_serious_warning_is_on_the_first_screen_and_none_is_lost(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import pytest
 from conftest import draw_only
 from PIL import Image
 
-from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.predictions import Predictions
 from vitmed.report import pdf

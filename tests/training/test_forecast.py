@@ -9,7 +9,8 @@ import pytest
 import torch
 from conftest import draw_splits
 
-from vitmed.core.config import Config, DataConfig
+from vitmed.core.config import Config
+from vitmed.core.data_config import DataConfig
 from vitmed.core.load_config import load_config
 from vitmed.data.splits import make_splits
 from vitmed.training import forecast as module

@@ -13,7 +13,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from vitmed.core.config import DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.data.splits import make_splits
 from vitmed.metrics.predictions import softmax

@@ -14,8 +14,9 @@ import yaml
 from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_classes, draw_splits, listing
 
 from vitmed import plan, train
-from vitmed.core.config import Config, ModelConfig
+from vitmed.core.config import Config
 from vitmed.core.load_config import build_config, load_config, with_values
+from vitmed.core.model_config import ModelConfig
 from vitmed.imaging.exact_views import VIEWS, safe_views
 from vitmed.models.weights_catalogue import DISTILLED, MASKED, SUPERVISED
 from vitmed.training.checkpoint import load_checkpoint

@@ -9,7 +9,8 @@ from pathlib import Path
 from vitmed.checks.detect import Image, folder_findings, run_checks
 from vitmed.checks.findings import Finding, in_order
 from vitmed.checks.folder_contents import named_in_table, read_contents
-from vitmed.core.config import Config, DataConfig
+from vitmed.core.config import Config
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.inputs import data_folder
 from vitmed.core.text import counted_doing

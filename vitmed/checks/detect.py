@@ -23,7 +23,7 @@ from vitmed.data.split_names import SPLITS
 from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.personal_data import looks_like_a_person
 
-COPIES = {"two_labels": "under two labels", "copies_across_splits": "in two splits", "copies": "in one class"}
+COPIES = {"two_labels": "in two classes", "copies_across_splits": "in two splits", "copies": "in one class"}
 MODES = {"L": "grey", "LA": "grey with alpha", "P": "palette", "1": "black and white", "RGBA": "RGB with alpha"}
 Copies = dict[str, list[list[int]]]  # key of COPIES, worst first -> groups of copies, as indices into the images
 
@@ -248,11 +248,12 @@ def _crossing(images: Sequence[Image], groups: Iterable[Sequence[int]]) -> int:
 
 def _copy_findings(images: Sequence[Image], exact: Copies, near: Copies) -> Iterator[Finding]:
     """The same image twice."""
-    for copies, prefix, how in ((exact, "", "byte for byte"), (near, "near_", "to the eye")):
+    for copies, prefix, how in ((exact, "", "the same file"), (near, "near_", "the same picture")):
         for code, groups in copies.items():
             if groups:
                 named = [" = ".join(images[i].path for i in group) for group in groups]
-                yield make(prefix + code, f"{counted(len(groups), 'image')} {how} the same {COPIES[code]}", named)
+                text = f"{how} {COPIES[code]}: {counted(len(groups), 'picture' if prefix else 'file')}"
+                yield make(prefix + code, text, named)
 
 
 def _patient_findings(images: Sequence[Image], source: str | None) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vitmed.checks.duplicates import fingerprints, near_any
-from vitmed.core.config import GROUP_WORDS, DataConfig
+from vitmed.core.data_config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.inputs import data_folder
 from vitmed.core.stored_paths import path_between

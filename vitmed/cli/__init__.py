@@ -1,11 +1,12 @@
 """The command line: parse, call one command, print, exit code. No logic.
 
-app         the list of commands, and `vitmed --help`
-commands    every command: its options and what it prints; imported only when one is used
-entry       `main`: errors become messages and exit codes
-options     flags of configuration fields, options that commands share, and --help in panels
-streams     stdout and stderr that may be closed, full or ASCII
-terminal    progress bars, tables and JSON
+app                 the list of commands, and `vitmed --help`
+commands            every command: its options and what it prints; imported only when one is used
+catalogue_commands  the commands of public data sets and weights
+entry               `main`: errors become messages and exit codes
+options             flags of configuration fields, options that commands share, and --help in panels
+streams             stdout and stderr that may be closed, full or ASCII
+terminal            progress bars, tables and JSON
 """
 
 from vitmed.cli.app import app

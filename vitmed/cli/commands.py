@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 import vitmed
+from vitmed.cli.catalogue_commands import data, weights
 from vitmed.cli.options import (
     EVALUATED,
     FIRST,
@@ -28,9 +29,6 @@ from vitmed.cli.options import (
     AsJson,
     Devices,
     Force,
-    NewFolder,
-    Offline,
-    Quiet,
     argument,
     command,
     flag,
@@ -38,16 +36,13 @@ from vitmed.cli.options import (
     precision,
 )
 from vitmed.cli.terminal import (
-    TYPER,
     Terminal,
     answer,
     in_folder,
     print_check,
     print_comparison,
-    print_datasets,
     print_json,
     print_predictions,
-    print_weights,
     refuse_unread,
     train_json,
 )
@@ -371,95 +366,6 @@ def summary(**options: Any) -> None:
     """Print torchinfo's table of a model: layers, shapes, parameters, multiply-adds."""
     options.pop("quiet", None)  # there are no messages
     typer.echo(vitmed.summary(**options))
-
-
-data = typer.Typer(help="Public data sets: list, fetch, and write as folders of images.", **TYPER)
-
-
-@data.command("list")
-def data_list(as_json: AsJson = False) -> None:
-    """List public data sets: licence, size, and how to get them."""
-    from vitmed.commands.data import datasets_table
-
-    if as_json:
-        print_json({"datasets": datasets_table()})
-    else:
-        print_datasets(datasets_table())
-
-
-@data.command("get")
-def data_get(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A name of `vitmed data list`.")],
-    folder: NewFolder,
-    offline: Offline = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-) -> None:
-    """Download a set, check it, and lay it out for `vitmed train`.
-
-    An interrupted download continues where it stopped.
-    """
-    from vitmed.commands.data import fetch_dataset
-
-    options = {"name": name, "folder": folder, "offline": offline, "quiet": quiet}
-    answer(fetch_dataset, options, as_json, lambda path: {"folder": str(path)})
-
-
-@data.command("import")
-def data_import(
-    source: Annotated[Path, typer.Argument(metavar="FILE_OR_FOLDER", help="MedMNIST .npz, CIFAR, MNIST, archives.")],
-    folder: NewFolder,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-) -> None:
-    """Write the files of a public set as folders of PNG images."""
-    from vitmed.commands.data import import_dataset
-
-    options = {"source": source, "folder": folder, "quiet": quiet}
-    answer(import_dataset, options, as_json, lambda path: {"folder": str(path)})
-
-
-weights = typer.Typer(help="Public weights by name: list, fetch and find.", **TYPER)
-
-
-@weights.command("list")
-def weights_list(as_json: AsJson = False) -> None:
-    """List public weights: size, licence, and which are on this machine."""
-    from vitmed.commands.weights import weights_table
-
-    if as_json:
-        print_json({"weights": weights_table()})
-    else:
-        print_weights(weights_table())
-
-
-@weights.command("fetch")
-def weights_fetch(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of `vitmed weights list`.")],
-    to: Annotated[Path | None, typer.Option(help="Folder to use instead of the cache.")] = None,
-    offline: Offline = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-) -> None:
-    """Download and check weight files.
-
-    An interrupted download continues where it stopped.
-    """
-    from vitmed.commands.weights import fetch_weights
-
-    paths = fetch_weights(names, to, offline, Terminal(quiet))
-    if as_json:
-        print_json({"paths": dict(zip(names, map(str, paths), strict=True))})
-    else:
-        typer.echo("\n".join(map(str, paths)))
-
-
-@weights.command("where")
-def weights_where(name: Annotated[str, typer.Argument(help="A name of `vitmed weights list`.")]) -> None:
-    """Print the path of a fetched file; exit code 4 if there is none."""
-    from vitmed.commands.weights import fetch_weights
-
-    typer.echo(fetch_weights([name], offline=True)[0])
 
 
 APPS = {

@@ -13,8 +13,9 @@ import typer
 from typer.core import TyperCommand
 
 from vitmed.cli.terminal import TYPER
-from vitmed.core.config import PANELS, Config, RunConfig
+from vitmed.core.config import Config, RunConfig
 from vitmed.core.flags import fields_of, flag_of, flags_of, spellings
+from vitmed.core.settings import PANELS
 
 FIRST, *_, LAST = PANELS
 Options = dict[str, Any]  # keyword of a Python function -> typer's annotation

@@ -14,7 +14,7 @@ from vitmed.checks.detect import Found, Image, decoded_with_labels, folder_findi
 from vitmed.checks.findings import Finding, in_order, make
 from vitmed.checks.folder_contents import FolderContents, named_in_table, read_contents
 from vitmed.checks.shortcuts import BASELINES, FAMILIES, leakage_gap
-from vitmed.core.config import DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.files import free_name, whole_folder
 from vitmed.core.inputs import data_folder
@@ -223,7 +223,7 @@ class CheckFailed(DataError):
     """There are errors, or with `strict` warnings; `result` is what `check` returns."""
 
     def __init__(self, result: DataCheck):
-        counts = f"errors {result.count('error'):,}, warnings {result.count('warning'):,}"
+        counts = f"{counted(result.count('error'), 'error')} and {counted(result.count('warning'), 'warning')}"
         first = result.findings[0]
         super().__init__(f"{counts}; the first: {first.problem}", first.fix)
         self.result = result

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from vitmed.commands.evaluate import thumbnail
-from vitmed.core.config import DataConfig, EvaluateConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import CheckpointError, Interrupted, UsageError
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.files import write_json
 from vitmed.core.inputs import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder

@@ -12,11 +12,11 @@ import numpy as np
 
 from vitmed.checks.evaluation_images import EvaluationImages, ImageRequest, choose_samples
 from vitmed.commands.explain import check_attention
-from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import unknown_key
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.files import read_json_lines, write_text
 from vitmed.core.flags import evaluate_config
-from vitmed.core.hardware import describe, pick_device
+from vitmed.core.hardware import Precision, describe, pick_device
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
@@ -36,6 +36,7 @@ from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.inference import check_readable
+from vitmed.models.vit import ViT
 from vitmed.report.headline import Evaluation, parse_gates, report_evaluation
 from vitmed.report.model_card import edited, model_card
 from vitmed.report.participant_flow import run_flow
@@ -120,16 +121,9 @@ def evaluate(
         ui.warn(note)
     notes += data_notes(run) if data is None else []
     notes += [f"Predicted in {arithmetic.name}, not in fp32: {arithmetic.reason}."] if arithmetic.mixed else []
-    with ui.bar(f"evaluating {name}") as advance:
-        _, logits, scores, problems, _ = predict_images(
-            saved, model, policy, read, len(samples), advance, precision=arithmetic
-        )
-    check_readable(problems)
+    predictions = _predict(saved, model, policy, chosen, read, arithmetic, ui)
     if unlike is not None:
         policy = score_other_images(Path(unlike), saved, model, policy, ui, arithmetic)
-    predictions = labelled(saved.classes, samples, logits, saved.config.data.positive, chosen.columns)
-    predictions = replace(predictions, columns={**scores, **predictions.columns})
-    predictions = policy.apply(predictions) if policy else predictions
     # The maps take half a minute.
     quick = config.map_images is None and (chosen.part in ("train", "val") or not config.report)
     attention, maps = check_attention(
@@ -155,6 +149,21 @@ def evaluate(
     if own == "test" and output is None and saved.path.name == run.best.name:
         write_card(run, Evaluation(predictions, metrics, folder), ui)
     return report_evaluation(Evaluation(predictions, metrics, folder), gates, ui)
+
+
+def _predict(
+    saved: Checkpoint, model: ViT, policy: DecisionPolicy | None, chosen: EvaluationImages,
+    read: Callable[[int], np.ndarray], precision: Precision, ui: Ui,
+) -> Predictions:  # fmt: skip
+    """What the model predicts for the chosen images, with the policy applied. Raises DataError if one is unreadable."""
+    with ui.bar(f"evaluating {describe_images(chosen)[1]}") as advance:
+        _, logits, scores, problems, _ = predict_images(
+            saved, model, policy, read, len(chosen.samples), advance, precision=precision
+        )
+    check_readable(problems)
+    found = labelled(saved.classes, chosen.samples, logits, saved.config.data.positive, chosen.columns)
+    found = replace(found, columns={**scores, **found.columns})
+    return found if policy is None else policy.apply(found)
 
 
 def _settings(saved: Checkpoint, chosen: EvaluationImages, flags: dict[str, Any]) -> tuple[EvaluateConfig, list[str]]:

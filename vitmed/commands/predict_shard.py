@@ -23,11 +23,12 @@ from vitmed.commands.predict import (
 from vitmed.core.csv_files import to_unicode
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import make_folder, remove_abandoned
-from vitmed.core.hardware import pick_device
+from vitmed.core.hardware import Precision, pick_device
 from vitmed.core.outputs import refuse_file, refuse_inside
 from vitmed.core.shards import AUTO, Shard, read_shard
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
+from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics import predictions_parquet
 from vitmed.metrics.predictions_parquet import (
     PartAbout,
@@ -109,20 +110,7 @@ def predict_shard(
     names = list(dict.fromkeys(list_images(sources)))
     where = _own_device(device, shard)
     chosen = choose_precision(precision, saved, saved.policy, where, ui)
-    settings = [saved.policy and saved.policy.to_json(), how.to_dict(), features]
-    about = PartAbout(
-        checkpoint=saved.weights_hash,
-        settings=hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest(),
-        listing=listing_digest(names).hexdigest(),
-        images=len(names),
-        shard=own.number,
-        shards=own.count,
-        first=0,
-        rows=0,
-        unread=0,
-        names=tuple(map(to_unicode, saved.classes)),
-        precision=chosen.name,
-    )
+    about = _about(saved, how, names, own, features, chosen)
     rows = own.rows(len(names))
     names = names[rows.start : rows.stop]
     make_folder(folder)
@@ -153,6 +141,26 @@ def predict_shard(
             read, unread = read + known.rows - known.unread, unread + known.unread
     ui.say(f"shard {own}: {counted(read + unread, 'image')} in {counted(len(starts), 'part')} in {folder}")
     return ShardResult(folder, own, read, unread, len(starts), skipped, tuple(errors))
+
+
+def _about(
+    saved: Checkpoint, how: Preprocessing, names: Sequence[str], shard: Shard, features: bool, precision: Precision
+) -> PartAbout:
+    """What every part of a shard says of itself, before its own rows are known."""
+    settings = [saved.policy and saved.policy.to_json(), how.to_dict(), features]
+    return PartAbout(
+        checkpoint=saved.weights_hash,
+        settings=hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest(),
+        listing=listing_digest(names).hexdigest(),
+        images=len(names),
+        shard=shard.number,
+        shards=shard.count,
+        first=0,
+        rows=0,
+        unread=0,
+        names=tuple(map(to_unicode, saved.classes)),
+        precision=precision.name,
+    )
 
 
 def _own_device(device: str, shard: str) -> torch.device:

@@ -10,12 +10,13 @@ from typing import Any
 from vitmed.commands.pretraining_run import PretrainingRun, resumed, with_view_defaults
 from vitmed.commands.resuming import folder_to_resume, resumable, train_and_draw
 from vitmed.commands.train import check_place, default_name
-from vitmed.core.config import Config, ModelConfig
+from vitmed.core.config import Config
 from vitmed.core.errors import DataError, Interrupted, UsageError, unknown_key
 from vitmed.core.flags import read_overrides
 from vitmed.core.hardware import pick_device
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config
+from vitmed.core.model_config import ModelConfig
 from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig, PretrainDataConfig
 from vitmed.core.process import is_rank
 from vitmed.core.run_folder import RunFolder

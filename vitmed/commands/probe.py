@@ -19,7 +19,7 @@ from vitmed.core.load_config import check_names, load_config, store_paths
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Ui
 from vitmed.data.patients import describe_patients, patient_notes, report_patients, show_expression
-from vitmed.data.samples import labelled
+from vitmed.data.samples import Splits, labelled
 from vitmed.data.splits import make_splits
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.preprocessing import Preprocessing
@@ -72,7 +72,8 @@ def probe(
         _check_ranking(settings, fail_under)
         command = train_command({"config": config, "sets": sets, **own}, data)
         offline = offline or flags["weights"] == ALL_LOCAL
-        return rank_weights(settings, names, output, name, command, config is None, offline, ui)
+        settings, splits = _open_folder(settings, output, "folds", ui)
+        return rank_weights(settings, splits, names, output, name, command, config is None, offline, ui)
     if settings.model.weights is not None:
         flags |= {"config": config, "sets": sets, "output": output, "name": name, "fail_under": fail_under}
         return train(data, offline=offline, ui=ui, **{**flags, "freeze": True})
@@ -110,17 +111,22 @@ def _refuse_all_folds(settings: Config, problem: str) -> None:
         raise UsageError(problem, "name it: --fold 1")
 
 
-def _colours_alone(
-    config: Config, output: str | Path, name: str | None, gates: dict[str, float], ui: Ui
-) -> TrainResult:
-    """Fit on train, choose on val, and evaluate val and test, each with a report."""
+def _open_folder(config: Config, output: str | Path, parts: str, ui: Ui) -> tuple[Config, Splits]:
+    """The images of a folder, which are divided into `parts`, and the configuration with their window."""
     show_expression(config.data.group_regex, ui)
     with ui.bar("finding images", unit="files") as advance:
         splits = make_splits(config.data, advance)
     check_folder(config.data, ui)
-    report_patients(splits, "one patient may be in two splits, which makes results look too good", ui)
+    report_patients(splits, f"one patient may be in two {parts}, which makes results look too good", ui)
     RunFolder.probe(output)
-    config = with_window(config, splits, ui)
+    return with_window(config, splits, ui), splits
+
+
+def _colours_alone(
+    config: Config, output: str | Path, name: str | None, gates: dict[str, float], ui: Ui
+) -> TrainResult:
+    """Fit on train, choose on val, and evaluate val and test, each with a report."""
+    config, splits = _open_folder(config, output, "splits", ui)
     preprocessing = Preprocessing.of(config)
     splits, images, hashes, records, skipped = check_images(splits, preprocessing, config.data, ui)
     notes, counts = check_before_training(splits, records, skipped, config, ui)

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from vitmed.checks.data_check import check_folder
-from vitmed.commands.compare import Model, better, compare_models
+from vitmed.commands.compare import better, compare_models
+from vitmed.commands.compared_tables import Model
 from vitmed.commands.plan import plan_yaml
 from vitmed.commands.train import default_name, file_name, model_label
 from vitmed.core.cache_folder import cache_folder
@@ -26,9 +26,7 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.core.ui import Silent, Ui
 from vitmed.data.loading import Images
-from vitmed.data.patients import report_patients, show_expression
-from vitmed.data.samples import labelled
-from vitmed.data.splits import make_splits
+from vitmed.data.samples import Splits, labelled
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.evaluation import evaluate_predictions
@@ -46,7 +44,7 @@ from vitmed.training.baselines import QUANTILES, colour_and_size, frozen_feature
 from vitmed.training.frozen_probe import Pool, Round, describe_rounds, held_out_logits
 from vitmed.training.gradients import is_out_of_memory
 from vitmed.training.memory import with_peak
-from vitmed.training.prepare import config_with_weights, prepare_run, with_window
+from vitmed.training.prepare import config_with_weights, prepare_run
 
 ALL_LOCAL = "all-local"
 SUFFIXES = (".pt", ".pth", ".bin", ".safetensors", ".npz")
@@ -118,13 +116,14 @@ def local_weights() -> list[str]:
 
 
 def rank_weights(
-    settings: Config, names: Sequence[str], output: str | Path, name: str | None, command: str, plans: bool,
-    offline: bool, ui: Ui,
+    settings: Config, splits: Splits, names: Sequence[str], output: str | Path, name: str | None, command: str,
+    plans: bool, offline: bool, ui: Ui,
 ) -> RankingResult:  # fmt: skip
     """Rank weights by how well their frozen features separate the classes of train and validation.
 
     Args:
         settings: the configuration; its weights are not used.
+        splits: of the folder.
         names: of the weights; output, name: of the run folder.
         command: that trains, with `{}` for the weights.
         plans: whether `train` plans the settings.
@@ -134,13 +133,7 @@ def rank_weights(
         CheckpointError: none of the weights can be used.
         VitmedError: as `probe`.
     """
-    show_expression(settings.data.group_regex, ui)
-    with ui.bar("finding images", unit="files") as advance:
-        splits = make_splits(settings.data, advance)
-    check_folder(settings.data, ui)
-    report_patients(splits, "one patient may be in two folds, which makes results look too good", ui)
-    RunFolder.probe(output)
-    settings = with_values(with_window(settings, splits, ui), {"model.weights": None})
+    settings = with_values(settings, {"model.weights": None})
     device = pick_device(settings.train.device)
     pool = Pool(splits, settings.data, ui)
     pool.rounds(settings.data.split_seed)  # raises now, not after hours

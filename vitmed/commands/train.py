@@ -18,7 +18,7 @@ from vitmed.commands.cross_validate import new_folds, train_folds
 from vitmed.commands.evaluate import evaluate, known_evaluation, write_card
 from vitmed.commands.pretrain_first import pretrain_first
 from vitmed.commands.resuming import folder_to_resume, resumable, resumed_settings, train_and_draw
-from vitmed.core.config import Config, ModelConfig
+from vitmed.core.config import Config
 from vitmed.core.durations import duration_text
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.files import write_bytes
@@ -26,6 +26,7 @@ from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.hardware import pick_device
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import build_config, load_config
+from vitmed.core.model_config import ModelConfig
 from vitmed.core.outputs import check_name, refuse_file, refuse_inside
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.ranks import Ranks
@@ -42,7 +43,7 @@ from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
 from vitmed.report.plots.training import drawn_curves
 from vitmed.training.baselines import Baselines
-from vitmed.training.checkpoint import load_checkpoint
+from vitmed.training.checkpoint import Checkpoint, load_checkpoint
 from vitmed.training.epoch_records import finished
 from vitmed.training.fit_policy import fit_decision_policy
 from vitmed.training.follow import follow
@@ -211,7 +212,7 @@ def _train_and_evaluate(run: TrainingRun, ui: Ui) -> TrainResult:
         raise Interrupted(f"stopped at once; {folder.last} is saved", f"vitmed train --resume {folder.path}") from None
     if run.config.train.time is not None:
         used, limit = (duration_text(seconds) for seconds in (run.clock.seconds(), run.config.train.time))
-        ui.say(f"time: used {used} of {limit}")
+        ui.say(f"time: {used} of {limit} used")
     ui.say(f"to classify images: vitmed predict IMAGE --checkpoint {folder.path}")
     return TrainResult(folder.path, best, val, test)
 
@@ -283,6 +284,7 @@ def _resume_run(
     checkpoint = load_checkpoint(folder.last)
     if checkpoint.training is None:
         raise CheckpointError(f"{folder.last}: holds no training state", "resume needs the last.pt that train wrote")
+    _refuse_old_balance(checkpoint, folder)
     checkpoint.model()  # raises before a network is built whose sizes are not those of the weights
     fix = f"name its current place: vitmed train DIR --resume {folder.path}"
     root = data_folder(data) if data is not None else checkpoint.data_root(fix)
@@ -307,6 +309,17 @@ def _resume_run(
             f"more {more.format(folder.path)}; a new report: vitmed evaluate {folder.path}",
         )
     return run
+
+
+def _refuse_old_balance(checkpoint: Checkpoint, folder: RunFolder) -> None:
+    """Raise CheckpointError for a run of vitmed 0.1, whose balanced loss left the prevalence out of the logits."""
+    balance, version = checkpoint.config.train.balance, checkpoint.versions["vitmed"]
+    if balance in ("loss", "sampler") and version.startswith("0.1."):
+        raise CheckpointError(
+            f"{folder.last}: vitmed {version} began this run with --balance {balance}, which now trains other logits "
+            "(at the prevalence of training), so the run cannot continue",
+            f"start a new run: vitmed train --config {folder.config}",
+        )
 
 
 def _is_evaluated(run: RunFolder) -> bool:

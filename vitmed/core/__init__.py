@@ -1,7 +1,12 @@
 """What every room may use: errors, configuration, hardware, the run folder, downloads, text.
 
-config           the configuration: every setting with its type, range, default, flag and help
+config           the configuration: the sections together
+data_config      its section `data`: every setting with its type, range, default, flag and help
+model_config     its section `model`
+train_config     its sections `augment` and `train`
+evaluate_config  its section `evaluate`
 pretrain_config  the configuration of `vitmed pretrain`
+settings         how a setting is declared
 load_config      YAML files, --set and flags to a configuration
 yaml_files       YAML without duplicate keys, deep nesting or aliases that multiply
 inputs           what a command line names exists: checked before torch is loaded

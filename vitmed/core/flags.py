@@ -8,8 +8,10 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from vitmed.core.config import Config, EvaluateConfig, Flag, RunConfig, expected
+from vitmed.core.config import Config, RunConfig, expected
 from vitmed.core.errors import UsageError
+from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.settings import Flag
 
 
 def flags_of(kind: type[RunConfig], *places: str, without: tuple[str, ...] = ()) -> dict[str, str]:

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from vitmed.core.config import GROUP_WORDS, PATHS, Config, RunConfig, expected
+from vitmed.core.config import PATHS, Config, RunConfig, expected
+from vitmed.core.data_config import GROUP_WORDS
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.files import why_unreadable
 from vitmed.core.flags import fields_of
@@ -115,7 +116,9 @@ def build_config(tree: dict[str, Any], kind: type[AnyConfig] = Config) -> AnyCon
     except ValidationError as error:
         first = error.errors()[0]
         if first["type"] == "value_error":  # our own: fields that contradict each other
-            raise UsageError(str(first["ctx"]["error"]), "change or omit one of them") from None
+            field = ".".join(str(part) for part in first["loc"][:2])  # both parts where it is one field
+            fix = f"see {field} in docs/configuration.md" if "." in field else "change or omit one of them"
+            raise UsageError(str(first["ctx"]["error"]), fix) from None
         key = ".".join(str(part) for part in first["loc"])
         problem = f"config {key} = {first['input']!r}: {expected(first)}"
         raise UsageError(problem, f"see {key} in docs/configuration.md") from None

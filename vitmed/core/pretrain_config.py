@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from vitmed.core.config import DataConfig, Flag, LoopConfig, ModelConfig, RunConfig, Section, setting
+from vitmed.core.config import RunConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.flags import flags_of
+from vitmed.core.model_config import ModelConfig
+from vitmed.core.settings import Flag, Section, setting
+from vitmed.core.train_config import LoopConfig
 
 
 class PretrainDataConfig(DataConfig):

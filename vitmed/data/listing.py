@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitmed.core.config import GROUP_WORDS, DataConfig
+from vitmed.core.data_config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.inputs import data_folder
 from vitmed.core.text import listed

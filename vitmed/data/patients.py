@@ -6,6 +6,7 @@ And what a reader must know about patients and splits before believing a number.
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -14,10 +15,10 @@ from typing import NamedTuple
 
 import regex
 
-from vitmed.core.config import GROUP_WORDS, DataConfig
+from vitmed.core.data_config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import check_regular
-from vitmed.core.text import counted, counted_doing, lines_of
+from vitmed.core.text import counted, counted_doing, lines_of, visible
 from vitmed.core.ui import Ui
 from vitmed.data.augmented_copies import guess_copies
 from vitmed.data.known_sets import find_known_set
@@ -137,7 +138,7 @@ def compile_group(expression: str | None) -> regex.Pattern[str] | None:
 def show_expression(expression: str | None, ui: Ui) -> None:
     """Print an expression before it is used: it may come from somebody else's checkpoint or configuration."""
     if expression is not None:
-        ui.say(f"looking for patients in the file paths by --group-regex {expression!r}")
+        ui.say(f"looking for patients in the file paths by --group-regex {shlex.quote(visible(expression))}")
 
 
 def groups_of(expression: str, paths: Sequence[str]) -> list[str | None]:

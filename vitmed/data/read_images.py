@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitmed.core.config import DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.process import cores
 from vitmed.core.text import counted

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from vitmed.core.config import DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.inputs import data_folder
 from vitmed.core.pretrain_config import PretrainDataConfig

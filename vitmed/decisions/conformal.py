@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from vitmed.core.base_models import Counts, Frozen, Names, Numbers, Stored
-from vitmed.core.config import EvaluateConfig
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.text import counted
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate

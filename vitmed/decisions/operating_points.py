@@ -15,8 +15,8 @@ from dataclasses import replace
 import numpy as np
 
 from vitmed.core.base_models import Frozen, Names, Numbers, Stored
-from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import UsageError
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.text import counted, listed
 from vitmed.metrics.estimates import Estimate, estimate, of_f1, of_share
 from vitmed.metrics.intervals import Units, class_shares, share_ratio

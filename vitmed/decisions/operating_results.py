@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import ConfigDict
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.config import EvaluateConfig
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.decisions.calibration import CalibrationResult
 from vitmed.decisions.operating_points import (
     LIKELIEST,

@@ -39,15 +39,15 @@ class ReducedPrecision(Stored):
 
     @property
     def in_words(self) -> str:
-        """What was found, such as "no decision flips on 240 validation images, ..."."""
-        faster = f"{self.speedup:.1f} x as fast as fp32"
+        """What was found, such as "on 240 validation images no decision flips and ..."."""
+        faster = f"{self.precision} is {self.speedup:.1f} times as fast as fp32"
         if not self.images:
             return f"{faster}, so the decisions were not compared"
         flips = counted_doing(self.flipped, "decision", "flips", "flip") if self.flipped else "no decision flips"
-        moved = f"a probability moves by {self.largest:.2g}"
+        moved = f"{'and' if self.flipped else 'but'} a probability moves by {self.largest:.2g} (limit {MOST_MOVED:g})"
         if self.accepted:
-            moved = f"no probability moves by more than {math.ceil(1e4 * self.largest) / 1e4:g}"
-        return f"{flips} on {counted(self.images, 'validation image')}, {moved}; {faster}"
+            moved = f"and no probability moves by more than {math.ceil(1e4 * self.largest) / 1e4:g}"
+        return f"on {counted(self.images, 'validation image')} {flips} {moved}; {faster}"
 
     @property
     def choice(self) -> str:

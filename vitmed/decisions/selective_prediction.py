@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from vitmed.core.base_models import Frozen, Stored
-from vitmed.core.config import EvaluateConfig
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.text import counted
 from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
 from vitmed.metrics.estimates import Estimate, estimate

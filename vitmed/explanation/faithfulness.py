@@ -40,6 +40,7 @@ BATCH = 64
 MOST = 32  # images; below, multiply-adds (see `affordable`) that a processor and a GPU compute in seconds
 BUDGET = {"cpu": 6e11, "cuda": 2e14, "mps": 2e13}
 BETTER = "better than a random order"
+WEAK = "hardly better than a random order"
 RANDOM = "no better than a random order"
 UNSHOWN = "not shown to be better than a random order"
 UNLEARNED = "does not depend on what was learned"
@@ -105,7 +106,7 @@ def unchecked(model: ViT, images: int) -> Attention:
 
 
 def verdict(gain: Estimate, similarity: Estimate) -> tuple[str, str]:
-    """One of the four verdicts, and a sentence.
+    """One of the five verdicts, and a sentence.
 
     Args:
         gain: insertion - deletion, with its interval.
@@ -116,7 +117,10 @@ def verdict(gain: Estimate, similarity: Estimate) -> tuple[str, str]:
     gained = f"{value:+.3f} ({low:+.3f} to {high:+.3f}), and a random order gives 0"
     if low <= 0 < LEAST_GAIN < high:
         return UNSHOWN, f"It is not shown to beat a random order: do not read anything into it. Gain {gained}."
-    if value < LEAST_GAIN or low <= 0:
+    if low > 0 and value < LEAST_GAIN:
+        less = f"less than {LEAST_GAIN}, which maps of untrained networks nearly reach"
+        return WEAK, f"Its gain is {gained}: {less}. Do not read anything into it."
+    if low <= 0:
         return RANDOM, f"It marks no better than chance: do not read anything into it. Gain {gained}."
     if similarity.value > SAME:
         return UNLEARNED, (

@@ -20,7 +20,6 @@ from vitmed.metrics.predictions import Predictions
 CHUNK = 2**19  # image weights held at once (4 MB): larger is slower, because it leaves the processor's cache
 MOST = 500  # resamples behind a curve: with more, the ends of an interval move by a tenth of its width
 ALIKE = 1e-12  # an interval no wider than this is none: all resamples gave the same
-Z = 1.959963984540054  # of the normal distribution, for LEVEL
 
 
 def bootstrap_weights(units: np.ndarray, resamples: int, seed: int) -> Iterator[np.ndarray]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.config import EvaluateConfig
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.metrics.areas import class_areas
 from vitmed.metrics.estimates import Estimate, estimate, of_share
 from vitmed.metrics.intervals import Units, share, share_gap, share_ratio, sum_correlation
@@ -245,11 +245,11 @@ def _net_in_words(useful: list[list[float]] | None, harmful: list[list[float]] |
 
 
 def ranges(runs: list[list[float]] | None) -> str:
-    """Runs of thresholds as text, `4 to 60 or 62 %`."""
+    """Runs of thresholds as text, `4 to 60 % or 62 %`."""
     if not runs:
         return "too few to say" if runs is None else "none"
-    parts = [f"{100 * low:.0f}" + (f" to {100 * high:.0f}" if high > low else "") for low, high in runs]
-    return f"{', '.join(parts[:-1])} or {parts[-1]} %" if len(parts) > 1 else f"{parts[0]} %"
+    parts = [f"{100 * low:.0f}" + (f" to {100 * high:.0f}" if high > low else "") + " %" for low, high in runs]
+    return f"{', '.join(parts[:-1])} or {parts[-1]}" if len(parts) > 1 else parts[0]
 
 
 def one_against_rest(predictions: Predictions) -> OneAgainstRest | None:

@@ -269,6 +269,8 @@ def share_ratio(top: np.ndarray, bottom: np.ndarray, hits: np.ndarray, units: Un
         return float("nan"), *NONE
     if b.value == 0:  # its reverse is 0, and has an interval
         _, low, high = share_ratio(bottom, top, hits, units)
+        if np.isnan(high):
+            return float("inf"), *NONE
         return float("inf"), (1 / high if high > 0 else float("inf")), (1 / low if low > 0 else float("inf"))
     alike = sum_correlation(np.where(top, hits - a.value, 0), np.where(bottom, hits - b.value, 0), units)
 

@@ -145,7 +145,11 @@ METHODS: dict[str, Method] = {  # `method` of an `Estimate`
         "the method of Obuchowski and Rockette for fixed readers and random patients",
         ("obuchowski-rockette",),
     ),
-    "t": Method("Student's t", "Student's t, for the mean over patients", ("student",)),
+    "t": Method(
+        "Student's t",
+        "Student's t, for the mean over patients, or over images where patients were unknown",
+        ("student",),
+    ),
 }
 TESTS: dict[str, Method] = {  # `method` of a `ComparisonTest`
     "delong": METHODS["delong"]._replace(text="DeLong's test"),

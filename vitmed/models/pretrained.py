@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import Tensor
 
-from vitmed.core.config import ModelConfig
 from vitmed.core.errors import CheckpointError, UsageError
+from vitmed.core.model_config import ModelConfig
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import first_line
 from vitmed.core.ui import Ui

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from vitmed.core.config import ModelConfig
 from vitmed.core.hardware import seeded
+from vitmed.core.model_config import ModelConfig
 from vitmed.core.text import counted
 from vitmed.models.vit import SIZES
 

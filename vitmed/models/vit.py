@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from vitmed.core.config import ModelConfig
 from vitmed.core.errors import UsageError, unknown_key
+from vitmed.core.model_config import ModelConfig
 from vitmed.core.ranks import Rows
 from vitmed.models.attention_pooling import COCA_EPS, COCA_HEADS, AttentionPool
 from vitmed.models.batch_layers import Drop, DropPath, OfBatch, drop

@@ -1,8 +1,9 @@
 """Public weights by name: fetch a file, and know its address, hash and licence, and the preprocessing that it expects.
 
 Addresses, licences, mean, std and interpolation come from timm 1.0.31, torchvision 0.29.2 and transformers 5.23.0, or
-from the publisher's code or model card. Sizes that no publisher states are computed from the parameters, to within a
-few percent.
+from the source beside the entry: the publisher's code where there is any, TRIDENT of the Mahmood Lab, LazySlide or a
+copy of the file. Where a publisher's code resizes with torchvision's default, that is bilinear. Sizes that no publisher
+states are computed from the parameters, to within a few percent.
 """
 
 from __future__ import annotations
@@ -227,53 +228,67 @@ CATALOGUE: dict[str, Entry] = {
         "vitl14_reg4", 1_217_600_000, "ViT-L/14", "36e4deffbaef061a2576705b0c36f93621e2ae20bf6274694821b0b492551b51"),
     "dinov2_vitg14": _dinov2("vitg14", 4_546_000_000, "ViT-g/14"),
     "dinov2_vitg14_reg4": _dinov2("vitg14_reg4", 4_546_000_000, "ViT-g/14"),
+    # github.com/facebookresearch/dinov3: MODEL_CARD.md, LICENSE.md; transformers: image_processing_dinov3_vit.py
     "dinov3_vits16": _dinov3("vits16", 86, "ViT-S/16"),
     "dinov3_vits16plus": _dinov3("vits16plus", 115, "ViT-S+/16"),
     "dinov3_vitb16": _dinov3("vitb16", 343, "ViT-B/16"),
     "dinov3_vitl16": _dinov3("vitl16", 1_212, "ViT-L/16"),
     "dinov3_vith16plus": _dinov3("vith16plus", 3_362, "ViT-H+/16"),
+    # github.com/owkin/HistoSSLscaling: LICENSE.txt; github.com/mahmoodlab/TRIDENT: patch_encoder_models/load.py
     "phikon": Entry(
         _HUB + "owkin/phikon/resolve/main/pytorch_model.bin", 343_200_000, "ViT-B/16", DISTILLED,
-        "iBOT, 40 million histology tiles of TCGA; " + _AT_HUB, None,
-        licence="LicenseRef-Owkin-non-commercial", layout="Hugging Face", hub="owkin/phikon"),
+        "iBOT, 40 million histology tiles of TCGA; " + _AT_HUB, None, licence="LicenseRef-Owkin-non-commercial",
+        interpolation="bilinear", layout="Hugging Face", hub="owkin/phikon"),
+    # github.com/mahmoodlab/UNI: uni/get_encoder/get_encoder.py, README.md (UNI and UNI2-h)
     "uni": Entry(
         _HUB + "MahmoodLab/UNI/resolve/main/pytorch_model.bin", 1_213_400_000, "ViT-L/16", DISTILLED,
         "UNI (doi 10.1038/s41591-024-02857-3), DINOv2 on histology; " + _AT_HUB, None,
-        licence="CC-BY-NC-ND-4.0", hub="MahmoodLab/UNI", gated=True),
+        licence=_NC_ND, interpolation="bilinear", hub="MahmoodLab/UNI", gated=True),
+    # huggingface.co/owkin/phikon-v2: tree/main, and its commit 419e828 for the licence
     "phikon_v2": _histology(
         "owkin/phikon-v2", 1_213, "ViT-L/16", "Phikon-v2 (arXiv 2409.09173), DINOv2", "LicenseRef-Owkin-non-commercial",
         file="model.safetensors", layout="Hugging Face", gated=False),
     "uni2_h": _histology(
         "MahmoodLab/UNI2-h", 2_725, "ViT-H/14", "UNI2-h, DINOv2", interpolation="bilinear"),
+    # huggingface.co/paige-ai/Virchow and /paige-ai/Virchow2 (their cards); TRIDENT: load.py
     "virchow": _histology(
-        "paige-ai/Virchow", 2_525, "ViT-H/14", "Virchow (arXiv 2309.07778), DINOv2", readout="cls_mean"),
+        "paige-ai/Virchow", 2_525, "ViT-H/14", "Virchow (arXiv 2309.07778), DINOv2", "Apache-2.0", readout="cls_mean"),
     "virchow2": _histology(
         "paige-ai/Virchow2", 2_525, "ViT-H/14", "Virchow2 (arXiv 2408.00738), DINOv2", readout="cls_mean"),
+    # github.com/bioptimus/releases: models/h-optimus/v0; huggingface.co/bioptimus/H-optimus-1; TRIDENT: load.py.
+    # Unverified: that H-optimus-0 is gated, and the name of H0-mini's file.
     "h_optimus_0": _histology(
         "bioptimus/H-optimus-0", 4_539, "ViT-g/14", "H-optimus-0, DINOv2", "Apache-2.0", **_OPTIMUS),
     "h_optimus_1": _histology("bioptimus/H-optimus-1", 4_539, "ViT-g/14", "H-optimus-1, DINOv2", **_OPTIMUS),
     "h0_mini": _histology(
         "bioptimus/H0-mini", 343, "ViT-B/14", "H0-mini (arXiv 2501.16239), distilled from H-optimus-0",
         file="model.safetensors", readout="cls_mean", **_OPTIMUS),
+    # github.com/kaiko-ai/Midnight: README.md, LICENSE
     "midnight": _histology(
         "kaiko-ai/midnight", 4_546, "ViT-g/14", "Midnight-12k (arXiv 2504.05186), DINOv2", "MIT", gated=False,
         file="model.safetensors", layout="Hugging Face", readout="cls_mean", mean=HALF, std=HALF,
         interpolation="bilinear"),
+    # github.com/mahmoodlab/CONCH: conch/open_clip_custom/{factory,transform,coca_model}.py, README.md
     "conch": _hub(
         "MahmoodLab/CONCH", "pytorch_model.bin", 800_000_000, "ViT-B/16", PAIRED,
         "CONCH (doi 10.1038/s41591-024-02856-4), CoCa on histology", _NC_ND, mean=CLIP_MEAN, std=CLIP_STD,
         image_size=448, readout="coca", gated=True),
+    # github.com/HengruiTianSJTU/LesionDiffusion: BiomedCLIP/open_clip_config.json, a copy of the hub's; its model card
     "biomedclip": _hub(
         "microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224", "open_clip_pytorch_model.bin", 784_000_000,
         "ViT-B/16", PAIRED, "BiomedCLIP (arXiv 2303.00915), figures of PubMed Central", "MIT",
         mean=CLIP_MEAN, std=CLIP_STD),
+    # github.com/Google-Health/medsiglip: notebooks/fine_tune_for_image_classification.ipynb; the model card
     "medsiglip": _hub(
         "google/medsiglip-448", "model.safetensors", 3_513_000_000, "ViT-SO400M/14", PAIRED,
         "MedSigLIP (arXiv 2507.05201), SigLIP on medical images", "LicenseRef-HAI-DEF", mean=HALF, std=HALF,
         interpolation="bilinear", image_size=448, layout="Hugging Face CLIP", readout="attention", gated=True),
+    # github.com/rmaphoh/RETFound: main_finetune.py (global_pool), util/datasets.py, LICENSE. Unverified: the size
     "retfound_cfp": _hub(
         "YukunZhou/RETFound_mae_natureCFP", "RETFound_mae_natureCFP.pth", 3_950_000_000, "ViT-L/16", MASKED,
-        "RETFound (doi 10.1038/s41586-023-06555-x), MAE on fundus photographs", "CC-BY-NC-4.0", gated=True),
+        "RETFound (doi 10.1038/s41586-023-06555-x), MAE on fundus photographs", "CC-BY-NC-4.0", readout="mean",
+        gated=True),
+    # huggingface.co/microsoft/rad-dino: tree/main (MIT again since its pull request 9)
     "rad_dino": Entry(
         _HUB + "microsoft/rad-dino/resolve/main/model.safetensors", 346_300_000, "ViT-B/14", DISTILLED,
         "RAD-DINO (arXiv 2401.10815), DINOv2 on chest X-rays; " + _AT_HUB, None,

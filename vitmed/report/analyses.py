@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.config import EvaluateConfig
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.decisions.conformal import report_sets
 from vitmed.decisions.operating_results import Folds, by_fold, report_fold_points, report_points
 from vitmed.decisions.out_of_distribution import report_ood_scores

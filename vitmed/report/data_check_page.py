@@ -134,8 +134,8 @@ def _examples(root: Path, images: Sequence[Image]) -> list[Strip]:
 def _pairs(root: Path, images: Sequence[Image], copies: Mapping[str, Copies]) -> list[Strip]:
     """The worst copies side by side."""
     groups = [
-        (f"the same {how}, {COPIES[code]}", group)
-        for kind, how in (("exact", "byte for byte"), ("near", "to the eye"))
+        (f"the same {what} {COPIES[code]}", group)
+        for kind, what in (("exact", "file"), ("near", "picture"))
         for code, found in copies[kind].items()
         for group in found
     ]

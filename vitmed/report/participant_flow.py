@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from vitmed.checks.data_check import COUNTS
-from vitmed.core.config import DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.run_folder import RunFolder
 from vitmed.data.samples import Splits
 from vitmed.metrics.predictions import Predictions, known_labels

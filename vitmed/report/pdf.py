@@ -8,8 +8,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import UsageError
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.files import write_bytes
 
 BROWSERS = (

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.files import free_name, is_empty, read_json_lines
 from vitmed.core.flags import evaluate_config
 from vitmed.core.outputs import data_of_runs, refuse_file, refuse_inside

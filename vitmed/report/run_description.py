@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from vitmed.checks.evaluation_images import EvaluationImages
-from vitmed.core.config import TrainConfig
 from vitmed.core.durations import duration_text
+from vitmed.core.train_config import TrainConfig
 from vitmed.data.patients import describe_patients
 from vitmed.imaging.exact_views import VIEWS
 from vitmed.imaging.preprocessing import Preprocessing

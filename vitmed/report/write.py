@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.config import EvaluateConfig
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.files import whole_folder, write_bytes, write_json, write_text
 from vitmed.core.run_folder import BASELINE, ISSUES, METHODS_TEXT, NUMBERS, PREDICTIONS, REPORT
 from vitmed.core.text import counted, now

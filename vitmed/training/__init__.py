@@ -20,6 +20,7 @@ time_budget        the time that a run has used, and its share
 fit_policy         choosing the decision policy on validation
 choose_precision   fp32 or 16-bit floats for predictions
 checkpoint         best.pt and last.pt
+membership         which image is in which split, as a checkpoint stores it
 baselines          models that need no training, and those of a run
 frozen_probe       predictions of frozen features for images that fitted nothing
 feature_cache      features of frozen networks on disk

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,9 @@ from vitmed.core.files import whole_file
 from vitmed.core.hardware import seeded
 from vitmed.core.load_config import AnyConfig, build_config, store_paths
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.stored_paths import find_path, is_elsewhere, store_path
+from vitmed.core.stored_paths import is_elsewhere, store_path
 from vitmed.core.text import first_line
-from vitmed.data.samples import Sample, Splits
+from vitmed.data.samples import Splits
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.decisions.reduced_precision import ReducedPrecision
 from vitmed.imaging.npz import is_npz
@@ -35,6 +35,7 @@ from vitmed.models.digests import DIGESTS, bytes_of, check_digests, digests_of, 
 from vitmed.models.pretrained import ENCODER, FORMAT, is_text
 from vitmed.models.vit import ViT, build_vit
 from vitmed.models.weight_files import AGAIN, safe_load
+from vitmed.training.membership import expect, membership_of, read_membership
 
 VERSION = 1
 PRETRAINING = "vitmed pretraining"
@@ -125,7 +126,7 @@ def save_checkpoint(
     """Write a checkpoint. Paths are stored relative to its folder."""
     _save(
         path, FORMAT, config, classes=list(splits.classes), preprocessing=Preprocessing.of(config).to_dict(),
-        data={**_membership(splits, hashes, path), "seen": list(seen), "fingerprints": dict(fingerprints or {})},
+        data={**membership_of(splits, hashes, path), "seen": list(seen), "fingerprints": dict(fingerprints or {})},
         weights=_on_cpu(weights), record=record, training=training,
     )  # fmt: skip
 
@@ -221,7 +222,7 @@ def save_pretraining(
     path: Path, *, config: PretrainConfig, splits: Splits, hashes: dict[str, list[str]], training: dict[str, Any]
 ) -> None:
     """Write the state of a pretraining run. Paths are stored relative to its folder."""
-    classes, data = list(splits.classes), _membership(splits, hashes, path)
+    classes, data = list(splits.classes), membership_of(splits, hashes, path)
     _save(path, PRETRAINING, config, classes=classes, data=data, training=training)
 
 
@@ -229,7 +230,7 @@ def load_pretraining(path: Path) -> PretrainingState:
     """Read the last.pt of a pretraining run. Raises CheckpointError if it is something else, or damaged."""
     content = _load(path, PRETRAINING, "the last.pt of a pretraining run", "name the run folder of `vitmed pretrain`")
     with _damage(path):
-        splits, hashes = _read_membership(path, content)
+        splits, hashes = read_membership(path, content)
         config, training = _read_config(content, PretrainConfig), dict(content["training"])
         with seeded(0), torch.device("meta"):  # without memory, however large the config says it is
             expected = build_vit(config.encoder, 1).state_dict()
@@ -259,60 +260,6 @@ def _read_config(content: dict[str, Any], kind: type[AnyConfig]) -> AnyConfig:
         for section, fields in content["config"].items()
     }
     return build_config(tree, kind)
-
-
-def _membership(splits: Splits, hashes: dict[str, list[str]], path: Path) -> dict[str, Any]:
-    membership = {
-        name: {
-            "paths": [sample.path for sample in samples],
-            "labels": [sample.label for sample in samples],
-            "groups": [sample.group for sample in samples],
-            "sha256": hashes.get(name, []),
-            **({"columns": [list(sample.columns) for sample in samples]} if splits.columns else {}),
-        }
-        for name, samples in splits.samples.items()
-    }
-    return {
-        "root": store_path(splits.root, path.parent),
-        "splits": membership,
-        "made": splits.made,
-        "columns": list(splits.columns),
-        "patients": splits.patients,
-    }
-
-
-def _read_membership(path: Path, content: dict[str, Any]) -> tuple[Splits, dict[str, list[str]]]:
-    data, samples, hashes = content["data"], {}, {}
-    classes = tuple(content["classes"])
-    _expect("classes", classes, str)
-    _expect("data.made", data["made"].values(), str)
-    _expect("data.seen", data.get("seen", ()), str)
-    for name, part in data["splits"].items():
-        for column, kind in (("paths", str), ("labels", int), ("groups", str | None), ("sha256", str)):
-            _expect(f"data.splits.{name}.{column}", part[column], kind)
-        if part["labels"] and not 0 <= min(part["labels"]) <= max(part["labels"]) < len(classes):
-            raise ValueError(f"data.splits.{name}.labels: expected classes from 0 to {len(classes) - 1}")
-        if len(part["sha256"]) not in (0, len(part["paths"])):
-            raise ValueError(f"data.splits.{name}: {len(part['sha256'])} digests of {len(part['paths'])} images")
-        further = map(tuple, part["columns"]) if "columns" in part else ((),) * len(part["paths"])
-        rows = zip(part["paths"], part["labels"], part["groups"], further, strict=True)
-        samples[name] = tuple(Sample(*row) for row in rows)
-        hashes[name] = list(part["sha256"])
-    splits = Splits(
-        find_path(data["root"], path.parent),
-        classes,
-        samples,
-        dict(data["made"]),
-        columns=tuple(data.get("columns", ())),  # none in files of vitmed 0.1
-        patients=data.get("patients", ""),
-    )
-    return splits, hashes
-
-
-def _expect(what: str, values: Collection[Any], kind: Any) -> None:
-    """Raise ValueError for a value of another type."""
-    if isinstance(values, str) or not all(isinstance(value, kind) for value in values):
-        raise ValueError(f"{what}: expected {getattr(kind, '__name__', kind)}")
 
 
 def _load(path: Path, format: str, what: str, fix: str) -> dict[str, Any]:
@@ -361,7 +308,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
-    splits, hashes = _read_membership(path, content)
+    splits, hashes = read_membership(path, content)
     classes = splits.classes
     config = _read_config(content, Config)
     how = Preprocessing.of(config)
@@ -371,9 +318,9 @@ def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
         raise ValueError(f"preprocessing {content['preprocessing']}")
     weights, record, versions = (dict(content[name]) for name in ("weights", "record", "versions"))
     training, seen = content["training"], tuple(content["data"].get("seen", ()))
-    _expect("weights", weights.values(), torch.Tensor)
-    _expect("record", record.values(), str | int | float | None)
-    _expect("training", [training], dict | None)
+    expect("weights", weights.values(), torch.Tensor)
+    expect("record", record.values(), str | int | float | None)
+    expect("training", [training], dict | None)
     weights_hash = hash_of(content[DIGESTS], "weights") if DIGESTS in content else hash_weights(weights)
     fingerprints = {name: list(part) for name, part in content["data"].get("fingerprints", {}).items()}
     if not all(re.fullmatch("([0-9a-f]{64})?", text) for part in fingerprints.values() for text in part):

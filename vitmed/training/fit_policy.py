@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import CheckpointError, DataError, UsageError
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.hardware import Precision, pick_precision
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
@@ -75,7 +75,7 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
     add_policy(best, policy, reduced)
     ui.say(_describe(policy))
     if reduced is not None:
-        ui.say(f"vitmed predict on this kind of device: {reduced.choice}")
+        ui.say(f"precision of vitmed predict on this kind of device: {reduced.choice}")
 
 
 def _compare_precision(

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import vitmed
-from vitmed.core.config import DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui

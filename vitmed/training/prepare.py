@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitmed.core.config import Config, EvaluateConfig, ModelConfig
-from vitmed.core.durations import duration_text, round_up
+from vitmed.core.config import Config
+from vitmed.core.durations import duration_text
 from vitmed.core.errors import DataError, UsageError, unknown_key
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.hardware import pick_device
 from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
+from vitmed.core.model_config import ModelConfig
 from vitmed.core.ui import Ui
 from vitmed.data.known_sets import report_known_set
 from vitmed.data.patients import show_expression
@@ -172,12 +174,13 @@ def time_needed(prepared: PreparedRun) -> tuple[float, str]:
         def forecast_of(rule: Rule) -> Forecast:
             return forecaster.of(_with_rule(rule, given, inputs))
 
-        if found := next_larger(candidates_for(inputs), inputs, batch, forecast_of, forecast):
+        if found := next_larger(candidates_for(inputs), inputs, batch, config.train.epochs, forecast_of, forecast):
             rule, seconds = found
             model = _with_rule(rule, given, inputs).model
             with torch.device("meta"):
                 millions = sum(p.numel() for p in build_vit(model, len(prepared.splits.classes)).parameters()) / 1e6
-            more = f"--time {duration_text(round_up(seconds))}: {model.image_size} px, {millions:.1f} M parameters"
+            network = f"{model.image_size} px and {millions:.1f} M parameters"
+            more = f"; --time {duration_text(seconds)} is enough for {network}"
     return time_line(config, forecast, more)
 
 

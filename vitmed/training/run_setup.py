@@ -11,8 +11,9 @@ from typing import Any, Generic
 import torch
 from torch import nn
 
-from vitmed.core.config import Config, DataConfig
+from vitmed.core.config import Config
 from vitmed.core.csv_files import csv_text
+from vitmed.core.data_config import DataConfig
 from vitmed.core.environment import environment
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.core.files import write_json, write_text

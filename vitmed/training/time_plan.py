@@ -10,10 +10,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from vitmed.core.config import Config, TrainConfig
+from vitmed.core.config import Config
 from vitmed.core.durations import about, duration_text, round_up
 from vitmed.core.errors import UsageError
 from vitmed.core.text import counted
+from vitmed.core.train_config import TrainConfig
 from vitmed.training.forecast import Forecast
 from vitmed.training.plan_rules import PlanInputs, Rule, fields_set
 
@@ -87,7 +88,8 @@ def rule_of(row: Candidate, inputs: PlanInputs, seconds: float | None, batch: in
         "train.lr": row.lr, "train.epochs": knee if seconds is None else MOST_KNEES * knee,
     }  # fmt: skip
     when = "" if seconds is None else f"--time {duration_text(seconds)}"
-    why = f"the largest network of the table that learns enough in this time; it gains little after {knee:,} passes"
+    why = "the largest network of the table that learns enough in this time, otherwise the smallest; "
+    why += f"it gains little after {knee:,} passes, and train.epochs is only a limit"
     return Rule(when, lambda _: True, fields, why)
 
 
@@ -108,14 +110,20 @@ def choose(rows: Sequence[Candidate], inputs: PlanInputs, seconds: float, batch:
 
 
 def next_larger(
-    rows: Sequence[Candidate], inputs: PlanInputs, batch: int, forecast_of: ForecastOf, now: Forecast
+    rows: Sequence[Candidate], inputs: PlanInputs, batch: int, epochs: int, forecast_of: ForecastOf, now: Forecast
 ) -> tuple[Rule, float] | None:
-    """The rule of the first row whose pass takes clearly longer than `now`, and the seconds to its knee."""
+    """The least `--time`, s, that buys a larger network with no fewer passes than the plan makes, and its rule.
+
+    None where no row is clearly larger, or the memory is too small for it.
+
+    Args:
+        epochs: of the plan; now: its forecast.
+    """
     for row in rows:
-        rule = rule_of(row, inputs, None, batch)
-        forecast = forecast_of(rule)
-        if forecast.one_pass > CLEARLY * now.one_pass:
-            return rule, forecast.total(row.knee(inputs.images, batch))
+        forecast = forecast_of(rule_of(row, inputs, None, batch))
+        if CLEARLY * now.one_pass < forecast.one_pass < math.inf:
+            seconds = round_up(forecast.total(max(epochs, row.knee(inputs.images, batch))))
+            return choose(rows, inputs, seconds, batch, forecast_of), seconds
     return None
 
 
@@ -145,18 +153,17 @@ def check_time(seconds: float, forecast: Forecast, pretrains: bool = False) -> N
 
 
 def time_line(config: Config, forecast: Forecast, more: str = "") -> tuple[float, str]:
-    """The seconds that the command takes, and a line that says for what; `more` is what more time buys."""
+    """The seconds that the command takes, and a line that says for what; `more` is a clause on what more time buys."""
     limit, epochs = training_time(config.train), config.train.epochs
     name = "time after pretraining" if config.train.pretrain else "time"
     if math.isinf(forecast.one_pass):
         return 0.0, f"{name}: not known, because the memory is too small for a timed step"
     passes = epochs if limit is None else max(1, min(epochs, int(forecast.passes_in(limit))))
-    before = f"{about(forecast.before)} before training" + " besides reading the images" * (limit is None)
-    parts = f"{before}, about {counted(passes, 'epoch')} in "
+    parts = f"{about(forecast.before)} before training, about {counted(passes, 'epoch')} in "
     parts += f"{about(passes * forecast.one_pass)}, {about(forecast.after)} for the evaluation"
     seconds = forecast.total(passes)
     if limit is None:
-        return seconds, f"{name}: about {about(seconds)} ({parts})" + (f"; {more}" if more else "")
+        return seconds, f"{name}: about {about(seconds)} and the reading of the images ({parts})" + more
     if passes < epochs:
         return limit, f"{name}: {duration_text(limit)} ({parts})"
     return seconds, f"{name}: about {about(seconds)} of {duration_text(limit)} ({parts}); no more epochs are planned"

@@ -40,7 +40,7 @@ def confusion_matrix(predictions: Predictions, metrics: Numbers) -> Figure:
     total = counts.sum(axis=1, keepdims=True)
     share = counts / np.maximum(total, 1)
     cell = float(np.clip(4.2 / k, 0.62, 1.6)) if k <= WRITTEN else 12 / k  # inches
-    names = [short(c, 18) for c in predictions.classes]
+    names = [short(c, 22) for c in predictions.classes]
     font = 10 if k <= 15 else 13
     longest = max(map(len, names)) * 0.62 * font / 72  # inches
     figure = Figure(figsize=(cell * k + max(2, longest + 1), cell * k + 1.5), layout="constrained")

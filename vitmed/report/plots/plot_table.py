@@ -168,7 +168,7 @@ PLOTS: dict[str, Plot] = {
     ),
     "grid": Plot(
         "Predictions and truth",
-        "A random sample. A green border and ✓ mark a right prediction, a red border and ✗ a wrong one.",
+        "A random sample. A green border and ✓ mark a right prediction, an orange border and ✗ a wrong one.",
         pictures.grid,
         pictures=True,
         section="errors",

@@ -1,0 +1,196 @@
+"""The tables that `vitmed compare` reads, on their common images."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from vitmed.core.aliases import FLOW, with_new_names
+from vitmed.core.csv_files import from_cell
+from vitmed.core.errors import DataError, UsageError
+from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder
+from vitmed.core.text import listed
+from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation, torn_evaluations
+from vitmed.metrics.predictions import Predictions, known_labels
+from vitmed.report.write import read_baselines
+from vitmed.training.checkpoint import load_checkpoint
+
+SAME = 1e-6  # a difference of probabilities that can come from rounding
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model, or a baseline with the name of its model; `known` is what its report says of it, `file` its table."""
+
+    name: str
+    predictions: Predictions
+    baseline_of: str | None = None
+    known: Evaluated | None = None
+    file: Path | None = None
+
+
+def read_all(paths: Sequence[Path]) -> list[Model]:
+    """The models, then the baselines in their folders, each under a unique name."""
+    tables = [_table(path) for path in paths]
+    models: list[Model] = []
+    for name, file in zip(_names(tables), tables, strict=True):
+        read, own = read_evaluation(file), not file.name.startswith(BASELINE)
+        models.append(Model(name, read.predictions, known=read if own else None, file=file if own else None))
+    named = [model.predictions for model in models if model.known is None]
+    baselines: list[Model] = []
+    for model, file in zip(models, tables, strict=True):
+        if model.known is None:
+            continue
+        for key, found in read_baselines(file.parent).items():
+            if not any(same_predictions(other, found) for other in (*named, *(b.predictions for b in baselines))):
+                taken = any(b.name == key for b in baselines)
+                name = f"{key} of {model.name}" if taken else key
+                found = replace(found, positive=model.predictions.positive)
+                baselines.append(Model(name, found, model.name))
+    if len(models) + len(baselines) < 2 or not models:
+        raise UsageError("there is nothing to compare: one model without baselines", "vitmed compare RUN_A RUN_B")
+    return [*models, *baselines]
+
+
+def same_predictions(a: Predictions, b: Predictions) -> bool:
+    """Whether two tables hold the same probabilities for the same images, in any order."""
+    if set(a.paths) != set(b.paths) or set(a.classes) != set(b.classes) or len(a) != len(b):
+        return False
+    rows = np.argsort(np.array(a.paths)), np.argsort(np.array(b.paths))
+    order = [b.classes.index(name) for name in a.classes]
+    return np.allclose(a.probabilities[rows[0]], b.probabilities[rows[1]][:, order], rtol=0, atol=SAME)
+
+
+def _table(path: Path) -> Path:
+    """The predictions.csv of a report folder or run folder, or the file itself."""
+    if not path.is_dir():
+        return path
+    run = RunFolder(path)
+    if path in torn_evaluations(RunFolder(path.parent)):
+        raise DataError(f"{path}: incomplete, its writing was interrupted", f"vitmed train --resume {path.parent}")
+    if (path / PREDICTIONS).is_file():
+        return path / PREDICTIONS
+    if run.best.is_file():
+        saved = load_checkpoint(run.best)
+        if file := find_evaluation(run, "test", saved.weights_hash, saved.policy):
+            return file
+        for torn in torn_evaluations(run):
+            raise DataError(f"{torn}: incomplete, its writing was interrupted", f"vitmed train --resume {path}")
+        raise DataError(f"{path}: has no evaluation of its best.pt on its test", f"vitmed evaluate {path}")
+    if (path / "test" / PREDICTIONS).is_file():  # of folds, or of a run without a network
+        return path / "test" / PREDICTIONS
+    raise DataError(f"{path}: has no {PREDICTIONS}, nor test/{PREDICTIONS}", "name a predictions.csv, report or run")
+
+
+def _names(files: Sequence[Path]) -> list[str]:
+    """A short name for each table: its run or folder, with as much of the path as makes it unique."""
+    parts = []
+    for file in files:
+        own = [*file.resolve().parent.parts[1:], *([] if file.name == PREDICTIONS else [file.stem])]
+        inside_run = file.name == PREDICTIONS and own[-1:] == ["test"] and len(own) > 1
+        parts.append(own[:-1] if inside_run else own)
+    for count in range(1, max(map(len, parts), default=1) + 1):
+        names = ["/".join(part[-count:]) for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{part[-1]} ({i})" for i, part in enumerate(parts, start=1)]  # the same table twice
+
+
+def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
+    """The models on their common images, in the order, classes and patients of the first; and notes.
+
+    Raises:
+        DataError: different classes, labels or files, or no common image.
+    """
+    first = models[0]
+    shared = set(first.predictions.paths)
+    for model in models[1:]:
+        if set(model.predictions.classes) != set(first.predictions.classes):
+            raise DataError(
+                f"{model.name} has the classes {listed(model.predictions.classes)}, {first.name} has "
+                + listed(first.predictions.classes),
+                "compare models of the same classes",
+            )
+        if model.predictions.positive not in (None, first.predictions.positive or model.predictions.positive):
+            raise DataError(
+                f"the positive class of {model.name} is {model.predictions.positive}, that of {first.name} "
+                f"{first.predictions.positive}",
+                "train both with the same --positive",
+            )
+        shared &= set(model.predictions.paths)
+    if not shared:
+        raise DataError("the predictions have no image in common", "predict the same images with both")
+    paths = [path for path in first.predictions.paths if path in shared]
+    _check_content(models, paths)
+    positive = next((m.predictions.positive for m in models if m.predictions.positive), None)
+    aligned = [replace(m, predictions=_picked(m.predictions, paths, first.predictions, positive)) for m in models]
+    labels = known_labels(aligned[0].predictions)
+    for model in aligned[1:]:
+        other = np.flatnonzero(known_labels(model.predictions) != labels)
+        if len(other):
+            raise DataError(
+                f"{model.name} and {first.name} differ in the labels of {len(other):,} of {len(paths):,} images, the "
+                f"first is {paths[other[0]]}",
+                "evaluate both with the same labels",
+            )
+    notes = []
+    left_out = {m.name: len(m.predictions) - len(paths) for m in models if len(m.predictions) > len(paths)}
+    if left_out:
+        counts = ", ".join(f"{count:,} of {name}" for name, count in left_out.items())
+        notes.append(f"{len(paths):,} images are shared; left out because not all have them: {counts}.")
+    known = [m for m in aligned if m.predictions.groups is not None]
+    if not known:
+        return aligned, notes
+    groups = known[0].predictions.groups
+    same = {m.predictions.units.tobytes() for m in known}
+    if len(same) > 1:
+        notes.append(f"The tables disagree on the patients; those of {known[0].name} are used.")
+    return [replace(m, predictions=replace(m.predictions, groups=groups)) for m in aligned], notes
+
+
+def _check_content(models: Sequence[Model], paths: Sequence[str]) -> None:
+    """Raise DataError where two runs know that an image of one path was another file in each."""
+    known = [(model.name, found) for model in models if (found := _digests(model))]
+    for (first, one), (name, other) in itertools.combinations(known, 2):
+        changed = [path for path in paths if path in one and path in other and one[path] != other[path]]
+        if changed:
+            raise DataError(
+                f"{name} and {first} differ in the content of {len(changed):,} of {len(paths):,} images of the same "
+                f"path (SHA-256 in splits.csv), the first is {changed[0]}",
+                "evaluate both on the same files; to compare versions of the same pictures, name copies of the two "
+                "folders of predictions.csv outside the runs",
+            )
+
+
+def _digests(model: Model) -> dict[str, str]:
+    """Path -> SHA-256 of each evaluated image, from the splits.csv of the run; {} where it is not known."""
+    if model.known is None or model.file is None:
+        return {}
+    try:
+        split = with_new_names(model.known.metrics["flow"], FLOW)["evaluated"]["split"]  # None: not the run's own
+        text = RunFolder(model.file.parent.parent).splits.read_text(encoding="utf-8")
+        rows = csv.DictReader(io.StringIO(text, newline=""))
+        return {from_cell(row["path"]): row["sha256"] for row in rows if row["split"] == split}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error):  # not there, or not vitmed's
+        return {}
+
+
+def _picked(found: Predictions, paths: Sequence[str], first: Predictions, positive: str | None) -> Predictions:
+    """The predictions for these paths, with classes in the order of the first."""
+    rows = {path: row for row, path in enumerate(found.paths)}
+    picked = np.array([rows[path] for path in paths], dtype=np.int64)
+    order = [found.classes.index(name) for name in first.classes]
+    place = np.argsort(order)  # class number in `found` -> in `first`
+    return replace(
+        found, classes=first.classes, paths=tuple(paths), positive=positive, errors=(), columns={},
+        groups=None if found.groups is None else tuple(found.groups[i] for i in picked),
+        labels=place[known_labels(found)[picked]], logits=found.logits[picked][:, order],
+        calibrated=None if found.calibrated is None else found.calibrated[picked][:, order],
+        decided=None if found.decided is None else place[found.decided[picked]],
+    )  # fmt: skip

@@ -1,0 +1,130 @@
+"""The section `data`: which images, how they are split, and how each becomes a square."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Literal
+
+from pydantic import field_validator
+
+from vitmed.core.settings import Flag, Section, setting
+
+GROUP_WORDS = ("names", "dicom")  # values of data.groups that are not a table
+
+
+def read_window(value: Any) -> str | list[float] | None:
+    """Read `data.window` from YAML or the command line: null, auto, percentiles, dicom, dicom:N, or two rising numbers.
+    Raises ValueError for anything else."""
+    if value is None or value in ("auto", "percentiles", "dicom"):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"dicom:\d{1,3}", value):
+        return value
+    try:
+        low, high = (float(part) for part in (value.split(",") if isinstance(value, str) else value))
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"data.window {value!r}: expected auto, percentiles, dicom, dicom:1, or two numbers such as 40,400"
+        ) from None
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ValueError(f"data.window {low:g},{high:g}: the first number must lie below the second")
+    return [low, high]
+
+
+class DataConfig(Section):
+    """Which images, how they are split, and how each becomes a square array."""
+
+    panel = "Data"
+
+    root: str | None = setting(
+        None, "Folder of images, or a MedMNIST .npz file. In a YAML file, relative to that file."
+    )
+    resize: Literal["pad", "squash", "crop"] = setting(
+        "pad", "How an image becomes square: pad keeps all of it, squash distorts it, crop cuts its sides.", Flag()
+    )
+    interpolation: Literal["bilinear", "bicubic", "lanczos", "nearest"] = setting(
+        "bilinear", "How pixels are resampled; all but nearest antialias."
+    )
+    normalize: Literal["imagenet", "half", "image", "given"] = setting(
+        "imagenet",
+        "How pixel values are normalised; image removes differences of stain and light. imagenet: the usual mean and "
+        "std; half: to -1..1; image: each channel of each image to mean 0 and std 1; given: data.mean and data.std.",
+        Flag(),
+    )
+    mean: list[float] | None = setting(None, "Mean of each channel for normalize: given; pixel values are 0..1.")
+    std: list[float] | None = setting(
+        None, "Standard deviation of each channel for normalize: given; pixel values are 0..1."
+    )
+    window: str | list[float] | None = setting(
+        "auto",
+        "Which values of a 16-bit, float or grey DICOM image become black and white. percentiles: 0.5 and 99.5 of the "
+        "training images; dicom: each file's own window (dicom:1: its second); [low, high]: these values; null: 8-bit "
+        "images only. Chosen once and stored with the model. See docs/formats.md.",
+        Flag(metavar="auto|percentiles|dicom|LOW,HIGH"),
+    )
+    frame: int | None = setting(
+        None, "Which frame or page of a file that has several, from 0. null refuses such files.", Flag(), ge=0
+    )
+    val_fraction: float = setting(0.15, "Share split off for validation where there is no val folder.", gt=0, lt=1)
+    test_fraction: float = setting(0.15, "Share split off for the test where there is no test folder.", gt=0, lt=1)
+    split_seed: int = setting(
+        0, "Seed of the split. Apart from train.seed, so that seeds of training can be compared.", ge=0
+    )
+    max_train: int | None = setting(None, "Train on a stratified sample of this many images.", Flag(), ge=2)
+    group_regex: str | None = setting(
+        None,
+        "Regular expression that finds the patient in a file's path; a patient is never split. The path is relative "
+        "to the data root; the patient is the first bracket that matches, or the whole match. Names of several "
+        "shapes need an alternative each, with its own bracket.",
+        Flag(panel="Patients", metavar="REGEX", first=True),
+    )
+    groups: str | None = setting(
+        None,
+        "Where to find the patient ID, instead of --group-regex: file names, DICOM's PatientID, or a CSV table. "
+        "The table has columns "
+        "path and patient; in a YAML file, its path is relative to that file.",
+        Flag(panel="Patients", metavar="names|dicom|TABLE"),
+    )
+    labels: str | None = setting(
+        None,
+        "CSV table with columns path and label, instead of a folder for each class. More columns: docs/patients.md. "
+        "In a YAML file, relative to that file.",
+        Flag(metavar="TABLE"),
+    )
+    folds: int | None = setting(
+        None, "Divide all images into this many folds, one of which is the test.", Flag(panel="Patients"), ge=2
+    )
+    fold: int | None = setting(
+        None, "Which fold is the test, from 1; by default train does each in turn.", Flag(panel="Patients"), ge=1
+    )
+    allow_leakage: bool = setting(
+        False,
+        "Continue even if a patient is in two of the folder's own splits; the report says so.",
+        Flag(panel="Patients"),
+    )
+    positive: str | None = setting(
+        None,
+        "Two classes: the positive one, whose sensitivity is reported. Default: the class whose name does not mean "
+        "normal.",
+        Flag(metavar="CLASS"),
+    )
+    on_bad_file: Literal["stop", "skip"] = setting(
+        "stop",
+        "What a file does that cannot be read: end the run, or be left out of every split and counted in the report. "
+        "More than half of a class, or all of a class in a split, always ends it.",
+        Flag(),
+    )
+    cache: bool = setting(
+        True,
+        "Keep decoded, resized images for the next run. Small sets that decode fast stay in memory, others in a file "
+        "in the cache folder; false decodes every time and writes nothing.",
+        Flag(),
+    )
+    cache_gb: float = setting(
+        20.0,
+        "Maximum total size of the cached decoded images, in GB. The oldest are deleted first.",
+        Flag("cache_size", metavar="GB"),
+        ge=0,
+    )
+
+    _window = field_validator("window", mode="plain")(read_window)

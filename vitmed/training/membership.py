@@ -1,0 +1,70 @@
+"""Which image is in which split, as a checkpoint stores it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from vitmed.core.stored_paths import find_path, store_path
+from vitmed.data.samples import Sample, Splits
+
+
+def membership_of(splits: Splits, hashes: dict[str, list[str]], path: Path) -> dict[str, Any]:
+    """Plain types that describe the images of a checkpoint at `path`; the root is relative to its folder.
+
+    Args:
+        hashes: split -> sha256 of its files, in the order of the samples; a split may be missing.
+    """
+    splits_of = {
+        name: {
+            "paths": [sample.path for sample in samples],
+            "labels": [sample.label for sample in samples],
+            "groups": [sample.group for sample in samples],
+            "sha256": hashes.get(name, []),
+            **({"columns": [list(sample.columns) for sample in samples]} if splits.columns else {}),
+        }
+        for name, samples in splits.samples.items()
+    }
+    return {
+        "root": store_path(splits.root, path.parent),
+        "splits": splits_of,
+        "made": splits.made,
+        "columns": list(splits.columns),
+        "patients": splits.patients,
+    }
+
+
+def read_membership(path: Path, content: dict[str, Any]) -> tuple[Splits, dict[str, list[str]]]:
+    """The splits and hashes that `membership_of` stored. Raises KeyError, TypeError or ValueError for other content."""
+    data, samples, hashes = content["data"], {}, {}
+    classes = tuple(content["classes"])
+    expect("classes", classes, str)
+    expect("data.made", data["made"].values(), str)
+    expect("data.seen", data.get("seen", ()), str)
+    for name, part in data["splits"].items():
+        for column, kind in (("paths", str), ("labels", int), ("groups", str | None), ("sha256", str)):
+            expect(f"data.splits.{name}.{column}", part[column], kind)
+        if part["labels"] and not 0 <= min(part["labels"]) <= max(part["labels"]) < len(classes):
+            raise ValueError(f"data.splits.{name}.labels: expected classes from 0 to {len(classes) - 1}")
+        if len(part["sha256"]) not in (0, len(part["paths"])):
+            raise ValueError(f"data.splits.{name}: {len(part['sha256'])} digests of {len(part['paths'])} images")
+        further = map(tuple, part["columns"]) if "columns" in part else ((),) * len(part["paths"])
+        rows = zip(part["paths"], part["labels"], part["groups"], further, strict=True)
+        samples[name] = tuple(Sample(*row) for row in rows)
+        hashes[name] = list(part["sha256"])
+    splits = Splits(
+        find_path(data["root"], path.parent),
+        classes,
+        samples,
+        dict(data["made"]),
+        columns=tuple(data.get("columns", ())),  # none in files of vitmed 0.1
+        patients=data.get("patients", ""),
+    )
+    return splits, hashes
+
+
+def expect(what: str, values: Collection[Any], kind: Any) -> None:
+    """Raise ValueError for a value of another type."""
+    if isinstance(values, str) or not all(isinstance(value, kind) for value in values):
+        raise ValueError(f"{what}: expected {getattr(kind, '__name__', kind)}")
