@@ -217,7 +217,7 @@ def test_a_figure_that_fails_does_not_cost_the_state(
 ) -> None:
     """An interrupted run saves last.pt before it draws; 6 batches in, the saved one stands in the second epoch."""
 
-    def broken(records: object) -> None:
+    def broken(*of: object) -> None:
         raise ValueError("no figure")
 
     monkeypatch.setattr("vitmed.commands.pretraining_run.loss_curves", broken)

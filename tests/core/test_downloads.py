@@ -660,6 +660,7 @@ def test_the_hub_offline_or_unreachable_or_not_installed(hub: Server, cache: Pat
     hub.status = [404]
     done = from_hub(hub)
     assert done.returncode == 4 and "Traceback" not in done.stderr
+    assert f"put it at {weight_path('phikon').parents[1] / 'toy' / 'model.pth'}" in " ".join(done.stderr.split())
     (tmp_path / "none" / "huggingface_hub").mkdir(parents=True)
     (tmp_path / "none" / "huggingface_hub" / "__init__.py").write_text("raise ImportError('not installed')")
     search = os.pathsep.join([str(tmp_path / "none"), str(Path(downloads.__file__).parents[2])])

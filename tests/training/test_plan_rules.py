@@ -17,7 +17,7 @@ from vitmed import plan, train
 from vitmed.core.config import Config
 from vitmed.core.load_config import build_config, load_config, with_values
 from vitmed.core.model_config import ModelConfig
-from vitmed.imaging.exact_views import VIEWS
+from vitmed.imaging.exact_views import VIEWS, safe_views
 from vitmed.models.weights_catalogue import DISTILLED, MASKED, SUPERVISED
 from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.plan_rules import OWN, RULES, SCRATCH, PlanInputs, describe, plan_settings
@@ -99,7 +99,7 @@ def test_classes_far_apart_are_named_and_how_to_decide_then() -> None:
 
 
 @pytest.mark.parametrize("policy, flips, views", [
-    ("medical", True, None), ("ultrasound", True, "mirror"), ("ultrasound", False, None), ("histology", True, "all"),
+    ("medical", True, None), ("ultrasound", True, "mirror"), ("ultrasound", False, None), ("histology", True, "turns"),
     ("histology", False, "turns"),
 ])  # fmt: skip
 def test_small_sets_from_scratch_take_the_views_that_the_policy_calls_safe(
@@ -109,7 +109,8 @@ def test_small_sets_from_scratch_take_the_views_that_the_policy_calls_safe(
     plan(data, output=tmp_path / "a.yaml", policy=policy, sets=[f"augment.flips={flips}"], device="cpu", ui=Recorder())
     assert load_config(tmp_path / "a.yaml").augment.views == (views or "one")
     for inputs in CASES:
-        found[inputs.weights, inputs.images] = values(replace(inputs, views=views or "one")).get("augment.views")
+        safe = safe_views(policy, flips)
+        found[inputs.weights, inputs.images] = values(replace(inputs, views=safe)).get("augment.views")
     assert {found[SCRATCH, images] for images in (20, 5000)} == {views}
     assert {found[SCRATCH, 30_000], *(found[kind, 20] for kind in KINDS[1:])} == {None}
     chosen = plan_settings(build_config({"augment": {"views": "one"}}), replace(CASES[0], views="all"))

@@ -133,7 +133,8 @@ class PretrainingRun(Run[PretrainConfig]):
     def draw(self) -> None:
         """Draw the loss curves, and of masked patches some reconstructions."""
         if self.state.history:
-            write_bytes(self.folder.training_curves, png(loss_curves(self.state.history)))
+            name = "mean squared error of hidden patches" if self.config.masked else "loss of pairs of views"
+            write_bytes(self.folder.training_curves, png(loss_curves(self.state.history, name)))
         if self.state.history and isinstance(self.model, MAE):
             pictures = reconstructions(self.model, self.images["val"], self.config.train.seed, self.device)
             write_bytes(self.folder.reconstructions, png(reconstruction_figure(pictures)))

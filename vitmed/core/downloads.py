@@ -318,7 +318,8 @@ def _from_hub(source: Source, path: Path) -> tuple[Path, str | None]:
     except UsageError:
         raise
     except Exception as error:  # of the hub, its HTTP library or the system; they differ between versions
-        raise _refused(source, first_line(error)) from None
+        fix = f"{source.first}download it in a browser and put it at {path}; a newer vitmed may have a new address"
+        raise source.error(f"{source.url}: {first_line(error)}", fix) from None
     # The ETag of a large file is its sha256.
     return part, f"sha256:{about.etag}" if about.etag and re.fullmatch("[0-9a-f]{64}", about.etag) else None
 
