@@ -131,7 +131,7 @@ def values() -> dict[str, object]:
         "warmup_epochs": 1.5, "smoothing": 0.2, "balance": "loss", "ema": False, "monitor": "mcc", "patience": 4,
         "probe_first": True, "freeze_blocks": 1, "baseline": False, "window": [40.0, 400.0], "frame": 2,
         "cache": False, "on_bad_file": "skip", "cache_size": 3.5,
-        "labels": "l.csv", "groups": "g.csv", "folds": 5, "fold": 2, "allow_leakage": True,
+        "labels": "l.csv", "target": "findings", "finding": ["edema"], "uncertain": "ones", "unit": "years", "groups": "g.csv", "folds": 5, "fold": 2, "allow_leakage": True,
         "subgroup": ["site"], "rater": ["reader"], "rater_score": ["score"], "ordinal": ["mild", "severe"],
         "calibration": "vector", "youden": True, "balanced": True, "target_sensitivity": 0.95,
         "target_specificity": 0.9, "cost": "10:1",
@@ -192,7 +192,7 @@ def test_every_flag_of_train_reaches_the_config(vitmed: RUN, tmp_path: Path, mon
                 option,
                 (
                     {"window": "40,400", "ordinal": "mild,severe", "time": "20m"}.get(flag)
-                    or (value[0] if flag in ("subgroup", "rater", "rater_score") else value)  # type: ignore[index]
+                    or (value[0] if flag in ("subgroup", "rater", "rater_score", "finding") else value)  # type: ignore[index]
                 ),
             ],
         )

@@ -170,7 +170,7 @@ def pretrain(as_json: AsJson = False, **options: Any) -> None:
         **output("Folder for images and runs; default vitmed-demo."),
         "seed": flag(int, help="Seed of the drawing and of the training; default 0."),
         "cells": flag(int, min=200, max=100_000, help="About how many images to draw; default 1000."),
-        "target": flag(str, help="What to draw: classes (cells, the default) or findings (chests)."),
+        "target": flag(str, help="What to draw: classes (cells) or findings (chests); default classes."),
         **GATES,
     },
     "train.device",

@@ -105,7 +105,9 @@ class DataConfig(Section):
         Flag("finding", metavar="COLUMN"),
     )
     uncertain: Literal["ignore", "ones", "zeros"] = setting(
-        "ignore", "What a finding of -1 (uncertain, as in CheXpert) counts as: not known, present, or absent.", Flag()
+        "ignore",
+        "What a finding of -1 (uncertain, as in CheXpert) counts as: not known, present, or absent; default ignore.",
+        Flag(),
     )
     unit: str = setting("", "Unit of the number that is predicted, such as years.", Flag(metavar="UNIT"))
     folds: int | None = setting(
