@@ -4,6 +4,10 @@ policy                  `DecisionPolicy`: everything together, as it is stored a
 evaluation_folder       an evaluation read back with its decision policy
 calibration             temperature and vector scaling
 reliability             measures of calibration, before and after the fitted calibration
+finding_policy          what is chosen for findings
+number_policy           what is chosen for a number
+policies                a policy read back, whatever its kind
+targets                 how each kind of label is judged and decided
 operating_points        thresholds and costs
 operating_results       what the operating points reach on the evaluated images and on pooled folds
 conformal               prediction sets with a chosen coverage

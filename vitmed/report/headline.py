@@ -10,6 +10,7 @@ from vitmed.core.errors import GateError, UsageError, unknown_key
 from vitmed.core.run_folder import METHODS_TEXT, NUMBERS, REPORT
 from vitmed.core.text import counted_doing
 from vitmed.core.ui import Ui
+from vitmed.decisions.targets import ALL_METRICS, RANKING, TARGETS
 from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.estimates import Estimate, decimals
 from vitmed.metrics.fixed_rates import AtRate, FixedRates
@@ -17,7 +18,6 @@ from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.report.external_data import External
 from vitmed.report.page import main_methods, number, title_of
 from vitmed.report.results import Baseline, Results
-from vitmed.training.targets import ALL_METRICS, TARGETS
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,8 @@ def parse_gates(texts: str | Sequence[str]) -> dict[str, float]:
     gates = {}
     for text in [texts] if isinstance(texts, str) else texts:
         name, _, value = text.partition("=")
-        if name not in ALL_METRICS:
-            raise unknown_key("metric", name, ALL_METRICS)
+        if name not in RANKING:
+            raise unknown_key("metric", name, sorted(RANKING))
         try:
             gates[name] = float(value)
         except ValueError:

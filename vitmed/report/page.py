@@ -21,6 +21,7 @@ from markupsafe import Markup
 
 from vitmed.core.text import LISTED, by_reason, counted, format_probability, listed
 from vitmed.decisions.calibration import why_chosen
+from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.clinical_utility import percentage, ranges
 from vitmed.metrics.estimates import Estimate, Numbers, decimals
 from vitmed.metrics.intervals import LIKENESS
@@ -36,7 +37,6 @@ from vitmed.report.plots.drawing import Drawn, plain
 from vitmed.report.plots.plot_table import PLOTS, TRAINING_CURVES, Plot
 from vitmed.report.results import Results
 from vitmed.report.slider import Slider, at, rows
-from vitmed.training.targets import TARGETS
 
 FOLDER = Path(__file__).parent
 RATES = ("sensitivity", "specificity", "ppv", "npv")

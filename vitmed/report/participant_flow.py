@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitmed.checks.data_check import COUNTS
 from vitmed.core.data_config import DataConfig
@@ -22,7 +22,9 @@ from vitmed.metrics.finding_scoring import finding_labels
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.subgroups import FEWEST, MOST, strata
 from vitmed.report.results import Cell, Characteristic, Count, EvaluatedImages, Flow, Seen, SplitFlow, Value
-from vitmed.training.checkpoint import Checkpoint
+
+if TYPE_CHECKING:  # it imports torch, which a report made from a table does not need
+    from vitmed.training.checkpoint import Checkpoint
 
 
 def flow_of(

@@ -19,6 +19,7 @@ from vitmed.core.ui import Ui
 from vitmed.decisions.evaluation_folder import Evaluated, read_evaluation, read_split, validation_of
 from vitmed.decisions.operating_results import Folds
 from vitmed.decisions.policy import notes_of, own_columns, policy_settings
+from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import check_columns
@@ -26,7 +27,6 @@ from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import evaluated_images
 from vitmed.report.results import Origin, Results
 from vitmed.report.write import TABLE_ALONE, read_baselines, write_report
-from vitmed.training.targets import TARGETS
 
 
 def rebuild(

@@ -19,6 +19,7 @@ from vitmed.core.run_folder import BASELINE, ISSUES, METHODS_TEXT, NUMBERS, PRED
 from vitmed.core.text import counted, now
 from vitmed.decisions.operating_results import Folds
 from vitmed.decisions.policy import DecisionPolicy
+from vitmed.decisions.targets import TARGETS
 from vitmed.explanation.results import Maps
 from vitmed.metrics.any_predictions import AnyPredictions, read_predictions, target_of
 from vitmed.metrics.estimates import Numbers
@@ -39,7 +40,6 @@ from vitmed.report.plots.plot_table import PLOTS
 from vitmed.report.plots.training import drawn_curves
 from vitmed.report.results import Baseline, Flow, Origin, Results
 from vitmed.report.slider import slider_data
-from vitmed.training.targets import TARGETS
 
 TABLE_ALONE = "Made from a table alone: the split and the model are unknown."
 

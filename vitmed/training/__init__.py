@@ -3,6 +3,8 @@
 loop               the training loop
 train_state        everything that changes while training
 losses             the loss of a batch
+learning           how each kind of label is learned
+linear_heads       linear models of features
 epoch_records      the record of an epoch; which is the best; when training ends
 autotune           which arithmetic, kernels and threads are the fastest here
 optimiser          AdamW, learning-rate schedule, moving average

@@ -16,14 +16,15 @@ from vitmed.core.ui import Ui
 from vitmed.data.loading import Images
 from vitmed.data.samples import Splits, labelled_by
 from vitmed.data.thread_batches import Progress, in_threads
+from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.decode import read_size
 from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.models.inference import check_finite, logits_of, mean_features, predict_all
 from vitmed.models.lora import merged
 from vitmed.models.vit import ViT
 from vitmed.training.checkpoint import load_checkpoint
+from vitmed.training.learning import LEARNING
 from vitmed.training.linear_heads import LinearHead, fit_neighbours
-from vitmed.training.targets import TARGETS
 from vitmed.training.training_run import TrainingRun
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
@@ -93,14 +94,14 @@ def fit_colours(splits: Splits, images: dict[str, Images], ui: Ui) -> BySplit:
 
 def fit_logistic(features: BySplit, splits: Splits, images: dict[str, Images], ui: Ui, what: str) -> LinearHead:
     """Fit a linear model on train, choose its penalty on val, and report its result there."""
-    target = TARGETS[splits.target.kind]
+    target, learning = TARGETS[splits.target.kind], LEARNING[splits.target.kind]
     train, val = ((features(name), images[name].targets.numpy()) for name in ("train", "val"))
-    with ui.bar(f"{target.regression} on {what}", unit="penalties") as advance:
-        head = target.fit_head(train, val, splits.outputs, advance)
+    with ui.bar(f"{learning.regression} on {what}", unit="penalties") as advance:
+        head = learning.fit_head(train, val, splits.outputs, advance)
     values = target.values(labelled_by(splits.target, splits.classes, splits.samples["val"], head.logits(val[0])))
     reached = ", ".join(f"{name} {values[name]:.4f}" for name in target.headline[:2])
     penalty = "" if head.C is None else f" (inverse penalty C = {head.C:g})"
-    ui.say(f"baseline, {target.regression} on {what}: validation {reached}{penalty}")
+    ui.say(f"baseline, {learning.regression} on {what}: validation {reached}{penalty}")
     return head
 
 

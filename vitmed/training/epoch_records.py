@@ -15,12 +15,12 @@ from vitmed.core.ranks import ALONE, Ranks
 from vitmed.core.targets import CLASSES, Kind, Target
 from vitmed.data.loading import Images
 from vitmed.data.samples import labelled_by
+from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.metric_table import Metric
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.inference import predict_all
 from vitmed.training.optimiser import scheduled_lr
-from vitmed.training.targets import TARGETS
 from vitmed.training.train_state import RUNNING, Record, TrainState
 
 

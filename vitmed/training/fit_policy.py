@@ -23,6 +23,7 @@ from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.out_of_distribution import MOST_FITTED, fit_ood_score
 from vitmed.decisions.policy import DecisionPolicy, policy_settings
 from vitmed.decisions.reduced_precision import FASTER, ReducedPrecision, compare_precision
+from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
 from vitmed.models.inference import (
@@ -37,7 +38,6 @@ from vitmed.models.inference import (
 )
 from vitmed.models.vit import ViT
 from vitmed.training.checkpoint import Checkpoint, add_policy, load_checkpoint
-from vitmed.training.targets import TARGETS
 
 MOST_OTHERS = 2000  # other images to score at most
 MOST_COMPARED = 2000  # validation images to predict again in reduced precision at most

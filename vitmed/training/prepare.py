@@ -21,6 +21,7 @@ from vitmed.data.known_sets import report_known_set
 from vitmed.data.patients import show_expression
 from vitmed.data.samples import Sample, Splits
 from vitmed.data.splits import make_splits
+from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.imaging.augmentation import POLICIES, refuse_flips
 from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.decode import read_size
@@ -33,9 +34,9 @@ from vitmed.models.licence_terms import terms_of
 from vitmed.models.pretrained import Weights, config_for_weights, open_weights
 from vitmed.models.vit import SIZES, build_vit
 from vitmed.training.forecast import Forecast, Forecaster
+from vitmed.training.learning import check_target
 from vitmed.training.memory import one_batch
 from vitmed.training.plan_rules import SCRATCH, PlanInputs, PlannedSetting, Rule, fields_set, plan_settings
-from vitmed.training.targets import ALL_METRICS, TARGETS, check_target
 from vitmed.training.time_plan import (
     candidates_for,
     check_time,

@@ -38,11 +38,11 @@ from vitmed.training.epoch_records import finished, validate
 from vitmed.training.failure_detection import stuck
 from vitmed.training.forecast import Forecaster
 from vitmed.training.gradients import Relief
+from vitmed.training.learning import LEARNING
 from vitmed.training.loop import fit
 from vitmed.training.losses import LossOf
 from vitmed.training.progress import epoch_of, with_progress
 from vitmed.training.run_setup import RunSetup, check_images
-from vitmed.training.targets import TARGETS
 from vitmed.training.time_budget import TimeBudget, slowdown
 from vitmed.training.train_state import Record
 
@@ -188,7 +188,7 @@ class TrainingRun(Run[Config]):
         super().__init__(config, splits, device, ui, ranks)
         with seeded(config.train.seed):
             model = build_vit(config.model, splits.outputs)
-            TARGETS[splits.target.kind].start(model, self.images["train"].targets, config)
+            LEARNING[splits.target.kind].start(model, self.images["train"].targets, config)
             how = self.images["train"].preprocessing
             self.report = load_pretrained(model, weights, how) if weights is not None else None
             if config.train.lora is not None:
@@ -283,7 +283,7 @@ class TrainingRun(Run[Config]):
 
     def loss_for(self, network: nn.Module, precision: Precision) -> LossOf:
         train, splits = self.images["train"], self.splits
-        loss_of = TARGETS[splits.target.kind].loss_of
+        loss_of = LEARNING[splits.target.kind].loss_of
         return loss_of(network, train, splits.outputs, self.config, precision, self.ranks)
 
     def validate(self) -> Record:

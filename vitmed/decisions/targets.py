@@ -1,0 +1,66 @@
+"""`TARGETS`: how each kind of label is judged and decided. A new kind is an entry here, and one in `LEARNING` of
+vitmed.training.learning, which needs torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from vitmed.decisions.finding_policy import choose_finding_policy
+from vitmed.decisions.number_policy import choose_number_policy
+from vitmed.decisions.policy import DecisionPolicy, choose_policy
+from vitmed.metrics.estimates import Numbers
+from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.finding_evaluation import evaluate_findings
+from vitmed.metrics.finding_scoring import finding_values
+from vitmed.metrics.grade_evaluation import evaluate_grades
+from vitmed.metrics.grade_scoring import grade_values
+from vitmed.metrics.metric_table import FINDING_METRICS, GRADE_METRICS, METRICS, NUMBER_METRICS, Metric
+from vitmed.metrics.number_evaluation import evaluate_number
+from vitmed.metrics.number_scoring import number_values
+from vitmed.metrics.scoring import metric_values
+
+
+@dataclass(frozen=True)
+class TargetKind:
+    """How a kind of label is judged and decided. Functions of predictions take those of this kind.
+
+    Attributes:
+        values: metrics of an epoch, name -> value; NaN where undefined.
+        evaluate: metrics with intervals, from predictions and a number of resamples.
+        metrics: by name, what `values` and `evaluate` find.
+        monitor: the metric that chooses the best epoch, unless you name another.
+        val_loss: the metric that stands beside the loss of training.
+        choose: the decision policy, from validation predictions, configuration, OOD score and the hash of the weights.
+        headline: the first metrics that are printed.
+    """
+
+    values: Callable[[Any], dict[str, float]]
+    evaluate: Callable[[Any, int], Numbers]
+    metrics: dict[str, Metric]
+    monitor: str
+    val_loss: str
+    choose: Callable[..., DecisionPolicy]
+    headline: tuple[str, ...]
+
+
+TARGETS: dict[str, TargetKind] = {
+    "classes": TargetKind(
+        metric_values, evaluate_predictions, METRICS, monitor="auroc", val_loss="log_loss", choose=choose_policy,
+        headline=("auroc", "balanced_accuracy", "accuracy", "mcc"),
+    ),
+    "findings": TargetKind(
+        finding_values, evaluate_findings, FINDING_METRICS, monitor="auroc", val_loss="log_loss",
+        choose=choose_finding_policy, headline=("auroc", "average_precision", "subset_accuracy"),
+    ),
+    "number": TargetKind(
+        number_values, evaluate_number, NUMBER_METRICS, monitor="mae", val_loss="log_score",
+        choose=choose_number_policy, headline=("mae", "r2", "ccc", "bias"),
+    ),
+}  # fmt: skip
+TARGETS["grades"] = replace(
+    TARGETS["classes"], values=grade_values, evaluate=evaluate_grades, metrics=GRADE_METRICS, monitor="quadratic_kappa"
+)
+ALL_METRICS = {name: metric for target in reversed(TARGETS.values()) for name, metric in target.metrics.items()}
+RANKING = {name for name, metric in ALL_METRICS.items() if metric.ranks}  # of a value one can say whether it is better

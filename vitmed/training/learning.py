@@ -1,0 +1,81 @@
+"""`LEARNING`: how each kind of label is learned: loss, start of the head, linear model of features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from vitmed.core.config import Config
+from vitmed.core.errors import UsageError
+from vitmed.decisions.targets import RANKING, TARGETS
+from vitmed.models.vit import ViT
+from vitmed.training.linear_heads import LinearHead, fit_finding_head, fit_head, fit_number_head
+from vitmed.training.losses import (
+    LossOf,
+    classification_loss,
+    finding_loss,
+    number_loss,
+    start_balanced,
+    start_findings,
+)
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How a kind of label is learned.
+
+    Attributes:
+        losses: values of `train.loss`; the first is the usual one.
+        loss_of: makes the loss; its arguments are those of `classification_loss`.
+        start: sets the bias of the head, from the targets (S, ...) of training and the configuration.
+        fit_head: a linear model of features, as `fit_head`; regression: its name.
+        balances: values of `train.balance` that can be used.
+        mixes: whether images may be mixed.
+    """
+
+    losses: tuple[str, ...]
+    loss_of: Callable[..., LossOf]
+    start: Callable[[ViT, Tensor, Config], None]
+    fit_head: Callable[..., LinearHead]
+    regression: str = "logistic regression"
+    balances: tuple[str, ...] = ("none",)
+    mixes: bool = False
+
+
+def check_target(config: Config, kind: str) -> None:
+    """Raises UsageError for a setting that does not go with the kind of label."""
+    learning, train, augment = LEARNING[kind], config.train, config.augment
+    for name, value, good in (
+        ("train.loss", train.loss, ("auto", *learning.losses)),
+        ("train.balance", train.balance, learning.balances),
+        ("train.monitor", train.monitor, tuple(name for name in TARGETS[kind].metrics if name in RANKING)),
+    ):
+        if value not in good:
+            raise UsageError(f"{name} {value}: not for {kind}", f"one of {', '.join(good)}")
+    if not learning.mixes and (augment.mixup or augment.cutmix):
+        raise UsageError(f"mixup and cutmix mix classes; these labels are {kind}", "leave them out")
+    if kind != "grades" and config.model.head == "ordinal":
+        raise UsageError(f"model.head ordinal: for grades; these labels are {kind}", "--target grades")
+
+
+def _start_classes(model: ViT, targets: Tensor, config: Config) -> None:
+    if config.train.balance != "none" and config.model.head != "ordinal":
+        start_balanced(model, targets.numpy())
+
+
+LEARNING: dict[str, Learning] = {
+    "classes": Learning(
+        ("cross_entropy",), classification_loss, _start_classes, fit_head,
+        balances=("none", "adjust", "loss", "sampler"), mixes=True,
+    ),
+    "findings": Learning(
+        ("binary", "asymmetric"), finding_loss, lambda model, targets, _: start_findings(model, targets),
+        fit_finding_head, balances=("none", "loss"),
+    ),
+    "number": Learning(
+        ("laplace", "gaussian"), number_loss, lambda model, targets, _: None, fit_number_head, "ridge regression",
+    ),
+}  # fmt: skip
+LEARNING["grades"] = LEARNING["classes"]
