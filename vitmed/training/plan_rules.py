@@ -195,11 +195,12 @@ RULES: tuple[Rule, ...] = (
     Rule("from scratch, up to 5,000 images, a policy that mirrors",
          lambda s: s.scratch and s.images <= 5000 and s.views == "mirror",
          {"augment.views": "mirror"},
-         "about 0.01 of AUROC, for twice the time of a prediction: docs/recipes.md"),
+         "about 0.01 of AUROC on images like those of training, in twice the time of a prediction: docs/recipes.md"),
     Rule("from scratch, up to 5,000 images, a policy that turns",
          lambda s: s.scratch and s.images <= 5000 and s.views in ("turns", "all"),
          {"augment.views": "turns"},
-         "about 0.01 of AUROC, for four times the time of a prediction; all eight are no better: docs/recipes.md"),
+         "about 0.01 of AUROC on images like those of training, in four times the time of a prediction; all eight are "
+         "no better: docs/recipes.md"),
     # ---- length: good weights need few steps ----
     Rule("weights and up to 1,000 images", lambda s: not s.scratch and s.images <= 1000,
          {"train.epochs": epochs_for_steps(750, 10, 100), "model.drop_path": 0.0},
