@@ -72,6 +72,7 @@ BY_FUNCTION = {
     "--name": "train probe pretrain",
     "--model": "train plan lr-find pretrain",
     "--allow-leakage": CONFIGURED,
+    "--target": CONFIGURED,
 }
 FOREIGN = {"--shm-size", "--help"}  # of docker, of every command
 

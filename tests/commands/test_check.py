@@ -595,7 +595,7 @@ def test_training_says_the_findings_and_puts_them_into_the_report(trained: Train
 
 def test_training_refuses_an_image_under_two_labels(folder: Path, tmp_path: Path) -> None:
     same_file_two_labels(folder)
-    with pytest.raises(DataError, match="the same file in two classes: 1 file") as error:
+    with pytest.raises(DataError, match="the same file under two labels: 1 file") as error:
         train(folder, output=tmp_path / "runs", sets=TINY_SETS, ui=Recorder(), **TINY)
     assert "amber/amber_0.png = blue/copy.png" in str(error.value) and error.value.exit_code == 3
     assert not any((tmp_path / "runs").iterdir())

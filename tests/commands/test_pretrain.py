@@ -306,6 +306,7 @@ def test_every_flag_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPa
         "device": "cpu", "precision": "bf16", "workers": 1,
     }  # fmt: skip
     flags = {"labels": "l.csv", "groups": "g.csv", "folds": 5, "fold": 2, "allow_leakage": True}
+    flags |= {"target": "findings", "finding": ["edema"], "uncertain": "ones", "unit": "years"}
     values |= flags | {"window": "percentiles", "frame": 2, "cache": False, "cache_size": 3.5, "on_bad_file": "skip"}
     values |= {
         "micro_batch": 3,
@@ -331,7 +332,7 @@ def test_every_flag_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPa
             if value is False
             else [option]
             if value is True
-            else [option, "20m" if flag == "time" else value]
+            else [option, {"time": "20m", "finding": "edema"}.get(flag, value)]
         )
     vitmed("pretrain", tmp_path, *args)
     told, defaults = seen[0].model_dump(), PretrainConfig().model_dump()

@@ -11,7 +11,7 @@ from vitmed.core.errors import DataError
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.analyses import ANALYSES, Material
+from vitmed.report.analyses import CLASS_ANALYSES, Material
 from vitmed.report.plots import drawing, pictures
 from vitmed.report.plots.classification import confusion_matrix, precision_recall, roc
 from vitmed.report.plots.drawing import drawn, path_label, text_alternative
@@ -26,6 +26,7 @@ NAMES = {
     30: tuple(f"_{i} a $very$ long & winding name of a disease\nstage {i} 細胞" for i in range(30)),
 }
 
+DRAWN = [name for name, plot in PLOTS.items() if "classes" in plot.kinds and not (plot.pictures or plot.maps)]
 FOR_TWO = {"prevalence", "decision_curve"}  # figures of two classes
 FOR_MORE = {"decision_curves"}
 NEEDS_MORE = {"out_of_distribution", "subgroups", "robustness", "flow", "per_patient", "beside_own_test"}
@@ -47,12 +48,12 @@ def read(path: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("classes", [2, 10, 30])
-@pytest.mark.parametrize("name", [name for name, plot in PLOTS.items() if not plot.pictures and not plot.maps])
+@pytest.mark.parametrize("name", DRAWN)
 def test_draws(name: str, classes: int) -> None:
     p = draw(classes)
     metrics = evaluate_predictions(p, resamples=5)
     material = Material(p, metrics, config=EvaluateConfig(resamples=5))
-    found = {key: analyse(material) for key, analyse in ANALYSES.items()}
+    found = {key: analyse(material) for key, analyse in CLASS_ANALYSES.items()}
     figure = PLOTS[name].draw(p, Results.of(metrics, **found))
     assert (figure is None) == (name in NEEDS_MORE | (FOR_TWO if classes > 2 else FOR_MORE))
     bare = PLOTS[name].draw(p, Results.of(metrics))  # without the analyses
@@ -123,7 +124,7 @@ def analysed(p: Predictions, **fields: float) -> Results:
     metrics = evaluate_predictions(p, resamples=50)
     material = Material(p, metrics, config=EvaluateConfig(resamples=50, **fields))
     names = ("prevalence", "decision_curve", "one_against_rest", "fixed_rates")
-    return Results.of(metrics, **{name: ANALYSES[name](material) for name in names})
+    return Results.of(metrics, **{name: CLASS_ANALYSES[name](material) for name in names})
 
 
 def test_roc_shows_where_the_model_decides_and_a_band_through_the_fixed_rates() -> None:

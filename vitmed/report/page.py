@@ -221,13 +221,14 @@ def _figure(name: str, plot: Plot, figure: Drawn, linked: bool) -> dict[str, Any
     }
 
 
-def main_methods(metrics: Results) -> str:
+def main_methods(metrics: Numbers) -> str:
     """`AUROC (DeLong), balanced accuracy (MOVER), accuracy (Wilson)`: of the first numbers that have an interval."""
-    known = [(name, metrics.overall[name]) for name in TARGETS[metrics.target.kind].headline[:3]]
+    kind = metrics.target.kind if isinstance(metrics, Results) else "classes"
+    known = [(name, metrics.overall[name]) for name in TARGETS[kind].headline[:3]]
     return ", ".join(f"{name_of(name)} ({METHODS[of.method or ''].title})" for name, of in known if of.low is not None)
 
 
-def sampling_of(metrics: Results) -> str:
+def sampling_of(metrics: Numbers) -> str:
     """How the intervals were computed, for a reader who knows none of the methods."""
     sizes, by_patient = metrics.sample.images_per_patient, metrics.resampling == "by patient"
     units = metrics.n if metrics.n_groups is None else metrics.n_groups
