@@ -80,7 +80,7 @@ def test_the_run_ends_in_time_with_a_low_rate_and_the_last_steps_are_validated(d
     assert found[-1]["lr"] < 1e-4 < 2e-3 < max(record["lr"] for record in found)
     assert state(folder)["share"] == 1 and (folder / "test" / "predictions.csv").is_file()
     assert f"the time for training is used, in {len(found)} epochs" in ui.said
-    assert any(text.startswith("time: used ") and text.endswith(" of 1m") for text in ui.said)
+    assert any(text.startswith("time: ") and text.endswith(" of 1m used") for text in ui.said)
     assert any("% of the time  train loss" in text for text in ui.said)
 
 
