@@ -134,6 +134,7 @@ def by_plan(
     training.check_images()
     place = options.work / "runs" / f"{key.set}_{key.row}{number or ''}_{key.fold}"
     shutil.rmtree(place, ignore_errors=True)  # of a run that was cut off
+    place.mkdir(parents=True)
     start = clock()
     training.begin(RunFolder(place))
     training.run_epochs()
