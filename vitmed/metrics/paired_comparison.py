@@ -25,12 +25,12 @@ from vitmed.metrics.intervals import (
     Spread,
     Units,
     correlation,
+    influence_spread,
     jackknife_spread,
     mean_interval,
     quantile,
     satterthwaite,
     share,
-    spread,
 )
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.seed_spread import SeedSpread
@@ -223,8 +223,9 @@ def area_gap(first: Area, second: Area, positive: np.ndarray | None, units: Unit
     """How far the interval of the difference of two areas reaches to either side, and the test of no difference.
 
     The variance is that of the difference of the influence of each image: for an AUROC DeLong's, or Obuchowski's where
-    patients have several images, with Student's t there. The statistic is the difference over its standard error,
-    p is two-sided: 1 for models that rank alike, None where either area or the variance is undefined.
+    patients have several images, with Student's t there; of other areas that of the infinitesimal jackknife, always
+    with Student's t. The statistic is the difference over its standard error, p is two-sided: 1 for models that rank
+    alike, None where either area or the variance is undefined.
 
     Args:
         first, second: of the same images.
@@ -233,7 +234,7 @@ def area_gap(first: Area, second: Area, positive: np.ndarray | None, units: Unit
     """
     gap = first.plus(second, -1)
     if positive is None:
-        found, method = spread(gap.influence, units), "influence"
+        found, method = influence_spread(gap.influence, units), "influence"
     else:
         found, method = area_spread(gap.influence, positive, units), "obuchowski" if units.clustered else "delong"
     return _tested(gap.value, found, method)
