@@ -62,6 +62,11 @@ def check_before_training(
     ]
     found = run_checks(images, source, ui, splits=("train",))
     serious = _report(found.findings, splits.root, ui)
+    leaks = [finding.code for finding in serious if finding.code in ("patients_across_splits", "copies_across_splits")]
+    if leaks and splits.ready_made:
+        how = "keeps copies in one split" if source is None else "splits by patient"
+        names = "--groups names " * (source == GUESSED)
+        ui.warn(f"the data's own splits leak: {names}--resplit ignores them and {how}")
     labels = next((finding for finding in serious if finding.code == "two_labels"), None)
     if labels is not None and not config.data.allow_leakage:
         raise DataError(f"{labels.problem}:\n" + "\n".join(labels.files[:10]), labels.fix)
@@ -88,6 +93,8 @@ def check_folder(data: DataConfig, ui: Ui, ordinal: Sequence[str] = ()) -> None:
     contents, asked = read_contents(root), Asked.of(data, ordinal)
     if data.labels is not None:
         contents = named_in_table(contents, labels_from_table(data.labels, root, contents.files, asked=asked))
+    if data.resplit:
+        contents = contents.without_splits()
     found = in_order(folder_findings(contents))
     error = next((finding for finding in found if finding.severity == "error"), None)
     _report([finding for finding in found if finding is not error], root, ui)
