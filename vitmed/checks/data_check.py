@@ -106,9 +106,12 @@ def check_folder(data: DataConfig, ui: Ui, ordinal: Sequence[str] = ()) -> None:
 def _report(findings: Iterable[Finding], root: Path, ui: Ui) -> list[Finding]:
     """Print errors and warnings in a line each, at most `LINES`; returns all of them, worst first."""
     serious = [finding for finding in in_order(findings) if finding.severity != "note"]
+    advised = {"class_of_few_patients", "class_of_one_patient"}  # once each
     for finding in serious[:LINES]:
         named = f": {', '.join(finding.files[:3])}{', ...' * (finding.count > 3)}" if finding.files else ""
-        ui.warn(f"{finding.problem} ({finding.code}){named}")
+        advice = f". {finding.fix[0].upper()}{finding.fix[1:]}" * (finding.code in advised)
+        advised -= {finding.code}
+        ui.warn(f"{finding.problem} ({finding.code}){named}{advice}")
     if len(serious) > LINES:
         ui.warn(f"{len(serious) - LINES:,} more findings; vitmed check {root} reports them all")
     return serious

@@ -57,7 +57,7 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
 ERRORS = {
     "class_of_one_patient": (
         "All images of a class come from one patient: a model can learn to recognise the patient instead of the class.",
-        "add patients to the class; until then no result shows what the model has learned",
+        "add patients to the class; or, if other splits have more, train with --folds 5: it tests every patient once",
     ),
     "class_is_patient": (
         "No patient has images of two classes, and there are so few patients that any difference between them can "
@@ -120,7 +120,7 @@ ERRORS = {
 WARNINGS = {
     "class_of_few_patients": (
         f"A class depends on few patients: their effective number is below {FEW_PATIENTS}.",
-        "add patients to the class; split by patient, and look at the patients of the test",
+        "add patients to the class; or train with --folds 5, which tests every patient once",
     ),
     "near_two_labels": (
         "Two files show the same picture in another size, quality or brightness, and are in two classes.",
