@@ -16,7 +16,7 @@ of findings (NIH chest X-rays: 14, of which an image has several or none):
 
     asymmetric   --set train.loss=asymmetric
     balance      --balance loss
-    classes      the first finding as the class of an image, "No Finding" among them
+    classes      the first finding as the class of an image: one of the four commonest, another, or none
     separate     a run of two classes for each of the four commonest findings, each as long as the plan's
 
 of grades (knees, KL 0 to 4):
@@ -237,7 +237,8 @@ def _findings(cells: Cells) -> Cells:
 
 
 def _first(cells: Cells) -> Cells:
-    return {"label": cells["label"].partition("|")[0]}
+    first = cells["label"].partition("|")[0]
+    return {"label": first if first in (*COMMONEST, NONE) else "Other"}
 
 
 def _grade(cells: Cells) -> Cells:
