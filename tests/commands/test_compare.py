@@ -93,10 +93,10 @@ def test_the_test_of_accuracy_by_patient_by_hand() -> None:
     effect = max(1.0, variance / ((10 / 24 - value**2) / 24))  # nine patients differ: also that of each model's errors
     units = Units.of(first)
     effect = max(effect, *(share(right, np.ones(24, bool), units).design_effect for right in (d >= 0, d <= 0)))
-    assert found.tests.accuracy.statistic == pytest.approx(8 / np.sqrt(10) / np.sqrt(effect))
-    assert found.tests.accuracy.p == pytest.approx(2 * stats.t.sf(found.tests.accuracy.statistic, 11))
-    assert (found.tests.accuracy.method, found.difference["accuracy"].method) == ("mcnemar-cluster", "tango-cluster")
-    assert found.tests.auroc.p is None  # one class
+    assert found.tests["accuracy"].statistic == pytest.approx(8 / np.sqrt(10) / np.sqrt(effect))
+    assert found.tests["accuracy"].p == pytest.approx(2 * stats.t.sf(found.tests["accuracy"].statistic, 11))
+    assert (found.tests["accuracy"].method, found.difference["accuracy"].method) == ("mcnemar-cluster", "tango-cluster")
+    assert found.tests["auroc"].p is None  # one class
 
 
 def test_chance_alone_is_called_clear_one_time_in_twenty() -> None:
@@ -129,7 +129,7 @@ def test_each_class_has_its_difference(tmp_path: Path) -> None:
     assert set(found) == {"healthy", "sick", "other"}
     for entry in found.values():
         assert entry["low"] < entry["value"] < entry["high"] and entry["p"] <= entry["p_holm"]
-    mean = np.mean([entry["value"] for entry in compare_classes(first, second).values()])
+    mean = np.mean([entry["value"] for entry in compare_classes(first, second)["auroc"].values()])
     assert mean == pytest.approx(compare_predictions(first, second, resamples=0)["difference"]["auroc"]["value"])
 
 

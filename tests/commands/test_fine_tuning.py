@@ -23,7 +23,7 @@ from timm.models.vision_transformer import VisionTransformer
 from vitmed import VitmedError, explain, probe, train
 from vitmed.commands.train import TrainResult
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.paired_comparison import ComparisonTest, ComparisonTests
+from vitmed.metrics.paired_comparison import ComparisonTest
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import verdict
 from vitmed.report.results import Baseline
@@ -274,7 +274,7 @@ def test_few_patients_give_no_verdict() -> None:
         test = ComparisonTest(statistic=None, p=None, method="delong")
         numbers = {"auroc": Estimate(value=0.5, low=0.4, high=0.6)}
         gap = {"auroc": Estimate(value=value, low=low, high=high)}
-        tests = ComparisonTests(auroc=test, accuracy=test)
+        tests = {"auroc": test, "accuracy": test}
         return verdict(Baseline(text="a baseline", overall=numbers, difference=gap, tests=tests), patients)
 
     assert "the model is better" in said(0.1, 0.05, 0.2, None) and "the model is better" in said(0.1, 0.05, 0.2, 10)

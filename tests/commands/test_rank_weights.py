@@ -97,7 +97,7 @@ def test_the_same_weights_under_two_names_cannot_be_told_apart(data: Path, tmp_p
 def test_p_values_are_adjusted_for_all_pairs(data: Path, tmp_path: Path, files: dict) -> None:
     """Holm by hand: the k-th smallest of m, times m - k + 1, never falling."""
     found = rank(data, tmp_path, files["sighted"], files["blind"], files["twin"]).content
-    tests = sorted((p.tests.auroc for p in found.pairs if p.tests.auroc.p is not None), key=lambda t: t.p or 0)
+    tests = sorted((p.tests["auroc"] for p in found.pairs if p.tests["auroc"].p is not None), key=lambda t: t.p or 0)
     by_hand = np.maximum.accumulate([min(1, (t.p or 0) * (len(tests) - k)) for k, t in enumerate(tests)])
     assert [t.p_holm for t in tests] == pytest.approx(by_hand.tolist())
 

@@ -102,7 +102,7 @@ def test_no_difference_seen_is_no_proof_of_none() -> None:
     reach = Z**2 / (20 + Z**2)
     gap = found.difference["accuracy"]
     assert (gap.low, gap.value, gap.high) == (pytest.approx(-reach), 0, pytest.approx(reach))
-    assert found.tests.accuracy.p == 1
+    assert found.tests["accuracy"].p == 1
     assert found.difference["balanced_accuracy"].low < -reach  # fewer images of each class
 
 

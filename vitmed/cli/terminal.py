@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # loaded late
     from rich.text import Text
 
     from vitmed.commands.compare import Comparison
+    from vitmed.metrics.estimates import Estimate
+    from vitmed.metrics.paired_comparison import ComparedPair
 
 
 FRAME, SHORTEST = 2, 16  # characters around a cell; of a path
@@ -247,22 +249,27 @@ def print_check(found: Any, most: int = 50) -> None:
 
 
 def print_comparison(found: Comparison) -> None:
-    """A row for each pair and number; then the verdict of each pair, the last line that of the first two."""
-    rows = []
+    """A row for each pair and number, and of findings for each finding; then the verdict of each pair, the last line
+    that of the first two."""
+    from vitmed.decisions.targets import TARGETS
+
+    rows: list[list[str]] = []
     for pair in found.content.pairs:
-        for name in ("auroc", "balanced_accuracy", "accuracy"):
-            gap, test = pair.difference[name], None if name == "balanced_accuracy" else pair.tests[name]
-            value = "undefined" if gap.value is None else f"{gap.value:+.3f}"
-            interval = "" if gap.low is None else f"{gap.low:+.3f} to {gap.high:+.3f}"
-            known = (None, None) if test is None else (test.p, test.p_holm)
-            ps = ["" if p is None else "<0.0001" if p < 1e-4 else f"{p:.4f}" for p in known]
-            rows.append([pair.first, pair.second, name.replace("_", " "), value, interval, *ps])
+        names = list(dict.fromkeys([*TARGETS[found.content.kind].headline[:3], *pair.tests]))
+        for name in names:
+            gap, test = pair.difference[name], pair.tests.get(name)
+            rows.append(_difference(pair, name, gap, *((test.p, test.p_holm) if test else (None, None))))
+        if found.content.kind == "findings":
+            parts = {"auroc": pair.classes or {}, "average_precision": pair.average_precision or {}}
+            for finding in found.content.classes:
+                for name, of in parts.items():
+                    rows.append(_difference(pair, f"{finding}: {name}", of[finding], of[finding].p, of[finding].p_holm))
     others = [pair.verdict for pair in found.content.pairs if pair.verdict != found.verdict]
     columns = "first|second|number|>difference|>95 % interval|>p|>p, Holm"
     which = [f"{name}: {model.identity}" for name, model in found.content.models.items() if model.identity]
     for group in found.content.seeds:
         lines = []
-        for name in ("auroc", "balanced_accuracy", "accuracy"):
+        for name in names:
             if own := group.numbers.get(name):
                 interval = "" if own.low is None else f"{own.low:.3f} to {own.high:.3f}"
                 lines.append([name.replace("_", " "), f"{own.mean:.3f}", f"{own.sd:.3f}", interval])
@@ -271,6 +278,14 @@ def print_comparison(found: Comparison) -> None:
         )
         others += [group.text] * (group.text != found.verdict)
     print_rows(columns, rows, *which, *others, found.verdict)
+
+
+def _difference(pair: ComparedPair, name: str, gap: Estimate, *ps: float | None) -> list[str]:
+    """A row of `print_comparison`; the p, and p adjusted."""
+    value = "undefined" if gap.value is None else f"{gap.value:+.3f}"
+    interval = "" if gap.low is None else f"{gap.low:+.3f} to {gap.high:+.3f}"
+    shown = ["" if p is None else "<0.0001" if p < 1e-4 else f"{p:.4f}" for p in ps]
+    return [pair.first, pair.second, name.replace("_", " "), value, interval, *shown]
 
 
 def print_datasets(datasets: list[dict[str, Any]]) -> None:

@@ -7,20 +7,21 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from vitmed.commands.compared_tables import Model, align, read_all, same_predictions
+from vitmed.commands.compared_tables import Model, align, positive_of, read_all, same_predictions
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.outputs import data_of_runs
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.core.yaml_files import YamlError, read_yaml
+from vitmed.decisions.targets import ALL_METRICS, TARGETS
+from vitmed.metrics.any_predictions import target_of
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.evaluation import evaluate_predictions
-from vitmed.metrics.metric_table import METRICS
+from vitmed.metrics.metric_table import METRICS, Metric
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.paired_comparison import (
     ClassDifference,
@@ -28,16 +29,13 @@ from vitmed.metrics.paired_comparison import (
     ComparedPair,
     ComparisonResults,
     ComparisonTest,
-    ComparisonTests,
-    compare_classes,
-    compare_predictions,
     holm,
 )
-from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.seed_spread import seed_spread
 from vitmed.report.rebuild import new_folder
 
-LEVEL, MANY_CLASSES = 0.95, 50
+LEVEL = 0.95
+IN_UNIT = ("mae", "rmse")  # numbers that decide and have the unit of the predicted number
 UNKNOWN = "Patients are unknown: each image counts as independent, so the comparison is more certain than it should be."
 
 Test = TypeVar("Test", ComparisonTest, ClassDifference)
@@ -67,7 +65,8 @@ def compare(
         resamples: bootstrap resamples behind the intervals.
 
     Raises:
-        DataError: the tables differ in classes, labels or the content of images, or have no image in common.
+        DataError: the tables differ in the kind of label, classes, findings, unit, labels or the content of images, or
+            have no image in common.
         UsageError: nothing to compare, or an output that exists.
     """
     ui = ui or Ui()
@@ -94,15 +93,18 @@ def compare_models(models: Sequence[Model], resamples: int, ui: Ui, notes: Seque
     """Compare every two of several models, at least two, whose predictions are of the same images in one order.
 
     Args:
-        resamples: 0 leaves out the intervals that need them: of all but AUROC, accuracy and balanced accuracy.
+        resamples: 0 leaves out the intervals that need them: of classes all but AUROC, accuracy and balanced accuracy.
         notes: that are known about the models.
     """
     notes, first = list(notes), models[0].predictions
-    units = int(first.units.max()) + 1
-    numbers = {model.name: evaluate_predictions(model.predictions, resamples).overall for model in models}
+    units, kind = int(first.units.max()) + 1, TARGETS[first.kind]
+    numbers = {model.name: kind.evaluate(model.predictions, resamples).overall for model in models}
     pairs = _compare_pairs(models, resamples, units, ui)
     unit = "image" if first.groups is None else "patient"
-    seeds = [seed_spread(group, [numbers[name] for name in group], unit) for group in _seed_groups(models)]
+    seeds = [
+        seed_spread(group, [numbers[name] for name in group], unit, kind.metrics, list(pairs[0].tests)[:2])
+        for group in _seed_groups(models)
+    ]
     own = {model.name for model in models if model.baseline_of is None}
     only_seeds = bool(seeds) and own == set(seeds[0].seeds)  # which seed is best says nothing
     last = seeds[0].text if only_seeds else pairs[_best_and_next(models, numbers, pairs)].verdict
@@ -112,9 +114,9 @@ def compare_models(models: Sequence[Model], resamples: int, ui: Ui, notes: Seque
         verb = "is" if units == 1 else "are"
         notes.append(f"There {verb} only {counted(units, 'patient')}: too few to show which model is better.")
     return ComparisonResults(
-        images=len(first), patients=None if first.groups is None else units, level=LEVEL, resamples=resamples,
-        resampling="by image" if first.groups is None else "by patient",
-        classes=list(first.classes), positive_class=first.positive,
+        kind=first.kind, images=len(first), patients=None if first.groups is None else units, level=LEVEL,
+        resamples=resamples, resampling="by image" if first.groups is None else "by patient",
+        classes=list(first.classes), positive_class=positive_of(first),
         models={m.name: _described(m, numbers[m.name]) for m in models},
         pairs=pairs, notes=notes, verdict=last, **({"seeds": seeds} if seeds else {}),
     )  # fmt: skip
@@ -146,24 +148,25 @@ def _described(model: Model, overall: dict[str, Estimate]) -> ComparedModel:
 def _compare_pairs(models: Sequence[Model], resamples: int, units: int, ui: Ui) -> list[ComparedPair]:
     """Every two models that are not both baselines, with a verdict.
 
-    The p of each test is adjusted over all pairs, that of a class over all pairs and classes.
+    The p of each test is adjusted over all pairs, that of a class or finding over all pairs and all of these.
     """
     together = [p for p in itertools.combinations(models, 2) if not all(m.baseline_of for m in p)]
-    by_class = 2 < len(models[0].predictions.classes) <= MANY_CLASSES
-    found, classes = [], []
+    kind = TARGETS[models[0].predictions.kind]
+    found, each = [], []
     with ui.bar("comparing", unit="pairs") as advance:
         for a, b in together:
-            found.append(compare_predictions(a.predictions, b.predictions, resamples))
-            classes.append(compare_classes(a.predictions, b.predictions) if by_class else {})
+            found.append(kind.compare(a.predictions, b.predictions, resamples))
+            each.append(kind.compare_each(a.predictions, b.predictions))
             advance(len(found), len(together))
-    auroc, accuracy = _adjusted([one.tests.auroc for one in found]), _adjusted([one.tests.accuracy for one in found])
-    of_classes = iter(_adjusted([difference for own in classes for difference in own.values()]))
+    tests = {name: iter(_adjusted([one.tests[name] for one in found])) for name in found[0].tests}
+    areas = {name: iter(_adjusted([gap for own in each for gap in own[name].values()])) for name in each[0]}
     pairs = []
-    for (a, b), one, area, right, own in zip(together, found, auroc, accuracy, classes, strict=True):
+    for (a, b), one, own in zip(together, found, each, strict=True):
+        parts = {name: {part: next(areas[name]) for part in own[name]} for name in own}
+        further: dict[str, Any] = {name: gaps for name, gaps in parts.items() if name != "auroc"}
         pair = ComparedPair(
             first=a.name, second=b.name, difference=one.difference,
-            tests=ComparisonTests(auroc=area, accuracy=right),
-            classes={name: next(of_classes) for name in own} if by_class else None,
+            tests={name: next(adjusted) for name, adjusted in tests.items()}, classes=parts.get("auroc"), **further,
         )  # fmt: skip
         said = _verdict_of(pair, a.predictions, b.predictions, units, len(together))
         pairs.append(pair.model_copy(update={"verdict": said}))
@@ -174,34 +177,40 @@ def _adjusted(tests: Sequence[Test]) -> list[Test]:
     return [test.model_copy(update={"p_holm": p}) for test, p in zip(tests, holm([t.p for t in tests]), strict=True)]
 
 
-def _verdict_of(pair: ComparedPair, one: Predictions, other: Predictions, units: int, pairs: int) -> str:
-    if same_predictions(one, other) and np.array_equal(one.predicted, other.predicted):
+def _verdict_of(pair: ComparedPair, one: Any, other: Any, units: int, pairs: int) -> str:
+    decided = one.kind == "number" or np.array_equal(one.predicted, other.predicted)
+    if decided and same_predictions(one, other):
         return f"{pair.first} and {pair.second} are the same: they predict the same for every image"
-    return verdict(pair, units, one.groups is not None, pairs)
+    return verdict(pair, units, one.groups is not None, pairs, TARGETS[one.kind].metrics, target_of(one).unit)
 
 
-def verdict(pair: ComparedPair, units: int, patients: bool, pairs: int = 1) -> str:
-    """Which of two is better, in a sentence: by AUROC, or by accuracy where AUROC is undefined or the same.
+def verdict(
+    pair: ComparedPair, units: int, patients: bool, pairs: int = 1, metrics: Mapping[str, Metric] = METRICS,
+    unit: str = "",
+) -> str:  # fmt: skip
+    """Which of two is better, in a sentence: by the first number that is tested, or by the second where the first is
+    undefined or the same.
 
     Args:
         units: how many patients, or images.
         patients: whether the units are patients.
         pairs: that are compared; p is adjusted for them.
+        metrics: of the kind of label.
+        unit: of a number.
     """
-    metric = _deciding(pair)
-    same = metric == "accuracy" and pair.difference["auroc"].value is not None
-    gap, p = pair.difference[metric], pair.tests[metric].p_holm
-    names = pair.first, pair.second
+    usual, other = list(pair.tests)[:2]
+    name = _deciding(pair)
+    same = name == other and pair.difference[usual].value is not None
+    gap, p, names = pair.difference[name], pair.tests[name].p_holm, (pair.first, pair.second)
     if gap.value is None:
-        return f"{names[0]} and {names[1]} cannot be compared: accuracy and AUROC are undefined"
-    value, low, high = gap.value, gap.low, gap.high
-    if value < 0:
-        names = names[::-1]
-        value, low, high = -value, None if high is None else -high, None if low is None else -low
-    count = counted(units, "patient" if patients else "image")
-    name = METRICS[metric].title
-    interval = "" if low is None or high is None else f" ({low:+.3f} to {high:+.3f})"
-    result = f"{'the same AUROC, ' if same else ''}{name} difference {value:+.3f}{interval}, {count}"
+        titles = f"{metrics[other].title} and {metrics[usual].title}"
+        return f"{names[0]} and {names[1]} cannot be compared: {_inside(titles)} are undefined"
+    if (gap.value < 0) == metrics[name].higher_is_better and gap.value:
+        names, gap = names[::-1], gap.reversed
+    count, of = counted(units, "patient" if patients else "image"), f" {unit}" if unit and name in IN_UNIT else ""
+    interval = "" if gap.low is None or gap.high is None else f" ({gap.low:+.3f} to {gap.high:+.3f})"
+    result = f"{f'the same {metrics[usual].title}, ' if same else ''}{metrics[name].title} difference"
+    result = f"{result} {gap.value:+.3f}{interval}{of}, {count}"
     if patients and units < FEW_GROUPS:
         return f"{names[0]} is not clearly better than {names[1]}: {result}, too few to decide"
     if _no_gap(gap):
@@ -212,23 +221,32 @@ def verdict(pair: ComparedPair, units: int, patients: bool, pairs: int = 1) -> s
     return f"{names[0]} is {'' if clear else 'not clearly '}better than {names[1]}: {result}{shown}"
 
 
+def _inside(title: str) -> str:
+    """A title inside a sentence."""
+    return title if title[:2].isupper() else title[:1].lower() + title[1:]
+
+
 def better(pair: ComparedPair, units: int, patients: bool) -> str | None:
     """The better of two; None if they cannot be told apart: too few patients, or a difference that may be chance.
 
     Args:
         units, patients: as for `verdict`.
     """
-    gap, p = pair.difference[_deciding(pair)], pair.tests[_deciding(pair)].p_holm
+    name = _deciding(pair)
+    gap, p = pair.difference[name], pair.tests[name].p_holm
     few = patients and units < FEW_GROUPS
     if few or p is None or p >= 1 - LEVEL or gap.low is None or gap.high is None:
         return None
-    return pair.first if gap.low > 0 else pair.second if gap.high < 0 else None
+    above = pair.first if ALL_METRICS[name].higher_is_better else pair.second
+    below = pair.second if above == pair.first else pair.first
+    return above if gap.low > 0 else below if gap.high < 0 else None
 
 
-def _deciding(pair: ComparedPair) -> Literal["auroc", "accuracy"]:
-    """The number that decides: AUROC, or accuracy where AUROC is undefined or the same."""
-    same = _no_gap(pair.difference["auroc"]) and not _no_gap(pair.difference["accuracy"])
-    return "accuracy" if same or pair.difference["auroc"].value is None else "auroc"
+def _deciding(pair: ComparedPair) -> str:
+    """The number that decides: the first that is tested, or the second where that is undefined or the same."""
+    usual, other = list(pair.tests)[:2]
+    same = _no_gap(pair.difference[usual]) and not _no_gap(pair.difference[other])
+    return other if same or pair.difference[usual].value is None else usual
 
 
 def _no_gap(gap: Estimate) -> bool:
@@ -240,10 +258,12 @@ def _best_and_next(
     models: Sequence[Model], numbers: Mapping[str, Mapping[str, Estimate]], pairs: Sequence[ComparedPair]
 ) -> int:
     """The number of the pair of the best model and the next; a baseline comes last."""
+    deciding = list(pairs[0].tests)[:2]
 
     def height(model: Model) -> float:
-        auroc, accuracy = (numbers[model.name][name].value for name in ("auroc", "accuracy"))
-        return (accuracy or 0.0) if auroc is None else auroc
+        known = ((name, numbers[model.name][name].value) for name in deciding)
+        name, value = next(((name, value) for name, value in known if value is not None), (deciding[0], 0.0))
+        return value if ALL_METRICS[name].higher_is_better else -value
 
     ranked = sorted(models, key=lambda m: (m.baseline_of is not None, -height(m)))
     wanted = {ranked[0].name, ranked[1].name}

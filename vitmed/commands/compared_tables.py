@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +18,9 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder
 from vitmed.core.text import listed
 from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation, torn_evaluations
-from vitmed.metrics.any_predictions import of_classes
-from vitmed.metrics.predictions import Predictions, known_labels
+from vitmed.metrics.any_predictions import AnyPredictions, target_of, true_labels
+from vitmed.metrics.number_predictions import NumberPredictions
+from vitmed.metrics.predictions import Predictions
 from vitmed.report.write import read_baselines
 from vitmed.training.checkpoint import load_checkpoint
 
@@ -30,7 +32,7 @@ class Model:
     """A model, or a baseline with the name of its model; `known` is what its report says of it, `file` its table."""
 
     name: str
-    predictions: Predictions
+    predictions: AnyPredictions
     baseline_of: str | None = None
     known: Evaluated | None = None
     file: Path | None = None
@@ -42,35 +44,42 @@ def read_all(paths: Sequence[Path]) -> list[Model]:
     models: list[Model] = []
     for name, file in zip(_names(tables), tables, strict=True):
         read, own = read_evaluation(file), not file.name.startswith(BASELINE)
-        models.append(
-            Model(
-                name, of_classes(read.predictions, str(file)), known=read if own else None, file=file if own else None
-            )
-        )
+        models.append(Model(name, read.predictions, known=read if own else None, file=file if own else None))
     named = [model.predictions for model in models if model.known is None]
     baselines: list[Model] = []
     for model, file in zip(models, tables, strict=True):
         if model.known is None:
             continue
-        for key, table in read_baselines(file.parent).items():
-            found = of_classes(table, str(file))
+        for key, found in read_baselines(file.parent).items():
             if not any(same_predictions(other, found) for other in (*named, *(b.predictions for b in baselines))):
                 taken = any(b.name == key for b in baselines)
                 name = f"{key} of {model.name}" if taken else key
-                found = replace(found, positive=model.predictions.positive)
+                if isinstance(found, Predictions):
+                    found = replace(found, positive=positive_of(model.predictions))
                 baselines.append(Model(name, found, model.name))
     if len(models) + len(baselines) < 2 or not models:
         raise UsageError("there is nothing to compare: one model without baselines", "vitmed compare RUN_A RUN_B")
     return [*models, *baselines]
 
 
-def same_predictions(a: Predictions, b: Predictions) -> bool:
-    """Whether two tables hold the same probabilities for the same images, in any order."""
-    if set(a.paths) != set(b.paths) or set(a.classes) != set(b.classes) or len(a) != len(b):
+def positive_of(predictions: AnyPredictions) -> str | None:
+    """The positive class; None where none is known, as of other kinds of label."""
+    return predictions.positive if isinstance(predictions, Predictions) else None
+
+
+def same_predictions(a: AnyPredictions, b: AnyPredictions) -> bool:
+    """Whether two tables hold the same probabilities or numbers for the same images, in any order."""
+    alike = a.kind == b.kind and set(a.paths) == set(b.paths) and set(a.classes) == set(b.classes)
+    if not alike or len(a) != len(b):
         return False
     rows = np.argsort(np.array(a.paths)), np.argsort(np.array(b.paths))
-    order = [b.classes.index(name) for name in a.classes]
-    return np.allclose(a.probabilities[rows[0]], b.probabilities[rows[1]][:, order], rtol=0, atol=SAME)
+    return np.allclose(_answers(a, a)[rows[0]], _answers(b, a)[rows[1]], rtol=0, atol=SAME)
+
+
+def _answers(found: Any, first: Any) -> np.ndarray:
+    """(S, K) what `same_predictions` compares, in the form of `first`."""
+    found = found.like(first)
+    return np.asarray(found.logits if isinstance(found, NumberPredictions) else found.probabilities)
 
 
 def _table(path: Path) -> Path:
@@ -112,33 +121,22 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
     """The models on their common images, in the order, classes and patients of the first; and notes.
 
     Raises:
-        DataError: different classes, labels or files, or no common image.
+        DataError: different kinds of label, classes, findings, units, labels or files, or no common image.
     """
     first = models[0]
     shared = set(first.predictions.paths)
     for model in models[1:]:
-        if set(model.predictions.classes) != set(first.predictions.classes):
-            raise DataError(
-                f"{model.name} has the classes {listed(model.predictions.classes)}, {first.name} has "
-                + listed(first.predictions.classes),
-                "compare models of the same classes",
-            )
-        if model.predictions.positive not in (None, first.predictions.positive or model.predictions.positive):
-            raise DataError(
-                f"the positive class of {model.name} is {model.predictions.positive}, that of {first.name} "
-                f"{first.predictions.positive}",
-                "train both with the same --positive",
-            )
+        _check_comparable(model, first)
         shared &= set(model.predictions.paths)
     if not shared:
         raise DataError("the predictions have no image in common", "predict the same images with both")
     paths = [path for path in first.predictions.paths if path in shared]
     _check_content(models, paths)
-    positive = next((m.predictions.positive for m in models if m.predictions.positive), None)
+    positive = next((found for m in models if (found := positive_of(m.predictions))), None)
     aligned = [replace(m, predictions=_picked(m.predictions, paths, first.predictions, positive)) for m in models]
-    labels = known_labels(aligned[0].predictions)
+    labels = true_labels(aligned[0].predictions)
     for model in aligned[1:]:
-        other = np.flatnonzero(known_labels(model.predictions) != labels)
+        other = np.flatnonzero((true_labels(model.predictions) != labels).reshape(len(paths), -1).any(axis=1))
         if len(other):
             raise DataError(
                 f"{model.name} and {first.name} differ in the labels of {len(other):,} of {len(paths):,} images, the "
@@ -158,6 +156,32 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
     if len(same) > 1:
         notes.append(f"The tables disagree on the patients; those of {known[0].name} are used.")
     return [replace(m, predictions=replace(m.predictions, groups=groups)) for m in aligned], notes
+
+
+def _check_comparable(model: Model, first: Model) -> None:
+    """Raise DataError where two models do not answer the same question."""
+    one, other = model.predictions, first.predictions
+    if one.kind != other.kind:
+        of_finding = "; of one finding: RUN/test/findings/FINDING" if "findings" in (one.kind, other.kind) else ""
+        raise DataError(
+            f"{model.name} has predictions of {one.kind}, {first.name} of {other.kind}",
+            f"compare models of one kind of label{of_finding}",
+        )
+    if set(one.classes) != set(other.classes):
+        what = {"classes": "classes", "findings": "findings", "number": "number"}[one.kind]
+        fix = "compare models of the same " + what
+        fix += ", or one finding of both: RUN/test/findings/FINDING" * (one.kind == "findings")
+        has = f"{model.name} has the {what} {listed(one.classes)}, {first.name} has {listed(other.classes)}"
+        raise DataError(has, fix)
+    if (unit := target_of(one).unit) != target_of(other).unit:
+        has = f"{model.name} predicts in the unit '{unit}', {first.name} in '{target_of(other).unit}'"
+        raise DataError(has, "train both with the same --unit")
+    positive, expected = positive_of(one), positive_of(other)
+    if positive not in (None, expected or positive):
+        raise DataError(
+            f"the positive class of {model.name} is {positive}, that of {first.name} {expected}",
+            "train both with the same --positive",
+        )
 
 
 def _check_content(models: Sequence[Model], paths: Sequence[str]) -> None:
@@ -187,16 +211,10 @@ def _digests(model: Model) -> dict[str, str]:
         return {}
 
 
-def _picked(found: Predictions, paths: Sequence[str], first: Predictions, positive: str | None) -> Predictions:
-    """The predictions for these paths, with classes in the order of the first."""
+def _picked(found: Any, paths: Sequence[str], first: Any, positive: str | None) -> AnyPredictions:
+    """The predictions for these paths, in the form of the first."""
     rows = {path: row for row, path in enumerate(found.paths)}
-    picked = np.array([rows[path] for path in paths], dtype=np.int64)
-    order = [found.classes.index(name) for name in first.classes]
-    place = np.argsort(order)  # class number in `found` -> in `first`
-    return replace(
-        found, classes=first.classes, paths=tuple(paths), positive=positive, errors=(), columns={},
-        groups=None if found.groups is None else tuple(found.groups[i] for i in picked),
-        labels=place[known_labels(found)[picked]], logits=found.logits[picked][:, order],
-        calibrated=None if found.calibrated is None else found.calibrated[picked][:, order],
-        decided=None if found.decided is None else place[found.decided[picked]],
-    )  # fmt: skip
+    picked: AnyPredictions = replace(found.take(np.array([rows[path] for path in paths], dtype=np.int64)), columns={})
+    if isinstance(picked, Predictions):
+        picked = replace(picked, positive=positive)
+    return picked.like(first)

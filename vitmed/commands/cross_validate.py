@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import shutil
 import statistics
@@ -22,13 +21,15 @@ from vitmed.core.files import write_json
 from vitmed.core.inputs import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder
 from vitmed.core.ui import Ui
-from vitmed.decisions.calibration import Calibration
-from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation
-from vitmed.decisions.operating_points import TITLES, asked_point, target_of
-from vitmed.decisions.operating_results import Fold, Folds, FoldsAuroc, by_fold
-from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
-from vitmed.metrics.any_predictions import of_classes
-from vitmed.metrics.metric_table import METRICS
+from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation
+from vitmed.decisions.finding_policy import FindingPolicy
+from vitmed.decisions.folds import Fold, Folds, fold_notes, folds_of_classes, numbered, spread_of
+from vitmed.decisions.operating_points import asked_point, target_of
+from vitmed.decisions.targets import TARGETS
+from vitmed.metrics.any_predictions import AnyPredictions
+from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.finding_predictions import FindingPredictions
+from vitmed.metrics.finding_scoring import in_means
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
 from vitmed.report.headline import Evaluation, report_evaluation
@@ -37,10 +38,7 @@ from vitmed.report.results import Results
 from vitmed.report.write import read_baselines, write_report
 from vitmed.training.checkpoint import Checkpoint, load_checkpoint
 
-BY_FOLD = ("auroc", "balanced_accuracy", "accuracy", "log_loss")  # reported for each fold, with mean and spread
-OF_POSITIVE = ("sensitivity", "specificity")  # and of two classes these
 OF_ONE_FOLD = ("Images", "Patients of the run", "Splits of the run")  # facts that do not hold for all folds
-NOTICEABLE = 0.01  # difference between the pooled AUROC and the mean of the folds
 
 
 def new_folds(config: DataConfig, output: str | Path, name: str) -> RunFolder:
@@ -119,30 +117,25 @@ def _pool(folder: RunFolder, places: Sequence[RunFolder], ui: Ui) -> Evaluation:
     root, config = first.data_root("put the folder there again"), first.config.evaluate
     evaluated = [read_evaluation(test) for test in tests]
     results = [Results.read(one.metrics) for one in evaluated]
-    folds = _each(results, [one.policy for one in evaluated], config)
-    pooled = replace(
-        pool([of_classes(one.predictions, "--folds") for one in evaluated]), positive=first.config.data.positive
-    )
+    pooled = pool([one.predictions for one in evaluated])
+    if isinstance(pooled, Predictions):
+        pooled = replace(pooled, positive=first.config.data.positive)
+    folds = _each(results, evaluated, pooled, config)
     baselines = [read_baselines(test.parent) for test in tests]
     shared = [key for key in baselines[0] if all(key in found for found in baselines)]
-    area, areas = metric_values(pooled)["auroc"], _values(results, "auroc")
-    auroc = FoldsAuroc(
-        pooled=area if math.isfinite(area) else None,
-        mean=statistics.mean(areas) if len(areas) == len(results) else None,  # undefined in one fold, so in all
-    )
-    mixed = _mixing(auroc, _spread(results, "auroc"))
-    notes = [f"Pooled over {len(places)} models, one for each fold; no model has seen its test images."]
-    notes += [*_decisions(folds), *mixed, *by_name([one.report.notes for one in results])]
+    notes = [*fold_notes(folds), *_other_means(pooled, [one.predictions for one in evaluated])]
+    notes += by_name([one.report.notes for one in results])
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
             folder.path / "test", pooled, title=f"{len(places)} folds of {data_folder(root).resolve().name}",
-            facts=_facts(results, pooled), read=lambda path: thumbnail(root / path, first.preprocessing),
-            config=config, notes=notes, folds=folds.model_copy(update={"auroc": auroc}),
-            baselines={key: pool([of_classes(found[key], "--folds") for found in baselines]) for key in shared},
+            facts=_facts(results, pooled, folds), read=lambda path: thumbnail(root / path, first.preprocessing),
+            config=config, notes=notes, folds=folds,
+            baselines={key: pool([found[key] for found in baselines]) for key in shared},
             flow=folds_flow(saved, places, pooled, config.subgroups), run=folder.name,
         )  # fmt: skip
-    for name in BY_FOLD[:2]:
-        ui.say(f"{METRICS[name].title} by fold: {_spread(results, name)}")
+    kind = TARGETS[pooled.kind]
+    for name in kind.headline[:2]:
+        ui.say(f"{kind.metrics[name].title} by fold: {spread_of(folds.each, name)}")
     return Evaluation(pooled, metrics, folder.path / "test")
 
 
@@ -155,74 +148,64 @@ def _test_of(place: RunFolder, saved: Checkpoint) -> Path:
     return file
 
 
-def _each(results: Sequence[Results], policies: Sequence[DecisionPolicy | None], config: EvaluateConfig) -> Folds:
+def _each(
+    results: Sequence[Results], evaluated: Sequence[Evaluated], pooled: AnyPredictions, config: EvaluateConfig
+) -> Folds:
     """The numbers of each fold on its test, and its policy, for the pooled report."""
-    classes = results[0].classes
-    asked = asked_point(config, len(classes))
-    each: list[Fold] = []
-    for one, policy in zip(results, policies, strict=True):
-        assert policy is None or isinstance(policy, ClassPolicy)
-        operating = None if policy is None else policy.operating
-        point = None if operating is None else operating.points.get(asked)
-        raw = Calibration.none(len(classes), "no calibration is known for these predictions")
-        numbers = {name: one.overall[name] for name in BY_FOLD}
-        if one.positive_class is not None:
-            numbers |= {name: one.per_class[one.positive_class][name] for name in OF_POSITIVE}
-        fold = Fold(
-            images=one.n, patients=one.n_groups, numbers=numbers, why="" if point is None else point.why,
-            calibration=raw if policy is None else policy.calibration,
-            point="default" if operating is None else operating.chosen,
-            threshold=None if operating is None else operating.threshold,
-        )  # fmt: skip
-        each.append(fold)
-    first = policies[0]
-    costs = first.operating.model_dump(mode="json")["costs"] if isinstance(first, ClassPolicy) else None
-    return Folds(asked=asked, target=target_of(config, asked), costs=costs, each=each)
+    policies, names = [one.policy for one in evaluated], by_fold_names(pooled.kind)
+    if isinstance(pooled, Predictions):
+        return folds_of_classes(results, policies, names, metric_values(pooled)["auroc"], config)
+    names += [name for name in ("coverage", "width") if all(name in one.overall for one in results)]
+    each = [
+        Fold(images=one.n, patients=one.n_groups, numbers={name: one.overall[name] for name in names})
+        for one in results
+    ]
+    if not isinstance(pooled, FindingPredictions):
+        return Folds(asked="default", target=None, costs=None, each=each)
+    tests: list[Any] = [one.predictions for one in evaluated]
+    asked, findings = asked_point(config, 2), {}
+    for name in pooled.classes:
+        numbers = [evaluate_predictions(test.of(name), 0) for test in tests]
+        own = [policy.findings[name] if isinstance(policy, FindingPolicy) else None for policy in policies]
+        auroc = metric_values(pooled.of(name))["auroc"]
+        findings[name] = folds_of_classes(numbers, own, by_fold_names("classes"), auroc, config)
+    return Folds(asked=asked, target=target_of(config, asked), costs=None, each=each, findings=findings)
 
 
-def _facts(results: Sequence[Results], pooled: Predictions) -> dict[str, str]:
+def by_fold_names(kind: str) -> list[str]:
+    """The numbers that are reported for each fold, with mean and spread."""
+    return [*TARGETS[kind].headline[:3], TARGETS[kind].val_loss]
+
+
+def _facts(results: Sequence[Results], pooled: AnyPredictions, folds: Folds) -> dict[str, str]:
     """Data, model and training for the report, for all folds together or fold by fold."""
     facts = [one.report.facts for one in results]
-    found = {"Images": f"{len(pooled):,}, each evaluated once: " + _by_fold([f"{one.n:,}" for one in results])}
+    found = {"Images": f"{len(pooled):,}, each evaluated once: " + numbered([f"{one.n:,}" for one in results])}
     if pooled.groups is None:
         found["Patients"] = "unknown"
     else:
-        patients = _by_fold([f"{one.n_groups:,}" for one in results])
+        patients = numbered([f"{one.n_groups:,}" for one in results])
         found["Patients"] = f"{len(set(pooled.groups)):,}, each in the test of one fold: {patients}"
     for key in facts[0]:
         if key not in OF_ONE_FOLD:
             texts = [str(one.get(key, "not known")) for one in facts]
-            found[key] = texts[0] if len(set(texts)) == 1 else _by_fold(texts, "; ")
-    return found | {f"{METRICS[name].title} by fold": _spread(results, name) for name in BY_FOLD}
+            found[key] = texts[0] if len(set(texts)) == 1 else numbered(texts, "; ")
+    titles = {name: TARGETS[pooled.kind].metrics[name].title for name in by_fold_names(pooled.kind)}
+    return found | {f"{title} by fold": spread_of(folds.each, name) for name, title in titles.items()}
 
 
-def _by_fold(texts: Sequence[str], between: str = ", ") -> str:
-    return between.join(f"fold {number}: {text}" for number, text in enumerate(texts, 1))
-
-
-def _decisions(folds: Folds) -> list[str]:
-    """A note on what decides, where you asked for more than the likeliest class."""
-    if folds.asked == "default":
+def _other_means(pooled: AnyPredictions, tests: Sequence[Any]) -> list[str]:
+    """A note where the means over findings of the test of a fold leave out findings that the pooled means count."""
+    if not isinstance(pooled, FindingPredictions):
         return []
-    if folds.costs is not None and all(fold.threshold is None for fold in folds.each) and by_fold(folds):
-        return ["Each fold predicts the class with the lowest expected cost, by the costs of the configuration."]
-    if folds.asked == "balanced":
-        return ["Each fold predicts the class with the largest ratio of probability to prevalence in its validation."]
-    known = [fold.threshold for fold in folds.each]
-    thresholds = ["the likelier class" if one is None else f"from {one:.3g}" for one in known]
-    asked = TITLES[folds.asked].lower() + ("" if folds.target is None else f" {folds.target}")
-    return [f"Each fold decides at its own threshold, chosen on its validation ({asked}): {_by_fold(thresholds)}."]
-
-
-def _mixing(auroc: FoldsAuroc, each: str) -> list[str]:
-    """A note where the pooled AUROC differs from the mean of the folds."""
-    pooled, mean = auroc.pooled, auroc.mean
-    if pooled is None or mean is None or abs(pooled - mean) < NOTICEABLE:
+    means = in_means(pooled)
+    fewer = [str(k) for k, test in enumerate(tests, 1) if (means & ~in_means(test)).any()]
+    if not fewer:
         return []
+    where = f"fold{'s' if len(fewer) > 1 else ''} {', '.join(fewer)}"
     return [
-        f"The pooled AUROC is {pooled:.3f}; the folds have {each}. Within a fold one model ranks the images. The "
-        "pooled AUROC ranks images of different models against each other, and the same probability from two models "
-        "need not mean the same. The mean of the folds shows how well one model separates the classes."
+        f"The means over findings of {where} leave out findings that the pooled means count, because too few "
+        "patients of a fold have them. Compare the folds in the report of each finding."
     ]
 
 
@@ -236,36 +219,41 @@ def by_name(notes: Sequence[Sequence[str]]) -> list[str]:
     return found
 
 
-def pool(parts: Sequence[Predictions]) -> Predictions:
-    """Join the predictions of several models on different images; each keeps its probabilities and decision."""
+def pool(parts: Sequence[Any]) -> Any:
+    """Join the predictions of several models on different images; each keeps its probabilities, decision and intervals.
+
+    Numbers and scales stay the same in the unit; all are standardised by the mean centre and spread of the models.
+    """
+    if parts[0].kind == "number":
+        ends = [part.intervals for part in parts if part.intervals is not None]
+        own: dict[str, Any] = {"reach": None, "decided": np.concatenate(ends) if len(ends) == len(parts) else None}
+        centre, spread = (statistics.mean(getattr(p.target, name) for p in parts) for name in ("centre", "spread"))
+        parts = [part.standardised(centre, spread) for part in parts]
+    else:
+        raw = all(part.calibrated is None for part in parts)
+        usual = all(_is_usual(part) for part in parts)
+        own = {"thresholds": ()} if parts[0].kind == "findings" else {"threshold": None, "costs": None}
+        own["calibrated"] = None if raw else np.concatenate([part.probabilities for part in parts])
+        own["decided"] = None if usual else np.concatenate([part.predicted for part in parts])
     first = parts[0]
     shared = [name for name in first.columns if all(name in part.columns for part in parts)]
     known = all(part.groups is not None for part in parts)
     labels = [part.labels for part in parts if part.labels is not None]
-    raw = all(part.calibrated is None for part in parts)
-    likeliest = all(part.threshold is None and part.costs is None for part in parts)
-    return Predictions(
-        classes=first.classes,
+    return replace(
+        first,
         paths=tuple(path for part in parts for path in part.paths),
-        groups=tuple(group for part in parts for group in part.groups or ()) if known else None,
+        groups=tuple(group for part in parts for group in part.groups) if known else None,
         labels=np.concatenate(labels) if len(labels) == len(parts) else None,
         logits=np.concatenate([part.logits for part in parts]),
-        calibrated=None if raw else np.concatenate([part.probabilities for part in parts]),
-        decided=None if likeliest else np.concatenate([part.predicted for part in parts]),
-        positive=first.positive,
         columns={name: tuple(c for p in parts for c in p.columns[name]) for name in shared},
+        errors=(),
+        notes=(),
+        **own,
     )
 
 
-def _values(results: Sequence[Results], name: str) -> list[float]:
-    """The number of each fold, without those where it is undefined."""
-    return [value for one in results if (value := one.overall[name].value) is not None]
-
-
-def _spread(results: Sequence[Results], name: str) -> str:
-    """Mean, standard deviation and each value."""
-    each = ", ".join("undefined" if (value := one.overall[name].value) is None else f"{value:.3f}" for one in results)
-    known = _values(results, name)
-    if len(known) < len(results):
-        return each
-    return f"{statistics.mean(known):.3f} ± {statistics.stdev(known):.3f} ({each})"
+def _is_usual(part: Predictions | FindingPredictions) -> bool:
+    """Whether the likeliest class, or a probability of 0.5, decides."""
+    if isinstance(part, FindingPredictions):
+        return all(limit is None for limit in part.thresholds)
+    return part.threshold is None and part.costs is None

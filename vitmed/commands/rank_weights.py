@@ -320,7 +320,7 @@ def _beside(best: str, name: str, compared: ComparisonResults) -> tuple[dict[str
             gaps = gaps if pair.first == name else {number: gap.reversed for number, gap in gaps.items()}
             units = compared.patients or compared.images
             like = better(pair, units, compared.patients is not None) is None
-            return gaps, pair.tests.auroc.p_holm, like
+            return gaps, pair.tests["auroc"].p_holm, like
     return None, None, False
 
 

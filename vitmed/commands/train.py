@@ -34,11 +34,8 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.core.run_lock import run_lock
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
-from vitmed.data.samples import refuse_others
-from vitmed.data.splits import make_splits
 from vitmed.decisions.evaluation_folder import torn_evaluations
 from vitmed.decisions.operating_points import asked_point
-from vitmed.imaging.npz import is_npz
 from vitmed.models.vit import SIZES
 from vitmed.report.headline import Evaluation, check_gates, parse_gates
 from vitmed.report.pdf import check_formats
@@ -161,10 +158,7 @@ def _lead(
     if settings.data.folds is not None and settings.data.fold is None:
         _refuse_ranks(ranks, "--folds", "one fold at a time: --folds N --fold I")
         check_place(settings, output, name)
-        root = data_folder(settings.data.root)
-        if settings.data.labels is not None or is_npz(root):  # folders hold classes
-            refuse_others(make_splits(settings.data), "--folds")
-        called = name or f"{default_name(root, settings)}_{settings.data.folds}-folds"
+        called = name or f"{default_name(data_folder(settings.data.root), settings)}_{settings.data.folds}-folds"
         first = {"data": data, "config": config, "sets": sets, "offline": offline, **flags}
         if (limit := settings.train.time) is not None:
             first["time"] = (limit - POOLING - clock.seconds()) / settings.data.folds

@@ -10,6 +10,7 @@ policies                a policy read back, whatever its kind
 targets                 how each kind of label is judged and decided
 operating_points        thresholds and costs
 operating_results       what the operating points reach on the evaluated images and on pooled folds
+folds                   what each of pooled folds has
 conformal               prediction sets with a chosen coverage
 number_intervals        intervals around a predicted number with a chosen coverage
 selective_prediction    the model abstains where it is unsure

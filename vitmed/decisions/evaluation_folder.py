@@ -16,7 +16,7 @@ from vitmed.core.aliases import FLOW, HOLDER, with_new_names
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.run_folder import BASELINE, ISSUES, NUMBERS, PREDICTIONS, REPORT, RunFolder
 from vitmed.core.targets import Target
-from vitmed.decisions.operating_results import Folds, by_fold
+from vitmed.decisions.folds import Folds, by_fold
 from vitmed.decisions.policies import policy_of
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
 from vitmed.metrics.any_predictions import AnyPredictions, read_predictions
@@ -84,7 +84,7 @@ def read_evaluation(file: Path) -> Evaluated:
     predictions = read_predictions(file, target, labelled=True, as_decided=pooled, calibrate=convert)
     try:
         folds = Folds.model_validate(metrics["folds"]) if pooled else None
-        if isinstance(predictions, Predictions) and folds is not None and not by_fold(folds):
+        if predictions.kind != "number" and folds is not None and not by_fold(folds):
             predictions = replace(predictions, decided=None)
     except ValueError:
         raise _no_report(beside) from None

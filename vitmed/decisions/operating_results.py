@@ -10,7 +10,7 @@ from pydantic import ConfigDict
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.evaluate_config import EvaluateConfig
-from vitmed.decisions.calibration import CalibrationResult
+from vitmed.decisions.folds import Folds, by_fold
 from vitmed.decisions.operating_points import (
     LIKELIEST,
     TITLES,
@@ -85,38 +85,6 @@ class OperatingPoints(Frozen):
     by_fold: list[float | None] | None = None
 
 
-class Fold(Frozen):
-    """One fold: its calibration, the key of the `point` that decides, and its numbers.
-
-    `why` is the reason why the point that you asked for does not decide; "" where it does.
-    """
-
-    images: int
-    patients: int | None
-    calibration: CalibrationResult
-    point: str
-    threshold: float | None
-    why: str
-    numbers: dict[str, Estimate]
-
-
-class FoldsAuroc(Frozen):
-    """AUROC of the pooled images, and the mean over the folds; None where undefined."""
-
-    pooled: float | None
-    mean: float | None
-
-
-class Folds(Frozen):
-    """Pooled folds: the key of the operating point that was `asked` for, its target and the costs, and `each` fold."""
-
-    asked: str
-    target: float | str | list[list[float]] | None
-    costs: list[list[float]] | None
-    each: list[Fold]
-    auroc: FoldsAuroc | None = None
-
-
 def report_points(
     predictions: Predictions, operating: PolicyPoints | None, config: EvaluateConfig
 ) -> OperatingPoints | None:
@@ -154,11 +122,6 @@ def _reached(
         return found
     taken = np.where(called, positive, 1 - positive)
     return RatesAndCost(**dict(found), **dict(decision_cost(costs, predictions, taken, config)))
-
-
-def by_fold(folds: Folds | None) -> bool:
-    """Whether a fold decides at a point of its own validation and not by the likeliest class."""
-    return folds is not None and any(fold.point != "default" for fold in folds.each)
 
 
 def report_fold_points(predictions: Predictions, folds: Folds, config: EvaluateConfig) -> OperatingPoints | None:

@@ -12,13 +12,16 @@ from vitmed.decisions.number_policy import choose_number_policy
 from vitmed.decisions.policy import DecisionPolicy, choose_policy
 from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.finding_comparison import compare_each_finding, compare_findings
 from vitmed.metrics.finding_evaluation import evaluate_findings
 from vitmed.metrics.finding_scoring import finding_values
 from vitmed.metrics.grade_evaluation import evaluate_grades
 from vitmed.metrics.grade_scoring import grade_values
 from vitmed.metrics.metric_table import FINDING_METRICS, GRADE_METRICS, METRICS, NUMBER_METRICS, Metric
+from vitmed.metrics.number_comparison import compare_numbers
 from vitmed.metrics.number_evaluation import evaluate_number
 from vitmed.metrics.number_scoring import number_values
+from vitmed.metrics.paired_comparison import ClassDifference, PairedComparison, compare_classes, compare_predictions
 from vitmed.metrics.scoring import metric_values
 
 
@@ -33,7 +36,9 @@ class TargetKind:
         monitor: the metric that chooses the best epoch, unless you name another.
         val_loss: the metric that stands beside the loss of training.
         choose: the decision policy, from validation predictions, configuration, OOD score and the hash of the weights.
-        headline: the first metrics that are printed.
+        headline: the first metrics that are printed; those of `compare` are the first three.
+        compare: two models on the same images, from the predictions of both and a number of resamples.
+        compare_each: the same of each class or finding: metric -> class -> difference.
     """
 
     values: Callable[[Any], dict[str, float]]
@@ -43,20 +48,24 @@ class TargetKind:
     val_loss: str
     choose: Callable[..., DecisionPolicy]
     headline: tuple[str, ...]
+    compare: Callable[[Any, Any, int], PairedComparison]
+    compare_each: Callable[[Any, Any], dict[str, dict[str, ClassDifference]]] = lambda first, second: {}
 
 
 TARGETS: dict[str, TargetKind] = {
     "classes": TargetKind(
         metric_values, evaluate_predictions, METRICS, monitor="auroc", val_loss="log_loss", choose=choose_policy,
-        headline=("auroc", "balanced_accuracy", "accuracy", "mcc"),
+        headline=("auroc", "balanced_accuracy", "accuracy", "mcc"), compare=compare_predictions,
+        compare_each=compare_classes,
     ),
     "findings": TargetKind(
         finding_values, evaluate_findings, FINDING_METRICS, monitor="auroc", val_loss="log_loss",
         choose=choose_finding_policy, headline=("auroc", "average_precision", "subset_accuracy"),
+        compare=compare_findings, compare_each=compare_each_finding,
     ),
     "number": TargetKind(
         number_values, evaluate_number, NUMBER_METRICS, monitor="mae", val_loss="log_score",
-        choose=choose_number_policy, headline=("mae", "r2", "ccc", "bias"),
+        choose=choose_number_policy, headline=("mae", "r2", "ccc", "bias"), compare=compare_numbers,
     ),
 }  # fmt: skip
 TARGETS["grades"] = replace(

@@ -8,11 +8,13 @@ has that of two classes, each label an image of its patient; without patients th
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
 from vitmed.core.targets import UNKNOWN
 from vitmed.core.text import counted, counted_doing, listed
+from vitmed.metrics.areas import Area
 from vitmed.metrics.estimates import Estimate, Numbers, estimate, of_share
 from vitmed.metrics.evaluation import LOSSES, PreparedPredictions, check_finite, describe_sample
 from vitmed.metrics.finding_predictions import FindingPredictions
@@ -95,13 +97,25 @@ class PreparedFindings:
         influence[self.known[:, f]] = part.influence
         return part._replace(influence=influence)
 
+    def mean_area(self, name: str) -> Area:
+        """The mean AUROC or average precision over findings; NaN where it is undefined."""
+        mean, weight = Area(0.0 if len(self.means) else np.nan, np.zeros(len(self.labels))), 1 / max(1, len(self.means))
+        for f in self.means:
+            own, influence = self.each[f].overall_areas[name], np.zeros(len(self.labels))
+            influence[self.known[:, f]] = own.influence
+            mean = mean.plus(Area(own.value, influence), weight)
+        return mean
+
+    @cached_property
+    def cells(self) -> PreparedPredictions:
+        """All known labels together, each an image of its patient."""
+        names = [str(unit) for unit in self.units.index]
+        groups = tuple(names[i] for i in np.nonzero(self.known)[0])
+        return PreparedPredictions(replace(pooled(self.predictions), groups=groups))
+
     def _pooled(self) -> dict[str, Estimate]:
         """The numbers of all known labels together."""
-        names = [str(unit) for unit in self.units.index]
-        cells = pooled(self.predictions)
-        cells = replace(cells, groups=tuple(names[i] for i in np.nonzero(self.known)[0]))
-        prepared = PreparedPredictions(cells)
-        overall, (_, present) = prepared.estimates()
+        overall, (_, present) = self.cells.estimates()
         found = {f"{name}_micro": present[name] for name in POOLED} | {name: overall[name] for name in LOSSES}
         return found | {"hamming_loss": _complement(overall["accuracy"])}
 

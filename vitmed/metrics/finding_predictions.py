@@ -82,6 +82,19 @@ class FindingPredictions:
             errors=(),
         )
 
+    def like(self, other: FindingPredictions) -> FindingPredictions:
+        """With the findings, which must be the same, in the order of another."""
+        order = [self.classes.index(name) for name in other.classes]
+        return replace(
+            self,
+            classes=other.classes,
+            labels=None if self.labels is None else self.labels[:, order],
+            logits=self.logits[:, order],
+            thresholds=tuple(self.thresholds[f] for f in order) if self.thresholds else (),
+            calibrated=None if self.calibrated is None else self.calibrated[:, order],
+            decided=None if self.decided is None else self.decided[:, order],
+        )
+
     @cached_property
     def units(self) -> np.ndarray:
         """(S,) int64: the number of each image's patient, by first appearance; an unknown patient is one of its own."""

@@ -14,7 +14,7 @@ from vitmed.metrics.metric_table import FINDING_METRICS
 from vitmed.metrics.notes import FEWEST
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.ranking import ratio, weighted_areas
-from vitmed.metrics.scoring import Scorer
+from vitmed.metrics.scoring import image_losses
 
 
 def finding_labels(predictions: FindingPredictions) -> np.ndarray:
@@ -27,17 +27,37 @@ def finding_labels(predictions: FindingPredictions) -> np.ndarray:
 
 def finding_values(predictions: FindingPredictions) -> dict[str, float]:
     """Every number of `FINDING_METRICS`; NaN where it is undefined. Raises DataError without labels."""
-    labels, called = finding_labels(predictions), predictions.predicted
-    cells, known = pooled(predictions), labels != UNKNOWN
-    means, present, absent = in_means(predictions), labels == 1, labels == 0
-    tp, fp = (called & present).sum(axis=0), (called & absent).sum(axis=0)
-    fn, tn = present.sum(axis=0) - tp, absent.sum(axis=0) - fp
+    labels, cells = finding_labels(predictions), pooled(predictions)
+    known, means, present = labels != UNKNOWN, in_means(predictions), labels == 1
+    found = {name: float(value) for name, value in of_sums(summands(predictions).sum(axis=0), means).items()}
     areas = np.array([_areas(predictions.probabilities[own, f], present[own, f]) for f, own in enumerate(known.T)])
-    areas = areas.reshape(-1, 2)
+    for name, own in zip(("auroc", "average_precision"), areas.reshape(-1, 2).T, strict=True):
+        found[name] = float(own[means].mean()) if means.any() else float("nan")
+    found["auroc_micro"], found["average_precision_micro"] = _areas(cells.probabilities[:, 1], labels[known] == 1)
+    return {name: found[name] for name in FINDING_METRICS}
+
+
+def summands(predictions: FindingPredictions) -> np.ndarray:
+    """(S, 4 F + 6) float64: of each image what `of_sums` takes the sums of."""
+    labels, called = finding_labels(predictions), predictions.predicted
+    known, present, absent = labels != UNKNOWN, labels == 1, labels == 0
+    right, empty = images_right(labels, called), images_without(labels)
+    rows, size = np.nonzero(known)[0], len(labels)
+    losses = [np.bincount(rows, own, minlength=size) for own in image_losses(pooled(predictions))]
+    counts = present & called, absent & called, present & ~called, absent & ~called
+    return np.column_stack([*counts, right, known.any(axis=1), right & empty, empty, *losses]).astype(np.float64)
+
+
+def of_sums(sums: np.ndarray, means: np.ndarray) -> dict[str, np.ndarray]:
+    """Numbers by name, (...) each, from the sums (..., 4 F + 6) of `summands`: all but areas under curves.
+
+    Args:
+        means: (F,) bool, the findings of the means.
+    """
+    counts, (right, images, clear, empty, log_loss, brier) = sums[..., :-6], np.moveaxis(sums[..., -6:], -1, 0)
+    tp, fp, fn, tn = np.moveaxis(counts.reshape(*sums.shape[:-1], 4, -1), -2, 0)  # (..., F) each
     sensitivity, specificity = ratio(tp, tp + fn), ratio(tn, tn + fp)
     each = {
-        "auroc": areas[:, 0],
-        "average_precision": areas[:, 1],
         "balanced_accuracy": (sensitivity + specificity) / 2,
         "sensitivity_macro": sensitivity,
         "specificity_macro": specificity,
@@ -45,16 +65,20 @@ def finding_values(predictions: FindingPredictions) -> dict[str, float]:
         "npv_macro": ratio(tn, tn + fn),
         "f1_macro": ratio(2 * tp, 2 * tp + fp + fn),
     }
-    found = {name: float(values[means].mean()) if means.any() else float("nan") for name, values in each.items()}
-    found["auroc_micro"], found["average_precision_micro"] = _areas(cells.probabilities[:, 1], labels[known] == 1)
-    overall, own = Scorer(labels[known].astype(np.int64), cells).counted(np.ones((1, len(cells))))
-    found |= {f"{name}_micro": float(own[name][0, 1]) for name in ("sensitivity", "ppv", "f1")}
-    found |= {name: float(overall[name][0]) for name in ("log_loss", "brier")}
-    right, empty = images_right(labels, called), images_without(labels)
-    found["hamming_loss"] = 1 - float(overall["accuracy"][0])
-    found["subset_accuracy"] = float(ratio(right.sum(), known.any(axis=1).sum()))
-    found["no_finding_specificity"] = float(ratio((right & empty).sum(), empty.sum()))
-    return {name: found[name] for name in FINDING_METRICS}
+    found = {name: ratio(values[..., means].sum(axis=-1), means.sum()) for name, values in each.items()}
+    tp, fp, fn, tn = (count.sum(axis=-1) for count in (tp, fp, fn, tn))
+    known = tp + fp + fn + tn
+    both = np.where((tp + fn > 0) & (fp + tn > 0), 1.0, np.nan)  # else PPV and F1 do not depend on the model
+    return found | {
+        "sensitivity_micro": ratio(tp, tp + fn),
+        "ppv_micro": both * ratio(tp, tp + fp),
+        "f1_micro": both * ratio(2 * tp, 2 * tp + fp + fn),
+        "hamming_loss": ratio(fp + fn, known),
+        "log_loss": ratio(log_loss, known),
+        "brier": ratio(brier, known),
+        "subset_accuracy": ratio(right, images),
+        "no_finding_specificity": ratio(clear, empty),
+    }
 
 
 def in_means(predictions: FindingPredictions) -> np.ndarray:

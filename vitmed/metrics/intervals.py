@@ -47,6 +47,10 @@ class Units:
         """(G,) sums of the values (S,) over each unit."""
         return np.bincount(self.index, values, minlength=self.count)
 
+    def without(self, values: np.ndarray) -> np.ndarray:
+        """(G, F) sums of the values (S, F) over all units but one, each unit in turn."""
+        return values.sum(axis=0) - np.stack([self.sums(column) for column in values.T], axis=1)
+
     def degrees(self, values: np.ndarray) -> float:
         """Degrees of freedom of the variance of a sum of the values (S,) between units, which are at least 2."""
         return degrees_between(self.sums(np.ones(len(values))), self.sums(values), self.sums(values**2))
@@ -348,6 +352,16 @@ def influence_spread(influence: np.ndarray, units: Units) -> Spread:
         return found
     excess = float((squares**2).sum() / squares.sum() ** 2) - 1 / units.count
     return Spread(found.variance, min(found.degrees, max(1.0, 2 / excess)) if excess > 0 else found.degrees)
+
+
+def jackknife_spread(moved: np.ndarray) -> Spread:
+    """Variance of a number by its values (G,) without each of G units, with degrees of freedom as `influence_spread`.
+
+    Efron, The Jackknife, the Bootstrap and Other Resampling Plans (1982), chapter 3.
+    """
+    count = len(moved)
+    found = influence_spread((moved.mean() - moved) * (count - 1) / count, Units(np.arange(count)))
+    return Spread(found.variance, min(found.degrees, count - 1))
 
 
 def log_interval(value: float, found: Spread) -> tuple[float, float]:

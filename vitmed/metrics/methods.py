@@ -174,6 +174,7 @@ TESTS: dict[str, Method] = {  # `method` of a `ComparisonTest`
     "delong": METHODS["delong"]._replace(text="DeLong's test"),
     "obuchowski": METHODS["obuchowski"]._replace(text="Obuchowski's variance for several images per patient"),
     "influence": METHODS["influence"]._replace(text="the infinitesimal jackknife"),
+    "jackknife": METHODS["jackknife"]._replace(text="the jackknife, with Student's t"),
     "mcnemar": Method("McNemar", "McNemar's test without a continuity correction", ("mcnemar",)),
     "mcnemar-cluster": Method(
         "McNemar, effective number of images",

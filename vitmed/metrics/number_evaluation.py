@@ -27,7 +27,7 @@ from vitmed.metrics.intervals import (
     NONE,
     Units,
     correlation,
-    influence_spread,
+    jackknife_spread,
     quantile,
     share,
     spread,
@@ -94,15 +94,13 @@ def jackknifed(predictions: NumberPredictions, units: Units) -> dict[str, Estima
     whole, count = values.sum(axis=0), units.count
     with np.errstate(divide="ignore", invalid="ignore"):
         point = of_sums(whole)
-        parts = np.stack([units.sums(column) for column in values.T], axis=1)  # (G, F)
-        without = of_sums(whole - parts) if count > 1 else {}
+        without = of_sums(units.without(values)) if count > 1 else {}
         found = {}
         for name, (to, back) in SCALES.items():
             interval = NONE
             if count > 1 and np.isfinite(to(point[name])):
-                middle, moved = to(point[name]), to(without[name])
-                own = influence_spread((moved.mean() - moved) * (count - 1) / count, Units(np.arange(count)))
-                reach = quantile(min(own.degrees, count - 1)) * own.variance**0.5
+                middle, own = to(point[name]), jackknife_spread(to(without[name]))
+                reach = quantile(own.degrees) * own.variance**0.5
                 if own.variance > 0:
                     interval = float(back(middle - reach)), float(back(middle + reach))
             found[name] = estimate(float(point[name]), *interval, "jackknife")

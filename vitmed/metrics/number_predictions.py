@@ -21,6 +21,7 @@ from vitmed.metrics.predictions import group_index
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OF_NUMBERS, RAW, TARGET, Table, read_table, table_text
 
 FIRST = FIXED_COLUMNS[:4]
+ENDS = ("low", "high")  # columns of the interval
 TINY = float(np.finfo(np.float64).tiny)
 NEAR = 1e-4  # of the spread: a prediction that differs by more does not follow from the outputs of the network
 
@@ -38,6 +39,7 @@ class NumberPredictions:
     errors: tuple[tuple[str, str], ...] = ()  # path and problem of each unreadable image, which has no row here
     columns: dict[str, tuple[str, ...]] = field(default_factory=dict)  # further columns of the table: name -> S cells
     reach: float | None = None  # the interval reaches so many scales up and down; None: no interval
+    decided: np.ndarray | None = None  # (S, 2) ends of intervals, in the unit, where each of several models has its own
     notes: tuple[str, ...] = ()  # what a reader must know about the table
     named: bool = False  # whether figures and tables may show paths
 
@@ -47,6 +49,7 @@ class NumberPredictions:
         size = len(self.paths)
         assert self.logits.shape == (size, 2), self.logits.shape
         assert self.labels is None or self.labels.shape == (size,)
+        assert self.decided is None or self.decided.shape == (size, 2)
         assert self.groups is None or len(self.groups) == size
         assert all(len(cells) == size for cells in self.columns.values())
 
@@ -61,9 +64,22 @@ class NumberPredictions:
             groups=None if self.groups is None else tuple(self.groups[i] for i in rows),
             labels=None if self.labels is None else self.labels[rows],
             logits=self.logits[rows],
+            decided=None if self.decided is None else self.decided[rows],
             columns={name: tuple(cells[i] for i in rows) for name, cells in self.columns.items()},
             errors=(),
         )
+
+    def like(self, other: NumberPredictions) -> NumberPredictions:
+        """The same numbers and scales in the unit, standardised as those of another."""
+        return self.standardised(other.target.centre, other.target.spread)
+
+    def standardised(self, centre: float, spread: float) -> NumberPredictions:
+        """The same numbers and scales in the unit, by another centre and spread; to the rounding of `logits`."""
+        target = self.target.model_copy(update={"centre": centre, "spread": spread})
+        if target == self.target:
+            return self
+        logits = np.stack([(self.values - centre) / spread, np.log(self.scales / spread)], axis=1)
+        return replace(self, logits=logits.astype(np.float32), target=target)
 
     @cached_property
     def units(self) -> np.ndarray:
@@ -83,14 +99,14 @@ class NumberPredictions:
 
     @cached_property
     def intervals(self) -> np.ndarray | None:
-        """(S, 2) float64: lower and upper end of the prediction intervals, in the unit; None without `reach`."""
+        """(S, 2) float64: lower and upper end of the prediction intervals, in the unit; None where there are none."""
         if self.reach is None:
-            return None
+            return self.decided
         return np.stack([self.values - self.reach * self.scales, self.values + self.reach * self.scales], axis=1)
 
     def undecided(self) -> NumberPredictions:
         """The outputs of the network alone: without intervals."""
-        return replace(self, reach=None)
+        return replace(self, reach=None, decided=None)
 
     def name(self, row: int) -> str:
         """The name of an image in a report: "row 7" for the seventh; its path if the user asks for paths."""
@@ -133,7 +149,7 @@ class NumberPredictions:
 
         Args:
             labelled: whether every image must have a label.
-            as_decided: keep the intervals of the table, whatever `calibrate` gives.
+            as_decided: keep the intervals of the table, which several models made, whatever `calibrate` gives.
             calibrate: adds the intervals of the decision policy that made the table.
             target: what is known of the number; None: the table states it.
 
@@ -161,6 +177,9 @@ class NumberPredictions:
         )
         if calibrate is not None and not as_decided:
             read = calibrate(read)
+        ends = table.floats(ENDS)
+        if as_decided and read.reach is None and np.isfinite(ends).all():
+            read = replace(read, decided=ends)
         off = np.abs(table.floats(["prediction"])[:, 0] - read.values) > NEAR * read.target.spread
         notes = [*table.prediction_note(off, " and ".join(RAW)), *table.ood_note()]
         return replace(read, notes=(*joined, *notes))

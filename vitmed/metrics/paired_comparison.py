@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -10,7 +10,9 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError
+from vitmed.core.targets import Kind
 from vitmed.core.text import identity
+from vitmed.metrics.any_predictions import AnyPredictions, true_labels
 from vitmed.metrics.areas import Area, area_spread, class_areas
 from vitmed.metrics.bootstrap import percentile_interval, widened_level
 from vitmed.metrics.estimates import Estimate, estimate
@@ -20,17 +22,20 @@ from vitmed.metrics.intervals import (
     NONE,
     Part,
     Share,
+    Spread,
     Units,
     correlation,
+    influence_spread,
+    jackknife_spread,
     mean_interval,
     quantile,
     satterthwaite,
     share,
-    spread,
 )
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.seed_spread import SeedSpread
 
+MANY_CLASSES = 50
 FEW = 10  # patients with an image that only one model gets right, below which they do not show a design effect
 
 
@@ -45,23 +50,19 @@ class ComparisonTest(Frozen):
     p_holm: float | None = None  # p adjusted for all pairs that are compared
 
 
-class ComparisonTests(Frozen):
-    """The tests of two models: see `area_gap` and `share_difference`."""
-
-    auroc: ComparisonTest
-    accuracy: ComparisonTest
-
-
 class PairedComparison(Frozen):
-    """Two models on the same images; numbers by the names in `METRICS`."""
+    """Two models on the same images; numbers by the names in `METRICS`, or in the table of their kind of label.
+
+    The first of the `tests` decides which model is better; the second, where the first number is undefined or the same.
+    """
 
     overall: dict[str, Estimate]  # of the other model
     difference: dict[str, Estimate]  # the first minus the other
-    tests: ComparisonTests
+    tests: dict[str, ComparisonTest]  # by number
 
 
 class ClassDifference(Estimate):
-    """The difference in AUROC of a class, first minus other, with its p; `p_holm` as in `ComparisonTest`."""
+    """The difference in the area of a class or finding, first minus other, with its p, as in `ComparisonTest`."""
 
     p: float | None
     p_holm: float | None = None
@@ -99,14 +100,16 @@ class ComparedPair(Frozen):
     first: str
     second: str
     difference: dict[str, Estimate]
-    tests: ComparisonTests
-    classes: dict[str, ClassDifference] | None  # None with two classes, and with very many
+    tests: dict[str, ComparisonTest]
+    classes: dict[str, ClassDifference] | None  # AUROC; None with two classes, and with very many
+    average_precision: dict[str, ClassDifference] | None = None  # of findings
     verdict: str = ""
 
 
 class ComparisonResults(Frozen):
     """The content of compare.json."""
 
+    kind: Kind = "classes"  # of labels
     images: int
     patients: int | None  # None where they are unknown
     resampling: str  # "by image" or "by patient"
@@ -134,10 +137,7 @@ def compare_predictions(
         DataError: not the same images, labels or classes in the same order; or no labels.
     """
     labels = known_labels(predictions)
-    if predictions.paths != other.paths or predictions.classes != other.classes:
-        raise DataError("the two predictions are not of the same images and classes", "predict the same images")
-    if not np.array_equal(labels, known_labels(other)):
-        raise DataError("the two predictions have different labels for the same images", "predict the same images")
+    check_alike(predictions, other)
     first, second = PreparedPredictions(predictions), PreparedPredictions(other)
     second.units = first.units
     draws = bootstrap([first, second], resamples, seed)
@@ -161,7 +161,7 @@ def compare_predictions(
             difference[name] = estimate(float("nan"), *NONE, "bootstrap", resamples)
         elif name in AREAS:
             reach, test = areas[name]
-            difference[name] = estimate(one - two, *_around(one - two, reach), test.method)
+            difference[name] = gap_estimate(one - two, reach, test)
         elif name in shares:
             found = shares[name]
             low, high = (0.0, 0.0) if same else (found.low, found.high)
@@ -172,8 +172,16 @@ def compare_predictions(
             interval = percentile_interval(gap, widen) if known else NONE
             difference[name] = estimate(one - two, *interval, "bootstrap", len(gap))
     return PairedComparison(
-        overall=theirs, difference=difference, tests=ComparisonTests(auroc=areas["auroc"][1], accuracy=accuracy)
+        overall=theirs, difference=difference, tests={"auroc": areas["auroc"][1], "accuracy": accuracy}
     )
+
+
+def check_alike(predictions: AnyPredictions, other: AnyPredictions) -> None:
+    """Raise DataError unless two predictions are of the same images, labels and classes in the same order."""
+    if predictions.paths != other.paths or predictions.classes != other.classes:
+        raise DataError("the two predictions are not of the same images and classes", "predict the same images")
+    if not np.array_equal(true_labels(predictions), true_labels(other)):
+        raise DataError("the two predictions have different labels for the same images", "predict the same images")
 
 
 def _share_differences(
@@ -182,7 +190,7 @@ def _share_differences(
     """The test of accuracy, and the differences of the overall numbers that are proportions or means of them."""
     labels, units, present = first.labels, first.units, np.flatnonzero(first.scorer.present)
     right, other = labels == first.scorer.predicted, labels == second.scorer.predicted
-    accuracy, statistic, p = share_difference(right, other, np.ones(len(labels), bool), units)
+    accuracy, test = right_difference(right, other, np.ones(len(labels), bool), units)
     truths = [labels == c for c in present]
     of_classes = [share_difference(right, other, truth, units).found for truth in truths]
     gap = right.astype(np.float64) - other
@@ -196,36 +204,72 @@ def _share_differences(
     shares |= {"balanced_accuracy": balanced, "sensitivity_macro": balanced}
     if first.scorer.positive is not None and first.scorer.present.all():
         shares["specificity_macro"] = balanced  # the same number
-    test = ComparisonTest(
-        only_first=int((gap > 0).sum()), only_second=int((gap < 0).sum()), statistic=statistic, p=p,
-        method="mcnemar-cluster" if units.clustered else "mcnemar",
-    )  # fmt: skip
     return test, shares
+
+
+def right_difference(
+    first: np.ndarray, second: np.ndarray, counted: np.ndarray, units: Units
+) -> tuple[Share, ComparisonTest]:
+    """`share_difference`, with its test as a result."""
+    found, statistic, p = share_difference(first, second, counted, units)
+    test = ComparisonTest(
+        only_first=int((counted & first & ~second).sum()), only_second=int((counted & second & ~first).sum()),
+        statistic=statistic, p=p, method="mcnemar-cluster" if units.clustered else "mcnemar",
+    )  # fmt: skip
+    return found, test
 
 
 def area_gap(first: Area, second: Area, positive: np.ndarray | None, units: Units) -> tuple[float, ComparisonTest]:
     """How far the interval of the difference of two areas reaches to either side, and the test of no difference.
 
     The variance is that of the difference of the influence of each image: for an AUROC DeLong's, or Obuchowski's where
-    patients have several images, with Student's t there. The statistic is the difference over its standard error,
-    p is two-sided: 1 for models that rank alike, None where either area or the variance is undefined.
+    patients have several images, with Student's t there; of other areas that of the infinitesimal jackknife, always
+    with Student's t. The statistic is the difference over its standard error, p is two-sided: 1 for models that rank
+    alike, None where either area or the variance is undefined.
 
     Args:
         first, second: of the same images.
         positive: (S,) bool, of the AUROC of one class against the rest; None for other areas.
         units: of the images.
     """
-    from scipy.special import stdtr  # imported here: predict starts without it
-
-    gap, statistic, p = first.plus(second, -1), None, None
+    gap = first.plus(second, -1)
     if positive is None:
-        found, method = spread(gap.influence, units), "influence"
+        found, method = influence_spread(gap.influence, units), "influence"
     else:
         found, method = area_spread(gap.influence, positive, units), "obuchowski" if units.clustered else "delong"
-    if np.isfinite(gap.value) and found.variance > 0:
-        statistic = float(gap.value / found.variance**0.5)
+    return _tested(gap.value, found, method)
+
+
+def jackknifed_gaps(
+    first: np.ndarray, second: np.ndarray, of: Callable[[np.ndarray], dict[str, np.ndarray]], units: Units
+) -> dict[str, tuple[float, ComparisonTest]]:
+    """As `area_gap`, of numbers that are functions of sums over images, by leaving out each patient in turn.
+
+    The variance is that of the difference, so paired, with Student's t; NaN where a number is undefined for either
+    model, or without a patient.
+
+    Args:
+        first, second: (S, N), what each image adds to the sums of either model.
+        of: sums (..., N) -> number by name, (...) each.
+        units: of the images.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        whole = of(first.sum(axis=0)), of(second.sum(axis=0))
+        without = of(units.without(first)), of(units.without(second))
+        gaps = {name: float(whole[0][name] - whole[1][name]) for name in whole[0]}
+        spreads = {name: jackknife_spread(without[0][name] - without[1][name]) for name in gaps}
+    return {name: _tested(gaps[name], spreads[name], "jackknife") for name in gaps}
+
+
+def _tested(gap: float, found: Spread, method: str) -> tuple[float, ComparisonTest]:
+    """How far the interval of a difference reaches to either side, and the test of no difference."""
+    from scipy.special import stdtr  # imported here: predict starts without it
+
+    statistic = p = None
+    if np.isfinite(gap) and found.variance > 0:
+        statistic = float(gap / found.variance**0.5)
         p = float(2 * stdtr(min(found.degrees, 1e9), -abs(statistic)))
-    elif gap.value == 0 and found.variance == 0:
+    elif gap == 0 and found.variance == 0:
         statistic, p = 0.0, 1.0
     reach = quantile(found.degrees) * found.variance**0.5
     return reach, ComparisonTest(statistic=statistic, p=p, method=method)
@@ -298,26 +342,41 @@ def tango(plus: float, minus: float, n: float, z: float) -> tuple[float, float]:
     return end(-1), end(1)
 
 
-def compare_classes(predictions: Predictions, other: Predictions) -> dict[str, ClassDifference]:
-    """The difference in AUROC of each class against the rest.
+def compare_classes(predictions: Predictions, other: Predictions) -> dict[str, dict[str, ClassDifference]]:
+    """The difference in AUROC of each class against the rest: `{"auroc": {class: difference}}`; {} of two classes, and
+    of more than `MANY_CLASSES`.
 
     Raises:
         DataError: no labels. The images must be the same, as for `compare_predictions`.
     """
     labels, units = known_labels(predictions), Units.of(predictions)
+    if not 2 < len(predictions.classes) <= MANY_CLASSES:
+        return {}
     found: dict[str, ClassDifference] = {}
     for c, name in enumerate(predictions.classes):
         first, second = (class_areas(p.probabilities[:, c], labels == c)[0] for p in (predictions, other))
-        reach, test = area_gap(first, second, labels == c, units)
-        gap = first.value - second.value
-        found[name] = ClassDifference(**dict(estimate(gap, *_around(gap, reach), test.method)), p=test.p)
-    return found
+        found[name] = class_difference(first, second, labels == c, units)
+    return {"auroc": found}
 
 
-def _around(gap: float, reach: float) -> tuple[float, float]:
-    """The interval of a difference of areas, within -1..1, which few images may exceed; NaN where it is unknown."""
-    low, high = np.clip([gap - reach, gap + reach], -1, 1)
-    return float(low), float(high)
+def class_difference(first: Area, second: Area, positive: np.ndarray | None, units: Units) -> ClassDifference:
+    """The difference of two areas; the arguments are those of `area_gap`."""
+    reach, test = area_gap(first, second, positive, units)
+    return ClassDifference(**dict(gap_estimate(first.value - second.value, reach, test)), p=test.p)
+
+
+def gap_of(
+    own: Estimate, theirs: Estimate, found: tuple[float, ComparisonTest], limit: float = float("inf")
+) -> Estimate:
+    """The difference of two numbers, from what `area_gap` or `jackknifed_gaps` found; as `gap_estimate`."""
+    undefined = own.value is None or theirs.value is None
+    return gap_estimate(np.nan if undefined else (own.value or 0.0) - (theirs.value or 0.0), *found, limit)
+
+
+def gap_estimate(gap: float, reach: float, test: ComparisonTest, limit: float = 1.0) -> Estimate:
+    """A difference with its interval, within -limit..limit, which few images may exceed; none where it is unknown."""
+    low, high = np.clip([gap - reach, gap + reach], -limit, limit)
+    return estimate(gap, float(low), float(high), test.method)
 
 
 def holm(ps: Sequence[float | None]) -> list[float | None]:

@@ -111,6 +111,20 @@ class Predictions:
             errors=(),
         )
 
+    def like(self, other: Predictions) -> Predictions:
+        """With the classes, which must be the same, in the order of another."""
+        order = [self.classes.index(name) for name in other.classes]
+        place = np.argsort(order)  # class number here -> in the other
+        return replace(
+            self,
+            classes=other.classes,
+            labels=None if self.labels is None else place[self.labels],
+            logits=self.logits[:, order],
+            calibrated=None if self.calibrated is None else self.calibrated[:, order],
+            decided=None if self.decided is None else place[self.decided],
+            costs=None if self.costs is None else tuple(tuple(self.costs[i][j] for j in order) for i in order),
+        )
+
     @cached_property
     def units(self) -> np.ndarray:
         """(S,) int64: the number of each image's patient, by first appearance; an unknown patient is one of its own."""

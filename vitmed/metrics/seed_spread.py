@@ -9,7 +9,7 @@ import numpy as np
 from vitmed.core.base_models import Frozen
 from vitmed.core.text import listed
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.metric_table import METRICS
+from vitmed.metrics.metric_table import Metric
 
 
 class SeedNumber(Frozen):
@@ -36,16 +36,23 @@ class SeedSpread(Frozen):
     text: str
 
 
-def seed_spread(seeds: Mapping[str, int], overall: Sequence[Mapping[str, Estimate]], unit: str) -> SeedSpread:
+def seed_spread(
+    seeds: Mapping[str, int], overall: Sequence[Mapping[str, Estimate]], unit: str, metrics: Mapping[str, Metric],
+    first: Sequence[str],
+) -> SeedSpread:  # fmt: skip
     """The spread of every number over seeds.
 
     Args:
         seeds: model -> seed, at least two.
-        overall: the numbers of each of these models, by the names in `METRICS`.
+        overall: the numbers of each of these models, by the names in `metrics`.
         unit: "patient" or "image", of the intervals.
+        metrics: of the kind of label.
+        first: the text is about the first of these numbers that is defined.
     """
     numbers = {}
-    for name in METRICS:
+    for name in overall[0]:
+        if not all(name in own for own in overall):
+            continue
         found = [own[name] for own in overall]
         values = [one.value for one in found if one.value is not None]
         if len(values) < len(found):
@@ -56,16 +63,19 @@ def seed_spread(seeds: Mapping[str, int], overall: Sequence[Mapping[str, Estimat
             mean=float(np.mean(values)), sd=float(np.std(values, ddof=1)), smallest=min(values), largest=max(values),
             low=float(np.mean(lows)) if known else None, high=float(np.mean(highs)) if known else None,
         )  # fmt: skip
-    return SeedSpread(seeds=dict(seeds), numbers=numbers, text=_text(seeds, numbers, unit))
+    return SeedSpread(seeds=dict(seeds), numbers=numbers, text=_text(seeds, numbers, unit, metrics, first))
 
 
-def _text(seeds: Mapping[str, int], numbers: Mapping[str, SeedNumber], unit: str) -> str:
+def _text(
+    seeds: Mapping[str, int], numbers: Mapping[str, SeedNumber], unit: str, metrics: Mapping[str, Metric],
+    first: Sequence[str],
+) -> str:  # fmt: skip
     runs = f"{listed(list(seeds))} differ by the training seed only ({listed([str(seed) for seed in seeds.values()])})"
-    name = next((name for name in ("auroc", "accuracy") if name in numbers), None)
+    name = next((name for name in first if name in numbers), None)
     if name is None:
-        return f"{runs}: AUROC and accuracy are undefined"
+        return f"{runs}: no number is defined for all of them"
     found = numbers[name]
-    text = f"{runs}: {METRICS[name].title} mean {found.mean:.3f}, SD over {len(seeds)} seeds {found.sd:.3f}"
+    text = f"{runs}: {metrics[name].title} mean {found.mean:.3f}, SD over {len(seeds)} seeds {found.sd:.3f}"
     if found.low is None or found.high is None:
         return text
     return f"{text}; 95 % interval of one run over {unit}s [{found.low:.3f}, {found.high:.3f}] on average"

@@ -9,6 +9,7 @@ from typing import Any
 
 from vitmed.core.run_folder import REPORT
 from vitmed.decisions.finding_policy import FEWEST, FindingPolicy
+from vitmed.decisions.folds import fold_notes
 from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.predictions import Predictions, known_labels
@@ -34,7 +35,7 @@ def write_finding_reports(
     Returns:
         finding -> its page, relative to the folder; its folder of tables where no pages are asked for.
     """
-    predictions, policy = material.predictions, material.policy
+    predictions, policy, folds = material.predictions, material.policy, material.folds
     assert isinstance(predictions, FindingPredictions) and (policy is None or isinstance(policy, FindingPolicy))
     found = {}
     for name, place in folder_names(predictions.classes).items():
@@ -46,10 +47,12 @@ def write_finding_reports(
         view = view if own is None else own.apply(view)
         evaluated = flow and flow.evaluated
         pages = material.config.report and not (evaluated and evaluated.split == "val")
-        about = evaluated and evaluated_images(view, evaluated.split, evaluated.seen)
+        about = evaluated and evaluated_images(view, evaluated.split, evaluated.seen, evaluated.folds)
+        of_folds = None if folds is None else folds.findings[name]
+        notes = [*(own.notes if own else ()), *(fold_notes(of_folds) if of_folds else ())]
         write(
             folder / FOLDER / place, view, validation=_view(material.validation, name),
-            internal=_view(material.internal, name), policy=own, notes=[] if own is None else list(own.notes),
+            internal=_view(material.internal, name), policy=own, notes=notes, folds=of_folds,
             config=material.config.model_copy(update={"report": pages}),
             baselines={key: _view(other, name) for key, other in baselines.items()},
             flow=flow and flow.model_copy(update={"evaluated": about}),

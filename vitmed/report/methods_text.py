@@ -185,7 +185,7 @@ def _tests(metrics: Results, cite: Callable[[Sequence[str]], str]) -> list[str]:
     used = {
         (name, test.method)
         for baseline in metrics.baselines.values()
-        for name, test in baseline.tests
+        for name, test in baseline.tests.items()
         if test.p is not None
     }
     others = []

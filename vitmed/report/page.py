@@ -125,6 +125,12 @@ def title_of(metrics: Results, name: str) -> str:
     return title if one is None or len(metrics.classes) == 1 else f"{title} (of {one} alone)"
 
 
+def titles_of(metrics: Results, names: Iterable[str]) -> list[str]:
+    """The titles of numbers, overall or of the positive class."""
+    own = TARGETS[metrics.target.kind].metrics
+    return [own[name].title if name in own else TITLES[name] for name in names]
+
+
 def summary_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
     """The four or six numbers of the first screen, as in `headline_of`."""
     found = headline_of(metrics)
@@ -296,7 +302,7 @@ SECTIONS: dict[str, Section] = {  # key, and name of the template in sections/; 
     "results": Section(
         "All results and baselines", "Every number with its interval, and baselines if there are any.", GOOD, EVERY
     ),
-    "folds": Section("Results by fold", "How much do the folds differ?", GOOD),
+    "folds": Section("Results by fold", "How much do the folds differ?", GOOD, EVERY),
     "readers": Section("Model against readers", "Is it better or worse than readers of the same images?", GOOD),
     "external": Section("Comparison with the run's own test", "Does it hold on images from elsewhere?", GOOD),
     "operating": Section("Threshold, PPV and NPV", "When is an image called positive, and can you believe it?", GOOD),
@@ -338,6 +344,9 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "counted": counted,
     "chance": format_probability,
     **{one.__name__: one for one in (number, value, interval, signed, share, percent, in_percent, reasons)},
-    **{one.__name__: one for one in (summary_of, title_of, sampling_of, worth, at, rows, methods_text, why_chosen)},
+    **{
+        one.__name__: one
+        for one in (summary_of, title_of, titles_of, sampling_of, worth, at, rows, methods_text, why_chosen)
+    },
     **{one.__name__: one for one in (percentage, ranges)},
 }

@@ -164,8 +164,11 @@ def run_flow(
     return flow.model_copy(update={"evaluated": about, "characteristics": characteristics(saved.splits, known)})
 
 
-def evaluated_images(predictions: AnyPredictions, split: str | None, seen: Seen | None = None) -> EvaluatedImages:
-    """Which images a report is about: of which split, how many, by class, and what of them the model had seen."""
+def evaluated_images(
+    predictions: AnyPredictions, split: str | None, seen: Seen | None = None, folds: int | None = None
+) -> EvaluatedImages:
+    """Which images a report is about: of which split or how many folds, how many, by class, and what of them the model
+    had seen."""
     patients = None
     if predictions.groups is not None:
         patients = predictions.units.tolist()
@@ -177,7 +180,7 @@ def evaluated_images(predictions: AnyPredictions, split: str | None, seen: Seen 
     else:
         labels = [[0]] * len(predictions)
     counts = _counts(labels, patients, predictions.classes)
-    return EvaluatedImages(split=split, seen=seen or Seen(), **counts)
+    return EvaluatedImages(split=split, seen=seen or Seen(), folds=folds, **counts)
 
 
 def folds_flow(
@@ -206,7 +209,7 @@ def folds_flow(
     known = [name for name in columns if name in first.columns]
     update: dict[str, object] = {
         "copies_in_two": len(copies_in_two(hashes).union(*(copies_in_two(fold.hashes) for fold in folds))),
-        "evaluated": evaluated_images(predictions, "test").model_copy(update={"folds": len(folds)}),
+        "evaluated": evaluated_images(predictions, "test", folds=len(folds)),
         "characteristics": characteristics(tests, known),
         "duplicates_across_splits": max(crossing) if len(crossing) == len(folds) else None,
     }

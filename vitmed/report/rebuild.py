@@ -17,7 +17,7 @@ from vitmed.core.outputs import data_of_runs, refuse_file, refuse_inside
 from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
 from vitmed.core.ui import Ui
 from vitmed.decisions.evaluation_folder import Evaluated, read_evaluation, read_split, validation_of
-from vitmed.decisions.operating_results import Folds
+from vitmed.decisions.folds import Folds
 from vitmed.decisions.policy import notes_of, own_columns, policy_settings
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.any_predictions import AnyPredictions
@@ -106,7 +106,7 @@ def _counted_again(before: Results, predictions: AnyPredictions) -> tuple[Result
     """The results with the counts of a table that has other rows, and a note on it."""
     rows, flow, facts = len(predictions), before.flow, before.report.facts
     if flow is not None and flow.evaluated is not None:
-        evaluated = evaluated_images(predictions, flow.evaluated.split, flow.evaluated.seen)
+        evaluated = evaluated_images(predictions, flow.evaluated.split, flow.evaluated.seen, flow.evaluated.folds)
         flow = flow.model_copy(update={"evaluated": evaluated})
     for word in ("evaluated", "judged"):  # the second is that of 0.1.0
         facts = {k: text.replace(f": {before.n:,} {word}", f": {rows:,} {word}") for k, text in facts.items()}

@@ -17,7 +17,7 @@ from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.files import whole_folder, write_bytes, write_json, write_text
 from vitmed.core.run_folder import BASELINE, ISSUES, METHODS_TEXT, NUMBERS, PREDICTIONS, REPORT
 from vitmed.core.text import counted, now
-from vitmed.decisions.operating_results import Folds
+from vitmed.decisions.folds import Folds
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.decisions.targets import TARGETS
 from vitmed.explanation.results import Maps

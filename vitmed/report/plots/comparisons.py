@@ -8,13 +8,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from vitmed.core.text import counted
-from vitmed.metrics.metric_table import METRICS
+from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.paired_comparison import ComparisonResults
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.plots.drawing import BLUE, GREY, ORANGE, RED, add_grid, draw_estimate, short
 from vitmed.report.results import Results
 
-DIFFERENCES = ("auroc", "balanced_accuracy", "accuracy")
 OWN_TEST = {  # number -> its name beside the axis
     "auroc": "AUROC",
     "balanced_accuracy": "balanced accuracy",
@@ -26,11 +25,11 @@ OWN_TEST = {  # number -> its name beside the axis
 
 def differences(content: ComparisonResults) -> Figure:
     """A row for each pair and a column for each of three numbers; a filled blue dot is a clear difference."""
-    pairs, count = content.pairs, len(content.pairs)
+    pairs, count, kind = content.pairs, len(content.pairs), TARGETS[content.kind]
     figure = Figure(figsize=(10, max(2.6, 0.62 * count + 1.9)), layout="constrained")
-    columns = figure.subplots(1, len(DIFFERENCES), sharey=True)
+    columns = figure.subplots(1, 3, sharey=True)
     box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-    for axes, name in zip(columns, DIFFERENCES, strict=True):
+    for axes, name in zip(columns, kind.headline[:3], strict=True):
         write = partial(axes.text, 0.5, ha="center", va="center", fontsize=8, transform=axes.get_yaxis_transform())
         axes.axvline(0, color=GREY, linewidth=1)
         for row, pair in enumerate(pairs):
@@ -46,7 +45,7 @@ def differences(content: ComparisonResults) -> Figure:
             colour, face = (BLUE, BLUE) if clear else (RED, "white")
             axes.plot(entry.value, row, "o", color=colour, markerfacecolor=face, markersize=6)
             write(row - 0.32, text, bbox=box)
-        axes.set_title(METRICS[name].title, fontsize=10)
+        axes.set_title(kind.metrics[name].title, fontsize=10)
         axes.set_ylim(count - 0.4, -0.7)
         add_grid(axes, "x")
         axes.margins(x=0.12)

@@ -1,0 +1,155 @@
+"""Pooled folds: the numbers and the policy of each, as typed results, and what a reader must know about them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from vitmed.core.base_models import Frozen
+from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.decisions.calibration import Calibration, CalibrationResult
+from vitmed.decisions.operating_points import TITLES, asked_point, target_of
+from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
+from vitmed.metrics.estimates import Estimate, Numbers
+
+NOTICEABLE = 0.01  # difference between the pooled AUROC and the mean of the folds
+OF_POSITIVE = ("sensitivity", "specificity")  # reported for each fold of two classes
+
+
+class Fold(Frozen):
+    """One fold: its numbers; of classes also its calibration, the key of the `point` that decides, and its threshold.
+
+    `why` is the reason why the point that you asked for does not decide; "" where it does.
+    """
+
+    images: int
+    patients: int | None
+    numbers: dict[str, Estimate]
+    calibration: CalibrationResult | None = None
+    point: str = "default"
+    threshold: float | None = None
+    why: str = ""
+
+
+class FoldsAuroc(Frozen):
+    """AUROC of the pooled images, and the mean over the folds; None where undefined."""
+
+    pooled: float | None
+    mean: float | None
+
+
+class Folds(Frozen):
+    """Pooled folds: the key of the operating point that was `asked` for, its target and the costs, and `each` fold.
+
+    `findings` has the same of each finding.
+    """
+
+    asked: str
+    target: float | str | list[list[float]] | None
+    costs: list[list[float]] | None
+    each: list[Fold]
+    auroc: FoldsAuroc | None = None
+    findings: dict[str, Folds] = {}
+
+
+def folds_of_classes(
+    found: Sequence[Numbers], policies: Sequence[DecisionPolicy | None], names: Sequence[str], auroc: float,
+    config: EvaluateConfig,
+) -> Folds:  # fmt: skip
+    """Folds of classes, or of one finding.
+
+    Args:
+        found, policies: the numbers of each fold on its test, and its policy.
+        names: of the numbers that are kept.
+        auroc: of the pooled images; NaN where undefined.
+        config: of the evaluation.
+    """
+    classes = found[0].classes
+    asked = asked_point(config, len(classes))
+    each: list[Fold] = []
+    for one, policy in zip(found, policies, strict=True):
+        assert policy is None or isinstance(policy, ClassPolicy)
+        operating = None if policy is None else policy.operating
+        point = None if operating is None else operating.points.get(asked)
+        raw = Calibration.none(len(classes), "no calibration is known for these predictions")
+        numbers = {name: one.overall[name] for name in names}
+        if one.positive_class is not None:
+            numbers |= {name: one.per_class[one.positive_class][name] for name in OF_POSITIVE}
+        fold = Fold(
+            images=one.n, patients=one.n_groups, numbers=numbers, why="" if point is None else point.why,
+            calibration=raw if policy is None else policy.calibration,
+            point="default" if operating is None else operating.chosen,
+            threshold=None if operating is None else operating.threshold,
+        )  # fmt: skip
+        each.append(fold)
+    first = policies[0]
+    costs = first.operating.model_dump(mode="json")["costs"] if isinstance(first, ClassPolicy) else None
+    areas = known_values(each, "auroc")
+    mean = statistics.mean(areas) if len(areas) == len(each) else None  # of classes undefined in one fold, so in all
+    pooled = auroc if math.isfinite(auroc) else None
+    return Folds(
+        asked=asked, target=target_of(config, asked), costs=costs, each=each,
+        auroc=FoldsAuroc(pooled=pooled, mean=mean),
+    )  # fmt: skip
+
+
+def by_fold(folds: Folds | None) -> bool:
+    """Whether a fold decides at a point of its own validation and not by the likeliest class."""
+    if folds is None:
+        return False
+    return any(fold.point != "default" for fold in folds.each) or any(map(by_fold, folds.findings.values()))
+
+
+def fold_notes(folds: Folds) -> list[str]:
+    """What must be known before the pooled numbers are believed."""
+    first = f"Pooled over {len(folds.each)} models, one for each fold; no model has seen its test images."
+    return [first, *_decisions(folds), *_mixing(folds)]
+
+
+def _decisions(folds: Folds) -> list[str]:
+    """A note on what decides, where you asked for more than the likeliest class."""
+    if folds.asked == "default":
+        return []
+    asked = TITLES[folds.asked].lower() + ("" if folds.target is None else f" {folds.target}")
+    if folds.findings:
+        return [f"Each fold calls each finding from its own threshold, chosen on its validation ({asked})."]
+    if folds.costs is not None and all(fold.threshold is None for fold in folds.each) and by_fold(folds):
+        return ["Each fold predicts the class with the lowest expected cost, by the costs of the configuration."]
+    if folds.asked == "balanced":
+        return ["Each fold predicts the class with the largest ratio of probability to prevalence in its validation."]
+    known = [fold.threshold for fold in folds.each]
+    thresholds = ["the likelier class" if one is None else f"from {one:.3g}" for one in known]
+    return [f"Each fold decides at its own threshold, chosen on its validation ({asked}): {numbered(thresholds)}."]
+
+
+def _mixing(folds: Folds) -> list[str]:
+    """A note where the pooled AUROC differs from the mean of the folds."""
+    pooled, mean = (None, None) if folds.auroc is None else (folds.auroc.pooled, folds.auroc.mean)
+    if pooled is None or mean is None or abs(pooled - mean) < NOTICEABLE:
+        return []
+    return [
+        f"The pooled AUROC is {pooled:.3f}; the folds have {spread_of(folds.each, 'auroc')}. Within a fold one model "
+        "ranks the images. The pooled AUROC ranks images of different models against each other, and the same "
+        "probability from two models need not mean the same. The mean of the folds shows how well one model separates "
+        "the classes."
+    ]
+
+
+def known_values(each: Sequence[Fold], name: str) -> list[float]:
+    """The number of each fold, without those where it is undefined."""
+    return [value for fold in each if (value := fold.numbers[name].value) is not None]
+
+
+def spread_of(each: Sequence[Fold], name: str) -> str:
+    """Mean and standard deviation over folds, and each value: `0.911 ± 0.012 (0.903, 0.919)`."""
+    texts = ["undefined" if (value := fold.numbers[name].value) is None else f"{value:.3f}" for fold in each]
+    known = known_values(each, name)
+    if len(known) < len(each):
+        return ", ".join(texts)
+    return f"{statistics.mean(known):.3f} ± {statistics.stdev(known):.3f} ({', '.join(texts)})"
+
+
+def numbered(texts: Sequence[str], between: str = ", ") -> str:
+    """`fold 1: a, fold 2: b`."""
+    return between.join(f"fold {number}: {text}" for number, text in enumerate(texts, 1))
