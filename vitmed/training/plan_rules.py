@@ -171,7 +171,8 @@ RULES: tuple[Rule, ...] = (
          "16 to 36 patches; an even patch size keeps the stem's small convolutions"),
     Rule("from scratch on a CPU", lambda s: s.scratch and s.device == "cpu",
          {"model.image_size": image_side(64, 96, 16), "model.patch_size": 16},
-         "better than 64 px on one of five sets, equal on the others; 128 px take 1.8 times as long: docs/recipes.md"),
+         "up to 96 px, no larger than the files; 128 px take 1.8 times as long and are no better on average: "
+         "docs/recipes.md"),
     Rule("from scratch on a GPU, up to 5,000 images", lambda s: s.scratch and s.images <= 5000,
          {"model.image_size": image_side(64, 128, 16), "model.patch_size": 16},
          "128 px are better than 96 on two of five sets, worse on two: docs/recipes.md"),
