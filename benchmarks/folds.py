@@ -1,6 +1,7 @@
 """Grey malaria cells by patient, five folds: vitmed from scratch, a small CNN, colours and size.
 
-    python benchmarks/folds.py DATA_FOLDER WORK_FOLDER [--folds 0 1 2 3 4] [--threads N] [--set section.field=value ...]
+    python benchmarks/folds.py DATA_FOLDER WORK_FOLDER [--folds 0 1 2 3 4] [--only vit cnn] [--threads N]
+        [--set section.field=value ...]
 
 Every image is in the test of one fold, every patient too. In each fold `vitmed train --config malaria_gray50` (which
 fits the logistic regression on colours and size itself) and a small CNN are trained on the same images, split alike,
@@ -8,8 +9,8 @@ with the same augmentation, optimiser, schedule and moving average: the CNN goes
 the epochs, which takes it about as long. The last epoch is judged, once. A part that is finished in WORK_FOLDER is
 not repeated.
 
-Told are the mean and the spread over the folds, and the pooled predictions of all folds with intervals by patient.
-(Pooled AUROC compares scores of different networks, which lowers it a little.)
+The script prints the mean and the spread over the folds, and the pooled predictions of all folds with intervals by
+patient. (Pooled AUROC compares scores of different networks, which lowers it a little.)
 """
 
 import argparse
@@ -115,6 +116,7 @@ def report(options: argparse.Namespace) -> None:
     found = {
         way: [Predictions.from_csv(options.work / "runs" / PLACES[way].format(fold)) for fold in options.folds]
         for way in WAYS
+        if way == "colour" or way in options.only
     }
     print("| | " + " | ".join(f"{m}: mean ± sd over folds" for m in METRICS) + " | pooled accuracy | pooled AUROC |")
     print("|---|" + "---|" * (len(METRICS) + 2))
@@ -133,15 +135,17 @@ def report(options: argparse.Namespace) -> None:
             values = [metric_values(p)[metric] for p in folds]
             spread = statistics.stdev(values) if len(values) > 1 else float("nan")
             cells.append(f"{statistics.mean(values):.4f} ± {spread:.4f}")
-        overall = evaluate_predictions(pooled[way])["overall"]
+        overall = evaluate_predictions(pooled[way]).overall
         for metric in ("accuracy", "auroc"):
             entry = overall[metric]
-            cells.append(f"{entry['value']:.4f} [{entry['low']:.4f}, {entry['high']:.4f}]")
+            cells.append(f"{entry.value:.4f} [{entry.low:.4f}, {entry.high:.4f}]")
         print(f"| {WAYS[way]} | " + " | ".join(cells) + " |")
-    for way in ("cnn", "colour"):
-        entry = compare_predictions(pooled["vit"], pooled[way])["difference"]["auroc"]
-        print(f"vitmed - {WAYS[way]}, pooled AUROC: {entry['value']:+.4f} [{entry['low']:+.4f}, {entry['high']:+.4f}]")
-    for way in ("vit", "cnn"):
+    for way in pooled:
+        if way == "vit":
+            continue
+        entry = compare_predictions(pooled["vit"], pooled[way]).difference["auroc"]
+        print(f"vitmed - {WAYS[way]}, pooled AUROC: {entry.value:+.4f} [{entry.low:+.4f}, {entry.high:+.4f}]")
+    for way in options.only:
         cost = [json.loads((options.work / f"{way}-fold{fold}.json").read_text()) for fold in options.folds]
         minutes = {key: statistics.mean(c[key] for c in cost) for key in ("wall_minutes", "cpu_minutes")}
         print(f"{WAYS[way]}: {minutes['wall_minutes']:.1f} minutes wall, {minutes['cpu_minutes']:.1f} CPU a fold")
@@ -152,6 +156,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("work", type=Path)
     parser.add_argument("--folds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--only", nargs="+", choices=("vit", "cnn"), default=["vit", "cnn"])
     parser.add_argument("--threads", type=int)
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.FIELD=VALUE")
     parser.add_argument("--part", choices=("vit", "cnn"), help=argparse.SUPPRESS)
@@ -162,7 +167,7 @@ def main() -> None:
         if options.part:
             (vit if options.part == "vit" else cnn)(folder, fold, options.work, options.set)
             return
-        for way in ("vit", "cnn"):
+        for way in options.only:
             part(way, fold, options)
     report(options)
 

@@ -83,8 +83,8 @@ from vitmed.models.vit import build_vit
 from vitmed.training.baselines import fit_colours
 from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.epoch_records import end_epoch
+from vitmed.training.learning import LEARNING
 from vitmed.training.loop import train_epoch
-from vitmed.training.losses import classification_loss
 from vitmed.training.optimiser import ema_decay, learning_rate
 from vitmed.training.prepare import PreparedRun, prepare_run
 from vitmed.training.train_state import new_state
@@ -195,20 +195,29 @@ def train_network(options: argparse.Namespace, key: Key, place: Path) -> Trained
     """One of `NETWORKS`, for the time that the plan took with this seed."""
     seconds = time_of_plan(options, key)
     ready, network, how = built(options, key)
-    planned = ready.config
+    network, cost = train_for(seconds, ready, network, how, key.seed)
+    torch.save(network.state_dict(), place / "network.pt")
+    return of_network(network, how, cost, ready.config.augment.views)
+
+
+def train_for(
+    seconds: float, ready: PreparedRun, network: nn.Module, how: Preprocessing, seed: int
+) -> tuple[nn.Module, dict[str, Any]]:
+    """Train a network for seconds of CPU with the batches, augmentation and loss of the plan; what it costs."""
+    planned, splits = ready.config, ready.splits
     values = {
         "train.lr": LR, "train.weight_decay": 0.05, "train.batch_size": planned.train.batch_size, "train.ema": True,
         "augment.policy": planned.augment.policy, "augment.flips": planned.augment.flips,
     }  # fmt: skip
-    images = in_memory(Images(ready.splits.root, ready.splits.samples["train"], how))
+    images = in_memory(Images(splits.root, splits.samples["train"], how, splits.target))
     network, precision, per_step = fastest(network, how, min(len(images), planned.train.batch_size))
     values["train.ema_decay"] = ema_decay(max(11, round(seconds / per_step)))
     config = with_values(ready.given, values)
-    batches = EpochBatches(images.labels, config.train.batch_size, key.seed, balanced=False)
+    batches = EpochBatches(images.labels, config.train.batch_size, seed, balanced=False)
     augmenter = Augmenter(config.augment.policy, how.image_size, how.channels, config.augment.flips)
-    loader = train_loader(TrainImages(images, augmenter, key.seed), batches, 0, False)
+    loader = train_loader(TrainImages(images, augmenter, seed), batches, 0, False)
     state = new_state(network, config, batches.batches, CPU, precision)
-    loss_of = classification_loss(network, images, len(ready.splits.classes), config, precision)
+    loss_of = LEARNING[splits.target.kind].loss_of(network, images, len(splits.classes), config, precision)
     start, wall = clock(), time.perf_counter()
 
     def share() -> float:
@@ -224,8 +233,7 @@ def train_network(options: argparse.Namespace, key: Key, place: Path) -> Trained
         end_epoch(state, {})
     cost = {"seconds": clock() - start, "wall_seconds": time.perf_counter() - wall, "steps": state.step}
     facts = {"side": how.image_size, "precision": precision.name, "depth": len(getattr(network, "blocks", ()))}
-    torch.save(state.evaluated_model.state_dict(), place / "network.pt")
-    return of_network(state.evaluated_model, how, cost | facts, planned.augment.views)
+    return state.evaluated_model, cost | facts
 
 
 def built(options: argparse.Namespace, key: Key) -> tuple[PreparedRun, nn.Module, Preprocessing]:

@@ -131,3 +131,21 @@ def test_findings_of_an_npz_file(tmp_path: Path) -> None:
     found = check(tmp_path / "mine.npz", output=tmp_path / "report", ui=Recorder())
     table = {(row["split"], row["class"]): row["images"] for row in found.content["table"]}
     assert table["val", "finding 1"] == 1 and table["val", "no finding"] == 17 and not found.count("error")
+
+
+def test_training_names_the_flag_against_a_split_that_leaks(tmp_path: Path) -> None:
+    """And what to do about a class that few patients have, once."""
+    rows = [[f"P{i % 2}_{i // 2}", "ab"[i % 2], "train" if i < 40 else "val" if i < 60 else "test"] for i in range(80)]
+    folder = drawn(tmp_path / "set", ["name", "label", "split"], rows, copies={70: 0})
+    table = tmp_path / "patients.csv"
+    table.write_text("path,patient\n" + "".join(f"{i}.png,{i % 2 if i < 40 else i}\n" for i in range(80)))
+    warned = {}
+    for resplit in (False, True):
+        data = DataConfig(root=str(folder), labels=str(folder / "labels.csv"), groups=str(table), resplit=resplit)
+        splits, ui = make_splits(data.model_copy(update={"groups": None})) if resplit else make_splits(data), Recorder()
+        records = scan(folder, [s.path for part in splits.samples.values() for s in part], ScanCache.open(), ui)
+        check_before_training(splits, records, 0, Config(data=data), ui)
+        warned[resplit] = ui.warned
+    assert "the data's own splits leak: --resplit ignores them and splits by patient" in warned[False]
+    assert sum("train with --folds 5" in text for text in warned[False]) == 1
+    assert not any("leak" in text or "two splits" in text for text in warned[True])

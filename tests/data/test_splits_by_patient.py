@@ -120,6 +120,40 @@ def test_patients_in_two_splits_are_named_or_allowed(tmp_path: Path) -> None:
     splits = split(root, group_regex=r"(P\d+)_", allow_leakage=True)
     assert splits.shared()["P18"] == ["train", "val", "test"] and len(splits.shared()) == 14
     assert any("14 patients" in text and "optimistic" in text for text in splits.notes)
+    assert error.value.fix.startswith("--resplit ignores the splits of the folder and splits by patient")
+    anew = split(root, group_regex=r"(P\d+)_", resplit=True)
+    assert not anew.shared() and sum(map(len, anew.samples.values())) == len(names)
+    assert anew.made["test"].endswith("by patient, seed 0") and not anew.ready_made and splits.ready_made
+    assert all(0.1 < len(anew.groups()[name]) / 30 < 0.25 for name in ("val", "test"))
+    for part in anew.samples.values():
+        assert list(part) == sorted(part, key=lambda sample: (sample.label, sample.path))
+    assert split(root, group_regex=r"(P\d+)_", resplit=True, folds=3).made["test"].startswith("fold 1 of 3 by patient")
+
+
+def test_resplit_ignores_the_column_of_a_table(tmp_path: Path) -> None:
+    names = [f"P{i:02}_{j}.png" for i in range(20) for j in range(4)]
+    root, table = files(tmp_path / "data", names), tmp_path / "labels.csv"
+    rows = [f"{name},{'ab'[int(name[1:3]) % 2]},{name[:3]},{'test' if name[4] == '0' else 'train'}" for name in names]
+    table.write_text("\n".join(["path,label,patient,split", *rows]))
+    with pytest.raises(DataError, match="20 patients are in two splits") as error:
+        split(root, labels=str(table))
+    assert error.value.fix.startswith("--resplit ignores the splits of the table and splits by patient")
+    anew = split(root, labels=str(table), resplit=True)
+    assert not anew.shared() and sum(map(len, anew.samples.values())) == 80
+
+
+def test_resplit_keeps_copies_together_where_patients_are_unknown(tmp_path: Path) -> None:
+    root = files(tmp_path / "data", [f"{s}/{c}/{s}{i}.png" for s in ("train", "test") for c in "ab" for i in range(20)])
+    for file in root.glob("*/*/*.png"):  # every picture of train is in test too
+        file.write_text(f"{file.parent.name}{file.stem.removeprefix('train').removeprefix('test')}")
+
+    def contents(splits: Splits) -> list[set[str]]:
+        return [{(root / s.path).read_text() for s in part} for part in splits.samples.values()]
+
+    train, _, test = contents(split(root))
+    assert len(train & test) > 30
+    train, val, test = contents(split(root, resplit=True))
+    assert not (train & test or train & val or val & test) and len(train | val | test) == 40
 
 
 def test_a_guess_is_shown_and_used_only_when_confirmed(cells: Path) -> None:

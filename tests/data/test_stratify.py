@@ -12,7 +12,7 @@ from label_sets import by_path, label_set, split
 from vitmed.core.errors import DataError
 from vitmed.core.targets import NO_FINDING
 from vitmed.data.samples import Splits
-from vitmed.data.stratify import balanced_parts, folds_by_kind, kinds_of, share_by_kind, unlearnable
+from vitmed.data.stratify import balanced_parts, folds_by_kind, kinds_of, patient_share, share_by_kind, unlearnable
 
 FINDINGS = ("common", "usual", "rare", "rarest")
 
@@ -212,3 +212,21 @@ def test_numbers_are_split_by_their_ranges(tmp_path: Path) -> None:
     assert np.ptp(means) < 6 and splits.shared() == {}  # three standard errors of a random test: 12
     assert all(0.1 < len(splits.samples[name]) / 400 < 0.2 for name in ("val", "test"))
     assert len(splits.strata) == 10 and all(min(splits.counts(name)) > 0 for name in splits.samples)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_patient_with_many_images_is_not_all_of_a_class(seed: int) -> None:
+    """The 14 images of one patient are a seventh of class 1, as in the Herlev slides; 21 patients have 4 each."""
+    sizes = [14, *[4] * 21, *[3] * 80]
+    codes, labels = np.repeat(np.arange(102), sizes), np.repeat([1] * 22 + [0] * 80, sizes)
+    part = patient_share(labels, codes, 0.15, seed)
+    assert len(np.unique(codes[part][labels[part] == 1])) >= 2
+    assert np.abs(np.bincount(labels[part]) / np.bincount(labels) - 0.15).max() < 0.05
+
+
+def test_a_class_of_three_patients_leaves_one_for_every_split() -> None:
+    codes = np.repeat(np.arange(33), 4)
+    labels = (codes < 3).astype(int)
+    for seed in range(5):
+        part = patient_share(labels, codes, 0.15, seed)
+        assert len(np.unique(codes[part][labels[part] == 1])) == 1

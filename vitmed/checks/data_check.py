@@ -62,6 +62,11 @@ def check_before_training(
     ]
     found = run_checks(images, source, ui, splits=("train",))
     serious = _report(found.findings, splits.root, ui)
+    leaks = [finding.code for finding in serious if finding.code in ("patients_across_splits", "copies_across_splits")]
+    if leaks and splits.ready_made:
+        how = "keeps copies in one split" if source is None else "splits by patient"
+        names = "--groups names " * (source == GUESSED)
+        ui.warn(f"the data's own splits leak: {names}--resplit ignores them and {how}")
     labels = next((finding for finding in serious if finding.code == "two_labels"), None)
     if labels is not None and not config.data.allow_leakage:
         raise DataError(f"{labels.problem}:\n" + "\n".join(labels.files[:10]), labels.fix)
@@ -88,6 +93,8 @@ def check_folder(data: DataConfig, ui: Ui, ordinal: Sequence[str] = ()) -> None:
     contents, asked = read_contents(root), Asked.of(data, ordinal)
     if data.labels is not None:
         contents = named_in_table(contents, labels_from_table(data.labels, root, contents.files, asked=asked))
+    if data.resplit:
+        contents = contents.without_splits()
     found = in_order(folder_findings(contents))
     error = next((finding for finding in found if finding.severity == "error"), None)
     _report([finding for finding in found if finding is not error], root, ui)
@@ -99,9 +106,12 @@ def check_folder(data: DataConfig, ui: Ui, ordinal: Sequence[str] = ()) -> None:
 def _report(findings: Iterable[Finding], root: Path, ui: Ui) -> list[Finding]:
     """Print errors and warnings in a line each, at most `LINES`; returns all of them, worst first."""
     serious = [finding for finding in in_order(findings) if finding.severity != "note"]
+    advised = {"class_of_few_patients", "class_of_one_patient"}  # once each
     for finding in serious[:LINES]:
         named = f": {', '.join(finding.files[:3])}{', ...' * (finding.count > 3)}" if finding.files else ""
-        ui.warn(f"{finding.problem} ({finding.code}){named}")
+        advice = f". {finding.fix[0].upper()}{finding.fix[1:]}" * (finding.code in advised)
+        advised -= {finding.code}
+        ui.warn(f"{finding.problem} ({finding.code}){named}{advice}")
     if len(serious) > LINES:
         ui.warn(f"{len(serious) - LINES:,} more findings; vitmed check {root} reports them all")
     return serious

@@ -330,7 +330,10 @@ def _patient_findings(images: Sequence[Image], source: str | None) -> Iterator[F
     if both:
         severity = "warning" if guessed else None  # the guess may be wrong
         what = counted(len(both), "original" if originals else "patient")
-        yield make("patients_across_splits", f"{what} in two splits{by}", both, severity)
+        fix = (
+            "if the guess is right, train with --groups names --resplit, which ignores these splits" if guessed else ""
+        )
+        yield make("patients_across_splits", f"{what} in two splits{by}", both, severity, fix)
     if guessed:
         yield make("patients_guessed", f"{counted(len(splits), 'patient')}, {source}")
 

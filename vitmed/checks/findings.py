@@ -57,7 +57,7 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
 ERRORS = {
     "class_of_one_patient": (
         "All images of a class come from one patient: a model can learn to recognise the patient instead of the class.",
-        "add patients to the class; until then no result shows what the model has learned",
+        "add patients to the class; or, if other splits have more, train with --folds 5: it tests every patient once",
     ),
     "class_is_patient": (
         "No patient has images of two classes, and there are so few patients that any difference between them can "
@@ -70,11 +70,13 @@ ERRORS = {
     ),
     "patients_across_splits": (
         "A patient has images in two splits, so the test contains patients that the model knows.",
-        "move all images of a patient to one split",
+        "train with --resplit, which ignores these splits and splits by patient; or move all images of a patient to "
+        "one split",
     ),
     "copies_across_splits": (
         "The same file, byte for byte, is in two splits, so the test contains images that the model has seen.",
-        "remove the copies from the test",
+        "remove the copies from the test; or train with --resplit, which ignores these splits and keeps copies "
+        "together where patients are unknown",
     ),
     "empty_file": ("A file is empty (0 bytes).", "copy it again, or remove it"),
     "truncated": (
@@ -118,7 +120,7 @@ ERRORS = {
 WARNINGS = {
     "class_of_few_patients": (
         f"A class depends on few patients: their effective number is below {FEW_PATIENTS}.",
-        "add patients to the class; split by patient, and look at the patients of the test",
+        "add patients to the class; or train with --folds 5, which tests every patient once",
     ),
     "near_two_labels": (
         "Two files show the same picture in another size, quality or brightness, and are in two classes.",
@@ -152,7 +154,8 @@ WARNINGS = {
     "augmented_copies": (
         "File names look like augmented copies of other images, as flip, rot90 or _0_1234 in a name. Copies of one "
         "original in two splits make a result look too good; vitmed augments while it trains and needs no copies.",
-        "remove the copies; or --groups names keeps the copies of one original in one split",
+        "remove the copies; or --groups names keeps the copies of one original in one split, with --resplit where the "
+        "folder has splits of its own",
     ),
     "copies": ("The same file is in a class more than once.", "keep one of each"),
     "person_in_name": (

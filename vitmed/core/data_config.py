@@ -116,6 +116,12 @@ class DataConfig(Section):
     fold: int | None = setting(
         None, "Which fold is the test, from 1; by default train does each in turn.", Flag(panel="Patients"), ge=1
     )
+    resplit: bool = setting(
+        False,
+        "Ignore the train, val and test of the folder or the table, and split anew, by patient where known. Otherwise "
+        "copies of a file stay in one split.",
+        Flag(panel="Patients"),
+    )
     allow_leakage: bool = setting(
         False,
         "Continue even if a patient is in two of the folder's own splits; the report says so.",

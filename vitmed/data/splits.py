@@ -49,6 +49,8 @@ def make_splits(config: DataConfig, progress: Progress | None = None, ordinal: S
         UsageError: an invalid `group_regex`, or folds of a folder that has its own test.
     """
     listing = list_images(config, progress, ordinal)
+    if config.resplit:
+        listing = _without_splits(listing)
     if "train" not in listing.parts and ALL not in listing.parts:
         raise DataError(f"{listing.source}: has {', '.join(listing.parts)} but no train", "add rows of train")
     for name, indices in listing.parts.items():
@@ -71,6 +73,12 @@ def make_splits(config: DataConfig, progress: Progress | None = None, ordinal: S
         same = f"{listing.source}: all numbers of train are {splits.targets('train')[0, 0]:g}"
         raise DataError(same, "a model of a number needs different ones")
     return splits
+
+
+def _without_splits(listing: Listing) -> Listing:
+    """The listing as if neither folder nor table divided it, ordered by class, then by path."""
+    order = np.lexsort((np.array(listing.paths), listing.labels))
+    return replace(listing.take(order), parts={ALL: np.arange(len(order))}, where={})
 
 
 def _learnable(listing: Listing, config: DataConfig) -> Listing:
@@ -149,9 +157,9 @@ def _with_samples(listing: Listing, parts: dict[str, np.ndarray], made: dict[str
     names = [f"{group!r} in {' and '.join(of_group)}" for group, of_group in shared.items()]
     raise DataError(
         f"{listing.source}: {count}:\n{lines_of(names, NAMED)}",
-        "move all images of a patient to one split"
-        + ", or rename the table's column of splits: vitmed then splits by patient" * listing.source.is_file()
-        + "; or --allow-leakage: the result is then optimistic, and says so",
+        f"--resplit ignores the splits of the {'folder' if listing.source == listing.root else 'table'} and splits by "
+        "patient; or move all images of a patient to one split; or --allow-leakage: the result is then optimistic, and "
+        "says so",
     )
 
 
@@ -185,7 +193,7 @@ def _split(listing: Listing, config: DataConfig) -> tuple[dict[str, np.ndarray],
         if "test" in parts:
             raise UsageError(
                 f"{listing.source}: has its own test ({made['test']}), so it cannot be divided into folds",
-                "omit --folds, or merge train and test",
+                "omit --folds, or --resplit to ignore it",
             )
         parts["test"], parts[rest] = take_fold(listing, parts[rest], config.folds, config.fold or 1, config.split_seed)
         made["test"] = f"fold {config.fold or 1} of {config.folds} {how}"
@@ -245,7 +253,7 @@ def pretraining_splits(config: PretrainDataConfig, progress: Progress | None = N
 
 def _unlabelled_splits(config: PretrainDataConfig, progress: Progress | None) -> Splits:
     """All images, as one class."""
-    for flag, given in (("labels", config.labels), ("folds", config.folds)):
+    for flag, given in (("labels", config.labels), ("folds", config.folds), ("resplit", config.resplit or None)):
         if given is not None:
             raise UsageError(f"--{flag} and --unlabelled exclude each other", "omit one of them")
     root = data_folder(config.root)

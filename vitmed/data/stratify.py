@@ -15,6 +15,8 @@ import numpy as np
 
 MANY = 500  # patients above which scikit-learn's StratifiedGroupKFold takes seconds to hours
 
+SPREAD = 6  # patients of a class from which train, val and test can have two each
+
 
 def patient_codes(groups: Sequence[str], indices: np.ndarray) -> np.ndarray:
     """(N,) int64: the patients of these images as numbers from 0, sorted by name."""
@@ -30,18 +32,32 @@ def with_first_copy(first: np.ndarray, indices: np.ndarray, values: np.ndarray) 
 def patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     """Positions of about `fraction` of the images, by patient; empty if no such share has every class.
 
-    This is the first fold of a stratified k-fold over patients with every class in the fold and in the rest. If there
-    is none, as with few patients who have one class each, fewer and larger folds are tried.
+    This is a fold of a stratified k-fold over patients with every class in the fold and in the rest: the first one
+    with at least half the share of every class's patients, and with two of them where there are `SPREAD`. In
+    proportion by images alone, one patient with many images can be all of a class. If no fold has so many, the one that
+    comes closest is taken. If no fold has every class, as with few patients who have one class each, fewer and larger
+    folds are tried.
     """
     classes = np.unique(labels)
     most = min(max(2, round(1 / fraction)), int(codes.max(initial=0)) + 1, int(np.bincount(labels).max(initial=0)))
     for folds in range(most, 1, -1):
         number = grouped_folds(labels, codes, folds, seed)
-        for fold in range(folds):
-            part = number == fold
-            if len(np.unique(labels[part])) == len(np.unique(labels[~part])) == len(classes):
-                return np.flatnonzero(part)
+        parts = [number == fold for fold in range(folds)]
+        whole = [p for p in parts if len(np.unique(labels[p])) == len(np.unique(labels[~p])) == len(classes)]
+        if whole:
+            return np.flatnonzero(max(whole, key=lambda part: _enough_patients(labels, codes, part, fraction)))
     return np.empty(0, dtype=np.int64)
+
+
+def _enough_patients(labels: np.ndarray, codes: np.ndarray, part: np.ndarray, fraction: float) -> float:
+    """For the class where it is smallest: its patients in a part, for each that it needs there; at most 1."""
+
+    def patients(of: np.ndarray) -> np.ndarray:
+        return np.bincount(np.unique(np.stack([labels[of], codes[of]]), axis=1)[0], minlength=int(labels.max()) + 1)
+
+    every = patients(np.ones_like(part))
+    needed = np.maximum(np.where(every < SPREAD, 1, 2), np.ceil(every * fraction / 2))
+    return float(np.min(patients(part)[every > 0] / needed[every > 0], initial=1.0))
 
 
 def grouped_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int) -> np.ndarray:

@@ -217,9 +217,9 @@ class Changes:
     def speckle(self) -> Any:
         return self.A.MultiplicativeNoise(multiplier=(0.9, 1.1), elementwise=True, p=0.3)
 
-    def noise(self) -> Any:
-        """Grey noise: the same in all channels, for modalities without colour."""
-        return self.A.GaussNoise(std_range=(0.01, 0.03), per_channel=False, p=0.2)
+    def noise(self, most: float = 0.03, p: float = 0.2, grey: bool = True) -> Any:
+        """Gaussian noise with a standard deviation of 0.01 to `most` (white = 1); grey: the same in all channels."""
+        return self.A.GaussNoise(std_range=(0.01, most), per_channel=self.colour and not grey, p=p)
 
     def holes(self, p: float) -> Any:
         """One to three black rectangles with sides of 5 to 12 % of the image's."""
@@ -269,8 +269,13 @@ POLICIES: dict[str, Policy] = {
     ),
     "medical": Policy(
         False,
-        "Modality unknown: small turn, shift, scale, brightness; no flip, as the side may be the label.",
-        lambda do: [do.affine(10, 0.05, 0.1, p=0.7), do.brightness(0.1, p=0.5)],
+        "Modality unknown: small turn, shift, scale, brightness, blur, noise; no flip, as the side may be the label.",
+        lambda do: [
+            do.affine(10, 0.05, 0.1, p=0.7),
+            do.brightness(0.1, p=0.5),
+            do.blur(p=0.2),
+            do.noise(0.1, p=0.25, grey=False),
+        ],
     ),
     "blood_smear": Policy(
         True,

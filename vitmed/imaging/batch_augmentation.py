@@ -220,10 +220,11 @@ class BatchChanges(Changes):
 
         return change
 
-    def noise(self) -> Change:
+    def noise(self, most: float = 0.03, p: float = 0.2, grey: bool = True) -> Change:
         def change(x: Tensor, draw: Draws) -> Tensor:
-            amount = torch.where(draw.chosen(0.2), draw.uniform(0.01, 0.03, 1, 1, 1) * 255, 0)
-            return (x + amount * draw.normal(1, *x.shape[2:])).clamp_(0, 255)
+            channels = x.shape[1] if self.colour and not grey else 1
+            amount = torch.where(draw.chosen(p), draw.uniform(0.01, most, 1, 1, 1) * 255, 0)
+            return (x + amount * draw.normal(channels, *x.shape[2:])).clamp_(0, 255)
 
         return change
 
