@@ -191,7 +191,7 @@ def test_the_same_auroc_is_not_alike_where_the_accuracy_differs(tmp_path: Path) 
     found = judge(save(first, tmp_path / "a"), save(moved, tmp_path / "b"))
     gap = found.content["pairs"][0]["difference"]
     assert gap["auroc"]["value"] == 0 and gap["accuracy"]["value"] != 0
-    assert "alike" not in found.verdict and "the same AUROC, Accuracy difference +0." in found.verdict
+    assert "alike" not in found.verdict and "the same AUROC, accuracy difference +0." in found.verdict
 
 
 def test_the_same_baseline_is_compared_once(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_one_class_is_compared_by_accuracy(tmp_path: Path) -> None:
         p = draw(noise, each=None)
         files.append(save(replace(p, labels=np.zeros(120, np.int64)), tmp_path / str(noise)))
     found = judge(*files)
-    assert "Accuracy difference" in found.verdict and "120 images" in found.verdict
+    assert "accuracy difference" in found.verdict and "120 images" in found.verdict
     assert found.content["pairs"][0]["difference"]["auroc"]["value"] is None
     judge(*files, output=tmp_path / "out")  # the picture says that AUROC is undefined
 

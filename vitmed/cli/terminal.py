@@ -252,18 +252,21 @@ def print_comparison(found: Comparison) -> None:
     """A row for each pair and number, and of findings for each finding; then the verdict of each pair, the last line
     that of the first two."""
     from vitmed.decisions.targets import TARGETS
+    from vitmed.metrics.metric_table import METRICS
 
     rows: list[list[str]] = []
+    kind = TARGETS[found.content.kind]
     for pair in found.content.pairs:
-        names = list(dict.fromkeys([*TARGETS[found.content.kind].headline[:3], *pair.tests]))
+        names = list(dict.fromkeys([*kind.headline[:3], *pair.tests]))
         for name in names:
-            gap, test = pair.difference[name], pair.tests.get(name)
-            rows.append(_difference(pair, name, gap, *((test.p, test.p_holm) if test else (None, None))))
+            gap, test, title = pair.difference[name], pair.tests.get(name), kind.metrics[name].phrase
+            rows.append(_difference(pair, title, gap, *((test.p, test.p_holm) if test else (None, None))))
         if found.content.kind == "findings":
             parts = {"auroc": pair.classes or {}, "average_precision": pair.average_precision or {}}
             for finding in found.content.classes:
                 for name, of in parts.items():
-                    rows.append(_difference(pair, f"{finding}: {name}", of[finding], of[finding].p, of[finding].p_holm))
+                    title, gap = f"{finding}: {METRICS[name].phrase}", of[finding]
+                    rows.append(_difference(pair, title, gap, gap.p, gap.p_holm))
     others = [pair.verdict for pair in found.content.pairs if pair.verdict != found.verdict]
     columns = "first|second|number|>difference|>95 % interval|>p|>p, Holm"
     which = [f"{name}: {model.identity}" for name, model in found.content.models.items() if model.identity]
@@ -272,7 +275,7 @@ def print_comparison(found: Comparison) -> None:
         for name in names:
             if own := group.numbers.get(name):
                 interval = "" if own.low is None else f"{own.low:.3f} to {own.high:.3f}"
-                lines.append([name.replace("_", " "), f"{own.mean:.3f}", f"{own.sd:.3f}", interval])
+                lines.append([kind.metrics[name].phrase, f"{own.mean:.3f}", f"{own.sd:.3f}", interval])
         print_rows(
             f"number, {len(group.seeds)} seeds|>mean|>SD over seeds|>95 % interval of one run", lines, caption=""
         )
@@ -280,12 +283,12 @@ def print_comparison(found: Comparison) -> None:
     print_rows(columns, rows, *which, *others, found.verdict)
 
 
-def _difference(pair: ComparedPair, name: str, gap: Estimate, *ps: float | None) -> list[str]:
+def _difference(pair: ComparedPair, title: str, gap: Estimate, *ps: float | None) -> list[str]:
     """A row of `print_comparison`; the p, and p adjusted."""
     value = "undefined" if gap.value is None else f"{gap.value:+.3f}"
     interval = "" if gap.low is None else f"{gap.low:+.3f} to {gap.high:+.3f}"
     shown = ["" if p is None else "<0.0001" if p < 1e-4 else f"{p:.4f}" for p in ps]
-    return [pair.first, pair.second, name.replace("_", " "), value, interval, *shown]
+    return [pair.first, pair.second, title, value, interval, *shown]
 
 
 def print_datasets(datasets: list[dict[str, Any]]) -> None:

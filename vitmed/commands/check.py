@@ -20,7 +20,7 @@ from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.files import free_name, whole_folder
 from vitmed.core.inputs import data_folder
-from vitmed.core.load_config import build_config
+from vitmed.core.load_config import load_config
 from vitmed.core.outputs import refuse_file, refuse_inside
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.targets import CLASSES
@@ -107,7 +107,7 @@ def check(
     table_of = None if groups is None else str(groups)
     given = {"root": str(root), "group_regex": group_regex, "groups": table_of, "on_bad_file": "skip"}
     kind = {"target": target, "findings": finding, "uncertain": uncertain}
-    config = build_config({"data": {**given, **kind}}).data
+    config = load_config(overrides={f"data.{name}": value for name, value in {**given, **kind}.items()}).data
     compile_group(group_regex)  # raises now, not after the scan
     refuse_inside(root, output)
     refuse_file(output)

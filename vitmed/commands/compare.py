@@ -203,13 +203,13 @@ def verdict(
     same = name == other and pair.difference[usual].value is not None
     gap, p, names = pair.difference[name], pair.tests[name].p_holm, (pair.first, pair.second)
     if gap.value is None:
-        titles = f"{metrics[other].title} and {metrics[usual].title}"
-        return f"{names[0]} and {names[1]} cannot be compared: {_inside(titles)} are undefined"
+        both = f"{metrics[other].phrase} and {metrics[usual].phrase}"
+        return f"{names[0]} and {names[1]} cannot be compared: {both} are undefined"
     if (gap.value < 0) == metrics[name].higher_is_better and gap.value:
         names, gap = names[::-1], gap.reversed
     count, of = counted(units, "patient" if patients else "image"), f" {unit}" if unit and name in IN_UNIT else ""
     interval = "" if gap.low is None or gap.high is None else f" ({gap.low:+.3f} to {gap.high:+.3f})"
-    result = f"{f'the same {metrics[usual].title}, ' if same else ''}{metrics[name].title} difference"
+    result = f"{f'the same {metrics[usual].phrase}, ' if same else ''}{metrics[name].phrase} difference"
     result = f"{result} {gap.value:+.3f}{interval}{of}, {count}"
     if patients and units < FEW_GROUPS:
         return f"{names[0]} is not clearly better than {names[1]}: {result}, too few to decide"
@@ -219,11 +219,6 @@ def verdict(
     shown = "" if p is None else f", p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
     shown += f" adjusted for {pairs} pairs" if shown and pairs > 1 else ""
     return f"{names[0]} is {'' if clear else 'not clearly '}better than {names[1]}: {result}{shown}"
-
-
-def _inside(title: str) -> str:
-    """A title inside a sentence."""
-    return title if title[:2].isupper() else title[:1].lower() + title[1:]
 
 
 def better(pair: ComparedPair, units: int, patients: bool) -> str | None:

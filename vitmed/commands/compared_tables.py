@@ -161,15 +161,16 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
 def _check_comparable(model: Model, first: Model) -> None:
     """Raise DataError where two models do not answer the same question."""
     one, other = model.predictions, first.predictions
+    words = {"classes": "classes", "findings": "findings", "number": "a number"}
     if one.kind != other.kind:
         of_finding = "; of one finding: RUN/test/findings/FINDING" if "findings" in (one.kind, other.kind) else ""
         raise DataError(
-            f"{model.name} has predictions of {one.kind}, {first.name} of {other.kind}",
+            f"{model.name} has predictions of {words[one.kind]}, {first.name} of {words[other.kind]}",
             f"compare models of one kind of label{of_finding}",
         )
     if set(one.classes) != set(other.classes):
-        what = {"classes": "classes", "findings": "findings", "number": "number"}[one.kind]
-        fix = "compare models of the same " + what
+        what = one.kind
+        fix = f"compare models of the same {what}"
         fix += ", or one finding of both: RUN/test/findings/FINDING" * (one.kind == "findings")
         has = f"{model.name} has the {what} {listed(one.classes)}, {first.name} has {listed(other.classes)}"
         raise DataError(has, fix)

@@ -23,7 +23,7 @@ from vitmed.core.run_folder import PREDICTIONS, RunFolder
 from vitmed.core.ui import Ui
 from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation
 from vitmed.decisions.finding_policy import FindingPolicy
-from vitmed.decisions.folds import Fold, Folds, fold_notes, folds_of_classes, numbered, spread_of
+from vitmed.decisions.folds import Fold, Folds, fold_notes, folds_of_classes, numbered, spread_of, undefined_notes
 from vitmed.decisions.operating_points import asked_point, target_of
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.any_predictions import AnyPredictions
@@ -123,8 +123,10 @@ def _pool(folder: RunFolder, places: Sequence[RunFolder], ui: Ui) -> Evaluation:
     folds = _each(results, evaluated, pooled, config)
     baselines = [read_baselines(test.parent) for test in tests]
     shared = [key for key in baselines[0] if all(key in found for found in baselines)]
-    notes = [*fold_notes(folds), *_other_means(pooled, [one.predictions for one in evaluated])]
-    notes += by_name([one.report.notes for one in results])
+    other_means = _other_means(pooled, [one.predictions for one in evaluated])
+    notes = [*fold_notes(folds), *other_means, *by_name([one.report.notes for one in results])]
+    for note in (*undefined_notes(folds), *other_means):
+        ui.warn(note)
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
             folder.path / "test", pooled, title=f"{len(places)} folds of {data_folder(root).resolve().name}",

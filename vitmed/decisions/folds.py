@@ -104,7 +104,19 @@ def by_fold(folds: Folds | None) -> bool:
 def fold_notes(folds: Folds) -> list[str]:
     """What must be known before the pooled numbers are believed."""
     first = f"Pooled over {len(folds.each)} models, one for each fold; no model has seen its test images."
-    return [first, *_decisions(folds), *_mixing(folds)]
+    return [first, *_decisions(folds), *_mixing(folds), *undefined_notes(folds)]
+
+
+def undefined_notes(folds: Folds) -> list[str]:
+    """A note on each finding that a fold says nothing about."""
+    notes = []
+    for name, own in (folds.findings or {"the finding": folds}).items():
+        numbers = [fold.numbers.get("auroc") for fold in own.each]
+        lacking = [str(k) for k, one in enumerate(numbers, 1) if one is not None and one.value is None]
+        if lacking:
+            where = f"fold{'s' if len(lacking) > 1 else ''} {', '.join(lacking)}"
+            notes.append(f"The AUROC of {name} is undefined in {where}: no test image has it, or every one has it.")
+    return notes
 
 
 def _decisions(folds: Folds) -> list[str]:

@@ -62,9 +62,8 @@ def compare_findings(
     gap, test = right_difference(right, others, first.known.any(axis=1), first.units)
     low, high = (0.0, 0.0) if same else (gap.low, gap.high)
     difference["subset_accuracy"] = estimate(gap.value, low, high, gap.method)
-    return PairedComparison(
-        overall=theirs, difference=difference, tests={"auroc": found["auroc"][1], "subset_accuracy": test}
-    )
+    tests = {"auroc": found["auroc"][1], "subset_accuracy": test, "average_precision": found["average_precision"][1]}
+    return PairedComparison(overall=theirs, difference=difference, tests=tests)
 
 
 def compare_each_finding(
@@ -72,7 +71,7 @@ def compare_each_finding(
 ) -> dict[str, dict[str, ClassDifference]]:
     """The differences in AUROC and in average precision of each finding, on the images whose label is known.
 
-    An average precision has an interval where at least `FEWEST` patients (or images) have the finding, and as many have
+    There is an interval, and a p, where at least `FEWEST` patients (or images) have the finding, and as many have
     images without it.
 
     Raises:
@@ -85,7 +84,7 @@ def compare_each_finding(
             areas = one.overall_areas[name], two.overall_areas[name]
             positive = one.labels == 1 if name == "auroc" else None
             gap = class_difference(*areas, positive, one.units)
-            if name == "average_precision" and min(one.holders) < FEWEST:
+            if min(one.holders) < FEWEST:
                 gap = ClassDifference(**dict(gap) | {"low": None, "high": None, "p": None})
             found[name][finding] = gap
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PER_CLASS = ("sensitivity", "specificity", "ppv", "npv", "f1", "auroc", "average_precision")
+PROPER = ("Brier", "Cohen", "Hamming", "Pearson")  # names of people, with which titles begin
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,18 @@ class Metric:
     text: str  # one sentence that defines it
     higher_is_better: bool = True
     ranks: bool = True  # whether more, or less, is always better; otherwise it neither chooses an epoch nor is a gate
+
+    @property
+    def phrase(self) -> str:
+        """The title inside a sentence."""
+        return phrase(self.title)
+
+
+def phrase(title: str) -> str:
+    """A title inside a sentence: `macro AUROC`, `mean absolute error`, `Cohen's kappa`."""
+    base, _, kind = title.partition(", ")
+    proper = base[:2].isupper() or base.startswith(PROPER)
+    return f"{kind} {base if proper else base[:1].lower() + base[1:]}".strip()
 
 
 METRICS: dict[str, Metric] = {

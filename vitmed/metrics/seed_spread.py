@@ -75,7 +75,7 @@ def _text(
     if name is None:
         return f"{runs}: no number is defined for all of them"
     found = numbers[name]
-    text = f"{runs}: {metrics[name].title} mean {found.mean:.3f}, SD over {len(seeds)} seeds {found.sd:.3f}"
+    text = f"{runs}: {metrics[name].phrase} mean {found.mean:.3f}, SD over {len(seeds)} seeds {found.sd:.3f}"
     if found.low is None or found.high is None:
         return text
     return f"{text}; 95 % interval of one run over {unit}s [{found.low:.3f}, {found.high:.3f}] on average"

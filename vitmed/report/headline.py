@@ -96,22 +96,23 @@ def _with_interval(found: Estimate, sign: str = "") -> str:
 
 
 def verdict(baseline: Baseline, patients: int | None) -> str:
-    """Whether the model is better than a baseline by AUROC, in a line; no verdict with very few patients.
+    """Whether the model is better than a baseline, in a line; no verdict with very few patients.
 
     Args:
         baseline: one of `Results.baselines`.
         patients: how many were evaluated; None if unknown.
     """
-    difference, gap = baseline.difference["auroc"], _with_interval(baseline.difference["auroc"], "+")
-    text = f"baseline, {baseline.text}: AUROC {number(baseline.overall['auroc'].value)}"
-    if difference.low is None or difference.high is None:
+    name, gain = baseline.decides, baseline.gain
+    gap = _with_interval(baseline.difference[name], "+")
+    text = f"baseline, {baseline.text}: {ALL_METRICS[name].title} {number(baseline.overall[name].value)}"
+    if gain.low is None or gain.high is None:
         return f"{text}; no interval for the difference"
     if patients is not None and patients < FEW_GROUPS:
         few = counted_doing(patients, "patient")
         return f"{text}; model - baseline {gap}, but {few} too few to conclude which is better"
-    if difference.low > 0:
+    if gain.low > 0:
         return f"{text}; the model is better: {gap}"
-    if difference.high < 0:
+    if gain.high < 0:
         return f"{text}; the BASELINE is better: {gap}"
     return f"{text}; the model is not shown to be better: {gap}"
 

@@ -11,7 +11,7 @@ from vitmed.core.base_models import Frozen
 from vitmed.core.text import counted, format_probability, visible
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.methods import DEFINITIONS, METHODS, REFERENCES, TESTS
-from vitmed.metrics.metric_table import TITLES
+from vitmed.metrics.metric_table import TITLES, phrase
 from vitmed.report.markdown import escape
 from vitmed.report.results import Results
 
@@ -230,6 +230,7 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
     patients = "" if metrics.n_groups is None else f" of {counted(metrics.n_groups, 'patient')}"
     per_class = [f"{entry.n:,} {shown(name)}" for name, entry in metrics.per_class.items()]
     classes = f" ({_joined(per_class)})" if len(per_class) <= 10 else f" in {len(per_class):,} classes"
+    classes = classes if per_class else ""
     text = [f"The model was evaluated on {counted(metrics.n, 'image')}{patients}{classes}."]
     if positive is not None:
         decided = "if this was the more likely class"
@@ -238,7 +239,7 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
         elif points is not None and points.threshold is not None:
             decided = f"from a probability of {format_probability(points.threshold)}, chosen on validation images"
         text.append(f"The positive class was {shown(positive)}; an image was called positive {decided}.")
-    elif metrics.n:
+    elif metrics.n and metrics.target.kind == "classes":
         ways = {"cost": "lowest expected cost", "balanced": "largest ratio of probability to prevalence in validation"}
         way = ways.get("default" if points is None else points.chosen, "largest probability")
         text.append(f"The class with the {way} was predicted.")
@@ -308,9 +309,7 @@ def name_of(field: str) -> str:
     """A number inside a sentence: `macro sensitivity`, `Cohen's kappa`, `the error rate`."""
     if field in NAMES:
         return NAMES[field]
-    base, _, kind = TITLES.get(field, field).partition(", ")
-    proper = base[:2].isupper() or base.startswith(("Cohen", "Brier"))
-    return f"{kind} {base if proper else base[:1].lower() + base[1:]}".strip()
+    return phrase(TITLES.get(field, field))
 
 
 def _joined(names: Sequence[str]) -> str:

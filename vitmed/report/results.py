@@ -20,10 +20,11 @@ from vitmed.decisions.out_of_distribution import OutOfDistribution
 from vitmed.decisions.policy import AnswerCounts
 from vitmed.decisions.reliability import CalibrationReport
 from vitmed.decisions.selective_prediction import SelectivePrediction
+from vitmed.decisions.targets import ALL_METRICS
 from vitmed.explanation.results import Attention, Robustness
 from vitmed.metrics.clinical_utility import DecisionCurve, OneAgainstRest, PrevalenceTable
 from vitmed.metrics.confusions import Mistakes
-from vitmed.metrics.estimates import Numbers
+from vitmed.metrics.estimates import Estimate, Numbers
 from vitmed.metrics.finding_results import CoOccurrence, FindingErrors
 from vitmed.metrics.fixed_rates import FixedRates
 from vitmed.metrics.grade_evaluation import GradeResults
@@ -42,6 +43,17 @@ class Baseline(PairedComparison):
     """A baseline on the same images; `text` says what it is, `difference` is the model minus the baseline."""
 
     text: str
+
+    @property
+    def decides(self) -> str:
+        """The number that decides whether the model is better."""
+        return next(iter(self.tests))
+
+    @property
+    def gain(self) -> Estimate:
+        """By how much the model is better in that number; below 0 where the baseline is."""
+        found = self.difference[self.decides]
+        return found if ALL_METRICS[self.decides].higher_is_better else found.reversed
 
 
 class Origin(Frozen):

@@ -26,7 +26,6 @@ from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.label_errors import issues_csv
 from vitmed.metrics.notes import missing_interval_note, single_class_note
-from vitmed.metrics.paired_comparison import compare_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import ANALYSES, Material
 from vitmed.report.finding_reports import write_finding_reports
@@ -117,11 +116,11 @@ def write_report(
     folder, config = Path(folder), config or EvaluateConfig()
     check_formats(config)
     predictions = replace(predictions, named=config.show_names)
-    numbers = TARGETS[predictions.kind].evaluate(predictions, config.resamples)
+    kind = TARGETS[predictions.kind]
+    numbers = kind.evaluate(predictions, config.resamples)
     compared = {
-        key: Baseline(text=BASELINES[key], **dict(compare_predictions(predictions, other, config.resamples)))
+        key: Baseline(text=_text_of(key, predictions), **dict(kind.compare(predictions, other, config.resamples)))
         for key, other in (baselines or {}).items()
-        if isinstance(predictions, Predictions) and isinstance(other, Predictions)
     }
     stored = None if policy is None else policy.to_json()
     dates = {"created": now()} if earlier is None else {"created": earlier.created, "rebuilt": now()}
@@ -154,6 +153,12 @@ def write_report(
     if config.report and "pdf" in config.format.split(","):  # last: a browser that fails costs no report
         print_pdf(folder / REPORT, folder / PDF)
     return metrics
+
+
+def _text_of(baseline: str, predictions: AnyPredictions) -> str:
+    """What a baseline is, in the words of the report."""
+    text = BASELINES[baseline]
+    return text.replace("logistic", "ridge") if predictions.kind == "number" else text
 
 
 def _warnings(predictions: AnyPredictions, numbers: Numbers, notes: Sequence[str]) -> list[str]:
