@@ -11,7 +11,7 @@ from vitmed.core.base_models import Frozen
 from vitmed.core.text import counted, format_probability, visible
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.methods import DEFINITIONS, METHODS, REFERENCES, TESTS
-from vitmed.metrics.metric_table import TITLES
+from vitmed.metrics.metric_table import TITLES, in_sentence
 from vitmed.report.markdown import escape
 from vitmed.report.results import Results
 
@@ -308,9 +308,7 @@ def name_of(field: str) -> str:
     """A number inside a sentence: `macro sensitivity`, `Cohen's kappa`, `the error rate`."""
     if field in NAMES:
         return NAMES[field]
-    base, _, kind = TITLES.get(field, field).partition(", ")
-    proper = base[:2].isupper() or base.startswith(("Cohen", "Brier"))
-    return f"{kind} {base if proper else base[:1].lower() + base[1:]}".strip()
+    return in_sentence(TITLES.get(field, field))
 
 
 def _joined(names: Sequence[str]) -> str:
