@@ -128,13 +128,6 @@ NUMBER_METRICS: dict[str, Metric] = {
 }
 
 
-def in_sentence(title: str) -> str:
-    """A title inside a sentence: `macro AUROC`, `mean absolute error`, `Cohen's kappa`."""
-    base, _, kind = title.partition(", ")
-    proper = base[:2].isupper() or base.startswith(("Cohen", "Brier"))
-    return f"{kind} {base if proper else base[:1].lower() + base[1:]}".strip()
-
-
 TITLES = {name: metric.title for name, metric in (FINDING_METRICS | GRADE_METRICS | NUMBER_METRICS).items()} | {
     "sensitivity": "Sensitivity",
     "specificity": "Specificity",

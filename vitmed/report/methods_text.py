@@ -12,11 +12,7 @@ from vitmed.core.evaluate_config import GRADE_ERRORS
 from vitmed.core.text import counted, format_probability, visible
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.methods import DEFINITIONS, METHODS, REFERENCES, TESTS
-<<<<<<< HEAD
 from vitmed.metrics.metric_table import TITLES, phrase
-=======
-from vitmed.metrics.metric_table import TITLES, in_sentence
->>>>>>> using
 from vitmed.report.markdown import escape
 from vitmed.report.results import Results
 
@@ -316,11 +312,7 @@ def name_of(field: str) -> str:
     """A number inside a sentence: `macro sensitivity`, `Cohen's kappa`, `the error rate`."""
     if field in NAMES:
         return NAMES[field]
-<<<<<<< HEAD
     return phrase(TITLES.get(field, field))
-=======
-    return in_sentence(TITLES.get(field, field))
->>>>>>> using
 
 
 def _joined(names: Sequence[str]) -> str:

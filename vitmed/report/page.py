@@ -26,7 +26,7 @@ from vitmed.metrics.clinical_utility import percentage, ranges
 from vitmed.metrics.estimates import Estimate, Numbers, decimals
 from vitmed.metrics.intervals import LIKENESS
 from vitmed.metrics.methods import METHODS
-from vitmed.metrics.metric_table import PER_CLASS, TITLES, in_sentence
+from vitmed.metrics.metric_table import PER_CLASS, TITLES, phrase
 from vitmed.metrics.notes import FEW_GROUPS, only_class
 from vitmed.metrics.subgroups import TITLES as GAP_TITLES
 from vitmed.report.checklists import checklists
@@ -341,7 +341,7 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "few_groups": FEW_GROUPS,
     "most_classes": MOST_CLASSES,
     "of_classes": of_classes,
-    "in_sentence": in_sentence,
+    "phrase": phrase,
     "thousands": lambda n: "unknown" if n is None else f"{n:,}",
     "counted": counted,
     "chance": format_probability,
