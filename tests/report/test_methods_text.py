@@ -135,7 +135,8 @@ def fields(kind: Any, field: str, keyed: bool = False) -> Iterator[str]:
         yield "" if keyed or field in SAME else field
     elif isinstance(kind, type) and issubclass(kind, BaseModel):
         for name, info in kind.model_fields.items():
-            yield from fields(info.annotation, name, name in KEYED)
+            if kind not in typing.get_args(info.annotation):  # the folds of each finding are folds
+                yield from fields(info.annotation, name, name in KEYED)
     for part in typing.get_args(kind):
         yield from fields(part, field, keyed)
 
