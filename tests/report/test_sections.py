@@ -141,7 +141,9 @@ def test_the_first_screen_says_where_a_baseline_is_not_beaten(tmp_path: Path) ->
         ("worse", p, right, False),
     ):
         text, metrics = page(tmp_path / name, model, baselines={"colour_and_size": baseline})
-        said = [sentence for sentence in verdict(text) if "do not show that the model is better than a baseline" in sentence]
+        said = [
+            sentence for sentence in verdict(text) if "do not show that the model is better than a baseline" in sentence
+        ]
         assert len(said) == (not beaten)
         auroc = metrics["baselines"]["colour_and_size"]["overall"]["auroc"]["value"]
         assert beaten or said[0].endswith(f"no shapes: AUROC {auroc:.3f}.")
