@@ -13,8 +13,9 @@ import scipy.stats
 from vitmed.core.errors import UsageError
 from vitmed.core.evaluate_config import EvaluateConfig, read_cost
 from vitmed.decisions.calibration import Calibration
+from vitmed.decisions.folds import Fold, Folds, by_fold
 from vitmed.decisions.operating_points import Counts, PolicyPoint, apply_point, asked_point, choose_points
-from vitmed.decisions.operating_results import Fold, Folds, by_fold, report_fold_points, report_points
+from vitmed.decisions.operating_results import report_fold_points, report_points
 from vitmed.metrics.clinical_utility import AtPrevalence, decision_curve, in_words, one_against_rest, prevalence_table
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.evaluation import evaluate_predictions

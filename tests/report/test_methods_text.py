@@ -135,6 +135,8 @@ def fields(kind: Any, field: str, keyed: bool = False) -> Iterator[str]:
         yield "" if keyed or field in SAME else field
     elif isinstance(kind, type) and issubclass(kind, BaseModel):
         for name, info in kind.model_fields.items():
+            if kind in typing.get_args(info.annotation):  # folds of each finding, in folds
+                continue
             yield from fields(info.annotation, name, name in KEYED)
     for part in typing.get_args(kind):
         yield from fields(part, field, keyed)
