@@ -10,14 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Recorder, Trained
+from conftest import Answer, Recorder, Trained
 from scipy import stats
 
 from vitmed import compare
 from vitmed.commands.compare import Comparison
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.targets import Target
+from vitmed.metrics.any_predictions import AnyPredictions
+from vitmed.metrics.finding_comparison import compare_each_finding, compare_findings
+from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.intervals import Units, share
+from vitmed.metrics.number_predictions import NumberPredictions
+from vitmed.metrics.number_scoring import distribution_scores
 from vitmed.metrics.paired_comparison import compare_classes, compare_predictions, holm
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.report.write import write_report
@@ -33,7 +39,7 @@ def draw(noise: float, size: int = 120, classes: int = 2, each: int | None = 3, 
     return Predictions(names, tuple(f"{i}.png" for i in range(size)), groups, labels, logits.astype(np.float32))
 
 
-def save(predictions: Predictions, folder: Path, name: str = "predictions.csv") -> Path:
+def save(predictions: AnyPredictions, folder: Path, name: str = "predictions.csv") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(predictions.to_csv(), newline="")
     return folder / name
@@ -332,3 +338,76 @@ def test_runs_that_differ_by_more_than_the_seed_have_none(tmp_path: Path) -> Non
     for several in ((first, other), (first, again), (first, save(draw(1.5), tmp_path / "table"))):
         found = judge(*several)
         assert not found.content.seeds and "seeds" not in found.content.to_dict()
+
+
+def draw_findings(noise: float, findings: tuple[str, ...] = ("edema", "mass", "hernia")) -> FindingPredictions:
+    """One model's answer about findings of 40 patients; the labels are the same for every noise."""
+    labels = (np.random.default_rng(0).random((120, 3)) < [0.5, 0.4, 0.3]).astype(np.int8)
+    scores = 2.0 * labels - 1 + noise * np.random.default_rng([1, int(noise * 100)]).normal(size=(120, 3))
+    groups, paths = tuple(f"P{i // 3}" for i in range(120)), tuple(f"{i}.png" for i in range(120))
+    return FindingPredictions(findings, paths, groups, labels, scores.astype(np.float32))
+
+
+def draw_number(noise: float, centre: float = 50.0, unit: str = "years") -> NumberPredictions:
+    """One model's answer about the age of 40 patients, standardised in its own way."""
+    labels = np.random.default_rng(0).normal(50, 10, 120)
+    numbers = labels + noise * np.random.default_rng([1, int(noise * 100)]).normal(size=120)
+    logits = np.stack([(numbers - centre) / 9, np.full(120, np.log(noise / 9))], axis=1).astype(np.float32)
+    groups, paths = tuple(f"P{i // 3}" for i in range(120)), tuple(f"{i}.png" for i in range(120))
+    target = Target(kind="number", unit=unit, centre=centre, spread=9)
+    return NumberPredictions(("age",), paths, groups, labels, logits, target)
+
+
+def test_findings_are_compared_as_a_whole_and_one_by_one(tmp_path: Path, vitmed: Callable[..., Answer]) -> None:
+    good, poor = draw_findings(1.0), draw_findings(3.0)
+    turned = poor.take(np.arange(120)[::-1]).like(replace(good, classes=("mass", "hernia", "edema")))
+    found = judge(save(good, tmp_path / "a"), save(turned, tmp_path / "b"), output=tmp_path / "out").content
+    pair = found.pairs[0]
+    assert found.kind == "findings" and pair.difference == compare_findings(good, poor).difference
+    expected = compare_each_finding(good, poor)
+    assert pair.classes is not None and pair.average_precision is not None
+    for name in good.classes:
+        assert pair.classes[name].value == expected["auroc"][name].value
+        assert pair.average_precision[name].low == expected["average_precision"][name].low
+    ps = [expected["auroc"][name].p for name in good.classes]
+    assert [pair.classes[name].p_holm for name in good.classes] == pytest.approx(holm(ps))
+    assert found.verdict.startswith("a is better than b: macro AUROC difference +0.") and "40 patients" in found.verdict
+    assert (tmp_path / "out" / "differences.png").stat().st_size > 5_000
+    answer = vitmed("compare", tmp_path / "a" / "predictions.csv", tmp_path / "b" / "predictions.csv")
+    assert answer.code == 0 and "edema: average precision" in answer.out and "subset accuracy" in answer.out
+
+
+def test_numbers_are_compared_and_the_smaller_error_is_better(tmp_path: Path, vitmed: Callable[..., Answer]) -> None:
+    good, poor = draw_number(2.0), draw_number(5.0, centre=40.0)
+    found = judge(save(poor, tmp_path / "poor"), save(good, tmp_path / "good"), output=tmp_path / "out")
+    gap = found.content.pairs[0].difference["mae"]
+    errors = [np.abs(one.values - one.labels).mean() for one in (poor, good) if one.labels is not None]
+    assert gap.value == pytest.approx(errors[0] - errors[1], rel=1e-6) and gap.low is not None and gap.low > 0
+    assert found.verdict.startswith("good is better than poor: mean absolute error difference -")
+    assert ") years, 40 patients, p < 0.001" in found.verdict
+    log_scores = [found.content.models[name].overall["log_score"].value for name in ("poor", "good")]
+    assert log_scores[0] == pytest.approx(np.mean(distribution_scores(poor)[1]), rel=1e-5)  # the first keeps its own
+    assert (tmp_path / "out" / "differences.png").is_file()
+    answer = vitmed("compare", tmp_path / "poor" / "predictions.csv", tmp_path / "good" / "predictions.csv")
+    assert answer.code == 0 and "concordance" in answer.out and "RMSE" in answer.out
+    same = judge(save(good, tmp_path / "one"), save(good, tmp_path / "two"))
+    assert same.verdict == "one and two are the same: they predict the same for every image"
+
+
+@pytest.mark.parametrize(
+    ("other", "match"),
+    [
+        (draw(1.0), "b has predictions of classes, a of findings"),
+        (draw_number(1.0), "b has predictions of a number, a of findings"),
+        (draw_findings(1.0, ("edema", "mass", "nodule")), "b has the findings edema, mass, nodule; a has edema"),
+    ],
+)
+def test_models_of_other_labels_are_not_compared(tmp_path: Path, other: AnyPredictions, match: str) -> None:
+    with pytest.raises(DataError, match=match) as told:
+        judge(save(draw_findings(1.0), tmp_path / "a"), save(other, tmp_path / "b"))
+    assert "RUN/test/findings/FINDING" in told.value.fix
+
+
+def test_numbers_in_two_units_are_not_compared(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="b predicts in the unit 'months', a in 'years'"):
+        judge(save(draw_number(1.0), tmp_path / "a"), save(draw_number(2.0, unit="months"), tmp_path / "b"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import re
 import statistics
@@ -19,12 +20,19 @@ from sklearn.metrics import roc_auc_score
 
 from vitmed import compare, evaluate, train
 from vitmed.commands.cross_validate import attempts, by_name
+from vitmed.commands.train import TrainResult
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.run_folder import RunFolder
+from vitmed.decisions.evaluation_folder import read_evaluation
+from vitmed.decisions.folds import Fold, Folds, undefined_notes
+from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.finding_predictions import FindingPredictions
+from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
 from vitmed.report.plots import participant_flow
 from vitmed.report.results import Results
+from vitmed.training.training_run import TrainingRun
 
 RUN = Callable[..., Answer]
 SETTINGS = TINY | {"epochs": 1, "folds": 3, "group_regex": r"(p\d+)_", "resamples": 20, "map_images": 0}
@@ -273,8 +281,6 @@ def test_evaluate_names_what_can_be_evaluated_of_folds(done: Path) -> None:
 def test_an_interruption_tells_how_to_go_on_and_that_ends_as_if_nothing_had_been(
     done: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vitmed.training.training_run import TrainingRun
-
     original, calls = TrainingRun.end_epoch, []
 
     def stopped(self: TrainingRun, event: object) -> None:
@@ -307,6 +313,148 @@ def test_bad_use_and_folds_that_are_done(data: Path, done: Path, tmp_path: Path,
         train(resume=tmp_path / "lost", ui=Recorder())
     answer = vitmed("probe", str(data), "--folds", "3", "-o", str(tmp_path / "runs"))
     assert answer.code == 2 and "--fold 1" in answer.err
+
+
+def draw_table(root: Path, kind: str) -> Path:
+    """24 patients with two images: a square for each finding, of which `rare` has one patient; or a brightness."""
+    rng, lines = np.random.default_rng(0), []
+    root.mkdir()
+    for patient, i in itertools.product(range(24), range(2)):
+        pixels, path = rng.integers(90, 130, (16, 16, 3), dtype=np.uint8), f"{patient}_{i}.png"
+        if kind == "findings":
+            labels = [int(rng.random() < 0.5), int(rng.random() < 0.4), int(patient == 3)]
+            for f, there in enumerate(labels):
+                pixels[4:12, 5 * f : 5 * f + 5] += np.uint8(90 * there)
+        else:
+            labels = [10 * patient + i]
+            pixels[:] = np.clip(pixels + 5 * patient - 60, 0, 255)
+        Image.fromarray(pixels).save(root / path)
+        lines.append([path, f"P{patient}", *labels])
+    names = ["amber", "blue", "rare"] if kind == "findings" else ["label"]
+    with (root / "labels.csv").open("w", newline="") as stream:
+        csv.writer(stream).writerows([["path", "patient", *names], *lines])
+    return root
+
+
+OF_TABLE = {key: value for key, value in SETTINGS.items() if key != "group_regex"} | {"folds": 2}
+
+
+@pytest.fixture(scope="module")
+def findings(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainResult, Recorder]:
+    """Two folds of findings at a target sensitivity; the only patient with `rare` is in the test of one."""
+    place, ui = tmp_path_factory.mktemp("findings"), Recorder()
+    root = draw_table(place / "data", "findings")
+    settings = OF_TABLE | {"labels": root / "labels.csv", "target_sensitivity": 0.8}
+    sets = (*TINY_SETS, "data.normalize=half", "data.val_fraction=0.25")
+    return train(root, output=place, name="all", sets=sets, ui=ui, **settings), ui
+
+
+@pytest.fixture(scope="module")
+def number(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
+    """Two folds of a number, of which the second was interrupted and resumed."""
+    place = tmp_path_factory.mktemp("number")
+    root = draw_table(place / "data", "number")
+    settings = OF_TABLE | {"labels": root / "labels.csv", "target": "number", "unit": "mm"}
+    original, calls = TrainingRun.end_epoch, []
+
+    def stopped(self: TrainingRun, event: object) -> None:
+        original(self, event)  # type: ignore[arg-type]
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Interrupted, match="in fold 2 of 2"):
+        patch.setattr(TrainingRun, "end_epoch", stopped)
+        train(root, output=place, name="all", sets=(*TINY_SETS, "data.val_fraction=0.25"), ui=Recorder(), **settings)
+    return train(resume=place / "all", ui=Recorder())
+
+
+def test_pooled_findings_keep_probabilities_and_calls_of_their_folds(findings: tuple[TrainResult, Recorder]) -> None:
+    folder, pooled = findings[0].folder, findings[0].test.predictions
+    assert isinstance(pooled, FindingPredictions) and pooled.labels is not None and len(pooled) == 48
+    for k in (1, 2):
+        own = read_evaluation(folder / f"fold-{k}" / "test" / "predictions.csv").predictions
+        rows = [pooled.paths.index(path) for path in own.paths]
+        assert isinstance(own, FindingPredictions) and not {*own.groups} & {*pooled.take(other(rows, 48)).groups}  # type: ignore[misc]
+        for name in ("labels", "logits", "probabilities", "predicted"):
+            assert np.array_equal(getattr(own, name), getattr(pooled, name)[rows]), name
+    areas = [roc_auc_score(pooled.labels[:, f] == 1, pooled.probabilities[:, f]) for f in range(len(pooled.classes))]
+    overall = findings[0].test.metrics
+    assert [overall.per_class[name].auroc.value for name in pooled.classes] == pytest.approx(areas)
+    again = read_evaluation(folder / "test" / "predictions.csv").predictions
+    assert isinstance(again, FindingPredictions) and np.array_equal(again.predicted, pooled.predicted)
+
+
+def test_each_finding_of_the_folds_has_its_report(findings: tuple[TrainResult, Recorder], tmp_path: Path) -> None:
+    folder, metrics = findings[0].folder / "test", findings[0].test.metrics
+    assert metrics.folds is not None and set(metrics.folds.findings) == set(metrics.classes)
+    assert set(metrics.finding_reports) >= {"amber", "blue"}
+    own = json.loads((folder / "findings" / "amber" / "metrics.json").read_text())
+    each = [json.loads((folder.parent / f"fold-{k}" / "test" / "metrics.json").read_text()) for k in (1, 2)]
+    assert [fold["numbers"]["auroc"] for fold in own["folds"]["each"]] == [
+        one["per_class"]["amber"]["auroc"] for one in each
+    ]
+    thresholds = [one["report"]["policy"]["findings"]["amber"]["operating"]["chosen"] for one in each]
+    assert [fold["point"] for fold in own["folds"]["each"]] == thresholds
+    assert any("Pooled over 2 models" in note for note in own["notes"])
+    again = evaluate(folder / "predictions.csv", output=tmp_path / "again", ui=Recorder())
+    assert again.metrics.overall == metrics.overall and again.metrics.folds == metrics.folds
+    copies = (place / "findings" / "amber" / "predictions.csv" for place in (folder, tmp_path / "again"))
+    assert len({copy.read_text() for copy in copies}) == 1
+
+
+def test_a_finding_that_a_fold_cannot_learn_or_judge_is_a_sentence(findings: tuple[TrainResult, Recorder]) -> None:
+    result, ui = findings
+    assert "rare" not in result.test.metrics.classes  # its one patient is needed for training and for the test
+    assert any(
+        "rare is left out: every fold must have images with and without a finding" in text
+        for text in ui.said + ui.warned
+    )
+
+
+def test_pooled_numbers_are_those_of_the_folds_in_the_unit(number: TrainResult, tmp_path: Path) -> None:
+    pooled, metrics, folder = number.test.predictions, number.test.metrics, number.folder
+    assert isinstance(pooled, NumberPredictions) and pooled.labels is not None and pooled.intervals is not None
+    targets = []
+    for k in (1, 2):
+        own = read_evaluation(folder / f"fold-{k}" / "test" / "predictions.csv").predictions
+        assert isinstance(own, NumberPredictions) and own.intervals is not None
+        rows = [pooled.paths.index(path) for path in own.paths]
+        assert np.allclose(pooled.values[rows], own.values, rtol=0, atol=1e-4)
+        assert np.allclose(pooled.scales[rows], own.scales, rtol=1e-5)
+        assert np.array_equal(pooled.intervals[rows], own.intervals)
+        targets.append(own.target)
+    assert targets[0] != targets[1]  # each by its own training images
+    errors = np.abs(pooled.values - pooled.labels)
+    assert metrics.overall["mae"].value == pytest.approx(errors.mean()) and metrics.n_groups == 24
+    assert metrics.folds is not None
+    each = [fold.numbers["mae"].value for fold in metrics.folds.each]
+    assert np.average(each, weights=[fold.images for fold in metrics.folds.each]) == pytest.approx(errors.mean())
+    assert "Each fold chose its own intervals of 90 %" in page(folder)
+    again = evaluate(folder / "test" / "predictions.csv", output=tmp_path / "again", ui=Recorder())
+    assert again.metrics.overall == metrics.overall
+
+
+def other(rows: list[int], size: int) -> np.ndarray:
+    """The other rows."""
+    return np.setdiff1d(np.arange(size), rows)
+
+
+def test_the_note_names_folds_that_say_nothing_of_a_finding() -> None:
+    none, some = (Estimate(value=value, low=None, high=None) for value in (None, 0.7))
+    whole = Fold(images=9, patients=3, numbers={})
+
+    def of(*values: Estimate) -> Folds:
+        each = [Fold(images=9, patients=3, numbers={"auroc": value}) for value in values]
+        return Folds(asked="default", target=None, costs=None, each=each)
+
+    found = {"edema": of(some, some), "mass": of(none, some), "hernia": of(none, none)}
+    folds = Folds(asked="default", target=None, costs=None, each=[whole, whole], findings=found)
+    assert undefined_notes(folds) == [
+        "The AUROC of mass is undefined in fold 1: no test image has it, or every one has it.",
+        "The AUROC of hernia is undefined in folds 1, 2: no test image has it, or every one has it.",
+    ]
+    assert undefined_notes(found["edema"]) == []
 
 
 def test_fold_1_is_not_fold_10(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def _check_comparable(model: Model, first: Model) -> None:
         what = one.kind
         fix = f"compare models of the same {what}"
         fix += ", or one finding of both: RUN/test/findings/FINDING" * (one.kind == "findings")
-        has = f"{model.name} has the {what} {listed(one.classes)}, {first.name} has {listed(other.classes)}"
+        has = f"{model.name} has the {what} {listed(one.classes)}; {first.name} has {listed(other.classes)}"
         raise DataError(has, fix)
     if (unit := target_of(one).unit) != target_of(other).unit:
         has = f"{model.name} predicts in the unit '{unit}', {first.name} in '{target_of(other).unit}'"
