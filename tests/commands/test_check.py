@@ -620,7 +620,7 @@ def test_every_finding_has_a_row_in_the_docs_with_its_severity() -> None:
 
 def test_every_finding_is_made_by_a_fixture() -> None:
     elsewhere = {  # of splits, patients and pixels; the tests beside this one
-        "copies_across_splits", "near_copies_across_splits", "patients_across_splits", "missing_class",
+        "few_to_train", "copies_across_splits", "near_copies_across_splits", "patients_across_splits", "missing_class",
         "outside_splits", "two_split_folders", "class_of_few_patients", "patients_guessed", "patients_unknown",
         "shortcut_file", "shortcut_colour", "shortcut_border", "text_in_picture",
     }  # fmt: skip

@@ -105,8 +105,8 @@ def check_folder(data: DataConfig, ui: Ui, ordinal: Sequence[str] = ()) -> None:
 
 def _report(findings: Iterable[Finding], root: Path, ui: Ui) -> list[Finding]:
     """Print errors and warnings in a line each, at most `LINES`; returns all of them, worst first."""
-    serious = [finding for finding in in_order(findings) if finding.severity != "note"]
-    advised = {"class_of_few_patients", "class_of_one_patient"}  # once each
+    serious = [f for f in in_order(findings) if f.severity != "note" or f.code == "few_to_train"]
+    advised = {"class_of_few_patients", "class_of_one_patient", "few_to_train"}  # once each
     for finding in serious[:LINES]:
         named = f": {', '.join(finding.files[:3])}{', ...' * (finding.count > 3)}" if finding.files else ""
         advice = f". {finding.fix[0].upper()}{finding.fix[1:]}" * (finding.code in advised)

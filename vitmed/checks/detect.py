@@ -14,7 +14,18 @@ from typing import NamedTuple
 import numpy as np
 
 from vitmed.checks.duplicates import exact_groups, near_pairs
-from vitmed.checks.findings import BY_CHANCE, CERTAIN, FEW_PATIENTS, SMALL_CLASS, THIN, TINY, TOLD, Finding, make
+from vitmed.checks.findings import (
+    BY_CHANCE,
+    CERTAIN,
+    FEW_IMAGES,
+    FEW_PATIENTS,
+    SMALL_CLASS,
+    THIN,
+    TINY,
+    TOLD,
+    Finding,
+    make,
+)
 from vitmed.checks.folder_contents import FolderContents, same_name
 from vitmed.checks.shortcuts import FAMILIES, Shortcut, find_shortcuts
 from vitmed.core.targets import NO_FINDING, UNKNOWN, Target
@@ -24,6 +35,7 @@ from vitmed.data.patients import AS_ORIGINALS
 from vitmed.data.split_names import SPLITS
 from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.personal_data import looks_like_a_person
+from vitmed.metrics.intervals import wilson
 
 COPIES = {"two_labels": "under two labels", "copies_across_splits": "in two splits", "copies": "with one label"}
 MODES = {"L": "grey", "LA": "grey with alpha", "P": "palette", "1": "black and white", "RGBA": "RGB with alpha"}
@@ -91,6 +103,7 @@ def run_checks(images: Sequence[Image], source: str | None, ui: Ui, splits: Sequ
         *_file_findings(images),
         *_copy_findings(images, exact, near),
         *_patient_findings(images, source),
+        *_few_to_train(images, source is not None),
         *_personal_data_findings(images),
         *_shortcut_findings(shortcuts),
     ]
@@ -358,6 +371,37 @@ def _patients_by_class(where: str, of_class: Mapping[str, Counter[str]], by: str
             text = f"{where}no patient has images of two classes, and there are only {fewest} of a class: a trait of"
             text += " patients that means nothing (stain, slide, light) sorts them into the classes with a chance of"
             yield make("class_is_patient", f"{text} {chance:.0%}{by}")
+
+
+def _few_to_train(images: Sequence[Image], grouped: bool) -> Iterator[Finding]:
+    """Classes of which there is little to learn from, and how wide the interval of a sensitivity of 0.8 will be."""
+    if any(value not in (0, 1) for image in images for value in image.values if not math.isnan(value)):
+        return  # a number
+    every: dict[str, list[Image]] = defaultdict(list)
+    for image in images:
+        for kind in image.kinds:
+            every[kind].append(image)
+
+    def units(of_class: Iterable[Image]) -> int:
+        return len({image.group if grouped else image.path for image in of_class})
+
+    few, widths = [], list[tuple[int, int, str]]()
+    for kind, of_class in sorted(every.items()):
+        train = [image for image in of_class if image.split in (None, "train")]
+        if len(train) < FEW_IMAGES or (grouped and units(train) < FEW_PATIENTS):
+            few.append(f"{kind!r} has {counted(len(train), 'image')}" + f" of {units(train)} patients" * grouped)
+            tested = units(image for image in of_class if image.split == "test")
+            widths.append((tested or max(1, round(0.15 * units(of_class))), units(of_class), kind))
+    if few:
+        tested, whole, kind = min(widths)
+        one, all_of_them = (np.ptp(wilson(0.8, n, 1.96)) / 2 for n in (tested, whole))
+        what = "patient" if grouped else "image"
+        yield make(
+            "few_to_train",
+            f"very few to train on: {listed(few)}. A sensitivity of 0.8 for {kind!r} on "
+            f"{counted(tested, f'test {what}')} is known to about ±{one:.2f}, on all {whole:,} (--folds 5) to "
+            f"±{all_of_them:.2f}",
+        )
 
 
 def _personal_data_findings(images: Sequence[Image]) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from typing import Any
 SMALL_CLASS = 10  # images
 FEW_PATIENTS = 5  # effective number of patients below which a class depends on few of them
 BY_CHANCE = 0.01  # chance that an irrelevant trait of the patients separates the classes
+FEW_IMAGES = 20  # of a class for training
 TINY = 16  # px
 THIN = 4.0  # longer side / shorter side
 TOLD, CERTAIN = 0.65, 0.8  # AUROC from which a shortcut is a note, and a warning
@@ -191,6 +192,11 @@ WARNINGS = {
     "loose_images": ("Images lie beside the class folders and have no class.", "move them into a class"),
 }
 NOTES = {
+    "few_to_train": (
+        f"A class has fewer than {FEW_IMAGES} images or {FEW_PATIENTS} patients to train on: what a network "
+        "finds may be chance, and the test is too small to say. Training shows this as a warning.",
+        "start from public weights (vitmed weights list) and train with --folds 5, which tests every image once",
+    ),
     "known_set": (
         "The file names and counts are those of a public data set; its card names mistakes that others made with it.",
         "read the warnings of the card",
