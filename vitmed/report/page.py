@@ -51,7 +51,7 @@ class Section(NamedTuple):
     title: str
     question: str
     part: str
-    kinds: tuple[str, ...] = ("classes",)  # of labels that have it
+    kinds: tuple[str, ...] = ("classes", "grades")  # of labels that have it
 
 
 def render(
@@ -299,6 +299,7 @@ SECTIONS: dict[str, Section] = {  # key, and name of the template in sections/; 
     "summary": Section("Summary", "The result in one screen.", GOOD),
     "findings": Section("Findings", "The result of all findings in one screen.", GOOD, ("findings",)),
     "number": Section("Summary", "The result in one screen.", GOOD, ("number",)),
+    "grades": Section("Grades", "How far off are the grades, and how good is each cut?", GOOD, ("grades",)),
     "results": Section(
         "All results and baselines", "Every number with its interval, and baselines if there are any.", GOOD, EVERY
     ),

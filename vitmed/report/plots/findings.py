@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from vitmed.metrics.estimates import ClassNumbers
 from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.metric_table import TITLES
 from vitmed.report.plots.drawing import BLUE, GREY, add_grid, draw_estimate, percent, short
@@ -24,16 +28,22 @@ def by_finding(predictions: FindingPredictions, metrics: Results) -> Figure:
         mean = metrics.overall.get(kind if kind == "auroc" else f"{kind}_macro")
         if mean is not None and mean.value is not None:
             axes.axvline(mean.value, color=GREY, linestyle="--", linewidth=1)
-        for y, name in enumerate(names):
-            draw_estimate(axes, y, metrics.per_class[name][kind], BLUE)
+    draw_rates(panels, {name: metrics.per_class[name] for name in names})
+    return figure
+
+
+def draw_rates(panels: Sequence[Axes], rates: Mapping[str, ClassNumbers]) -> None:
+    """The numbers `COLUMNS` with their intervals, one in each panel, a name in each line; the panels share y."""
+    for axes, kind in zip(panels, COLUMNS, strict=True):
+        for y, found in enumerate(rates.values()):
+            draw_estimate(axes, y, found[kind], BLUE)
         axes.set_xlabel(TITLES[kind])
         axes.set_xlim(right=1.02)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
         add_grid(axes, "x")
-    labels = [f"{short(name, 26)} (n={metrics.per_class[name].n:,})" for name in names]
-    panels[0].set_yticks(range(len(names)), labels, fontsize=9)
-    panels[0].set_ylim(len(names) - 0.5, -0.5)
-    return figure
+    labels = [f"{short(name, 26)} (n={found.n:,})" for name, found in rates.items()]
+    panels[0].set_yticks(range(len(rates)), labels, fontsize=9)
+    panels[0].set_ylim(len(rates) - 0.5, -0.5)
 
 
 def co_occurrence(predictions: FindingPredictions, metrics: Results) -> Figure | None:

@@ -17,6 +17,7 @@ from vitmed.report.plots import (
     comparisons,
     decisions,
     findings,
+    grades,
     numbers,
     participant_flow,
     patients,
@@ -46,7 +47,7 @@ class Plot:
     pictures: bool = False
     section: str = "results"
     maps: bool = False
-    kinds: tuple[str, ...] = ("classes",)
+    kinds: tuple[str, ...] = ("classes", "grades")
 
 
 PLOTS: dict[str, Plot] = {
@@ -56,7 +57,7 @@ PLOTS: dict[str, Plot] = {
         "patients, then images / patients of each class.",
         participant_flow.flow,
         section="flow",
-        kinds=("classes", "findings", "number"),
+        kinds=("classes", "grades", "findings", "number"),
     ),
     "by_finding": Plot(
         "Finding by finding",
@@ -71,6 +72,14 @@ PLOTS: dict[str, Plot] = {
         findings.co_occurrence,
         section="findings",
         kinds=("findings",),
+    ),
+    "cuts": Plot(
+        "Cut by cut",
+        "Left: each cut of the grades as a decision between two classes, with 95 % intervals. Right: by how many "
+        "grades the prediction is off; below 0 it is too low.",
+        grades.cuts,
+        section="grades",
+        kinds=("grades",),
     ),
     "predicted_and_true": Plot(
         "Predicted and true",
