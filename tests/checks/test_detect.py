@@ -46,8 +46,8 @@ def checked(folder: Path, tmp_path: Path, **options: Any) -> DataCheck:
 def codes(found: DataCheck) -> dict[str, list[str]]:
     """Code -> what was found."""
     kinds: dict[str, list[str]] = {}
-    for finding in found.findings:
-        kinds.setdefault(finding.code, []).append(finding.problem)
+    for problem in found.problems:
+        kinds.setdefault(problem.code, []).append(problem.text)
     return kinds
 
 

@@ -27,7 +27,7 @@ from vitmed.metrics.estimates import Estimate, Numbers, decimals
 from vitmed.metrics.intervals import LIKENESS
 from vitmed.metrics.methods import METHODS
 from vitmed.metrics.metric_table import PER_CLASS, TITLES, phrase
-from vitmed.metrics.notes import FEW_GROUPS, only_class
+from vitmed.metrics.notes import FEW_GROUPS, FEWEST, only_class
 from vitmed.metrics.subgroups import TITLES as GAP_TITLES
 from vitmed.report.checklists import checklists
 from vitmed.report.limitations import limitations
@@ -313,6 +313,9 @@ SECTIONS: dict[str, Section] = {  # key, and name of the template in sections/; 
     "patients": Section("Results by patient", "Does it work for every patient?", FAILS),
     "subgroups": Section("Results by subgroup", "Is it worse for a site, a device, a sex or an age?", FAILS),
     "errors": Section("Errors and doubtful labels", "Which images are wrong, and is it the model or the label?", FAILS),
+    "finding_errors": Section(
+        "Errors by finding", "Which findings are missed or called wrongly, and in which images?", FAILS, ("findings",)
+    ),
     "uncertainty": Section(
         "Unsure and unusual images", "Does the model abstain, and notice unusual (OOD) images?", FAILS
     ),
@@ -339,9 +342,11 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "compared_numbers": lambda metrics: TARGETS[metrics.target.kind].headline[:3],
     "gap_titles": GAP_TITLES,
     "few_groups": FEW_GROUPS,
+    "fewest": FEWEST,
     "most_classes": MOST_CLASSES,
     "of_classes": of_classes,
     "phrase": phrase,
+    "nouns": {"classes": "class", "findings": "finding", "grades": "grade", "number": "number"},
     "thousands": lambda n: "unknown" if n is None else f"{n:,}",
     "counted": counted,
     "chance": format_probability,

@@ -47,16 +47,19 @@ def draw_rates(panels: Sequence[Axes], rates: Mapping[str, ClassNumbers]) -> Non
 
 
 def co_occurrence(predictions: FindingPredictions, metrics: Results) -> Figure | None:
-    """Share of the images with the row's finding that also have the column's; None for a single finding."""
+    """Share of the images with the row's finding that also have the column's, of those in which both are known; grey
+    where there is none. None for a single finding."""
     found = metrics.co_occurrence
     if found is None or len(found.findings) < 2:
         return None
-    counts = np.array(found.truth)[:MOST, :MOST]  # (F, F)
-    names, own = found.findings[:MOST], np.maximum(np.diag(counts), 1)
-    share, size = counts / own[:, None], max(5.0, 0.42 * len(names) + 2.2)
+    own = np.diag(found.truth)
+    shown = np.argsort(-own, kind="stable")[:MOST]  # the most frequent first
+    counts, share = (np.array(part, dtype=float)[np.ix_(shown, shown)] for part in (found.truth, found.truth_share))
+    names, own, size = [found.findings[f] for f in shown], own[shown], max(5.0, 0.42 * len(shown) + 2.2)
     figure = Figure(figsize=(size + 1, size), layout="constrained")
     axes = figure.add_subplot(xlabel="also has", ylabel="images with (n)")
-    axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
+    axes.set_facecolor("0.88")
+    axes.imshow(np.ma.masked_invalid(share), cmap="Blues", vmin=0, vmax=1)
     for row, column in np.ndindex(share.shape):
         if len(names) <= 20 and row != column and counts[row, column]:
             colour = "white" if share[row, column] > 0.62 else "black"
@@ -64,5 +67,5 @@ def co_occurrence(predictions: FindingPredictions, metrics: Results) -> Figure |
                 column, row, percent(float(share[row, column])), ha="center", va="center", fontsize=8, color=colour
             )
     axes.set_xticks(range(len(names)), [short(name, 20) for name in names], rotation=90, fontsize=9)
-    axes.set_yticks(range(len(names)), [f"{short(n, 20)} ({counts[i, i]:,})" for i, n in enumerate(names)], fontsize=9)
+    axes.set_yticks(range(len(names)), [f"{short(n, 20)} ({own[i]:,})" for i, n in enumerate(names)], fontsize=9)
     return figure

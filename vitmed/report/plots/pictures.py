@@ -14,6 +14,9 @@ from matplotlib.figure import Figure
 from vitmed.core.errors import VitmedError
 from vitmed.core.text import counted
 from vitmed.metrics.confusions import error_pairs
+from vitmed.metrics.finding_predictions import FindingPredictions
+from vitmed.metrics.finding_results import wrong_rows
+from vitmed.metrics.finding_scoring import finding_labels
 from vitmed.metrics.label_errors import find_suspects
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.report.plots.drawing import GREEN, GREY, RED, hide_ticks, path_label, percent, sheet, short, show
@@ -69,6 +72,19 @@ def errors_by_patient(predictions: Predictions, read: Read) -> Figure | None:
         ]
         lines.append((f"patient {patient + 1}: {errors[patient]:,} of {images[patient]:,} wrong", rows, titles))
     return _in_lines(predictions, read, lines)
+
+
+def finding_errors(predictions: FindingPredictions, read: Read) -> Figure | None:
+    """The findings with the most misses or false alarms, a line each, with their worst images; None without errors."""
+    lines = []
+    for f, name in enumerate(predictions.classes):
+        known = finding_labels(predictions)[:, f]
+        for rows, what, value in zip(wrong_rows(predictions, f), ("missed", "false alarm"), (1, 0), strict=True):
+            of = int((known == value).sum())
+            text = f"{short(name, 40)}, {what}: {len(rows):,} of {of:,} ({percent(len(rows) / max(1, of))})"
+            lines.append((text, rows, [percent(predictions.probabilities[i, f]) for i in rows[:WIDE]]))
+    lines = sorted((line for line in lines if len(line[1])), key=lambda line: -len(line[1]))[: 2 * LINES]
+    return _in_lines(predictions, read, [(text, rows[:WIDE], titles) for text, rows, titles in lines])
 
 
 def suspected_labels(predictions: Predictions, read: Read) -> Figure | None:
@@ -138,7 +154,7 @@ def _gallery(predictions: Predictions, read: Read, rows: np.ndarray) -> Figure:
 
 
 def _in_lines(
-    predictions: Predictions, read: Read, lines: Sequence[tuple[str, np.ndarray, Sequence[str]]]
+    predictions: Predictions | FindingPredictions, read: Read, lines: Sequence[tuple[str, np.ndarray, Sequence[str]]]
 ) -> Figure | None:
     """Lines of pictures, each with a heading and a title over each picture."""
     if not lines:
@@ -170,7 +186,7 @@ def label_outcome(axes: Axes, predictions: Predictions, row: int, most: int) -> 
     axes.spines[:].set(color=colour, linewidth=3)
 
 
-def show_row(axes: Axes, predictions: Predictions, read: Read, row: int) -> None:
+def show_row(axes: Axes, predictions: Predictions | FindingPredictions, read: Read, row: int) -> None:
     """The image of a row, or a grey field where it cannot be read, with its name beneath."""
     try:
         show(axes, read(predictions.paths[row]))

@@ -68,7 +68,8 @@ PLOTS: dict[str, Plot] = {
     ),
     "co_occurrence": Plot(
         "Findings that occur together",
-        "Share of the images with the finding of the row that also have the finding of the column, by the labels.",
+        "Share of the images with the finding of the row that also have the finding of the column, by the labels; the "
+        "most frequent first. Images in which the column is not known do not count. Grey: there is no such image.",
         findings.co_occurrence,
         section="findings",
         kinds=("findings",),
@@ -80,6 +81,15 @@ PLOTS: dict[str, Plot] = {
         grades.cuts,
         section="grades",
         kinds=("grades",),
+    ),
+    "worst_errors": Plot(
+        "Worst errors by finding",
+        "The findings with the most errors. Missed: the finding is there, and the probability is the lowest. False "
+        "alarm: it is absent, and the probability is the highest. Look for wrong labels and unusual images.",
+        pictures.finding_errors,
+        pictures=True,
+        section="finding_errors",
+        kinds=("findings",),
     ),
     "predicted_and_true": Plot(
         "Predicted and true",
@@ -234,5 +244,9 @@ PLOTS: dict[str, Plot] = {
     ),
 }
 TRAINING_CURVES = Plot(  # drawn from the records of training, not from predictions
-    "Training", "Loss, validation metrics and learning rate by epoch.", training.training_curves, section="training"
+    "Training",
+    "Loss, validation metrics and learning rate by epoch. The training loss is of augmented images, with the "
+    "smoothing and weights that you set. The validation loss is the plain log loss, or the log score of a number.",
+    training.training_curves,
+    section="training",
 )
