@@ -14,6 +14,7 @@ from vitmed.decisions.targets import ALL_METRICS, RANKING, TARGETS
 from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.estimates import Estimate, decimals
 from vitmed.metrics.fixed_rates import AtRate, FixedRates
+from vitmed.metrics.metric_table import in_sentence
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.report.external_data import External
 from vitmed.report.page import main_methods, number, title_of
@@ -96,14 +97,16 @@ def _with_interval(found: Estimate, sign: str = "") -> str:
 
 
 def verdict(baseline: Baseline, patients: int | None) -> str:
-    """Whether the model is better than a baseline by AUROC, in a line; no verdict with very few patients.
+    """Whether the model is better than a baseline, in a line; no verdict with very few patients.
 
     Args:
         baseline: one of `Results.baselines`.
         patients: how many were evaluated; None if unknown.
     """
-    difference, gap = baseline.difference["auroc"], _with_interval(baseline.difference["auroc"], "+")
-    text = f"baseline, {baseline.text}: AUROC {number(baseline.overall['auroc'].value)}"
+    name, difference = baseline.number, baseline.ahead
+    gap = _with_interval(baseline.difference[name], "+")
+    title = in_sentence(ALL_METRICS[name].title)
+    text = f"baseline, {baseline.text}: {title} {number(baseline.overall[name].value)}"
     if difference.low is None or difference.high is None:
         return f"{text}; no interval for the difference"
     if patients is not None and patients < FEW_GROUPS:

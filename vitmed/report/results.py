@@ -20,16 +20,17 @@ from vitmed.decisions.out_of_distribution import OutOfDistribution
 from vitmed.decisions.policy import AnswerCounts
 from vitmed.decisions.reliability import CalibrationReport
 from vitmed.decisions.selective_prediction import SelectivePrediction
+from vitmed.decisions.targets import ALL_METRICS
 from vitmed.explanation.results import Attention, Robustness
 from vitmed.metrics.clinical_utility import DecisionCurve, OneAgainstRest, PrevalenceTable
 from vitmed.metrics.confusions import Mistakes
-from vitmed.metrics.estimates import Numbers
+from vitmed.metrics.estimates import Estimate, Numbers
 from vitmed.metrics.finding_results import CoOccurrence, FindingErrors
 from vitmed.metrics.fixed_rates import FixedRates
 from vitmed.metrics.grade_evaluation import GradeResults
 from vitmed.metrics.label_errors import LabelErrors
 from vitmed.metrics.number_agreement import BlandAltman, LevelCoverage
-from vitmed.metrics.paired_comparison import PairedComparison
+from vitmed.metrics.paired_comparison import ClassDifference, PairedComparison
 from vitmed.metrics.patient_level import PatientLevel
 from vitmed.metrics.per_patient import PerPatient
 from vitmed.metrics.reader_agreement import Agreement
@@ -39,9 +40,36 @@ from vitmed.report.external_data import External
 
 
 class Baseline(PairedComparison):
-    """A baseline on the same images; `text` says what it is, `difference` is the model minus the baseline."""
+    """A baseline on the same images; `text` says what it is, `difference` is the model minus the baseline.
+
+    `findings` has the difference in AUROC of each finding; their p are adjusted for all findings.
+    """
 
     text: str
+    findings: dict[str, ClassDifference] = {}
+
+    @property
+    def number(self) -> str:
+        """The number that decides which is better."""
+        return next(iter(self.tests))
+
+    @property
+    def ahead(self) -> Estimate:
+        """How far the model is better by that number: the difference, or its reverse where lower is better."""
+        gap = self.difference[self.number]
+        return gap if ALL_METRICS[self.number].higher_is_better else gap.reversed
+
+    @property
+    def beaten(self) -> bool:
+        """Whether these images show that the model is better."""
+        return (self.ahead.low or 0) > 0
+
+    @property
+    def beaten_for(self) -> list[str]:
+        """The findings for which they show it."""
+        return [
+            c for c, gap in self.findings.items() if gap.p_holm is not None and gap.p_holm < 0.05 and (gap.low or 0) > 0
+        ]
 
 
 class Origin(Frozen):

@@ -96,12 +96,12 @@ def fit_logistic(features: BySplit, splits: Splits, images: dict[str, Images], u
     """Fit a linear model on train, choose its penalty on val, and report its result there."""
     target, learning = TARGETS[splits.target.kind], LEARNING[splits.target.kind]
     train, val = ((features(name), images[name].targets.numpy()) for name in ("train", "val"))
-    with ui.bar(f"{learning.regression} on {what}", unit="penalties") as advance:
+    with ui.bar(f"{target.linear} on {what}", unit="penalties") as advance:
         head = learning.fit_head(train, val, splits.outputs, advance)
     values = target.values(labelled_by(splits.target, splits.classes, splits.samples["val"], head.logits(val[0])))
     reached = ", ".join(f"{name} {values[name]:.4f}" for name in target.headline[:2])
     penalty = "" if head.C is None else f" (inverse penalty C = {head.C:g})"
-    ui.say(f"baseline, {learning.regression} on {what}: validation {reached}{penalty}")
+    ui.say(f"baseline, {target.linear} on {what}: validation {reached}{penalty}")
     return head
 
 

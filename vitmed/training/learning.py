@@ -30,7 +30,7 @@ class Learning:
         losses: values of `train.loss`; the first is the usual one.
         loss_of: makes the loss; its arguments are those of `classification_loss`.
         start: sets the bias of the head, from the targets (S, ...) of training and the configuration.
-        fit_head: a linear model of features, as `fit_head`; regression: its name.
+        fit_head: a linear model of features, as `fit_head`.
         balances: values of `train.balance` that can be used.
         mixes: whether images may be mixed.
     """
@@ -39,7 +39,6 @@ class Learning:
     loss_of: Callable[..., LossOf]
     start: Callable[[ViT, Tensor, Config], None]
     fit_head: Callable[..., LinearHead]
-    regression: str = "logistic regression"
     balances: tuple[str, ...] = ("none",)
     mixes: bool = False
 
@@ -75,7 +74,7 @@ LEARNING: dict[str, Learning] = {
         fit_finding_head, balances=("none", "loss"),
     ),
     "number": Learning(
-        ("laplace", "gaussian"), number_loss, lambda model, targets, _: None, fit_number_head, "ridge regression",
+        ("laplace", "gaussian"), number_loss, lambda model, targets, _: None, fit_number_head,
     ),
 }  # fmt: skip
 LEARNING["grades"] = LEARNING["classes"]
