@@ -209,7 +209,7 @@ def train_for(
         "train.lr": LR, "train.weight_decay": 0.05, "train.batch_size": planned.train.batch_size, "train.ema": True,
         "augment.policy": planned.augment.policy, "augment.flips": planned.augment.flips,
     }  # fmt: skip
-    images = in_memory(Images(splits.root, splits.samples["train"], how))
+    images = in_memory(Images(splits.root, splits.samples["train"], how, splits.target))
     network, precision, per_step = fastest(network, how, min(len(images), planned.train.batch_size))
     values["train.ema_decay"] = ema_decay(max(11, round(seconds / per_step)))
     config = with_values(ready.given, values)

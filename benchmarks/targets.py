@@ -1,11 +1,12 @@
 """Findings and grades of real sets: `vitmed train` beside ResNet-18 and beside the naive treatments.
 
     python benchmarks/targets.py WORK_FOLDER [--data DATA_FOLDER] [--sets nih_cxr_multilabel knee_oa_kl]
-        [--rows plan asymmetric ...] [--folds 0 1 2] [--threads N] [--tell]
+        [--rows plan asymmetric ...] [--folds 0 1 2] [--share 0.5] [--threads N] [--tell]
 
 DATA_FOLDER (default: VITMED_DATA) holds the development sets, packed or unpacked. The official train and val parts are
 divided into three folds by patient; the official test part is never read. Each fold is judged once, by a network that
-learned from the other two; a fifth of these is its validation part.
+learned from the other two; a fifth of these is its validation part. `--share` shortens all trainings to a share of
+the plan's passes.
 
     plan         `vitmed train --target findings` or `--target grades`, without a further flag
     resnet18     torchvision's, from random weights, 64 px: the same loss, batches and augmentation, for the plan's
@@ -15,7 +16,7 @@ of findings (NIH chest X-rays: 14, of which an image has several or none):
 
     asymmetric   --set train.loss=asymmetric
     balance      --balance loss
-    classes      the first finding as the class of an image, "No Finding" among them
+    classes      the first finding as the class of an image: one of the four commonest, another, or none
     separate     a run of two classes for each of the four commonest findings, each as long as the plan's
 
 of grades (knees, KL 0 to 4):
@@ -31,11 +32,11 @@ from __future__ import annotations
 
 import argparse
 import csv
+import dataclasses
 import os
 import shutil
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,7 +58,7 @@ from torch import nn
 from vitmed.core.csv_files import csv_text
 from vitmed.core.files import read_json_lines, write_text
 from vitmed.core.hardware import seeded
-from vitmed.core.load_config import load_config
+from vitmed.core.load_config import load_config, with_values
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Silent
 from vitmed.data.loading import Images
@@ -151,7 +152,7 @@ def by_time(
     seconds = finished(options.work)[key._replace(row="plan")]["seconds"]
     with seeded(key.fold):
         network, side = resnet18(ready, 64)
-    how = replace(Preprocessing.of(ready.config), image_size=side)
+    how = dataclasses.replace(Preprocessing.of(ready.config), image_size=side)
     trained, cost = train_for(seconds, ready, network, how, key.fold)
     return trained.eval(), how, cost["seconds"]
 
@@ -171,7 +172,10 @@ def prepared(
     given = {"data.root": str(folder_of(key.set, options.data, options.work)), "data.labels": str(file)}
     alike = (f"train.threads={torch.get_num_threads()}", "train.workers=0", "train.device=cpu")
     config = load_config(None, {**given, "train.seed": key.fold}, (*alike, *sets))
-    return prepare_run(config, True, True, Silent())
+    ready = prepare_run(config, True, True, Silent())
+    train, share = ready.config.train, options.share
+    shorter = {"train.epochs": max(1, round(share * train.epochs)), "train.warmup_epochs": share * train.warmup_epochs}
+    return dataclasses.replace(ready, config=with_values(ready.config, shorter))
 
 
 def table(options: argparse.Namespace, key: Key) -> list[Cells]:
@@ -233,7 +237,8 @@ def _findings(cells: Cells) -> Cells:
 
 
 def _first(cells: Cells) -> Cells:
-    return {"label": cells["label"].partition("|")[0]}
+    first = cells["label"].partition("|")[0]
+    return {"label": first if first in (*COMMONEST, NONE) else "Other"}
 
 
 def _grade(cells: Cells) -> Cells:
@@ -324,6 +329,7 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", choices=STUDIES, default=list(STUDIES))
     parser.add_argument("--rows", nargs="+", choices=sorted({row for study in STUDIES.values() for row in study.rows}))
     parser.add_argument("--folds", type=int, nargs="+", choices=range(FOLDS), default=list(range(FOLDS)))
+    parser.add_argument("--share", type=float, default=1.0, help="of the passes that the plan makes")
     parser.add_argument("--threads", type=int, help="of PyTorch; set OMP_NUM_THREADS alike")
     parser.add_argument("--tell", action="store_true", help="only the tables of what is finished")
     options = parser.parse_args()

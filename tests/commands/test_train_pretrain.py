@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from PIL import Image
 from vitmed import evaluate, train
 from vitmed.commands.pretrain_first import pretraining_config
 from vitmed.commands.train import TrainResult
+from vitmed.core import stored_paths
 from vitmed.core.errors import DataError, Interrupted
 from vitmed.core.load_config import load_config, with_values
 from vitmed.core.run_folder import RunFolder
@@ -97,6 +99,26 @@ def test_further_images_without_what_is_held_out(tmp_path: Path) -> None:
     assert "2 training images, or copies of one another" in said
     with pytest.raises(DataError, match="used to make this model"):
         evaluate(run, data=_labelled(tmp_path / "copy", more / "amber" / "amber_1.png"), ui=Recorder())
+
+
+def test_further_images_on_another_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are found again after an interruption, and no file of the run names their folders."""
+    data, more = draw_splits(tmp_path / "data", seed=1), draw_classes(tmp_path / "disk" / "more", 2, seed=99)
+    near = stored_paths.project_path
+    monkeypatch.setattr(stored_paths, "project_path", lambda path, *rest: None if "disk" in path else near(path, *rest))
+    with pytest.raises(Interrupted):
+        start(data, tmp_path / "runs", interrupt_at(2), pretrain_also=more)
+    (run,) = (tmp_path / "runs").iterdir()
+    train(resume=run, ui=Recorder())
+    further = [path for path in used(run)["train"] if path.startswith("elsewhere-")]
+    assert [path.split("/", 1)[1] for path in sorted(further)] == [
+        "more/amber/amber_0.png", "more/amber/amber_1.png", "more/blue/blue_0.png", "more/blue/blue_1.png",
+    ]  # fmt: skip
+    for file in run.rglob("*"):
+        if file.is_file():
+            content = zipfile.ZipFile(file).read if file.suffix == ".pt" else None
+            parts = [content(name) for name in zipfile.ZipFile(file).namelist()] if content else [file.read_bytes()]
+            assert not any(b"/disk/more" in part for part in parts), file
 
 
 def _labelled(folder: Path, file: Path) -> Path:

@@ -21,7 +21,7 @@ from vitmed import pretrain, train
 from vitmed.core.errors import Interrupted, UsageError
 from vitmed.training import forecast as speed
 from vitmed.training.forecast import REPORTING, Forecaster
-from vitmed.training.time_budget import Clock
+from vitmed.training.time_budget import Clock, Contention
 
 MANY = TINY | {"epochs": 100}  # more than the time is enough for: 24 images, 3 batches an epoch
 
@@ -36,11 +36,11 @@ def ticking(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
         clock.looks = getattr(clock, "looks", 0) + 1  # type: ignore[attr-defined]
         return clock.looks - clock.began  # type: ignore[attr-defined,no-any-return]
 
-    monkeypatch.setattr(Clock, "__init__", lambda clock: setattr(clock, "began", 0.0))
+    monkeypatch.setattr(Clock, "__init__", lambda clock, began=None: setattr(clock, "began", began or 0.0))
     monkeypatch.setattr(Clock, "seconds", seconds)
     monkeypatch.setattr(Forecaster, "after", lambda forecaster, config: REPORTING)
     monkeypatch.setattr(speed, "step_seconds", lambda *_: 1e-3)
-    monkeypatch.setattr("vitmed.training.training_run.slowdown", lambda *_: 1.0)
+    monkeypatch.setattr(Contention, "factor", lambda *_: 1.0)
 
 
 @pytest.fixture
@@ -82,6 +82,14 @@ def test_the_run_ends_in_time_with_a_low_rate_and_the_last_steps_are_validated(d
     assert f"the time for training is used, in {len(found)} epochs" in ui.said
     assert any(text.startswith("time: ") and text.endswith(" of 1m used") for text in ui.said)
     assert any("% of the time  train loss" in text for text in ui.said)
+
+
+def test_the_time_counts_from_the_start_of_the_command(data: Path) -> None:
+    ui = Recorder()
+    ui.began = -15.0  # the command line started 15 s before vitmed was loaded
+    found = records(run(data, ui, time="60s"))
+    assert 45 - REPORTING - 3 <= found[-1]["step"] + len(found) <= 45 - REPORTING
+    assert ui.began is None  # a second run of the same command has its own start
 
 
 def test_enough_time_changes_nothing(data: Path) -> None:
@@ -138,7 +146,9 @@ def test_folds_share_the_time(tmp_path: Path) -> None:
     folder = train(data, output=tmp_path, name="run", sets=TINY_SETS, ui=ui, **flags).folder
     assert "--time 1m35s: 40s for each fold" in ui.said
     for fold in ("fold-1", "fold-2"):
-        assert yaml.safe_load((folder / fold / "config.yaml").read_text())["train"]["time"] == 40
+        assert (
+            yaml.safe_load((folder / fold / "config.yaml").read_text())["train"]["time"] == 39.5
+        )  # one second is over
         assert records(folder / fold)[-1]["step"] <= 40 - REPORTING
 
 

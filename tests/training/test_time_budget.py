@@ -6,7 +6,7 @@ import pytest
 
 from vitmed.core.load_config import load_config
 from vitmed.training.optimiser import scheduled_lr
-from vitmed.training.time_budget import TimeBudget, slowdown
+from vitmed.training.time_budget import MOST, Contention, TimeBudget
 
 BATCHES = 10
 CONFIG = load_config(
@@ -34,9 +34,14 @@ def test_the_share_grows_evenly_and_goes_on_where_it_was() -> None:
     assert TimeBudget(50.0, 0.2, 70.0).share_at(50.0, 30.0) == 1  # no time is left
 
 
-def test_a_slow_machine_gets_more_time_for_the_evaluation() -> None:
-    assert slowdown([], 100.0) == 1 and slowdown([150.0, 120.0], 100.0) == 1
-    assert slowdown([100.0, 100.0, 25.0, 25.0, 25.0, 20.0, 30.0], 100.0) == 2  # a quarter of the speed of late
+def test_a_busy_machine_gets_more_time_for_the_evaluation() -> None:
+    alone = Contention(100.0, 10.0, 5.0)
+    assert alone.factor(100.0, 10.0, 5.0) == 1  # nothing is known yet
+    assert alone.factor(120.0, 28.0, 7.0) == 1  # it waited for data, and computed the rest of the time
+    crowded = Contention(100.0, 10.0, 5.0)
+    assert crowded.factor(122.0, 20.0, 7.0) == 2  # 20 s for 10 s of CPU time
+    assert crowded.factor(900.0, 25.0, 7.0) == MOST
+    assert crowded.factor(940.0, 65.0, 7.0) == 1  # the others have ended
 
 
 def test_a_machine_that_is_fast_enough_follows_the_steps() -> None:

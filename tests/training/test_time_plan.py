@@ -77,6 +77,15 @@ def test_the_square_is_no_larger_than_the_images() -> None:
     assert sides == {20: 32, 50: 48, 64: 64, 500: 64}
 
 
+@pytest.mark.parametrize(("side", "most"), [(8, 32), (28, 32), (40, 40), (48, 48), (50, 64), (100, 96), (3000, 224)])
+def test_no_network_gets_images_larger_than_the_files(side: int, most: int) -> None:
+    """Of small images the patches are smaller; the least is 4 x 4 patches."""
+    inputs = PlanInputs(SCRATCH, 9000, 200, side, "cpu", 192)
+    for row in candidates_for(inputs):
+        assert row.side(inputs) <= most and row.side(inputs) % row.patch(inputs) == 0
+        assert row.side(inputs) >= 4 * row.patch(inputs)
+
+
 @pytest.mark.parametrize("images", [20, 499, 500, 999, 5000, 10**6])
 def test_the_table_has_valid_networks_from_small_to_large_for_every_number_of_images(images: int) -> None:
     inputs = PlanInputs(SCRATCH, images, 100, 1000, "cpu", 192)

@@ -28,23 +28,17 @@ LEFT_OUT = {  # why an image is left out, in the order in which it is looked for
 
 
 def further_prefix(folder: str | Path, root: Path) -> str:
-    """How the samples of a data folder name one beside it: "../unlabelled/".
+    """How the samples of a data folder name another folder: "../unlabelled/", or its absolute path if it is far away.
 
     Raises:
         DataError: no such folder.
-        UsageError: the run cannot name it without private folders, or the data are in an archive.
+        UsageError: the data are in an archive.
     """
     further = data_folder(folder)
     if not (root.is_dir() and further.is_dir()):
         file = root if further.is_dir() else further
         raise UsageError(f"--pretrain-also: {file} is a file, expected a folder of images", "unpack it first")
-    prefix = path_between(further, root.resolve())
-    if prefix is None:
-        raise UsageError(
-            f"--pretrain-also {further}: too far from {root} for the run to name it without private folders",
-            f"put it, or a link to it, beside {root}",
-        )
-    return f"{prefix}/"
+    return f"{path_between(further, root.resolve()) or further.absolute().as_posix()}/"
 
 
 def further_images(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import itertools
 import json
@@ -9,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -18,6 +20,7 @@ import typer
 
 from vitmed.cli.app import app
 from vitmed.cli.streams import Stream, fill_closed
+from vitmed.cli.terminal import STARTED
 from vitmed.core.aliases import OldNameWarning
 from vitmed.core.errors import Interrupted, OutOfMemoryError, UsageError, VitmedError
 from vitmed.core.process import is_rank, tune_process
@@ -29,6 +32,7 @@ def main(args: list[str] | None = None) -> None:
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # else albumentations opens a connection at import
     tune_process()
     given = sys.argv[1:] if args is None else args
+    STARTED.set(time.monotonic() - (time.process_time() if args is None else 0))  # what Python itself took
     fill_closed()
     out, err = Stream(sys.stdout), Stream(sys.stderr)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings(), _signals():
@@ -42,12 +46,16 @@ def main(args: list[str] | None = None) -> None:
             out.write(json.dumps({"error": _content(error)}) + "\n")
             out.flush()
     code = 0 if error is None else error.exit_code
-    if is_rank():  # at a usual end, threads of torch.distributed may abort the process or wait for one that has ended
-        with contextlib.suppress(OSError, ValueError):  # closed, or its reader has left
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
+    if args is not None:
+        sys.exit(code)
+    # The usual end takes seconds on a busy machine, to free what the system frees at once; and threads of
+    # torch.distributed may abort the process or wait for one that has ended.
+    with contextlib.suppress(OSError, ValueError):  # closed, or its reader has left
+        sys.stdout.flush()
+        sys.stderr.flush()
+    if not is_rank():
+        atexit._run_exitfuncs()  # ends the processes that load images
+    os._exit(code)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from vitmed.core.errors import DataError, VitmedError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:  # loaded late
 
 
 FRAME, SHORTEST = 2, 16  # characters around a cell; of a path
+STARTED: ContextVar[float] = ContextVar("STARTED")  # when the process started, on `time.monotonic`
 TYPER: dict[str, Any] = {  # of every typer application
     "rich_markup_mode": None,
     "no_args_is_help": True,
@@ -43,6 +45,7 @@ class Terminal(Ui):
         from rich.console import Console
 
         self.console, self.quiet = Console(stderr=True, highlight=False), quiet
+        self.began = STARTED.get(None)
 
     def say(self, text: str) -> None:
         if not self.quiet:

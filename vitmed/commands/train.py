@@ -117,7 +117,9 @@ def train(
             result: TrainResult = follow(ranks, data)
             return result
         gates = parse_gates(fail_under)  # so that a wrong gate ends the run now, not after hours
-        result = _lead(ranks, Clock(), data, config, sets, output, name, resume, offline, ui or Ui(), flags)
+        ui = ui or Ui()
+        clock, ui.began = Clock(ui.began), None  # each of several folds has its own
+        result = _lead(ranks, clock, data, config, sets, output, name, resume, offline, ui, flags)
         ranks.send("end", result)
     check_gates(gates, result.test.metrics, result)
     return result
@@ -159,7 +161,7 @@ def _lead(
         called = name or f"{default_name(data_folder(settings.data.root), settings)}_{settings.data.folds}-folds"
         first = {"data": data, "config": config, "sets": sets, "offline": offline, **flags}
         if (limit := settings.train.time) is not None:
-            first["time"] = (limit - POOLING) / settings.data.folds
+            first["time"] = (limit - POOLING - clock.seconds()) / settings.data.folds
             ui.say(f"--time {duration_text(limit)}: {duration_text(first['time'])} for each fold")
         return _train_folds(new_folds(settings.data, output, called), first, ui)
     run = _new_run(settings, output, name, ui, config is None, offline, ranks, clock)

@@ -30,7 +30,12 @@ def store_path(path: str | Path, folder: str | Path) -> str:
         near = project_path(os.path.normpath(whole), os.path.normpath(way(Path(folder))), _home())
         if near is not None:
             return near
-    return f"elsewhere-{_mark_of(str(whole))}/{whole.name}"
+    return marked(whole)
+
+
+def marked(path: Path) -> str:
+    """The name of an absolute path that a shared file may hold: `elsewhere-<mark>/<name>`; see `find_path`."""
+    return f"elsewhere-{_mark_of(str(path))}/{path.name}"
 
 
 def as_written(path: str | Path, folder: str | Path) -> str:

@@ -12,7 +12,13 @@ Advance = Callable[..., None]  # (done, total, text="")
 
 
 class Ui:
-    """Lines on stderr without progress bars, for notebooks and log files."""
+    """Lines on stderr without progress bars, for notebooks and log files.
+
+    Attributes:
+        began: when the command line started, on `time.monotonic`; None in Python, and for all but its first call.
+    """
+
+    began: float | None = None
 
     def say(self, text: str) -> None:
         """A line of information."""

@@ -41,8 +41,8 @@ STEPS = 4  # timed, after one untimed step
 AT_ONCE = 64  # images of a timed step at most
 FILES, MOST_SECONDS = 8, 1.0  # read and augmented for a sample, at most
 # Measured on 2 cores of a server (bf16, 2026), for 800 to 27,600 images; s.
-STARTING = 6.0  # the plan, the autotuner, the contact sheet, a baseline
-REPORTING = 30.0  # policy, two evaluations with figures and attention maps; the start and the end of Python
+STARTING = 9.0  # Python and its libraries, the plan, the autotuner, the contact sheet, a baseline
+REPORTING = 25.0  # policy, two evaluations with figures and attention maps; the end of Python
 TABLES = 10.0  # the same with --no-report
 EACH_IMAGE = 0.0005  # duplicates, baselines, intervals
 EACH_EPOCH = 0.1  # checkpoints

@@ -17,6 +17,7 @@ from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.models.weights_catalogue import DISTILLED, MASKED
 
 APART = 5  # images of the commonest class for each of the rarest, beyond which the plan speaks of imbalance
+SMALL = 48  # px, of images that have patches of 8 px
 SCRATCH, OWN = "from scratch", "vitmed"  # beside the kinds of public weights
 
 
@@ -165,8 +166,8 @@ RULES: tuple[Rule, ...] = (
     Rule("from scratch", lambda s: s.scratch,
          {"model.stem": "residual"},
          "AUROC 0.014 above ResNet-18 on average of seven medical sets, in less than half the time: docs/recipes.md"),
-    Rule("from scratch, images up to 48 px", lambda s: s.scratch and s.side <= 48,
-         {"model.image_size": image_side(32, 48, 8), "model.patch_size": 8},
+    Rule(f"from scratch, images up to {SMALL} px", lambda s: s.scratch and s.side <= SMALL,
+         {"model.image_size": image_side(32, SMALL, 8), "model.patch_size": 8},
          "16 to 36 patches; an even patch size keeps the stem's small convolutions"),
     Rule("from scratch on a CPU", lambda s: s.scratch and s.device == "cpu",
          {"model.image_size": image_side(64, 96, 16), "model.patch_size": 16},

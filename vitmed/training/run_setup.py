@@ -43,6 +43,7 @@ from vitmed.models.vit import checkpoint_gradients
 from vitmed.models.weight_files import AGAIN
 from vitmed.training.autotune import autotune, is_open
 from vitmed.training.losses import LossOf, rows_of
+from vitmed.training.membership import portable
 from vitmed.training.memory import fit_memory
 from vitmed.training.time_budget import Clock
 from vitmed.training.train_state import new_state
@@ -198,7 +199,7 @@ def splits_csv(splits: Splits, hashes: dict[str, list[str]]) -> str:
     """One row per image: path, sha256, class, group, split, and any other columns of a labels table."""
     rows = [
         [sample.path, digest, splits.text_of(sample), sample.group or "", name, *sample.columns]
-        for name, samples in splits.samples.items()
+        for name, samples in portable(splits).samples.items()
         for sample, digest in zip(samples, hashes[name], strict=True)
     ]
     head = ["path", "sha256", "class", "group", "split", *splits.columns]

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Sequence
 from typing import NamedTuple
 
-RECENT = 5  # epochs
+RECENT = 30.0  # s
+LEAST = 1.0  # s of CPU time from which contention is measured
+MOST = 4.0
 
 
 class Clock:
-    """The seconds that the commands of a run have taken: this one, and those that it resumes."""
+    """The seconds that the commands of a run have taken: this one, and those that it resumes.
 
-    def __init__(self) -> None:
-        self.began = time.monotonic()
+    Args:
+        began: when the command started, on `time.monotonic`; default now.
+    """
+
+    def __init__(self, began: float | None = None) -> None:
+        self.began = time.monotonic() if began is None else began
 
     def go_on(self, spent: float) -> None:
         """Add what earlier commands took, s."""
@@ -46,12 +50,22 @@ class TimeBudget(NamedTuple):
         return self.share + (1 - self.share) * (seconds - self.start) / (end - self.start)
 
 
-def slowdown(rates: Sequence[float], usual: float) -> float:
-    """How many times as long as usual the evaluation is likely to take.
+class Contention:
+    """How many times as long work takes because other programs share the cores: seconds for each second of CPU time.
 
-    The root of the slowdown of training in the last epochs: other work on the machine may go on, or end.
+    Measured on one thread that computes, over the last `RECENT` to 2 x `RECENT` s, without its waiting for data.
 
     Args:
-        rates: images/s of each epoch; usual: images/s that were expected.
+        seconds: of a clock; cpu: CPU time of the thread, s; waited: for data, s; all now.
     """
-    return max(1.0, usual / statistics.median(rates[-RECENT:])) ** 0.5 if rates else 1.0
+
+    def __init__(self, seconds: float, cpu: float, waited: float) -> None:
+        self.begin = self.middle = (seconds, cpu, waited)
+
+    def factor(self, seconds: float, cpu: float, waited: float) -> float:
+        """From 1, nobody else computes, to `MOST`; the arguments are as above."""
+        if seconds - self.middle[0] > RECENT:
+            self.begin, self.middle = self.middle, (seconds, cpu, waited)
+        used = cpu - self.begin[1]
+        computed = seconds - self.begin[0] - (waited - self.begin[2])
+        return min(MOST, max(1.0, computed / used)) if used > LEAST else 1.0

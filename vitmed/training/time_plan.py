@@ -16,7 +16,7 @@ from vitmed.core.errors import UsageError
 from vitmed.core.text import counted
 from vitmed.core.train_config import TrainConfig
 from vitmed.training.forecast import Forecast
-from vitmed.training.plan_rules import PlanInputs, Rule, fields_set
+from vitmed.training.plan_rules import SMALL, PlanInputs, Rule, fields_set
 
 PRETRAINING = 0.5  # share of --time for --pretrain, which the default number of its passes takes too
 CLEARLY = 1.2  # times as long
@@ -51,10 +51,14 @@ class Candidate(NamedTuple):
         """Passes at the knee."""
         return max(1, min(self.passes, math.ceil(self.steps * min(batch, images) / images)))
 
+    def patch(self, inputs: PlanInputs) -> int:
+        """Side of a patch, px: for small images at most 8, as in the plan."""
+        return min(8, self.patch_size) if inputs.side <= SMALL else self.patch_size
+
     def side(self, inputs: PlanInputs) -> int:
-        """Side of the square input, px: no larger than the images are, in whole patches."""
-        own = round(inputs.side / self.patch_size) * self.patch_size
-        return min(self.image_size, max(4 * self.patch_size, own))
+        """Side of the square input, px: no larger than the images are, in whole patches, of which it has 4 x 4."""
+        patch = self.patch(inputs)
+        return min(self.image_size, max(4 * patch, round(inputs.side / patch) * patch))
 
 
 # From the smallest to the largest. The last two are not measured: docs/recipes.md has the others.
@@ -84,7 +88,7 @@ def rule_of(row: Candidate, inputs: PlanInputs, seconds: float | None, batch: in
     knee = row.knee(inputs.images, batch)
     fields = {
         "model.width": row.width, "model.depth": row.depth, "model.heads": row.heads,
-        "model.patch_size": row.patch_size, "model.image_size": row.side(inputs), "model.stem": row.stem,
+        "model.patch_size": row.patch(inputs), "model.image_size": row.side(inputs), "model.stem": row.stem,
         "train.lr": row.lr, "train.epochs": knee if seconds is None else MOST_KNEES * knee,
     }  # fmt: skip
     when = "" if seconds is None else f"--time {duration_text(seconds)}"

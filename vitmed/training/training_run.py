@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -43,7 +44,7 @@ from vitmed.training.loop import fit
 from vitmed.training.losses import LossOf
 from vitmed.training.progress import epoch_of, with_progress
 from vitmed.training.run_setup import RunSetup, check_images
-from vitmed.training.time_budget import TimeBudget, slowdown
+from vitmed.training.time_budget import Contention, TimeBudget
 from vitmed.training.train_state import Record
 
 
@@ -295,9 +296,15 @@ class TrainingRun(Run[Config]):
             )  # fmt: skip
 
     def seconds_after(self) -> Callable[[], float]:
-        forecaster = Forecaster(self.splits, self.device, self.ranks.world)
-        usual, after = 1 / forecaster.image(self.config), forecaster.after(self.config)  # images/s; s
-        return lambda: after * slowdown([record["images_per_second"] for record in self.state.history], usual)
+        alone = Forecaster(self.splits, self.device, self.ranks.world).after(self.config)
+        state = self.state
+
+        def now() -> tuple[float, float, float]:
+            waited = sum(record["seconds"] * record["wait_share"] for record in state.history)
+            return time.monotonic(), time.thread_time(), waited + state.running["waited"]
+
+        contention = Contention(*now())
+        return lambda: alone * contention.factor(*now())
 
     def run_epochs(self) -> None:
         self.ui.say(
