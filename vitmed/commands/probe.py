@@ -29,7 +29,7 @@ from vitmed.report.headline import Evaluation, check_gates, parse_gates, report_
 from vitmed.report.participant_flow import evaluated_images, flow_of, why_left_out
 from vitmed.report.write import baseline_text, write_report
 from vitmed.training.baselines import fit_colours
-from vitmed.training.prepare import with_window
+from vitmed.training.prepare import standardised, with_window
 from vitmed.training.run_setup import check_images, splits_csv
 
 
@@ -47,9 +47,10 @@ def probe(
 ) -> TrainResult | RankingResult:
     """Evaluate a baseline in minutes, without training a network.
 
-    With `weights`: logistic regression and nearest neighbours on the features of the frozen network, as
-    `train(freeze=True)` does. Without: logistic regression on the colours and the size of the images. It sees no
-    shapes, so a good result points to a shortcut.
+    With `weights`: a linear model and nearest neighbours on the features of the frozen network, as
+    `train(freeze=True)` does. Without: a linear model of the colours and the size of the images. It sees no
+    shapes, so a good result points to a shortcut. Linear is logistic regression, of each finding by itself; of a number
+    it is ridge regression.
 
     With several weights (a list, names with commas between them, or "all-local" for every file in the cache folder):
     which of them suit these images, on images of train and validation that fit nothing. The test is not opened.
@@ -119,7 +120,7 @@ def _open_folder(config: Config, output: str | Path, parts: str, ui: Ui) -> tupl
     check_folder(config.data, ui, config.evaluate.ordinal)
     report_patients(splits, f"one patient may be in two {parts}, which makes results look too good", ui)
     RunFolder.probe(output)
-    return with_window(config, splits, ui), splits
+    return with_window(config, splits, ui), standardised(splits, config)
 
 
 def _colours_alone(
