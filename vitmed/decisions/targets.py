@@ -58,6 +58,7 @@ class TargetKind:
         compare: two models on the same images, from the predictions of both and a number of resamples.
         stress: what corrupted images cost.
         compare_each: the same of each class or finding: metric -> class -> difference.
+        linear: the name of the linear model of features.
     """
 
     values: Callable[[Any], dict[str, float]]
@@ -70,6 +71,7 @@ class TargetKind:
     compare: Callable[[Any, Any, int], PairedComparison]
     stress: Stressed
     compare_each: Callable[[Any, Any], dict[str, dict[str, ClassDifference]]] = lambda first, second: {}
+    linear: str = "logistic regression"
 
 
 TARGETS: dict[str, TargetKind] = {
@@ -92,7 +94,7 @@ TARGETS: dict[str, TargetKind] = {
     "number": TargetKind(
         number_values, evaluate_number, NUMBER_METRICS, monitor="mae", val_loss="log_score",
         choose=choose_number_policy, headline=("mae", "r2", "ccc", "bias"), compare=compare_numbers,
-        stress=Stressed(("mae", "bias", "coverage"), drawn_numbers, error_of_mean),
+        stress=Stressed(("mae", "bias", "coverage"), drawn_numbers, error_of_mean), linear="ridge regression",
     ),
 }  # fmt: skip
 TARGETS["grades"] = replace(

@@ -104,7 +104,8 @@ def verdict(baseline: Baseline, patients: int | None) -> str:
     """
     name, gain = baseline.decides, baseline.gain
     gap = _with_interval(baseline.difference[name], "+")
-    text = f"baseline, {baseline.text}: {ALL_METRICS[name].title} {number(baseline.overall[name].value)}"
+    title = phrase(ALL_METRICS[name].title)
+    text = f"baseline, {baseline.text}: {title} {number(baseline.overall[name].value)}"
     if gain.low is None or gain.high is None:
         return f"{text}; no interval for the difference"
     if patients is not None and patients < FEW_GROUPS:

@@ -104,7 +104,7 @@ def _environment() -> Environment:
     found.globals |= IN_TEMPLATES
     found.filters |= {"breaks": breaks, "each": each, "md": lambda text: escape(" ".join(str(text).split()))}
     macros = vars(found.get_template("tables.html.j2").module)
-    found.globals |= {name: macros[name] for name in ("table", "cell", "cells", "unbeaten")}
+    found.globals |= {name: macros[name] for name in ("table", "cell", "cells", "not_better")}
     return found
 
 
@@ -339,7 +339,7 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "definitions": lambda metrics: TARGETS[metrics.target.kind].metrics,
     "class_numbers": PER_CLASS,
     "point_numbers": (*RATES, "f1", "lr_plus", "lr_minus"),
-    "compared_numbers": lambda metrics: TARGETS[metrics.target.kind].headline[:3],
+    "compared": lambda metrics: TARGETS[metrics.target.kind].headline[:3],
     "gap_titles": GAP_TITLES,
     "few_groups": FEW_GROUPS,
     "fewest": FEWEST,

@@ -30,7 +30,7 @@ from vitmed.metrics.fixed_rates import FixedRates
 from vitmed.metrics.grade_evaluation import GradeResults
 from vitmed.metrics.label_errors import LabelErrors
 from vitmed.metrics.number_agreement import BlandAltman, LevelCoverage
-from vitmed.metrics.paired_comparison import PairedComparison
+from vitmed.metrics.paired_comparison import ClassDifference, PairedComparison
 from vitmed.metrics.patient_level import PatientLevel
 from vitmed.metrics.per_patient import PerPatient
 from vitmed.metrics.reader_agreement import Agreement
@@ -40,9 +40,13 @@ from vitmed.report.external_data import External
 
 
 class Baseline(PairedComparison):
-    """A baseline on the same images; `text` says what it is, `difference` is the model minus the baseline."""
+    """A baseline on the same images; `text` says what it is, `difference` is the model minus the baseline.
+
+    `findings` has the difference in AUROC of each finding; their p are adjusted for all findings.
+    """
 
     text: str
+    findings: dict[str, ClassDifference] = {}
 
     @property
     def decides(self) -> str:
@@ -54,6 +58,18 @@ class Baseline(PairedComparison):
         """By how much the model is better in that number; below 0 where the baseline is."""
         found = self.difference[self.decides]
         return found if ALL_METRICS[self.decides].higher_is_better else found.reversed
+
+    @property
+    def beaten(self) -> bool:
+        """Whether these images show that the model is better."""
+        return (self.gain.low or 0) > 0
+
+    @property
+    def beaten_for(self) -> list[str]:
+        """The findings for which they show it."""
+        return [
+            c for c, gap in self.findings.items() if gap.p_holm is not None and gap.p_holm < 0.05 and (gap.low or 0) > 0
+        ]
 
 
 class Origin(Frozen):
