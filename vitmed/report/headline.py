@@ -14,6 +14,7 @@ from vitmed.decisions.targets import ALL_METRICS, RANKING, TARGETS
 from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.estimates import Estimate, decimals
 from vitmed.metrics.fixed_rates import AtRate, FixedRates
+from vitmed.metrics.metric_table import phrase
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.report.external_data import External
 from vitmed.report.page import main_methods, number, title_of

@@ -7,6 +7,7 @@ from vitmed.core.targets import Kind
 from vitmed.core.text import counted
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.metric_table import phrase
 from vitmed.metrics.paired_comparison import ComparedPair
 from vitmed.report.plots.drawing import value_text
 
