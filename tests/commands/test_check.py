@@ -567,7 +567,7 @@ def test_a_class_folder_that_cannot_be_read_is_not_called_empty(folder: Path, tm
     with pytest.MonkeyPatch.context() as patch:
         closed(patch, folder / "blue")
         found = {f.code: f for f in run(folder, tmp_path).problems}
-        assert "folder blue cannot be read (Permission denied)" in found["unreadable"].problem
+        assert "folder blue cannot be read (Permission denied)" in found["unreadable"].text
         assert not {"empty_class", "one_class"} & set(found)
         with pytest.raises(DataError, match=r"blue: cannot be read \(Permission denied\)"):
             train(folder, output=tmp_path / "runs", ui=Recorder(), **TINY)
@@ -608,8 +608,8 @@ def test_the_patients_of_the_small_malaria_set_come_first(data_dir: Path, tmp_pa
     found = run(data_dir / "malaria", tmp_path, group_regex=regex)
     assert [f.code for f in found.problems[:2]] == ["class_of_one_patient", "class_is_patient"]
     first, second = found.problems[:2]
-    assert first.problem.startswith("train: all 200 images of 'infected' come from one patient")
-    assert second.problem.startswith("test: ") and found.content["patients"] == 8
+    assert first.text.startswith("train: all 200 images of 'infected' come from one patient")
+    assert second.text.startswith("test: ") and found.content["patients"] == 8
 
 
 def test_every_problem_has_a_row_in_the_docs_with_its_severity() -> None:

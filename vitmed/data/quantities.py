@@ -43,7 +43,8 @@ def of_numbers(values: np.ndarray, name: str, unit: str, source: str, where: str
     """Numbers (R,), NaN where not known, as a `Read`. Raises DataError where all are the same, or one is too large."""
     known = np.isfinite(values)
     if (large := values[known & (np.abs(values) > MOST)]).size:
-        raise DataError(f"{where}: the number {large[0]:g} is too large to compute with", "correct it, or its unit")
+        problem = f"{where}: the number {large[0]:g} is too large to compute with"
+        raise DataError(problem, "correct it, or choose a larger unit")
     if len(np.unique(values[known])) < 2:
         raise DataError(
             f"{where}: all numbers are {values[known][0]:g}" if known.any() else f"{where}: no number is known",
