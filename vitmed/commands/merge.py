@@ -20,10 +20,11 @@ from vitmed.metrics.predictions_parquet import (
     PartAbout,
     check_pyarrow,
     errors_of,
+    header_of,
     in_order,
     part_files,
     read_about,
-    to_predictions,
+    rows_of,
 )
 
 Parts = list[tuple[PartAbout, Path]]
@@ -107,14 +108,13 @@ def _csv(parts: Parts, stream: BinaryIO, advance: Advance) -> list[tuple[str, st
     errors: list[tuple[str, str]] = []
     columns: list[str] = []
     for about, _, table in in_order(parts):
-        predictions = to_predictions(table, about.classes)
         text = ""
         if not columns:
-            columns = predictions.header()
+            columns = header_of(table, about)
             text = csv_text([[*columns, ERROR]])
-        text += csv_text([*row, ""] for row in predictions.rows())
+        text += csv_text([*row, ""] for row in rows_of(table, columns))
         stream.write(text.encode("utf-8", "backslashreplace"))
-        errors += predictions.errors
+        errors += errors_of(table)
         advance(about.end, about.images)
     unread = csv_text([path, *[""] * (len(columns) - 1), problem] for path, problem in errors)
     stream.write(unread.encode("utf-8", "backslashreplace"))

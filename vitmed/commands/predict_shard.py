@@ -30,7 +30,6 @@ from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics import predictions_parquet
-from vitmed.metrics.any_predictions import of_classes
 from vitmed.metrics.predictions_parquet import (
     PartAbout,
     check_pyarrow,
@@ -137,7 +136,7 @@ def predict_shard(
                 known = about.model_copy(
                     update={"first": rows.start + start, "rows": len(part), "unread": len(predictions.errors)}
                 )
-                write_part(part_file(folder, own, k), known, part, of_classes(predictions, "predict --shard"), found)
+                write_part(part_file(folder, own, k), known, part, predictions, found)
                 errors += predictions.errors[: SHOWN - len(errors)]
             read, unread = read + known.rows - known.unread, unread + known.unread
     ui.say(f"shard {own}: {counted(read + unread, 'image')} in {counted(len(starts), 'part')} in {folder}")
@@ -161,6 +160,7 @@ def _about(
         unread=0,
         names=tuple(map(to_unicode, saved.classes)),
         precision=precision.name,
+        target=saved.splits.target,
     )
 
 

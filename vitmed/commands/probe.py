@@ -19,7 +19,7 @@ from vitmed.core.load_config import check_names, load_config, store_paths
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Ui
 from vitmed.data.patients import describe_patients, patient_notes, report_patients, show_expression
-from vitmed.data.samples import Splits, labelled, refuse_others
+from vitmed.data.samples import Splits, labelled_by
 from vitmed.data.splits import make_splits
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.preprocessing import Preprocessing
@@ -27,9 +27,9 @@ from vitmed.metrics.metric_table import METRICS
 from vitmed.models.vit import SIZES
 from vitmed.report.headline import Evaluation, check_gates, parse_gates, report_evaluation
 from vitmed.report.participant_flow import evaluated_images, flow_of, why_left_out
-from vitmed.report.write import BASELINES, write_report
+from vitmed.report.write import baseline_text, write_report
 from vitmed.training.baselines import fit_colours
-from vitmed.training.prepare import with_window
+from vitmed.training.prepare import standardised, with_window
 from vitmed.training.run_setup import check_images, splits_csv
 
 
@@ -47,9 +47,10 @@ def probe(
 ) -> TrainResult | RankingResult:
     """Evaluate a baseline in minutes, without training a network.
 
-    With `weights`: logistic regression and nearest neighbours on the features of the frozen network, as
-    `train(freeze=True)` does. Without: logistic regression on the colours and the size of the images. It sees no
-    shapes, so a good result points to a shortcut.
+    With `weights`: a linear model and nearest neighbours on the features of the frozen network, as
+    `train(freeze=True)` does. Without: a linear model of the colours and the size of the images. It sees no
+    shapes, so a good result points to a shortcut. Linear is logistic regression, of each finding by itself; of a number
+    it is ridge regression.
 
     With several weights (a list, names with commas between them, or "all-local" for every file in the cache folder):
     which of them suit these images, on images of train and validation that fit nothing. The test is not opened.
@@ -116,11 +117,10 @@ def _open_folder(config: Config, output: str | Path, parts: str, ui: Ui) -> tupl
     show_expression(config.data.group_regex, ui)
     with ui.bar("finding images", unit="files") as advance:
         splits = make_splits(config.data, advance, config.evaluate.ordinal)
-    refuse_others(splits, "vitmed probe")
     check_folder(config.data, ui, config.evaluate.ordinal)
     report_patients(splits, f"one patient may be in two {parts}, which makes results look too good", ui)
     RunFolder.probe(output)
-    return with_window(config, splits, ui), splits
+    return with_window(config, splits, ui), standardised(splits, config)
 
 
 def _colours_alone(
@@ -139,13 +139,14 @@ def _colours_alone(
     results = {}
     for split in ("val", "test"):
         samples, what = splits.samples[split], f"{split} of {splits.root.resolve().name}"
-        predictions = labelled(splits.classes, samples, logits_of(split), config.data.positive, splits.columns)
-        about = "No network: this shows what stain, light, format and size reveal about the class."
+        logits, positive = logits_of(split), config.data.positive
+        predictions = labelled_by(splits.target, splits.classes, samples, logits, positive, splits.columns)
+        about = "No network: this shows what stain, light, format and size reveal about the labels."
         metrics = write_report(
             folder.path / split, predictions, title=f"{what}: colours and size alone",
             facts={
-                "Model": BASELINES["colour_and_size"], "Images": f"{what}: {len(predictions):,} evaluated",
-                "Patients": describe_patients(splits),
+                "Model": baseline_text("colour_and_size", splits.target.kind),
+                "Images": f"{what}: {len(predictions):,} evaluated", "Patients": describe_patients(splits),
             },
             read=lambda path: thumbnail(splits.root / path, preprocessing), config=config.evaluate,
             notes=[*patient_notes(splits, split), about, *notes],

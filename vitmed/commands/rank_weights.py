@@ -26,12 +26,12 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.core.ui import Silent, Ui
 from vitmed.data.loading import Images
-from vitmed.data.samples import Splits, labelled
+from vitmed.data.samples import Splits, labelled_by
+from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.paired_comparison import ComparisonResults
-from vitmed.metrics.predictions import Predictions
 from vitmed.models.pretrained import load_pretrained, open_weights
 from vitmed.models.vit import ViT, build_vit
 from vitmed.models.weight_files import magic
@@ -49,8 +49,8 @@ from vitmed.training.prepare import config_with_weights, prepare_run
 ALL_LOCAL = "all-local"
 SUFFIXES = (".pt", ".pth", ".bin", ".safetensors", ".npz")
 COLOURS = "colour_and_size"
+Both = tuple[AnyPredictions, AnyPredictions]  # by a linear model, and by nearest neighbours
 WARM_UP = 64  # images, of which the memory is measured and the time is not
-BY_BEST = ("auroc", "balanced_accuracy", "accuracy")
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def rank_weights(
     settings: Config, splits: Splits, names: Sequence[str], output: str | Path, name: str | None, command: str,
     plans: bool, offline: bool, ui: Ui,
 ) -> RankingResult:  # fmt: skip
-    """Rank weights by how well their frozen features separate the classes of train and validation.
+    """Rank weights by how well their frozen features predict the labels of train and validation.
 
     Args:
         settings: the configuration; its weights are not used.
@@ -169,10 +169,8 @@ def rank_weights(
     return RankingResult(content, folder.path, command)
 
 
-def _write(
-    folder: RunFolder, found: WeightsRanking, predictions: Mapping[str, tuple[Predictions, Predictions]]
-) -> None:
-    """The ranking, its picture, and the predictions of each logistic regression, which `vitmed compare` reads."""
+def _write(folder: RunFolder, found: WeightsRanking, predictions: Mapping[str, Both]) -> None:
+    """The ranking, its picture, and the predictions of each linear model, which `vitmed compare` reads."""
     write_json(folder.ranking, found.to_dict())
     write_bytes(folder.ranking_picture, png(ranking_picture(found)))
     make_folder(folder.held_out)
@@ -198,7 +196,7 @@ def _probed(given: str, settings: Config, pool: Pool, device: torch.device, offl
     computed = []
 
     def build() -> ViT:
-        model = build_vit(config.model, len(pool.splits.classes))
+        model = build_vit(config.model, pool.splits.outputs)
         load_pretrained(model, weights, how)
         return model.to(device)
 
@@ -258,30 +256,35 @@ def _colours(settings: Config, pool: Pool, ui: Ui) -> Probed:
 
 def _predictions(
     found: Mapping[str, Probed], pool: Pool, rounds: Sequence[Round], settings: Config, ui: Ui
-) -> dict[str, tuple[Predictions, Predictions]]:
-    """Name -> predictions for the held-out images, by logistic regression and by nearest neighbours."""
+) -> dict[str, Both]:
+    """Name -> predictions for the held-out images, by a linear model and by nearest neighbours."""
     held = np.sort(np.concatenate([one.held for one in rounds]))
-    samples, classes = [pool.samples[row] for row in held], pool.splits.classes
+    samples, splits, positive = [pool.samples[row] for row in held], pool.splits, settings.data.positive
     predictions = {}
     for name, one in found.items():
         with ui.bar(f"classifiers on {name}", unit="rounds") as advance:
-            logits = held_out_logits(one.values[one.rows], pool.labels, rounds, len(classes), advance)
-        linear, near = (labelled(classes, samples, part[held], settings.data.positive) for part in logits.values())
+            features = one.values[one.rows]
+            logits = held_out_logits(features, pool.targets, rounds, splits.outputs, advance, splits.target.kind)
+        linear, near = (
+            labelled_by(splits.target, splits.classes, samples, part[held], positive) for part in logits.values()
+        )
         predictions[name] = linear, near
     return predictions
 
 
 def _ranking(
-    found: Mapping[str, Probed], left_out: dict[str, str], predictions: Mapping[str, tuple[Predictions, Predictions]],
+    found: Mapping[str, Probed], left_out: dict[str, str], predictions: Mapping[str, Both],
     held_out: str, device: torch.device, ui: Ui,
 ) -> WeightsRanking:  # fmt: skip
     """Best first; weights that learned from the labels of these images come last, without a rank."""
     models = [Model(name, linear, name if name == COLOURS else None) for name, (linear, _) in predictions.items()]
     compared = compare_models(models, 0, ui)
 
+    kind = TARGETS[compared.kind]
+
     def key(name: str) -> tuple[bool, float, float]:
         overall = compared.models[name].overall
-        return found[name].facts["labels"], *(-(overall[one].value or 0.0) for one in ("auroc", "accuracy"))
+        return found[name].facts["labels"], *(_height(overall[one], one) for one in kind.headline[:3:2])
 
     names = sorted(predictions, key=key)
     ranked = [name for name in names if name != COLOURS and not found[name].facts["labels"]]
@@ -297,18 +300,20 @@ def _ranking(
         earlier = (other for other in found if other != name and list(found).index(other) < list(found).index(name))
         rows.append(RankedWeights(
             name=name, rank=ranked.index(name) + 1 if name in ranked else None,
-            logistic=_some(compared.models[name].overall), minus_best=gap, p_holm=p, like_best=like,
-            neighbours=None if name == COLOURS else _some(evaluate_predictions(near, 0).overall),
+            logistic=_some(compared.models[name].overall, kind), minus_best=gap, p_holm=p, like_best=like,
+            neighbours=None if name == COLOURS else _some(kind.evaluate(near, 0).overall, kind),
             same_as=next((other for other in earlier if _same(found[other], own)), None), **own.facts,
         ))  # fmt: skip
     notes = [*compared.notes, *(f"{one.name} has the same features as {one.same_as}" for one in rows if one.same_as)]
-    nearest = max((one for one in rows if one.rank), key=lambda one: _auroc(one.neighbours))
+    first = kind.headline[0]
+    nearest = min((one for one in rows if one.rank), key=lambda one: _height((one.neighbours or {})[first], first))
     if nearest.rank != 1:
         notes.append(f"nearest neighbours rank {nearest.name} first")
     return WeightsRanking(
-        images=compared.images, patients=compared.patients, held_out=held_out, classes=compared.classes,
-        positive_class=compared.positive_class, device=describe(device), best=ranked[0], ranking=rows,
-        left_out=left_out, pairs=compared.pairs, notes=notes, verdict=ranking_verdict(rows, len(compared.pairs)),
+        kind=compared.kind, images=compared.images, patients=compared.patients, held_out=held_out,
+        classes=compared.classes, positive_class=compared.positive_class, device=describe(device), best=ranked[0],
+        ranking=rows, left_out=left_out, pairs=compared.pairs, notes=notes,
+        verdict=ranking_verdict(rows, len(compared.pairs), compared.kind),
     )  # fmt: skip
 
 
@@ -316,20 +321,23 @@ def _beside(best: str, name: str, compared: ComparisonResults) -> tuple[dict[str
     """The differences of weights from the best, the adjusted p, and whether the two cannot be told apart."""
     for pair in compared.pairs:
         if {pair.first, pair.second} == {best, name}:
-            gaps = _some(pair.difference)
+            gaps = _some(pair.difference, TARGETS[compared.kind])
             gaps = gaps if pair.first == name else {number: gap.reversed for number, gap in gaps.items()}
             units = compared.patients or compared.images
             like = better(pair, units, compared.patients is not None) is None
-            return gaps, pair.tests["auroc"].p_holm, like
+            return gaps, pair.tests[TARGETS[compared.kind].headline[0]].p_holm, like
     return None, None, False
 
 
-def _some(overall: Mapping[str, Estimate]) -> dict[str, Estimate]:
-    return {number: overall[number] for number in BY_BEST}
+def _some(overall: Mapping[str, Estimate], kind: TargetKind) -> dict[str, Estimate]:
+    return {number: overall[number] for number in kind.headline[:3]}
 
 
-def _auroc(numbers: Mapping[str, Estimate] | None) -> float:
-    return (numbers["auroc"].value or 0.0) if numbers is not None else 0.0
+def _height(found: Estimate, name: str) -> float:
+    """A number, lower is better; the worst of all where it is undefined."""
+    if found.value is None:
+        return float("inf")
+    return -found.value if ALL_METRICS[name].higher_is_better else found.value
 
 
 def _same(one: Probed, other: Probed) -> bool:

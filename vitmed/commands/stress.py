@@ -17,7 +17,7 @@ from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.hardware import pick_device
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
-from vitmed.data.samples import labelled, refuse_others
+from vitmed.data.samples import labelled_by
 from vitmed.data.split_names import SPLITS
 from vitmed.data.thread_batches import in_threads
 from vitmed.explanation.corruptions import CORRUPTIONS, corrupt, is_grey, reduced
@@ -25,7 +25,7 @@ from vitmed.explanation.results import Robustness
 from vitmed.explanation.robustness import FOLDER, NUMBERS, measure_robustness
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.robustness import stress_curves, stress_samples
 from vitmed.report.rebuild import new_folder
@@ -67,7 +67,7 @@ def stress(
         checkpoint: a best.pt, last.pt or epoch_0010.pt, or a run folder.
         data, split, group_regex, groups, labels, allow_leakage: which images, as in `evaluate`.
         output: a new folder; default `<run>/stress`.
-        images: the most images, a stratified sample.
+        images: the most images, a sample in proportion to classes, findings, or ranges of a number.
         corruptions: keys of `CORRUPTIONS`; none: all of them.
         resamples: bootstrap resamples behind the intervals.
         seed: of the sample, the corruptions and the resamples.
@@ -85,7 +85,6 @@ def stress(
         given = f"--images {images}, --resamples {resamples}, --seed {seed}"
         raise UsageError(given, "--images is 1 or more, the others are 0 or more")
     saved = load_checkpoint(checkpoint)
-    refuse_others(saved.splits, "vitmed stress")
     folder = new_folder(output, saved.path.parent / FOLDER, saved.splits.root, *([] if data is None else [Path(data)]))
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage, ui)
     for note in chosen.notes:
@@ -122,19 +121,20 @@ def stress(
 def _predict_all(
     saved: Checkpoint, chosen: EvaluationImages, decoded: Mapping[int, Image.Image], names: Sequence[str], seed: int,
     device: torch.device, ui: Ui,
-) -> tuple[Predictions, dict[str, list[Predictions]]]:  # fmt: skip
+) -> tuple[AnyPredictions, dict[str, list[AnyPredictions]]]:  # fmt: skip
     """Predictions of the clean images, and corruption -> predictions at strengths 1 to 5."""
     model, rows, samples = saved.model().to(device), list(decoded), [chosen.samples[row] for row in decoded]
     passes = [(name, strength) for name in names for strength in range(1, 6)]
+    target, positive = saved.splits.target, saved.config.data.positive
     total, start = (1 + len(passes)) * len(rows), time.perf_counter()
-    corrupted: dict[str, list[Predictions]] = {name: [] for name in names}
+    corrupted: dict[str, list[AnyPredictions]] = {name: [] for name in names}
     with ui.bar("evaluating corrupted images") as advance:
 
-        def predicted(number: int, change: Callable[[int], Image.Image]) -> Predictions:
+        def predicted(number: int, change: Callable[[int], Image.Image]) -> AnyPredictions:
             read = lambda i: saved.preprocessing.fit(change(rows[i]))  # noqa: E731
             progress = lambda done, _: advance(number * len(rows) + done, total)  # noqa: E731
             logits = predict_images(saved, model, None, read, len(rows), progress).logits
-            predictions = labelled(saved.classes, samples, logits, saved.config.data.positive, chosen.columns)
+            predictions = labelled_by(target, saved.classes, samples, logits, positive, chosen.columns)
             return predictions if saved.policy is None else saved.policy.apply(predictions)
 
         clean = predicted(0, lambda row: decoded[row])
@@ -148,7 +148,7 @@ def _predict_all(
 
 
 def pick_images(labels: Sequence[int], most: int, seed: int) -> list[int]:
-    """Which images, in their order: all, or `most` drawn at random, each class in proportion and at least once."""
+    """Which images, in their order: all, or `most` drawn at random, each stratum in proportion and at least once."""
     found = np.asarray(labels, dtype=np.int64)
     if len(found) <= most:
         return list(range(len(found)))
@@ -156,7 +156,7 @@ def pick_images(labels: Sequence[int], most: int, seed: int) -> list[int]:
     turn = np.empty(len(found))
     for k in np.unique(found):
         rows = order[found[order] == k]
-        turn[rows] = np.arange(len(rows)) / len(rows)  # 0 for the first of each class, so every class has one
+        turn[rows] = np.arange(len(rows)) / len(rows)  # 0 for the first of each stratum, so every one has one
     return sorted(int(i) for i in order[np.argsort(turn[order], kind="stable")][:most])
 
 
@@ -203,7 +203,8 @@ def _pictures(
     content: Robustness, chosen: EvaluationImages, decoded: Mapping[int, Image.Image], seed: int
 ) -> dict[str, list[np.ndarray]]:
     """Title -> one image as it is and at strength 1 to 5; of the positive class where there is one."""
-    positive = (row for row in decoded if content.classes[chosen.samples[row].label] == content.positive_class)
+    wanted = None if content.positive_class is None else content.classes.index(content.positive_class)
+    positive = (row for row in decoded if chosen.samples[row].label == wanted)
     row = next(positive, next(iter(decoded)))
     return {
         CORRUPTIONS[name].title: [np.asarray(corrupt(decoded[row], name, s, (seed, row))) for s in range(6)]

@@ -17,7 +17,7 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def __getitem__(self, name: str) -> Any:
-        if name not in type(self).model_fields:
+        if name not in type(self).model_fields and name not in (self.model_extra or ()):
             raise KeyError(name)
         return getattr(self, name)
 

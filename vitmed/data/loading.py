@@ -38,6 +38,20 @@ def seed_of(*parts: int) -> int:
     return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
+def targets_of(samples: Sequence[Sample], target: Target) -> torch.Tensor:
+    """What the loss compares outputs with.
+
+    Classes and grades: (S,) int64, the labels. Findings: (S, F) float32, 1, 0 or `UNKNOWN`. A number: (S,) float32,
+    standardised.
+    """
+    if target.kind == "findings":
+        return torch.tensor([sample.targets for sample in samples], dtype=torch.float32)
+    if target.kind == "number":
+        numbers = torch.tensor([sample.targets[0] for sample in samples], dtype=torch.float64)
+        return ((numbers - target.centre) / target.spread).float()
+    return torch.tensor([sample.label for sample in samples], dtype=torch.int64)
+
+
 class Images:
     """The images of one split, decoded and square; `cache` contains all of them, or is None.
 
@@ -47,8 +61,7 @@ class Images:
 
     Attributes:
         labels: (S,) int64, the class, grade or stratum of each.
-        targets: what the loss compares outputs with. Classes and grades: the labels. Findings: (S, F) float32, 1, 0 or
-            `UNKNOWN`. A number: (S,) float32, standardised.
+        targets: as `targets_of`.
     """
 
     def __init__(self, root: Path, samples: Sequence[Sample], preprocessing: Preprocessing, target: Target = CLASSES):
@@ -56,12 +69,7 @@ class Images:
         self.samples = samples
         self.preprocessing = preprocessing
         self.labels = np.array([sample.label for sample in samples], dtype=np.int64)
-        self.targets = torch.from_numpy(self.labels)
-        if target.kind == "findings":
-            self.targets = torch.tensor([sample.targets for sample in samples], dtype=torch.float32)
-        elif target.kind == "number":
-            numbers = torch.tensor([sample.targets[0] for sample in samples], dtype=torch.float64)
-            self.targets = ((numbers - target.centre) / target.spread).float()
+        self.targets = targets_of(samples, target)
         self.cache: np.ndarray | Squares | None = None
 
     def __len__(self) -> int:

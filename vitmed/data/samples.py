@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from vitmed.core.errors import UsageError
 from vitmed.core.targets import CLASSES, NO_FINDING, UNKNOWN, Target
 from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.finding_predictions import FindingPredictions
@@ -125,12 +124,6 @@ class Splits:
         count = Counter(group for part in groups.values() for group in part)
         both = sorted(group for group, splits in count.items() if splits > 1)
         return {group: [name for name, part in groups.items() if group in part] for group in both}
-
-
-def refuse_others(splits: Splits, what: str) -> None:
-    """Raises UsageError for findings and numbers, which `what` cannot use."""
-    if splits.target.kind not in ("classes", "grades"):
-        raise UsageError(f"{what}: for classes and grades, and these labels are {splits.target.kind}", "leave it out")
 
 
 def labelled(

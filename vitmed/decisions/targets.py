@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from vitmed.decisions.finding_policy import choose_finding_policy
 from vitmed.decisions.number_policy import choose_number_policy
 from vitmed.decisions.policy import DecisionPolicy, choose_policy
@@ -14,15 +16,31 @@ from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.finding_comparison import compare_each_finding, compare_findings
 from vitmed.metrics.finding_evaluation import evaluate_findings
-from vitmed.metrics.finding_scoring import finding_values
+from vitmed.metrics.finding_scoring import drawn_findings, finding_values
 from vitmed.metrics.grade_evaluation import evaluate_grades
 from vitmed.metrics.grade_scoring import grade_values
 from vitmed.metrics.metric_table import FINDING_METRICS, GRADE_METRICS, METRICS, NUMBER_METRICS, Metric
 from vitmed.metrics.number_comparison import compare_numbers
 from vitmed.metrics.number_evaluation import evaluate_number
-from vitmed.metrics.number_scoring import number_values
+from vitmed.metrics.number_scoring import drawn_numbers, error_of_mean, number_values
 from vitmed.metrics.paired_comparison import ClassDifference, PairedComparison, compare_classes, compare_predictions
-from vitmed.metrics.scoring import metric_values
+from vitmed.metrics.predictions import known_labels
+from vitmed.metrics.scoring import Scorer, metric_values
+
+
+@dataclass(frozen=True)
+class Stressed:
+    """How a stress test judges predictions of a kind of label.
+
+    Attributes:
+        names: of numbers; the fall, or the rise, of the first counts, and the figure shows the first two.
+        draw: numbers by name, (R,) each, of predictions for image weights (R, S); "auroc of edema" is that of a part.
+        guess: what the first number is for predictions that do not depend on the image.
+    """
+
+    names: tuple[str, ...]
+    draw: Callable[[Any, np.ndarray], dict[str, np.ndarray]]
+    guess: Callable[[Any], float]
 
 
 @dataclass(frozen=True)
@@ -38,7 +56,9 @@ class TargetKind:
         choose: the decision policy, from validation predictions, configuration, OOD score and the hash of the weights.
         headline: the first metrics that are printed; those of `compare` are the first three.
         compare: two models on the same images, from the predictions of both and a number of resamples.
+        stress: what corrupted images cost.
         compare_each: the same of each class or finding: metric -> class -> difference.
+        linear: the name of the linear model of features.
     """
 
     values: Callable[[Any], dict[str, float]]
@@ -49,7 +69,9 @@ class TargetKind:
     choose: Callable[..., DecisionPolicy]
     headline: tuple[str, ...]
     compare: Callable[[Any, Any, int], PairedComparison]
+    stress: Stressed
     compare_each: Callable[[Any, Any], dict[str, dict[str, ClassDifference]]] = lambda first, second: {}
+    linear: str = "logistic regression"
 
 
 TARGETS: dict[str, TargetKind] = {
@@ -57,15 +79,22 @@ TARGETS: dict[str, TargetKind] = {
         metric_values, evaluate_predictions, METRICS, monitor="auroc", val_loss="log_loss", choose=choose_policy,
         headline=("auroc", "balanced_accuracy", "accuracy", "mcc"), compare=compare_predictions,
         compare_each=compare_classes,
+        stress=Stressed(
+            ("balanced_accuracy", "auroc", "accuracy"),
+            lambda p, weights: Scorer(known_labels(p), p).counted(weights)[0],
+            lambda p: 1 / max(1, len(p.classes)),
+        ),
     ),
     "findings": TargetKind(
         finding_values, evaluate_findings, FINDING_METRICS, monitor="auroc", val_loss="log_loss",
         choose=choose_finding_policy, headline=("auroc", "average_precision", "subset_accuracy"),
         compare=compare_findings, compare_each=compare_each_finding,
+        stress=Stressed(("auroc", "average_precision", "subset_accuracy"), drawn_findings, lambda p: 0.5),
     ),
     "number": TargetKind(
         number_values, evaluate_number, NUMBER_METRICS, monitor="mae", val_loss="log_score",
         choose=choose_number_policy, headline=("mae", "r2", "ccc", "bias"), compare=compare_numbers,
+        stress=Stressed(("mae", "bias", "coverage"), drawn_numbers, error_of_mean), linear="ridge regression",
     ),
 }  # fmt: skip
 TARGETS["grades"] = replace(

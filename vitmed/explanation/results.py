@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from pydantic import Field
 
 from vitmed.core.base_models import Frozen
+from vitmed.core.targets import CLASSES, Target
 from vitmed.metrics.estimates import Estimate
 
 TITLES = {"rollout": "Attention rollout", "gradient_rollout": "Gradient-weighted rollout", "grad_cam": "Grad-CAM"}
@@ -98,19 +100,24 @@ class Attention(Frozen):
     drawn: str | None = None
 
 
-class Strength(Frozen):
-    """The numbers at one strength of a corruption; `value` is its setting, `lost` the fall of balanced accuracy."""
+class Strength(Frozen, extra="allow"):
+    """The numbers at one strength of a corruption, by their names; `value` is its setting.
+
+    `lost` is how much worse `Robustness.number` is than without corruption: above 0 is worse, whichever way is better.
+    """
+
+    __pydantic_extra__: dict[str, Estimate] = Field(init=False)
 
     strength: int
     value: float
-    accuracy: Estimate
-    balanced_accuracy: Estimate
-    auroc: Estimate
     lost: Estimate
 
 
 class CorruptionCost(Frozen):
-    """What one corruption costs: error and fall of balanced accuracy, both the mean of the five strengths."""
+    """What one corruption costs: error, and loss as in `Strength`, both the mean of the five strengths.
+
+    `each` has the loss of AUROC of each finding that counts in the mean over findings.
+    """
 
     title: str
     text: str
@@ -118,6 +125,7 @@ class CorruptionCost(Frozen):
     strengths: list[Strength]
     error: Estimate
     lost: Estimate
+    each: dict[str, Estimate] = {}
 
 
 class Robustness(Frozen):
@@ -126,7 +134,9 @@ class Robustness(Frozen):
     Attributes:
         what: the images; images_of: how many there are, `n` of them in the test.
         n_groups: patients; None where they are unknown.
-        clean: accuracy, balanced accuracy and AUROC without corruption.
+        target: what the labels are; number: the number whose loss counts, a key of `clean`.
+        guess: what `number` is without looking at the images, such as 0.5 for AUROC.
+        clean: numbers without corruption.
         relative: error of the corrupted images - error of the clean images.
         worst: key of the corruption that costs most; None where no loss is shown.
         undefined, skipped: number, or corruption -> why it is missing.
@@ -146,6 +156,9 @@ class Robustness(Frozen):
     level: float
     classes: list[str]
     positive_class: str | None
+    target: Target = CLASSES
+    number: str = "balanced_accuracy"
+    guess: float | None = None
     clean: dict[str, Estimate]
     corruptions: dict[str, CorruptionCost]
     mean_corruption_error: Estimate

@@ -1,11 +1,13 @@
 """What corruptions cost: the numbers of `vitmed stress`, from predictions of the same images, clean and corrupted.
 
-The error is 1 - balanced accuracy. Mean corruption error is its plain mean over all corruptions and strengths
-(Hendrycks & Dietterich 2019, section 4.2, without the division by AlexNet's errors, of which there are none on your
-images); `relative` is the mean of error - clean error: what the corruptions add. Every resample draws the same images,
-or patients, for the clean and all corrupted predictions, so that the intervals of differences are paired.
+The error is 1 - balanced accuracy; of findings 1 - mean AUROC; of a number the mean absolute error: 1 minus the first
+of `Stressed.names`, or that number itself where lower is better. Mean corruption error is its plain mean over all
+corruptions and strengths (Hendrycks & Dietterich 2019, section 4.2, without the division by AlexNet's errors, of which
+there are none on your images); `relative` is the mean of error - clean error: what the corruptions add. Every resample
+draws the same images, or patients, for the clean and all corrupted predictions, so that the intervals of differences
+are paired.
 
-Letters: S images, K classes, R resamples.
+Letters: S images, R resamples.
 """
 
 from __future__ import annotations
@@ -16,36 +18,38 @@ from pathlib import Path
 import numpy as np
 
 from vitmed.core.text import counted
+from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.explanation.corruptions import CORRUPTIONS
 from vitmed.explanation.results import CorruptionCost, Robustness, Strength
+from vitmed.metrics.any_predictions import AnyPredictions, target_of, true_labels
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.notes import FEW_GROUPS
-from vitmed.metrics.predictions import Predictions, known_labels, positive_index
-from vitmed.metrics.scoring import Scorer, metric_values
+from vitmed.metrics.predictions import Predictions, positive_index
 
 FOLDER, NUMBERS = "stress", "stress.json"  # beside the checkpoint
-NAMES = ("accuracy", "balanced_accuracy", "auroc")
+PART = "auroc of "  # opens the name of the AUROC of a finding among drawn numbers
 MANY = 30  # classes; with more, AUROC has no interval, which would take minutes
 
 Drawn = dict[str, np.ndarray]  # name -> (1 + R,): the value itself, then of each resample
 
 
 def measure_robustness(
-    clean: Predictions, corrupted: Mapping[str, Sequence[Predictions]], resamples: int = 500, seed: int = 0
+    clean: AnyPredictions, corrupted: Mapping[str, Sequence[AnyPredictions]], resamples: int = 500, seed: int = 0
 ) -> Robustness:
     """The numbers of clean and corrupted images.
 
     Args:
-        clean: with labels.
+        clean: of any kind, with labels.
         corrupted: key in `CORRUPTIONS` -> predictions of the same images at strengths 1 to 5.
+        resamples: behind the intervals of losses and errors.
 
     Raises:
         DataError: the predictions have no labels.
     """
-    labels, units, positive = known_labels(clean), clean.units, positive_index(clean)
-    weights = np.ones((1, len(labels)))  # (1 + R, S): then how often each image was drawn
+    units, number, guess = clean.units, TARGETS[clean.kind].stress.names[0], TARGETS[clean.kind].stress.guess(clean)
+    positive = positive_index(clean) if isinstance(clean, Predictions) else None
+    weights = np.ones((1, len(true_labels(clean))))  # (1 + R, S): then how often each image was drawn
     if units.max(initial=0) > 0:
         weights = np.concatenate([weights, *bootstrap_weights(units, resamples, seed)])
     whole = _draw(clean, weights)
@@ -53,26 +57,32 @@ def measure_robustness(
     costs = {}
     for key, part in corrupted.items():
         numbers = [_numbers(p, own, resamples) for p, own in zip(part, drawn[key], strict=True)]
-        costs[key] = _cost(key, whole, drawn[key], numbers)
-    errors = [1 - one["balanced_accuracy"] for part in drawn.values() for one in part]
+        costs[key] = _cost(key, number, whole, drawn[key], numbers)
+    errors = [_error(number, one) for part in drawn.values() for one in part]
     error = np.mean(errors, axis=0) if errors else np.array([np.nan])
     found = Robustness(
-        n=len(labels), n_groups=None if clean.groups is None else int(units.max(initial=-1)) + 1,
+        n=len(clean), n_groups=None if clean.groups is None else int(units.max(initial=-1)) + 1,
         resampling="by image" if clean.groups is None else "by patient",
         resamples=resamples if len(weights) > 1 else 0, level=0.95,
         classes=list(clean.classes), positive_class=None if positive is None else clean.classes[positive],
+        target=target_of(clean), number=number, guess=guess if np.isfinite(guess) else None,
         clean=_numbers(clean, whole, resamples), corruptions=costs,
         mean_corruption_error=_estimate(error),
-        relative=_estimate(error - (1 - whole["balanced_accuracy"]) if errors else error),
+        relative=_estimate(error - _error(number, whole) if errors else error),
     )  # fmt: skip
     worst, sentence = _verdict(found)
-    words = {"undefined": _undefined(found, labels), "worst": worst, "verdict": sentence, "notes": _notes(found)}
+    words = {"undefined": _undefined(found, clean), "worst": worst, "verdict": sentence, "notes": _notes(found)}
     return found.model_copy(update=words)
 
 
-def _draw(predictions: Predictions, weights: np.ndarray) -> Drawn:
-    """Numbers that need no ranking, for image weights (1 + R, S)."""
-    return Scorer(known_labels(predictions), predictions).counted(weights)[0]
+def _draw(predictions: AnyPredictions, weights: np.ndarray) -> Drawn:
+    """The numbers for image weights (1 + R, S)."""
+    return TARGETS[predictions.kind].stress.draw(predictions, weights)
+
+
+def _error(number: str, drawn: Drawn) -> np.ndarray:
+    """(1 + R,): lower is better."""
+    return 1 - drawn[number] if ALL_METRICS[number].higher_is_better else drawn[number]
 
 
 def _estimate(drawn: np.ndarray) -> Estimate:
@@ -82,26 +92,34 @@ def _estimate(drawn: np.ndarray) -> Estimate:
     return Estimate(value=value, low=low, high=high, method="percentile", resamples=len(drawn) - 1)
 
 
-def _numbers(predictions: Predictions, drawn: Drawn, resamples: int) -> dict[str, Estimate]:
+def _numbers(predictions: AnyPredictions, drawn: Drawn, resamples: int) -> dict[str, Estimate]:
     """The numbers with the intervals of a report; with more than `MANY` classes, those of the resamples."""
-    if len(predictions.classes) <= MANY:
-        overall = evaluate_predictions(predictions, resamples=resamples).overall
-        return {name: overall[name] for name in NAMES}
-    auroc = np.array([metric_values(predictions)["auroc"]])
-    return {name: _estimate(auroc if name == "auroc" else drawn[name]) for name in NAMES}
+    kind = TARGETS[predictions.kind]
+    if isinstance(predictions, Predictions) and len(predictions.classes) > MANY:
+        auroc = np.array([kind.values(predictions)["auroc"]])
+        return {name: _estimate(auroc if name == "auroc" else drawn[name]) for name in kind.stress.names}
+    overall = kind.evaluate(predictions, resamples).overall
+    return {name: overall[name] for name in kind.stress.names if name in overall}
 
 
 def _cost(
-    key: str, clean: Drawn, strengths: Sequence[Drawn], numbers: Sequence[Mapping[str, Estimate]]
+    key: str, number: str, clean: Drawn, strengths: Sequence[Drawn], numbers: Sequence[dict[str, Estimate]]
 ) -> CorruptionCost:
-    what, name = CORRUPTIONS[key], "balanced_accuracy"
+    what, before = CORRUPTIONS[key], _error(number, clean)
     rows = [
-        Strength(strength=i, value=value, **own, lost=_estimate(clean[name] - drawn[name]))
+        Strength(strength=i, value=value, **own, lost=_estimate(_error(number, drawn) - before))
         for i, (value, drawn, own) in enumerate(zip(what.values, strengths, numbers, strict=True), 1)
     ]
-    mean = np.mean([drawn[name] for drawn in strengths], axis=0)
-    words = {"title": what.title, "text": what.text, "source": what.source}
-    return CorruptionCost(**words, strengths=rows, error=_estimate(1 - mean), lost=_estimate(clean[name] - mean))
+    mean = np.mean([_error(number, drawn) for drawn in strengths], axis=0)
+    each = {
+        name.removeprefix(PART): _estimate(own - np.mean([drawn[name] for drawn in strengths], axis=0))
+        for name, own in clean.items() if name.startswith(PART)
+    }  # fmt: skip
+    found = CorruptionCost(
+        title=what.title, text=what.text, source=what.source,
+        strengths=rows, error=_estimate(mean), lost=_estimate(mean - before),
+    )  # fmt: skip
+    return found.model_copy(update={"each": each}) if each else found
 
 
 def _verdict(found: Robustness) -> tuple[str | None, str]:
@@ -110,24 +128,29 @@ def _verdict(found: Robustness) -> tuple[str | None, str]:
     if not parts:
         return None, "No corruption is shown to hurt: the loss has no interval."
     worst = max(parts, key=lambda key: parts[key].lost.value or 0.0)
-    part, lost = parts[worst], parts[worst].lost
-    fall = f"{lost.value:.3f} ({lost.low:.3f} to {lost.high:.3f})"
+    part, lost, rises = parts[worst], parts[worst].lost, not ALL_METRICS[found.number].higher_is_better
+    number = TARGETS[found.target.kind].metrics[found.number].phrase
+    unit = f" {found.target.unit}" if found.target.unit else ""
+    change = f"{lost.value:.3f}{unit} ({lost.low:.3f} to {lost.high:.3f})"
     spared = [other.title for other in parts.values() if other.lost.low is not None and other.lost.low <= 0]
     if part.title in spared:
-        return None, f"No corruption is shown to lower balanced accuracy; the largest fall is {fall}, by {part.title}."
-    clean, last = found.clean["balanced_accuracy"].value, part.strengths[-1].balanced_accuracy.value
+        verb, noun = ("raise", "rise") if rises else ("lower", "fall")
+        return None, f"No corruption is shown to {verb} {number}; the largest {noun} is {change}, by {part.title}."
+    clean, last = found.clean[found.number].value, part.strengths[-1][found.number].value
     text = (
-        f"{part.title} hurts most: balanced accuracy falls by {fall} on the mean of the five strengths, and from "
-        f"{clean:.3f} to {last:.3f} at the strongest."
+        f"{part.title} hurts most: {number} {'rises' if rises else 'falls'} by {change} on the mean of the five "
+        f"strengths, and from {clean:.3f} to {last:.3f} at the strongest."
     )
     return worst, text + (f" No loss is shown for: {', '.join(spared)}." if spared else "")
 
 
-def _undefined(found: Robustness, labels: np.ndarray) -> dict[str, str]:
+def _undefined(found: Robustness, clean: AnyPredictions) -> dict[str, str]:
     reasons = {}
-    if len(np.unique(labels)) < 2:
-        reasons["auroc"] = "all images are of one class" if len(labels) else "there are no images"
-    elif len(found.classes) > MANY:
+    for name, one in found.clean.items():
+        if one.value is None:
+            alike = "all images are of one class" if clean.kind == "classes" else "it is undefined without corruption"
+            reasons[name] = alike if found.n else "there are no images"
+    if isinstance(clean, Predictions) and len(clean.classes) > MANY and "auroc" not in reasons:
         reasons["auroc"] = f"no interval: there are more than {MANY} classes"
     if not found.resamples:
         reasons["intervals"] = f"they need two {'images' if found.n_groups is None else 'patients'} or more"
@@ -136,9 +159,10 @@ def _undefined(found: Robustness, labels: np.ndarray) -> dict[str, str]:
 
 def _notes(found: Robustness) -> list[str]:
     """What a reader must know before believing the numbers."""
-    notes = []
-    balanced, chance = found.clean["balanced_accuracy"], 1 / max(1, len(found.classes))
-    if balanced.low is not None and balanced.low <= chance < 1:
+    notes, own = [], found.clean[found.number]
+    higher = ALL_METRICS[found.number].higher_is_better
+    end = own.low if higher else own.high  # nearer to guessing
+    if end is not None and found.guess is not None and (end <= found.guess < 1 if higher else end >= found.guess):
         notes.append("On the clean images the model is not shown to be better than guessing: there is little to lose.")
     if found.n_groups is None:
         notes.append("Patients are unknown: if they have several images each, the intervals are too narrow.")

@@ -163,6 +163,13 @@ class FindingPredictions:
             rows.append([*row, *(cells[i] for cells in self.columns.values())])
         return rows
 
+    def numbers(self) -> dict[str, np.ndarray]:
+        """The columns of `predictions.csv` that hold numbers of the images, (S,) float64, or float32 of the network."""
+        return {
+            **{PROB + name: self.probabilities[:, f] for f, name in enumerate(self.classes)},
+            **{LOGIT + name: self.logits[:, f] for f, name in enumerate(self.classes)},
+        }
+
     def to_csv(self, errors: bool = False) -> str:
         """The text of `predictions.csv`; `errors` adds a column `error`, and a row for every unreadable image."""
         return table_text(self.header(), self.rows(), self.errors if errors else None)

@@ -37,6 +37,26 @@ def finding_values(predictions: FindingPredictions) -> dict[str, float]:
     return {name: found[name] for name in FINDING_METRICS}
 
 
+def drawn_findings(predictions: FindingPredictions, weights: np.ndarray) -> dict[str, np.ndarray]:
+    """Numbers by name, (R,) each, for image weights (R, S): those of `of_sums`, areas, and "auroc of <finding>".
+
+    The latter of the findings of the means; where a resample lacks one of them, the mean is that of the others.
+    """
+    labels, means = finding_labels(predictions), in_means(predictions)
+    found = of_sums(weights @ summands(predictions), means)
+    each: dict[str, list[np.ndarray]] = {"auroc": [], "average_precision": []}
+    for f in np.flatnonzero(means):
+        own = labels[:, f] != UNKNOWN
+        areas = weighted_areas(predictions.probabilities[own, f], labels[own, f] == 1, weights[:, own])
+        for name, area in zip(each, areas, strict=True):
+            each[name].append(area)
+        found[f"auroc of {predictions.classes[f]}"] = areas[0]
+    for name, of_findings in each.items():
+        values = np.array(of_findings).reshape(-1, len(weights))
+        found[name] = ratio(np.nansum(values, axis=0), np.isfinite(values).sum(axis=0))
+    return found
+
+
 def summands(predictions: FindingPredictions) -> np.ndarray:
     """(S, 4 F + 6) float64: of each image what `of_sums` takes the sums of."""
     labels, called = finding_labels(predictions), predictions.predicted

@@ -132,6 +132,12 @@ class NumberPredictions:
             rows.append([path, label, group, *others, *same, *(cells[i] for cells in self.columns.values())])
         return rows
 
+    def numbers(self) -> dict[str, np.ndarray]:
+        """The columns of `predictions.csv` that hold numbers of the images, (S,) float64, or float32 of the network."""
+        columns = [self.values, *(() if self.intervals is None else self.intervals.T), *self.logits.T]
+        names = ["prediction", *(() if self.intervals is None else ENDS), *RAW]
+        return dict(zip(names, columns, strict=True))
+
     def to_csv(self, errors: bool = False) -> str:
         """The text of `predictions.csv`; `errors` adds a column `error`, and a row for every unreadable image."""
         return table_text(self.header(), self.rows(), self.errors if errors else None)

@@ -27,6 +27,17 @@ def number_values(predictions: NumberPredictions) -> dict[str, float]:
     return {name: found[name] for name in NUMBER_METRICS}
 
 
+def drawn_numbers(predictions: NumberPredictions, weights: np.ndarray) -> dict[str, np.ndarray]:
+    """The numbers of `of_sums`, (R,) each, for image weights (R, S)."""
+    return of_sums(weights @ summands(predictions))
+
+
+def error_of_mean(predictions: NumberPredictions) -> float:
+    """The mean absolute error of predicting the mean of the training labels for every image."""
+    labels = known_numbers(predictions)
+    return float(np.abs(labels - predictions.target.centre).mean()) if len(labels) else float("nan")
+
+
 def summands(predictions: NumberPredictions) -> np.ndarray:
     """(S, 13) float64: of each image what `of_sums` takes the sums of; numbers are counted from those of the first."""
     labels, values = known_numbers(predictions), predictions.values

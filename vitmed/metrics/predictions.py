@@ -196,6 +196,14 @@ class Predictions:
             rows.append([*row, *(cells[i] for cells in self.columns.values())])
         return rows
 
+    def numbers(self) -> dict[str, np.ndarray]:
+        """The columns of `predictions.csv` that hold numbers of the images, (S,) float64, or float32 of the network."""
+        return {
+            "confidence": self.confidence,
+            **{PROB + name: self.probabilities[:, k] for k, name in enumerate(self.classes)},
+            **{LOGIT + name: self.logits[:, k] for k, name in enumerate(self.classes)},
+        }
+
     def to_csv(self, errors: bool = False) -> str:
         """The text of `predictions.csv`; see `vitmed.core.csv_files` for cells that a spreadsheet would run.
 

@@ -1,7 +1,7 @@
 """Parts of a large set of predictions as Parquet files, each with a description of its origin. Needs pyarrow, the extra
 `scale`.
 
-A part has the columns of predictions.csv (`path` to `logit_<class>`, `ood_score`, `set`, `answer`), `error` with the
+A part has the columns of predictions.csv of any kind of label, without those of labels and patients; `error` with the
 problem of an image that could not be read, and `features` if asked for. Numbers keep their bits.
 """
 
@@ -21,8 +21,9 @@ from vitmed.core.csv_files import from_unicode, to_unicode
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import whole_file
 from vitmed.core.shards import Shard
-from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.predictions_csv import LOGIT, OOD_SCORE, PROB
+from vitmed.core.targets import CLASSES, Target
+from vitmed.metrics.any_predictions import AnyPredictions, unlabelled
+from vitmed.metrics.predictions_csv import LABEL, OOD_SCORE
 
 if TYPE_CHECKING:
     import pyarrow
@@ -48,6 +49,12 @@ class PartAbout(Stored):
     unread: int  # images of the part that could not be read
     names: Names  # of the classes, as `to_unicode` writes them
     precision: str = "fp32"  # of the network
+    target: Target = CLASSES
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers the network gives of an image."""
+        return 2 if self.target.kind == "number" else len(self.names)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -101,7 +108,7 @@ def listing_digest(names: Iterable[str], digest: Any = None) -> Any:
 
 
 def write_part(
-    file: Path, about: PartAbout, names: Sequence[str], predictions: Predictions, features: np.ndarray
+    file: Path, about: PartAbout, names: Sequence[str], predictions: AnyPredictions, features: np.ndarray
 ) -> None:
     """Write a part completely or not at all.
 
@@ -125,17 +132,14 @@ def write_part(
         rest = iter(values)
         return pa.array([to_unicode(next(rest)) if good else None for good in read.tolist()], pa.string())
 
-    columns: dict[str, pyarrow.Array] = {
-        "path": pa.array([to_unicode(name) for name in names], pa.string()),
-        "prediction": texts(predictions.classes[k] for k in predictions.predicted.tolist()),
-        "confidence": numbers(predictions.confidence),
-    }
-    for k, name in enumerate(predictions.classes):
-        columns[to_unicode(PROB + name)] = numbers(predictions.probabilities[:, k])
-    for k, name in enumerate(predictions.classes):
-        columns[to_unicode(LOGIT + name)] = numbers(predictions.logits[:, k])
-    for name, cells in predictions.columns.items():
-        columns[name] = numbers(np.array(cells, np.float64)) if name == OOD_SCORE else texts(cells)
+    columns: dict[str, pyarrow.Array] = {"path": pa.array([to_unicode(name) for name in names], pa.string())}
+    own, rows = predictions.numbers(), predictions.rows()
+    for place, name in enumerate(predictions.header()):
+        if name in own or name == OOD_SCORE:
+            cells = own[name] if name in own else np.array(predictions.columns[name], np.float64)
+            columns[to_unicode(name)] = numbers(cells)
+        elif name in predictions.columns or name not in _unknown(predictions.classes):
+            columns[to_unicode(name)] = texts(row[place] for row in rows)
     if features.shape[1]:
         every = np.full((len(names), features.shape[1]), np.nan, np.float32)
         every[read] = features
@@ -186,32 +190,31 @@ def errors_of(table: pyarrow.Table) -> tuple[tuple[str, str], ...]:
     return tuple((name, from_unicode(problem)) for name, problem in found if problem is not None)
 
 
-def to_predictions(table: pyarrow.Table, classes: tuple[str, ...]) -> Predictions:
-    """The predictions of a part, as they were before it was written; without features."""
-    read = table[ERROR].is_null().to_numpy()  # (N,) bool
+def header_of(table: pyarrow.Table, about: PartAbout) -> list[str]:
+    """The columns of the predictions.csv of a part, in order."""
+    empty = unlabelled(about.target, about.classes, (), np.empty((0, about.outputs), np.float32), (), {}).header()
+    further = [from_unicode(name) for name in table.column_names if name not in (FEATURES, ERROR)]
+    return [*empty, *(name for name in further if name not in empty)]
 
-    def array(kind: str, dtype: type) -> np.ndarray:
-        found = [table[to_unicode(kind + name)].to_numpy(zero_copy_only=False)[read].astype(dtype) for name in classes]
-        return np.stack(found, axis=1)  # (S, K)
 
-    first = table.column_names.index(to_unicode(LOGIT + classes[-1])) + 1
-    columns = {}
-    for name in table.column_names[first:]:
-        if name not in (FEATURES, ERROR):
-            cells = [cell for cell, good in zip(table[name].to_pylist(), read.tolist(), strict=True) if good]
-            columns[name] = tuple(f"{cell:.6g}" if name == OOD_SCORE else from_unicode(cell) for cell in cells)
-    index = {to_unicode(name): k for k, name in enumerate(classes)}
-    return Predictions(
-        classes=classes,
-        paths=tuple(name for name, good in zip(names_of(table), read.tolist(), strict=True) if good),
-        groups=None,
-        labels=None,
-        logits=array(LOGIT, np.float32),
-        errors=errors_of(table),
-        columns=columns,
-        decided=np.array([index[cell] for cell in table["prediction"].to_pylist() if cell is not None], np.int64),
-        calibrated=array(PROB, np.float64),
-    )
+def rows_of(table: pyarrow.Table, header: Sequence[str]) -> list[list[str]]:
+    """The rows of a predictions.csv: of the images of a part that could be read, as they were before it was written."""
+    read = table.filter(table[ERROR].is_null())
+
+    def cells(name: str) -> list[str]:
+        if to_unicode(name) not in table.column_names:
+            return [""] * len(read)
+        values = read[to_unicode(name)].to_pylist()  # a float32 is exact
+        if name == OOD_SCORE:
+            return [f"{value:.6g}" for value in values]
+        return [from_unicode(value) if isinstance(value, str) else repr(value) for value in values]
+
+    return [list(row) for row in zip(*map(cells, header), strict=True)]
+
+
+def _unknown(classes: Sequence[str]) -> set[str]:
+    """Columns of labels and patients, which the images of a part have not; and that of their names."""
+    return {"path", "label", "group", *(LABEL + name for name in classes)}
 
 
 def in_order(parts: Sequence[tuple[PartAbout, Path]]) -> Iterator[tuple[PartAbout, Path, pyarrow.Table]]:

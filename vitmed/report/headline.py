@@ -102,17 +102,17 @@ def verdict(baseline: Baseline, patients: int | None) -> str:
         baseline: one of `Results.baselines`.
         patients: how many were evaluated; None if unknown.
     """
-    name, gain = baseline.decides, baseline.gain
+    name, difference = baseline.number, baseline.ahead
     gap = _with_interval(baseline.difference[name], "+")
-    text = f"baseline, {baseline.text}: {ALL_METRICS[name].title} {number(baseline.overall[name].value)}"
-    if gain.low is None or gain.high is None:
+    text = f"baseline, {baseline.text}: {ALL_METRICS[name].phrase} {number(baseline.overall[name].value)}"
+    if difference.low is None or difference.high is None:
         return f"{text}; no interval for the difference"
     if patients is not None and patients < FEW_GROUPS:
         few = counted_doing(patients, "patient")
         return f"{text}; model - baseline {gap}, but {few} too few to conclude which is better"
-    if gain.low > 0:
+    if difference.low > 0:
         return f"{text}; the model is better: {gap}"
-    if gain.high < 0:
+    if difference.high < 0:
         return f"{text}; the BASELINE is better: {gap}"
     return f"{text}; the model is not shown to be better: {gap}"
 

@@ -26,7 +26,7 @@ from vitmed.metrics.clinical_utility import percentage, ranges
 from vitmed.metrics.estimates import Estimate, Numbers, decimals
 from vitmed.metrics.intervals import LIKENESS
 from vitmed.metrics.methods import METHODS
-from vitmed.metrics.metric_table import PER_CLASS, TITLES
+from vitmed.metrics.metric_table import PER_CLASS, TITLES, phrase
 from vitmed.metrics.notes import FEW_GROUPS, only_class
 from vitmed.metrics.subgroups import TITLES as GAP_TITLES
 from vitmed.report.checklists import checklists
@@ -104,7 +104,7 @@ def _environment() -> Environment:
     found.globals |= IN_TEMPLATES
     found.filters |= {"breaks": breaks, "each": each, "md": lambda text: escape(" ".join(str(text).split()))}
     macros = vars(found.get_template("tables.html.j2").module)
-    found.globals |= {name: macros[name] for name in ("table", "cell", "cells", "unbeaten")}
+    found.globals |= {name: macros[name] for name in ("table", "cell", "cells", "not_better")}
     return found
 
 
@@ -315,7 +315,7 @@ SECTIONS: dict[str, Section] = {  # key, and name of the template in sections/; 
     "uncertainty": Section(
         "Unsure and unusual images", "Does the model abstain, and notice unusual (OOD) images?", FAILS
     ),
-    "robustness": Section("Image quality", "What do blur, noise, compression or another stain cost?", FAILS),
+    "robustness": Section("Image quality", "What do blur, noise, compression or another stain cost?", FAILS, EVERY),
     "attention": Section(
         "Where the model looks", "Attention maps, and whether the answer depends on the patches that they mark.", FAILS
     ),
@@ -335,11 +335,12 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "definitions": lambda metrics: TARGETS[metrics.target.kind].metrics,
     "class_numbers": PER_CLASS,
     "point_numbers": (*RATES, "f1", "lr_plus", "lr_minus"),
-    "compared_numbers": lambda metrics: TARGETS[metrics.target.kind].headline[:3],
+    "compared": lambda metrics: TARGETS[metrics.target.kind].headline[:3],
     "gap_titles": GAP_TITLES,
     "few_groups": FEW_GROUPS,
     "most_classes": MOST_CLASSES,
     "of_classes": of_classes,
+    "phrase": phrase,
     "thousands": lambda n: "unknown" if n is None else f"{n:,}",
     "counted": counted,
     "chance": format_probability,

@@ -30,7 +30,7 @@ from vitmed.metrics.fixed_rates import FixedRates
 from vitmed.metrics.grade_evaluation import GradeResults
 from vitmed.metrics.label_errors import LabelErrors
 from vitmed.metrics.number_agreement import BlandAltman, LevelCoverage
-from vitmed.metrics.paired_comparison import PairedComparison
+from vitmed.metrics.paired_comparison import ClassDifference, PairedComparison
 from vitmed.metrics.patient_level import PatientLevel
 from vitmed.metrics.per_patient import PerPatient
 from vitmed.metrics.reader_agreement import Agreement
@@ -40,20 +40,35 @@ from vitmed.report.external_data import External
 
 
 class Baseline(PairedComparison):
-    """A baseline on the same images; `text` says what it is, `difference` is the model minus the baseline."""
+    """A baseline on the same images; `text` says what it is, `difference` is the model minus the baseline.
+
+    `findings` has the difference in AUROC of each finding; their p are adjusted for all findings.
+    """
 
     text: str
+    findings: dict[str, ClassDifference] = {}
 
     @property
-    def decides(self) -> str:
-        """The number that decides whether the model is better."""
+    def number(self) -> str:
+        """The number that decides which is better."""
         return next(iter(self.tests))
 
     @property
-    def gain(self) -> Estimate:
-        """By how much the model is better in that number; below 0 where the baseline is."""
-        found = self.difference[self.decides]
-        return found if ALL_METRICS[self.decides].higher_is_better else found.reversed
+    def ahead(self) -> Estimate:
+        """How far the model is better by that number: the difference, or its reverse where lower is better."""
+        gap = self.difference[self.number]
+        return gap if ALL_METRICS[self.number].higher_is_better else gap.reversed
+
+    @property
+    def beaten(self) -> bool:
+        """Whether these images show that the model is better."""
+        return (self.ahead.low or 0) > 0
+
+    @property
+    def beaten_for(self) -> list[str]:
+        """The findings for which they show it."""
+        each = self.findings.items()
+        return [c for c, gap in each if gap.p_holm is not None and gap.p_holm < 0.05 and (gap.low or 0) > 0]
 
 
 class Origin(Frozen):

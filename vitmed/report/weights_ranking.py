@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from vitmed.core.base_models import Frozen
+from vitmed.core.targets import Kind
 from vitmed.core.text import counted
+from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.paired_comparison import ComparedPair
 from vitmed.report.plots.drawing import value_text
@@ -16,7 +18,8 @@ class RankedWeights(Frozen):
 
     Attributes:
         rank: 1 is best; None of the baseline, and of weights that learned from the labels of these images.
-        logistic, neighbours: number -> value on held-out images; None: no nearest neighbours of colours.
+        logistic: number -> value on held-out images of a linear model: logistic regression, or ridge regression of a
+            number. neighbours: that of nearest neighbours; None of colours.
         minus_best: number -> difference from the best weights, paired; None of the best.
         p_holm: of no difference from the best, adjusted for all pairs; None of the best, or undefined.
         like_best: whether the data cannot show a difference from the best.
@@ -48,6 +51,7 @@ class RankedWeights(Frozen):
 class WeightsRanking(Frozen):
     """The content of ranking.json: best first; `left_out` is name -> why these weights could not be used."""
 
+    kind: Kind = "classes"  # of labels
     images: int
     patients: int | None
     held_out: str
@@ -61,19 +65,26 @@ class WeightsRanking(Frozen):
     notes: list[str]
     verdict: str
 
+    @property
+    def number(self) -> str:
+        """The number that ranks."""
+        return TARGETS[self.kind].headline[0]
+
 
 def ranking_lines(found: WeightsRanking) -> list[str]:
     """The ranking as a table."""
-    head = f"{'':3}{'weights':{NAME}}{'AUROC (95 % interval)':{NUMBER}}{'minus the best':{NUMBER + 2}}"
+    number = found.number
+    title = "AUROC" if number == "auroc" else TARGETS[found.kind].metrics[number].phrase
+    head = f"{'':3}{'weights':{NAME}}{f'{title} (95 % interval)':{NUMBER}}{'minus the best':{NUMBER + 2}}"
     lines = [f"{head}{'neighbours':>11}{'ms/image':>10}{'MB':>7}"]
     for one in found.ranking:
         gap = "best"
         if one.minus_best is not None:
-            gap = f"{_signed(one.minus_best['auroc'])}{' =' if one.like_best else ''}"
-        near = "" if one.neighbours is None else f"{one.neighbours['auroc'].value:.3f}"
+            gap = f"{_signed(one.minus_best[number])}{' =' if one.like_best else ''}"
+        near = "" if one.neighbours is None else f"{one.neighbours[number].value:.3f}"
         memory = "?" if one.memory is None else f"{one.memory / 1e6:,.0f}"
         name = one.name if len(one.name) < NAME else f"{one.name[: NAME - 3]}… "
-        first = f"{one.rank or '-':<3}{name:{NAME}}{value_text(one.logistic['auroc']):{NUMBER}}{gap:{NUMBER + 2}}"
+        first = f"{one.rank or '-':<3}{name:{NAME}}{value_text(one.logistic[number]):{NUMBER}}{gap:{NUMBER + 2}}"
         lines.append(f"{first}{near:>11}{1000 * one.seconds:>10,.1f}{memory:>7}")
     lines.append("= cannot be told apart from the best")
     return lines
@@ -86,7 +97,7 @@ def _signed(gap: Estimate) -> str:
     return f"{gap.value:+.3f}" + ("" if gap.low is None else f" ({gap.low:+.3f} to {gap.high:+.3f})")
 
 
-def ranking_verdict(ranking: list[RankedWeights], pairs: int) -> str:
+def ranking_verdict(ranking: list[RankedWeights], pairs: int, kind: Kind = "classes") -> str:
     """Which weights to take, and what the data cannot decide, in sentences."""
     best = next(one for one in ranking if one.rank == 1)
     others = [one for one in ranking if one.rank is not None and one is not best]
@@ -102,9 +113,10 @@ def ranking_verdict(ranking: list[RankedWeights], pairs: int) -> str:
         text += f", shown to be better than the others{adjusted}"
     colours = next((one for one in ranking if one.neighbours is None), None)
     if colours is not None and colours.minus_best is not None:
-        gap = colours.minus_best["auroc"].value or 0.0
+        number = TARGETS[kind].headline[0]
+        gap = colours.minus_best[number].value or 0.0
         if colours.like_best:
             text += "; the best is not shown to be better than colours and size alone"
-        elif gap > 0:
+        elif (gap > 0) == ALL_METRICS[number].higher_is_better:
             text += "; colours and size alone are better: look for a shortcut (vitmed check)"
     return text

@@ -26,6 +26,7 @@ from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.label_errors import issues_csv
 from vitmed.metrics.notes import missing_interval_note, single_class_note
+from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import ANALYSES, Material
 from vitmed.report.finding_reports import write_finding_reports
@@ -44,10 +45,10 @@ TABLE_ALONE = "Made from a table alone: the split and the model are unknown."
 
 MARKDOWN, PDF = "report.md", "report.pdf"
 BASELINES = {
-    # key in metrics.json and file name -> what it is, in the words of the report
-    "frozen_features": "logistic regression on the features of the pretrained network, not fine-tuned",
+    # key in metrics.json and file name -> what it is, for `baseline_text`
+    "frozen_features": "{} on the features of the pretrained network, not fine-tuned",
     "nearest_neighbours": "nearest neighbours in the features of the pretrained network, not fine-tuned",
-    "colour_and_size": "logistic regression that sees the colours and the size of an image, but no shapes",
+    "colour_and_size": "{} that sees the colours and the size of an image, but no shapes",
 }
 
 
@@ -116,12 +117,8 @@ def write_report(
     folder, config = Path(folder), config or EvaluateConfig()
     check_formats(config)
     predictions = replace(predictions, named=config.show_names)
-    kind = TARGETS[predictions.kind]
-    numbers = kind.evaluate(predictions, config.resamples)
-    compared = {
-        key: Baseline(text=_text_of(key, predictions), **dict(kind.compare(predictions, other, config.resamples)))
-        for key, other in (baselines or {}).items()
-    }
+    numbers = TARGETS[predictions.kind].evaluate(predictions, config.resamples)
+    compared = {key: _beside(key, predictions, other, config) for key, other in (baselines or {}).items()}
     stored = None if policy is None else policy.to_json()
     dates = {"created": now()} if earlier is None else {"created": earlier.created, "rebuilt": now()}
     origin = Origin(
@@ -155,10 +152,24 @@ def write_report(
     return metrics
 
 
-def _text_of(baseline: str, predictions: AnyPredictions) -> str:
+def _beside(key: str, predictions: AnyPredictions, other: AnyPredictions, config: EvaluateConfig) -> Baseline:
+    """The comparison with a baseline; of findings also finding by finding."""
+    kind = TARGETS[predictions.kind]
+    found = Baseline(
+        text=baseline_text(key, predictions.kind), **dict(kind.compare(predictions, other, config.resamples))
+    )
+    if not isinstance(predictions, FindingPredictions):
+        return found
+    each = kind.compare_each(predictions, other)["auroc"]
+    adjusted = zip(each, holm([gap.p for gap in each.values()]), strict=True)
+    return found.model_copy(
+        update={"findings": {name: each[name].model_copy(update={"p_holm": p}) for name, p in adjusted}}
+    )
+
+
+def baseline_text(key: str, kind: str) -> str:
     """What a baseline is, in the words of the report."""
-    text = BASELINES[baseline]
-    return text.replace("logistic", "ridge") if predictions.kind == "number" else text
+    return BASELINES[key].format(TARGETS[kind].linear)
 
 
 def _warnings(predictions: AnyPredictions, numbers: Numbers, notes: Sequence[str]) -> list[str]:

@@ -1,6 +1,6 @@
 """Models that need no network training: the results that fine-tuning must beat.
 
-Logistic regression and nearest neighbours, on the features of a frozen pretrained network or on the colours and the
+Linear models and nearest neighbours, on the features of a frozen pretrained network or on the colours and the
 size of an image. Every setting is chosen on validation.
 """
 
@@ -24,7 +24,7 @@ from vitmed.models.lora import merged
 from vitmed.models.vit import ViT
 from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.learning import LEARNING
-from vitmed.training.linear_heads import LinearHead, fit_neighbours
+from vitmed.training.linear_heads import LinearHead
 from vitmed.training.training_run import TrainingRun
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
@@ -81,7 +81,7 @@ def colour_and_size(
 
 
 def fit_colours(splits: Splits, images: dict[str, Images], ui: Ui) -> BySplit:
-    """Logistic regression on colours and size: name of a split -> logits (S, K)."""
+    """A linear model of colours and size: name of a split -> logits (S, K)."""
 
     @cache
     def colours(split: str) -> np.ndarray:
@@ -96,12 +96,12 @@ def fit_logistic(features: BySplit, splits: Splits, images: dict[str, Images], u
     """Fit a linear model on train, choose its penalty on val, and report its result there."""
     target, learning = TARGETS[splits.target.kind], LEARNING[splits.target.kind]
     train, val = ((features(name), images[name].targets.numpy()) for name in ("train", "val"))
-    with ui.bar(f"{learning.regression} on {what}", unit="penalties") as advance:
+    with ui.bar(f"{target.linear} on {what}", unit="penalties") as advance:
         head = learning.fit_head(train, val, splits.outputs, advance)
     values = target.values(labelled_by(splits.target, splits.classes, splits.samples["val"], head.logits(val[0])))
     reached = ", ".join(f"{name} {values[name]:.4f}" for name in target.headline[:2])
     penalty = "" if head.C is None else f" (inverse penalty C = {head.C:g})"
-    ui.say(f"baseline, {learning.regression} on {what}: validation {reached}{penalty}")
+    ui.say(f"baseline, {target.linear} on {what}: validation {reached}{penalty}")
     return head
 
 
@@ -130,7 +130,7 @@ class Baselines:
         }
 
     def _fit_frozen(self) -> None:
-        """Logistic regression on the frozen network: the result of `--freeze`, otherwise baseline.pt."""
+        """A linear model of the frozen network's features: the result of `--freeze`, otherwise baseline.pt."""
         run, train = self.run, self.run.config.train
         features = cache(self._features)
         head = fit_logistic(features, run.splits, run.images, run.ui, "the pretrained features")
@@ -139,10 +139,10 @@ class Baselines:
         if train.probe_first:
             for network in (run.model, run.state.evaluated_model):
                 network.load_state_dict(head.state(), strict=False)
-        if train.freeze and train.baseline and run.splits.target.kind in ("classes", "grades"):
-            known, val = ((features(name), run.images[name].labels) for name in ("train", "val"))
-            k, near = fit_neighbours(known, val, len(run.splits.classes))
-            run.ui.say(f"baseline, nearest neighbours: k = {k} has the lowest log loss on validation")
+        if train.freeze and train.baseline:
+            known, val = ((features(name), run.images[name].targets.numpy()) for name in ("train", "val"))
+            k, near = LEARNING[run.splits.target.kind].fit_neighbours(known, val, run.splits.outputs)
+            run.ui.say(f"baseline, nearest neighbours: k = {k} has the lowest loss on validation")
             self.logits["nearest_neighbours"] = lambda split: near(features(split))
 
     def _features(self, split: str) -> np.ndarray:

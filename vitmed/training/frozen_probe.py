@@ -1,4 +1,4 @@
-"""Judge frozen features by images that fitted nothing: logistic regression and nearest neighbours, by patient."""
+"""Judge frozen features by images that fitted nothing: linear models and nearest neighbours, by patient."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ import torch
 import vitmed
 from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
+from vitmed.core.targets import Kind
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
-from vitmed.data.loading import Images
+from vitmed.data.loading import Images, targets_of
 from vitmed.data.read_images import read_splits
 from vitmed.data.samples import Splits
 from vitmed.data.scan_cache import ScanCache, digests_of, hash_files
-from vitmed.data.stratify import grouped_folds
+from vitmed.data.stratify import folds_by_kind, grouped_folds
 from vitmed.data.thread_batches import Progress
 from vitmed.imaging.decode import decoding_version
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import group_index
 from vitmed.training.feature_cache import FeatureCache, Features
-from vitmed.training.linear_heads import fit_head, fit_neighbours
+from vitmed.training.learning import LEARNING
 
 ENOUGH = 1000  # validation images, from which they are held out once; fewer: cross-validation with train
 FOLDS = (5, 4, 3)  # as many as the rarest class allows
@@ -45,7 +46,8 @@ class Pool:
 
     Attributes:
         samples: train, then validation.
-        labels: (S,) int64. hashes: sha256 of each file. digests: (S, 32) uint8.
+        labels: (S,) int64, classes or strata. targets: as `targets_of`.
+        hashes: sha256 of each file. digests: (S, 32) uint8.
         known: (S,) bool, the images whose features are known for all networks so far.
     """
 
@@ -54,6 +56,7 @@ class Pool:
         self.splits, self.data, self.ui = replace(splits, samples={"train": self.samples}), data, ui
         self.is_val = np.arange(len(self.samples)) >= len(splits.samples["train"])
         self.labels = np.array([sample.label for sample in self.samples], dtype=np.int64)
+        self.targets = targets_of(self.samples, splits.target).numpy()
         files = [str((splits.root / sample.path).absolute()) for sample in self.samples]
         with ui.bar("looking for known images", unit="files") as advance:
             self.hashes = hash_files(files, ScanCache.open(keep=data.cache), advance)
@@ -104,9 +107,9 @@ class Pool:
         units = group_index([groups[i] for i in part], len(part))
         if self.holds_out:
             rest = np.flatnonzero(~self.is_val[part])
-            fold = self._folds(self.labels[part][rest], units[rest], seed)
+            fold = self._folds(part[rest], units[rest], seed)
             return [Round(part[rest[fold != 0]], part[rest[fold == 0]], part[self.is_val[part]])]
-        fold = self._folds(self.labels[part], units, seed)
+        fold = self._folds(part, units, seed)
         count = int(fold.max()) + 1
         turns = [(i, (i + 1) % count) for i in range(count)]
         return [Round(part[(fold != i) & (fold != j)], part[fold == j], part[fold == i]) for i, j in turns]
@@ -116,9 +119,12 @@ class Pool:
         """Whether validation is large enough to be held out."""
         return int((self.known & self.is_val).sum()) >= ENOUGH
 
-    def _folds(self, labels: np.ndarray, units: np.ndarray, seed: int) -> np.ndarray:
-        """(N,) int64: the fold of each image; every class is in every fold."""
-        units, classes = np.unique(units, return_inverse=True)[1], self.splits.classes
+    def _folds(self, rows: np.ndarray, units: np.ndarray, seed: int) -> np.ndarray:
+        """(N,) int64: the fold of each image; every class is in every fold, findings and numbers are in proportion."""
+        units, classes, labels = np.unique(units, return_inverse=True)[1], self.splits.classes, self.labels[rows]
+        if self.splits.bins:
+            targets = self.targets[rows] if self.splits.target.kind == "findings" else None
+            return folds_by_kind(labels, targets, units, self._most_folds(int(units.max(initial=-1)) + 1), seed)
         held = [len(np.unique(units[labels == c])) for c in range(len(classes))]
         rarest = int(np.argmin(held))
         for folds in FOLDS:
@@ -126,29 +132,43 @@ class Pool:
                 number = grouped_folds(labels, units, folds, seed)
                 if len(np.unique(number * len(classes) + labels)) == folds * len(classes):
                     return number
-        what = counted(held[rarest], "patient" if self.splits.grouped else "image")
-        raise DataError(
-            f"{self.splits.root}: class {classes[rarest]!r} has {what} outside the test, expected {FOLDS[-1]} or more "
-            "to fit a classifier, to choose its penalty, and to hold out",
-            "add images of it, or leave the class out",
+        raise self._too_few(held[rarest], f"class {classes[rarest]!r} has", "add images of it, or leave the class out")
+
+    def _most_folds(self, units: int) -> int:
+        """How many folds so many patients allow; DataError where it is none."""
+        for folds in FOLDS:
+            if units >= folds:
+                return folds
+        raise self._too_few(units, "there are", "add patients" if self.splits.grouped else "add images")
+
+    def _too_few(self, count: int, which: str, fix: str) -> DataError:
+        what = counted(count, "patient" if self.splits.grouped else "image")
+        return DataError(
+            f"{self.splits.root}: {which} {what} outside the test, expected {FOLDS[-1]} or more to fit a model, to "
+            "choose its penalty, and to hold out",
+            fix,
         )
 
 
 def held_out_logits(
-    features: np.ndarray, labels: np.ndarray, rounds: Sequence[Round], classes: int, progress: Progress | None = None
-) -> dict[str, np.ndarray]:
-    """Logits (S, K) float32 of logistic regression and of nearest neighbours for the images that a round holds out.
+    features: np.ndarray, targets: np.ndarray, rounds: Sequence[Round], outputs: int,
+    progress: Progress | None = None, kind: Kind = "classes",
+) -> dict[str, np.ndarray]:  # fmt: skip
+    """Logits (S, K) float32 of a linear model and of nearest neighbours for the images that a round holds out.
 
-    The penalty and k have the lowest log loss on the images of the round that choose. Other rows are NaN.
+    The penalty and k have the lowest loss on the images of the round that choose. Other rows are NaN.
 
     Args:
-        features: (S, D); labels: (S,).
+        features: (S, D); targets: as `targets_of`.
+        outputs: K.
+        kind: of labels.
     """
-    found = {name: np.full((len(labels), classes), np.nan, np.float32) for name in ("logistic", "neighbours")}
+    learning = LEARNING[kind]
+    found = {name: np.full((len(targets), outputs), np.nan, np.float32) for name in ("logistic", "neighbours")}
     for done, (fit, choose, held) in enumerate(rounds, 1):
-        train, val = ((features[rows], labels[rows]) for rows in (fit, choose))
-        found["logistic"][held] = fit_head(train, val, classes).logits(features[held])
-        found["neighbours"][held] = fit_neighbours(train, val, classes)[1](features[held])
+        train, val = ((features[rows], targets[rows]) for rows in (fit, choose))
+        found["logistic"][held] = learning.fit_head(train, val, outputs).logits(features[held])
+        found["neighbours"][held] = learning.fit_neighbours(train, val, outputs)[1](features[held])
         if progress is not None:
             progress(done, len(rounds))
     return found

@@ -1,4 +1,4 @@
-"""`LEARNING`: how each kind of label is learned: loss, start of the head, linear model of features."""
+"""`LEARNING`: how each kind of label is learned: loss, start of the head, models of frozen features."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
 from vitmed.decisions.targets import RANKING, TARGETS
 from vitmed.models.vit import ViT
-from vitmed.training.linear_heads import LinearHead, fit_finding_head, fit_head, fit_number_head
+from vitmed.training.linear_heads import (
+    LinearHead,
+    Neighbours,
+    fit_finding_head,
+    fit_finding_neighbours,
+    fit_head,
+    fit_neighbours,
+    fit_number_head,
+    fit_number_neighbours,
+)
 from vitmed.training.losses import (
     LossOf,
     classification_loss,
@@ -30,7 +39,7 @@ class Learning:
         losses: values of `train.loss`; the first is the usual one.
         loss_of: makes the loss; its arguments are those of `classification_loss`.
         start: sets the bias of the head, from the targets (S, ...) of training and the configuration.
-        fit_head: a linear model of features, as `fit_head`; regression: its name.
+        fit_head: a linear model of features, as `fit_head`; fit_neighbours: nearest neighbours, as `fit_neighbours`.
         balances: values of `train.balance` that can be used.
         mixes: whether images may be mixed.
     """
@@ -39,7 +48,7 @@ class Learning:
     loss_of: Callable[..., LossOf]
     start: Callable[[ViT, Tensor, Config], None]
     fit_head: Callable[..., LinearHead]
-    regression: str = "logistic regression"
+    fit_neighbours: Callable[..., Neighbours]
     balances: tuple[str, ...] = ("none",)
     mixes: bool = False
 
@@ -67,15 +76,16 @@ def _start_classes(model: ViT, targets: Tensor, config: Config) -> None:
 
 LEARNING: dict[str, Learning] = {
     "classes": Learning(
-        ("cross_entropy",), classification_loss, _start_classes, fit_head,
+        ("cross_entropy",), classification_loss, _start_classes, fit_head, fit_neighbours,
         balances=("none", "adjust", "loss", "sampler"), mixes=True,
     ),
     "findings": Learning(
         ("binary", "asymmetric"), finding_loss, lambda model, targets, _: start_findings(model, targets),
-        fit_finding_head, balances=("none", "loss"),
+        fit_finding_head, fit_finding_neighbours, balances=("none", "loss"),
     ),
     "number": Learning(
-        ("laplace", "gaussian"), number_loss, lambda model, targets, _: None, fit_number_head, "ridge regression",
+        ("laplace", "gaussian"), number_loss, lambda model, targets, _: None, fit_number_head,
+        fit_number_neighbours,
     ),
 }  # fmt: skip
 LEARNING["grades"] = LEARNING["classes"]

@@ -218,10 +218,10 @@ PLOTS: dict[str, Plot] = {
     ),
     "robustness": Plot(
         "Corrupted images",
-        "Balanced accuracy and AUROC as the image quality falls, by strength; 0 is the original image. Bands are 95 % "
-        "intervals.",
+        "The results as the image quality falls, by strength; 0 is the original image. Bands are 95 % intervals.",
         robustness.robustness,
         section="robustness",
+        kinds=("classes", "findings", "number"),
     ),
 }
 TRAINING_CURVES = Plot(  # drawn from the records of training, not from predictions
