@@ -317,7 +317,8 @@ SECTIONS: dict[str, Section] = {  # key, and name of the template in sections/; 
     ),
     "robustness": Section("Image quality", "What do blur, noise, compression or another stain cost?", FAILS, EVERY),
     "attention": Section(
-        "Where the model looks", "Attention maps, and whether the answer depends on the patches that they mark.", FAILS
+        "Where the model looks", "Attention maps, and whether the answer depends on the patches that they mark.", FAILS,
+        EVERY,
     ),
     "agreement": Section("Agreement with readers", "Does it agree with readers as they agree with each other?", FAILS),
     "flow": Section(
@@ -335,6 +336,7 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "definitions": lambda metrics: TARGETS[metrics.target.kind].metrics,
     "class_numbers": PER_CLASS,
     "point_numbers": (*RATES, "f1", "lr_plus", "lr_minus"),
+    "followed": lambda metrics: TARGETS[metrics.target.kind].followed,
     "compared": lambda metrics: TARGETS[metrics.target.kind].headline[:3],
     "gap_titles": GAP_TITLES,
     "few_groups": FEW_GROUPS,
