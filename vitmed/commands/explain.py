@@ -89,7 +89,9 @@ def explain(
     saved = find_checkpoint(checkpoint, runs, ui)
     answers = SIDES if saved.splits.target.kind == "number" else saved.classes
     if target is not None and target not in answers:
-        raise unknown_key({"findings": "finding", "number": "side"}.get(saved.splits.target.kind, "class"), target, answers)
+        raise unknown_key(
+            {"findings": "finding", "number": "side"}.get(saved.splits.target.kind, "class"), target, answers
+        )
     named = [images] if isinstance(images, str | Path) else images
     how = preprocessing_of(saved, frame)
     folder = new_folder(output, Path(FOLDER), saved.splits.root, *filter(Path.is_dir, find_named(named)))
