@@ -21,7 +21,7 @@ from vitmed.data.folders import image_names, tar_images
 from vitmed.imaging import npz, tars
 from vitmed.imaging.decode import read_header, read_image
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.metrics.any_predictions import AnyPredictions, of_classes, unlabelled
+from vitmed.metrics.any_predictions import AnyPredictions, unlabelled
 from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
@@ -235,7 +235,7 @@ def answer_cells(predictions: AnyPredictions, row: int, top_k: int) -> list[str]
     return [own, f"{predictions.confidence[row]:.3f}", others]
 
 
-def _answer_json(predictions: AnyPredictions, row: int, top_k: int) -> dict[str, Any]:
+def answer_json(predictions: AnyPredictions, row: int, top_k: int) -> dict[str, Any]:
     """The same as plain values."""
     if isinstance(predictions, NumberPredictions):
         ends = predictions.intervals
@@ -257,7 +257,7 @@ def predictions_json(predictions: AnyPredictions, top_k: int) -> dict[str, Any]:
     images = [
         {
             "path": path,
-            **_answer_json(predictions, row, top_k),
+            **answer_json(predictions, row, top_k),
             **{name: cells[row] for name, cells in predictions.columns.items()},
             **{name: float(cells[row]) for name, cells in predictions.columns.items() if name == OOD_SCORE},
         }
@@ -288,7 +288,7 @@ def prediction_picture(predictions: AnyPredictions, how: Preprocessing) -> bytes
 
     return png(
         grid(
-            of_classes(predictions, "--plot"),
+            predictions,
             lambda path: np.asarray(read_image(path, frame=how.frame, window=how.window)),
         )
     )

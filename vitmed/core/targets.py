@@ -11,6 +11,7 @@ from vitmed.core.base_models import Frozen
 Kind = Literal["classes", "findings", "grades", "number"]
 UNKNOWN = -1  # stands for the label of a finding that nobody has read
 NO_FINDING = "no finding"
+SIDES = ("lower", "higher")  # a number beside the mean of training
 
 
 class Target(Frozen):

@@ -59,6 +59,7 @@ class TargetKind:
         stress: what corrupted images cost.
         compare_each: the same of each class or finding: metric -> class -> difference.
         linear: the name of the linear model of features.
+        followed: what the test of an attention map follows while patches are taken away, in words.
     """
 
     values: Callable[[Any], dict[str, float]]
@@ -72,6 +73,7 @@ class TargetKind:
     stress: Stressed
     compare_each: Callable[[Any, Any], dict[str, dict[str, ClassDifference]]] = lambda first, second: {}
     linear: str = "logistic regression"
+    followed: str = "the probability of the predicted class"
 
 
 TARGETS: dict[str, TargetKind] = {
@@ -90,11 +92,14 @@ TARGETS: dict[str, TargetKind] = {
         choose=choose_finding_policy, headline=("auroc", "average_precision", "subset_accuracy"),
         compare=compare_findings, compare_each=compare_each_finding,
         stress=Stressed(("auroc", "average_precision", "subset_accuracy"), drawn_findings, lambda p: 0.5),
+        followed="the probability of the finding that is likeliest beside its threshold",
     ),
     "number": TargetKind(
         number_values, evaluate_number, NUMBER_METRICS, monitor="mae", val_loss="log_score",
         choose=choose_number_policy, headline=("mae", "r2", "ccc", "bias"), compare=compare_numbers,
         stress=Stressed(("mae", "bias", "coverage"), drawn_numbers, error_of_mean), linear="ridge regression",
+        followed="how far the number lies on its side of the training mean, from 0 to 1 (0.5 is the mean, 0.88 is one "
+        "standard deviation from it)",
     ),
 }  # fmt: skip
 TARGETS["grades"] = replace(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.core.errors import DataError, UsageError
+from vitmed.core.errors import DataError
 from vitmed.core.targets import Target
 from vitmed.metrics.finding_predictions import FindingPredictions, is_of_findings
 from vitmed.metrics.number_predictions import NumberPredictions, is_of_number
@@ -62,13 +62,3 @@ def unlabelled(
     if target.kind == "findings":
         return FindingPredictions(classes, paths, None, None, logits, errors, columns)
     return Predictions(classes, paths, None, None, logits, errors, columns=columns)
-
-
-def of_classes(predictions: AnyPredictions, what: str) -> Predictions:
-    """Predictions of classes or grades. Raises UsageError for others, which `what` cannot use."""
-    if isinstance(predictions, Predictions):
-        return predictions
-    fix = "name a model of classes or grades"
-    if predictions.kind == "findings":
-        fix += ", or the predictions.csv of one finding: RUN/test/findings/FINDING/predictions.csv"
-    raise UsageError(f"{what}: not for a model of {predictions.kind}", fix)

@@ -116,6 +116,26 @@ class FindingPredictions:
         limits = [0.5 if limit is None else limit for limit in self.thresholds or (None,) * len(self.classes)]
         return is_called(self.probabilities, np.array(limits))
 
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """What an attention map can explain."""
+        return self.classes
+
+    @cached_property
+    def explained(self) -> np.ndarray:
+        """(S,) int64: which finding it explains, unless you name another: the likeliest, beside its threshold."""
+        limits = np.array([0.5 if limit is None else limit for limit in self.thresholds or (None,) * len(self.classes)])
+        return (self.probabilities / np.maximum(limits, LEAST)).argmax(axis=1).astype(np.int64)
+
+    def mistakes(self) -> np.ndarray:
+        """(N,) the rows whose `explained` finding is wrong, the most confident first; unknown labels do not count."""
+        if self.labels is None:
+            return np.arange(0)
+        each = np.arange(len(self)), self.explained
+        truth, called, chance = self.labels[each], self.predicted[each], self.probabilities[each]
+        wrong = np.flatnonzero((truth != UNKNOWN) & (called != (truth == 1)))
+        return wrong[np.argsort(-np.where(called, chance, 1 - chance)[wrong], kind="stable")]
+
     def of(self, finding: str) -> Predictions:
         """The prediction of one finding as two classes, of the images whose label is known; all where none are."""
         f = self.classes.index(finding)

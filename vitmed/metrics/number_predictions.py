@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from vitmed.core.errors import DataError
-from vitmed.core.targets import Kind, Target
+from vitmed.core.targets import SIDES, Kind, Target
 from vitmed.metrics.predictions import group_index
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OF_NUMBERS, RAW, TARGET, Table, read_table, table_text
 
@@ -103,6 +103,27 @@ class NumberPredictions:
         if self.reach is None:
             return self.decided
         return np.stack([self.values - self.reach * self.scales, self.values + self.reach * self.scales], axis=1)
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """What an attention map can explain: why the number is lower, or higher, than the mean of training."""
+        return SIDES
+
+    @cached_property
+    def explained(self) -> np.ndarray:
+        """(S,) int64: which of `answers` it explains, unless you name another: the side of the prediction."""
+        return (self.logits[:, 0] >= 0).astype(np.int64)
+
+    @cached_property
+    def right(self) -> np.ndarray:
+        """(S,) bool: whether the true number is in the prediction interval; False where there are no intervals."""
+        ends, labels = self.intervals, known_numbers(self)
+        return np.zeros(len(self), bool) if ends is None else (ends[:, 0] <= labels) & (labels <= ends[:, 1])
+
+    def mistakes(self) -> np.ndarray:
+        """(N,) the rows that are not `right`, the largest error first."""
+        wrong = np.flatnonzero(~self.right)
+        return wrong[np.argsort(-np.abs(self.values - known_numbers(self))[wrong], kind="stable")]
 
     def undecided(self) -> NumberPredictions:
         """The outputs of the network alone: without intervals."""

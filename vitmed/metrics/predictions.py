@@ -172,6 +172,21 @@ class Predictions:
         """(S,) float64: the probability of the predicted class."""
         return self.probabilities[np.arange(len(self)), self.predicted]
 
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """What an attention map can explain."""
+        return self.classes
+
+    @property
+    def explained(self) -> np.ndarray:
+        """(S,) int64: which of `answers` it explains, unless you name another."""
+        return self.predicted
+
+    def mistakes(self) -> np.ndarray:
+        """(N,) the rows whose `explained` answer is wrong, the most confident first."""
+        wrong = np.flatnonzero(self.predicted != known_labels(self))
+        return wrong[np.argsort(-self.confidence[wrong], kind="stable")]
+
     def undecided(self) -> Predictions:
         """The raw logits alone: without calibration and decisions."""
         return replace(self, calibrated=None, threshold=None, costs=None, decided=None)

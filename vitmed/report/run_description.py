@@ -91,6 +91,7 @@ def model_choice(saved: Checkpoint) -> str:
     """How this checkpoint was chosen, in words."""
     train, record = saved.config.train, saved.record
     if "C" in record:
-        return f"inverse penalty C = {record['C']:g}, by log loss on validation; the test set was not used"
+        each = "an inverse penalty for each finding" if record["C"] is None else f"inverse penalty C = {record['C']:g}"
+        return f"{each}, by the loss on validation; the test set was not used"
     how = f"the best by validation {train.monitor}" if train.choose == "best" else "the last"
     return f"epoch {record.get('epoch')}, {how}; the test set was not used"

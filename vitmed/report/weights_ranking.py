@@ -7,7 +7,6 @@ from vitmed.core.targets import Kind
 from vitmed.core.text import counted
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.metric_table import phrase
 from vitmed.metrics.paired_comparison import ComparedPair
 from vitmed.report.plots.drawing import value_text
 
@@ -75,8 +74,10 @@ class WeightsRanking(Frozen):
 def ranking_lines(found: WeightsRanking) -> list[str]:
     """The ranking as a table."""
     number = found.number
-    title = "AUROC" if number == "auroc" else phrase(TARGETS[found.kind].metrics[number].title)
-    head = f"{'':3}{'weights':{NAME}}{f'{title} (95 % interval)':{NUMBER}}{'minus the best':{NUMBER + 2}}"
+    title = "AUROC" if number == "auroc" else TARGETS[found.kind].metrics[number].phrase
+    title = f"{title} (95 % interval)"
+    wide = max(NUMBER, len(title) + 2)
+    head = f"{'':3}{'weights':{NAME}}{title:{wide}}{'minus the best':{NUMBER + 2}}"
     lines = [f"{head}{'neighbours':>11}{'ms/image':>10}{'MB':>7}"]
     for one in found.ranking:
         gap = "best"
@@ -85,7 +86,7 @@ def ranking_lines(found: WeightsRanking) -> list[str]:
         near = "" if one.neighbours is None else f"{one.neighbours[number].value:.3f}"
         memory = "?" if one.memory is None else f"{one.memory / 1e6:,.0f}"
         name = one.name if len(one.name) < NAME else f"{one.name[: NAME - 3]}… "
-        first = f"{one.rank or '-':<3}{name:{NAME}}{value_text(one.logistic[number]):{NUMBER}}{gap:{NUMBER + 2}}"
+        first = f"{one.rank or '-':<3}{name:{NAME}}{value_text(one.logistic[number]):{wide}}{gap:{NUMBER + 2}}"
         lines.append(f"{first}{near:>11}{1000 * one.seconds:>10,.1f}{memory:>7}")
     lines.append("= cannot be told apart from the best")
     return lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from vitmed.core.config import Config
@@ -42,6 +43,9 @@ class Learning:
         fit_head: a linear model of features, as `fit_head`; fit_neighbours: nearest neighbours, as `fit_neighbours`.
         balances: values of `train.balance` that can be used.
         mixes: whether images may be mixed.
+        answers: the output of the network (B, ...) -> (B, K) logits of what an attention map can explain, in the order
+            of `Predictions.answers`.
+        chances: those logits -> (B, K) in 0..1, which the test of a map follows while patches are taken away.
     """
 
     losses: tuple[str, ...]
@@ -51,6 +55,8 @@ class Learning:
     fit_neighbours: Callable[..., Neighbours]
     balances: tuple[str, ...] = ("none",)
     mixes: bool = False
+    answers: Callable[[Tensor], Tensor] = lambda output: output
+    chances: Callable[[Tensor], Tensor] = lambda logits: logits.softmax(dim=1)
 
 
 def check_target(config: Config, kind: str) -> None:
@@ -81,11 +87,11 @@ LEARNING: dict[str, Learning] = {
     ),
     "findings": Learning(
         ("binary", "asymmetric"), finding_loss, lambda model, targets, _: start_findings(model, targets),
-        fit_finding_head, fit_finding_neighbours, balances=("none", "loss"),
+        fit_finding_head, fit_finding_neighbours, balances=("none", "loss"), chances=torch.sigmoid,
     ),
     "number": Learning(
         ("laplace", "gaussian"), number_loss, lambda model, targets, _: None, fit_number_head,
-        fit_number_neighbours,
+        fit_number_neighbours, answers=lambda output: output[:, :1] * output.new_tensor([-1.0, 1.0]),
     ),
 }  # fmt: skip
 LEARNING["grades"] = LEARNING["classes"]

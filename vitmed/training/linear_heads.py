@@ -26,7 +26,7 @@ class LinearHead:
     Attributes:
         weight: (K, D) float32; bias: (K,) float32.
         C: inverse strength of the L2 penalty, chosen on validation (scikit-learn's C, on standardised features); None
-            where each finding has its own, and of a number.
+            where each finding has its own.
         val_loss: loss on validation: log loss in nats, or the mean absolute error of a standardised number.
     """
 
@@ -200,16 +200,16 @@ def fit_number_head(train: Part, val: Part, outputs: int, progress: Progress | N
 
     scaler = StandardScaler().fit(train[0].astype(np.float64))
     x, x_val = (scaler.transform(part[0].astype(np.float64)) for part in (train, val))
-    best: tuple[float, Ridge] | None = None
+    best: tuple[float, Ridge, float] | None = None
     for done, C in enumerate(C_VALUES, 1):
         model = Ridge(alpha=1 / C).fit(x, train[1])
         error = float(np.abs(model.predict(x_val) - val[1]).mean())
         if best is None or error < best[0]:
-            best = error, model
+            best = error, model, C
         if progress is not None:
             progress(done, len(C_VALUES))
     assert best is not None
     weight = best[1].coef_ / scaler.scale_
     bias = best[1].intercept_ - weight @ scaler.mean_
     rows = np.stack([weight, np.zeros_like(weight)]).astype(np.float32)
-    return LinearHead(rows, np.array([bias, np.log(max(best[0], 1e-6))], np.float32), None, best[0])
+    return LinearHead(rows, np.array([bias, np.log(max(best[0], 1e-6))], np.float32), best[2], best[0])

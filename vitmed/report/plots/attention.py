@@ -9,14 +9,15 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from vitmed.explanation.results import TITLES, Maps, cells
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.any_predictions import AnyPredictions
+from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.report.plots.drawing import path_label, percent, short, show
 from vitmed.report.plots.pictures import label_outcome
 
 COLOURS = "cividis"  # dark blue to yellow: made for colour-blind readers, and it rises in lightness
 
 
-def attention_maps(predictions: Predictions, maps: Maps) -> Figure | None:
+def attention_maps(predictions: AnyPredictions, maps: Maps) -> Figure | None:
     """One line of panels for every image, two images beside each other where there are several; None without images.
 
     Args:
@@ -67,11 +68,13 @@ def overlay(axes: Axes, image: np.ndarray, grid: np.ndarray, shift: float) -> No
     axes.set(xticks=[], yticks=[])
 
 
-def _label(axes: Axes, predictions: Predictions, row: int, target: int, most: int) -> None:
-    """The prediction, the truth, and the class of the maps where it is another one."""
+def _label(axes: Axes, predictions: AnyPredictions, row: int, target: int, most: int) -> None:
+    """The prediction, the truth, and what the maps are for where the prediction does not say it."""
     label_outcome(axes, predictions, row, most)
     text = path_label(predictions.name(row), 24)
-    if target != predictions.predicted[row]:
+    if isinstance(predictions, NumberPredictions):
+        text += f"\nmaps for {predictions.answers[target]} than {predictions.target.centre:.3g}"
+    elif target != predictions.explained[row]:
         sure = percent(predictions.probabilities[row, target])
         text += f"\nmaps for {short(predictions.classes[target], most)} {sure}"
     axes.set_xlabel(text, fontsize=8)

@@ -6,18 +6,22 @@ A picture is labelled by its row, unless the predictions allow its name.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vitmed.core.errors import VitmedError
+from vitmed.core.targets import UNKNOWN
 from vitmed.core.text import counted
+from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.confusions import error_pairs
 from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.finding_results import wrong_rows
 from vitmed.metrics.finding_scoring import finding_labels
 from vitmed.metrics.label_errors import find_suspects
+from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.report.plots.drawing import GREEN, GREY, RED, hide_ticks, path_label, percent, sheet, short, show
 
@@ -29,7 +33,7 @@ Read = Callable[[str], np.ndarray]  # path of an image -> uint8 (H, W) or (H, W,
 
 def errors(predictions: Predictions, read: Read) -> Figure:
     """The wrong predictions with the highest confidence, the most confident first."""
-    wrong = _wrong(predictions)
+    wrong = predictions.mistakes()
     if not len(wrong):
         figure = Figure(figsize=(8, 1.5))
         text = f"no errors among {counted(len(predictions), 'image')}"
@@ -55,7 +59,7 @@ def errors_by_pair(predictions: Predictions, read: Read) -> Figure | None:
 
 def errors_by_patient(predictions: Predictions, read: Read) -> Figure | None:
     """The patients with the most errors, a line each; None without errors, or where patients are unknown."""
-    wrong = _wrong(predictions)
+    wrong = predictions.mistakes()
     if predictions.groups is None or not len(wrong):
         return None
     units = predictions.units
@@ -106,7 +110,7 @@ def suspected_labels(predictions: Predictions, read: Read) -> Figure | None:
     return figure
 
 
-def grid(predictions: Predictions, read: Read) -> Figure:
+def grid(predictions: AnyPredictions, read: Read) -> Figure:
     """Images drawn at random (always the same ones), with prediction and truth; without labels, the prediction.
 
     Args:
@@ -134,13 +138,7 @@ def contact_sheet(images: Mapping[str, Sequence[np.ndarray]], classes: int) -> F
     return figure
 
 
-def _wrong(predictions: Predictions) -> np.ndarray:
-    """The rows of the errors, the most confident first."""
-    wrong = np.flatnonzero(predictions.predicted != known_labels(predictions))
-    return wrong[np.argsort(-predictions.confidence[wrong], kind="stable")]
-
-
-def _gallery(predictions: Predictions, read: Read, rows: np.ndarray) -> Figure:
+def _gallery(predictions: AnyPredictions, read: Read, rows: np.ndarray) -> Figure:
     """Images of the given rows, one or more, with what was predicted and what is true."""
     columns = min(len(rows), 6)
     lines = -(-len(rows) // columns)
@@ -174,19 +172,45 @@ def _in_lines(
     return figure
 
 
-def label_outcome(axes: Axes, predictions: Predictions, row: int, most: int) -> None:
+class Outcome(NamedTuple):
+    """The answer that a map explains, in words; `truth` and `right` are None where they are unknown."""
+
+    answer: str
+    sure: str
+    truth: str | None
+    right: bool | None
+
+
+def outcome_of(predictions: AnyPredictions, row: int) -> Outcome:
+    """The answer for one image: class, likeliest finding, or number with its interval."""
+    labels = predictions.labels
+    if isinstance(predictions, NumberPredictions):
+        ends, known = predictions.intervals, labels is not None
+        text = "" if ends is None else f"({ends[row, 0]:.3g} to {ends[row, 1]:.3g})"
+        answer, truth = f"{predictions.values[row]:.3g}", f"{labels[row]:.3g}" if labels is not None else None
+        return Outcome(answer, text, truth, bool(predictions.right[row]) if known and ends is not None else None)
+    k = int(predictions.explained[row])
+    name, sure = predictions.classes[k], percent(predictions.probabilities[row, k])
+    if isinstance(predictions, FindingPredictions):
+        if labels is None or labels[row, k] == UNKNOWN:
+            return Outcome(name, sure, None, None)
+        there = bool(labels[row, k])
+        return Outcome(name, sure, "present" if there else "absent", bool(predictions.predicted[row, k]) == there)
+    if labels is None:
+        return Outcome(name, sure, None, None)
+    return Outcome(name, sure, predictions.classes[labels[row]], bool(labels[row] == k))
+
+
+def label_outcome(axes: Axes, predictions: AnyPredictions, row: int, most: int) -> None:
     """What was predicted and, with labels, the truth; in a frame that is green where they agree."""
-    predicted, sure = short(predictions.classes[predictions.predicted[row]], most), percent(predictions.confidence[row])
-    title, colour = f"{predicted}\n{sure}", GREY
-    if predictions.labels is not None:
-        right, truth = predictions.predicted[row] == predictions.labels[row], predictions.labels[row]
-        title = f"{'✓' if right else '✗'} {predicted} {sure}\ntruth: {short(predictions.classes[truth], most)}"
-        colour = GREEN if right else RED
-    axes.set_title(title, fontsize=8)
-    axes.spines[:].set(color=colour, linewidth=3)
+    found = outcome_of(predictions, row)
+    answer, mark = short(found.answer, most), {True: "✓ ", False: "✗ ", None: ""}[found.right]
+    second = "" if found.truth is None else f"truth: {short(found.truth, most)}"
+    axes.set_title(f"{mark}{answer} {found.sure}\n{second}" if second else f"{answer}\n{found.sure}", fontsize=8)
+    axes.spines[:].set(color={True: GREEN, False: RED, None: GREY}[found.right], linewidth=3)
 
 
-def show_row(axes: Axes, predictions: Predictions | FindingPredictions, read: Read, row: int) -> None:
+def show_row(axes: Axes, predictions: AnyPredictions, read: Read, row: int) -> None:
     """The image of a row, or a grey field where it cannot be read, with its name beneath."""
     try:
         show(axes, read(predictions.paths[row]))

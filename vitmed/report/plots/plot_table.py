@@ -230,11 +230,12 @@ PLOTS: dict[str, Plot] = {
     ),
     "attention_maps": Plot(
         "Attention maps",
-        "The most confident errors and some right predictions, as the network sees them. Each map is for the predicted "
-        "class, and yellow is its strongest patch. Read the verdict above first.",
+        "The most confident errors and some right predictions, as the network sees them. Each map is for the answer "
+        "above the image, and yellow is its strongest patch. Read the verdict above first.",
         attention.attention_maps,
         section="attention",
         maps=True,
+        kinds=("classes", "findings", "number"),
     ),
     "robustness": Plot(
         "Corrupted images",
