@@ -131,7 +131,7 @@ def _judgeable(listing: Listing, config: DataConfig) -> Listing:
         unit = "image" if listing.groups is None else "patient"
         of = f"one {unit}" if fewest == 2 else f"fewer than {fewest} {unit}s"
         note = (
-            f"{counted(len(names), 'finding')} of {of} each left out: training would need nearly every {unit}, and too "
+            f"{counted(len(names), 'finding')} of {of} {'is' if len(names) == 1 else 'each are'} left out: training would need nearly every {unit}, and too "
             f"few would be left to validate and test: {listed(names)}"
         )
         listing = listing.with_findings(~rare)
