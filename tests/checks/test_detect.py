@@ -69,6 +69,13 @@ def test_findings_are_counted_one_by_one(tmp_path: Path) -> None:
     assert not {"one_class", "too_small_class", "empty_class"} & set(problems)
 
 
+def test_a_finding_of_every_image_is_a_warning(tmp_path: Path) -> None:
+    """Mass is present wherever it is known, edema is not."""
+    rows = [[f"P{i}", "" if i % 3 else 1, i % 2] for i in range(60)]
+    problems = codes(checked(drawn(tmp_path / "set", ["patient", "mass", "edema"], rows), tmp_path))
+    assert problems["missing_class"] == ["every image with a label has 'mass'"]
+
+
 def test_a_rare_finding_is_a_warning(tmp_path: Path) -> None:
     rows = [[int(i < 2), int(i % 2)] for i in range(40)]
     found = checked(drawn(tmp_path / "set", ["rare", "usual"], rows), tmp_path)

@@ -202,12 +202,17 @@ def _finding_counts(contents: FolderContents) -> Iterator[Problem]:
     for split in dict.fromkeys(splits):
         where = f"{split}: " if split else ""
         rows = [row for row, of_row in enumerate(splits) if of_row == split]
-        positives = (contents.read.values[rows] == 1).sum(axis=0).tolist()
+        values = contents.read.values[rows]
+        positives = (values == 1).sum(axis=0).tolist()
         counts = dict(zip(contents.read.outputs, positives, strict=True))
         missing = [name for name, count in counts.items() if not count]
         if missing:
             text = f"{where}no image has {listed([*map(repr, missing)])}"
             yield make("missing_class", text, missing, "warning", "nothing can be learned or said of it there")
+        always = [name for name, of in zip(counts, values.T, strict=True) if counts[name] and not (of == 0).any()]
+        if always:
+            text = f"{where}every image with a label has {listed([*map(repr, always)])}"
+            yield make("missing_class", text, always, "warning", "nothing can be learned or said of its absence there")
         small = [name for name, count in counts.items() if 0 < count < SMALL_CLASS]
         if small:
             text = listed([f"{counts[name]} with {name!r}" for name in small])

@@ -450,10 +450,11 @@ def _check_classes(listing: Listing, part: str, indices: np.ndarray) -> None:
     if listing.outputs:
         return
     have = set(np.unique(listing.labels[indices]).tolist())
+    noun = "grade" if listing.target.kind == "grades" else "class"
     for label, name in enumerate(listing.classes):
         if label not in have:
             where = "" if part == ALL else f" in the {part} split"
             raise DataError(
-                f"{listing.location(part, label)}: class {name!r} has no image{where}",
-                "add images, or remove the class everywhere",
+                f"{listing.location(part, label)}: {noun} {name!r} has no image{where}",
+                f"add images, or remove the {noun} everywhere",
             )

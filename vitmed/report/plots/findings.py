@@ -15,7 +15,7 @@ from vitmed.metrics.metric_table import TITLES
 from vitmed.report.plots.drawing import BLUE, GREY, add_grid, draw_estimate, percent, short
 from vitmed.report.results import Results
 
-MOST = 60  # findings that a figure shows, the most frequent first
+MOST, MOST_PAIRED = 60, 24  # findings that a figure of lines and one of pairs show, the most frequent first
 COLUMNS = ("auroc", "sensitivity", "specificity")
 
 
@@ -53,7 +53,7 @@ def co_occurrence(predictions: FindingPredictions, metrics: Results) -> Figure |
     if found is None or len(found.findings) < 2:
         return None
     own = np.diag(found.truth)
-    shown = np.argsort(-own, kind="stable")[:MOST]  # the most frequent first
+    shown = np.argsort(-own, kind="stable")[:MOST_PAIRED]
     counts, share = (np.array(part, dtype=float)[np.ix_(shown, shown)] for part in (found.truth, found.truth_share))
     names, own, size = [found.findings[f] for f in shown], own[shown], max(5.0, 0.42 * len(shown) + 2.2)
     figure = Figure(figsize=(size + 1, size), layout="constrained")

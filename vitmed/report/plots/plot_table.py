@@ -69,7 +69,8 @@ PLOTS: dict[str, Plot] = {
     "co_occurrence": Plot(
         "Findings that occur together",
         "Share of the images with the finding of the row that also have the finding of the column, by the labels; the "
-        "most frequent first. Images in which the column is not known do not count. Grey: there is no such image.",
+        "most frequent first, 24 at most. Images in which the column is not known do not count. Grey: there is no such "
+        "image.",
         findings.co_occurrence,
         section="findings",
         kinds=("findings",),
