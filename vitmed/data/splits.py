@@ -130,10 +130,9 @@ def _judgeable(listing: Listing, config: DataConfig) -> Listing:
         names = [name for name, drop in zip(listing.outputs, rare.tolist(), strict=True) if drop]
         unit = "image" if listing.groups is None else "patient"
         of = f"one {unit}" if fewest == 2 else f"fewer than {fewest} {unit}s"
-        note = (
-            f"{counted(len(names), 'finding')} of {of} each left out: training would need nearly every {unit}, and too "
-            f"few would be left to validate and test: {listed(names)}"
-        )
+        gone = f"{counted(len(names), 'finding')} of {of} {'is' if len(names) == 1 else 'each are'} left out"
+        need = f"training would need nearly every {unit}, and too few would be left to validate and test"
+        note = f"{gone}: {need}: {listed(names)}"
         listing = listing.with_findings(~rare)
         listing = replace(listing, notes=(*listing.notes, note))
     return listing
