@@ -150,17 +150,6 @@ def test_a_resumed_run_goes_on_with_the_same_weights(run: vitmed.TrainResult, tm
     assert all(np.array_equal(first[name], second[name]) for name in first)
 
 
-@pytest.mark.parametrize("command", ["stress", "probe"])
-def test_what_takes_no_findings_says_so_before_any_work(run: vitmed.TrainResult, command: str, tmp_path: Path) -> None:
-    root = load_checkpoint(run.folder).splits.root
-    with pytest.raises(UsageError, match="these labels are findings"):
-        if command == "stress":
-            vitmed.stress(run.folder, output=tmp_path / "stress", ui=Recorder())
-        else:
-            vitmed.probe(root, labels=root / "labels.csv", output=tmp_path, ui=Recorder())
-    assert not any(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
     ("sets", "match"),
     [

@@ -73,7 +73,7 @@ def check(
     finding: str | Sequence[str] = (),
     uncertain: str = "ignore",
     ordinal: str | Sequence[str] = (),
-    unit: str = "",
+    unit: str | None = None,
     output: str | Path = "data-check",
     strict: bool = False,
     leakage_gap: bool = False,

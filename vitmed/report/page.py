@@ -335,6 +335,14 @@ SECTIONS: dict[str, Section] = {  # key, and name of the template in sections/; 
     "checklists": Section("Reporting checklists", "CLAIM, TRIPOD+AI and STARD-AI, as far as they are answered.", DONE),
 }
 
+
+def numbers_compared(metrics: Results) -> list[str]:
+    """The first three headline numbers in which every baseline is compared."""
+    baselines = metrics.baselines.values()
+    known = [name for name in TARGETS[metrics.target.kind].headline if all(name in b.difference for b in baselines)]
+    return known[:3]
+
+
 IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "chapters": SECTIONS,
     "titles": TITLES,
@@ -342,7 +350,7 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "definitions": lambda metrics: TARGETS[metrics.target.kind].metrics,
     "class_numbers": PER_CLASS,
     "point_numbers": (*RATES, "f1", "lr_plus", "lr_minus"),
-    "compared": lambda metrics: TARGETS[metrics.target.kind].headline[:3],
+    "compared": numbers_compared,
     "gap_titles": GAP_TITLES,
     "few_groups": FEW_GROUPS,
     "fewest": FEWEST,
