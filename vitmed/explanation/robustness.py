@@ -24,7 +24,6 @@ from vitmed.explanation.results import CorruptionCost, Robustness, Strength
 from vitmed.metrics.any_predictions import AnyPredictions, target_of, true_labels
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.metric_table import phrase
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.predictions import Predictions, positive_index
 
@@ -130,7 +129,7 @@ def _verdict(found: Robustness) -> tuple[str | None, str]:
         return None, "No corruption is shown to hurt: the loss has no interval."
     worst = max(parts, key=lambda key: parts[key].lost.value or 0.0)
     part, lost, rises = parts[worst], parts[worst].lost, not ALL_METRICS[found.number].higher_is_better
-    number = phrase(TARGETS[found.target.kind].metrics[found.number].title)
+    number = TARGETS[found.target.kind].metrics[found.number].phrase
     unit = f" {found.target.unit}" if found.target.unit else ""
     change = f"{lost.value:.3f}{unit} ({lost.low:.3f} to {lost.high:.3f})"
     spared = [other.title for other in parts.values() if other.lost.low is not None and other.lost.low <= 0]

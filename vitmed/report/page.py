@@ -350,6 +350,7 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "definitions": lambda metrics: TARGETS[metrics.target.kind].metrics,
     "class_numbers": PER_CLASS,
     "point_numbers": (*RATES, "f1", "lr_plus", "lr_minus"),
+    "followed": lambda metrics: TARGETS[metrics.target.kind].followed,
     "compared": numbers_compared,
     "gap_titles": GAP_TITLES,
     "few_groups": FEW_GROUPS,

@@ -13,7 +13,6 @@ from vitmed.decisions.targets import TARGETS
 from vitmed.explanation.results import Robustness
 from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.metric_table import phrase
 from vitmed.report.plots.drawing import BLUE, GREY, ORANGE, add_grid, draw_band, numbers, sheet
 from vitmed.report.results import Results
 
@@ -42,9 +41,9 @@ def stress_curves(found: Robustness) -> Figure | None:
     for axes, part in zip(panels.flat, parts, strict=False):
         for name, style in zip(kind.stress.names, STYLES, strict=False):
             shown = [found.clean[name], *(row[name] for row in part.strengths)]
-            _curve(axes, phrase(kind.metrics[name].title) + unit, style, shown)
+            _curve(axes, kind.metrics[name].phrase + unit, style, shown)
         if found.guess is not None:
-            guessing = f"guessing ({phrase(metric.title)})"
+            guessing = f"guessing ({metric.phrase})"
             axes.axhline(found.guess, color=GREY, linestyle=":", linewidth=1.2, label=guessing)
         change = 0.0 if part.lost.value is None else round(part.lost.value, 3) * (1 - 2 * metric.higher_is_better)
         axes.set_title(part.title + ("" if part.lost.value is None else f": {change + 0:+.3f}"), fontsize=10)
@@ -56,7 +55,7 @@ def stress_curves(found: Robustness) -> Figure | None:
             axes.tick_params(labelbottom=True)
     patients = "" if found.n_groups is None else f" of {counted(found.n_groups, 'patient')}"
     images = f"n = {counted(found.n, 'image')}{patients}"
-    figure.suptitle(f"{images}; in the titles: mean change of {phrase(metric.title)}", fontsize=11)
+    figure.suptitle(f"{images}; in the titles: mean change of {metric.phrase}", fontsize=11)
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
     return figure
 
