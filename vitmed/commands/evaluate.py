@@ -35,7 +35,6 @@ from vitmed.explanation.robustness import known_stress
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.any_predictions import AnyPredictions
-from vitmed.metrics.predictions import Predictions
 from vitmed.models.inference import check_readable
 from vitmed.models.vit import ViT
 from vitmed.report.headline import Evaluation, parse_gates, report_evaluation
@@ -127,11 +126,8 @@ def evaluate(
         policy = score_other_images(Path(unlike), saved, model, policy, ui, arithmetic)
     # The maps take half a minute.
     quick = config.map_images is None and (chosen.part in ("train", "val") or not config.report)
-    attention, maps = None, None
-    if isinstance(predictions, Predictions):
-        attention, maps = check_attention(
-            model, saved.preprocessing, read, predictions, 0 if quick else config.map_images, ui
-        )
+    checked = 0 if quick else config.map_images
+    attention, maps = check_attention(model, saved.preprocessing, read, predictions, checked, ui)
     own = split if chosen.own else None
     internal = _own_test(saved, run, policy, ui) if own is None else None
     known: Mapping[str, AnyPredictions] = _known_baselines(run.path / split, predictions) if own else {}

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.commands.predict import find_checkpoint, find_named, list_images, predict, preprocessing_of
+from vitmed.commands.predict import answer_json, find_checkpoint, find_named, list_images, predict, preprocessing_of
 from vitmed.core.errors import DataError, unknown_key
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.hardware import pick_device
@@ -17,13 +17,14 @@ from vitmed.core.text import NOTICE, counted
 from vitmed.core.ui import Ui
 from vitmed.data.thread_batches import read_batches
 from vitmed.decisions.evaluation_folder import is_of, read_metrics
+from vitmed.decisions.targets import TARGETS
 from vitmed.explanation.attention import METHODS, attention_maps
 from vitmed.explanation.faithfulness import FEW, affordable, check_maps, sample, unchecked
 from vitmed.explanation.results import TITLES, Attention, Maps, joined
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.metrics.any_predictions import AnyPredictions, of_classes
+from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.finding_predictions import FindingPredictions
-from vitmed.metrics.predictions import Predictions, known_labels
+from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.models.vit import ViT
 from vitmed.report.plots.attention import attention_maps as draw
 from vitmed.report.plots.drawing import png
@@ -43,13 +44,13 @@ class Explanation:
     Attributes:
         predictions: of the images that could be read; its `errors` names the others.
         maps: method -> (S, h, w) float32 in 0..1, in the order of the predictions.
-        targets: (S,) the class that is explained.
+        targets: (S,) the class or finding that is explained; 0 of a number.
         verdicts: method -> its verdict in the newest evaluation of the run, where there is one.
         folder: explain.json and a picture for each image.
         shift: for `on_image`, which draws a map over its image.
     """
 
-    predictions: Predictions
+    predictions: AnyPredictions
     maps: dict[str, np.ndarray]
     targets: np.ndarray
     verdicts: dict[str, str]
@@ -74,7 +75,8 @@ def explain(
     Args:
         images, checkpoint, runs, frame: as in `predict`.
         methods: keys of `attention.METHODS`; none: all of them.
-        target: the class to explain; default the predicted class of each image.
+        target: the class or finding to explain; default the predicted class of each image, or the finding that is
+            likeliest beside its threshold.
         output: a new folder for the pictures and explain.json; default `explain`.
 
     Raises:
@@ -91,12 +93,12 @@ def explain(
     named = [images] if isinstance(images, str | Path) else images
     how = preprocessing_of(saved, frame)
     folder = new_folder(output, Path(FOLDER), saved.splits.root, *filter(Path.is_dir, find_named(named)))
-    answers = predict(list_images(named), checkpoint=saved, device=device, precision="fp32", frame=frame, ui=ui)
-    predictions = _as_choices(answers)
+    predictions = predict(list_images(named), checkpoint=saved, device=device, precision="fp32", frame=frame, ui=ui)
     if not len(predictions):
         raise DataError("\n".join(text for _, text in predictions.errors[:20]), "name images that can be read")
-    chosen = predictions.predicted if target is None else np.full(len(predictions), saved.classes.index(target))
-    maps = _maps_of(saved.model().to(pick_device(device)), how, predictions.paths, chosen, ui)
+    chosen = TARGETS[predictions.kind].outcomes(predictions).explained
+    chosen = chosen if target is None else np.full(len(predictions), saved.classes.index(target))
+    maps = _maps_of(saved.model().to(pick_device(device)), how, predictions, chosen, ui)
     maps = replace(maps, grids={name: maps.grids[name] for name in METHODS if name in (methods or METHODS)})
     verdicts = {name: text for name, text in known_verdicts(saved).items() if name in maps.grids}
     found = Explanation(predictions, maps.grids, maps.targets, verdicts, folder, maps.shift)
@@ -113,26 +115,14 @@ def explain(
     return found
 
 
-def _as_choices(found: AnyPredictions) -> Predictions:
-    """The predictions; of findings as a choice of the one that is likeliest beside its threshold."""
-    if not isinstance(found, FindingPredictions):
-        return of_classes(found, "vitmed explain")
-    limits = np.array([0.5 if limit is None else limit for limit in found.thresholds or (None,) * len(found.classes)])
-    likeliest = (found.probabilities / np.maximum(limits, 1e-12)).argmax(axis=1)
-    return Predictions(
-        found.classes, found.paths, None, None, found.logits, found.errors, columns=found.columns,
-        decided=likeliest.astype(np.int64), calibrated=found.probabilities,
-    )  # fmt: skip
-
-
-def _maps_of(model: ViT, how: Preprocessing, paths: Sequence[str], targets: np.ndarray, ui: Ui) -> Maps:
+def _maps_of(model: ViT, how: Preprocessing, predictions: AnyPredictions, targets: np.ndarray, ui: Ui) -> Maps:
     """The maps of images that `predict` could read."""
-    parts: list[Maps] = []
+    parts, paths, kind = list[Maps](), predictions.paths, predictions.kind
     with ui.bar("explaining") as advance:
         for rows, squares, problems in read_batches(lambda i: how.read(paths[i]), len(paths), BATCH):
             if problems:
                 raise DataError("\n".join(problems.values()), "the files changed during the command: run it again")
-            parts.append(attention_maps(model, how, squares, targets[rows], np.array(rows)))
+            parts.append(attention_maps(model, how, squares, targets[rows], np.array(rows), kind))
             advance(rows[-1] + 1, len(paths))
     return joined(parts)
 
@@ -150,9 +140,7 @@ def explanation_json(found: Explanation, checkpoint: str) -> dict[str, Any]:
             "row": i + 1,
             "path": path,
             "picture": picture_name(i),
-            "prediction": p.classes[p.predicted[i]],
-            "probability": float(p.confidence[i]),
-            "probabilities": {name: float(value) for name, value in zip(p.classes, p.probabilities[i], strict=True)},
+            **_answer(p, i),
             "explained": p.classes[found.targets[i]],
             "maps": {name: grid[i].tolist() for name, grid in grids.items()},
         }
@@ -166,6 +154,17 @@ def explanation_json(found: Explanation, checkpoint: str) -> dict[str, Any]:
         "images": rows,
         "errors": [{"path": path, "error": problem} for path, problem in p.errors],
     }
+
+
+def _answer(p: AnyPredictions, row: int) -> dict[str, Any]:
+    """What is predicted of an image, as plain values."""
+    if isinstance(p, NumberPredictions):
+        return answer_json(p, row, 1)
+    chances = {name: float(value) for name, value in zip(p.classes, p.probabilities[row], strict=True)}
+    if isinstance(p, FindingPredictions):
+        return {"prediction": answer_json(p, row, 1)["prediction"], "probabilities": chances}
+    said = {"prediction": p.classes[p.predicted[row]], "probability": float(p.confidence[row])}
+    return {**said, "probabilities": chances}
 
 
 def known_verdicts(saved: Checkpoint) -> dict[str, str]:
@@ -190,7 +189,7 @@ def check_attention(
     model: ViT,
     preprocessing: Preprocessing,
     read: Callable[[int], np.ndarray],
-    predictions: Predictions,
+    predictions: AnyPredictions,
     images: int | None,
     ui: Ui,
 ) -> tuple[Attention | None, Maps | None]:
@@ -202,27 +201,30 @@ def check_attention(
     """
     if images == 0 or not len(predictions):
         return None, None
-    shown = images_to_draw(predictions)
+    outcomes, shown = TARGETS[predictions.kind].outcomes(predictions), images_to_draw(predictions)
     pictures = np.stack([read(int(i)) for i in shown])
-    maps = attention_maps(model, preprocessing, pictures, predictions.predicted[shown], shown)
+    maps = attention_maps(model, preprocessing, pictures, outcomes.explained[shown], shown, predictions.kind)
     count = affordable(model) if images is None else images
     if images is None and count < FEW <= len(predictions):
         slow = "it would take minutes on this machine; --map-images 8 does it"
-        return unchecked(model, 0).model_copy(update={"reason": slow, "drawn": ""}), maps
-    rows, units, drawn = sample(known_labels(predictions), predictions.groups, count)
+        return unchecked(model, 0, predictions.kind).model_copy(update={"reason": slow, "drawn": ""}), maps
+    asked = np.flatnonzero(outcomes.said) if outcomes.said.sum() >= FEW else np.arange(len(predictions))
+    rows, units, drawn = sample(outcomes.strata[asked], predictions.take(asked).groups, count)
+    rows = asked[rows]
     with ui.bar("checking attention maps") as advance:
         pictures = np.stack([read(int(i)) for i in rows])
-        found = check_maps(model, preprocessing, pictures, predictions.predicted[rows], units, progress=advance)
+        found = check_maps(model, preprocessing, pictures, outcomes.explained[rows], units, advance, predictions.kind)
     verdicts = "; ".join(f"{part.title}: {part.verdict}" for part in found.methods.values())
     text = verdicts or f"not checked: {found.reason}"
     ui.say(f"test of the attention maps: {text}")
     return found.model_copy(update={"drawn": drawn}), maps
 
 
-def images_to_draw(predictions: Predictions) -> np.ndarray:
-    """Rows of up to `SHOWN` images: the most confident errors, then correct ones drawn with a fixed seed."""
-    right = predictions.predicted == known_labels(predictions)
-    wrong, others = np.flatnonzero(~right), np.random.default_rng(0).permutation(np.flatnonzero(right))
-    errors = wrong[np.argsort(-predictions.confidence[wrong], kind="stable")]
+def images_to_draw(predictions: AnyPredictions) -> np.ndarray:
+    """Rows of up to `SHOWN` images with labels: the surest errors, then right ones drawn with a fixed seed."""
+    found = TARGETS[predictions.kind].outcomes(predictions)
+    assert found.right is not None
+    wrong, others = np.flatnonzero(~found.right), np.random.default_rng(0).permutation(np.flatnonzero(found.right))
+    errors = wrong[np.argsort(-found.sure[wrong], kind="stable")]
     most = max(SHOWN // 2, SHOWN - len(others))
     return np.concatenate([errors[:most], others])[:SHOWN]

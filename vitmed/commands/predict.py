@@ -235,7 +235,7 @@ def answer_cells(predictions: AnyPredictions, row: int, top_k: int) -> list[str]
     return [own, f"{predictions.confidence[row]:.3f}", others]
 
 
-def _answer_json(predictions: AnyPredictions, row: int, top_k: int) -> dict[str, Any]:
+def answer_json(predictions: AnyPredictions, row: int, top_k: int) -> dict[str, Any]:
     """The same as plain values."""
     if isinstance(predictions, NumberPredictions):
         ends = predictions.intervals
@@ -257,7 +257,7 @@ def predictions_json(predictions: AnyPredictions, top_k: int) -> dict[str, Any]:
     images = [
         {
             "path": path,
-            **_answer_json(predictions, row, top_k),
+            **answer_json(predictions, row, top_k),
             **{name: cells[row] for name, cells in predictions.columns.items()},
             **{name: float(cells[row]) for name, cells in predictions.columns.items() if name == OOD_SCORE},
         }

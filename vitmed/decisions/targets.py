@@ -23,6 +23,7 @@ from vitmed.metrics.metric_table import FINDING_METRICS, GRADE_METRICS, METRICS,
 from vitmed.metrics.number_comparison import compare_numbers
 from vitmed.metrics.number_evaluation import evaluate_number
 from vitmed.metrics.number_scoring import drawn_numbers, error_of_mean, number_values
+from vitmed.metrics.outcomes import Outcomes, class_outcomes, finding_outcomes, number_outcomes
 from vitmed.metrics.paired_comparison import ClassDifference, PairedComparison, compare_classes, compare_predictions
 from vitmed.metrics.predictions import known_labels
 from vitmed.metrics.scoring import Scorer, metric_values
@@ -57,6 +58,7 @@ class TargetKind:
         headline: the first metrics that are printed; those of `compare` are the first three.
         compare: two models on the same images, from the predictions of both and a number of resamples.
         stress: what corrupted images cost.
+        outcomes: what an attention map explains of each image.
         compare_each: the same of each class or finding: metric -> class -> difference.
         linear: the name of the linear model of features.
     """
@@ -70,6 +72,7 @@ class TargetKind:
     headline: tuple[str, ...]
     compare: Callable[[Any, Any, int], PairedComparison]
     stress: Stressed
+    outcomes: Callable[[Any], Outcomes]
     compare_each: Callable[[Any, Any], dict[str, dict[str, ClassDifference]]] = lambda first, second: {}
     linear: str = "logistic regression"
 
@@ -84,17 +87,20 @@ TARGETS: dict[str, TargetKind] = {
             lambda p, weights: Scorer(known_labels(p), p).counted(weights)[0],
             lambda p: 1 / max(1, len(p.classes)),
         ),
+        outcomes=class_outcomes,
     ),
     "findings": TargetKind(
         finding_values, evaluate_findings, FINDING_METRICS, monitor="auroc", val_loss="log_loss",
         choose=choose_finding_policy, headline=("auroc", "average_precision", "subset_accuracy"),
         compare=compare_findings, compare_each=compare_each_finding,
         stress=Stressed(("auroc", "average_precision", "subset_accuracy"), drawn_findings, lambda p: 0.5),
+        outcomes=finding_outcomes,
     ),
     "number": TargetKind(
         number_values, evaluate_number, NUMBER_METRICS, monitor="mae", val_loss="log_score",
         choose=choose_number_policy, headline=("mae", "r2", "ccc", "bias"), compare=compare_numbers,
         stress=Stressed(("mae", "bias", "coverage"), drawn_numbers, error_of_mean), linear="ridge regression",
+        outcomes=number_outcomes,
     ),
 }  # fmt: skip
 TARGETS["grades"] = replace(

@@ -11,6 +11,8 @@ grad_cam: the patch tokens, each channel weighted by its mean gradient (Selvaraj
 Both products end with what the head reads: the class token, the mean of the patches, both by halves, or the tokens that
 attention pooling weighs, which is one more layer with one query.
 
+A map of a number explains what moves it away from the mean of the training labels, up or down.
+
 A map covers the network's input, the padded or cropped square. It is not a lesion map, and its marks may mean nothing:
 `faithfulness.py` measures whether the answer depends on them. Shapes use the letters of `vitmed.models.vit`; h, w: the
 grid, h w = L.
@@ -29,9 +31,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitmed.core.hardware import FULL_FP32
+from vitmed.core.targets import Kind
 from vitmed.explanation.results import Maps, places, spread
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.vit import ViT
+from vitmed.training.learning import LEARNING
 
 MEMORY = 2**26  # bytes of attention kept at once, of a batch; the gradients take as much again
 
@@ -63,13 +67,14 @@ class Trace:
         return row[:, self.patches]
 
 
-def trace(model: ViT, x: Tensor, targets: Tensor | None = None) -> Trace:
-    """Run the network with explicit attention, and differentiate the logit of one class per image.
+def trace(model: ViT, x: Tensor, targets: Tensor | None = None, kind: Kind = "classes") -> Trace:
+    """Run the network with explicit attention, and differentiate the evidence for one output per image.
 
     Args:
         model: in evaluation mode.
         x: (B, C, S, S) normalised.
-        targets: (B,) classes; default the predicted ones.
+        targets: (B,) outputs, such as classes; default those with the largest logit.
+        kind: of labels.
     """
     class_token = model.pool in ("cls", "cls_mean")
     kept: list[Tensor] = []  # the tokens that enter the last block, or leave it
@@ -79,7 +84,7 @@ def trace(model: ViT, x: Tensor, targets: Tensor | None = None) -> Trace:
         with torch.enable_grad():
             logits, attention = model.attention(x.detach().requires_grad_())  # also when all weights are frozen
             chosen = logits.argmax(dim=1) if targets is None else targets
-            score = logits.gather(1, chosen[:, None]).sum()
+            score = LEARNING[kind].evidence(logits, chosen).sum()
             gradients = torch.autograd.grad(score, [*attention, kept[0]])
     finally:
         hook.remove()
@@ -130,19 +135,21 @@ def _identity(found: Trace) -> Tensor:
 
 
 @FULL_FP32
-def relevance(model: ViT, x: Tensor, targets: np.ndarray | None = None) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def relevance(
+    model: ViT, x: Tensor, targets: np.ndarray | None = None, kind: Kind = "classes"
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Logits (B, K) and, for each method, the relevance of each patch, (B, L) float32, on the method's own scale.
 
     Args:
         x: (B, C, S, S) normalised.
-        targets: (B,) classes; default the predicted ones.
+        targets, kind: as for `trace`.
     """
     heads = sum(block.attn.heads for block in model.blocks)  # type: ignore[union-attr, misc]
     size = max(1, MEMORY // (4 * heads * model.tokens**2))
     chosen = repeat(None) if targets is None else torch.from_numpy(targets).to(x.device).split(size)
     logits, found = [], []
     for part, classes in zip(x.split(size), chosen, strict=False):
-        passed = trace(model, part, classes)
+        passed = trace(model, part, classes, kind)
         logits.append(passed.logits.cpu().numpy())
         found.append({name: method(passed).cpu().numpy() for name, method in METHODS.items()})
     return np.concatenate(logits), {name: np.concatenate([one[name] for one in found]) for name in METHODS}
@@ -154,16 +161,18 @@ def attention_maps(
     images: np.ndarray,
     targets: np.ndarray | None = None,
     rows: np.ndarray | None = None,
+    kind: Kind = "classes",
 ) -> Maps:
     """The maps of every method.
 
     Args:
         images: (B, S, S, C) uint8, from `Preprocessing.read`.
-        targets: (B,) the class to explain in each image; default the predicted one.
+        targets: (B,) the output to explain in each image, such as a class; default that with the largest logit.
         rows: (B,) indices of the images; default 0, 1, ...
+        kind: of labels.
     """
     x = preprocessing.normalise(torch.from_numpy(images).to(next(model.parameters()).device))
-    logits, found = relevance(model, x, targets)
+    logits, found = relevance(model, x, targets, kind)
     side = math.isqrt(found["rollout"].shape[1])  # patches in a row: images are square
     grids = {name: spread(values).reshape(-1, side, side) for name, values in found.items()}
     explained = logits.argmax(axis=1) if targets is None else targets

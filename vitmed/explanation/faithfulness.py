@@ -1,7 +1,8 @@
 """What an attention map is worth. Two questions for every method in `attention.METHODS`.
 
 1. Do the marked patches carry the answer? Patches are removed (deletion) or added (insertion), the most marked first;
-   the score is the area under the probability of the explained class, 0..1 (Petsiuk et al. 2018, arXiv 1806.07421,
+   the score is the area under the probability of the explained class or finding, 0..1; of a number, under exp(-|change
+   of the number| / predicted scale) (`Learning.kept`; Petsiuk et al. 2018, arXiv 1806.07421,
    section 3.3; here in steps of patches, towards the mean colour of the images). A good map has a low deletion and a
    high insertion score. `gain` = insertion - deletion; the expected gain of a random order is 0.
 2. Does the map depend on the learned weights? The weights are made random from the head down, each tensor shuffled, and
@@ -24,12 +25,14 @@ from scipy import stats
 from torch import Tensor
 
 from vitmed.core.hardware import FULL_FP32
+from vitmed.core.targets import Kind
 from vitmed.core.text import counted
 from vitmed.explanation.attention import METHODS, centre_shift, relevance
 from vitmed.explanation.results import TITLES, Attention, MapCheck, cells
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.estimates import Estimate
 from vitmed.models.vit import ViT
+from vitmed.training.learning import LEARNING
 
 STEPS = 8  # in which all patches are taken away
 LEAST_GAIN = 0.1  # of probability: a smaller gain is of no use. Untrained networks reached 0.08
@@ -55,24 +58,26 @@ def check_maps(
     targets: np.ndarray | None = None,
     units: np.ndarray | None = None,
     progress: Progress | None = None,
+    kind: Kind = "classes",
 ) -> Attention:
-    """Answer both questions about one class of each image.
+    """Answer both questions about one output of the network for each image.
 
     Args:
         model: in evaluation mode.
         images: (B, S, S, C) uint8, from `Preprocessing.read`.
-        targets: (B,) the class to explain, such as the predicted one; None: the class with the largest logit.
+        targets: (B,) the output to explain, such as the predicted class; None: that with the largest logit.
         units: (B,) int, the patient of each image: intervals are of patient means. None: every image counts by itself.
         progress: called with (images done, images).
+        kind: of labels.
     """
-    found = unchecked(model, len(images))
+    found = unchecked(model, len(images), kind)
     if found.reason is not None:
         return found
     x = preprocessing.normalise(torch.from_numpy(images).to(next(model.parameters()).device))
-    logits, maps = relevance(model, x, targets)
+    logits, maps = relevance(model, x, targets, kind)
     asked = logits.argmax(axis=1) if targets is None else targets
-    scores = _areas(model, x, asked, maps, progress, centre_shift(model))
-    similar = _cascade(model, x[:SHUFFLED], asked[:SHUFFLED], {name: m[:SHUFFLED] for name, m in maps.items()})
+    scores = _areas(model, x, asked, maps, logits, kind, progress, centre_shift(model))
+    similar = _cascade(model, x[:SHUFFLED], asked[:SHUFFLED], {name: m[:SHUFFLED] for name, m in maps.items()}, kind)
     units = np.arange(len(images)) if units is None else units
 
     def mean(values: np.ndarray) -> Estimate:
@@ -90,14 +95,14 @@ def check_maps(
     return found.model_copy(update={"methods": methods, "stages": list(similar), "random": random, **ends})
 
 
-def unchecked(model: ViT, images: int) -> Attention:
+def unchecked(model: ViT, images: int, kind: Kind = "classes") -> Attention:
     """A result without numbers: sizes, and the reason where maps of so many images cannot be checked."""
     patches, reason = model.patches, None
     if images < FEW:
         reason = f"{counted(images, 'image')}, too few to check a map"
     elif patches == 1:
         reason = "the image is one patch, so no patch can stand out"
-    elif model.head.out_features == 1:
+    elif model.head.out_features == 1 and kind == "classes":
         reason = "the model has one class, so its answer never changes"
     return Attention(
         n=images, n_shuffled=min(SHUFFLED, images), methods={}, patches=patches, steps=min(STEPS, patches),
@@ -188,8 +193,8 @@ def _turns(keys: np.ndarray) -> np.ndarray:
 
 
 def _areas(
-    model: ViT, x: Tensor, targets: np.ndarray, maps: dict[str, np.ndarray], progress: Progress | None,
-    shift: float = 0.0,
+    model: ViT, x: Tensor, targets: np.ndarray, maps: dict[str, np.ndarray], logits: np.ndarray, kind: Kind,
+    progress: Progress | None, shift: float = 0.0,
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """Areas under deletion and insertion: method or "random" -> (B, 2); whole, blank -> (B,).
 
@@ -204,7 +209,9 @@ def _areas(
         orders = np.lexsort((rng.random(marked[i].shape), -marked[i]))  # (M, L); chance orders patches marked alike
         kept = np.concatenate([mask for order in orders for mask in curves(order)])  # (2 x M x (T + 1), L)
         different, back = np.unique(kept, axis=0, return_inverse=True)  # all share the whole image and the empty one
-        chance_of = _probabilities(model, x[i], blank[0], different, near, int(targets[i]))
+        whole, output = torch.from_numpy(logits[i]).to(x.device), int(targets[i])
+        left = lambda given: LEARNING[kind].kept(given, whole, output)  # noqa: B023, E731  used at once
+        chance_of = _kept_answers(model, x[i], blank[0], different, near, left)
         curve = chance_of[back.ravel()].reshape(len(names), 2, -1)  # (M, 2, T + 1)
         areas[i] = np.trapezoid(curve, dx=1 / (curve.shape[-1] - 1), axis=-1)
         ends[i] = curve[0, 0, 0], curve[0, 0, -1]
@@ -230,22 +237,25 @@ def curves(order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @FULL_FP32
 @torch.inference_mode()
-def _probabilities(model: ViT, x: Tensor, blank: Tensor, kept: np.ndarray, near: np.ndarray, target: int) -> np.ndarray:
-    """(M,) the probability of the class when only the patches `kept` (M, L) of x (C, S, S) are left.
+def _kept_answers(
+    model: ViT, x: Tensor, blank: Tensor, kept: np.ndarray, near: np.ndarray, left: Callable[[Tensor], Tensor]
+) -> np.ndarray:
+    """(M,) how much of the answer is left when only the patches `kept` (M, L) of x (C, S, S) are.
 
     Args:
         near: (S,) the patch of each pixel along a side, from `cells`.
+        left: from logits (m, K).
     """
     grids = kept.reshape(len(kept), 1, near[-1] + 1, -1)  # (M, 1, h, w)
     found = []
     for start in range(0, len(kept), BATCH):
         mask = torch.from_numpy(grids[start : start + BATCH][..., near[:, None], near]).to(x.device)  # (m, 1, S, S)
-        found.append(model(torch.where(mask, x, blank)).softmax(dim=1)[:, target].double().cpu().numpy())
+        found.append(left(model(torch.where(mask, x, blank))).double().cpu().numpy())
     return np.concatenate(found)
 
 
 def _cascade(
-    model: ViT, x: Tensor, targets: np.ndarray, before: dict[str, np.ndarray]
+    model: ViT, x: Tensor, targets: np.ndarray, before: dict[str, np.ndarray], kind: Kind
 ) -> dict[str, dict[str, np.ndarray]]:
     """Rank correlation of the maps before with those after each stage of randomisation: stage -> method -> (B,)."""
     shaken = copy.deepcopy(model)
@@ -255,7 +265,7 @@ def _cascade(
         for tensor in tensors:
             order = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
             tensor.copy_(tensor.flatten()[order].view_as(tensor))
-        _, after = relevance(shaken, x, targets)
+        _, after = relevance(shaken, x, targets, kind)
         found[stage] = {name: rank_correlation(before[name], after[name]) for name in before}
     return found
 

@@ -20,7 +20,7 @@ class Maps:
     """Maps of some images."""
 
     images: np.ndarray  # (B, S, S, C) uint8, the network's input before normalisation
-    targets: np.ndarray  # (B,) the explained class
+    targets: np.ndarray  # (B,) the explained output: a class, a finding, or 0
     logits: np.ndarray  # (B, K) float32
     grids: dict[str, np.ndarray]  # method -> (B, h, w) float32 in 0..1; all 0 if a method marks nothing
     rows: np.ndarray  # (B,) indices of the images, from 0
@@ -83,7 +83,8 @@ class Attention(Frozen):
         random: deletion and insertion in a random order.
         stages: of randomisation, from the head down.
         reason: why the maps were not checked; None where they were.
-        whole, blank: mean probability of the class for the whole image, and without any patch.
+        whole, blank: mean of what is left of the answer, such as the probability of the class, for the whole image and
+            without any patch.
         drawn: how the images were chosen.
     """
 

@@ -317,7 +317,10 @@ SECTIONS: dict[str, Section] = {  # key, and name of the template in sections/; 
     ),
     "robustness": Section("Image quality", "What do blur, noise, compression or another stain cost?", FAILS, EVERY),
     "attention": Section(
-        "Where the model looks", "Attention maps, and whether the answer depends on the patches that they mark.", FAILS
+        "Where the model looks",
+        "Attention maps, and whether the answer depends on the patches that they mark.",
+        FAILS,
+        EVERY,
     ),
     "agreement": Section("Agreement with readers", "Does it agree with readers as they agree with each other?", FAILS),
     "flow": Section(

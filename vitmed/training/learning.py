@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from vitmed.core.config import Config
@@ -40,6 +41,9 @@ class Learning:
         loss_of: makes the loss; its arguments are those of `classification_loss`.
         start: sets the bias of the head, from the targets (S, ...) of training and the configuration.
         fit_head: a linear model of features, as `fit_head`; fit_neighbours: nearest neighbours, as `fit_neighbours`.
+        evidence: logits (B, K) and outputs (B,) -> (B,), what attention maps explain by its gradient.
+        kept: logits (M, K) of an image in parts, (K,) of the whole, and an output -> (M,) from 0 to 1, how much of the
+            answer is left.
         balances: values of `train.balance` that can be used.
         mixes: whether images may be mixed.
     """
@@ -49,6 +53,8 @@ class Learning:
     start: Callable[[ViT, Tensor, Config], None]
     fit_head: Callable[..., LinearHead]
     fit_neighbours: Callable[..., Neighbours]
+    evidence: Callable[[Tensor, Tensor], Tensor]
+    kept: Callable[[Tensor, Tensor, int], Tensor]
     balances: tuple[str, ...] = ("none",)
     mixes: bool = False
 
@@ -74,18 +80,34 @@ def _start_classes(model: ViT, targets: Tensor, config: Config) -> None:
         start_balanced(model, targets.numpy())
 
 
+def _of_output(logits: Tensor, outputs: Tensor) -> Tensor:
+    return logits.gather(1, outputs[:, None])[:, 0]
+
+
+def _beyond_mean(logits: Tensor, outputs: Tensor) -> Tensor:
+    """What moves a number away from the mean of training, up or down."""
+    return logits[:, 0] * logits[:, 0].detach().sign()
+
+
+def _number_kept(logits: Tensor, whole: Tensor, output: int) -> Tensor:
+    """exp(-|change| / scale): 1 for the same number, 0.37 where it moves by the scale that the network predicts."""
+    return torch.exp(-(logits[:, 0] - whole[0]).abs() / whole[1].exp())
+
+
 LEARNING: dict[str, Learning] = {
     "classes": Learning(
         ("cross_entropy",), classification_loss, _start_classes, fit_head, fit_neighbours,
+        _of_output, lambda logits, whole, output: logits.softmax(dim=1)[:, output],
         balances=("none", "adjust", "loss", "sampler"), mixes=True,
     ),
     "findings": Learning(
         ("binary", "asymmetric"), finding_loss, lambda model, targets, _: start_findings(model, targets),
-        fit_finding_head, fit_finding_neighbours, balances=("none", "loss"),
+        fit_finding_head, fit_finding_neighbours,
+        _of_output, lambda logits, whole, output: logits[:, output].sigmoid(), balances=("none", "loss"),
     ),
     "number": Learning(
         ("laplace", "gaussian"), number_loss, lambda model, targets, _: None, fit_number_head,
-        fit_number_neighbours,
+        fit_number_neighbours, _beyond_mean, _number_kept,
     ),
 }  # fmt: skip
 LEARNING["grades"] = LEARNING["classes"]

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
+from vitmed.core.targets import UNKNOWN
 from vitmed.explanation.results import TITLES, Maps, cells
+from vitmed.metrics.any_predictions import AnyPredictions
+from vitmed.metrics.finding_predictions import FindingPredictions
+from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.plots.drawing import path_label, percent, short, show
-from vitmed.report.plots.pictures import label_outcome
+from vitmed.report.plots.pictures import label_number, label_outcome
 
 COLOURS = "cividis"  # dark blue to yellow: made for colour-blind readers, and it rises in lightness
 
 
-def attention_maps(predictions: Predictions, maps: Maps) -> Figure | None:
+def attention_maps(predictions: AnyPredictions, maps: Maps) -> Figure | None:
     """One line of panels for every image, two images beside each other where there are several; None without images.
 
     Args:
@@ -67,12 +73,26 @@ def overlay(axes: Axes, image: np.ndarray, grid: np.ndarray, shift: float) -> No
     axes.set(xticks=[], yticks=[])
 
 
-def _label(axes: Axes, predictions: Predictions, row: int, target: int, most: int) -> None:
-    """The prediction, the truth, and the class of the maps where it is another one."""
-    label_outcome(axes, predictions, row, most)
+def _label(axes: Axes, predictions: AnyPredictions, row: int, target: int, most: int) -> None:
+    """The prediction, the truth, and what the maps are for, where that is not what is predicted."""
     text = path_label(predictions.name(row), 24)
-    if target != predictions.predicted[row]:
-        sure = percent(predictions.probabilities[row, target])
-        text += f"\nmaps for {short(predictions.classes[target], most)} {sure}"
+    if isinstance(predictions, NumberPredictions):
+        label_number(axes, predictions, row)
+        if predictions.intervals is not None:
+            text += "\ninterval {:.4g} to {:.4g}".format(*predictions.intervals[row])
+    else:
+        shown, at, wanted = _as_choice(predictions, row, target)
+        label_outcome(axes, shown, at, most)
+        if wanted != shown.predicted[at]:
+            text += f"\nmaps for {short(shown.classes[wanted], most)} {percent(shown.probabilities[at, wanted])}"
     axes.set_xlabel(text, fontsize=8)
     axes.set(xticks=[], yticks=[])
+
+
+def _as_choice(predictions: Predictions | FindingPredictions, row: int, target: int) -> tuple[Predictions, int, int]:
+    """The predictions, the row and the class of the maps; of a finding, of that image as a choice of two classes."""
+    if isinstance(predictions, Predictions):
+        return predictions, row, target
+    part = predictions.take(np.array([row]))
+    known = part.labels is not None and part.labels[0, target] != UNKNOWN
+    return (part if known else replace(part, labels=None)).of(part.classes[target]), 0, 1

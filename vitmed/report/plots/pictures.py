@@ -15,6 +15,7 @@ from vitmed.core.errors import VitmedError
 from vitmed.core.text import counted
 from vitmed.metrics.confusions import error_pairs
 from vitmed.metrics.label_errors import find_suspects
+from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.report.plots.drawing import GREEN, GREY, RED, hide_ticks, path_label, percent, sheet, short, show
 
@@ -166,6 +167,20 @@ def label_outcome(axes: Axes, predictions: Predictions, row: int, most: int) -> 
         right, truth = predictions.predicted[row] == predictions.labels[row], predictions.labels[row]
         title = f"{'✓' if right else '✗'} {predicted} {sure}\ntruth: {short(predictions.classes[truth], most)}"
         colour = GREEN if right else RED
+    axes.set_title(title, fontsize=8)
+    axes.spines[:].set(color=colour, linewidth=3)
+
+
+def label_number(axes: Axes, predictions: NumberPredictions, row: int) -> None:
+    """As `label_outcome`, of a number: the frame is green where its interval holds the truth, grey without one."""
+    ends, unit = predictions.intervals, f" {predictions.target.unit}" if predictions.target.unit else ""
+    title, colour = f"{predictions.values[row]:.4g}{unit}", GREY
+    if predictions.labels is not None:
+        truth = predictions.labels[row]
+        if ends is not None:
+            right = ends[row, 0] <= truth <= ends[row, 1]
+            title, colour = f"{'✓' if right else '✗'} {title}", GREEN if right else RED
+        title += f"\ntruth: {truth:.4g}"
     axes.set_title(title, fontsize=8)
     axes.spines[:].set(color=colour, linewidth=3)
 

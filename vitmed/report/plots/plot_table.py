@@ -211,9 +211,11 @@ PLOTS: dict[str, Plot] = {
     "attention_maps": Plot(
         "Attention maps",
         "The most confident errors and some right predictions, as the network sees them. Each map is for the predicted "
-        "class, and yellow is its strongest patch. Read the verdict above first.",
+        "class, for the finding above the image, or for the number; yellow is its strongest patch. Read the verdict "
+        "above first.",
         attention.attention_maps,
         section="attention",
+        kinds=("classes", "findings", "number"),
         maps=True,
     ),
     "robustness": Plot(
