@@ -8,6 +8,7 @@ from pathlib import Path
 
 from vitmed.core.errors import GateError, UsageError, unknown_key
 from vitmed.core.run_folder import METHODS_TEXT, NUMBERS, REPORT
+from vitmed.core.targets import Kind
 from vitmed.core.text import counted_doing
 from vitmed.core.ui import Ui
 from vitmed.decisions.targets import ALL_METRICS, RANKING, TARGETS
@@ -41,7 +42,7 @@ def report_evaluation(evaluation: Evaluation, gates: dict[str, float], ui: Ui) -
         if note not in metrics.report.notes:  # already printed
             ui.warn(note)
     for baseline in metrics.baselines.values():
-        ui.say(verdict(baseline, metrics.n_groups))
+        ui.say(verdict(baseline, metrics.n_groups, metrics.target.kind))
     if metrics.external is not None:
         ui.say(_own_test(metrics.external))
     page, tables = evaluation.folder / REPORT, evaluation.folder / NUMBERS
@@ -95,16 +96,18 @@ def _with_interval(found: Estimate, sign: str = "") -> str:
     return f"{found.value:{form}}{limits}"
 
 
-def verdict(baseline: Baseline, patients: int | None) -> str:
+def verdict(baseline: Baseline, patients: int | None, kind: Kind = "classes") -> str:
     """Whether the model is better than a baseline, in a line; no verdict with very few patients.
 
     Args:
         baseline: one of `Results.baselines`.
         patients: how many were evaluated; None if unknown.
+        kind: of labels.
     """
     name, difference = baseline.number, baseline.ahead
     gap = _with_interval(baseline.difference[name], "+")
-    text = f"baseline, {baseline.text}: {ALL_METRICS[name].phrase} {number(baseline.overall[name].value)}"
+    title = TARGETS[kind].metrics[name].phrase
+    text = f"baseline, {baseline.text}: {title} {number(baseline.overall[name].value)}"
     if difference.low is None or difference.high is None:
         return f"{text}; no interval for the difference"
     if patients is not None and patients < FEW_GROUPS:
