@@ -150,6 +150,72 @@ def test_a_resumed_run_goes_on_with_the_same_weights(run: vitmed.TrainResult, tm
     assert all(np.array_equal(first[name], second[name]) for name in first)
 
 
+def test_stress_judges_the_mean_over_findings_and_each_of_them(run: vitmed.TrainResult, tmp_path: Path) -> None:
+    flags = {"corruptions": ["gaussian_noise"], "resamples": 50, "output": tmp_path / "stress", "ui": Recorder()}
+    found = vitmed.stress(run.folder, **flags).content
+    overall = run.test.metrics.overall
+    assert found.number == "auroc" and found.clean["auroc"] == overall["auroc"] and found.guess == 0.5
+    cost = found.corruptions["gaussian_noise"]
+    after = [one["auroc"].value for one in cost.strengths]
+    assert cost.lost.value == pytest.approx(overall["auroc"].value - np.mean(after), abs=1e-9)
+    assert cost.each and set(cost.each) <= set(FINDINGS) and all(one.low is not None for one in cost.each.values())
+    assert cost.lost.value == pytest.approx(np.mean([one.value for one in cost.each.values()]), abs=1e-9)
+    assert "macro AUROC" in found.verdict and (tmp_path / "stress" / "stress.png").is_file()
+
+
+def test_the_parts_of_a_table_are_that_of_one_process_to_the_byte(run: vitmed.TrainResult, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    root, tested = load_checkpoint(run.folder).splits.root, run.test.predictions
+    images, usual = [root / path for path in tested.paths], {"checkpoint": run.folder, "precision": "fp32"}
+    whole = vitmed.predict(images, **usual, ui=Recorder())
+    for number in (2, 1):
+        vitmed.predict_shard(images, shard=f"{number}/2", output=tmp_path / "parts", **usual, ui=Recorder())
+    vitmed.merge(tmp_path / "parts", output=tmp_path / "all.csv", ui=Recorder())
+    assert (tmp_path / "all.csv").read_bytes() == whole.to_csv(errors=True).encode()
+
+
+def test_a_probe_of_colours_has_the_numbers_of_scikit_learn(run: vitmed.TrainResult, tmp_path: Path) -> None:
+    root = load_checkpoint(run.folder).splits.root
+    usual = {"labels": root / "labels.csv", "output": tmp_path, "ui": Recorder(), "image_size": 16}
+    with pytest.MonkeyPatch.context() as patch:
+        draw_nothing(patch)
+        found = vitmed.probe(root, **usual).test
+    predictions, each = found.predictions, found.metrics.per_class
+    assert isinstance(predictions, FindingPredictions) and predictions.labels is not None
+    for f, name in enumerate(FINDINGS[:2]):
+        known = predictions.labels[:, f] != UNKNOWN
+        theirs = roc_auc_score(predictions.labels[known, f], predictions.probabilities[known, f])
+        assert each[name]["auroc"].value == pytest.approx(theirs, abs=1e-12) and theirs > 0.9  # a colour is the finding
+
+
+def test_the_baseline_is_compared_as_a_whole_and_finding_by_finding(run: vitmed.TrainResult) -> None:
+    baseline = run.test.metrics.baselines["colour_and_size"]
+    gap = run.test.metrics.overall["auroc"].value - baseline.overall["auroc"].value
+    assert baseline.decides == "auroc" and baseline.difference["auroc"].value == pytest.approx(gap, abs=1e-12)
+    assert set(baseline.findings) <= set(FINDINGS) and baseline.findings["amber"].low is not None
+    page = (run.test.folder / "report.html").read_text()
+    assert ("do not show that the model is better" in page) == (not baseline.beaten)
+    for name in baseline.beaten_for:
+        assert baseline.findings[name].low > 0 and baseline.findings[name].p_holm < 0.05
+
+
+def test_a_map_explains_a_finding_and_is_tested(run: vitmed.TrainResult, tmp_path: Path) -> None:
+    root, tested, found = load_checkpoint(run.folder).splits.root, run.test.predictions, run.test.metrics.attention
+    assert found is not None and found.reason is None and len(found.methods) == 3
+    section = (run.test.folder / "report.html").read_text().partition('id="attention"')[2].partition("</section>")[0]
+    assert "the probability of the finding that is likeliest beside its threshold" in section
+    usual = {"checkpoint": run.folder, "methods": ["grad_cam"], "ui": Recorder()}
+    images = [root / path for path in tested.paths[:3]]
+    given = json.loads((vitmed.explain(images, output=tmp_path / "a", **usual).folder / "explain.json").read_text())
+    for row, one in enumerate(given["images"]):
+        called = {name for name, there in zip(FINDINGS, tested.predicted[row], strict=True) if there}
+        assert set(one["prediction"]) == called and (not called or one["explained"] in called)
+    rare = vitmed.explain(images[:1], output=tmp_path / "b", target="rare", **usual)
+    assert rare.targets.tolist() == [FINDINGS.index("rare")] and (rare.folder / "row-1.png").is_file()
+    with pytest.raises(UsageError, match="unknown finding 'violet'"):
+        vitmed.explain(images, output=tmp_path / "c", target="violet", **usual)
+
+
 @pytest.mark.parametrize(
     ("sets", "match"),
     [

@@ -114,6 +114,45 @@ def test_predict_gives_the_number_with_its_interval(ages: vitmed.TrainResult, ro
     assert answer_cells(found, 0, 3) == [f"{image['prediction']:.4g}", f"{low:.4g} to {high:.4g}"]
 
 
+def test_stress_judges_a_number_by_its_error(ages: vitmed.TrainResult, tmp_path: Path) -> None:
+    flags = {"corruptions": ["gaussian_noise"], "resamples": 50, "output": tmp_path / "stress", "ui": Recorder()}
+    found, overall = vitmed.stress(ages.folder, **flags).content, ages.test.metrics.overall
+    assert found.number == "mae" and {name: found.clean[name] for name in ("mae", "bias")} == {
+        name: overall[name] for name in ("mae", "bias")
+    }
+    truth, cost = ages.test.predictions.labels, found.corruptions["gaussian_noise"]
+    assert found.guess == pytest.approx(np.abs(truth - ages.test.predictions.target.centre).mean())
+    after = [one["mae"].value for one in cost.strengths]
+    assert cost.lost.value == pytest.approx(np.mean(after) - overall["mae"].value, abs=1e-9)  # above 0 is worse
+    assert "years" in found.verdict
+
+
+def test_a_probe_of_colours_predicts_a_number(ages: vitmed.TrainResult, root: Path, tmp_path: Path) -> None:
+    usual = {"labels": root / "ages.csv", "target": "number", "unit": "years", "output": tmp_path, "image_size": 16}
+    with pytest.MonkeyPatch.context() as patch:
+        draw_nothing(patch)
+        found = vitmed.probe(root, **usual, ui=Recorder()).test
+    theirs = mean_absolute_error(found.predictions.labels, found.predictions.values)
+    assert found.metrics.overall["mae"].value == pytest.approx(theirs, rel=1e-12)
+    baseline = ages.test.metrics.baselines["colour_and_size"]
+    gap = ages.test.metrics.overall["mae"].value - baseline.overall["mae"].value
+    assert baseline.number == "mae" and baseline.difference["mae"].value == pytest.approx(gap, abs=1e-9)
+    assert baseline.ahead.value == pytest.approx(-gap, abs=1e-9)  # lower is better
+
+
+def test_a_map_explains_a_side_of_a_number(ages: vitmed.TrainResult, root: Path, tmp_path: Path) -> None:
+    assert ages.test.metrics.attention is not None and ages.test.metrics.attention.reason is None
+    tested = ages.test.predictions
+    usual = {"checkpoint": ages.folder, "methods": ["grad_cam"], "ui": Recorder()}
+    found = vitmed.explain([root / path for path in tested.paths[:6]], output=tmp_path / "a", **usual)
+    given = json.loads((found.folder / "explain.json").read_text())["images"]
+    sides = ["higher" if value >= tested.target.centre else "lower" for value in tested.values[:6]]
+    assert [one["explained"] for one in given] == sides
+    assert [one["prediction"] for one in given] == pytest.approx(tested.values[:6])
+    with pytest.raises(UsageError, match="expected one of: lower, higher"):
+        vitmed.explain(root / tested.paths[0], output=tmp_path / "b", target="older", **usual)
+
+
 def test_grades_are_in_order_and_their_kappa_is_that_of_scikit_learn(graded: vitmed.TrainResult) -> None:
     predictions, saved = graded.test.predictions, load_checkpoint(graded.folder)
     assert isinstance(predictions, Predictions) and predictions.labels is not None

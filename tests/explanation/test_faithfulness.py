@@ -9,7 +9,9 @@ import pytest
 import torch
 from scipy import stats
 
+from vitmed.core.targets import Kind
 from vitmed.explanation import faithfulness
+from vitmed.explanation.attention import trace
 from vitmed.explanation.faithfulness import (
     BETTER,
     RANDOM,
@@ -79,6 +81,33 @@ def test_the_scores_follow_the_probability_of_the_class() -> None:
     assert (found["whole"][0], found["blank"][0]) == pytest.approx((high, low), abs=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["findings", "number"])
+def test_the_scores_of_findings_and_of_a_side_of_a_number(kind: Kind) -> None:
+    """The sigmoid of the logit of one finding; of a number, the logistic of twice its distance from the mean."""
+
+    class Patch(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            score = x[:, :, 8:16, 8:16].mean(dim=(1, 2, 3))
+            return torch.stack([score, 7 + 0 * score], dim=1)  # the other finding, or the log of the scale
+
+    x = torch.full((1, 3, 32, 32), -0.5)
+    x[:, :, 8:16, 8:16] = 1.0
+    lit = {"right": np.eye(16)[[5]]}
+    for target, sign in ((0, 1), (1, 1)) if kind == "findings" else ((0, -2), (1, 2)):
+        found = faithfulness._areas(Patch(), x, np.array([target]), lit, None, 0.0, kind)  # type: ignore[arg-type]
+        score = 7 if (kind, target) == ("findings", 1) else sign * 1.0
+        assert found["whole"][0] == pytest.approx(1 / (1 + np.exp(-score)), abs=1e-6)
+
+
+def test_what_raises_a_number_and_what_lowers_it() -> None:
+    """A map of one side marks what the logit of that side rises with, so the two sides have opposite gradients."""
+    model, x = vit(2, pool="mean"), torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    low, high = (trace(model, x, torch.tensor([side, side]), "number") for side in (0, 1))
+    torch.testing.assert_close(low.token_gradient, -high.token_gradient)
+    torch.testing.assert_close(high.logits[:, 1], model(x)[:, 0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(low.logits[:, 0], -high.logits[:, 1])
+
+
 def test_the_interval_is_students() -> None:
     values = np.random.default_rng(0).normal(0.3, 0.2, 12)
     entry, theirs = mean_estimate(values), stats.ttest_1samp(values, 0).confidence_interval(0.95)
@@ -133,6 +162,7 @@ def test_what_cannot_be_asked_says_why() -> None:
     assert "too few" in check_maps(vit(), HOW, images(1))["reason"]
     assert "too few" in check_maps(vit(), HOW, images(0))["reason"]
     assert "one class" in check_maps(vit(classes=1), HOW, images(6))["reason"]
+    assert check_maps(vit(classes=1), HOW, images(6), kind="findings")["reason"] is None  # one finding is there or not
     one = ViT(2, 8, 8, width=8, depth=1, heads=1).eval()
     assert "one patch" in check_maps(one, Preprocessing(8, 3, "pad", "half"), images(6, 8))["reason"]
 

@@ -324,7 +324,7 @@ def sample_size(as_json: AsJson = False, **options: Any) -> None:
         "methods": flag(
             list[str], "--method", help="rollout, gradient_rollout or grad_cam; can be repeated; default all."
         ),
-        "target": flag(str, help="Class to explain; default the predicted one."),
+        "target": flag(str, help="Class or finding to explain, or higher or lower; default what is predicted."),
         **output("Folder of the pictures; default explain."),
     },
     "train.device",

@@ -76,7 +76,7 @@ def check_maps(
     x = preprocessing.normalise(torch.from_numpy(images).to(next(model.parameters()).device))
     logits, maps = relevance(model, x, targets, kind)
     asked = logits.argmax(axis=1) if targets is None else targets
-    scores = _areas(model, x, asked, maps, kind, progress)
+    scores = _areas(model, x, asked, maps, progress, centre_shift(model), kind)
     similar = _cascade(model, x[:SHUFFLED], asked[:SHUFFLED], {name: m[:SHUFFLED] for name, m in maps.items()}, kind)
     units = np.arange(len(images)) if units is None else units
 
@@ -193,13 +193,14 @@ def _turns(keys: np.ndarray) -> np.ndarray:
 
 
 def _areas(
-    model: ViT, x: Tensor, targets: np.ndarray, maps: dict[str, np.ndarray], kind: Kind, progress: Progress | None
-) -> dict[str, np.ndarray]:
+    model: ViT, x: Tensor, targets: np.ndarray, maps: dict[str, np.ndarray], progress: Progress | None,
+    shift: float = 0.0, kind: Kind = "classes",
+) -> dict[str, np.ndarray]:  # fmt: skip
     """Areas under deletion and insertion: method or "random" -> (B, 2); whole, blank -> (B,).
 
-    A patch is removed with the pixels nearest to its centre; the others are as in `check_maps`.
+    A patch is removed with the pixels nearest to its centre, which `shift` moves; the others are as in `check_maps`.
     """
-    near = cells(x.shape[-1], math.isqrt(next(iter(maps.values())).shape[1]), centre_shift(model))
+    near = cells(x.shape[-1], math.isqrt(next(iter(maps.values())).shape[1]), shift)
     names, count, rng = [*maps, "random"], len(x), np.random.default_rng([0, 1])
     blank = x.mean(dim=(0, 2, 3), keepdim=True)  # (1, C, 1, 1): the mean colour, after normalisation
     marked = np.stack([*maps.values(), np.zeros_like(next(iter(maps.values())))], axis=1)  # (B, M, L)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from vitmed.core.errors import GateError, UsageError, unknown_key
 from vitmed.core.run_folder import METHODS_TEXT, NUMBERS, REPORT
+from vitmed.core.targets import Kind
 from vitmed.core.text import counted_doing
 from vitmed.core.ui import Ui
 from vitmed.decisions.targets import ALL_METRICS, RANKING, TARGETS
 from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.estimates import Estimate, decimals
 from vitmed.metrics.fixed_rates import AtRate, FixedRates
-from vitmed.metrics.metric_table import phrase
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.report.external_data import External
 from vitmed.report.page import main_methods, number, title_of
@@ -42,7 +42,7 @@ def report_evaluation(evaluation: Evaluation, gates: dict[str, float], ui: Ui) -
         if note not in metrics.report.notes:  # already printed
             ui.warn(note)
     for baseline in metrics.baselines.values():
-        ui.say(verdict(baseline, metrics.n_groups))
+        ui.say(verdict(baseline, metrics.n_groups, metrics.target.kind))
     if metrics.external is not None:
         ui.say(_own_test(metrics.external))
     page, tables = evaluation.folder / REPORT, evaluation.folder / NUMBERS
@@ -96,16 +96,17 @@ def _with_interval(found: Estimate, sign: str = "") -> str:
     return f"{found.value:{form}}{limits}"
 
 
-def verdict(baseline: Baseline, patients: int | None) -> str:
+def verdict(baseline: Baseline, patients: int | None, kind: Kind = "classes") -> str:
     """Whether the model is better than a baseline, in a line; no verdict with very few patients.
 
     Args:
         baseline: one of `Results.baselines`.
         patients: how many were evaluated; None if unknown.
+        kind: of labels.
     """
     name, gain = baseline.decides, baseline.gain
     gap = _with_interval(baseline.difference[name], "+")
-    title = phrase(ALL_METRICS[name].title)
+    title = TARGETS[kind].metrics[name].phrase
     text = f"baseline, {baseline.text}: {title} {number(baseline.overall[name].value)}"
     if gain.low is None or gain.high is None:
         return f"{text}; no interval for the difference"
