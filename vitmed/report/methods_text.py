@@ -58,7 +58,6 @@ NAMES = {  # field of an `Estimate` -> its name in a sentence, where `TITLES` ha
     "error_rate": "the error rate",
     "error_rate_above": "the error rate above the limit",
     "error_rate_below": "the error rate below the limit",
-    "each": "the loss of AUROC of each finding",
     "expected_cost": "the expected cost",
     "findings": "the difference in AUROC of each finding",
     "flagged": "the share above the limit",
