@@ -73,7 +73,7 @@ def test_the_scores_follow_the_probability_of_the_class() -> None:
     x[:, :, 8:16, 8:16] = 1.0
     right = np.zeros((1, 16))
     right[0, 5] = 1
-    found = faithfulness._areas(Patch(), x, np.array([1]), {"right": right, "wrong": -right}, "classes", None)  # type: ignore[arg-type]
+    found = faithfulness._areas(Patch(), x, np.array([1]), {"right": right, "wrong": -right}, None)  # type: ignore[arg-type]
     high, low = (1 / (1 + np.exp(-8 * value)) for value in (1.0, float(x.mean())))
     first = (0.5 * high + 7.5 * low) / 8  # of eight steps, the class goes with the first
     assert found["right"][0] == pytest.approx([first, (0.5 * low + 7.5 * high) / 8], abs=1e-6)
