@@ -74,8 +74,7 @@ class WeightsRanking(Frozen):
 def ranking_lines(found: WeightsRanking) -> list[str]:
     """The ranking as a table."""
     number = found.number
-    title = "AUROC" if number == "auroc" else TARGETS[found.kind].metrics[number].phrase
-    title = f"{title} (95 % interval)"
+    title = f"{TARGETS[found.kind].metrics[number].phrase} (95 % interval)"
     wide = max(NUMBER, len(title) + 2)
     head = f"{'':3}{'weights':{NAME}}{title:{wide}}{'minus the best':{NUMBER + 2}}"
     lines = [f"{head}{'neighbours':>11}{'ms/image':>10}{'MB':>7}"]

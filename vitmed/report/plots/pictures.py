@@ -173,40 +173,42 @@ def _in_lines(
 
 
 class Outcome(NamedTuple):
-    """The answer that a map explains, in words; `truth` and `right` are None where they are unknown."""
+    """The answer that a map explains, in words; `truth` is "" and `right` None where they are unknown."""
 
     answer: str
     sure: str
-    truth: str | None
+    truth: str
     right: bool | None
 
 
-def outcome_of(predictions: AnyPredictions, row: int) -> Outcome:
-    """The answer for one image: class, likeliest finding, or number with its interval."""
+def outcome_of(predictions: AnyPredictions, row: int, most: int) -> Outcome:
+    """The answer for one image: class, likeliest finding, or number with its interval; names of `most` letters."""
     labels = predictions.labels
     if isinstance(predictions, NumberPredictions):
-        ends, known = predictions.intervals, labels is not None
+        ends = predictions.intervals
         text = "" if ends is None else f"({ends[row, 0]:.3g} to {ends[row, 1]:.3g})"
-        answer, truth = f"{predictions.values[row]:.3g}", f"{labels[row]:.3g}" if labels is not None else None
-        return Outcome(answer, text, truth, bool(predictions.right[row]) if known and ends is not None else None)
+        truth = "" if labels is None else f"truth: {labels[row]:.3g}"
+        right = bool(predictions.right[row]) if labels is not None and ends is not None else None
+        return Outcome(f"{predictions.values[row]:.3g}", text, truth, right)
     k = int(predictions.explained[row])
-    name, sure = predictions.classes[k], percent(predictions.probabilities[row, k])
+    name, sure = short(predictions.classes[k], most), percent(predictions.probabilities[row, k])
     if isinstance(predictions, FindingPredictions):
+        words, called = ("absent", "present"), bool(predictions.predicted[row, k])
         if labels is None or labels[row, k] == UNKNOWN:
-            return Outcome(name, sure, None, None)
+            return Outcome(name, f"{sure}: {words[called]}", "", None)
         there = bool(labels[row, k])
-        return Outcome(name, sure, "present" if there else "absent", bool(predictions.predicted[row, k]) == there)
+        return Outcome(name, sure, f"{words[called]}; truth: {words[there]}", called == there)
     if labels is None:
-        return Outcome(name, sure, None, None)
-    return Outcome(name, sure, predictions.classes[labels[row]], bool(labels[row] == k))
+        return Outcome(name, sure, "", None)
+    return Outcome(name, sure, f"truth: {short(predictions.classes[labels[row]], most)}", bool(labels[row] == k))
 
 
 def label_outcome(axes: Axes, predictions: AnyPredictions, row: int, most: int) -> None:
     """What was predicted and, with labels, the truth; in a frame that is green where they agree."""
-    found = outcome_of(predictions, row)
-    answer, mark = short(found.answer, most), {True: "✓ ", False: "✗ ", None: ""}[found.right]
-    second = "" if found.truth is None else f"truth: {short(found.truth, most)}"
-    axes.set_title(f"{mark}{answer} {found.sure}\n{second}" if second else f"{answer}\n{found.sure}", fontsize=8)
+    found = outcome_of(predictions, row, most)
+    mark = {True: "✓ ", False: "✗ ", None: ""}[found.right]
+    lines = f"{mark}{found.answer} {found.sure}\n{found.truth}" if found.truth else f"{found.answer}\n{found.sure}"
+    axes.set_title(lines, fontsize=8)
     axes.spines[:].set(color={True: GREEN, False: RED, None: GREY}[found.right], linewidth=3)
 
 

@@ -55,8 +55,10 @@ def stress_curves(found: Robustness) -> Figure | None:
             axes.tick_params(labelbottom=True)
     patients = "" if found.n_groups is None else f" of {counted(found.n_groups, 'patient')}"
     images = f"n = {counted(found.n, 'image')}{patients}"
-    figure.suptitle(f"{images}; in the titles: mean change of {metric.phrase}", fontsize=11)
-    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
+    between = "; " if columns > 2 else "\n"
+    figure.suptitle(f"{images}{between}in the titles: mean change of {metric.phrase}", fontsize=11)
+    handles = panels[0, 0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=min(3, columns), fontsize=9)
     return figure
 
 
