@@ -112,6 +112,7 @@ def test_a_run_tells_its_flow(trained: Trained) -> None:
         part = told["splits"][name]
         assert told["evaluated"] == {
             "split": name, "images": part["images"], "patients": None, "classes": part["classes"], "seen": {},
+            "folds": None,
         }  # fmt: skip
         assert told["found"] == told["used"] == sum(part["images"] for part in told["splits"].values())
         assert (told["left_out"], told["unreadable"], told["exact_duplicates"]) == (0, 0, 0)
