@@ -22,7 +22,7 @@ RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels . \
 
 FROM python:${PYTHON_VERSION}-slim
 LABEL org.opencontainers.image.title="vitmed" \
-      org.opencontainers.image.description="Fine-tune Vision Transformers on medical images. Research use only." \
+      org.opencontainers.image.description="Train Vision Transformers on medical images. Research use only." \
       org.opencontainers.image.licenses="Apache-2.0"
 RUN useradd --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin vitmed \
     && install --directory --owner vitmed --group vitmed /data /runs

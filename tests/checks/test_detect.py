@@ -46,8 +46,8 @@ def checked(folder: Path, tmp_path: Path, **options: Any) -> DataCheck:
 def codes(found: DataCheck) -> dict[str, list[str]]:
     """Code -> what was found."""
     kinds: dict[str, list[str]] = {}
-    for finding in found.findings:
-        kinds.setdefault(finding.code, []).append(finding.problem)
+    for problem in found.problems:
+        kinds.setdefault(problem.code, []).append(problem.text)
     return kinds
 
 
@@ -67,6 +67,13 @@ def test_findings_are_counted_one_by_one(tmp_path: Path) -> None:
     assert any("all 30 images of 'mass' come from one patient" in text for text in problems["class_of_one_patient"])
     assert problems["missing_class"] == ["test: no image has 'mass', 'edema'"]
     assert not {"one_class", "too_small_class", "empty_class"} & set(problems)
+
+
+def test_a_finding_of_every_image_is_a_warning(tmp_path: Path) -> None:
+    """Mass is present wherever it is known, edema is not."""
+    rows = [[f"P{i}", "" if i % 3 else 1, i % 2] for i in range(60)]
+    problems = codes(checked(drawn(tmp_path / "set", ["patient", "mass", "edema"], rows), tmp_path))
+    assert problems["missing_class"] == ["every image with a label has 'mass'"]
 
 
 def test_a_rare_finding_is_a_warning(tmp_path: Path) -> None:
@@ -147,5 +154,16 @@ def test_training_names_the_flag_against_a_split_that_leaks(tmp_path: Path) -> N
         check_before_training(splits, records, 0, Config(data=data), ui)
         warned[resplit] = ui.warned
     assert "the data's own splits leak: --resplit ignores them and splits by patient" in warned[False]
-    assert sum("train with --folds 5" in text for text in warned[False]) == 1
+    assert sum("class_of_one" in text and "--folds 5" in text for text in warned[False]) == 1
     assert not any("leak" in text or "two splits" in text for text in warned[True])
+
+
+def test_a_class_with_few_images_is_told_what_its_test_can_show(tmp_path: Path) -> None:
+    """Wilson's interval holds the shares p with (0.8 - p)^2 <= z^2 p (1 - p) / n; 3 test images are 15 % of 18."""
+    rows = [["few" if i < 18 else "many"] for i in range(60)]
+    found = checked(drawn(tmp_path / "set", ["label"], rows), tmp_path)
+    (text,) = codes(found)["few_to_train"]
+    one, every = (np.ptp(np.roots([1 + 1.96**2 / n, -1.6 - 1.96**2 / n, 0.64])) / 2 for n in (3, 18))
+    assert "'few' has 18 images" in text and "many" not in text
+    assert f"on 3 test images is known to about ±{one:.2f}" in text
+    assert f"on all 18 (--folds 5) to ±{every:.2f}" in text

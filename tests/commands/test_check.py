@@ -22,7 +22,7 @@ from dicom_files import RAMP, write
 from PIL import Image
 
 from vitmed import check, train
-from vitmed.checks.findings import FINDINGS
+from vitmed.checks.problems import PROBLEMS
 from vitmed.commands import check as check_command
 from vitmed.commands.check import DataCheck
 from vitmed.core.data_config import DataConfig
@@ -309,9 +309,9 @@ def test_each_trouble_is_found_by_its_name(
     MAKERS[name](folder)
     before = [(path, path.lstat().st_size, path.lstat().st_mtime_ns) for path in sorted(folder.rglob("*"))]
     code, severity = DAMAGE[name]
-    found = {(f.code, f.severity): f for f in run(folder, tmp_path).findings}
+    found = {(f.code, f.severity): f for f in run(folder, tmp_path).problems}
     assert (code, severity) in found
-    assert found[code, severity].problem and found[code, severity].fix
+    assert found[code, severity].text and found[code, severity].fix
     after = [(path, path.lstat().st_size, path.lstat().st_mtime_ns) for path in sorted(folder.rglob("*"))]
     assert after == before  # nothing of the user's was touched
 
@@ -329,11 +329,11 @@ def test_copies_of_one_original_in_two_splits(tmp_path: Path) -> None:
     for name in ("amber", "blue"):
         for i in range(12):
             (root / f"test/{name}/{name}_{i}.png").rename(root / f"test/{name}/{name}_{i}_rot90.png")
-    found = next(f for f in run(root, tmp_path).findings if f.code == "augmented_copies")
-    assert "24 of 48 file names" in found.problem and "24 originals, 24 of them in two splits" in found.problem
+    found = next(f for f in run(root, tmp_path).problems if f.code == "augmented_copies")
+    assert "24 of 48 file names" in found.text and "24 originals, 24 of them in two splits" in found.text
 
 
-def test_findings_of_splits(tmp_path: Path) -> None:
+def test_problems_of_splits(tmp_path: Path) -> None:
     root = draw_splits(tmp_path / "data", train=12, val=0, test=12)
     shutil.copy(root / "train/amber/amber_0.png", root / "test/amber/copy.png")
     shutil.rmtree(root / "test" / "blue")
@@ -341,10 +341,10 @@ def test_findings_of_splits(tmp_path: Path) -> None:
     photo().save(root / "test/amber/p9_2.jpg", quality=85)
     picture(5).save(root / "beside.png")
     found = run(root, tmp_path, group_regex=r"(p9)_|/[a-z]+_\d+\.|copy")
-    codes = [f.code for f in found.findings]
+    codes = [f.code for f in found.problems]
     assert {"copies_across_splits", "near_copies_across_splits", "missing_class", "outside_splits"} <= set(codes)
     assert found.content["duplicates_across_splits"] == 2 and found.content["duplicates"] == 2
-    across = next(f for f in found.findings if f.code == "patients_across_splits")
+    across = next(f for f in found.problems if f.code == "patients_across_splits")
     assert across.severity == "error" and across.files == ("p9",)
 
 
@@ -365,7 +365,7 @@ def test_a_table_says_class_patient_and_split(folder: Path, tmp_path: Path, vitm
     found = run(flat, tmp_path, labels=table)
     assert (found.content["images"], found.content["classes"]) == (len(files) + 1, 2)
     assert found.content["patients_from"] == "by table (--labels)"
-    codes = {f.code: f for f in found.findings}
+    codes = {f.code: f for f in found.problems}
     assert codes["two_labels"].severity == "error" and "loose_images" not in codes and "no_classes" not in codes
     assert found.content["patients_across_splits"] == len(files) // 3
     answer = vitmed("check", str(flat), "--labels", str(table), "-o", str(tmp_path / "again"), "--json")
@@ -384,8 +384,8 @@ def test_a_sound_folder_has_no_error_and_strict_lets_it_pass(tmp_path: Path, vit
             Image.fromarray(pixels).save(tmp_path / "data" / name / f"{rng.integers(1 << 40):x}z.png")
     answer = vitmed("check", tmp_path / "data", "--strict", "--output", tmp_path / "report", "--json")
     told = json.loads(answer.out)
-    assert answer.code == 0 and {f["severity"] for f in told["findings"]} <= {"note"}
-    keys = "images classes patients unreadable duplicates duplicates_across_splits patients_across_splits findings"
+    assert answer.code == 0 and {f["severity"] for f in told["problems"]} <= {"note"}
+    keys = "images classes patients unreadable duplicates duplicates_across_splits patients_across_splits problems"
     assert set(keys.split()) <= set(told)
     assert (told["images"], told["classes"], told["unreadable"], told["duplicates"]) == (60, 2, 0, 0)
 
@@ -394,7 +394,7 @@ def test_errors_end_with_3_after_the_report_is_written(folder: Path, tmp_path: P
     zero_bytes(folder)
     answer = vitmed("check", folder, "--output", tmp_path / "report", "--json")
     assert answer.code == 3 and "error: 1 error and " in answer.err
-    assert any(found["severity"] == "error" for found in json.loads(answer.out)["findings"])
+    assert any(found["severity"] == "error" for found in json.loads(answer.out)["problems"])
     assert run(folder, tmp_path).count("error") == 1  # in Python it is returned
     answer = vitmed("check", folder, "--output", tmp_path / "report", "--strict")
     assert answer.code == 3 and "zero.png" in answer.out and "Traceback" not in answer.err
@@ -420,24 +420,24 @@ def test_unusable_folders(folder: Path, tmp_path: Path, vitmed: RUN) -> None:
         check(folder, output=folder / "report", ui=Recorder())
 
 
-def test_the_page_needs_nothing_else_and_the_findings_stand_in_it(folder: Path, tmp_path: Path) -> None:
+def test_the_page_needs_nothing_else_and_the_problems_stand_in_it(folder: Path, tmp_path: Path) -> None:
     same_file_two_labels(folder)
     found = run(folder, tmp_path)
     page = (found.folder / "data_report.html").read_text()
     assert "Do not share it" in page and "copy.png" in page
     assert str(tmp_path) not in page and "<script" not in page and "http" not in page.replace("http-equiv", "")
     told = json.loads((found.folder / "data_report.json").read_text())
-    assert [f["code"] for f in told["findings"]] == [f.code for f in found.findings]
+    assert [f["code"] for f in told["problems"]] == [f.code for f in found.problems]
     assert str(tmp_path) not in (found.folder / "data_report.json").read_text()
     ranks = ["error", "warning", "note"]
-    assert [f.severity for f in found.findings] == sorted((f.severity for f in found.findings), key=ranks.index)
+    assert [f.severity for f in found.problems] == sorted((f.severity for f in found.problems), key=ranks.index)
 
 
 def test_metadata_are_named_and_never_repeated(folder: Path, tmp_path: Path) -> None:
     png_text(folder)
     exif_artist(folder)
     found = run(folder, tmp_path)
-    assert any("EXIF Artist" in f.problem for f in found.findings)
+    assert any("EXIF Artist" in f.text for f in found.problems)
     for file in found.folder.iterdir():
         assert b"Jane" not in file.read_bytes()
 
@@ -454,7 +454,7 @@ def test_dicom_tags(folder: Path, tmp_path: Path) -> None:
         data.save_as(
             folder / "amber" / f"{next(iter(tags))}_{next(iter(tags.values()))[:3]}.dcm", enforce_file_format=True
         )
-    problems = " ".join(f.problem for f in run(folder, tmp_path).findings)
+    problems = " ".join(f.text for f in run(folder, tmp_path).problems)
     assert "DICOM PatientName in 1 file" in problems
     assert "BurnedInAnnotation YES in 1 file" in problems and "modality US" in problems
 
@@ -480,9 +480,9 @@ def test_a_second_run_decodes_nothing_and_a_changed_file_is_seen(folder: Path, t
     ui = Recorder()
     second = check(folder, output=tmp_path / "report", ui=ui)
     assert not any("decoded" in line for line in ui.said)
-    assert first.findings == second.findings and first.content == second.content
+    assert first.problems == second.problems and first.content == second.content
     truncated(folder)
-    assert "truncated" in {f.code for f in run(folder, tmp_path).findings}
+    assert "truncated" in {f.code for f in run(folder, tmp_path).problems}
     assert (tmp_path / "cache" / "index").stat().st_mode & 0o077 == 0
 
 
@@ -558,16 +558,16 @@ def test_a_file_that_may_be_read_now_is_read(folder: Path, tmp_path: Path) -> No
     old(folder)
     with pytest.MonkeyPatch.context() as patch:
         closed(patch, folder / "amber" / "amber_0.png")
-        (finding,) = [f for f in run(folder, tmp_path).findings if f.code == "unreadable"]
-        assert "Permission denied" in finding.problem and "permissions" in finding.fix
-    assert "unreadable" not in {f.code for f in run(folder, tmp_path).findings}
+        (problem,) = [f for f in run(folder, tmp_path).problems if f.code == "unreadable"]
+        assert "Permission denied" in problem.text and "permissions" in problem.fix
+    assert "unreadable" not in {f.code for f in run(folder, tmp_path).problems}
 
 
 def test_a_class_folder_that_cannot_be_read_is_not_called_empty(folder: Path, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         closed(patch, folder / "blue")
-        found = {f.code: f for f in run(folder, tmp_path).findings}
-        assert "folder blue cannot be read (Permission denied)" in found["unreadable"].problem
+        found = {f.code: f for f in run(folder, tmp_path).problems}
+        assert "folder blue cannot be read (Permission denied)" in found["unreadable"].text
         assert not {"empty_class", "one_class"} & set(found)
         with pytest.raises(DataError, match=r"blue: cannot be read \(Permission denied\)"):
             train(folder, output=tmp_path / "runs", ui=Recorder(), **TINY)
@@ -586,7 +586,7 @@ def test_folders_of_the_system_are_no_classes(folder: Path, tmp_path: Path) -> N
     assert splits.classes == ("amber", "blue") and sum(map(len, splits.samples.values())) == 24
 
 
-def test_training_says_the_findings_and_puts_them_into_the_report(trained: Trained) -> None:
+def test_training_says_the_problems_and_puts_them_into_the_report(trained: Trained) -> None:
     """Amber, blue and green can be told by their mean colour."""
     assert any("the mean colour" in text and "(shortcut_colour)" in text for text in trained.ui.warned)
     notes = trained.result.test.metrics["report"]["notes"]
@@ -606,25 +606,25 @@ def test_the_patients_of_the_small_malaria_set_come_first(data_dir: Path, tmp_pa
     if not (data_dir / "malaria").is_dir():
         pytest.skip("no malaria/")
     found = run(data_dir / "malaria", tmp_path, group_regex=regex)
-    assert [f.code for f in found.findings[:2]] == ["class_of_one_patient", "class_is_patient"]
-    first, second = found.findings[:2]
-    assert first.problem.startswith("train: all 200 images of 'infected' come from one patient")
-    assert second.problem.startswith("test: ") and found.content["patients"] == 8
+    assert [f.code for f in found.problems[:2]] == ["class_of_one_patient", "class_is_patient"]
+    first, second = found.problems[:2]
+    assert first.text.startswith("train: all 200 images of 'infected' come from one patient")
+    assert second.text.startswith("test: ") and found.content["patients"] == 8
 
 
-def test_every_finding_has_a_row_in_the_docs_with_its_severity() -> None:
+def test_every_problem_has_a_row_in_the_docs_with_its_severity() -> None:
     text = (Path(__file__).parents[2] / "docs" / "checking.md").read_text(encoding="utf-8")
-    for code, (severity, _, _) in FINDINGS.items():
+    for code, (severity, _, _) in PROBLEMS.items():
         assert f"| `{code}` | {severity} |" in text, code
 
 
-def test_every_finding_is_made_by_a_fixture() -> None:
+def test_every_problem_is_made_by_a_fixture() -> None:
     elsewhere = {  # of splits, patients and pixels; the tests beside this one
-        "copies_across_splits", "near_copies_across_splits", "patients_across_splits", "missing_class",
+        "few_to_train", "copies_across_splits", "near_copies_across_splits", "patients_across_splits", "missing_class",
         "outside_splits", "two_split_folders", "class_of_few_patients", "patients_guessed", "patients_unknown",
         "shortcut_file", "shortcut_colour", "shortcut_border", "text_in_picture",
     }  # fmt: skip
-    assert {code for code, _ in DAMAGE.values()} | elsewhere == set(FINDINGS)
+    assert {code for code, _ in DAMAGE.values()} | elsewhere == set(PROBLEMS)
 
 
 # --- what stands between a folder and its images
@@ -641,10 +641,10 @@ def test_a_class_folder_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(os, "scandir", refuse)
     found = check(root, output=tmp_path / "out", ui=ui)
-    (finding,) = [finding for finding in found.findings if "amber" in finding.files]
-    assert finding.code == "unreadable" and "amber cannot be read (Permission denied)" in finding.problem
-    assert finding.fix == "check its permissions"
-    assert "empty_class" not in {finding.code for finding in found.findings}
+    (problem,) = [problem for problem in found.problems if "amber" in problem.files]
+    assert problem.code == "unreadable" and "amber cannot be read (Permission denied)" in problem.text
+    assert problem.fix == "check its permissions"
+    assert "empty_class" not in {problem.code for problem in found.problems}
     with pytest.raises(DataError, match=r"amber: cannot be read \(Permission denied\)"):
         train(root, output=tmp_path / "runs", ui=ui)
 
@@ -655,7 +655,7 @@ def test_a_folder_whose_files_can_be_listed_but_not_opened(
     root, real = draw_classes(tmp_path / "data", 12), os.access
     monkeypatch.setattr(os, "access", lambda path, mode: "amber" not in str(path) and real(path, mode))
     found = check(root, output=tmp_path / "out", ui=ui)
-    assert [finding.files for finding in found.findings if finding.code == "unreadable"] == [("amber",)]
+    assert [problem.files for problem in found.problems if problem.code == "unreadable"] == [("amber",)]
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
@@ -670,8 +670,8 @@ def test_what_is_no_file_is_never_opened(tmp_path: Path, vitmed: RUN, trained: T
         with contextlib.chdir(root / "blue"):  # the path of a socket is short
             server.bind("s.png")
         found = check(root, output=tmp_path / "out", ui=Recorder())
-        (finding,) = [finding for finding in found.findings if finding.code == "unreadable"]
-        assert finding.files == ("amber/gone.dcm", "amber/loop.png", "amber/x.png", "blue/s.png")
+        (problem,) = [problem for problem in found.problems if problem.code == "unreadable"]
+        assert problem.files == ("amber/gone.dcm", "amber/loop.png", "amber/x.png", "blue/s.png")
         answer = vitmed("train", root, "-o", tmp_path / "runs", "--groups", "dicom")
         assert answer.code == 3 and "no PatientID in 28 of 28 files" in answer.err
         answer = vitmed("train", root, "-o", tmp_path / "runs")
@@ -699,7 +699,7 @@ def test_counts_and_depths_cannot_be_confused(tmp_path: Path, ui: Recorder) -> N
     root = draw_classes(tmp_path / "data", 11)
     np.save(root / "amber" / "deep.npy", np.random.default_rng(0).normal(size=(20, 20)))
     found = check(root, output=tmp_path / "out", ui=ui)
-    assert "8 bits: 22 images, 64 bits: 1 image" in {finding.problem for finding in found.findings}
+    assert "8 bits: 22 images, 64 bits: 1 image" in {problem.text for problem in found.problems}
 
 
 # --- deep images
@@ -724,7 +724,7 @@ def test_the_border_of_deep_images_is_seen_in_the_window_of_the_run(tmp_path: Pa
     root, ui = draw_deep(tmp_path / "data", frame), Recorder()
     expected = {"shortcut_border"} if frame else set()
     found = check(root, output=tmp_path / "out", ui=ui)
-    assert {finding.code for finding in found.findings} & {"shortcut_border"} == expected
+    assert {problem.code for problem in found.problems} & {"shortcut_border"} == expected
     assert any(text.startswith("16-bit images: window ") for text in ui.said)
     files, seen = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.png")), []
     for window in (None, (0.0, 60_000.0), (0.0, 50_000.0), None):  # what one window kept does not answer for another

@@ -191,7 +191,7 @@ def test_a_probe_of_colours_has_the_numbers_of_scikit_learn(run: vitmed.TrainRes
 def test_the_baseline_is_compared_as_a_whole_and_finding_by_finding(run: vitmed.TrainResult) -> None:
     baseline = run.test.metrics.baselines["colour_and_size"]
     gap = run.test.metrics.overall["auroc"].value - baseline.overall["auroc"].value
-    assert baseline.number == "auroc" and baseline.difference["auroc"].value == pytest.approx(gap, abs=1e-12)
+    assert baseline.decides == "auroc" and baseline.difference["auroc"].value == pytest.approx(gap, abs=1e-12)
     assert set(baseline.findings) <= set(FINDINGS) and baseline.findings["amber"].low is not None
     page = (run.test.folder / "report.html").read_text()
     assert ("do not show that the model is better" in page) == (not baseline.beaten)

@@ -217,7 +217,7 @@ def test_random_weights_are_not_kept(vitmed: RUN, data: Path, tmp_path: Path, ar
         (["--freeze", "--lora", 2], "excludes every other way"),
         (["--freeze-blocks", 9], "the network has 1"),
         (["--lora", 16], "only 16 wide"),
-        (["--lora", 2, "--freeze-blocks", 1], "excludes train.freeze_blocks"),
+        (["--lora", 2, "--freeze-blocks", 1], "excludes --freeze-blocks"),
         (["--lora", 0], "greater than or equal to 1"),
     ],
 )

@@ -136,8 +136,8 @@ def test_a_probe_of_colours_predicts_a_number(ages: vitmed.TrainResult, root: Pa
     assert found.metrics.overall["mae"].value == pytest.approx(theirs, rel=1e-12)
     baseline = ages.test.metrics.baselines["colour_and_size"]
     gap = ages.test.metrics.overall["mae"].value - baseline.overall["mae"].value
-    assert baseline.number == "mae" and baseline.difference["mae"].value == pytest.approx(gap, abs=1e-9)
-    assert baseline.ahead.value == pytest.approx(-gap, abs=1e-9)  # lower is better
+    assert baseline.decides == "mae" and baseline.difference["mae"].value == pytest.approx(gap, abs=1e-9)
+    assert baseline.gain.value == pytest.approx(-gap, abs=1e-9)  # lower is better
 
 
 def test_a_map_explains_a_side_of_a_number(ages: vitmed.TrainResult, root: Path, tmp_path: Path) -> None:

@@ -306,7 +306,7 @@ def test_every_flag_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPa
         "device": "cpu", "precision": "bf16", "workers": 1,
     }  # fmt: skip
     flags = {"labels": "l.csv", "groups": "g.csv", "folds": 5, "fold": 2, "allow_leakage": True}
-    flags |= {"target": "findings", "finding": ["edema"], "uncertain": "ones", "unit": "years"}
+    flags |= {"target": "findings", "finding": ["edema"], "uncertain": "ones", "unit": "years", "resplit": True}
     values |= flags | {"window": "percentiles", "frame": 2, "cache": False, "cache_size": 3.5, "on_bad_file": "skip"}
     values |= {
         "micro_batch": 3,

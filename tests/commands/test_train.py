@@ -160,7 +160,7 @@ def test_training_stops_at_what_check_calls_an_error_of_the_folder(tmp_path: Pat
     assert answer.err.count("hard to tell apart by eye") == 1  # not also as a warning
     assert "put their images into one folder" in answer.err and not (tmp_path / "runs").exists()
     found = check(data, output=tmp_path / "check", ui=Recorder())
-    assert found.findings[0].code == "class_names_alike" and found.findings[0].severity == "error"
+    assert found.problems[0].code == "class_names_alike" and found.problems[0].severity == "error"
 
 
 def test_training_warns_of_what_check_warns_of(tmp_path: Path, ui: Recorder, no_figures: None) -> None:

@@ -202,8 +202,8 @@ def test_bad_input_ends_before_there_is_a_run_folder(data: Path, tmp_path: Path,
     empty.mkdir()
     for code, told, more in (
         (2, "starts from random weights", ("--pretrain", "--weights", "x.pt")),
-        (2, "train.pretrain_also needs train.pretrain", ("--pretrain-also", data)),
-        (2, "train.pretrain_epochs needs train.pretrain", ("--pretrain-epochs", 3)),
+        (2, "--pretrain-also needs --pretrain", ("--pretrain-also", data)),
+        (2, "--pretrain-epochs needs --pretrain", ("--pretrain-epochs", 3)),
         (3, "no such folder", ("--pretrain", "--pretrain-also", tmp_path / "nowhere")),
         (2, "add --weights FILE", ("--pretrain", "--freeze")),
     ):

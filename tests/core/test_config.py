@@ -142,3 +142,21 @@ def test_the_yaml_holds_every_field_as_plain_values() -> None:
 
 def test_one_set_may_be_a_text() -> None:
     assert load_config(None, sets="train.lr=1e-5").train.lr == 1e-5
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sets", "message"),
+    [
+        ({"train.balance": "foo"}, [], "--balance foo: "),
+        ({"train.lr": 1.0}, ["train.balance=foo"], "config train.balance = 'foo'"),
+        ({}, ["train.balance=foo"], "config train.balance = 'foo'"),
+        ({"train.pretrain_epochs": 3}, [], "--pretrain-epochs needs --pretrain"),
+        ({"data.groups": "g.csv"}, ["data.group_regex=x"], "--groups and data.group_regex both define the patients"),
+        ({"data.fold": 2}, [], "--fold needs --folds"),
+        ({"data.window": "5"}, [], "--window '5': expected"),
+    ],
+)
+def test_an_error_names_what_the_user_typed(overrides: dict[str, object], sets: list[str], message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        load_config(None, overrides, sets)
+    assert error.value.problem.startswith(message)

@@ -22,7 +22,7 @@ def test_a_duration_is_read(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["20", "", "m", "30m1h", "1h 30", "-5m", "20 minutes", "1e3s", "nan"])
 def test_anything_else_is_refused_with_examples(text: str) -> None:
-    with pytest.raises(UsageError, match=r"train.time .* is not a duration: expected a number and its .*90s") as caught:
+    with pytest.raises(UsageError, match=r"--time .* is not a duration: expected a number and its .*90s") as caught:
         load_config(None, {"train.time": text})
     assert "train.time" in caught.value.fix and "omit one of them" not in caught.value.fix
 

@@ -11,7 +11,7 @@ ASKED = [
     (["train"], 2, "no data folder is named"),
     (["train", "nosuch"], 3, "nosuch: no such folder"),
     (["train", "file"], 3, "file: is a file"),
-    (["train", ".", "--epochs", "0"], 2, "train.epochs = 0"),
+    (["train", ".", "--epochs", "0"], 2, "--epochs 0"),
     (["train", ".", "--set", "train.epohcs=1"], 2, "did you mean 'epochs'"),
     (["train", ".", "-c", "nosuch.yaml"], 2, "nosuch.yaml: no such config file"),
     (["train", "--resume", "nosuch"], 4, "nosuch: no such run folder"),

@@ -86,5 +86,5 @@ def test_an_error_names_the_file_that_has_it(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"mine\.yaml: unknown key 'epohcs' in section 'train'"):
         load_config(file)
     file.write_text("train: {epochs: 3}")
-    with pytest.raises(UsageError, match=r"^config train\.epochs = -1"):
+    with pytest.raises(UsageError, match=r"^--epochs -1"):
         load_config(file, {"train.epochs": -1})

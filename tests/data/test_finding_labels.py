@@ -123,6 +123,10 @@ def test_an_image_of_which_nothing_is_known_is_left_out(tmp_path: Path) -> None:
         (["label"], [["No Finding"], ["normal"]], {"target": "findings"}, "no row has a finding in 'label'"),
         (["Mass"], [[1], [0]], {}, r"no column for the label, nor two of 1 and 0"),
         (["age"], [[31], [40]], {"target": "findings"}, "no column of findings"),
+        (["Mass", "Edema"], [["", ""], ["", "nan"]], {}, r"it has 'path', 'Mass' \(empty\), 'Edema'"),
+        (["No finding"], [[1], [0]], {"findings": ["No finding"]}, "'No finding' cannot be a finding"),
+        (["Mass | left", "Edema"], [[1, 0], [0, 1]], {}, r"the finding 'Mass \| left' has a \|, which separates"),
+        (["Mass", "Edema", "label_Mass"], [[1, 0, "x"], [0, 1, "y"]], {}, "label_Mass has a name that predictions.csv"),
     ],
 )
 def test_what_is_no_finding(
@@ -141,6 +145,14 @@ def test_a_column_with_a_typing_error_is_named(tmp_path: Path) -> None:
     splits = split(folder)
     assert splits.classes == ("Mass", "Edema") and splits.columns == ("Nodule",)
     assert any("'Nodule' holds 1 and 0, but in line 12 'l'" in note for note in splits.notes)
+
+
+def test_a_typing_error_is_named_where_it_hides_that_there_are_findings(tmp_path: Path) -> None:
+    folder = table(tmp_path, ["Mass", "Edema"], [[1, 0], [0, 1], [0, 0]])
+    text = (folder / "labels.csv").read_text().replace("02_2.png,0,0", "02_2.png,2,0")
+    (folder / "labels.csv").write_text(text)
+    with pytest.raises(DataError, match=r"labels\.csv: line 10: '2' in the column 'Mass', expected 1 \(present\)"):
+        split(folder)
 
 
 def test_two_rows_of_an_image_that_disagree(tmp_path: Path) -> None:

@@ -147,11 +147,12 @@ def test_the_report_names_set_warnings_and_flag(tmp_path: Path, ui: Recorder) ->
     config = DataConfig(root=str(tmp_path), cache=False)
     report_known_set(make_splits(config), ui)
     assert "looks like kermany_chest_xray" in ui.warned[0] and "48 of 5,856 images" in ui.warned[0]
-    assert r"--group-regex 'person\d+|IM-\d+'" in ui.said[-1]
-    assert any("and 3 more: vitmed check" in line for line in ui.said)
+    assert len(ui.warned) == 1 and not ui.said, "one line; vitmed check prints the card"
+    assert ui.warned[0].endswith(r"; patients: --group-regex 'person\d+|IM-\d+'")
+    assert f"vitmed check {tmp_path} shows 6 pitfalls" in ui.warned[0]
     known = Recorder()
     report_known_set(make_splits(config.model_copy(update={"groups": "names", "allow_leakage": True})), known)
-    assert not any("--group-regex" in line for line in known.said)
+    assert not any("--group-regex" in line for line in known.warned)
 
 
 def test_all_27_558_malaria_cells(data_dir: Path) -> None:

@@ -58,6 +58,7 @@ def test_an_empty_number_is_left_out(tmp_path: Path) -> None:
         ([31, "inf", 40], "line 3: 'inf'"),
         ([31, "1e999", 40], "line 3: '1e999'"),
         ([31, "1_000", 40], "line 3: '1_000'"),
+        ([31, "1e308", 40], r"the number 1e\+308 is too large"),
         ([31] * 30, "all numbers are 31"),
         ([""] * 30, "no number is known"),
     ],
@@ -65,6 +66,27 @@ def test_an_empty_number_is_left_out(tmp_path: Path) -> None:
 def test_what_is_no_number(tmp_path: Path, cells: list[object], found: str) -> None:
     with pytest.raises(DataError, match=found):
         split(ages(tmp_path, cells), target="number")
+
+
+@pytest.mark.parametrize(
+    ("cells", "found"),
+    [
+        ([*range(30), "63 years"], r"line 32: '63 years' in the column 'age' is not a number"),
+        ([*range(30), "-inf"], r"line 32: '-inf' in the column 'age' is not a number"),
+        ([7] * 30, "all numbers are 7"),
+        ([""] * 30, r"no column for the number; it has 'path', 'age' \(empty\)"),
+    ],
+)
+def test_a_column_of_any_name_with_a_mistake(tmp_path: Path, cells: list[object], found: str) -> None:
+    folder = label_set(tmp_path / "set", ["path", "age"], [[f"{i:03}.png", cell] for i, cell in enumerate(cells)])
+    with pytest.raises(DataError, match=found):
+        split(folder, target="number")
+
+
+def test_a_further_column_may_not_have_a_name_of_the_table_of_predictions(tmp_path: Path) -> None:
+    folder = label_set(tmp_path / "set", ["path", "label", "low"], [[f"{i:03}.png", i, i % 2] for i in range(30)])
+    with pytest.raises(DataError, match=r"the column low has a name that predictions\.csv uses itself"):
+        split(folder, target="number")
 
 
 def test_folders_are_no_numbers_and_a_unit_is_of_one(tmp_path: Path) -> None:

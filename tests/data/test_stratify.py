@@ -178,6 +178,19 @@ def test_findings_that_nobody_or_everybody_has_are_left_out(tmp_path: Path) -> N
     assert len(splits.notes) < 6  # not one for each finding
 
 
+def test_rare_findings_do_not_keep_every_patient_in_train(tmp_path: Path) -> None:
+    """Of 200 findings 180 have about one positive in 60 images of 30 patients, so that nearly every patient is the only
+    one with some finding; these are left out, and validation and test get their shares."""
+    rng = np.random.default_rng(0)
+    values = rng.random((60, 200)) < np.where(np.arange(200) < 20, 0.4, 0.02)
+    rows = [[f"{i}.png", f"P{i // 2}", *row] for i, row in enumerate(values.astype(int).tolist())]
+    splits = split(label_set(tmp_path / "set", ["path", "patient", *(f"f{k}" for k in range(200))], rows))
+    assert splits.classes[:20] == tuple(f"f{k}" for k in range(20))
+    assert all(len(splits.samples[name]) >= 4 for name in ("val", "test")) and splits.shared() == {}
+    assert any("too few would be left to validate and test" in note for note in splits.notes)
+    assert len(splits.notes) < 6
+
+
 def test_a_finding_without_positive_in_a_split_is_a_note(tmp_path: Path) -> None:
     """The table's own splits stay, and the test has none of the finding."""
     rows = [[f"{i}.png", ["train", "val", "test"][i % 3], int(i % 3 == 0), i % 2] for i in range(60)]

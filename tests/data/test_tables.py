@@ -114,7 +114,7 @@ def test_tables_that_cannot_be_used(root: Path, tmp_path: Path) -> None:
     file, rows = tmp_path / "t.csv", [[p, patient(p)] for p in paths(root)]
     assert "no such file" in told(root, groups=tmp_path / "none.csv").lower()
     assert "no rows" in told(root, groups=table(file, [["path", "patient"]]))
-    assert "no column for the patient; it has 'path', 'x', 'y'" in told(
+    assert "no column for the patient; it has 'path' (empty), 'x' (empty), 'y' (empty)" in told(
         root, groups=table(file, [["path", "x", "y"], ["", "", ""]])
     )
     assert "no column for the path" in told(root, groups=table(file, rows))

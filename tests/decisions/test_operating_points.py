@@ -14,7 +14,14 @@ from vitmed.core.errors import UsageError
 from vitmed.core.evaluate_config import EvaluateConfig, read_cost
 from vitmed.decisions.calibration import Calibration
 from vitmed.decisions.folds import Fold, Folds, by_fold
-from vitmed.decisions.operating_points import Counts, PolicyPoint, apply_point, asked_point, choose_points
+from vitmed.decisions.operating_points import (
+    Counts,
+    PolicyPoint,
+    PolicyPoints,
+    apply_point,
+    asked_point,
+    choose_points,
+)
 from vitmed.decisions.operating_results import report_fold_points, report_points
 from vitmed.metrics.clinical_utility import AtPrevalence, decision_curve, in_words, one_against_rest, prevalence_table
 from vitmed.metrics.estimates import Estimate
@@ -441,6 +448,32 @@ def many(classes: int, size: int = 400, seed: int = 0) -> Predictions:
     logits = (rng.normal(size=(size, classes)) + 2 * np.eye(classes)[labels]).astype(np.float32)
     names = tuple(f"class {c}" for c in range(classes))
     return Predictions(names, tuple(map(str, range(size))), tuple(f"p{i % 40}" for i in range(size)), labels, logits)
+
+
+class TestCostsOfGrades:
+    """The grade of the least expected cost, by brute force over all grades; also where the classes are not in order."""
+
+    @pytest.mark.parametrize(("cost", "power"), [("absolute", 1), ("squared", 2)])
+    @pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (3, 0, 4, 1, 2)])
+    def test_decides(self, cost: str, power: int, order: tuple[int, ...]) -> None:
+        p = many(5)
+        settings = config(cost=cost, ordinal=[p.classes[k] for k in order])
+        found = choose_points(p, settings)
+        chosen = apply_point(p, PolicyPoints.model_validate(found.model_dump(mode="json")))  # as a checkpoint keeps it
+        grade = np.argsort(order)  # of each class
+        for chances, k in zip(p.probabilities, chosen.predicted, strict=True):
+            expected = [sum(q * abs(g - own) ** power for q, g in zip(chances, grade, strict=True)) for own in grade]
+            assert expected[k] == pytest.approx(min(expected))
+        assert (chosen.predicted != p.predicted).any()
+        reached = report_points(chosen, found, settings)
+        assert reached is not None and p.labels is not None
+        error = np.abs(grade[chosen.predicted] - grade[p.labels]) ** power
+        assert reached.points["cost"].reached["expected_cost"].value == pytest.approx(error.mean())
+
+    def test_classes_have_no_order(self) -> None:
+        with pytest.raises(UsageError, match="is for grades, and these classes have no order"):
+            asked_point(config(cost="absolute"), 5)
+        asked_point(config(cost="squared", ordinal=["a", "b", "c"]), 3)
 
 
 class TestOneAgainstRest:

@@ -62,7 +62,10 @@ def test_best_holds_it_in_plain_types_and_the_others_do_not(run: Trained) -> Non
     assert isinstance(content["ood_score"]["precision"], torch.Tensor)
     assert content["weights_hash"] == load_checkpoint(run.best).weights_hash
     assert load_checkpoint(run.folder / "last.pt").policy is None
-    assert any("chosen on 60 validation images: temperature" in text for text in run.ui.said)
+    assert any(
+        "chosen on 60 validation images: the probabilities are calibrated by temperature" in text
+        for text in run.ui.said
+    )
 
 
 def test_it_follows_from_validation_alone(run: Trained) -> None:
@@ -402,13 +405,17 @@ def test_it_is_the_same_after_json_and_has_no_arrays_there() -> None:
 def test_what_chose_the_calibration_is_printed_and_in_the_report(tmp_path: Path) -> None:
     """The network is right as it is, so nothing is gained; with its logits three times as large, the temperature is."""
     right = draw(300)
-    for factor, method, gained in ((1, "none", "scaling raises the log loss by"), (3, "temperature", "scaling lowers")):
+    for factor, method, gained, sign in ((1, "none", "scaling raises", "+"), (3, "temperature", "scaling lowers", "-")):
         p = replace(right, logits=right.logits * np.float32(factor * 2))
         policy = choose_policy(p, EvaluateConfig(resamples=10))
         said = policy.summary
-        chosen = {"none": "no calibration. Neither temperature nor vector scaling clearly lowers the log loss"}
-        assert policy.calibration.method == method and chosen.get(method, "Temperature scaling was chosen") in said
-        assert f"Cross-validation: temperature {gained}" in said and "(standard error 0.0" in said
+        chosen = {
+            "none": "the probabilities are not calibrated (",
+            "temperature": "the probabilities are calibrated by",
+        }
+        assert policy.calibration.method == method and said.startswith(chosen[method])
+        assert f"log loss in cross-validation: temperature scaling {sign}0." in said and "(standard error 0.0" in said
+        assert said.endswith("; the likeliest class is predicted")
         folder = tmp_path / method
         metrics = write_report(folder, policy.apply(p), title="t", facts={}, policy=policy)
         html = (folder / "report.html").read_text()

@@ -81,7 +81,7 @@ def test_the_data_check_reads_tars(tmp_path: Path) -> None:
     (tmp_path / "tars" / "c.tar").write_bytes(b"no tar" * 1000)
     content = check(tmp_path / "tars", output=tmp_path / "check", ui=Recorder()).content
     assert content["images"] == 13 and content["classes"] == 2
-    told = [(f["problem"], f["files"]) for f in content["findings"] if f["code"] == "unreadable"]
+    told = [(f["text"], f["files"]) for f in content["problems"] if f["code"] == "unreadable"]
     assert any(files == ["b.tar/0.png"] for _, files in told)
     assert any("c.tar cannot be read (not a complete tar" in problem for problem, _ in told), told
 

@@ -54,6 +54,15 @@ def test_errors_of_each_finding() -> None:
     assert FindingErrors.model_validate(found.to_dict()) == found
 
 
+def test_the_worst_images_are_those_furthest_on_the_wrong_side() -> None:
+    """Edema is missed in row 2; effusion is missed in row 4 and called in 2, 3 and 6, of which 3 is the surest."""
+    p = drawn()
+    p.logits[:, 1] = [1, 0.5, 2, -1, -1, 0.7]
+    edema, effusion, _ = finding_errors(p).findings
+    assert (edema.worst_misses, edema.worst_false_calls) == ([2], [])
+    assert (effusion.worst_misses, effusion.worst_false_calls) == ([4], [3, 6, 2])
+
+
 def test_a_false_call_names_the_finding_that_is_there() -> None:
     """Effusion is called in both images with edema and without effusion, in one of them instead of edema."""
     (pair,) = finding_errors(drawn()).pairs

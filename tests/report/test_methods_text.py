@@ -129,17 +129,15 @@ def test_names_of_classes_are_text(tmp_path: Path) -> None:
     assert "no\\_tumour" in (text := (tmp_path / "r" / "methods.md").read_text()) and "\\<b\\>\\|x" in text
 
 
-def fields(kind: Any, field: str, keyed: bool = False) -> Iterator[str]:
-    """The fields of all estimates in a type; "" for a key that is the name of a number."""
+def fields(kind: Any, field: str, keyed: bool = False, inside: tuple[Any, ...] = ()) -> Iterator[str]:
+    """The fields of all estimates in a type; "" for a key that is the name of a number. `Folds` may hold `Folds`."""
     if isinstance(kind, type) and issubclass(kind, Estimate):
         yield "" if keyed or field in SAME else field
-    elif isinstance(kind, type) and issubclass(kind, BaseModel):
+    elif isinstance(kind, type) and issubclass(kind, BaseModel) and kind not in inside:
         for name, info in kind.model_fields.items():
-            if kind in typing.get_args(info.annotation):  # folds of each finding, in folds
-                continue
-            yield from fields(info.annotation, name, name in KEYED)
+            yield from fields(info.annotation, name, name in KEYED, (*inside, kind))
     for part in typing.get_args(kind):
-        yield from fields(part, field, keyed)
+        yield from fields(part, field, keyed, inside)
 
 
 def test_every_number_has_a_name_and_every_part_stands_in_the_text() -> None:

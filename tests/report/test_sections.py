@@ -19,6 +19,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import headline
 from vitmed.report.page import sampling_of, worth
 from vitmed.report.plots.plot_table import PLOTS
+from vitmed.report.results import Results
 from vitmed.report.write import write_report
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -62,6 +63,22 @@ CASES = (
     "two classes", "three classes", "pure", "one class", "a class without images", "mixed", "one patient",
     "one image each", "no patients", "nameless", "constant", "ten", "one image", "none", "a thousand classes",
 )  # fmt: skip
+
+
+def test_grades_have_a_chapter_with_every_cut(tmp_path: Path) -> None:
+    p = draw("three classes")
+    metrics = write_report(
+        tmp_path, p, title="t", facts={}, config=EvaluateConfig(resamples=20, ordinal=list(p.classes), cost="absolute"),
+    )  # fmt: skip
+    text = (tmp_path / "report.html").read_text()
+    assert metrics.target.kind == "grades" and metrics.grades is not None and 'id="grades"' in text
+    for cut in ("c1 &lt;b&gt; or higher", "c2 &lt;b&gt; or higher"):
+        assert text.count(cut) == 1
+    off = p.predicted - p.labels
+    for grades in np.unique(off):
+        assert f"<td>{(off == grades).sum()}</td><td>{100 * (off == grades).mean():.1f} %</td>" in text
+    assert metrics.overall["quadratic_kappa"] == metrics.grades.quadratic_kappa
+    assert Results.read(json.loads((tmp_path / "metrics.json").read_text())) == metrics
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -141,9 +158,8 @@ def test_the_first_screen_says_where_a_baseline_is_not_beaten(tmp_path: Path) ->
         ("worse", p, right, False),
     ):
         text, metrics = page(tmp_path / name, model, baselines={"colour_and_size": baseline})
-        said = [
-            sentence for sentence in verdict(text) if "do not show that the model is better than a baseline" in sentence
-        ]
+        not_shown = "do not show that the model is better than a baseline"
+        said = [sentence for sentence in verdict(text) if not_shown in sentence]
         assert len(said) == (not beaten)
         auroc = metrics["baselines"]["colour_and_size"]["overall"]["auroc"]["value"]
         assert beaten or said[0].endswith(f"no shapes: AUROC {auroc:.3f}.")

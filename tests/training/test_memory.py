@@ -57,7 +57,7 @@ def test_the_images_of_a_step_become_one_batch() -> None:
 
 @pytest.mark.parametrize("value", ["many", "0", "-3", "1.5"])
 def test_other_words_are_refused(value: str) -> None:
-    with pytest.raises(UsageError, match=r"train\.micro_batch .*: expected auto, null, or a number from 1"):
+    with pytest.raises(UsageError, match=r"--micro-batch .*: expected auto, null, or a number from 1"):
         load_config(None, {"train.micro_batch": value})
     with pytest.raises(UsageError, match=r"train\.batch_size"):
         load_config(None, {"train.batch_size": value})

@@ -1,8 +1,8 @@
 """What is wrong with a data folder.
 
 data_check          the check before training
-findings            what can be wrong and how bad it is: `FINDINGS`
-detect              all checks: from the records of the files to findings
+problems            what can be wrong and how bad it is: `PROBLEMS`
+detect              all checks: from the records of the files to problems
 folder_contents     the layout of a folder in any state
 duplicates          copies: identical and nearly identical
 shortcuts           labels that size, format, colour or border reveal

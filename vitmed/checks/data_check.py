@@ -1,4 +1,4 @@
-"""The data check before each training: one line for each finding."""
+"""The data check before each training: one line for each problem."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from vitmed.checks.detect import Image, folder_findings, run_checks
-from vitmed.checks.findings import Finding, in_order
+from vitmed.checks.detect import Image, folder_problems, run_checks
 from vitmed.checks.folder_contents import named_in_table, read_contents
+from vitmed.checks.problems import Problem, in_order
 from vitmed.core.config import Config
 from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
@@ -23,10 +23,10 @@ from vitmed.data.patients import groups_of
 from vitmed.data.samples import Splits
 from vitmed.imaging.file_record import FileRecord
 
-LINES = 8  # findings that training reports
+LINES = 8  # problems that training reports
 COUNTS = ("found", "unreadable", "exact_duplicates", "near_duplicates", "duplicates_across_splits")
 GUESSED = "guessed from the file names"
-# Findings that affect what a result is worth.
+# Problems that affect what a result is worth.
 IN_REPORT = {
     "class_of_one_patient", "class_is_patient", "class_of_few_patients", "two_labels", "patients_across_splits",
     "copies_across_splits", "near_two_labels", "near_copies_across_splits", "shortcut_geometry", "shortcut_file",
@@ -37,7 +37,7 @@ IN_REPORT = {
 def check_before_training(
     splits: Splits, records: Sequence[FileRecord], skipped: int, config: Config, ui: Ui
 ) -> tuple[list[str], dict[str, int]]:
-    """Check the images of a run and report each finding in one line.
+    """Check the images of a run and report each problem in one line.
 
     Args:
         records: of every image, in the order of the splits.
@@ -61,19 +61,19 @@ def check_before_training(
         for (name, sample), record, group in zip(samples, records, groups, strict=True)
     ]
     found = run_checks(images, source, ui, splits=("train",))
-    serious = _report(found.findings, splits.root, ui)
-    leaks = [finding.code for finding in serious if finding.code in ("patients_across_splits", "copies_across_splits")]
+    serious = _report(found.problems, splits.root, ui)
+    leaks = [problem.code for problem in serious if problem.code in ("patients_across_splits", "copies_across_splits")]
     if leaks and splits.ready_made:
         how = "keeps copies in one split" if source is None else "splits by patient"
         names = "--groups names " * (source == GUESSED)
         ui.warn(f"the data's own splits leak: {names}--resplit ignores them and {how}")
-    labels = next((finding for finding in serious if finding.code == "two_labels"), None)
+    labels = next((problem for problem in serious if problem.code == "two_labels"), None)
     if labels is not None and not config.data.allow_leakage:
-        raise DataError(f"{labels.problem}:\n" + "\n".join(labels.files[:10]), labels.fix)
+        raise DataError(f"{labels.text}:\n" + "\n".join(labels.files[:10]), labels.fix)
     with contextlib.suppress(DataError):  # a folder beside the classes that cannot be read
         found.counts["found"] = len(image_names(splits.root))
     counts = {name: found.counts[name] for name in COUNTS if name in found.counts} | {"unreadable": skipped}
-    notes = [f"Data: {finding.problem}." for finding in serious if finding.code in IN_REPORT]
+    notes = [f"Data: {problem.text}." for problem in serious if problem.code in IN_REPORT]
     if skipped:
         lost = counted_doing(skipped, "file", "cannot be read and is", "cannot be read and are")
         notes.append(f"Data: {lost} in no split (--on-bad-file skip).")
@@ -87,7 +87,7 @@ def check_folder(data: DataConfig, ui: Ui, ordinal: Sequence[str] = ()) -> None:
         ordinal: as of `make_splits`.
 
     Raises:
-        DataError: a finding that is an error.
+        DataError: a problem that is an error.
     """
     root = data_folder(data.root)
     contents, asked = read_contents(root), Asked.of(data, ordinal)
@@ -95,25 +95,25 @@ def check_folder(data: DataConfig, ui: Ui, ordinal: Sequence[str] = ()) -> None:
         contents = named_in_table(contents, labels_from_table(data.labels, root, contents.files, asked=asked))
     if data.resplit:
         contents = contents.without_splits()
-    found = in_order(folder_findings(contents))
-    error = next((finding for finding in found if finding.severity == "error"), None)
-    _report([finding for finding in found if finding is not error], root, ui)
+    found = in_order(folder_problems(contents))
+    error = next((problem for problem in found if problem.severity == "error"), None)
+    _report([problem for problem in found if problem is not error], root, ui)
     if error is not None:
         files = "".join(f"\n{file}" for file in error.files)
-        raise DataError(f"{root}: {error.problem} ({error.code}){files}", error.fix)
+        raise DataError(f"{root}: {error.text} ({error.code}){files}", error.fix)
 
 
-def _report(findings: Iterable[Finding], root: Path, ui: Ui) -> list[Finding]:
+def _report(problems: Iterable[Problem], root: Path, ui: Ui) -> list[Problem]:
     """Print errors and warnings in a line each, at most `LINES`; returns all of them, worst first."""
-    serious = [finding for finding in in_order(findings) if finding.severity != "note"]
-    advised = {"class_of_few_patients", "class_of_one_patient"}  # once each
-    for finding in serious[:LINES]:
-        named = f": {', '.join(finding.files[:3])}{', ...' * (finding.count > 3)}" if finding.files else ""
-        advice = f". {finding.fix[0].upper()}{finding.fix[1:]}" * (finding.code in advised)
-        advised -= {finding.code}
-        ui.warn(f"{finding.problem} ({finding.code}){named}{advice}")
+    serious = [p for p in in_order(problems) if p.severity != "note" or p.code == "few_to_train"]
+    advised = {"class_of_few_patients", "class_of_one_patient", "few_to_train"}  # once each
+    for problem in serious[:LINES]:
+        named = f": {', '.join(problem.files[:3])}{', ...' * (problem.count > 3)}" if problem.files else ""
+        advice = f". {problem.fix[0].upper()}{problem.fix[1:]}" * (problem.code in advised)
+        advised -= {problem.code}
+        ui.warn(f"{problem.text} ({problem.code}){named}{advice}")
     if len(serious) > LINES:
-        ui.warn(f"{len(serious) - LINES:,} more findings; vitmed check {root} reports them all")
+        ui.warn(f"{len(serious) - LINES:,} more problems; vitmed check {root} reports them all")
     return serious
 
 

@@ -1,4 +1,4 @@
-"""All data checks: from the records of the files to findings about the data set."""
+"""All data checks: from the records of the files to problems of the data set."""
 
 from __future__ import annotations
 
@@ -14,8 +14,19 @@ from typing import NamedTuple
 import numpy as np
 
 from vitmed.checks.duplicates import exact_groups, near_pairs
-from vitmed.checks.findings import BY_CHANCE, CERTAIN, FEW_PATIENTS, SMALL_CLASS, THIN, TINY, TOLD, Finding, make
 from vitmed.checks.folder_contents import FolderContents, same_name
+from vitmed.checks.problems import (
+    BY_CHANCE,
+    CERTAIN,
+    FEW_IMAGES,
+    FEW_PATIENTS,
+    SMALL_CLASS,
+    THIN,
+    TINY,
+    TOLD,
+    Problem,
+    make,
+)
 from vitmed.checks.shortcuts import FAMILIES, Shortcut, find_shortcuts
 from vitmed.core.targets import NO_FINDING, UNKNOWN, Target
 from vitmed.core.text import counted, listed
@@ -24,6 +35,7 @@ from vitmed.data.patients import AS_ORIGINALS
 from vitmed.data.split_names import SPLITS
 from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.personal_data import looks_like_a_person
+from vitmed.metrics.intervals import wilson
 
 COPIES = {"two_labels": "under two labels", "copies_across_splits": "in two splits", "copies": "with one label"}
 MODES = {"L": "grey", "LA": "grey with alpha", "P": "palette", "1": "black and white", "RGBA": "RGB with alpha"}
@@ -58,9 +70,9 @@ class Image(NamedTuple):
 
 @dataclass(frozen=True)
 class Found:
-    """Findings, with the copies, shortcuts and counts that they come from."""
+    """Problems, with the copies, shortcuts and counts that they come from."""
 
-    findings: list[Finding]
+    problems: list[Problem]
     exact: Copies
     near: Copies
     shortcuts: list[tuple[str | None, Shortcut]]
@@ -68,7 +80,7 @@ class Found:
 
 
 def run_checks(images: Sequence[Image], source: str | None, ui: Ui, splits: Sequence[str] | None = None) -> Found:
-    """All findings that follow from the files.
+    """All problems that follow from the files.
 
     Args:
         source: how the patients are known, in words; None where they are not.
@@ -87,12 +99,13 @@ def run_checks(images: Sequence[Image], source: str | None, ui: Ui, splits: Sequ
                 part, labels, groups = decoded_with_labels([image for image in images if image.split == split])
                 found = find_shortcuts([image.record for image in part], labels, groups)
                 shortcuts += [(split, shortcut) for shortcut in found]
-    findings = [
-        *_file_findings(images),
-        *_copy_findings(images, exact, near),
-        *_patient_findings(images, source),
-        *_personal_data_findings(images),
-        *_shortcut_findings(shortcuts),
+    problems = [
+        *_file_problems(images),
+        *_copy_problems(images, exact, near),
+        *_patient_problems(images, source),
+        *_few_to_train(images, source is not None),
+        *_personal_data_problems(images),
+        *_shortcut_problems(shortcuts),
     ]
     places = {(image.group, image.split) for image in images if image.group is not None}
     counts = {
@@ -103,7 +116,7 @@ def run_checks(images: Sequence[Image], source: str | None, ui: Ui, splits: Sequ
         "duplicates_across_splits": _crossing(images, [*exact_copies, *near_copies]),
         "patients_across_splits": sum(count > 1 for count in Counter(group for group, _ in places).values()),
     }
-    return Found(findings, exact, near, shortcuts, counts)
+    return Found(problems, exact, near, shortcuts, counts)
 
 
 def _pictures(records: Sequence[FileRecord]) -> tuple[np.ndarray, np.ndarray]:
@@ -123,8 +136,8 @@ def decoded_with_labels(images: Sequence[Image]) -> tuple[list[Image], np.ndarra
     return good, labels, groups
 
 
-def folder_findings(contents: FolderContents) -> Iterator[Finding]:
-    """Findings from folder names alone, before any file is opened."""
+def folder_problems(contents: FolderContents) -> Iterator[Problem]:
+    """Problems that folder names show alone, before any file is opened."""
     names = {name for of_split in contents.folders.values() for name in of_split}
     labels = {place.label for place in contents.places if place.label is not None}
     several = contents.read is not None and bool(contents.read.outputs)  # findings, or a number
@@ -167,7 +180,7 @@ def folder_findings(contents: FolderContents) -> Iterator[Finding]:
         yield make("other_files", f"files of a type that vitmed does not read: {types}")
 
 
-def _class_counts(contents: FolderContents, classes: Sequence[str]) -> Iterator[Finding]:
+def _class_counts(contents: FolderContents, classes: Sequence[str]) -> Iterator[Problem]:
     """Empty and small classes, and classes that a split lacks."""
     counts = Counter((place.split, place.label) for place in contents.places)
     for split, folders in contents.folders.items():
@@ -192,7 +205,7 @@ def _class_counts(contents: FolderContents, classes: Sequence[str]) -> Iterator[
             yield make("missing_class", text, missing)
 
 
-def _finding_counts(contents: FolderContents) -> Iterator[Finding]:
+def _finding_counts(contents: FolderContents) -> Iterator[Problem]:
     """Findings that are rare, and those that a split lacks; nothing of a number."""
     assert contents.read is not None
     if contents.read.target.kind != "findings":
@@ -202,12 +215,17 @@ def _finding_counts(contents: FolderContents) -> Iterator[Finding]:
     for split in dict.fromkeys(splits):
         where = f"{split}: " if split else ""
         rows = [row for row, of_row in enumerate(splits) if of_row == split]
-        positives = (contents.read.values[rows] == 1).sum(axis=0).tolist()
+        values = contents.read.values[rows]
+        positives = (values == 1).sum(axis=0).tolist()
         counts = dict(zip(contents.read.outputs, positives, strict=True))
         missing = [name for name, count in counts.items() if not count]
         if missing:
             text = f"{where}no image has {listed([*map(repr, missing)])}"
             yield make("missing_class", text, missing, "warning", "nothing can be learned or said of it there")
+        always = [name for name, of in zip(counts, values.T, strict=True) if counts[name] and not (of == 0).any()]
+        if always:
+            text = f"{where}every image with a label has {listed([*map(repr, always)])}"
+            yield make("missing_class", text, always, "warning", "nothing can be learned or said of its absence there")
         small = [name for name, count in counts.items() if 0 < count < SMALL_CLASS]
         if small:
             text = listed([f"{counts[name]} with {name!r}" for name in small])
@@ -221,7 +239,7 @@ def _has_unreadable(contents: FolderContents, split: str | None, name: str) -> b
     return any(f"{path}/".startswith(folders) for path in contents.unreadable)
 
 
-def _file_findings(images: Sequence[Image]) -> Iterator[Finding]:
+def _file_problems(images: Sequence[Image]) -> Iterator[Problem]:
     """Files that cannot be read, and differences in format between the files that can."""
     by_kind: dict[str, list[Image]] = defaultdict(list)
     for image in images:
@@ -296,7 +314,7 @@ def _crossing(images: Sequence[Image], groups: Iterable[Sequence[int]]) -> int:
     return sum(sum(count.values()) - max(count.values()) for count in counts if len(count) > 1)
 
 
-def _copy_findings(images: Sequence[Image], exact: Copies, near: Copies) -> Iterator[Finding]:
+def _copy_problems(images: Sequence[Image], exact: Copies, near: Copies) -> Iterator[Problem]:
     """The same image twice."""
     for copies, prefix, how in ((exact, "", "the same file"), (near, "near_", "the same picture")):
         for code, groups in copies.items():
@@ -306,7 +324,7 @@ def _copy_findings(images: Sequence[Image], exact: Copies, near: Copies) -> Iter
                 yield make(prefix + code, text, named)
 
 
-def _patient_findings(images: Sequence[Image], source: str | None) -> Iterator[Finding]:
+def _patient_problems(images: Sequence[Image], source: str | None) -> Iterator[Problem]:
     """Whether patients reveal the classes or are in two splits."""
     if source is None:
         if images:
@@ -338,7 +356,7 @@ def _patient_findings(images: Sequence[Image], source: str | None) -> Iterator[F
         yield make("patients_guessed", f"{counted(len(splits), 'patient')}, {source}")
 
 
-def _patients_by_class(where: str, of_class: Mapping[str, Counter[str]], by: str) -> Iterator[Finding]:
+def _patients_by_class(where: str, of_class: Mapping[str, Counter[str]], by: str) -> Iterator[Problem]:
     large = {label: counts for label, counts in sorted(of_class.items()) if counts.total() >= SMALL_CLASS}
     for label, counts in large.items():
         total = counts.total()
@@ -360,8 +378,39 @@ def _patients_by_class(where: str, of_class: Mapping[str, Counter[str]], by: str
             yield make("class_is_patient", f"{text} {chance:.0%}{by}")
 
 
-def _personal_data_findings(images: Sequence[Image]) -> Iterator[Finding]:
-    """Names and metadata that look like a person. No finding repeats a value of the metadata."""
+def _few_to_train(images: Sequence[Image], grouped: bool) -> Iterator[Problem]:
+    """Classes of which there is little to learn from, and how wide the interval of a sensitivity of 0.8 will be."""
+    if any(value not in (0, 1) for image in images for value in image.values if not math.isnan(value)):
+        return  # a number
+    every: dict[str, list[Image]] = defaultdict(list)
+    for image in images:
+        for kind in image.kinds:
+            every[kind].append(image)
+
+    def units(of_class: Iterable[Image]) -> int:
+        return len({image.group if grouped else image.path for image in of_class})
+
+    few, widths = [], list[tuple[int, int, str]]()
+    for kind, of_class in sorted(every.items()):
+        train = [image for image in of_class if image.split in (None, "train")]
+        if len(train) < FEW_IMAGES or (grouped and units(train) < FEW_PATIENTS):
+            few.append(f"{kind!r} has {counted(len(train), 'image')}" + f" of {units(train)} patients" * grouped)
+            tested = units(image for image in of_class if image.split == "test")
+            widths.append((tested or max(1, round(0.15 * units(of_class))), units(of_class), kind))
+    if few:
+        tested, whole, kind = min(widths)
+        one, all_of_them = (np.ptp(wilson(0.8, n, 1.96)) / 2 for n in (tested, whole))
+        what = "patient" if grouped else "image"
+        yield make(
+            "few_to_train",
+            f"very few to train on: {listed(few)}. A sensitivity of 0.8 for {kind!r} on "
+            f"{counted(tested, f'test {what}')} is known to about ±{one:.2f}, on all {whole:,} (--folds 5) to "
+            f"±{all_of_them:.2f}",
+        )
+
+
+def _personal_data_problems(images: Sequence[Image]) -> Iterator[Problem]:
+    """Names and metadata that look like a person. No problem repeats a value of the metadata."""
     look = cache(looks_like_a_person)
     named: dict[str, list[str]] = defaultdict(list)
     fields: dict[str, list[str]] = defaultdict(list)
@@ -377,7 +426,7 @@ def _personal_data_findings(images: Sequence[Image]) -> Iterator[Finding]:
         yield make(code, f"{name} in {counted(len(paths), 'file')}", paths)
 
 
-def _shortcut_findings(shortcuts: Iterable[tuple[str | None, Shortcut]]) -> Iterator[Finding]:
+def _shortcut_problems(shortcuts: Iterable[tuple[str | None, Shortcut]]) -> Iterator[Problem]:
     """Families of features that reveal the label; the interval must lie above 0.5."""
     for split, shortcut in shortcuts:
         if shortcut.family == "all" or not shortcut.auroc >= TOLD or not shortcut.low > 0.5:

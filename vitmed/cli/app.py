@@ -33,7 +33,8 @@ class Commands(TyperGroup):
 
 app = typer.Typer(
     cls=Commands,
-    help=f"Fine-tune Vision Transformers on folders of medical images, and evaluate them. {NOTICE}",
+    help="Train Vision Transformers on folders of medical images, from scratch or from public weights, and evaluate "
+    f"them. {NOTICE}",
     epilog="`vitmed COMMAND --help` lists the options of a command.",
     **TYPER | {"add_completion": True},
 )

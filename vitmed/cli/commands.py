@@ -73,6 +73,8 @@ def train(as_json: AsJson = False, devices: Devices = None, **options: Any) -> N
     "data.target",
     "data.findings",
     "data.uncertain",
+    "data.unit",
+    "evaluate.ordinal",
     "data.frame",
 )
 def check(
@@ -82,7 +84,7 @@ def check(
 ) -> None:
     """Report what is wrong with a folder of images: files, copies, patients, shortcuts, names of persons.
 
-    Exit code 3 if a finding is an error.
+    Exit code 3 if a problem is an error.
     """
     options["index"] = not no_index
     found = answer(vitmed.check, options, as_json, lambda found: in_folder(found, found.content), print_check)
@@ -124,6 +126,7 @@ OF_TRAIN = (
     },
     "data",
     "model",
+    "evaluate.ordinal",
     *("augment.policy", "augment.mixup", "augment.cutmix"),
     *(f"train.{name}" for name in OF_TRAIN.split()),
 )

@@ -228,7 +228,7 @@ def print_predictions(found: Any, top_k: int, most: int = 50) -> None:
 
 
 def print_check(found: Any, most: int = 50) -> None:
-    """The table of splits and classes, then the findings, worst first."""
+    """The table of splits and classes, then the problems, worst first."""
     rows, table = [], found.content["table"]
     for row in table[:most]:
         patients = "?" if row["patients"] is None else f"{row['patients']:,}"
@@ -237,14 +237,14 @@ def print_check(found: Any, most: int = 50) -> None:
         )
     hidden = len(table) - most
     lines = [plain(f"... and {hidden:,} more rows, in data_report.json")] if hidden > 0 else []
-    for finding in found.findings:
-        colour = {"error": "red", "warning": "yellow", "note": "cyan"}[finding.severity]
-        code = styled(f" ({finding.code})", "dim")
-        lines.append(styled(finding.severity, colour) + plain(f": {finding.problem}") + code)
-        lines += [plain(f"    {file}") for file in finding.files[:3]]
-        if finding.count > 3:
-            lines.append(plain(f"    ... {finding.count:,} in all"))
-        lines.append(plain(f"    fix: {finding.fix}"))
+    for problem in found.problems:
+        colour = {"error": "red", "warning": "yellow", "note": "cyan"}[problem.severity]
+        code = styled(f" ({problem.code})", "dim")
+        lines.append(styled(problem.severity, colour) + plain(f": {problem.text}") + code)
+        lines += [plain(f"    {file}") for file in problem.files[:3]]
+        if problem.count > 3:
+            lines.append(plain(f"    ... {problem.count:,} in all"))
+        lines.append(plain(f"    fix: {problem.fix}"))
     print_rows("split|class|>images|>patients|>not readable", rows, *(lines or [plain("nothing found")]))
 
 

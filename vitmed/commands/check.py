@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from vitmed.checks.data_check import GUESSED, guessed_groups
-from vitmed.checks.detect import Found, Image, decoded_with_labels, folder_findings, run_checks
-from vitmed.checks.findings import Finding, in_order, make
+from vitmed.checks.detect import Found, Image, decoded_with_labels, folder_problems, run_checks
 from vitmed.checks.folder_contents import FolderContents, named_in_table, read_contents
+from vitmed.checks.problems import Problem, in_order, make
 from vitmed.checks.shortcuts import BASELINES, FAMILIES, leakage_gap
 from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.files import free_name, whole_folder
 from vitmed.core.inputs import data_folder
-from vitmed.core.load_config import build_config
+from vitmed.core.load_config import load_config
 from vitmed.core.outputs import refuse_file, refuse_inside
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.targets import CLASSES
@@ -45,12 +45,12 @@ class DataCheck:
 
     Attributes:
         folder: of data_report.json and data_report.html.
-        findings: worst first.
-        content: of data_report.json: counts, the table by split and class, sizes, shortcuts, findings.
+        problems: worst first.
+        content: of data_report.json: counts, the table by split and class, sizes, shortcuts, problems.
     """
 
     folder: Path
-    findings: tuple[Finding, ...]
+    problems: tuple[Problem, ...]
     content: dict[str, Any]
 
     @property
@@ -59,8 +59,8 @@ class DataCheck:
         return not self.count("error") + self.count("warning")
 
     def count(self, severity: str) -> int:
-        """How many findings are an "error", a "warning" or a "note"."""
-        return sum(finding.severity == severity for finding in self.findings)
+        """How many problems are an "error", a "warning" or a "note"."""
+        return sum(problem.severity == severity for problem in self.problems)
 
 
 def check(
@@ -72,6 +72,8 @@ def check(
     target: str = "auto",
     finding: str | Sequence[str] = (),
     uncertain: str = "ignore",
+    ordinal: str | Sequence[str] = (),
+    unit: str | None = None,
     output: str | Path = "data-check",
     strict: bool = False,
     leakage_gap: bool = False,
@@ -86,11 +88,11 @@ def check(
     Args:
         data: any folder of images, with or without classes and splits.
         group_regex: finds the patient in a path relative to `data`; without it the patients are guessed from the file
-            names, for these findings only.
+            names, for these problems only.
         groups: a table of patients (path, patient), or "dicom" for the PatientID of DICOM files.
         labels: a CSV table with the class, and optionally patient and split, of the images to check, as for `train`;
             folder names are then no classes, and images without a row are ignored.
-        target, finding, uncertain: what the labels of the table are, as for `train`.
+        target, finding, uncertain, ordinal, unit: what the labels of the table are, as for `train`.
         output: folder of the report; never overwritten, the next is data-check-2.
         strict: raise after the report is written if there is an error or a warning.
         leakage_gap: also fit cheap baselines by image and by patient, and report the gap.
@@ -106,8 +108,10 @@ def check(
     root = data_folder(data)
     table_of = None if groups is None else str(groups)
     given = {"root": str(root), "group_regex": group_regex, "groups": table_of, "on_bad_file": "skip"}
-    kind = {"target": target, "findings": finding, "uncertain": uncertain}
-    config = build_config({"data": {**given, **kind}}).data
+    kind = {"target": target, "findings": finding, "uncertain": uncertain, "unit": unit}
+    flags: dict[str, Any] = {f"data.{name}": value for name, value in {**given, **kind}.items()}
+    whole = load_config(overrides={**flags, "evaluate.ordinal": ordinal})
+    config, order = whole.data, whole.evaluate.ordinal
     compile_group(group_regex)  # raises now, not after the scan
     refuse_inside(root, output)
     refuse_file(output)
@@ -115,7 +119,7 @@ def check(
     contents, named = _contents(root), None
     if labels is not None:
         own_groups = group_regex is None and groups is None
-        contents, named = _by_table(root, contents, Path(labels), own_groups, Asked.of(config), ui)
+        contents, named = _by_table(root, contents, Path(labels), own_groups, Asked.of(config, order), ui)
     window = _window(root, contents, frame, ui)
     records = scan(root, contents.files, ScanCache.open(frame, ui=ui, window=window, keep=index), ui)
     known, guess = _from_names(root, contents, labels is None)
@@ -130,14 +134,14 @@ def check(
     found = run_checks(images, source, ui)
     classes = sorted({kind for image in images for kind in image.kinds})
     if pair := mirrored_pair(classes):
-        found.findings.append(make("left_right", f"{pair[0]!r} and {pair[1]!r} differ only by left and right", pair))
+        found.problems.append(make("left_right", f"{pair[0]!r} and {pair[1]!r} differ only by left and right", pair))
     if known is not None:
         say_known_set(known, source not in (None, GUESSED), ui)
         fix = f"read the warnings; patients: --group-regex '{known.card.group_regex}'" if known.card.group_regex else ""
-        found.findings.append(make("known_set", f"this looks like {known}", fix=fix))
+        found.problems.append(make("known_set", f"this looks like {known}", fix=fix))
     if guess is not None and guess.what == "original" and source is None:
-        found.findings.append(_copies_by_name(guess, contents))
-    findings = in_order([*found.findings, *folder_findings(contents)])
+        found.problems.append(_copies_by_name(guess, contents))
+    problems = in_order([*found.problems, *folder_problems(contents)])
     numbers = {
         "data": root.resolve().name,
         "images": len(images),
@@ -150,14 +154,14 @@ def check(
         "shortcuts": _shortcuts(found),
         "known_set": None if known is None else known.to_dict(),
         "leakage_gap": _gaps(images, ui) if leakage_gap else [],
-        "findings": [finding.to_dict() for finding in findings],
+        "problems": [problem.to_dict() for problem in problems],
     }
     folder = free_name(Path(output))
     with whole_folder(folder) as part, ui.bar("writing the report", unit="steps"):
         copies = {"exact": found.exact, "near": found.near}
-        write_data_report(part, root, f"Data check of {numbers['data']}", numbers, images, findings, copies)
+        write_data_report(part, root, f"Data check of {numbers['data']}", numbers, images, problems, copies)
     ui.say(f"report: {folder / PAGE}, {folder / NUMBERS}")
-    result = DataCheck(folder, tuple(findings), numbers)
+    result = DataCheck(folder, tuple(problems), numbers)
     if strict and not result.clean:
         raise CheckFailed(result)
     return result
@@ -192,7 +196,7 @@ def _from_names(root: Path, contents: FolderContents, by_folder: bool) -> tuple[
     return known, suggest_groups(root, contents.files, by_folder, labels)
 
 
-def _copies_by_name(guess: Guess, contents: FolderContents) -> Finding:
+def _copies_by_name(guess: Guess, contents: FolderContents) -> Problem:
     """Augmented copies, and how many of their originals are in two splits."""
     splits: dict[str | None, set[str | None]] = defaultdict(set)
     for original, place in zip(guessed_groups(contents.files, guess), contents.places, strict=True):
@@ -239,8 +243,8 @@ class CheckFailed(DataError):
 
     def __init__(self, result: DataCheck):
         counts = f"{counted(result.count('error'), 'error')} and {counted(result.count('warning'), 'warning')}"
-        first = result.findings[0]
-        super().__init__(f"{counts}; the first: {first.problem}", first.fix)
+        first = result.problems[0]
+        super().__init__(f"{counts}; the first: {first.text}", first.fix)
         self.result = result
 
 

@@ -289,7 +289,7 @@ def _resume_run(
     checkpoint.model()  # raises before a network is built whose sizes are not those of the weights
     fix = f"name its current place: vitmed train DIR --resume {folder.path}"
     root = data_folder(data) if data is not None else checkpoint.data_root(fix)
-    config = build_config(resumed_settings(checkpoint.config, folder, root, overrides))
+    config = build_config(resumed_settings(checkpoint.config, folder, root, overrides), given=overrides)
     epochs = checkpoint.config.train.epochs
     if config.train.epochs != epochs:
         new = counted(config.train.epochs, "epoch")

@@ -33,6 +33,8 @@ class RunConfig(Section):
             raise ValueError("the shares of validation and test leave nothing to train on")
         if data.groups is not None and data.group_regex is not None:
             raise ValueError("data.groups and data.group_regex both define the patients")
+        if data.fold is not None and data.folds is None:
+            raise ValueError("data.fold needs data.folds")
         if (data.fold or 1) > (data.folds or 1):
             raise ValueError(f"data.fold {data.fold} of data.folds {data.folds}: there is no such fold")
         return data

@@ -10,12 +10,14 @@ from pydantic import field_validator
 
 from vitmed.core.settings import Flag, Section, names_in, setting
 
+GRADE_ERRORS = ("absolute", "squared")  # values of evaluate.cost that follow from the order of grades
+
 
 def read_cost(value: Any) -> str | list[list[float]] | None:
-    """Read `evaluate.cost` from YAML or the command line: null, two numbers with a colon, or a square matrix (also as
-    JSON). Raises ValueError for anything else, or a cost below 0."""
-    if value is None:
-        return None
+    """Read `evaluate.cost` from YAML or the command line: null, a value of `GRADE_ERRORS`, two numbers with a colon, or
+    a square matrix (also as JSON). Raises ValueError for anything else, or a cost below 0."""
+    if value is None or value in GRADE_ERRORS:
+        return value  # type: ignore[no-any-return]
     given = value
     try:
         if isinstance(value, str) and value.lstrip().startswith("["):
@@ -30,8 +32,9 @@ def read_cost(value: Any) -> str | list[list[float]] | None:
         good = False
     if not good:
         raise ValueError(
-            f"evaluate.cost {given}: expected two numbers above 0 such as 10:1 (in YAML with quotes), or a square "
-            "matrix of numbers from 0 such as [[0,10],[1,0]], with the true class as row"
+            f"evaluate.cost {given}: expected two numbers above 0 such as 10:1 (in YAML with quotes), a square "
+            "matrix of numbers from 0 such as [[0,10],[1,0]], with the true class as row, or absolute or squared for "
+            "grades"
         )
     return value
 
@@ -85,8 +88,8 @@ class EvaluateConfig(Section):
         None,
         "Decide for the lowest expected cost: 10:1, or [[0,10],[1,0]] with the truth as row. Of two classes '10:1' "
         "means that a missed positive costs 10 times a false alarm; of more, give a matrix whose columns are the "
-        "predictions.",
-        Flag(metavar="MISSED:ALARM|MATRIX"),
+        "predictions. Of grades, 'absolute' costs the error in grades and 'squared' its square.",
+        Flag(metavar="MISSED:ALARM|MATRIX|absolute|squared"),
     )
     prevalence: float | None = setting(
         None,

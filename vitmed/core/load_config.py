@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +13,7 @@ from vitmed.core.config import PATHS, Config, RunConfig, expected
 from vitmed.core.data_config import GROUP_WORDS
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.files import why_unreadable
-from vitmed.core.flags import fields_of
+from vitmed.core.flags import fields_of, flags_of
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.stored_paths import find_path, store_path
 from vitmed.core.yaml_files import YamlError, parse_yaml, read_yaml
@@ -46,15 +47,33 @@ def load_config(
             _put(tree, key.strip(), _number(parse_yaml(value)), kind)
         except YamlError:
             raise UsageError(f"--set {text[:200]}: the value is not valid YAML", "quote it") from None
-    for key, value in (overrides or {}).items():
-        if value is not None:
-            _put(tree, key, str(value) if isinstance(value, Path) else value, kind)
+    given = {key: value for key, value in (overrides or {}).items() if value is not None}
+    for key, value in given.items():
+        _put(tree, key, str(value) if isinstance(value, Path) else value, kind)
     try:
-        return build_config(tree, kind)
+        return build_config(tree, kind, given)
     except UsageError as error:
         if file is not None and _is_in_file(error, find_config(file), kind):
             raise UsageError(f"{find_config(file)}: {error.problem}", error.fix) from None
         raise
+
+
+def _as_flags(problem: str, tree: dict[str, Any], given: Collection[str], kind: type[RunConfig]) -> str:
+    """A message with the flags of the fields that it names, if it is about one that came from a flag.
+
+    A field that is in the tree and did not come from a flag keeps its name.
+    """
+    named = set(re.findall(r"\b[a-z]+\.[a-z_]+\b", problem))
+    if not named & set(given):
+        return problem
+    for keyword, key in flags_of(kind).items():
+        section, _, field = key.partition(".")
+        if key in named and (key in given or field not in tree.get(section, {})):
+            flag = f"--{keyword.replace('_', '-')}"
+            for value in ("'(.*)'", "(.*?)"):
+                problem = re.sub(f"^config {key} = {value}: ", rf"{flag} \1: ", problem)
+            problem = re.sub(rf"\b{key}\b", flag, problem)
+    return problem
 
 
 def _is_in_file(error: UsageError, path: Path, kind: type[AnyConfig]) -> bool:
@@ -100,8 +119,19 @@ def is_keyword(field: str, value: str, folder: str | Path = ".") -> bool:
     return field == "groups" and value in GROUP_WORDS
 
 
-def build_config(tree: dict[str, Any], kind: type[AnyConfig] = Config) -> AnyConfig:  # type: ignore[assignment]
-    """Validate a plain tree of values. Raises UsageError, which names the key and what is accepted."""
+def build_config(
+    tree: dict[str, Any],
+    kind: type[AnyConfig] = Config,  # type: ignore[assignment]
+    given: Collection[str] = (),
+) -> AnyConfig:
+    """Validate a plain tree of values.
+
+    Args:
+        given: "section.field" of values that came from flags.
+
+    Raises:
+        UsageError: names the key, or its flag, and what is accepted.
+    """
     for section, fields in tree.items():
         if section not in kind.model_fields:
             raise unknown_key("config section", str(section), kind.model_fields)
@@ -118,9 +148,10 @@ def build_config(tree: dict[str, Any], kind: type[AnyConfig] = Config) -> AnyCon
         if first["type"] == "value_error":  # our own: fields that contradict each other
             field = ".".join(str(part) for part in first["loc"][:2])  # both parts where it is one field
             fix = f"see {field} in docs/configuration.md" if "." in field else "change or omit one of them"
-            raise UsageError(str(first["ctx"]["error"]), fix) from None
+            raise UsageError(_as_flags(str(first["ctx"]["error"]), tree, given, kind), fix) from None
         key = ".".join(str(part) for part in first["loc"])
         problem = f"config {key} = {first['input']!r}: {expected(first)}"
+        problem = _as_flags(problem, tree, given, kind)
         raise UsageError(problem, f"see {key} in docs/configuration.md") from None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from vitmed.core.errors import DataError, unknown_key
 from vitmed.core.targets import NO_FINDING, UNKNOWN, Target
 from vitmed.core.text import counted, listed
 from vitmed.data.label_kinds import MISSING, Asked, Read, number_in
-from vitmed.data.tables import Table
+from vitmed.data.tables import LABEL_NAMES, Table
 
 BAR = "|"
 PRESENT = {"yes", "y", "true", "t", "+", "pos", "positive", "present", "ja", "j", "wahr", "oui", "vrai", "si", "sí",
@@ -48,8 +48,9 @@ def read_findings(table: Table, label: int | None, others: Sequence[int], asked:
     if label is not None and (not columns or any(BAR in row[label] for row in table.rows)):
         return _of_bars(table, label, columns, asked)
     if not columns:
-        has = ", ".join(map(repr, table.header))
-        raise DataError(f"{table.file}: no column of findings; it has {has}", f"--finding COLUMN; its cells are {BIT}")
+        _refuse_odd(table, bits)
+        problem = f"{table.file}: no column of findings; it has {table.names}"
+        raise DataError(problem, f"--finding COLUMN; its cells are {BIT}")
     read = _of_columns(table, columns, asked)
     return replace(read, notes=(*(_doubt(table, i) for i, share in bits.items() if share < 1), *read.notes))
 
@@ -144,10 +145,17 @@ def findings_in(
     """Findings (R, F) as a `Read`: those that you ask for, or for a model all of its outputs in their order.
 
     Raises:
-        DataError: nothing is known, or of no finding of the model; `where` names the file.
+        DataError: nothing is known, or of no finding of the model, or a name that would make predictions.csv ambiguous;
+            `where` names the file.
         UsageError: a finding that is not there.
     """
     wanted = asked.outputs or asked.findings or names
+    for name in () if asked.outputs else wanted:
+        if name.lower() == NO_FINDING:
+            problem = f"{where}: {name!r} cannot be a finding, since predictions.csv writes it where none is called"
+            raise DataError(problem, "rename it, or omit it from --finding")
+        if BAR in name:
+            raise DataError(f"{where}: the finding {name!r} has a {BAR}, which separates findings", "rename it")
     missing = [name for name in wanted if name not in names]
     if missing and not asked.outputs:
         raise unknown_key("finding", missing[0], names)
@@ -182,6 +190,27 @@ def share_of_bits(table: Table, column: int) -> float:
     filled = [cell for cell in counts if (value := kinds[cell]) is None or not math.isnan(value)]
     total = sum(counts[cell] for cell in filled)
     return sum(counts[cell] for cell in filled if kinds[cell] is not None) / total if total else 0.0
+
+
+def columns_of_findings(table: Table, others: Sequence[int]) -> list[int]:
+    """The columns that hold findings, at least two. Raises DataError without these, with the line of a cell that may be
+    the reason."""
+    bits = {i: share for i in others if (share := share_of_bits(table, i)) >= CLEAR}
+    columns = [i for i, share in bits.items() if share == 1]
+    if len(columns) < 2:
+        if len(bits) > 1:
+            _refuse_odd(table, bits)
+        raise DataError(
+            f"{table.file}: no column for the label, nor two of 1 and 0 (findings); it has {table.names}",
+            f"name it {LABEL_NAMES[0]} (or {', '.join(LABEL_NAMES[1:])}) in the first line, or --finding COLUMN",
+        )
+    return columns
+
+
+def _refuse_odd(table: Table, columns: Iterable[int]) -> None:
+    """Raises DataError for the first cell of these columns that is no label of a finding."""
+    for column in columns:
+        _cells_of_finding(table, column)
 
 
 def _doubt(table: Table, column: int) -> str:

@@ -20,7 +20,6 @@ SHARE = 0.95  # of the images must have a name of the set; others may have been 
 FEWEST = 10  # images
 SAMPLE = 50  # paths to try first
 SIZES = 3  # images whose size is read
-FIRST = 3  # warnings of a card that training repeats
 
 
 class KnownSet(NamedTuple):
@@ -110,16 +109,18 @@ def say_known_set(known: KnownSet, grouped: bool, ui: Ui, all_of_them: str | Non
     """Print the name of the set, what its card warns of and, unless patients are known, how to find them.
 
     Args:
-        all_of_them: the command that prints every warning, after the first few; None: print every one.
+        all_of_them: the command that prints the warnings, in place of them, in a single line; None: print every one.
     """
-    pitfalls = known.card.pitfalls
+    card = known.card
+    if all_of_them is not None:
+        patients = f"; patients: --group-regex '{card.group_regex}'" if card.group_regex and not grouped else ""
+        ui.warn(f"this looks like {known}; {all_of_them} shows {counted(len(card.pitfalls), 'pitfall')}{patients}")
+        return
     ui.warn(f"this looks like {known}. Its card warns:")
-    for pitfall in pitfalls if all_of_them is None else pitfalls[:FIRST]:
+    for pitfall in card.pitfalls:
         ui.say(f"  - {pitfall}")
-    if all_of_them is not None and len(pitfalls) > FIRST:
-        ui.say(f"  - and {len(pitfalls) - FIRST:,} more: {all_of_them}")
     if not grouped:
-        ui.say(f"  patients: {advice_on_patients(known.card)}")
+        ui.say(f"  patients: {advice_on_patients(card)}")
 
 
 def advice_on_patients(card: Card) -> str:

@@ -14,7 +14,7 @@ from vitmed.data.label_kinds import Asked, Read
 from vitmed.data.split_names import SPLIT_WORDS, split_of
 from vitmed.data.tables import FIRST, GROUP_NAMES, LABEL_NAMES, PATH_NAMES, Table, read_table
 from vitmed.data.targets import read_targets
-from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OOD_SCORE
+from vitmed.metrics.predictions_csv import FIXED_COLUMNS, LABEL, LOGIT, OF_NUMBERS, OOD_SCORE, PROB
 
 SPLIT_COLUMN_NAMES = ("split", "subset", "partition")
 # Column names of predictions.csv and splits.csv.
@@ -68,7 +68,8 @@ def labels_from_table(
     read = read_targets(table, label, others, asked)
     further = [i for i in others if i not in read.used]
     columns = tuple(table.header[i] for i in further)
-    taken = [name for name in columns if name in TAKEN or name.startswith(("prob_", "logit_"))]
+    own = OF_NUMBERS if read.target.kind == "number" else [LABEL + name for name in read.outputs]
+    taken = [name for name in columns if name in (*TAKEN, *own) or name.startswith((PROB, LOGIT))]
     if taken:
         of_label = "" if label is None else f" (the label comes from {table.header[label]!r})"
         raise DataError(

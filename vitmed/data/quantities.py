@@ -14,15 +14,15 @@ from vitmed.core.text import counted_doing
 from vitmed.data.label_kinds import Asked, Read, number_in
 from vitmed.data.tables import LABEL_NAMES, Table
 
+CLEAR = 0.9  # share of numbers among the cells of a column from which another cell looks like a mistake
+MOST = 1e15  # beyond it, squares lose the digits of other numbers
 MOST_BINS, IN_BIN = 10, 10  # ranges, and images that each needs
 
 
 def read_number(table: Table, label: int | None, others: Sequence[int], asked: Asked) -> Read:
     """A quantity. Empty cells are not known; anything else that is no number is a DataError."""
     if label is None:
-        named = [i for i in others if table.header[i] in asked.outputs]
-        numeric = named or [i for i in others if _holds_numbers(table, i)]
-        label = table.required(numeric[0] if len(numeric) == 1 else None, "number", LABEL_NAMES)
+        label = table.required(_column_of_numbers(table, others, asked), "number", LABEL_NAMES)
     cells = [row[label].strip() for row in table.rows]
     values = [number_in(cell) for cell in cells]
     for line, cell, value in zip(table.lines, cells, values, strict=True):
@@ -31,7 +31,7 @@ def read_number(table: Table, label: int | None, others: Sequence[int], asked: A
             more = f", and {counted_doing(wrong - 1, 'other cell', 'is', 'are')} not either" if wrong > 1 else ""
             raise DataError(
                 f"{table.file}: line {line}: {cell!r} in the column {table.header[label]!r} is not a number{more}",
-                "write numbers such as 63 or 63.5, and nothing where it is not known",
+                "write numbers such as 63 or 63.5, with a point and without a unit, and nothing where it is not known",
             )
     name = "number" if table.find(LABEL_NAMES) == label else table.header[label]
     name = asked.outputs[0] if asked.outputs else name
@@ -40,8 +40,11 @@ def read_number(table: Table, label: int | None, others: Sequence[int], asked: A
 
 
 def of_numbers(values: np.ndarray, name: str, unit: str, source: str, where: str, used: tuple[int, ...] = ()) -> Read:
-    """Numbers (R,), NaN where not known, as a `Read`. Raises DataError where all are the same."""
+    """Numbers (R,), NaN where not known, as a `Read`. Raises DataError where all are the same, or one is too large."""
     known = np.isfinite(values)
+    if (large := values[known & (np.abs(values) > MOST)]).size:
+        problem = f"{where}: the number {large[0]:g} is too large to compute with"
+        raise DataError(problem, "correct it, or choose a larger unit")
     if len(np.unique(values[known])) < 2:
         raise DataError(
             f"{where}: all numbers are {values[known][0]:g}" if known.any() else f"{where}: no number is known",
@@ -71,7 +74,13 @@ def _apart(names: Sequence[str]) -> list[str]:
     return [name if seen[name] == 1 else f"{name} ({k})" for k, name in enumerate(names)]
 
 
-def _holds_numbers(table: Table, column: int) -> bool:
-    """Whether all cells are numbers or empty, of more than two values."""
-    values = {number_in(row[column].strip()) for row in table.rows}
-    return None not in values and len({value for value in values if value is not None and math.isfinite(value)}) > 2
+def _column_of_numbers(table: Table, others: Sequence[int], asked: Asked) -> int | None:
+    """The number of a model; else the one column of more than two numbers, or of little else than numbers, whose other
+    cells are mistakes; None for none or several."""
+    if named := [i for i in others if table.header[i] in asked.outputs]:
+        return named[0]
+    cells = {i: [number_in(cell) for row in table.rows if (cell := row[i].strip())] for i in others}
+    numbers = {i: [value for value in own if value is not None and math.isfinite(value)] for i, own in cells.items()}
+    clear = [i for i in others if None not in cells[i] and len(set(numbers[i])) > 2]
+    near = [i for i in others if numbers[i] and len(numbers[i]) >= CLEAR * len(cells[i])]
+    return next((found[0] for found in (clear, near) if len(found) == 1), None)

@@ -57,7 +57,7 @@ def make_splits(config: DataConfig, progress: Progress | None = None, ordinal: S
         _check_classes(listing, name, indices)
     listing = _with_copies(listing, {"test", "val"} <= set(listing.parts), config.cache)
     if listing.target.kind == "findings":
-        listing = _learnable(listing, config)
+        listing = _judgeable(_learnable(listing, config), config)
     parts, made = _split(listing, config)
     for name in SPLITS:
         _check_classes(listing, name, parts[name])
@@ -108,6 +108,34 @@ def _learnable(listing: Listing, config: DataConfig) -> Listing:
     names = f"{listed(sorted(gone, key=given.index))} {'is' if len(gone) == 1 else 'are'}"
     note = f"{names} left out: {where} must have images with and without a finding"
     return replace(listing, notes=(*listing.notes, note))
+
+
+def _judgeable(listing: Listing, config: DataConfig) -> Listing:
+    """The listing without the rarest findings, where so many patients are needed to train on these that too few are
+    left for validation and test: first without those of one patient, then of fewer than `FEW`."""
+    fraction = config.val_fraction + config.test_fraction
+    if ALL not in listing.parts or config.folds is not None or fraction >= 1:
+        return listing
+    rows = listing.parts[ALL]
+    codes = _units(listing, rows)
+    for fewest in (2, FEW):
+        assert listing.targets is not None
+        targets = listing.targets[rows]
+        if share_by_kind(listing.labels[rows], targets, codes, fraction, config.split_seed).mean() >= fraction / 2:
+            break
+        held = np.array([len(np.unique(codes[column == 1])) for column in targets.T])
+        rare = held < fewest
+        if not rare.any() or rare.all():
+            continue
+        names = [name for name, drop in zip(listing.outputs, rare.tolist(), strict=True) if drop]
+        unit = "image" if listing.groups is None else "patient"
+        of = f"one {unit}" if fewest == 2 else f"fewer than {fewest} {unit}s"
+        gone = f"{counted(len(names), 'finding')} of {of} {'is' if len(names) == 1 else 'each are'} left out"
+        need = f"training would need nearly every {unit}, and too few would be left to validate and test"
+        note = f"{gone}: {need}: {listed(names)}"
+        listing = listing.with_findings(~rare)
+        listing = replace(listing, notes=(*listing.notes, note))
+    return listing
 
 
 def _few_positives(splits: Splits) -> list[str]:
@@ -422,10 +450,11 @@ def _check_classes(listing: Listing, part: str, indices: np.ndarray) -> None:
     if listing.outputs:
         return
     have = set(np.unique(listing.labels[indices]).tolist())
+    noun = "grade" if listing.target.kind == "grades" else "class"
     for label, name in enumerate(listing.classes):
         if label not in have:
             where = "" if part == ALL else f" in the {part} split"
             raise DataError(
-                f"{listing.location(part, label)}: class {name!r} has no image{where}",
-                "add images, or remove the class everywhere",
+                f"{listing.location(part, label)}: {noun} {name!r} has no image{where}",
+                f"add images, or remove the {noun} everywhere",
             )

@@ -43,11 +43,17 @@ class Table:
         plain = [re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") for name in self.header]
         return next((plain.index(name) for name in names if name in plain), None)
 
+    @property
+    def names(self) -> str:
+        """The columns, for a message: `'path', 'age', 'Mass' (empty)`."""
+        empty = [not any(row[i].strip() for row in self.rows) for i in range(len(self.header))]
+        return ", ".join(f"{name!r}{' (empty)' * none}" for name, none in zip(self.header, empty, strict=True))
+
     def required(self, column: int | None, what: str, names: Sequence[str]) -> int:
         """The column. Raises DataError if there is none."""
         if column is None:
             raise DataError(
-                f"{self.file}: no column for the {what}; it has {', '.join(map(repr, self.header))}",
+                f"{self.file}: no column for the {what}; it has {self.names}",
                 f"name it {names[0]} (or {', '.join(names[1:])}) in the first line",
             )
         return column

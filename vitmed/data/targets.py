@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vitmed.core.errors import DataError
 from vitmed.core.targets import CLASSES
 from vitmed.core.text import counted
-from vitmed.data.finding_labels import BAR, read_findings, share_of_bits
+from vitmed.data.finding_labels import BAR, columns_of_findings, read_findings
 from vitmed.data.grades import read_grades
 from vitmed.data.label_kinds import Asked, Read, number_in
 from vitmed.data.quantities import read_number
@@ -49,13 +48,7 @@ def read_targets(table: Table, label: int | None, others: Sequence[int], asked: 
 def _recognise(table: Table, label: int | None, others: Sequence[int]) -> str:
     """The kind of the labels."""
     if label is None:
-        found = [i for i in others if share_of_bits(table, i) == 1]
-        if len(found) < 2:
-            has = ", ".join(map(repr, table.header))
-            raise DataError(
-                f"{table.file}: no column for the label, nor two of 1 and 0 (findings); it has {has}",
-                f"name it {LABEL_NAMES[0]} (or {', '.join(LABEL_NAMES[1:])}) in the first line, or --finding COLUMN",
-            )
+        columns_of_findings(table, others)
         return "findings"
     cells = [row[label].strip() for row in table.rows]
     if any(BAR in cell for cell in cells):

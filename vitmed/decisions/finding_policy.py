@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
@@ -24,18 +25,20 @@ from vitmed.decisions.policy import (
     with_columns,
 )
 from vitmed.metrics.finding_predictions import FindingPredictions, absence
+from vitmed.metrics.finding_scoring import fewer_holders
+from vitmed.metrics.notes import FEWEST
 from vitmed.metrics.predictions import Predictions
 
-FEWEST = 5  # validation images with a finding, and without it, below which nothing is chosen for it
 USUAL = EvaluateConfig(calibration="none")
 
 
 class FindingPolicy(DecisionPolicy):
-    """What validation chooses for findings: a policy for each. Those in `few` have too few images in validation, and
-    are decided at a raw probability of 0.5."""
+    """What validation chooses for findings: a policy for each. In validation, fewer than `FEWEST` of `unit` have those
+    in `few`, or have images without them; they are decided at a raw probability of 0.5."""
 
     findings: dict[str, ClassPolicy]
     few: Names = ()
+    unit: Literal["patients", "images"] = "images"  # images where patients are unknown
 
     def apply(self, predictions: FindingPredictions) -> FindingPredictions:
         """Calibrate the probabilities, decide, and add the columns `set` and `answer`.
@@ -43,7 +46,7 @@ class FindingPolicy(DecisionPolicy):
         The set of an image names the findings that cannot be excluded at the coverage that was asked for. An image is
         not answered if it is unlike those of training, or if a finding is too unsure for the risk that was asked for.
         """
-        raw = replace(predictions, labels=None, calibrated=None, thresholds=())
+        raw = replace(predictions.undecided(), labels=None)
         views = [self.findings[name].apply(raw.of(name)) for name in predictions.classes]
         sets = [" | ".join(view.classes[1] for view in views if _possible(view, row)) for row in range(len(raw))]
         unsure = [
@@ -52,7 +55,7 @@ class FindingPolicy(DecisionPolicy):
         ]
         ours = {SET: tuple(sets), ANSWER: answers_of(unlike_training(raw), unsure)}
         return replace(
-            predictions,
+            predictions.undecided(),
             calibrated=np.stack([view.probabilities[:, 1] for view in views], axis=1),
             thresholds=tuple(view.threshold for view in views),
             columns=with_columns(raw.columns, ours),
@@ -70,8 +73,8 @@ class FindingPolicy(DecisionPolicy):
         found = [f"{name}: {note}" for name, one in self.findings.items() for note in one.notes]
         if self.few:
             found.append(
-                f"Validation has fewer than {FEWEST} images with, or without, {listed(self.few)}: a raw probability of "
-                "0.5 decides there, and no threshold was chosen."
+                f"In validation, fewer than {FEWEST} {self.unit} have, or fewer lack, {listed(self.few)}: a raw "
+                "probability of 0.5 decides there, and no threshold was chosen."
             )
         return tuple(found)
 
@@ -103,12 +106,10 @@ def choose_finding_policy(
     Raises:
         UsageError: an operating point that does not fit two classes, or two points.
     """
-    assert validation.labels is not None
-    names = validation.classes
-    counts = [[(validation.labels[:, f] == value).sum() for value in (0, 1)] for f in range(len(names))]
-    few = [name for name, both in zip(names, counts, strict=True) if min(both) < FEWEST]
+    names, held = validation.classes, fewer_holders(validation)
+    few = [name for name, count in zip(names, held, strict=True) if count < FEWEST]
     findings = {name: choose_policy(validation.of(name), USUAL if name in few else config) for name in names}
     return FindingPolicy(
         asked=policy_settings(config), n=len(validation), weights_hash=weights_hash, findings=findings,
-        few=tuple(few), ood_score=ood_score,
+        few=tuple(few), unit="images" if validation.groups is None else "patients", ood_score=ood_score,
     )  # fmt: skip

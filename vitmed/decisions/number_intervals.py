@@ -61,7 +61,7 @@ def fit_intervals(validation: NumberPredictions, coverage: float) -> IntervalRea
 
 def with_intervals(predictions: NumberPredictions, fitted: IntervalReach | None) -> NumberPredictions:
     """The predictions with these intervals; without any for None."""
-    return replace(predictions, reach=None if fitted is None else fitted.reach)
+    return replace(predictions.undecided(), reach=None if fitted is None else fitted.reach)
 
 
 def report_intervals(predictions: NumberPredictions, fitted: IntervalReach | None) -> IntervalResults | None:

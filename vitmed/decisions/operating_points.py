@@ -3,8 +3,11 @@
 Two classes have a threshold. More classes have a matrix of costs: the class with the lowest expected cost of the
 calibrated probabilities is predicted (Elkan, IJCAI 2001, equation 1). For balanced accuracy, missing a class costs the
 inverse of its prevalence, which predicts the class of the largest probability / prevalence (Menon et al. 2021, arXiv
-2007.07314, section 2). A threshold lies in the middle between two neighbouring probabilities of validation, so that it
-does not depend on the last digit of one.
+2007.07314, section 2). Of grades an error may cost its distance, or the square of it, which predicts the median of the
+calibrated probabilities, or the grade nearest to their mean.
+
+A threshold lies in the middle between two neighbouring probabilities of validation, so that it does not depend on the
+last digit of one.
 """
 
 from __future__ import annotations
@@ -16,9 +19,10 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen, Names, Numbers, Stored
 from vitmed.core.errors import UsageError
-from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.evaluate_config import GRADE_ERRORS, EvaluateConfig
 from vitmed.core.text import counted, listed
 from vitmed.metrics.estimates import Estimate, estimate, of_f1, of_share
+from vitmed.metrics.grade_scoring import grade_costs, grades_of
 from vitmed.metrics.intervals import Units, class_shares, share_ratio
 from vitmed.metrics.predictions import Predictions, is_called, known_labels, positive_index
 from vitmed.metrics.ranking import threshold_counts
@@ -101,14 +105,29 @@ def asked_point(config: EvaluateConfig, classes: int) -> str:
     return given[0] if given else "default"
 
 
-def cost_matrix(config: EvaluateConfig, classes: int, positive: int | None) -> np.ndarray | None:
+def cost_matrix(
+    config: EvaluateConfig, classes: int, positive: int | None, grades: np.ndarray | None = None
+) -> np.ndarray | None:
     """(K, K) float64, the cost of predicting the column's class for an image of the row's. None: no costs were given.
+
+    Args:
+        classes: K.
+        positive: the positive one of two.
+        grades: (K,) int64 grade of each class; None: they stand in order.
 
     Raises:
         UsageError: the costs do not fit the number of classes, or an error costs less than a right answer.
     """
     if config.cost is None:
         return None
+    if config.cost in GRADE_ERRORS:
+        if len(config.ordinal) != classes:
+            raise UsageError(
+                f"--cost {config.cost}: is for grades, and these classes have no order",
+                "name them from the lowest grade to the highest: --ordinal CLASS,CLASS,...",
+            )
+        place = np.arange(classes) if grades is None else grades
+        return np.array(grade_costs(classes, str(config.cost)), dtype=np.float64)[np.ix_(place, place)]
     if isinstance(config.cost, str):
         if classes != 2 or positive is None:
             raise UsageError(
@@ -147,7 +166,7 @@ def choose_points(validation: Predictions, config: EvaluateConfig) -> PolicyPoin
     """
     classes, labels = validation.classes, known_labels(validation)
     asked, positive = asked_point(config, len(classes)), positive_index(validation)
-    costs = cost_matrix(config, len(classes), positive)
+    costs = cost_matrix(config, len(classes), positive, grades_of(config.ordinal, classes))
     stored = None if costs is None else costs.tolist()
     if positive is None:
         points = dict.fromkeys(("default", "balanced", asked), LIKELIEST)

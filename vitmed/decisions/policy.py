@@ -17,7 +17,7 @@ from pydantic import JsonValue, ValidationError
 from vitmed.core.aliases import POLICY, with_new_names
 from vitmed.core.base_models import Frozen, Numbers, Stored
 from vitmed.core.evaluate_config import EvaluateConfig
-from vitmed.decisions.calibration import Calibration, fit_calibration, why_chosen
+from vitmed.decisions.calibration import Calibration, fit_calibration
 from vitmed.decisions.conformal import SetThresholds, fit_sets, prediction_sets
 from vitmed.decisions.operating_points import PolicyPoints, apply_point, choose_points
 from vitmed.decisions.out_of_distribution import OodScore, scores_of
@@ -149,17 +149,20 @@ class ClassPolicy(DecisionPolicy):
 
     @property
     def summary(self) -> str:
-        known, threshold = self.calibration, self.operating.threshold
+        known, operating = self.calibration, self.operating
         names = {
-            "none": "no calibration",
-            "temperature": f"temperature {1 / known.scale[0]:.3g}",
-            "vector": "vector scaling",
+            "none": "are not calibrated",
+            "temperature": f"are calibrated by temperature {1 / known.scale[0]:.3g}",
+            "vector": "are calibrated by vector scaling",
         }
-        text = names[known.method] + (f" ({known.note})" if known.note else "")
-        text += f"; positive at a probability of {threshold:.3g} or more" if threshold is not None else ""
+        text = f"the probabilities {names[known.method]}" + (f": {known.note}" if known.note else "")
         if known.trials:
-            why = why_chosen(known.method, known.trials)
-            text += f". {why} Cross-validation: {'; '.join(trial.text for trial in known.trials)}"
+            gains = [f"{one.method} scaling {-one.gain:+.3f} (standard error {one.error:.3f})" for one in known.trials]
+            text += f" (change of the log loss in cross-validation: {', '.join(gains)})"
+        if operating.threshold is not None:
+            text += f"; {operating.positive!r} is predicted from a probability of {operating.threshold:.3g}"
+        elif operating.chosen == "default":
+            text += "; the likeliest class is predicted"
         return text
 
     @property

@@ -103,7 +103,8 @@ TARGETS: dict[str, TargetKind] = {
     ),
 }  # fmt: skip
 TARGETS["grades"] = replace(
-    TARGETS["classes"], values=grade_values, evaluate=evaluate_grades, metrics=GRADE_METRICS, monitor="quadratic_kappa"
-)
+    TARGETS["classes"], values=grade_values, evaluate=evaluate_grades, metrics=GRADE_METRICS, monitor="quadratic_kappa",
+    headline=("quadratic_kappa", "grade_error", "auroc", "balanced_accuracy"),
+)  # fmt: skip
 ALL_METRICS = {name: metric for target in reversed(TARGETS.values()) for name, metric in target.metrics.items()}
 RANKING = {name for name, metric in ALL_METRICS.items() if metric.ranks}  # of a value one can say whether it is better

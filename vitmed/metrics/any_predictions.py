@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,11 @@ from vitmed.metrics.predictions_csv import read_table
 AnyPredictions = Predictions | FindingPredictions | NumberPredictions
 
 
-def target_of(predictions: AnyPredictions) -> Target:
-    """What the labels are."""
-    return predictions.target if isinstance(predictions, NumberPredictions) else Target(kind=predictions.kind)
+def target_of(predictions: AnyPredictions, ordinal: Sequence[str] = ()) -> Target:
+    """What the labels are: grades, where `ordinal` names the classes in their order."""
+    if isinstance(predictions, NumberPredictions):
+        return predictions.target
+    return Target(kind="grades" if tuple(ordinal) == predictions.classes else predictions.kind)
 
 
 def read_predictions(

@@ -15,6 +15,8 @@ from vitmed.metrics.finding_scoring import finding_labels, images_right, images_
 from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.ranking import ratio
 
+WORST = 5  # images of each kind of error that are named
+
 
 class CoOccurrence(Frozen):
     """Images with two findings, of those in which both are known; F x F each, in the order of `findings`.
@@ -32,7 +34,11 @@ class CoOccurrence(Frozen):
 
 
 class FindingCounts(Frozen):
-    """The calls of one finding by the truth, and the images in which it is unknown."""
+    """The calls of one finding by the truth, and the images in which it is unknown.
+
+    `worst_misses` and `worst_false_calls` are rows of predictions.csv, from 1: the `WORST` images whose probability is
+    furthest on the wrong side, the worst first.
+    """
 
     finding: str
     hits: int
@@ -40,6 +46,8 @@ class FindingCounts(Frozen):
     false_calls: int
     right_absent: int
     unknown: int
+    worst_misses: list[int]
+    worst_false_calls: list[int]
 
 
 class FalseCall(Frozen):
@@ -100,12 +108,20 @@ def finding_errors(predictions: FindingPredictions) -> FindingErrors:
     none = images_without(labels)
     empty = share(images_right(labels, called), none, Units(predictions.units))
     wrong = (called & absent & none[:, None]).sum(axis=0)
+    worst = [[(rows[:WORST] + 1).tolist() for rows in wrong_rows(predictions, f)] for f in range(len(classes))]
     return FindingErrors(
         findings=[
             FindingCounts(
-                finding=name, hits=own[0], misses=own[1], false_calls=own[2], right_absent=own[3], unknown=own[4]
+                finding=name,
+                hits=own[0],
+                misses=own[1],
+                false_calls=own[2],
+                right_absent=own[3],
+                unknown=own[4],
+                worst_misses=rows[0],
+                worst_false_calls=rows[1],
             )
-            for name, own in zip(classes, counts, strict=True)
+            for name, own, rows in zip(classes, counts, worst, strict=True)
         ],
         pairs=_false_calls(predictions, present, absent),
         without=WithoutFindings(
@@ -114,6 +130,13 @@ def finding_errors(predictions: FindingPredictions) -> FindingErrors:
             called={classes[f]: int(wrong[f]) for f in np.argsort(-wrong, kind="stable") if wrong[f]},
         ),
     )
+
+
+def wrong_rows(predictions: FindingPredictions, f: int) -> tuple[np.ndarray, np.ndarray]:
+    """The rows where finding `f` is missed, by rising probability, and where it is a false alarm, by falling one."""
+    labels, called, chances = finding_labels(predictions)[:, f], predictions.predicted[:, f], predictions.probabilities
+    missed, false = np.flatnonzero((labels == 1) & ~called), np.flatnonzero((labels == 0) & called)
+    return tuple(rows[np.argsort(sign * chances[rows, f], kind="stable")] for rows, sign in ((missed, 1), (false, -1)))  # type: ignore[return-value]
 
 
 def _false_calls(predictions: FindingPredictions, present: np.ndarray, absent: np.ndarray) -> list[FalseCall]:

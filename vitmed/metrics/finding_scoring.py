@@ -107,10 +107,16 @@ def in_means(predictions: FindingPredictions) -> np.ndarray:
     At least `FEWEST` patients (or images, where patients are unknown) have the finding, and as many have an image
     without it. Where no finding has so many: those with an image of either kind.
     """
+    least = fewer_holders(predictions)
+    enough = least >= FEWEST
+    return np.asarray(enough if enough.any() else least > 0)
+
+
+def fewer_holders(predictions: FindingPredictions) -> np.ndarray:
+    """(F,) how many patients (or images, where patients are unknown) have a finding, or have an image without it: the
+    fewer of the two. Below `FEWEST`, little can be said of the finding."""
     labels, units = finding_labels(predictions), predictions.units
-    held = np.minimum(_holders(labels == 1, units), _holders(labels == 0, units))
-    enough = held >= FEWEST
-    return np.asarray(enough if enough.any() else held > 0)
+    return np.minimum(_holders(labels == 1, units), _holders(labels == 0, units))
 
 
 def pooled(predictions: FindingPredictions) -> Predictions:

@@ -15,13 +15,13 @@ from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.metrics.bootstrap import MOST, bootstrap_weights
 from vitmed.metrics.estimates import Estimate, estimate, of_share
 from vitmed.metrics.intervals import NONE, Units, quantile, share, within
+from vitmed.metrics.notes import FEWEST
 from vitmed.metrics.predictions import Predictions, is_called, known_labels, positive_index
 from vitmed.metrics.ranking import threshold_counts
 
 LEVELS = (0.8, 0.9, 0.95, 0.99)
 GRID = tuple(i / 100 for i in range(1, 100))  # specificities of the band
 LEAST = 6  # images, of the effective number, that lie beyond the threshold; 0.99 needs 600
-FEWEST = 5  # patients or images of either class
 
 
 class AtRate(Frozen):

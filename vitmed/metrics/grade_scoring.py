@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 
@@ -20,8 +19,8 @@ from vitmed.metrics.ranking import ratio
 from vitmed.metrics.scoring import metric_values
 
 
-def grade_costs(k: int, error: Literal["absolute", "squared"]) -> tuple[tuple[float, ...], ...]:
-    """K x K costs of predicting the column's grade for the row's, for `Predictions.costs`.
+def grade_costs(k: int, error: str) -> tuple[tuple[float, ...], ...]:
+    """K x K costs of predicting the column's grade for the row's, for `Predictions.costs`; a value of `GRADE_ERRORS`.
 
     The cheapest grade is the median of the predicted distribution for absolute errors; for squared errors it is the
     grade nearest to its mean.

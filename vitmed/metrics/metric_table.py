@@ -126,6 +126,8 @@ NUMBER_METRICS: dict[str, Metric] = {
     "coverage": Metric("Coverage", "Share of true numbers inside the prediction interval.", ranks=False),
     "width": Metric("Interval width", "Mean width of the prediction intervals.", ranks=False),
 }
+
+
 TITLES = {name: metric.title for name, metric in (FINDING_METRICS | GRADE_METRICS | NUMBER_METRICS).items()} | {
     "sensitivity": "Sensitivity",
     "specificity": "Specificity",

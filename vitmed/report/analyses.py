@@ -77,11 +77,6 @@ CLASS_ANALYSES: dict[str, Analysis] = {
     "agreement": lambda m: agreement(
         m.predictions, m.config.raters, m.config.ordinal, m.config.resamples, m.metrics.overall["cohen_kappa"]
     ),
-    "grades": lambda m: (
-        grade_results(m.predictions, m.config.resamples)
-        if list(m.config.ordinal) == list(m.predictions.classes)
-        else None
-    ),
     "readers": lambda m: compare_with_readers(m.predictions, m.config.raters, m.config.rater_scores),
     "errors": lambda m: mistakes(m.predictions),
     "label_errors": lambda m: label_errors(m.predictions, m.metrics),
@@ -108,6 +103,11 @@ CLASS_ANALYSES: dict[str, Analysis] = {
 }
 ANALYSES: dict[str, dict[str, Analysis]] = {  # kind of label -> field of `Results` -> what finds it, or None
     "classes": CLASS_ANALYSES,
+    "grades": {
+        **CLASS_ANALYSES,
+        "agreement": lambda m: CLASS_ANALYSES["agreement"](m) if m.config.raters else None,
+        "grades": lambda m: grade_results(m.predictions, m.config.resamples),
+    },
     "findings": {
         "co_occurrence": lambda m: co_occurrence(m.predictions),
         "finding_errors": lambda m: finding_errors(m.predictions),

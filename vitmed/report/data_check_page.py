@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from vitmed.checks.detect import COPIES, Copies, Image
-from vitmed.checks.findings import FINDINGS, Finding
+from vitmed.checks.problems import PROBLEMS, Problem
 from vitmed.core.errors import DataError
 from vitmed.core.files import write_json, write_text
 from vitmed.data.split_names import SPLITS
@@ -99,7 +99,7 @@ def write_data_report(
     title: str,
     content: Mapping[str, Any],
     images: Sequence[Image],
-    findings: Sequence[Finding],
+    problems: Sequence[Problem],
     copies: Mapping[str, Copies],
 ) -> None:
     """Both files, each whole or not at all.
@@ -113,8 +113,8 @@ def write_data_report(
         "data_check.html.j2",
         title=title,
         content=content,
-        findings=findings,
-        meanings={code: meaning for code, (_, meaning, _) in FINDINGS.items()},
+        problems=problems,
+        meanings={code: meaning for code, (_, meaning, _) in PROBLEMS.items()},
         histogram=data_uri(png(size_histogram(images))),
         examples=_examples(root, images),
         pairs=_pairs(root, images, copies),

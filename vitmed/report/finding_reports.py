@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.core.run_folder import REPORT
-from vitmed.decisions.finding_policy import FEWEST, FindingPolicy
+from vitmed.decisions.finding_policy import FindingPolicy
 from vitmed.decisions.folds import fold_notes
 from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.finding_predictions import FindingPredictions
-from vitmed.metrics.predictions import Predictions, known_labels
+from vitmed.metrics.finding_scoring import fewer_holders
+from vitmed.metrics.notes import FEWEST
+from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import Material
 from vitmed.report.participant_flow import evaluated_images
 from vitmed.report.results import Flow, Results
@@ -24,8 +26,8 @@ def write_finding_reports(
     folder: Path, material: Material, write: Callable[..., Results], baselines: Mapping[str, AnyPredictions],
     flow: Flow | None,
 ) -> dict[str, str]:  # fmt: skip
-    """Write the report of every finding that at least `FEWEST` images have, and as many do not; of validation, on which
-    decisions were chosen, the tables alone.
+    """Write the report of every finding that at least `FEWEST` patients (or images, where patients are unknown) have,
+    and as many have an image without; of validation, on which decisions were chosen, the tables alone.
 
     Args:
         folder: of the report of all findings.
@@ -37,12 +39,11 @@ def write_finding_reports(
     """
     predictions, policy, folds = material.predictions, material.policy, material.folds
     assert isinstance(predictions, FindingPredictions) and (policy is None or isinstance(policy, FindingPolicy))
-    found = {}
-    for name, place in folder_names(predictions.classes).items():
-        view = predictions.of(name)
-        truth = known_labels(view)
-        if min((truth == 1).sum(), (truth == 0).sum()) < FEWEST:
+    found, held = {}, fewer_holders(predictions)
+    for (name, place), count in zip(folder_names(predictions.classes).items(), held, strict=True):
+        if count < FEWEST:
             continue
+        view = predictions.of(name)
         own = None if policy is None else policy.findings[name]
         view = view if own is None else own.apply(view)
         evaluated = flow and flow.evaluated

@@ -104,18 +104,18 @@ def verdict(baseline: Baseline, patients: int | None, kind: Kind = "classes") ->
         patients: how many were evaluated; None if unknown.
         kind: of labels.
     """
-    name, difference = baseline.number, baseline.ahead
+    name, gain = baseline.decides, baseline.gain
     gap = _with_interval(baseline.difference[name], "+")
     title = TARGETS[kind].metrics[name].phrase
     text = f"baseline, {baseline.text}: {title} {number(baseline.overall[name].value)}"
-    if difference.low is None or difference.high is None:
+    if gain.low is None or gain.high is None:
         return f"{text}; no interval for the difference"
     if patients is not None and patients < FEW_GROUPS:
         few = counted_doing(patients, "patient")
         return f"{text}; model - baseline {gap}, but {few} too few to conclude which is better"
-    if difference.low > 0:
+    if gain.low > 0:
         return f"{text}; the model is better: {gap}"
-    if difference.high < 0:
+    if gain.high < 0:
         return f"{text}; the BASELINE is better: {gap}"
     return f"{text}; the model is not shown to be better: {gap}"
 

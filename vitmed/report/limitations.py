@@ -117,7 +117,7 @@ def _not_checked(metrics: Results) -> Iterator[str]:
     chosen = points is not None and (points.threshold or points.by_fold is not None)
     if metrics.positive_class is not None and not chosen:
         yield "No threshold was chosen on validation: the more likely class wins, whatever an error costs."
-    if metrics.calibration is None and metrics.target.kind == "classes":
+    if metrics.calibration is None and metrics.target.kind in ("classes", "grades"):
         yield "The calibration of the probabilities was not checked."
     if metrics.robustness is None:
         yield "The model was not tested on blurred, noisy, darker or compressed images (vitmed stress)."

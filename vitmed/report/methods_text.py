@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from vitmed import __version__
 from vitmed.core.base_models import Frozen
+from vitmed.core.evaluate_config import GRADE_ERRORS
 from vitmed.core.text import counted, format_probability, visible
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.methods import DEFINITIONS, METHODS, REFERENCES, TESTS
@@ -244,6 +245,8 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
     elif metrics.n and metrics.target.kind in ("classes", "grades"):
         ways = {"cost": "lowest expected cost", "balanced": "largest ratio of probability to prevalence in validation"}
         way = ways.get("default" if points is None else points.chosen, "largest probability")
+        if way == ways["cost"] and (error := metrics.report.evaluate.get("cost")) in GRADE_ERRORS:
+            way = f"lowest expected {error} error in grades"
         text.append(f"The class with the {way} was predicted.")
     if metrics.n >= 2 and metrics.n_groups != 1:
         text.append(f"Two-sided {100 * metrics.level:.0f} % confidence intervals were computed.")

@@ -27,7 +27,7 @@ from vitmed.metrics.estimates import Estimate, Numbers, decimals
 from vitmed.metrics.intervals import LIKENESS
 from vitmed.metrics.methods import METHODS
 from vitmed.metrics.metric_table import PER_CLASS, TITLES, phrase
-from vitmed.metrics.notes import FEW_GROUPS, only_class
+from vitmed.metrics.notes import FEW_GROUPS, FEWEST, only_class
 from vitmed.metrics.subgroups import TITLES as GAP_TITLES
 from vitmed.report.checklists import checklists
 from vitmed.report.limitations import limitations
@@ -51,7 +51,7 @@ class Section(NamedTuple):
     title: str
     question: str
     part: str
-    kinds: tuple[str, ...] = ("classes",)  # of labels that have it
+    kinds: tuple[str, ...] = ("classes", "grades")  # of labels that have it
 
 
 def render(
@@ -299,6 +299,7 @@ SECTIONS: dict[str, Section] = {  # key, and name of the template in sections/; 
     "summary": Section("Summary", "The result in one screen.", GOOD),
     "findings": Section("Findings", "The result of all findings in one screen.", GOOD, ("findings",)),
     "number": Section("Summary", "The result in one screen.", GOOD, ("number",)),
+    "grades": Section("Grades", "How far off are the grades, and how good is each cut?", GOOD, ("grades",)),
     "results": Section(
         "All results and baselines", "Every number with its interval, and baselines if there are any.", GOOD, EVERY
     ),
@@ -312,6 +313,9 @@ SECTIONS: dict[str, Section] = {  # key, and name of the template in sections/; 
     "patients": Section("Results by patient", "Does it work for every patient?", FAILS),
     "subgroups": Section("Results by subgroup", "Is it worse for a site, a device, a sex or an age?", FAILS),
     "errors": Section("Errors and doubtful labels", "Which images are wrong, and is it the model or the label?", FAILS),
+    "finding_errors": Section(
+        "Errors by finding", "Which findings are missed or called wrongly, and in which images?", FAILS, ("findings",)
+    ),
     "uncertainty": Section(
         "Unsure and unusual images", "Does the model abstain, and notice unusual (OOD) images?", FAILS
     ),
@@ -331,6 +335,14 @@ SECTIONS: dict[str, Section] = {  # key, and name of the template in sections/; 
     "checklists": Section("Reporting checklists", "CLAIM, TRIPOD+AI and STARD-AI, as far as they are answered.", DONE),
 }
 
+
+def numbers_compared(metrics: Results) -> list[str]:
+    """The first three headline numbers in which every baseline is compared."""
+    baselines = metrics.baselines.values()
+    known = [name for name in TARGETS[metrics.target.kind].headline if all(name in b.difference for b in baselines)]
+    return known[:3]
+
+
 IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "chapters": SECTIONS,
     "titles": TITLES,
@@ -339,12 +351,14 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "class_numbers": PER_CLASS,
     "point_numbers": (*RATES, "f1", "lr_plus", "lr_minus"),
     "followed": lambda metrics: TARGETS[metrics.target.kind].followed,
-    "compared": lambda metrics: TARGETS[metrics.target.kind].headline[:3],
+    "compared": numbers_compared,
     "gap_titles": GAP_TITLES,
     "few_groups": FEW_GROUPS,
+    "fewest": FEWEST,
     "most_classes": MOST_CLASSES,
     "of_classes": of_classes,
     "phrase": phrase,
+    "nouns": {"classes": "class", "findings": "finding", "grades": "grade", "number": "number"},
     "thousands": lambda n: "unknown" if n is None else f"{n:,}",
     "counted": counted,
     "chance": format_probability,

@@ -49,26 +49,27 @@ class Baseline(PairedComparison):
     findings: dict[str, ClassDifference] = {}
 
     @property
-    def number(self) -> str:
-        """The number that decides which is better."""
+    def decides(self) -> str:
+        """The number that decides whether the model is better."""
         return next(iter(self.tests))
 
     @property
-    def ahead(self) -> Estimate:
-        """How far the model is better by that number: the difference, or its reverse where lower is better."""
-        gap = self.difference[self.number]
-        return gap if ALL_METRICS[self.number].higher_is_better else gap.reversed
+    def gain(self) -> Estimate:
+        """By how much the model is better in that number; below 0 where the baseline is."""
+        found = self.difference[self.decides]
+        return found if ALL_METRICS[self.decides].higher_is_better else found.reversed
 
     @property
     def beaten(self) -> bool:
         """Whether these images show that the model is better."""
-        return (self.ahead.low or 0) > 0
+        return (self.gain.low or 0) > 0
 
     @property
     def beaten_for(self) -> list[str]:
         """The findings for which they show it."""
-        each = self.findings.items()
-        return [c for c, gap in each if gap.p_holm is not None and gap.p_holm < 0.05 and (gap.low or 0) > 0]
+        return [
+            c for c, gap in self.findings.items() if gap.p_holm is not None and gap.p_holm < 0.05 and (gap.low or 0) > 0
+        ]
 
 
 class Origin(Frozen):

@@ -16,6 +16,7 @@ from vitmed.core.base_models import Frozen
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.files import whole_folder, write_bytes, write_json, write_text
 from vitmed.core.run_folder import BASELINE, ISSUES, METHODS_TEXT, NUMBERS, PREDICTIONS, REPORT
+from vitmed.core.targets import CLASSES
 from vitmed.core.text import counted, now
 from vitmed.decisions.folds import Folds
 from vitmed.decisions.policy import DecisionPolicy
@@ -117,7 +118,9 @@ def write_report(
     folder, config = Path(folder), config or EvaluateConfig()
     check_formats(config)
     predictions = replace(predictions, named=config.show_names)
-    numbers = TARGETS[predictions.kind].evaluate(predictions, config.resamples)
+    target = target_of(predictions, config.ordinal)
+    kind = TARGETS[target.kind]
+    numbers = kind.evaluate(predictions, config.resamples)
     compared = {key: _beside(key, predictions, other, config) for key, other in (baselines or {}).items()}
     stored = None if policy is None else policy.to_json()
     dates = {"created": now()} if earlier is None else {"created": earlier.created, "rebuilt": now()}
@@ -126,10 +129,9 @@ def write_report(
         policy=stored, precision=precision,
     )  # fmt: skip
     material = Material(predictions, numbers, validation, internal, config, policy, folds)
-    parts: dict[str, Any] = {key: analyse(material) for key, analyse in ANALYSES[predictions.kind].items()}
-    if not isinstance(predictions, Predictions):
-        parts["target"] = target_of(predictions)
+    parts: dict[str, Any] = {key: analyse(material) for key, analyse in ANALYSES[target.kind].items()}
     parts |= {"baselines": compared, "report": origin, "weights_hash": weights_hash, "flow": flow, "folds": folds}
+    parts |= {"target": target} if target != CLASSES else {}
     shown = numbers.model_copy(update={"notes": _warnings(predictions, numbers, notes)})
     metrics = Results.of(shown, **parts | dict(found or {}))
     figures = _draw(predictions, metrics, read, maps) if config.report else {}
@@ -187,7 +189,7 @@ def _draw(predictions: AnyPredictions, metrics: Results, read: Read | None, maps
     figures = {}
     doubted = metrics.label_errors
     for name, plot in PLOTS.items():
-        if predictions.kind not in plot.kinds:
+        if metrics.target.kind not in plot.kinds:
             continue
         if name == "suspected_labels" and (doubted is None or doubted.reason is not None):
             continue

@@ -171,7 +171,8 @@ RULES: tuple[Rule, ...] = (
          "16 to 36 patches; an even patch size keeps the stem's small convolutions"),
     Rule("from scratch on a CPU", lambda s: s.scratch and s.device == "cpu",
          {"model.image_size": image_side(64, 96, 16), "model.patch_size": 16},
-         "better than 64 px on one of five sets, equal on the others; 128 px take 1.8 times as long: docs/recipes.md"),
+         "up to 96 px, no larger than the files; 128 px take 1.8 times as long and are no better on average: "
+         "docs/recipes.md"),
     Rule("from scratch on a GPU, up to 5,000 images", lambda s: s.scratch and s.images <= 5000,
          {"model.image_size": image_side(64, 128, 16), "model.patch_size": 16},
          "128 px are better than 96 on two of five sets, worse on two: docs/recipes.md"),
@@ -189,7 +190,7 @@ RULES: tuple[Rule, ...] = (
          "twice the steps help on sets of more than about 1,000 images and harm smaller ones: docs/recipes.md"),
     Rule("from scratch, more images", lambda s: s.scratch,
          {"train.epochs": epochs_for_steps(6000, 7, 30), "train.lr": 1e-3, "train.warmup_epochs": tenth_of_epochs},
-         "as configs/malaria_gray50.yaml"),
+         "about 6,000 steps; configs/malaria_gray50.yaml makes 5,000 of twice the batch"),
     Rule("from scratch", lambda s: s.scratch,
          {"model.drop_path": 0.0},
          "in runs of a few thousand steps it does not help: docs/recipes.md"),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 RECENT = 30.0  # s
 LEAST = 1.0  # s of CPU time from which contention is measured
-MOST = 4.0
+MOST = 3.0
 
 
 class Clock:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from vitmed.metrics.estimates import ClassNumbers
 from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.metric_table import TITLES
 from vitmed.report.plots.drawing import BLUE, GREY, add_grid, draw_estimate, percent, short
 from vitmed.report.results import Results
 
-MOST = 60  # findings that a figure shows, the most frequent first
+MOST, MOST_PAIRED = 60, 24  # findings that a figure of lines and one of pairs show, the most frequent first
 COLUMNS = ("auroc", "sensitivity", "specificity")
 
 
@@ -24,29 +28,38 @@ def by_finding(predictions: FindingPredictions, metrics: Results) -> Figure:
         mean = metrics.overall.get(kind if kind == "auroc" else f"{kind}_macro")
         if mean is not None and mean.value is not None:
             axes.axvline(mean.value, color=GREY, linestyle="--", linewidth=1)
-        for y, name in enumerate(names):
-            draw_estimate(axes, y, metrics.per_class[name][kind], BLUE)
+    draw_rates(panels, {name: metrics.per_class[name] for name in names})
+    return figure
+
+
+def draw_rates(panels: Sequence[Axes], rates: Mapping[str, ClassNumbers]) -> None:
+    """The numbers `COLUMNS` with their intervals, one in each panel, a name in each line; the panels share y."""
+    for axes, kind in zip(panels, COLUMNS, strict=True):
+        for y, found in enumerate(rates.values()):
+            draw_estimate(axes, y, found[kind], BLUE)
         axes.set_xlabel(TITLES[kind])
         axes.set_xlim(right=1.02)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
         add_grid(axes, "x")
-    labels = [f"{short(name, 26)} (n={metrics.per_class[name].n:,})" for name in names]
-    panels[0].set_yticks(range(len(names)), labels, fontsize=9)
-    panels[0].set_ylim(len(names) - 0.5, -0.5)
-    return figure
+    labels = [f"{short(name, 26)} (n={found.n:,})" for name, found in rates.items()]
+    panels[0].set_yticks(range(len(rates)), labels, fontsize=9)
+    panels[0].set_ylim(len(rates) - 0.5, -0.5)
 
 
 def co_occurrence(predictions: FindingPredictions, metrics: Results) -> Figure | None:
-    """Share of the images with the row's finding that also have the column's; None for a single finding."""
+    """Share of the images with the row's finding that also have the column's, of those in which both are known; grey
+    where there is none. None for a single finding."""
     found = metrics.co_occurrence
     if found is None or len(found.findings) < 2:
         return None
-    counts = np.array(found.truth)[:MOST, :MOST]  # (F, F)
-    names, own = found.findings[:MOST], np.maximum(np.diag(counts), 1)
-    share, size = counts / own[:, None], max(5.0, 0.42 * len(names) + 2.2)
+    own = np.diag(found.truth)
+    shown = np.argsort(-own, kind="stable")[:MOST_PAIRED]
+    counts, share = (np.array(part, dtype=float)[np.ix_(shown, shown)] for part in (found.truth, found.truth_share))
+    names, own, size = [found.findings[f] for f in shown], own[shown], max(5.0, 0.42 * len(shown) + 2.2)
     figure = Figure(figsize=(size + 1, size), layout="constrained")
     axes = figure.add_subplot(xlabel="also has", ylabel="images with (n)")
-    axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
+    axes.set_facecolor("0.88")
+    axes.imshow(np.ma.masked_invalid(share), cmap="Blues", vmin=0, vmax=1)
     for row, column in np.ndindex(share.shape):
         if len(names) <= 20 and row != column and counts[row, column]:
             colour = "white" if share[row, column] > 0.62 else "black"
@@ -54,5 +67,5 @@ def co_occurrence(predictions: FindingPredictions, metrics: Results) -> Figure |
                 column, row, percent(float(share[row, column])), ha="center", va="center", fontsize=8, color=colour
             )
     axes.set_xticks(range(len(names)), [short(name, 20) for name in names], rotation=90, fontsize=9)
-    axes.set_yticks(range(len(names)), [f"{short(n, 20)} ({counts[i, i]:,})" for i, n in enumerate(names)], fontsize=9)
+    axes.set_yticks(range(len(names)), [f"{short(n, 20)} ({own[i]:,})" for i, n in enumerate(names)], fontsize=9)
     return figure

@@ -18,6 +18,8 @@ from vitmed.core.text import counted
 from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.confusions import error_pairs
 from vitmed.metrics.finding_predictions import FindingPredictions
+from vitmed.metrics.finding_results import wrong_rows
+from vitmed.metrics.finding_scoring import finding_labels
 from vitmed.metrics.label_errors import find_suspects
 from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions, known_labels
@@ -74,6 +76,19 @@ def errors_by_patient(predictions: Predictions, read: Read) -> Figure | None:
         ]
         lines.append((f"patient {patient + 1}: {errors[patient]:,} of {images[patient]:,} wrong", rows, titles))
     return _in_lines(predictions, read, lines)
+
+
+def finding_errors(predictions: FindingPredictions, read: Read) -> Figure | None:
+    """The findings with the most misses or false alarms, a line each, with their worst images; None without errors."""
+    lines = []
+    for f, name in enumerate(predictions.classes):
+        known = finding_labels(predictions)[:, f]
+        for rows, what, value in zip(wrong_rows(predictions, f), ("missed", "false alarm"), (1, 0), strict=True):
+            of = int((known == value).sum())
+            text = f"{short(name, 40)}, {what}: {len(rows):,} of {of:,} ({percent(len(rows) / max(1, of))})"
+            lines.append((text, rows, [percent(predictions.probabilities[i, f]) for i in rows[:WIDE]]))
+    lines = sorted((line for line in lines if len(line[1])), key=lambda line: -len(line[1]))[: 2 * LINES]
+    return _in_lines(predictions, read, [(text, rows[:WIDE], titles) for text, rows, titles in lines])
 
 
 def suspected_labels(predictions: Predictions, read: Read) -> Figure | None:
@@ -137,7 +152,7 @@ def _gallery(predictions: AnyPredictions, read: Read, rows: np.ndarray) -> Figur
 
 
 def _in_lines(
-    predictions: Predictions, read: Read, lines: Sequence[tuple[str, np.ndarray, Sequence[str]]]
+    predictions: Predictions | FindingPredictions, read: Read, lines: Sequence[tuple[str, np.ndarray, Sequence[str]]]
 ) -> Figure | None:
     """Lines of pictures, each with a heading and a title over each picture."""
     if not lines:

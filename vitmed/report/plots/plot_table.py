@@ -17,6 +17,7 @@ from vitmed.report.plots import (
     comparisons,
     decisions,
     findings,
+    grades,
     numbers,
     participant_flow,
     patients,
@@ -46,7 +47,7 @@ class Plot:
     pictures: bool = False
     section: str = "results"
     maps: bool = False
-    kinds: tuple[str, ...] = ("classes",)
+    kinds: tuple[str, ...] = ("classes", "grades")
 
 
 PLOTS: dict[str, Plot] = {
@@ -56,7 +57,7 @@ PLOTS: dict[str, Plot] = {
         "patients, then images / patients of each class.",
         participant_flow.flow,
         section="flow",
-        kinds=("classes", "findings", "number"),
+        kinds=("classes", "grades", "findings", "number"),
     ),
     "by_finding": Plot(
         "Finding by finding",
@@ -67,9 +68,28 @@ PLOTS: dict[str, Plot] = {
     ),
     "co_occurrence": Plot(
         "Findings that occur together",
-        "Share of the images with the finding of the row that also have the finding of the column, by the labels.",
+        "Share of the images with the finding of the row that also have the finding of the column, by the labels; the "
+        "most frequent first, 24 at most. Images in which the column is not known do not count. Grey: there is no such "
+        "image.",
         findings.co_occurrence,
         section="findings",
+        kinds=("findings",),
+    ),
+    "cuts": Plot(
+        "Cut by cut",
+        "Left: each cut of the grades as a decision between two classes, with 95 % intervals. Right: by how many "
+        "grades the prediction is off; below 0 it is too low.",
+        grades.cuts,
+        section="grades",
+        kinds=("grades",),
+    ),
+    "worst_errors": Plot(
+        "Worst errors by finding",
+        "The findings with the most errors. Missed: the finding is there, and the probability is the lowest. False "
+        "alarm: it is absent, and the probability is the highest. Look for wrong labels and unusual images.",
+        pictures.finding_errors,
+        pictures=True,
+        section="finding_errors",
         kinds=("findings",),
     ),
     "predicted_and_true": Plot(
@@ -226,5 +246,9 @@ PLOTS: dict[str, Plot] = {
     ),
 }
 TRAINING_CURVES = Plot(  # drawn from the records of training, not from predictions
-    "Training", "Loss, validation metrics and learning rate by epoch.", training.training_curves, section="training"
+    "Training",
+    "Loss, validation metrics and learning rate by epoch. The training loss is of augmented images, with the "
+    "smoothing and weights that you set. The validation loss is the plain log loss, or the log score of a number.",
+    training.training_curves,
+    section="training",
 )

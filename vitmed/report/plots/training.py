@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from vitmed.metrics.metric_table import METRICS
+from vitmed.decisions.targets import ALL_METRICS
 from vitmed.report.plots.drawing import BLUE, COLOURS, GREY, ORANGE, Drawn, add_grid, drawn, plot, sheet
 from vitmed.training.lr_range import RangeTest
 
@@ -35,19 +35,18 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
             (`best` in runs of 0.1); and monitor, the name of the watched metric. Missing or null values are gaps.
     """
     epochs = [record["epoch"] for record in records]
-    monitor = next((str(r["monitor"]) for r in records if r.get("monitor") in METRICS), "auroc")
+    monitor = next((str(r["monitor"]) for r in records if r.get("monitor") in ALL_METRICS), "auroc")
 
     def values(key: str) -> np.ndarray:
         return np.array([np.nan if r.get(key) is None else float(r[key]) for r in records])
 
     kept = [i for i, record in enumerate(records) if record.get("kept", record.get("best"))]
     best = kept[-1] if kept else None
-    bounded = [n for n in ("auroc", "balanced_accuracy", "accuracy", "mcc") if any(f"val_{n}" in r for r in records)]
-    if METRICS[monitor].higher_is_better and monitor not in bounded:
-        bounded = [monitor, *bounded[:3]]
+    usual = ("auroc", "balanced_accuracy", "accuracy", "mcc", "subset_accuracy", "r2", "ccc")
+    bounded = [name for name in usual if any(f"val_{name}" in record for record in records)][:4]
+    if monitor not in bounded:  # an error has a scale of its own
+        bounded = [monitor, *bounded[:3]] if ALL_METRICS[monitor].higher_is_better else [monitor]
     losses = {"train_loss": "training", "val_loss": "validation"}
-    if not METRICS[monitor].higher_is_better:
-        losses[f"val_{monitor}"] = f"validation {METRICS[monitor].title.lower()}"
 
     figure = Figure(figsize=(12, 3.8), layout="constrained")
     panels = figure.subplots(1, 3)
@@ -55,7 +54,7 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
         panels[0].plot(epochs, values(key), color=COLOURS[i], marker=".", linestyle=("-", "--", ":")[i], label=name)
     panels[0].set_ylabel("loss (nats)")
     for i, name in enumerate(bounded):
-        line, label = "-" if name == monitor else "--", METRICS[name].title
+        line, label = "-" if name == monitor else "--", ALL_METRICS[name].title
         panels[1].plot(epochs, values(f"val_{name}"), color=COLOURS[i], marker=".", linestyle=line, label=label)
     panels[1].set_ylabel("validation metric")
     panels[2].plot(epochs, values("lr"), color=BLUE, marker=".")
@@ -67,7 +66,7 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize=9, framealpha=0.85, loc=free)
     if best is not None:
-        value = f"validation {METRICS[monitor].title} {values(f'val_{monitor}')[best]:.3f}"
+        value = f"validation {ALL_METRICS[monitor].title} {values(f'val_{monitor}')[best]:.3f}"
         figure.suptitle(f"best.pt: epoch {epochs[best]}, {value}", fontsize=12)
     return figure
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a data set, and how bad it is: `FINDINGS`, at the bottom. `detect` makes the findings."""
+"""What can be wrong with a data set, and how bad it is: `PROBLEMS`, at the bottom. `detect` finds the problems."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from typing import Any
 SMALL_CLASS = 10  # images
 FEW_PATIENTS = 5  # effective number of patients below which a class depends on few of them
 BY_CHANCE = 0.01  # chance that an irrelevant trait of the patients separates the classes
+FEW_IMAGES = 20  # of a class for training
 TINY = 16  # px
 THIN = 4.0  # longer side / shorter side
 TOLD, CERTAIN = 0.65, 0.8  # AUROC from which a shortcut is a note, and a warning
-NAMED = 20  # files that a finding names
+NAMED = 20  # files that a problem names
 
 
 @dataclass(frozen=True)
-class Finding:
+class Problem:
     """One thing that is wrong.
 
     Attributes:
         severity: "error", "warning" or "note".
-        code: a key of FINDINGS.
-        problem: what was found, with numbers; without file names and patients, so that a report can show it.
+        code: a key of PROBLEMS.
+        text: what was found, with numbers; without file names and patients, so that a report can show it.
         files: the first files, folders or patients that it is about.
         count: how many there are in all.
         fix: what to do.
@@ -30,7 +31,7 @@ class Finding:
 
     severity: str
     code: str
-    problem: str
+    text: str
     files: tuple[str, ...]
     count: int
     fix: str
@@ -40,20 +41,20 @@ class Finding:
         return {**asdict(self), "files": list(self.files)}
 
 
-def make(code: str, problem: str, files: Iterable[str] = (), severity: str | None = None, fix: str = "") -> Finding:
-    """A finding; severity and fix are those of the table unless given."""
-    usual, _, usual_fix = FINDINGS[code]
+def make(code: str, text: str, files: Iterable[str] = (), severity: str | None = None, fix: str = "") -> Problem:
+    """A problem; severity and fix are those of the table unless given."""
+    usual, _, usual_fix = PROBLEMS[code]
     named = tuple(files)
-    return Finding(severity or usual, code, problem, named[:NAMED], len(named), fix or usual_fix)
+    return Problem(severity or usual, code, text, named[:NAMED], len(named), fix or usual_fix)
 
 
-def in_order(findings: Iterable[Finding]) -> list[Finding]:
+def in_order(problems: Iterable[Problem]) -> list[Problem]:
     """Worst first: by severity, then by the table."""
-    severities, codes = ["error", "warning", "note"], list(FINDINGS)
-    return sorted(findings, key=lambda f: (severities.index(f.severity), codes.index(f.code)))
+    severities, codes = ["error", "warning", "note"], list(PROBLEMS)
+    return sorted(problems, key=lambda f: (severities.index(f.severity), codes.index(f.code)))
 
 
-# Code -> what it means, what to do. Findings of one severity are reported in this order.
+# Code -> what it means, what to do. Problems of one severity are reported in this order.
 ERRORS = {
     "class_of_one_patient": (
         "All images of a class come from one patient: a model can learn to recognise the patient instead of the class.",
@@ -191,6 +192,11 @@ WARNINGS = {
     "loose_images": ("Images lie beside the class folders and have no class.", "move them into a class"),
 }
 NOTES = {
+    "few_to_train": (
+        f"A class has fewer than {FEW_IMAGES} images or {FEW_PATIENTS} patients to train on: what a network "
+        "finds may be chance, and the test is too small to say. Training shows this as a warning.",
+        "start from public weights (vitmed weights list) and train with --folds 5, which tests every image once",
+    ),
     "known_set": (
         "The file names and counts are those of a public data set; its card names mistakes that others made with it.",
         "read the warnings of the card",
@@ -205,7 +211,7 @@ NOTES = {
         "--set augment.flips=false; training requires it where a policy mirrors images",
     ),
     "patients_guessed": (
-        "The patients were guessed from the file names; vitmed uses the guess for these findings only.",
+        "The patients were guessed from the file names; vitmed uses the guess for these problems only.",
         "if the guess is right, train with --groups names",
     ),
     "patients_unknown": (
@@ -224,7 +230,7 @@ NOTES = {
     "rubbish": ("Files that operating systems leave behind (Thumbs.db, .DS_Store, ._*).", "remove them, or leave them"),
     "other_files": ("Files of types that vitmed does not read.", "convert them if they are images"),
 }
-FINDINGS = {  # code -> severity, what it means, what to do
+PROBLEMS = {  # code -> severity, what it means, what to do
     code: (severity, meaning, fix)
     for severity, kinds in (("error", ERRORS), ("warning", WARNINGS), ("note", NOTES))
     for code, (meaning, fix) in kinds.items()
