@@ -16,12 +16,16 @@ import torch
 from conftest import Answer, Recorder, Trained, draw_classes, draw_splits
 from PIL import Image
 from safetensors.torch import save_file
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import mean_absolute_error, roc_auc_score
 
 from vitmed import probe, train
 from vitmed.commands import rank_weights as module
 from vitmed.commands.rank_weights import RankingResult, short_names, weight_list
 from vitmed.core.errors import CheckpointError, UsageError
+from vitmed.core.targets import UNKNOWN
+from vitmed.metrics.any_predictions import read_predictions
+from vitmed.metrics.finding_predictions import FindingPredictions
+from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.weights_catalogue import weight_path
 from vitmed.report.plots.weights import ranking_picture
@@ -313,3 +317,46 @@ def test_two_hundred_classes(tmp_path: Path, files: dict) -> None:
                 Image.fromarray(noise.astype(np.uint8)).save(tmp_path / "data" / part / f"c{k:03}" / f"{i}.png")
     found = rank(tmp_path / "data", tmp_path, files["sighted"], files["blind"]).content
     assert len(found.classes) == 200 and found.best == "sighted"
+
+
+def test_findings_and_numbers_are_ranked_in_folds_by_patient(tmp_path: Path, files: dict) -> None:
+    """A finding, and a number, that the colour of an image decides: scikit-learn's numbers of the held-out table."""
+    rng, rows = np.random.default_rng(0), []
+    (tmp_path / "data").mkdir()
+    for patient in range(15):
+        for i in range(3):
+            red = int(rng.integers(40, 220))
+            pixels = np.clip(rng.normal((red, 90, 90), 8, (16, 16, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "data" / f"{patient}_{i}.png")
+            rows.append((f"{patient}_{i}.png", f"P{patient}", red))
+    labels = tmp_path / "findings.csv", tmp_path / "numbers.csv"
+    lines = [
+        f"{path},{patient},{int(red > 130)},{int(red < 90) if i % 4 else ''}"
+        for i, (path, patient, red) in enumerate(rows)
+    ]
+    labels[0].write_text("\n".join(["path,patient,red,pale", *lines]) + "\n")
+    lines = [f"{path},{patient},{red}" for path, patient, red in rows]
+    labels[1].write_text("\n".join(["path,patient,label", *lines]) + "\n")
+    weights = files["sighted"], files["blind"]
+    of = {
+        kind: rank(tmp_path / "data", tmp_path / kind, *weights, labels=file, target=kind, image_size=16)
+        for kind, file in zip(("findings", "number"), labels, strict=True)
+    }
+    for kind, found in of.items():
+        content, number = found.content, {"findings": "auroc", "number": "mae"}[kind]
+        assert content.best == "sighted" and "by patient" in content.held_out and content.patients is not None
+        table = read_predictions(sorted((found.folder / "held_out").glob("*sighted.csv"))[0])
+        assert table.labels is not None and len(table) == content.images and (found.folder / "train.yaml").is_file()
+        if isinstance(table, NumberPredictions):
+            expected = mean_absolute_error(table.labels, table.values)
+        else:
+            assert isinstance(table, FindingPredictions)
+            pairs = zip(table.labels.T, table.probabilities.T, strict=True)
+            expected = np.mean([roc_auc_score(own[own != UNKNOWN], chance[own != UNKNOWN]) for own, chance in pairs])
+        by = {one.name: one for one in content.ranking}
+        assert by["sighted"].logistic[number].value == pytest.approx(expected)
+        gap = by["blind"].minus_best
+        assert gap is not None and gap[number].value == pytest.approx(
+            (by["blind"].logistic[number].value or 0) - expected
+        )
+        assert gap[number].low is not None and not by["blind"].like_best and "colour_and_size" in by
