@@ -165,7 +165,7 @@ def prepared(
         {"path": cells["path"], "patient": cells["patient"], "split": cells["split"], **labels(cells)}
         for cells in table(options, key)
     ]
-    name = f"{key.set}_{'_'.join(list(rows[0])[3:])}_{key.fold}"[:100]
+    name = f"{key.set}_{key.row}_{key.fold}"
     file = options.work / "tables" / f"{name}.csv"
     file.parent.mkdir(parents=True, exist_ok=True)
     write_text(file, csv_text([[*rows[0]], *([*row.values()] for row in rows)]))

@@ -237,3 +237,14 @@ def test_a_finding_is_a_prediction_of_two_classes() -> None:
         assert own.groups == tuple(np.array(p.groups)[known])
     assert limited.predicted[3, 0]
     assert p.probabilities == pytest.approx(1 / (1 + np.exp(-p.logits.astype(np.float64))), abs=1e-15)
+
+
+def test_the_explained_finding_is_the_likeliest_beside_its_threshold() -> None:
+    """And the errors begin with the most confident; one whose label is unknown is none."""
+    chances = np.array([[0.3, 0.4], [0.1, 0.45], [0.02, 0.3], [0.3, 0.1]])
+    labels = np.array([[1, 0], [1, 0], [0, 1], [UNKNOWN, 1]], dtype=np.int8)
+    p = FindingPredictions(
+        ("a", "b"), tuple("1234"), None, labels, np.zeros((4, 2), np.float32), thresholds=(0.2, 0.4), calibrated=chances
+    )
+    assert p.explained.tolist() == [0, 1, 1, 0]
+    assert p.mistakes().tolist() == [2, 1]  # b is missed at 0.3, so with 0.7; and called at 0.45

@@ -7,7 +7,7 @@ from sklearn import metrics as sk
 from vitmed.core.errors import DataError
 from vitmed.core.targets import UNKNOWN
 from vitmed.metrics.finding_predictions import FindingPredictions
-from vitmed.metrics.finding_scoring import finding_values
+from vitmed.metrics.finding_scoring import drawn_findings, finding_values
 from vitmed.metrics.metric_table import FINDING_METRICS
 
 
@@ -108,3 +108,19 @@ def test_without_labels_or_images_nothing_is_known() -> None:
         finding_values(FindingPredictions(p.classes, p.paths, None, None, p.logits))
     for empty in (p.take(np.arange(0)), small([[0, UNKNOWN]], [[1.0, 1.0]])):
         assert np.isnan(finding_values(empty)["auroc"])
+
+
+def test_numbers_of_resamples_are_those_of_scikit_learn_with_weights() -> None:
+    p, weights = draw(unknown=0.2), np.random.default_rng(1).integers(0, 4, (3, 300)).astype(float)
+    found = drawn_findings(p, weights)
+    assert p.labels is not None
+    for r, weight in enumerate(weights):
+        each, precision = [], []
+        for f, name in enumerate(p.classes):
+            known = p.labels[:, f] != UNKNOWN
+            given = p.labels[known, f], p.probabilities[known, f]
+            each.append(sk.roc_auc_score(*given, sample_weight=weight[known]))
+            precision.append(sk.average_precision_score(*given, sample_weight=weight[known]))
+            assert found[f"auroc of {name}"][r] == pytest.approx(each[-1], abs=1e-12)
+        assert found["auroc"][r] == pytest.approx(np.mean(each), abs=1e-12)
+        assert found["average_precision"][r] == pytest.approx(np.mean(precision), abs=1e-9)

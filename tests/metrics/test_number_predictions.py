@@ -138,3 +138,13 @@ def test_a_bad_cell_is_named(tmp_path: Path, change: Callable[[list[list[str]]],
 def test_labels_that_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nothing can be evaluated"):
         NumberPredictions.from_csv(write(tmp_path, draw(labels=False).to_csv()), labelled=True)
+
+
+def test_the_explained_side_and_the_largest_errors_outside_the_interval() -> None:
+    logits, labels = np.array([[1, 0], [-1, 0], [0.5, 0], [-2, 0]], np.float32), np.array([14.0, 0.0, 11.0, 5.0])
+    p = NumberPredictions(
+        ("age",), tuple("1234"), None, labels, logits, Target(kind="number", centre=10, spread=2), reach=0.75
+    )
+    assert [p.answers[side] for side in p.explained] == ["higher", "lower", "higher", "lower"]  # 12, 8, 11, 6
+    assert p.right.tolist() == [False, False, True, True] and p.mistakes().tolist() == [1, 0]
+    assert replace(p, reach=None).mistakes().tolist() == [1, 0, 3, 2]  # by the error alone

@@ -11,7 +11,7 @@ from vitmed.core.errors import DataError
 from vitmed.core.targets import Target
 from vitmed.metrics.metric_table import NUMBER_METRICS
 from vitmed.metrics.number_predictions import NumberPredictions
-from vitmed.metrics.number_scoring import distribution_scores, number_values
+from vitmed.metrics.number_scoring import distribution_scores, drawn_numbers, error_of_mean, number_values
 
 
 def of(
@@ -83,3 +83,12 @@ def test_what_is_undefined() -> None:
     assert np.isnan(list(number_values(of([], [])).values())).all()
     with pytest.raises(DataError, match="no labels"):
         number_values(of(None, [1.0]))
+
+
+def test_numbers_of_resamples_are_those_of_scikit_learn_with_weights() -> None:
+    p, weights = drawn(), np.random.default_rng(1).integers(0, 4, (3, 300)).astype(float)
+    found = drawn_numbers(p, weights)
+    for r, weight in enumerate(weights):
+        assert found["mae"][r] == pytest.approx(mean_absolute_error(p.labels, p.values, sample_weight=weight))
+        assert found["bias"][r] == pytest.approx(np.average(p.values - p.labels, weights=weight))
+    assert error_of_mean(p) == pytest.approx(mean_absolute_error(p.labels, np.zeros(300)))  # the centre is 0

@@ -181,7 +181,7 @@ class TrainConfig(LoopConfig):
     loss: Literal["auto", "cross_entropy", "binary", "asymmetric", "laplace", "gaussian"] = setting(
         "auto",
         "Classes and grades: cross_entropy. Findings: binary cross-entropy, or asymmetric for rare ones. A number: "
-        "laplace (absolute errors) or gaussian (squared ones). auto: the first of them.",
+        "gaussian (squared errors) or laplace (absolute ones). auto: the first of them.",
     )
     balance: Literal["none", "adjust", "loss", "sampler"] = setting(
         "none",

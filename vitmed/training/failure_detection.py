@@ -40,9 +40,15 @@ def stuck(
     last = history[-WINDOW:]
     if len(last) < WINDOW:
         return None
+    losses = [record["train_loss"] for record in last]
+    still = max(losses) - min(losses) <= STILL * max(losses)
+    if still and all((record.get("val_r2") or 1) <= 0 for record in last):
+        advice = _cause(last[-1]["step"], config)
+        if config.train.loss == "laplace":
+            advice = "It stays at the median, where absolute errors keep it. Try --set train.loss=gaussian"
+        return f"the network does not learn: one number for all validation images is no worse. {advice}"
     if "top_class" not in last[-1]:  # findings and numbers have no one class that is always predicted
         return None
-    losses = [record["train_loss"] for record in last]
     guessing = math.log(len(classes))  # for any frequencies, smoothing, mixing and class weights
     if min(losses) > WORSE * guessing:
         return (
@@ -51,7 +57,7 @@ def stuck(
         )
     prior = {name: count / sum(counts) for name, count in zip(classes, counts, strict=True)}
     collapsed = all(r["top_share"] >= max(ONE_CLASS, min(0.999, prior[r["top_class"]] + 0.01)) for r in last)
-    if not collapsed or (max(losses) - min(losses)) > STILL * max(losses):
+    if not collapsed or not still:
         return None
     top = last[-1]["top_class"]
     return (

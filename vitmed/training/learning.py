@@ -90,7 +90,7 @@ LEARNING: dict[str, Learning] = {
         fit_finding_head, fit_finding_neighbours, balances=("none", "loss"), chances=torch.sigmoid,
     ),
     "number": Learning(
-        ("laplace", "gaussian"), number_loss, lambda model, targets, _: None, fit_number_head,
+        ("gaussian", "laplace"), number_loss, lambda model, targets, _: None, fit_number_head,
         fit_number_neighbours, answers=lambda output: output[:, :1] * output.new_tensor([-1.0, 1.0]),
     ),
 }  # fmt: skip

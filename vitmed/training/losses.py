@@ -98,16 +98,17 @@ def number_loss(
 ) -> LossOf:
     """The mean negative log likelihood of a standardised number whose scale the network predicts too.
 
-    "laplace": |y - location| / scale + log scale + ln 2, as the log score of validation; its optimum is the median.
     "gaussian": squared errors, each weighted by the scale as it is (beta-NLL with beta 1/2: Seitzer et al., ICLR 2022,
     arXiv 2203.09168), as the plain likelihood neglects what is hard at first; it is not the log score.
+    "laplace": |y - location| / scale + log scale + ln 2, as the log score of validation; its optimum is the median,
+    where a network can stay (docs/targets.md).
 
     The arguments are those of `classification_loss`.
     """
 
     def each(outputs: Tensor, y: Tensor) -> Tensor:
         location, log_scale = outputs[:, 0], outputs[:, 1].clamp(LEAST_SCALE, MOST_SCALE)
-        if config.train.loss != "gaussian":
+        if config.train.loss == "laplace":
             return (y - location).abs() * (-log_scale).exp() + log_scale + math.log(2)
         squared = 0.5 * ((y - location) * (-log_scale).exp()) ** 2
         return (squared + log_scale) * log_scale.detach().exp()

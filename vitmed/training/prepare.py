@@ -156,7 +156,7 @@ def standardised(splits: Splits, config: Config) -> Splits:
     if splits.target.kind != "number":
         return splits
     numbers = np.array([sample.targets[0] for sample in splits.samples["train"]])
-    loss = "gaussian" if config.train.loss == "gaussian" else "laplace"
+    loss = "laplace" if config.train.loss == "laplace" else "gaussian"
     values = {"centre": float(numbers.mean()), "spread": float(numbers.std()) or 1.0, "distribution": loss}
     return replace(splits, target=splits.target.model_copy(update=values))
 
