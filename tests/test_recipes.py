@@ -15,7 +15,14 @@ PARAMETERS = {"mnist": (10, 139_018), "vit_base_224": (1000, 86_567_656)}
 
 def test_all_recipes_are_there() -> None:
     networks = {"cifar10_patch4", "cifar10_patch8", "mnist", "sincos_224", "vit_base_224"}
-    assert set(RECIPES) == networks | {"demo", "demo_findings", "knee_grades", "malaria", "malaria_gray50", "nih_findings"}
+    assert set(RECIPES) == networks | {
+        "demo",
+        "demo_findings",
+        "knee_grades",
+        "malaria",
+        "malaria_gray50",
+        "nih_findings",
+    }
 
 
 @pytest.mark.parametrize("name", RECIPES)
