@@ -24,7 +24,7 @@ def test_few_are_counted_by_patient_where_patients_are_known() -> None:
     config = EvaluateConfig(target_sensitivity=0.9)
     by_patient, by_image = (choose_finding_policy(draw(known), config) for known in (True, False))
     assert by_patient.few == ("rare",) and by_patient.findings["rare"].operating.threshold is None
-    assert "fewer than 5 patients have, or fewer lack, rare" in " ".join(by_patient.notes)
+    assert "fewer than 5 patients with, or without, rare" in " ".join(by_patient.notes)
     assert by_image.few == () and by_image.findings["rare"].operating.threshold is not None
     assert FindingPolicy.of(by_patient.model_dump(mode="json"), ("edema", "rare")) == by_patient
 

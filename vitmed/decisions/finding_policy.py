@@ -73,7 +73,7 @@ class FindingPolicy(DecisionPolicy):
         found = [f"{name}: {note}" for name, one in self.findings.items() for note in one.notes]
         if self.few:
             found.append(
-                f"In validation, fewer than {FEWEST} {self.unit} have, or fewer lack, {listed(self.few)}: a raw "
+                f"Validation has fewer than {FEWEST} {self.unit} with, or without, {listed(self.few)}: a raw "
                 "probability of 0.5 decides there, and no threshold was chosen."
             )
         return tuple(found)
