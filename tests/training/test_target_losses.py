@@ -136,17 +136,17 @@ def test_targets_of_numbers_are_standardised() -> None:
 
 
 def test_laplace_loss_is_the_negative_log_density() -> None:
-    config = with_values(Config(), {"train.loss": "laplace"})
     density = torch.distributions.Laplace(OUTPUTS[:, 0], OUTPUTS[:, 1].exp())
     expected = float(-density.log_prob(NUMBERS.targets).mean())
-    assert lost(number_loss, OUTPUTS, NUMBERS, config) == pytest.approx(expected, rel=1e-5)
+    assert lost(number_loss, OUTPUTS, NUMBERS, Config()) == pytest.approx(expected, rel=1e-5)
 
 
 def test_gaussian_loss_is_the_log_density_weighted_by_the_scale() -> None:
+    ages = images_of([(40.0,), (50.0,), (72.0,)], AGES.model_copy(update={"distribution": "gaussian"}))
     scale = OUTPUTS[:, 1].exp()
     density = torch.distributions.Normal(OUTPUTS[:, 0], scale)
     expected = float(((-density.log_prob(NUMBERS.targets) - 0.5 * np.log(2 * np.pi)) * scale).mean())
-    assert lost(number_loss, OUTPUTS, NUMBERS, Config()) == pytest.approx(expected, rel=1e-5)
+    assert lost(number_loss, OUTPUTS, ages, Config()) == pytest.approx(expected, rel=1e-5)
 
 
 def test_cross_entropy_of_the_ordinal_head_is_the_loss_of_corn() -> None:

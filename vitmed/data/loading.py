@@ -68,6 +68,7 @@ class Images:
         self.root = root
         self.samples = samples
         self.preprocessing = preprocessing
+        self.target = target
         self.labels = np.array([sample.label for sample in samples], dtype=np.int64)
         self.targets = targets_of(samples, target)
         self.cache: np.ndarray | Squares | None = None

@@ -108,7 +108,7 @@ def number_loss(
 
     def each(outputs: Tensor, y: Tensor) -> Tensor:
         location, log_scale = outputs[:, 0], outputs[:, 1].clamp(LEAST_SCALE, MOST_SCALE)
-        if config.train.loss == "laplace":
+        if images.target.distribution == "laplace":
             return (y - location).abs() * (-log_scale).exp() + log_scale + math.log(2)
         squared = 0.5 * ((y - location) * (-log_scale).exp()) ** 2
         return (squared + log_scale) * log_scale.detach().exp()
