@@ -22,8 +22,8 @@ of findings (NIH chest X-rays: 14, of which an image has several or none):
 of grades (knees, KL 0 to 4):
 
     corn         --set model.head=ordinal
-    number       --target number: the grade as a number, Laplace likelihood
-    gaussian     the same with --set train.loss=gaussian
+    number       --target number: the grade as a number
+    laplace      the same with --set train.loss=laplace
 
 A finished run is a line of WORK_FOLDER/results.jsonl and is not repeated.
 """
@@ -272,7 +272,7 @@ STUDIES = {
             "resnet18": (_grade, _ORDER),
             "corn": (_grade, (*_ORDER, "model.head=ordinal")),
             "number": (_number, ("data.target=number",)),
-            "gaussian": (_number, ("data.target=number", "train.loss=gaussian")),
+            "laplace": (_number, ("data.target=number", "train.loss=laplace")),
         },
         grade_scores,
     ),
