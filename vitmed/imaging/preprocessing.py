@@ -146,7 +146,7 @@ def _vector(values: tuple[float, ...], like: torch.Tensor) -> torch.Tensor:
 
 def _channel_mean(x: torch.Tensor, channels: int) -> torch.Tensor:
     """(B, S, S x C), channels interleaved -> (B, 1, C): the mean of each channel."""
-    return x.mean(dim=1).view(len(x), -1, channels).mean(dim=1, keepdim=True)
+    return x.mean(dim=1).view(x.shape[0], -1, channels).mean(dim=1, keepdim=True)
 
 
 RESIZES: dict[str, Callable[[Image.Image, tuple[int, int], Image.Resampling], Image.Image]] = {
