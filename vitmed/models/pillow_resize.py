@@ -1,8 +1,8 @@
 """Pillow's resize as matrix products, so that an exported network takes images of any size.
 
-Pillow resizes the width, then the height, with coefficients in fixed point of 22 bits, and rounds to 8 bits after each
-(src/libImaging/Resample.c). Sums of such products are exact in float64, so the bytes are Pillow's. Pillow 13 resizes the
-height of some tall images first, where that is cheaper: there, bilinear interpolation differs by at most one grey level.
+Pillow resizes the width, then the height, with coefficients in fixed point of 22 bits, and rounds to 8 bits each time
+(src/libImaging/Resample.c). Sums of such products are exact in float64, so the bytes are Pillow's. Pillow 13 begins
+with the height of some tall images, which is cheaper; bilinear interpolation then differs by at most one grey level.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PillowResize(nn.Module):
         return x.permute(0, 2, 3, 1).to(torch.uint8)
 
     def matrix(self, length: int, other: int) -> Tensor:
-        """Coefficients (S, N) float64, whole numbers of 2^-22: the S pixels of a side of the square from N of the image.
+        """Coefficients (S, N) float64, whole numbers of 2^-22: S pixels of a side of the square from N of the image.
 
         Args:
             length: N; other: the pixels of the image's other side.

@@ -25,16 +25,17 @@ from vitmed.models.vit import ViT
 from vitmed.training.checkpoint import Checkpoint
 
 LEAST = 1e-12  # distance of a threshold from 0 and 1, as in `certainty`
+EDGE = 1 + 5e-6  # OOD scores up to here are 1 in the six digits of `score_column`
 
 
 class ExportedGraph(nn.Module):
     """Images (B, H, W, C) uint8 -> the tensors named by `outputs`, in this order.
 
-    Of every kind: "logits" (B, K) float32, the raw output; "ood_score" (B,) float32, above 1 unlike the training images;
-    "answered" (B,) bool, whether the model answers. Of classes and grades: "probabilities" (B, K) float32, calibrated;
-    "prediction" (B,) int64; "in_set" (B, K) bool. Of findings: "probabilities", "prediction" and "in_set" (B, F), the
-    last two bool. Of a number, in its unit: "value" (B,) float32; "interval" (B, 2) float32. What the policy does not
-    have is left out.
+    Of every kind: "logits" (B, K) float32, the raw output; "ood_score" (B,) float32, above 1 unlike the images of
+    training; "answered" (B,) bool, whether the model answers. Of classes and grades: "probabilities" (B, K) float32,
+    calibrated; "prediction" (B,) int64; "in_set" (B, K) bool. Of findings: "probabilities", "prediction" and "in_set"
+    (B, F), the last two bool. Of a number, in its unit: "value" (B,) float32; "interval" (B, 2) float32. What the
+    policy does not have is left out.
 
     Args:
         saved: the checkpoint.
@@ -73,7 +74,7 @@ class ExportedGraph(nn.Module):
         if self.ood is None:
             return logits, *decided, answered
         scores = self.ood(features)
-        return logits, *decided, scores, answered & ~(scores > 1)
+        return logits, *decided, scores, answered & (scores <= EDGE)
 
 
 class _Decisions(nn.Module):
@@ -126,7 +127,7 @@ class _Decisions(nn.Module):
             predicted = z.argmax(dim=2) if self.costs is None else (p @ self.costs).argmin(dim=2)
         sure = p.gather(2, predicted[:, :, None])[:, :, 0]  # (B, G)
         if two:
-            odds = torch.log(self.thresholds.clamp(LEAST, 1 - LEAST)) - torch.log1p(-self.thresholds.clamp(LEAST, 1 - LEAST))
+            odds = torch.logit(self.thresholds, LEAST)
             own, other = (z.gather(2, where)[:, :, 0] for where in (positive, 1 - positive))
             sure = torch.where(self.moved, torch.sigmoid((own - other - odds).abs()), sure)
         inside = self.in_set(p) | (torch.arange(p.shape[2]) == predicted[:, :, None])  # (B, G, K)
