@@ -83,9 +83,9 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
             "add --data DIR, or leave them out",
         )
     root = saved.data_root() if data is None else data_folder(data)
-    samples = list(saved.splits.samples[split])
+    samples = list(saved.splits.samples.get(split, ()))  # an exported model knows the hashes of its images alone
     hashes = hash_files([str(root / sample.path) for sample in samples])
-    if data is None or hashes == saved.hashes[split]:
+    if data is None or (samples and hashes == saved.hashes[split]):
         if data is not None:
             ui.say(f"{root} contains the images of the run: using the run's own {split} split")
         notes = [*patient_notes(saved.splits, split), *own_notes(saved, split, hashes)]
@@ -202,7 +202,7 @@ def leakage(
         DataError: images that were used to make the model, unless `allow`.
     """
     notes = []
-    made_with = [name for name in ("train", "val") if name in saved.splits.samples]
+    made_with = [name for name in ("train", "val") if name in saved.hashes]
     known = {digest for name in made_with for digest in saved.hashes[name]} | set(saved.seen)
     hashes = hash_files([str((root / sample.path).absolute()) for sample in samples], cache)
     seen = [root / sample.path for sample, digest in zip(samples, hashes, strict=True) if digest in known]
@@ -218,7 +218,7 @@ def leakage(
         verb = "is" if again == 1 else "are"
         notes.append(f"{again:,} of {counted(len(samples), 'image')} {verb} also in the run's own test.")
     groups = {sample.group for sample in samples if sample.group is not None}
-    both = groups & {sample.group for name in made_with for sample in saved.splits.samples[name]}
+    both = groups & {sample.group for name in made_with for sample in saved.splits.samples.get(name, ())}
     if both:
         notes.append(f"Patients that share a name with a patient used to make the model: {len(both):,}.")
     patients = len(both) if saved.splits.grouped and groups else None

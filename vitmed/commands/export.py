@@ -239,9 +239,7 @@ def _pt2(graph: ExportedGraph, saved: Checkpoint) -> tuple[Callable[[ExportGate]
 
     def run(images: np.ndarray) -> dict[str, np.ndarray]:
         with torch.no_grad():
-            return {
-                name: out.numpy() for name, out in zip(graph.outputs, module(torch.tensor(images)), strict=True)
-            }
+            return {name: out.numpy() for name, out in zip(graph.outputs, module(torch.tensor(images)), strict=True)}
 
     return content, run
 

@@ -102,7 +102,7 @@ class _Decisions(nn.Module):
             expected, costs = points[0].expected, points[0].costs
             if points[0].chosen == "balanced":
                 assert expected is not None
-                costs = costs_of_balance(expected)
+                costs = list(costs_of_balance(expected))
             self.costs = _numbers(costs)  # (K, K)
         sets = [one.prediction_sets for one in policies]
         self.scores = [None if one is None else one.score for one in sets]

@@ -29,7 +29,7 @@ from vitmed.training.saved_model import Network, Outputs, SavedModel, check_fini
 
 KEY, FORMAT, VERSION = "vitmed", "vitmed exported model", 1
 IMAGES, LOGITS, SCORES = "images", "logits", "ood_score"  # input and outputs of the graph that vitmed reads
-BATCH = 16  # images at once
+BATCH = 1  # images at once: the last digits of a logit depend on it, and one at a time is as fast on a CPU
 AGAIN = "export it again: vitmed export RUN --to FILE.onnx"
 NEEDED = "ONNX files need one more package"
 FIX = "pip install 'vitmed[onnx]'"
@@ -48,6 +48,10 @@ class OnnxModel(SavedModel):
     precision: str = "fp32"
     gate: dict[str, Any] = field(default_factory=dict)
     session: Any = field(default=None, repr=False, compare=False)
+
+    def data_root(self, fix: str = "name a folder: --data DIR") -> Path:
+        """Raises UsageError: the file names no images."""
+        raise UsageError(f"{self.path}: an exported model knows no images", fix)
 
 
 def open_session(path: Path) -> Any:
@@ -176,7 +180,7 @@ def _parse(path: Path, content: dict[str, Any], session: Any) -> OnnxModel:
     for name in ("mean", "std", "window"):
         how[name] = tuple(how[name]) if isinstance(how[name], list) else how[name]
     splits = Splits(
-        path.parent, classes, {}, dict(content["made"]), patients=content["patients"],
+        path, classes, {}, dict(content["made"]), patients=content["patients"],
         target=Target.model_validate(content["target"]), bins=bins,
     )  # fmt: skip
     hashes = {name: list(part) for name, part in content["images_sha256"].items()}
