@@ -365,6 +365,7 @@ def stress(as_json: AsJson = False, **options: Any) -> None:
         "checkpoint": argument(Path, "A run folder, or its best.pt."),
         "to": flag(Path, help="File to write: .onnx, or .pt2 for torch.export.", panel=FIRST),
         "data": flag(Path, help="Data folder of the run, where it has moved.", panel=FIRST),
+        "int8": flag(bool, "--int8", help="Weights in 8 bits; reports what that costs.", panel=FIRST),
         **FORCE,
     },
     fields={},
@@ -375,7 +376,7 @@ def export(as_json: AsJson = False, **options: Any) -> None:
         raise UsageError("--to is missing: the file to write", "--to model.onnx")
 
     def content(found: Any) -> dict[str, Any]:
-        return {"file": str(found.file), "bytes": found.size, "gate": asdict(found.gate)}
+        return {"file": str(found.file), "bytes": found.size, "gate": found.gate.to_dict()}
 
     answer(vitmed.export, options, as_json, content)
 

@@ -29,10 +29,10 @@ from vitmed.training.saved_model import Network, Outputs, SavedModel, check_fini
 
 KEY, FORMAT, VERSION = "vitmed", "vitmed exported model", 1
 IMAGES, LOGITS, SCORES = "images", "logits", "ood_score"  # input and outputs of the graph that vitmed reads
-BATCH = 1  # images at once: the last digits of a logit depend on it, and one at a time is as fast on a CPU
+BATCH = 1  # images at once: the last digits of a logit depend on it; alone an image costs a fifth more
 AGAIN = "export it again: vitmed export RUN --to FILE.onnx"
 NEEDED = "ONNX files need one more package"
-FIX = "pip install 'vitmed[onnx]'"
+FIX = "pip install 'vitmed[export]'"
 
 
 @dataclass(frozen=True)
