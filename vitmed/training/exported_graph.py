@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from vitmed.core.errors import CheckpointError
+from vitmed.core.targets import Target
 from vitmed.decisions.conformal import FREE_RANKS, PENALTY
 from vitmed.decisions.finding_policy import FindingPolicy
 from vitmed.decisions.number_policy import NumberPolicy
 from vitmed.decisions.operating_points import costs_of_balance
 from vitmed.decisions.out_of_distribution import OodScore
-from vitmed.decisions.policy import ClassPolicy
+from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
 from vitmed.models.inference import mean_features
 from vitmed.models.pillow_resize import PillowResize
 from vitmed.models.vit import ViT
@@ -53,19 +54,10 @@ class ExportedGraph(nn.Module):
         self.how, self.views, self.resize = saved.preprocessing, saved.config.augment.views, resize
         self.square = PillowResize(self.how) if resize else nn.Identity()
         self.vit: ViT = saved.model()
-        self.ood = None if policy.ood_score is None else _OodScore(policy.ood_score)
-        self.decide: nn.Module
-        if isinstance(policy, NumberPolicy):
-            target, reach = saved.splits.target, None if policy.intervals is None else policy.intervals.reach
-            self.decide = _Number(target.centre, target.spread, reach)
-        elif isinstance(policy, FindingPolicy):
-            self.decide = _Decisions([policy.findings[name] for name in saved.classes], [1] * len(saved.classes), True)
-        else:
-            assert isinstance(policy, ClassPolicy)
-            positive = policy.operating.positive
-            place = 1 if positive is None else saved.classes.index(positive)
-            self.decide = _Decisions([policy], [place], False)
-        self.outputs = ("logits", *self.decide.outputs, *(() if self.ood is None else ("ood_score",)), "answered")
+        self.ood = None if policy.ood_score is None else OodScoreGraph(policy.ood_score)
+        self.decide = decisions_of(policy, saved.splits.target, saved.classes)
+        decided: tuple[str, ...] = self.decide.outputs  # type: ignore[assignment]
+        self.outputs = ("logits", *decided, *(() if self.ood is None else ("ood_score",)), "answered")
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         features = mean_features(self.vit, self.how.normalise(self.square(images)), self.views)  # (B, D)
@@ -75,6 +67,17 @@ class ExportedGraph(nn.Module):
             return logits, *decided, answered
         scores = self.ood(features)
         return logits, *decided, scores, answered & (scores <= EDGE)
+
+
+def decisions_of(policy: DecisionPolicy, target: Target, classes: tuple[str, ...]) -> nn.Module:
+    """What a policy decides, as a graph: logits (B, K) float64 -> the tensors named by its `outputs`, and answered."""
+    if isinstance(policy, NumberPolicy):
+        return _Number(target.centre, target.spread, None if policy.intervals is None else policy.intervals.reach)
+    if isinstance(policy, FindingPolicy):
+        return _Decisions([policy.findings[name] for name in classes], [1] * len(classes), True)
+    assert isinstance(policy, ClassPolicy)
+    positive = policy.operating.positive
+    return _Decisions([policy], [1 if positive is None else classes.index(positive)], False)
 
 
 class _Decisions(nn.Module):
@@ -178,7 +181,7 @@ class _Number(nn.Module):
         return value.float(), torch.stack([value - self.reach * scale, value + self.reach * scale], 1).float(), answered
 
 
-class _OodScore(nn.Module):
+class OodScoreGraph(nn.Module):
     """Features (B, D) -> scores (B,) float32, as `OodScore.score`."""
 
     def __init__(self, fitted: OodScore):
