@@ -201,6 +201,10 @@ def test_a_finding_without_positive_in_a_split_is_a_note(tmp_path: Path) -> None
     assert splits.classes == ("one", "other")
     assert "no image of test has one, so nothing can be said of it" in splits.notes
     assert "no image of val has one, so nothing can be chosen for it" in splits.notes
+    for row in rows:
+        row[2] = int(row[1] != "train" or row is rows[3])
+    splits = split(label_set(tmp_path / "set", ["path", "split", "one", "other"], rows))
+    assert "every image with a label of val has one, so nothing can be chosen for it" in splits.notes
 
 
 def test_no_finding_that_can_be_learned(tmp_path: Path) -> None:

@@ -142,13 +142,13 @@ def _few_positives(splits: Splits) -> list[str]:
     """Notes on findings that are too rare to learn or to judge."""
     notes, train = [], _positives(splits, "train")
     for name in ("val", "test"):
-        lacking = [
-            finding for finding, count in zip(splits.classes, _positives(splits, name), strict=True) if not count
-        ]
-        if lacking:
-            cannot = "nothing can be chosen for" if name == "val" else "nothing can be said of"
-            which = "it" if len(lacking) == 1 else "them"
-            notes.append(f"no image of {name} has {listed(lacking)}, so {cannot} {which}")
+        cannot = "nothing can be chosen for" if name == "val" else "nothing can be said of"
+        present, absent = ((splits.targets(name) == value).any(axis=0) for value in (1, 0))
+        for what, of in (("no image", ~present), ("every image with a label", present & ~absent)):
+            lacking = [finding for finding, lacks in zip(splits.classes, of.tolist(), strict=True) if lacks]
+            if lacking:
+                which = "it" if len(lacking) == 1 else "them"
+                notes.append(f"{what} of {name} has {listed(lacking)}, so {cannot} {which}")
     few = [f"{name} ({count})" for name, count in zip(splits.classes, train, strict=True) if count < FEW]
     if few:
         what = counted_doing(len(few), "finding", "has", "have")
