@@ -114,8 +114,10 @@ def evaluate(
         return saved.preprocessing.read(root / samples[index].path)
 
     ui.say(f"evaluating {saved.path} on {counted(len(samples), 'image')}: {what}")
+    warned = () if baselines is None or policy is None else policy.notes  # training warned of them
     for note in notes:
-        ui.warn(note)
+        if note not in warned:
+            ui.warn(note)
     notes += data_notes(run) if data is None else []
     notes += [f"Predicted in {network.precision}, not in fp32: {network.reason}."] if network.reason else []
     predictions = _predict(saved, network, policy, chosen, read, ui)

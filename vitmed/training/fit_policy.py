@@ -59,6 +59,8 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
     reduced = _compare_precision(saved, model, policy, images["val"], exact, ui)
     add_policy(best, policy, reduced)
     ui.say(f"decision policy, chosen on {policy.n:,} validation images: {policy.summary}")
+    for note in policy.notes:
+        ui.warn(note)
     if reduced is not None:
         ui.say(f"precision of vitmed predict on this kind of device: {reduced.choice}")
 
