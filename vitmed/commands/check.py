@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from vitmed.checks.data_check import GUESSED, guessed_groups
-from vitmed.checks.detect import Found, Image, decoded_with_labels, folder_problems, run_checks
+from vitmed.checks.detect import Found, Image, decoded_with_labels, run_checks
 from vitmed.checks.folder_contents import FolderContents, named_in_table, read_contents
+from vitmed.checks.folder_problems import folder_problems
 from vitmed.checks.problems import Problem, in_order, make
 from vitmed.checks.shortcuts import BASELINES, FAMILIES, leakage_gap
 from vitmed.core.data_config import DataConfig
