@@ -73,14 +73,7 @@ def stress(
         CheckpointError, DataError, UsageError: an argument that cannot be used.
     """
     ui = ui or Ui()
-    for name in corruptions:
-        if name not in CORRUPTIONS:
-            raise unknown_key("corruption", name, CORRUPTIONS)
-    if split not in SPLITS:
-        raise unknown_key("split", split, SPLITS)
-    if images < 1 or resamples < 0 or seed < 0:
-        given = f"--images {images}, --resamples {resamples}, --seed {seed}"
-        raise UsageError(given, "--images is 1 or more, the others are 0 or more")
+    _check_arguments(corruptions, split, images, resamples, seed)
     saved = open_model(checkpoint)
     folder = new_folder(output, saved.path.parent / FOLDER, saved.splits.root, *([] if data is None else [Path(data)]))
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage, ui)
@@ -104,15 +97,26 @@ def stress(
         "image_size": saved.preprocessing.image_size, "notes": [*chosen.notes, *found.notes, *unread],
     }  # fmt: skip
     content = found.model_copy(update=about)
-    figure = stress_curves(content)
     with whole_folder(folder) as part:
-        if figure is not None:
+        if (figure := stress_curves(content)) is not None:
             write_bytes(part / CURVES, png(figure))
             write_bytes(part / SAMPLES, png(stress_samples(_pictures(content, chosen, decoded, seed))))
         write_json(part / NUMBERS, content.to_dict())
     ui.say(content.verdict)
     ui.say(f"stress test: {folder / NUMBERS}; the next `vitmed evaluate` shows it in its report")
     return Stress(content, folder)
+
+
+def _check_arguments(corruptions: Sequence[str], split: str, images: int, resamples: int, seed: int) -> None:
+    """Raises UsageError for an unknown corruption or split, or a number that is out of range."""
+    for name in corruptions:
+        if name not in CORRUPTIONS:
+            raise unknown_key("corruption", name, CORRUPTIONS)
+    if split not in SPLITS:
+        raise unknown_key("split", split, SPLITS)
+    if images < 1 or resamples < 0 or seed < 0:
+        given = f"--images {images}, --resamples {resamples}, --seed {seed}"
+        raise UsageError(given, "--images is 1 or more, the others are 0 or more")
 
 
 def _predict_all(
