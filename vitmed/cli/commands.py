@@ -372,8 +372,6 @@ def stress(as_json: AsJson = False, **options: Any) -> None:
 )
 def export(as_json: AsJson = False, **options: Any) -> None:
     """Write a model as a file that other programs run, if it decides on validation images as the checkpoint does."""
-    if "to" not in options:
-        raise UsageError("--to is missing: the file to write", "--to model.onnx")
 
     def content(found: Any) -> dict[str, Any]:
         return {"file": str(found.file), "bytes": found.size, "gate": found.gate.to_dict()}

@@ -25,7 +25,8 @@ from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
-from vitmed.training.saved_model import Network, SavedModel, check_precision, open_model, open_network
+from vitmed.training.open_model import open_model, open_network
+from vitmed.training.saved_model import Network, SavedModel, check_precision
 
 RAW = (
     "holds no decision policy: the probabilities are raw and the likeliest class is predicted; predict with the "

@@ -36,7 +36,8 @@ from vitmed.metrics.predictions_parquet import (
     read_about,
     write_part,
 )
-from vitmed.training.saved_model import SavedModel, check_precision, open_network
+from vitmed.training.open_model import open_network
+from vitmed.training.saved_model import SavedModel, check_precision
 
 SHOWN = 20  # unreadable images that a message names
 
