@@ -14,7 +14,7 @@ from typing import overload
 import numpy as np
 from PIL import Image, ImageOps
 
-from vitmed.core.errors import DataError, UsageError
+from vitmed.core.errors import DataError, UsageError, VitmedError
 from vitmed.core.targets import NO_FINDING
 from vitmed.core.text import NOTICE
 from vitmed.core.ui import Silent
@@ -102,16 +102,21 @@ class Answers(Sequence[Answer]):
 
 
 def _row(answer: Answer) -> str:
-    stream, pixels = io.BytesIO(), answer.picture
     shown = ""
-    if pixels.size:
-        colours = pixels[..., 0] if pixels.shape[2] < 3 else pixels[..., :3]
-        Image.fromarray(colours).resize((SIDE, SIDE)).save(stream, "PNG")
-        shown = f'<img width="{SIDE}" alt="" src="data:image/png;base64,{b64encode(stream.getvalue()).decode()}"><br>'
+    if answer.picture.size:
+        shown = f'<img width="{SIDE}" alt="" src="{png_address(answer.picture, SIDE)}"><br>'
     sets = "" if answer.prediction_set is None else ", ".join(answer.prediction_set) or "nothing"
     cells = (answer.text, sets, "yes" if answer.answered else f"no: {answer.reason}")
     told = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
     return f"<tr><td>{shown}{html.escape(Path(answer.image).name)}</td>{told}</tr>"
+
+
+def png_address(pixels: np.ndarray, side: int) -> str:
+    """A picture (S, S, C) uint8 as a PNG of `side` px, in an address that holds it; without its opacity."""
+    stream = io.BytesIO()
+    colours = pixels[..., 0] if pixels.shape[2] < 3 else pixels[..., :3]
+    Image.fromarray(colours).resize((side, side)).save(stream, "PNG")
+    return f"data:image/png;base64,{b64encode(stream.getvalue()).decode()}"
 
 
 class Model:
@@ -120,7 +125,7 @@ class Model:
     Attributes:
         classes_: (K,) names, in the order of `predict_proba`, as in scikit-learn.
         kind: "classes", "grades", "findings" or "number"; unit: of a number.
-        saved: what its file holds: configuration, policy, weights_hash.
+        saved: what its file holds: configuration, policy, weights_hash; network: what runs it.
         notice: what it may be used for.
     """
 
@@ -131,8 +136,8 @@ class Model:
         self.saved, self.preprocessing = saved, saved.preprocessing
         self.kind, self.unit = saved.splits.target.kind, saved.splits.target.unit
         self.classes_ = np.array(saved.classes)
-        self._network = open_network(saved, saved.policy, device, precision, Silent())
-        _ = self._network.model  # now, so that threads find it loaded
+        self.network = open_network(saved, saved.policy, device, precision, Silent())
+        _ = self.network.model  # now, so that threads find it loaded
 
     def __repr__(self) -> str:
         return f"Model({self.saved.path.name!r}, {self.kind}: {', '.join(self.saved.classes[:6])})"
@@ -155,7 +160,7 @@ class Model:
         given: list[ImageLike] = [images] if alone else list(images)  # type: ignore[list-item, arg-type]
         squares = [self.square(image) for image in given]
         names = [str(image) if isinstance(image, str | Path) else "" for image in given]
-        found = Answers(tuple(self.answers(squares, names)))
+        found = Answers(tuple(self.answers(self.predictions(squares, names), squares)))
         return found[0] if alone else found
 
     def predict_proba(self, images: Sequence[ImageLike]) -> np.ndarray:
@@ -166,35 +171,38 @@ class Model:
         return found.probabilities
 
     def square(self, image: ImageLike) -> np.ndarray:
-        """What the network sees of an image: (S, S, C) uint8. Raises DataError."""
+        """What the network sees of an image: (S, S, C) uint8. Raises as `decoded`."""
+        return self.preprocessing.square(*self.decoded(image))
+
+    def decoded(self, image: ImageLike) -> tuple[Path, RawImage | Image.Image]:
+        """A name for messages, and what `decode` returns. Raises DataError; UsageError for DICOM without pydicom."""
         how = self.preprocessing
         if isinstance(image, str | Path):
-            return how.read(image)
+            return Path(image), decode(image, how.frame, how.min_size)
         if isinstance(image, bytes):
             with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
                 file = Path(folder) / ("image.dcm" if has_magic(image[:132]) else "image.png")  # any name of an image
                 file.write_bytes(image)
                 try:
-                    return how.square(Path("image"), decode(file, how.frame, how.min_size))
-                except DataError as error:
-                    raise DataError(error.problem.replace(str(file), "image"), error.fix) from None
+                    return Path("image"), decode(file, how.frame, how.min_size)
+                except VitmedError as error:
+                    raise type(error)(error.problem.replace(str(file), "image"), error.fix) from None
         if isinstance(image, np.ndarray):
-            return how.square(Path("array"), _raw(image))
-        return how.square(Path("image"), ImageOps.exif_transpose(image.copy()))
+            return Path("array"), _raw(image)
+        return Path("image"), ImageOps.exif_transpose(image.copy())
 
     def predictions(self, squares: Sequence[np.ndarray], names: Sequence[str] = ()) -> AnyPredictions:
         """The predictions of images as `square` returns them, with the policy applied."""
         saved = self.saved
-        found = self._network.outputs(lambda i: squares[i], len(squares), lambda done, total: None)
+        found = self.network.outputs(lambda i: squares[i], len(squares), lambda done, total: None)
         named = tuple(names) or tuple(str(i) for i in range(len(squares)))
         predictions = unlabelled(saved.splits.target, saved.classes, named, found.logits, (), found.columns)
         return saved.policy.apply(predictions) if saved.policy else predictions
 
-    def answers(self, squares: Sequence[np.ndarray], names: Sequence[str]) -> Iterator[Answer]:
-        """The answer for each image as `square` returns it."""
-        found = self.predictions(squares, names)
-        for row, name in enumerate(names):
-            cell = found.columns.get(ANSWER, (YES,) * len(names))[row]
+    def answers(self, found: AnyPredictions, squares: Sequence[np.ndarray]) -> Iterator[Answer]:
+        """The answer for each image, from what `predictions` returned for its square."""
+        for row, name in enumerate(found.paths):
+            cell = found.columns.get(ANSWER, (YES,) * len(found))[row]
             members = found.columns.get(SET)
             score = found.columns.get(OOD_SCORE)
             ends = found.intervals if isinstance(found, NumberPredictions) else None

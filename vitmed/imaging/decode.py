@@ -29,6 +29,10 @@ DECODERS = (
 )  # fmt: skip
 
 
+class NotAnImageError(DataError):
+    """A file whose content is of no type that vitmed reads."""
+
+
 def read_image(
     path: str | Path,
     channels: int = 3,
@@ -156,7 +160,7 @@ def _as_data_error(path: Path) -> Iterator[None]:
     except Image.DecompressionBombError:
         raise too_large(path) from None
     except UnidentifiedImageError:
-        raise DataError(f"{path}: not an image, despite its name", "remove it or rename it") from None
+        raise NotAnImageError(f"{path}: not an image, despite its name", "remove it or rename it") from None
     except Exception as error:  # decoders raise errors of every kind for damaged files
         reason = " ".join(str(error).replace(str(path), "").split())[:200] or type(error).__name__
         raise DataError(f"{path}: cannot be decoded ({reason})", "copy it again, or remove it") from None

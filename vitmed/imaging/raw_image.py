@@ -71,6 +71,10 @@ class RawImage:
     orientation: int = 1
 
 
+class TooLargeError(DataError):
+    """An image of more pixels than vitmed decodes."""
+
+
 def pick_frame(path: Path, frames: int, asked: int | None) -> int:
     """The index of the frame to read: the only frame, or the one `asked` for. Raises DataError."""
     if asked is None and frames != 1:
@@ -91,11 +95,11 @@ def refuse_large(path: Path, width: int, height: int, pixel_bytes: int = 1) -> N
     if width * height > PIXELS:
         raise too_large(path, f"{width:,} x {height:,} px, ")
     if width * height * pixel_bytes > BYTES:
-        raise DataError(
+        raise TooLargeError(
             f"{path}: {width * height * pixel_bytes:,} bytes of pixels, more than {BYTES:,}, refused", SMALLER
         )
 
 
-def too_large(path: Path, size: str = "") -> DataError:
+def too_large(path: Path, size: str = "") -> TooLargeError:
     """The error for an image of more than `PIXELS`; `size` in words and with a comma, where it is known."""
-    return DataError(f"{path}: {size}more than {PIXELS:,} pixels, refused", SMALLER)
+    return TooLargeError(f"{path}: {size}more than {PIXELS:,} pixels, refused", SMALLER)

@@ -92,7 +92,7 @@ class OnnxNetwork(Network):
         self.saved, self.session = saved, saved.session
         self.scored = SCORES in [output.name for output in self.session.get_outputs()]
         self.device = f"ONNX Runtime on the CPU, {counted(cores(), 'thread')}"
-        self.precision = saved.precision
+        self.batch, self.precision = BATCH, saved.precision
         self.reason = "the exported model was quantised" if saved.precision != "fp32" else ""
 
     def outputs(

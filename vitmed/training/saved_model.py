@@ -92,10 +92,12 @@ class Network(ABC):
 
     Attributes:
         device: where, in words.
+        batch: images that it computes at once.
         precision: of its arithmetic, such as "fp32"; reason: why it is not fp32, else "".
     """
 
     device: str
+    batch: int
     precision: str = "fp32"
     reason: str = ""
 

@@ -10,7 +10,7 @@ import torch
 from vitmed.core.hardware import Precision, describe, pick_device
 from vitmed.core.ui import Ui
 from vitmed.decisions.policy import DecisionPolicy
-from vitmed.models.inference import FP32, logits_of, mean_features, predict_logits
+from vitmed.models.inference import FP32, batch_size, logits_of, mean_features, predict_logits, work_of
 from vitmed.models.vit import ViT
 from vitmed.training.checkpoint import Checkpoint
 from vitmed.training.choose_precision import choose_precision
@@ -35,6 +35,11 @@ class TorchNetwork(Network):
         self.known = None if policy is None else policy.ood_score
         self.device, self.precision = describe(where), arithmetic.name
         self.reason = arithmetic.reason if arithmetic.mixed else ""
+
+    @property
+    def batch(self) -> int:  # type: ignore[override]  # known when the network is loaded
+        """Images that it computes at once."""
+        return batch_size(work_of(self.model), self.where, self.arithmetic)
 
     @property
     def model(self) -> ViT:

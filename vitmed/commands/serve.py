@@ -1,0 +1,92 @@
+"""`vitmed serve`: a model behind an address, for programs and for a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vitmed.commands.load import load
+from vitmed.core.errors import UsageError
+from vitmed.core.process import stop_signals
+from vitmed.core.ui import Ui
+from vitmed.training.open_model import open_model
+
+FIX = "pip install 'vitmed[serve]'"
+
+
+def serve(
+    checkpoint: str | Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    api_key_file: str | Path | None = None,
+    no_key: bool = False,
+    tls_cert: str | Path | None = None,
+    tls_key: str | Path | None = None,
+    max_megabytes: float = 32,
+    max_images: int = 16,
+    timeout: float = 30,
+    queue: int = 256,
+    device: str = "auto",
+    precision: str = "auto",
+    ui: Ui | None = None,
+) -> None:
+    """Answer images over HTTP until Ctrl-C or SIGTERM, then finish what has come, and return.
+
+    Args:
+        checkpoint: a run folder, a checkpoint, or an exported .onnx file, which needs no torch.
+        host, port: where to listen; port 0 takes a free one.
+        api_key_file: holds the key that requests must bring; default the environment variable VITMED_API_KEY.
+        no_key: let other machines send images without a key.
+        tls_cert, tls_key: PEM files, for https.
+        max_megabytes, max_images: of a request.
+        timeout: s, for a request to arrive, and again to be answered.
+        queue: images that may wait for their answers.
+        device, precision: as in `predict`.
+
+    Raises:
+        UsageError: a value, key, certificate or address that cannot be used; a missing package. CheckpointError: not a
+            model.
+    """
+    ui = ui or Ui()
+    try:
+        from vitmed.commands.serving.app import Service, create_app
+        from vitmed.commands.serving.limits import Limits
+        from vitmed.commands.serving.listening import Certificate, listen, open_socket, read_key
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("vitmed"):
+            raise
+        raise UsageError(f"vitmed serve needs the package {error.name}", FIX) from None
+    if not (max_megabytes > 0 and timeout > 0 and 0 < max_images <= queue):
+        raise UsageError(
+            f"{max_megabytes:g} MB, {max_images} images, {timeout:g} s, a queue of {queue}: expected numbers above "
+            "0, and a queue of at least one request",
+            "leave --max-megabytes, --max-images, --timeout and --queue out",
+        )
+    if tls_key is not None and tls_cert is None:
+        raise UsageError("--tls-key goes with --tls-cert", "name both")
+    certificate = None if tls_cert is None else Certificate(Path(tls_cert), None if tls_key is None else Path(tls_key))
+    if certificate is not None:
+        certificate.check()
+    key = read_key(None if api_key_file is None else Path(api_key_file))
+    if key is not None and no_key:
+        raise UsageError("there is a key, and --no-key", "leave one of them out")
+    at, local = open_socket(host, port)
+    with at:
+        if not local and key is None and not no_key:
+            raise UsageError(
+                f"--host {host} lets other machines in, and there is no key",
+                "--api-key-file FILE, or --no-key where a proxy asks for one",
+            )
+        if not local and certificate is None:
+            ui.warn("images and key travel unencrypted: --tls-cert, or a proxy in front that encrypts")
+        saved = open_model(checkpoint)
+        service = Service(
+            load(saved, device=device, precision=precision), Limits(max_megabytes, max_images, timeout, queue)
+        )
+        hosts = ("127.0.0.1", "localhost", "[::1]") if local and key is None else ()
+        app = create_app(service, key=key, hosts=hosts, log=ui.say)
+        name = f"[{host}]" if ":" in host else host
+        address = f"{'http' if certificate is None else 'https'}://{name}:{at.getsockname()[1]}"
+        with stop_signals() as asked:
+            listen(app, service, at, certificate, asked, lambda: ui.say(f"{saved.path.name} answers at {address}"))
+    ui.say("stopped; every request was answered")

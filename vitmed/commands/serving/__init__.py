@@ -1,0 +1,12 @@
+"""The server of `vitmed serve`.
+
+app         the addresses that it answers
+guard       what every request passes: the key, the log line, errors as JSON
+limits      what a request may cost, and its images, read into memory
+batching    one thread that owns the model and answers several requests in one batch
+content     what the addresses return, as typed data
+counters    the numbers of /metrics
+maps        the attention map of an image
+pages       the page for images, and the page that describes the addresses
+listening   socket, certificate, signals
+"""

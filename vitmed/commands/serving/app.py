@@ -1,0 +1,304 @@
+"""The addresses that the server answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse
+from PIL import Image
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+
+from vitmed import __version__
+from vitmed.commands.load import Answer, Model, png_address
+from vitmed.commands.serving import guard, pages
+from vitmed.commands.serving.batching import LEAST, Batcher
+from vitmed.commands.serving.content import (
+    PICTURE,
+    AttentionMap,
+    ImageAnswer,
+    ImageProblem,
+    ModelCard,
+    ModelHash,
+    Problem,
+    Reply,
+    image_answer,
+    model_card,
+)
+from vitmed.commands.serving.counters import Counters
+from vitmed.commands.serving.limits import AGAIN, FIELD, Held, Limits, Load, Refusal, Upload, read_uploads
+from vitmed.core.errors import CheckpointError, VitmedError
+from vitmed.core.process import cores
+from vitmed.core.text import NOTICE
+from vitmed.imaging.decode import READERS, NotAnImageError
+from vitmed.imaging.raw_image import TooLargeError
+
+DECODERS = 4  # images decoded at once, at most: a large one takes a gigabyte
+CLOSE = 1e-3  # how far a probability, or the share of a number, may move between two answers to one image
+FLAT = "has 8 bits and is not windowed; the model was trained on deeper images"
+FRESH = 2.0  # s that an answer of /health/ready counts
+Found = tuple[Answer, AttentionMap | None]
+
+
+class Service:
+    """A model that answers uploads.
+
+    Args:
+        model: the model; limits: what a request may cost.
+    """
+
+    def __init__(self, model: Model, limits: Limits):
+        self.model, self.limits, self.load = model, limits, Load(limits)
+        self.card, self.hash = model_card(model), ModelHash(weights_sha256=model.saved.weights_hash)
+        self.counters = Counters(self.hash.weights_sha256, __version__, lambda: self.load.images)
+        self.maps: Any = None
+        if model.network.model is not None:
+            from vitmed.commands.serving.maps import Maps
+
+            self.maps = Maps(model)
+        self.batcher: Batcher[Found] = Batcher(
+            self._work, max(LEAST, model.network.batch), lambda: self.load.decoding, self.counters.batch.observe
+        )
+        self.pool = ThreadPoolExecutor(min(DECODERS, cores()), "decode")
+        how = model.preprocessing
+        shape = (how.image_size, how.image_size, how.channels)
+        self.drawn = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+        self.first: np.ndarray | None = None  # the answer to it at the start
+        self.checked: tuple[float, str] = (-FRESH, "")  # when, and what was wrong
+        self.checking = asyncio.Lock()
+
+    def _work(self, squares: Sequence[np.ndarray], mapped: Sequence[bool]) -> list[Found]:
+        """The answers of a batch; runs in the thread of the model."""
+        predictions = self.model.predictions(squares, [""] * len(squares))
+        answers = list(self.model.answers(predictions, squares))
+        rows = [i for i, wanted in enumerate(mapped) if wanted and self.maps is not None]
+        maps = self.maps.of(np.stack([squares[i] for i in rows]), predictions, rows) if rows else []
+        found = dict(zip(rows, maps, strict=True))
+        return [(answer, found.get(i)) for i, answer in enumerate(answers)]
+
+    async def start(self) -> None:
+        """Start the thread of the model, and keep its first answer to a drawn image. Raises as `Model.predict`."""
+        self.batcher.start()
+        self.first = await self._numbers()
+
+    def stop(self) -> None:
+        """Answer what waits, and end the threads."""
+        self.load.stopping = True
+        self.batcher.stop()
+        self.pool.shutdown(cancel_futures=True)
+
+    async def _numbers(self) -> np.ndarray:
+        answer, _ = await self.batcher.put(self.drawn)
+        own = [answer.prediction, *(answer.interval or ())] if isinstance(answer.prediction, float) else []
+        scores = [] if answer.ood_score is None else [answer.ood_score]
+        return np.array([*answer.probabilities.values(), *own, *scores], np.float64)
+
+    async def check_ready(self) -> None:
+        """Raises Refusal 503 unless the drawn image gives, through the queue, the answer that it gave at the start."""
+        self.load.check_open()
+        async with self.checking:  # one for all who ask at once
+            now = asyncio.get_running_loop().time()
+            if now - self.checked[0] >= FRESH:
+                self.checked = now, await self._what_is_wrong()
+        if self.checked[1]:
+            raise Refusal(503, self.checked[1], "start the server again", headers=AGAIN)
+
+    async def _what_is_wrong(self) -> str:
+        try:
+            async with asyncio.timeout(self.limits.timeout):
+                found = await self._numbers()
+        except TimeoutError:
+            return f"the model gave no answer in {self.limits.timeout:g} s"
+        except Exception as error:
+            return f"the model fails ({type(error).__name__})"
+        if self.first is None or not np.isfinite(found).all():
+            return "the answer of the model is not finite"
+        same = np.allclose(found, self.first, rtol=CLOSE, atol=CLOSE)
+        return "" if same else "the model answers a stored image otherwise than at its start"
+
+    async def predict(self, request: Request, pictures: bool) -> Reply:
+        """The answers to the images of a form. Raises Refusal."""
+        self.load.check_open()
+        with Held(self.load) as held:
+            try:
+                async with asyncio.timeout(self.limits.timeout):
+                    uploads = await read_uploads(request, held)
+            except TimeoutError:
+                fix = "send fewer images, or start the server with a longer --timeout"
+                raise Refusal(408, f"the request did not arrive in {self.limits.timeout:g} s", fix) from None
+            with self.load.waiting(len(uploads)):
+                try:
+                    async with asyncio.timeout(self.limits.timeout):
+                        found = await asyncio.gather(*(self._answer(upload, pictures) for upload in uploads))
+                except TimeoutError:
+                    problem = f"there was no answer in {self.limits.timeout:g} s"
+                    raise Refusal(503, problem, "send it again later, or fewer images", headers=AGAIN) from None
+        entries = [entry for entry, _ in found]
+        if not any(isinstance(entry, ImageAnswer) for entry in entries):
+            raise _unreadable(found)
+        return Reply(images=entries, model=self.hash)
+
+    async def _answer(self, upload: Upload, pictures: bool) -> tuple[ImageAnswer | ImageProblem, int]:
+        """The entry of an image, and the status of HTTP that it would have alone."""
+        self.load.decoding += 1
+        try:
+            square, note = await asyncio.get_running_loop().run_in_executor(self.pool, self._read, upload.data)
+            waiting = self.batcher.put(square, pictures)
+        except VitmedError as error:
+            self.counters.images.labels("unreadable").inc()
+            return ImageProblem(image=upload.name, **_words(error)), _status(error)
+        except OSError as error:  # /dev/shm of a container may be small
+            problem = f"the server has no memory for the image ({error.strerror})"
+            raise Refusal(503, problem, "give its container a larger --shm-size", headers=AGAIN) from None
+        finally:
+            self.load.decoding -= 1
+        answer, found = await waiting
+        self.counters.count(answer)
+        entry = image_answer(upload.name, answer, note)
+        if pictures:
+            entry.picture, entry.attention = png_address(square, PICTURE), found
+        return entry, 200
+
+    def _read(self, data: bytes) -> tuple[np.ndarray, str]:
+        """What the network sees of an image, and what to know of it."""
+        path, found = self.model.decoded(data)
+        flat = self.model.preprocessing.window is not None and isinstance(found, Image.Image)
+        return self.model.preprocessing.square(path, found), FLAT if flat else ""
+
+
+def _status(error: VitmedError) -> int:
+    return {NotAnImageError: 415, TooLargeError: 413}.get(type(error), 422)
+
+
+def _words(error: VitmedError) -> dict[str, str]:
+    """Problem and fix for one who sent bytes, not a file."""
+    if isinstance(error, NotAnImageError):
+        kinds = ", ".join(sorted({suffix[1:].upper() for suffix in READERS}))
+        return {"problem": "not an image that vitmed reads", "fix": f"send one of {kinds}"}
+    return {"problem": error.problem.removeprefix("image: "), "fix": error.fix}
+
+
+def _unreadable(found: Sequence[tuple[ImageAnswer | ImageProblem, int]]) -> Refusal:
+    """No image can be read: the status that they share, else 422."""
+    statuses = {status for _, status in found}
+    entries = [entry.model_dump() for entry, _ in found]
+    first, status = entries[0], statuses.pop() if len(statuses) == 1 else 422
+    problem = first["problem"] if len(found) == 1 else "no image can be read: see images"
+    return Refusal(status, problem, first["fix"], {"images": entries})
+
+
+def create_app(
+    service: Service,
+    *,
+    key: str | None = None,
+    hosts: Collection[str] = (),
+    log: Callable[[str], None] = lambda line: None,
+) -> ASGIApp:
+    """The application.
+
+    Args:
+        service: the model, which has started; key, hosts, log: as in `Guard`.
+    """
+
+    app = FastAPI(
+        title="vitmed", version=__version__, description=NOTICE, docs_url=None, redoc_url=None, openapi_url=guard.SCHEMA
+    )
+    refusals: dict[int | str, dict[str, Any]] = {
+        status: {"model": Problem, "description": text} for status, text in STATUSES.items()
+    }
+
+    async def predict(request: Request, pictures: bool = False) -> Reply:
+        """Answer the images of a form. `pictures=true` adds what the network saw, and its attention map."""
+        return await service.predict(request, pictures)
+
+    async def card() -> ModelCard:
+        """What the model is: classes, policy, licence, first numbers of its test."""
+        return service.card
+
+    async def live() -> dict[str, str]:
+        """The server runs."""
+        return {"status": "live"}
+
+    async def ready() -> dict[str, str]:
+        """A stored image gives, through queue and model, the answer that it gave at the start."""
+        await service.check_ready()
+        return {"status": "ready"}
+
+    async def metrics() -> Response:
+        """Numbers for Prometheus."""
+        return Response(service.counters.text(), media_type=CONTENT_TYPE_LATEST)
+
+    def shown(page: pages.Page) -> HTMLResponse:
+        return HTMLResponse(page.text, headers={"Content-Security-Policy": page.policy})
+
+    async def page() -> HTMLResponse:
+        return shown(pages.for_images(service.card, service.limits, key is not None))
+
+    async def docs() -> HTMLResponse:
+        return shown(pages.of_addresses(app.openapi()))
+
+    bearer = {"security": [{"key": []}]} if key is not None else {}
+    app.post(guard.PREDICT, responses=refusals, openapi_extra=FORM | bearer)(predict)
+    app.get(guard.CARD, responses={401: refusals[401]}, openapi_extra=bearer)(card)
+    app.get(guard.LIVE)(live)
+    app.get(guard.READY, responses={503: refusals[503]})(ready)
+    app.get(guard.METRICS, response_class=Response, openapi_extra=bearer)(metrics)
+    app.get(guard.PAGE, include_in_schema=False)(page)
+    app.get(guard.DOCS, include_in_schema=False)(docs)
+
+    async def refuse(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, Refusal)
+        return guard.refused(error)
+
+    async def refuse_address(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        return guard.refused(Refusal(error.status_code, str(error.detail).lower(), f"see {guard.DOCS}"))
+
+    async def refuse_value(request: Request, error: Exception) -> JSONResponse:
+        return guard.refused(Refusal(422, "a parameter has a wrong value", f"see {guard.DOCS}"))
+
+    async def refuse_all(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, CheckpointError)
+        return guard.refused(Refusal(503, "the answer of the model is not finite", "start the server again"))
+
+    async def refuse_bug(request: Request, error: Exception) -> JSONResponse:  # `Guard` logs it
+        return guard.refused(guard.of_bug())
+
+    app.add_exception_handler(Exception, refuse_bug)
+    app.add_exception_handler(Refusal, refuse)
+    app.add_exception_handler(HTTPException, refuse_address)
+    app.add_exception_handler(RequestValidationError, refuse_value)
+    app.add_exception_handler(CheckpointError, refuse_all)
+    return guard.Guard(app, key, hosts, service.counters, log)
+
+
+FORM = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": [FIELD],
+                    "properties": {FIELD: {"type": "array", "items": {"type": "string", "format": "binary"}}},
+                }
+            }
+        },
+    }
+}
+STATUSES = {
+    401: "The key is missing or wrong.",
+    408: "The request arrives too slowly.",
+    413: "Too many bytes, images or pixels.",
+    415: "Not a form, or no image of a known type.",
+    422: "No image can be read.",
+    429: "Too many images wait.",
+    503: "Not ready, stopping, or no answer in time.",
+}

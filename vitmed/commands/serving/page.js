@@ -1,0 +1,93 @@
+"use strict";
+const answers = document.getElementById("answers"), files = document.getElementById("files");
+const drop = document.getElementById("drop"), key = document.getElementById("key");
+const SHOWN = 5;
+let turn = Promise.resolve();
+
+function make(tag, text, kind, parent) {
+  const made = document.createElement(tag);
+  if (text) made.textContent = text;
+  if (kind) made.className = kind;
+  if (parent) parent.append(made);
+  return made;
+}
+
+function percent(p) { return (100 * p).toFixed(1) + " %"; }
+
+function says(answer) {
+  if (typeof answer.prediction === "number") return answer.prediction.toPrecision(4) + (answer.unit ? " " + answer.unit : "");
+  if (Array.isArray(answer.prediction)) return answer.prediction.join(", ") || "no finding";
+  return answer.prediction + " " + percent(answer.probability);
+}
+
+function picture(parent, source, text) {
+  const figure = make("figure", "", "", parent), image = make("img", "", "", figure);
+  image.src = source;
+  image.alt = text;
+  make("figcaption", text, "", figure);
+}
+
+function show(card, answer) {
+  const pictures = make("div", "", "pictures", card), words = make("div", "", "", card);
+  if (answer.picture) picture(pictures, answer.picture, "what the network saw");
+  if (answer.attention) {
+    const map = answer.attention;
+    picture(pictures, map.picture, "attention map for " + map.explains + " (" + map.method + "); not the outline of a lesion");
+  }
+  if (!answer.answered) make("p", "The model does not answer: " + answer.reason + ".", "refuses", words);
+  make("p", (answer.answered ? "" : "It would say: ") + says(answer), "says", words);
+  if (answer.interval) make("p", "Interval " + answer.interval.map(x => x.toPrecision(4)).join(" to "), "", words);
+  if (answer.prediction_set) make("p", "Cannot be excluded: " + (answer.prediction_set.join(", ") || "nothing"), "", words);
+  const ranked = Object.entries(answer.probabilities).sort((a, b) => b[1] - a[1]);
+  if (ranked.length) {
+    const table = make("table", "", "", words);
+    for (const [name, p] of ranked.slice(0, SHOWN)) {
+      const row = make("tr", "", "", table);
+      make("td", name, "", row);
+      make("td", percent(p), "number", row);
+      const bar = make("progress", "", "", make("td", "", "", row));
+      bar.max = 1;
+      bar.value = p;
+      bar.ariaLabel = name;
+    }
+    if (ranked.length > SHOWN) make("p", "and " + (ranked.length - SHOWN) + " less likely", "quiet", words);
+  }
+  if (answer.note) make("p", "This image " + answer.note + ".", "refuses", words);
+  if (answer.ood_score !== null) make("p", "Out-of-distribution score " + answer.ood_score.toFixed(2) + "; above 1 the image is unlike those of training", "quiet", words);
+  if (answer.attention) make("p", "Attention map: " + answer.attention.verdict, "quiet", words);
+}
+
+async function ask(file, card) {
+  const form = new FormData();
+  form.append("images", file);
+  try {
+    const headers = key ? { Authorization: "Bearer " + key.value } : {};
+    const reply = await fetch("v1/predict?pictures=true", { method: "POST", body: form, headers });
+    const content = await reply.json();
+    card.querySelector(".waits").remove();
+    if (reply.ok && !content.images[0].problem) show(card, content.images[0]);
+    else make("p", (content.images ? content.images[0] : content).problem + ": " + content.fix, "refuses", card);
+  } catch (error) {
+    card.querySelector(".waits").remove();
+    make("p", "The server cannot be reached: is it running?", "refuses", card);
+  }
+}
+
+function take(list) {
+  for (const file of list) {
+    const card = make("section", "", "image");
+    make("p", file.name, "name", card);
+    make("p", "waits for its answer ...", "quiet waits", card);
+    answers.prepend(card);
+    turn = turn.then(() => ask(file, card));
+  }
+}
+
+files.addEventListener("change", () => { take(files.files); files.value = ""; });
+for (const name of ["dragover", "dragleave", "drop"]) {
+  document.addEventListener(name, event => {
+    event.preventDefault();
+    drop.classList.toggle("over", name === "dragover");
+    if (name === "drop") take(event.dataTransfer.files);
+  });
+}
