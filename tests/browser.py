@@ -54,12 +54,12 @@ class Page:
         message, _, self._left = self._left.partition(b"\0")
         return dict(json.loads(message))
 
-    def open(self, file: Path, width: int = 1280, scripts: bool = True) -> None:
-        """Load a file in a window of that width, CSS px, and wait until it stands."""
+    def open(self, place: Path | str, width: int = 1280, scripts: bool = True) -> None:
+        """Load a file or an address in a window of that width, CSS px, and wait until it stands."""
         self.ask("Emulation.setScriptExecutionDisabled", value=not scripts)
         self.ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
         self.events.clear()
-        self.ask("Page.navigate", url=file.resolve().as_uri())
+        self.ask("Page.navigate", url=place if isinstance(place, str) else place.resolve().as_uri())
         until = time.monotonic() + PATIENCE
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             if time.monotonic() > until:
@@ -90,6 +90,12 @@ class Page:
         """Addresses that the page asked for, but for the data: pictures inside it."""
         urls = [e["params"]["request"]["url"] for e in self.events if e.get("method") == "Network.requestWillBeSent"]
         return [url for url in urls if not url.startswith("data:")]
+
+    def choose(self, selector: str, *files: Path) -> None:
+        """Choose files in an input of the page, as a user does."""
+        root = self.ask("DOM.getDocument")["root"]["nodeId"]
+        node = self.ask("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
+        self.ask("DOM.setFileInputFiles", nodeId=node, files=[str(file.resolve()) for file in files])
 
     def press(self, key: str, code: int) -> None:
         """A key, down and up, as from a keyboard."""

@@ -1,0 +1,354 @@
+"""`vitmed serve`: its answers are those of `vitmed predict`; keys, statuses, health, and a process that stops."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from conftest import Answer, Recorder, Trained
+from served import Served, serving
+from test_export import WITHOUT_TORCH, images_of
+
+import vitmed as package
+from vitmed.commands.serving import listening
+from vitmed.core.text import NOTICE
+from vitmed.metrics.predictions import Predictions
+
+KEY = "0123456789abcdef"
+
+
+@pytest.fixture(scope="module")
+def server(trained: Trained) -> Iterator[Served]:
+    with serving(trained.folder) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def exported_server(exported: Path) -> Iterator[Served]:
+    with serving(exported) as found:
+        yield found
+
+
+@pytest.mark.parametrize("source", ["server", "exported_server"])
+def test_the_answers_are_those_of_predict(trained: Trained, source: str, request: pytest.FixtureRequest) -> None:
+    served: Served = request.getfixturevalue(source)
+    own = package.predict(images_of(trained), checkpoint=trained.best, precision="fp32", ui=Recorder())
+    assert isinstance(own, Predictions)
+    for start in range(0, len(own), 16):
+        reply = served.post(*images_of(trained)[start : start + 16])
+        assert reply.status_code == 200, reply.text
+        content = reply.json()
+        assert content["notice"] == NOTICE
+        assert content["model"]["weights_sha256"] == trained.result.test.metrics.weights_hash
+        for row, image in enumerate(content["images"], start):
+            assert image["image"] == Path(own.paths[row]).name
+            assert image["prediction"] == own.classes[own.predicted[row]]
+            assert list(image["probabilities"]) == list(own.classes)
+            np.testing.assert_allclose(list(image["probabilities"].values()), own.probabilities[row], atol=1e-5)
+            assert " | ".join(image["prediction_set"]) == own.columns["set"][row]
+            assert ("yes" if image["answered"] else f"no: {image['reason']}") == own.columns["answer"][row]
+            assert image["ood_score"] == pytest.approx(float(own.columns["ood_score"][row]), rel=1e-4)
+
+
+def test_requests_at_once_get_each_their_own_answer(trained: Trained, server: Served) -> None:
+    images = images_of(trained) * 4
+    alone = {image: server.post(image).json()["images"][0]["probabilities"] for image in images_of(trained)}
+    with ThreadPoolExecutor(32) as pool:
+        replies = list(pool.map(server.post, images))
+    assert [reply.json()["images"][0]["probabilities"] for reply in replies] == [alone[image] for image in images]
+
+
+def test_pictures_come_when_they_are_asked_for(trained: Trained, server: Served, exported_server: Served) -> None:
+    image = images_of(trained)[0]
+    plain = server.post(image).json()["images"][0]
+    assert plain["picture"] is None and plain["attention"] is None
+    shown = server.post(image, params={"pictures": "true"}).json()["images"][0]
+    assert shown["picture"].startswith("data:image/png;base64,")
+    assert shown["attention"]["explains"] == shown["prediction"] and shown["attention"]["verdict"]
+    assert shown["attention"]["picture"] != shown["picture"]
+    other = exported_server.post(image, params={"pictures": "true"}).json()["images"][0]
+    assert other["picture"] == shown["picture"] and other["attention"] is None
+
+
+def test_an_image_that_cannot_be_read_stands_among_the_others(trained: Trained, server: Served) -> None:
+    good = images_of(trained)[0]
+    reply = server.post(good, b"%PDF-1.7", good.read_bytes()[:150])
+    first, pdf, torn = reply.json()["images"]
+    assert reply.status_code == 200 and first["prediction"] and pdf["problem"] and torn["problem"] and torn["fix"]
+    assert "/" not in torn["problem"]  # no path of the server
+
+
+def test_the_card_names_no_place(trained: Trained, server: Served, exported_server: Served) -> None:
+    with server.client() as client:
+        reply = client.get("/v1/model")
+    card = reply.json()
+    assert card["classes"] == list(trained.result.test.metrics.classes) and card["kind"] == "classes"
+    number = trained.result.test.metrics.overall["accuracy"]
+    assert card["test"]["numbers"]["accuracy"]["value"] == number.value
+    assert card["test"]["images"] == trained.result.test.metrics.n
+    for secret in (str(trained.folder), str(trained.data), trained.folder.name, os.uname().nodename):
+        assert secret not in reply.text
+    with exported_server.client() as client:
+        card = client.get("/v1/model").json()
+    assert card["source"] == "onnx" and card["test"] is None
+
+
+def test_ready_notices_a_model_that_has_changed(trained: Trained) -> None:
+    with serving(trained.folder) as served, served.client() as client:
+        assert client.get("/health/ready").status_code == 200
+        network = served.service.model.network.model
+        assert network is not None
+        network.head.weight.data.mul_(3)
+        assert client.get("/health/ready").status_code == 200  # an answer counts for two seconds
+        served.service.checked = (-1e9, "")
+        reply = client.get("/health/ready")
+        assert reply.status_code == 503 and "otherwise" in reply.json()["problem"]
+        network.head.weight.data.fill_(float("nan"))
+        served.service.checked = (-1e9, "")
+        assert client.get("/health/ready").status_code == 503
+        reply = served.post(images_of(trained)[0])
+        assert reply.status_code == 503 and "not finite" in reply.json()["problem"]
+        assert client.get("/health/live").status_code == 200
+
+
+def test_metrics_count_requests_images_and_decisions(trained: Trained) -> None:
+    with serving(trained.folder) as served, served.client() as client:
+        found = [served.post(image).json()["images"][0] for image in images_of(trained)[:5]]
+        served.post(b"no image")
+        text = client.get("/metrics").text
+    for name in {one["prediction"] for one in found if one["answered"]}:
+        count = sum(one["answered"] and one["prediction"] == name for one in found)
+        assert f'vitmed_answers_total{{decision="{name}"}} {count}.0' in text
+    assert 'vitmed_images_total{result="read"} 5.0' in text
+    assert 'vitmed_images_total{result="unreadable"} 1.0' in text
+    assert 'vitmed_requests_total{method="POST",route="/v1/predict",status="200"} 5.0' in text
+    assert 'vitmed_requests_total{method="POST",route="/v1/predict",status="415"} 1.0' in text
+    assert "vitmed_queue_images 0.0" in text and "vitmed_batch_images_sum 6.0" in text  # one at the start
+
+
+def test_a_key_is_asked_for_where_there_is_something_to_see(trained: Trained) -> None:
+    image = images_of(trained)[0]
+    with serving(trained.folder, key=KEY) as served, served.client() as client:
+        for headers in (
+            {},
+            {"Authorization": f"Bearer {KEY}x"},
+            {"Authorization": KEY},
+            {"Authorization": "Bearer \xfc"},
+        ):
+            for path in ("/v1/model", "/metrics", "/nothing"):
+                reply = client.get(path, headers={k: v.encode("latin-1") for k, v in headers.items()})
+                assert reply.status_code == 401 and reply.headers["WWW-Authenticate"] == "Bearer"
+            files = {"images": image.read_bytes()}
+            assert client.post("/v1/predict", files=files).status_code == 401
+        for path in ("/", "/docs", "/openapi.json", "/health/live", "/health/ready"):
+            assert client.get(path).status_code == 200
+        assert "amber" not in client.get("/").text  # the page says nothing of the model
+        right = {"Authorization": f"Bearer {KEY}"}
+        assert client.get("/v1/model", headers=right).status_code == 200
+        assert served.post(image, headers=right).status_code == 200
+
+
+def test_a_web_page_of_another_host_cannot_reach_a_local_server(trained: Trained) -> None:
+    with serving(trained.folder, hosts=("127.0.0.1", "localhost")) as served, served.client() as client:
+        assert client.get("/v1/model", headers={"Host": "evil.example"}).status_code == 400
+        assert client.get("/v1/model", headers={"Host": f"localhost:{served.port}"}).status_code == 200
+
+
+def test_pages_load_nothing_and_allow_only_their_own_script(server: Served) -> None:
+    with server.client() as client:
+        for path in ("/", "/docs"):
+            reply = client.get(path)
+            policy = reply.headers["Content-Security-Policy"]
+            assert (
+                policy.startswith("default-src 'none'")
+                and "unsafe" not in policy
+                and "frame-ancestors 'none'" in policy
+            )
+            assert not re.search(r"""(?:src|href)=["'](?:https?:)?//""", reply.text)
+        docs = client.get("/docs").text
+        for path in client.get("/openapi.json").json()["paths"]:
+            assert path in docs
+        assert client.get("/v1/model").headers["Cache-Control"] == "no-store"
+
+
+def test_what_is_refused_has_a_problem_and_a_fix(server: Served) -> None:
+    with server.client() as client:
+        for reply, status in (
+            (client.get("/nothing"), 404),
+            (client.get("/v1/predict"), 405),
+            (client.post("/v1/predict", content=b"x", headers={"Content-Type": "image/png"}), 415),
+            (client.post("/v1/predict", files={"pictures": b"x"}), 422),
+            (client.post("/v1/predict", data={"images": "text"}, files={"x": b""}), 422),
+            (client.post("/v1/predict", params={"pictures": "maybe"}, files={"images": b"x"}), 422),
+        ):
+            assert reply.status_code == status, reply.text
+            assert reply.json()["problem"] and reply.json()["fix"]
+
+
+def test_the_log_holds_method_route_status_and_time_alone(trained: Trained, tmp_path: Path) -> None:
+    secret = tmp_path / "Miller_Anna_1950.png"
+    secret.write_bytes(images_of(trained)[0].read_bytes())
+    with serving(trained.folder) as served, served.client() as client:
+        served.post(secret)
+        served.post(secret, params={"patient": "Miller"})
+        client.get("/patients/Miller")
+        client.request("MILLER", "/v1/model")
+        served.service.model.predictions = lambda *args: [][0]  # type: ignore[method-assign, assignment]  # a bug
+        assert served.post(secret).status_code == 500
+    assert len(served.log) == 6 and served.log[4].startswith("warning: IndexError at test_serve.py:")
+    for line in served.log[:4] + served.log[5:]:
+        assert re.fullmatch(r"(GET|POST|other) (/v1/predict|/v1/model|other) \d{3} \d+ ms", line), line
+
+
+def start(*args: object, **environment: str) -> tuple[subprocess.Popen[str], str]:
+    """A process of `vitmed serve` on a free port, and its address."""
+    command = [sys.executable, *map(str, args), "--port", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | environment)
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    assert "answers at" in line, line + process.stderr.read()
+    return process, line.split()[-1]
+
+
+def test_a_process_without_torch_answers_and_sigterm_ends_it_with_0(trained: Trained, exported: Path) -> None:
+    process, url = start("-c", WITHOUT_TORCH, "serve", exported)
+    try:
+        files = [("images", image.read_bytes()) for image in images_of(trained)[:16]]
+
+        def ask(_: int) -> int:
+            return httpx.post(f"{url}/v1/predict", files=files, timeout=60, trust_env=False).status_code
+
+        with ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit(ask, i) for i in range(8)]
+            assert asked[0].result() == 200
+            process.send_signal(signal.SIGTERM)
+            left = [one.exception() or one.result() for one in asked]
+        # What came in before the signal is answered; what came after is told so, or finds nobody.
+        assert all(one in (200, 503) or isinstance(one, httpx.TransportError) for one in left), left
+        assert process.wait(60) == 0
+        assert process.stderr is not None and "stopped" in process.stderr.read()
+    finally:
+        process.kill()
+
+
+def test_a_stop_answers_what_waits(trained: Trained) -> None:
+    """Eight requests wait for a slow model when the server is asked to stop: all of them are answered."""
+
+    def slow(service: object) -> None:
+        work = service._work  # type: ignore[attr-defined]
+
+        def late(*args: object) -> object:
+            import time
+
+            time.sleep(0.2)
+            return work(*args)
+
+        service.batcher.work, service.batcher.size = late, 2  # type: ignore[attr-defined]
+
+    with ThreadPoolExecutor(8) as pool:
+        with serving(trained.folder, change=slow) as served:
+            asked = [pool.submit(served.post, image) for image in images_of(trained)[:8]]
+            while served.service.load.images < 8 and not all(one.done() for one in asked):
+                pass
+        assert [one.result().status_code for one in asked] == [200] * 8
+    with pytest.raises(httpx.ConnectError):
+        served.post(images_of(trained)[0])
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--host", "0.0.0.0"], "there is no key"),
+        (["--host", "no-such-host.invalid"], "no such address"),
+        (["--max-images", "9", "--queue", "8"], "queue of at least one request"),
+        (["--timeout", "0"], "expected numbers above 0"),
+        (["--tls-key", "key.pem"], "--tls-cert"),
+        (["--tls-cert", "nothing.pem"], "not a certificate"),
+        (["--api-key-file", "nothing.txt"], "cannot be read as a key"),
+        (["--port", "70000"], "70000"),
+    ],
+)
+def test_what_cannot_be_served_is_an_error_of_two_sentences(
+    trained: Trained, vitmed: Callable[..., Answer], args: list[str], message: str
+) -> None:
+    found = vitmed("serve", trained.folder, *args)
+    assert found.code == 2 and message in found.err and "Traceback" not in found.err
+
+
+def test_a_port_in_use_and_a_missing_model(
+    trained: Trained, vitmed: Callable[..., Answer], tmp_path: Path, server: Served
+) -> None:
+    found = vitmed("serve", trained.folder, "--port", server.port)
+    assert found.code == 2 and "in use" in found.err and "--port" in found.err
+    assert vitmed("serve", tmp_path / "none.pt").code == 4
+
+
+def test_a_short_key_is_refused_and_the_environment_gives_one(
+    trained: Trained, vitmed: Callable[..., Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "key").write_text("short\n")
+    assert "at least 16" in vitmed("serve", trained.folder, "--api-key-file", tmp_path / "key").err
+    monkeypatch.setenv(listening.KEY, KEY)
+    assert listening.read_key(None) == KEY
+    assert "--no-key" in vitmed("serve", trained.folder, "--no-key").err
+    (tmp_path / "key").write_text(f"{KEY}{KEY}\n")
+    assert listening.read_key(tmp_path / "key") == KEY + KEY
+
+
+def test_a_missing_package_is_named_with_its_command(
+    trained: Trained, vitmed: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("vitmed.commands.serving")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    found = vitmed("serve", trained.folder)
+    assert found.code == 2 and "uvicorn" in found.err and "pip install 'vitmed[serve]'" in found.err
+
+
+def certificate(folder: Path, days: int) -> tuple[Path, Path]:
+    """A certificate of this machine that ends in so many days, by openssl."""
+    cert, key = folder / f"cert{days}.pem", folder / f"key{days}.pem"
+    past = ["-not_before", "20200101000000Z", "-not_after", "20210101000000Z"] if days < 0 else ["-days", str(days)]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", *past]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no openssl that makes such a certificate")
+    return cert, key
+
+
+def test_https(trained: Trained, exported: Path, tmp_path: Path) -> None:
+    import ssl
+
+    cert, key = certificate(tmp_path, 2)
+    process, url = start("-m", "vitmed", "serve", exported, "--tls-cert", cert, "--tls-key", key)
+    try:
+        context = ssl.create_default_context(cafile=str(cert))
+        files = {"images": images_of(trained)[0].read_bytes()}
+        reply = httpx.post(f"{url}/v1/predict", files=files, verify=context, trust_env=False, timeout=60)
+        assert url.startswith("https://") and reply.status_code == 200
+        assert json.loads(reply.text)["images"][0]["prediction"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+
+
+def test_an_expired_certificate_is_refused(trained: Trained, vitmed: Callable[..., Answer], tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path, -1)
+    found = vitmed("serve", trained.folder, "--tls-cert", cert, "--tls-key", key)
+    assert found.code == 2 and "expired on" in found.err and "2021" in found.err
+    good, _ = certificate(tmp_path, 2)
+    found = vitmed("serve", trained.folder, "--tls-cert", good, "--tls-key", key)
+    assert found.code == 2 and "not a certificate with its key" in found.err

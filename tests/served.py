@@ -1,0 +1,70 @@
+"""A server of `vitmed serve` in a thread of this process, on a free port."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+import vitmed
+from vitmed.commands.serving.app import Service, create_app
+from vitmed.commands.serving.limits import Limits
+from vitmed.commands.serving.listening import listen, open_socket
+
+
+@dataclass
+class Served:
+    """A server that runs, and its log."""
+
+    url: str
+    port: int
+    service: Service
+    log: list[str] = field(default_factory=list)
+
+    def client(self, **how: Any) -> httpx.Client:
+        return httpx.Client(base_url=self.url, trust_env=False, timeout=60, **how)
+
+    def post(self, *images: Path | bytes, **how: Any) -> httpx.Response:
+        """Send images: files under their names, bytes without one."""
+        files = [("images", (one.name, one.read_bytes()) if isinstance(one, Path) else ("x", one)) for one in images]
+        with self.client() as client:
+            return client.post("/v1/predict", files=files, **how)
+
+    def raw(self, content: bytes) -> socket.socket:
+        """A connection on which something was sent."""
+        found = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        found.sendall(content)
+        return found
+
+
+@contextmanager
+def serving(
+    model: Path, limits: Limits | None = None, key: str | None = None, hosts: tuple[str, ...] = (),
+    change: Callable[[Service], None] = lambda service: None,
+) -> Iterator[Served]:  # fmt: skip
+    """A server that ends with the block.
+
+    Args:
+        change: called before it starts.
+    """
+    service = Service(vitmed.load(model, precision="fp32"), limits or Limits())
+    change(service)
+    at, _ = open_socket("127.0.0.1", 0)
+    port, began, ends = at.getsockname()[1], threading.Event(), threading.Event()
+    served = Served(f"http://127.0.0.1:{port}", port, service)
+    app = create_app(service, key=key, hosts=hosts, log=served.log.append)
+    thread = threading.Thread(target=listen, args=(app, service, at, None, ends.is_set, began.set))
+    thread.start()
+    try:
+        assert began.wait(60)
+        yield served
+    finally:
+        ends.set()
+        thread.join(60)
+        assert not thread.is_alive()
