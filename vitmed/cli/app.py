@@ -66,7 +66,7 @@ COMMANDS = {
         "lr-find": "Suggest a learning rate.",
         "probe": "Evaluate a baseline that trains no network.",
         "pretrain": "Pretrain on images without labels.",
-        "demo": "Train and evaluate on drawn blood cells, in minutes.",
+        "demo": "Train and evaluate on drawn images, in minutes.",
     },
     "Use and evaluate": {
         "predict": "Classify images.",

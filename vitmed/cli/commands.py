@@ -173,13 +173,15 @@ def pretrain(as_json: AsJson = False, **options: Any) -> None:
         **output("Folder for images and runs; default vitmed-demo."),
         "seed": flag(int, help="Seed of the drawing and of the training; default 0."),
         "cells": flag(int, min=200, max=100_000, help="About how many images to draw; default 1000."),
-        "target": flag(str, help="What to draw: classes (cells) or findings (chests); default classes."),
+        "target": flag(
+            str, help="What to learn: classes (of cells), findings or a number (of chests); default classes."
+        ),
         **GATES,
     },
     "train.device",
 )
 def demo(as_json: AsJson = False, **options: Any) -> None:
-    """Draw blood cells, or chests with findings; train a small ViT, evaluate it on other patients (minutes)."""
+    """Draw blood cells or chests; train a small ViT, evaluate it on other patients (minutes)."""
     answer(vitmed.demo, options, as_json, train_json)
 
 
