@@ -69,7 +69,7 @@ COMMANDS = {
         "demo": "Train and evaluate on drawn images, in minutes.",
     },
     "Use and evaluate": {
-        "predict": "Classify images.",
+        "predict": "Predict the labels of images.",
         "merge": "Join the parts of predict --output to one table.",
         "evaluate": "Evaluate a checkpoint on labelled images and write the report.",
         "compare": "Compare models on the same images.",

@@ -197,14 +197,14 @@ def demo(as_json: AsJson = False, **options: Any) -> None:
     "data.frame",
 )
 def predict(
-    top_k: Annotated[int, typer.Option(min=1, help="Classes to show.")] = 3,
+    top_k: Annotated[int, typer.Option(min=1, help="Classes or findings to show.")] = 3,
     csv: Annotated[Path | None, typer.Option(help="Write all predictions to this file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write a PNG of images with their predictions.")] = None,
     force: Force = False,
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
-    """Classify images: the class, its probability and the runners-up."""
+    """Predict the labels of images: classes with probabilities, findings, or a number with its interval."""
     if options.keys() & {"shard", "features", "output"}:
         if csv is not None or plot is not None:
             raise UsageError("--csv and --plot do not go with --output, --shard and --features", "vitmed merge FOLDER")

@@ -45,6 +45,25 @@ class Stressed:
 
 
 @dataclass(frozen=True)
+class Words:
+    """What page and model card call a kind of label.
+
+    Attributes:
+        one: of the things that it predicts; part: of the labels, whose images are counted in each split.
+        model: what the model is, and what it does with `one`s; task: the same for Hugging Face's hub, key and title.
+        outside: what is out of scope.
+        answer: what a program prints of predictions.
+    """
+
+    one: str = "class"
+    part: str = "class"
+    model: tuple[str, str] = ("An image classifier", "It distinguishes")
+    task: tuple[str, str] = ("image-classification", "Image classification")
+    outside: str = "class that is not in the list, because the model gives every image one of these classes"
+    answer: str = "predictions.classes, predictions.probabilities"
+
+
+@dataclass(frozen=True)
 class TargetKind:
     """How a kind of label is judged and decided. Functions of predictions take those of this kind.
 
@@ -61,6 +80,7 @@ class TargetKind:
         compare_each: the same of each class or finding: metric -> class -> difference.
         linear: the name of the linear model of features.
         followed: what the test of an attention map follows while patches are taken away, in words.
+        words: of page and model card.
     """
 
     values: Callable[[Any], dict[str, float]]
@@ -75,6 +95,7 @@ class TargetKind:
     compare_each: Callable[[Any, Any], dict[str, dict[str, ClassDifference]]] = lambda first, second: {}
     linear: str = "logistic regression"
     followed: str = "the probability of the predicted class"
+    words: Words = Words()
 
 
 TARGETS: dict[str, TargetKind] = {
@@ -94,6 +115,10 @@ TARGETS: dict[str, TargetKind] = {
         compare=compare_findings, compare_each=compare_each_finding,
         stress=Stressed(("auroc", "average_precision", "subset_accuracy"), drawn_findings, lambda p: 0.5),
         followed="the probability of the finding that is likeliest beside its threshold",
+        words=Words(
+            "finding", "finding", ("An image classifier", "It looks for"),
+            outside="finding that is not in the list, of which the model says nothing",
+        ),
     ),
     "number": TargetKind(
         number_values, evaluate_number, NUMBER_METRICS, monitor="mae", val_loss="log_score",
@@ -101,11 +126,20 @@ TARGETS: dict[str, TargetKind] = {
         stress=Stressed(("mae", "bias", "coverage"), drawn_numbers, error_of_mean), linear="ridge regression",
         followed="how far the number lies on its side of the training mean, from 0 to 1 (0.5 is the mean, 0.88 is one "
         "standard deviation from it)",
+        words=Words(
+            "number", "range", ("A regression model for images", "It predicts"),
+            ("image-regression", "Image regression"), "number beyond those of the training images",
+            "predictions.values, predictions.intervals",
+        ),
     ),
 }  # fmt: skip
 TARGETS["grades"] = replace(
     TARGETS["classes"], values=grade_values, evaluate=evaluate_grades, metrics=GRADE_METRICS, monitor="quadratic_kappa",
     headline=("quadratic_kappa", "grade_error", "auroc", "balanced_accuracy"), compare=compare_grades,
+    words=Words(
+        "grade", "grade",
+        outside="grade that is not in the list, because the model gives every image one of these grades",
+    ),
 )  # fmt: skip
 ALL_METRICS = {name: metric for target in reversed(TARGETS.values()) for name, metric in target.metrics.items()}
 RANKING = {name for name, metric in ALL_METRICS.items() if metric.ranks}  # of a value one can say whether it is better
