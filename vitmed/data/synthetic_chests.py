@@ -1,9 +1,10 @@
-"""Draw the images of `vitmed demo --target findings`: grey frontal chests with up to four findings each.
+"""Draw the images of `vitmed demo --target findings` and `--target number`: grey frontal chests.
 
-Each patient has their own build, exposure and noise, and several images. A finding changes what a reader looks for: an
-effusion fills the bottom of a lung with a curved upper edge, a large heart is wider than half the chest, a nodule is a
-small round spot in a lung, and a catheter is a thin line. Half of the images have none. Large hearts often come with
-effusions. Of one label in twenty nobody has written anything down. Results on these images mean nothing for medicine.
+Each patient has their own build, exposure and noise, and several images with up to four findings. A finding changes
+what a reader looks for: an effusion fills the bottom of a lung with a curved upper edge, a large heart is wider than
+half the chest, a nodule is a small round spot in a lung, and a catheter is a thin line. Half of the images have none.
+Large hearts often come with effusions. Of one label in twenty nobody has written anything down. The number is the
+width of the heart, measured with an error. Results on these images mean nothing for medicine.
 
 Lengths are shares of the image's side, brightness is 0 (black, air) to 1.
 """
@@ -22,8 +23,10 @@ from vitmed.data.synthetic import whole_set
 FINDINGS = ("effusion", "large_heart", "nodule", "catheter")
 SHARES = (0.25, 0.2, 0.25, 0.08)  # of the images; an effusion is likelier beside a large heart
 UNKNOWN_LABELS = 0.05
-DRAWING = 1  # increase it when the same arguments draw different images
-TABLE = "labels.csv"
+SIDE = 380.0  # mm, of an image
+MEASURED = 2.0  # mm, standard deviation of a measurement
+DRAWING = 2  # increase it when the same arguments draw different images or tables
+TABLE, HEARTS = "labels.csv", "hearts.csv"
 
 
 def draw_chests(
@@ -34,7 +37,8 @@ def draw_chests(
     size: int = 96,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Draw `root/images/P007_01.png` and `root/labels.csv` with the columns path, patient and one for each finding.
+    """Draw `root/images/P007_01.png`, and two tables with path and patient: `root/labels.csv` with a column for each
+    finding, and `root/hearts.csv` with the width of the heart in mm.
 
     The same arguments draw the same images. The set appears at `root` only when it is complete; a complete set with the
     same arguments is kept.
@@ -54,18 +58,22 @@ def draw_chests(
             return
         (folder / "images").mkdir()
         rows: list[list[str]] = [["path", "patient", *FINDINGS]]
+        hearts = [["path", "patient", "heart_width"]]
         for done in range(images):
             patient, number = done % patients, done // patients
             build, rng = np.random.default_rng((seed, patient, 0)), np.random.default_rng((seed, patient, number + 1))
             there = _findings(rng)
             path = f"images/P{patient + 1:03d}_{number + 1:02d}.png"
-            Image.fromarray(_chest(build, rng, there, size)).save(folder / path)
+            pixels, width = _chest(build, rng, there, size)
+            Image.fromarray(pixels).save(folder / path)
             known = rng.random(len(FINDINGS)) >= UNKNOWN_LABELS
             cells = [str(int(one)) if read else "" for one, read in zip(there, known, strict=True)]
             rows.append([path, f"P{patient + 1:03d}", *cells])
+            hearts.append([*rows[-1][:2], f"{SIDE * width + rng.normal(0, MEASURED):.1f}"])
             if progress is not None:
                 progress(done + 1, images)
-        (folder / TABLE).write_text(csv_text(rows), encoding="utf-8")
+        for name, table in ((TABLE, rows), (HEARTS, hearts)):
+            (folder / name).write_text(csv_text(table), encoding="utf-8")
 
 
 def _findings(rng: np.random.Generator) -> list[bool]:
@@ -75,8 +83,10 @@ def _findings(rng: np.random.Generator) -> list[bool]:
     return [effusion, heart, *(bool(one) for one in rng.random(2) < SHARES[2:])]
 
 
-def _chest(build: np.random.Generator, rng: np.random.Generator, there: list[bool], size: int) -> np.ndarray:
-    """(size, size) uint8; `build` draws what all images of a patient share, `rng` the image."""
+def _chest(
+    build: np.random.Generator, rng: np.random.Generator, there: list[bool], size: int
+) -> tuple[np.ndarray, float]:
+    """(size, size) uint8, and the width of the heart; `build` draws what a patient's images share, `rng` the image."""
     axis = (np.arange(size) + 0.5) / size
     x, y = np.meshgrid(axis - rng.normal(0, 0.01), axis - rng.normal(0, 0.01))  # 2 x (S, S)
     width, height = build.uniform(0.36, 0.44), build.uniform(0.62, 0.74)
@@ -108,7 +118,7 @@ def _chest(build: np.random.Generator, rng: np.random.Generator, there: list[boo
         picture += 0.35 * np.exp(-(((x - way) / 0.011) ** 2)) * (y < rng.uniform(0.5, 0.65))
     seen = np.clip(picture * rng.uniform(0.93, 1.07) + rng.normal(0, noise, (size, size)), 0, 1)
     blurred = Image.fromarray((255 * seen).astype(np.uint8)).filter(ImageFilter.GaussianBlur(0.006 * size))
-    return np.asarray(blurred)
+    return np.asarray(blurred), 2 * beat
 
 
 def _ellipse(x: np.ndarray, y: np.ndarray, cx: float, cy: float, a: float, b: float, edge: float) -> np.ndarray:
