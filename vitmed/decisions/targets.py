@@ -103,8 +103,8 @@ class TargetKind:
 TARGETS: dict[str, TargetKind] = {
     "classes": TargetKind(
         metric_values, evaluate_predictions, METRICS, ("cross_entropy",), monitor="auroc",
-        val_loss="log_loss", choose=choose_policy, headline=("auroc", "balanced_accuracy", "accuracy", "mcc"), compare=compare_predictions,
-        compare_each=compare_classes,
+        val_loss="log_loss", choose=choose_policy, headline=("auroc", "balanced_accuracy", "accuracy", "mcc"),
+        compare=compare_predictions, compare_each=compare_classes,
         stress=Stressed(
             ("balanced_accuracy", "auroc", "accuracy"),
             lambda p, weights: Scorer(known_labels(p), p).counted(weights)[0],
