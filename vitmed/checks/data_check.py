@@ -6,8 +6,9 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from vitmed.checks.detect import Image, folder_problems, run_checks
+from vitmed.checks.detect import Image, run_checks
 from vitmed.checks.folder_contents import named_in_table, read_contents
+from vitmed.checks.folder_problems import folder_problems
 from vitmed.checks.problems import Problem, in_order
 from vitmed.core.config import Config
 from vitmed.core.data_config import DataConfig
