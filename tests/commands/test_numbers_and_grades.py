@@ -18,7 +18,7 @@ import vitmed
 from vitmed.core.errors import UsageError
 from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
-from vitmed.models.vit import OrdinalHead
+from vitmed.models.ordinal_head import OrdinalHead
 from vitmed.training.checkpoint import load_checkpoint
 
 GRADES = ("none", "mild", "severe")

@@ -25,8 +25,9 @@ from vitmed import evaluate, pretrain, train
 from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.pretrain_config import PretrainDataConfig
+from vitmed.data.pretraining_splits import pretraining_splits
 from vitmed.data.split_names import SPLITS
-from vitmed.data.splits import make_splits, pretraining_splits
+from vitmed.data.splits import make_splits
 from vitmed.imaging import npz
 from vitmed.imaging.decode import read_header, read_image, read_size
 from vitmed.training import run_setup

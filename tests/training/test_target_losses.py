@@ -19,7 +19,7 @@ from vitmed.core.targets import UNKNOWN, Target
 from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.models.vit import OrdinalHead
+from vitmed.models.ordinal_head import OrdinalHead
 from vitmed.training.losses import finding_loss, finding_weights, number_loss, start_findings
 
 CPU = torch.device("cpu")

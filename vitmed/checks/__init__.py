@@ -2,7 +2,8 @@
 
 data_check          the check before training
 problems            what can be wrong and how bad it is: `PROBLEMS`
-detect              all checks: from the records of the files to problems
+detect              checks of the files: from their records to problems
+folder_problems     checks of names and counts, before any file is opened
 folder_contents     the layout of a folder in any state
 duplicates          copies: identical and nearly identical
 shortcuts           labels that size, format, colour or border reveal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from vitmed.checks.data_check import GUESSED, guessed_groups
-from vitmed.checks.detect import Found, Image, decoded_with_labels, folder_problems, run_checks
+from vitmed.checks.detect import Found, Image, decoded_with_labels, run_checks
 from vitmed.checks.folder_contents import FolderContents, named_in_table, read_contents
+from vitmed.checks.folder_problems import folder_problems
 from vitmed.checks.problems import Problem, in_order, make
 from vitmed.checks.shortcuts import BASELINES, FAMILIES, leakage_gap
 from vitmed.core.data_config import DataConfig
@@ -35,6 +36,7 @@ from vitmed.data.scan import scan
 from vitmed.data.scan_cache import ScanCache
 from vitmed.imaging.augmentation import mirrored_pair
 from vitmed.imaging.choose_window import choose_window
+from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.window import Window
 from vitmed.report.data_check_page import NUMBERS, PAGE, sizes, table, write_data_report
 
@@ -125,23 +127,13 @@ def check(
     known, guess = _from_names(root, contents, labels is None)
     patients, source = (named, "by table (--labels)") if named else _patients(config, root, contents.files, guess, ui)
     labels_of = contents.read or Read(CLASSES, [], ())
-    values = labels_of.values if labels_of.values is not None else np.empty((len(contents.files), 0))
-    places = zip(contents.files, records, contents.places, patients, values.tolist(), strict=True)
-    images = [
-        Image(path, record, place.label, place.split, group).with_labels(labels_of.target, labels_of.outputs, targets)
-        for path, record, place, group, targets in places
-    ]
+    images = _images(contents, labels_of, records, patients)
     found = run_checks(images, source, ui)
-    classes = sorted({kind for image in images for kind in image.kinds})
-    if pair := mirrored_pair(classes):
-        found.problems.append(make("left_right", f"{pair[0]!r} and {pair[1]!r} differ only by left and right", pair))
     if known is not None:
         say_known_set(known, source not in (None, GUESSED), ui)
-        fix = f"read the warnings; patients: --group-regex '{known.card.group_regex}'" if known.card.group_regex else ""
-        found.problems.append(make("known_set", f"this looks like {known}", fix=fix))
-    if guess is not None and guess.what == "original" and source is None:
-        found.problems.append(_copies_by_name(guess, contents))
-    problems = in_order([*found.problems, *folder_problems(contents)])
+    classes = sorted({kind for image in images for kind in image.kinds})
+    by_name = _name_problems(classes, known, guess if source is None else None, contents)
+    problems = in_order([*found.problems, *by_name, *folder_problems(contents)])
     numbers = {
         "data": root.resolve().name,
         "images": len(images),
@@ -194,6 +186,31 @@ def _from_names(root: Path, contents: FolderContents, by_folder: bool) -> tuple[
     labels = [place.label for place in contents.places]
     known = find_known_set(root, contents.files, labels)
     return known, suggest_groups(root, contents.files, by_folder, labels)
+
+
+def _images(
+    contents: FolderContents, labels: Read, records: Sequence[FileRecord], patients: Sequence[str | None]
+) -> list[Image]:
+    """Every image with its record, its patient, and what it is labelled as."""
+    values = labels.values if labels.values is not None else np.empty((len(contents.files), 0))
+    places = zip(contents.files, records, contents.places, patients, values.tolist(), strict=True)
+    return [
+        Image(path, record, place.label, place.split, group).with_labels(labels.target, labels.outputs, targets)
+        for path, record, place, group, targets in places
+    ]
+
+
+def _name_problems(
+    classes: Sequence[str], known: KnownSet | None, guess: Guess | None, contents: FolderContents
+) -> Iterator[Problem]:
+    """What the names of classes and files reveal: mirrored classes, a public data set, augmented copies."""
+    if pair := mirrored_pair(classes):
+        yield make("left_right", f"{pair[0]!r} and {pair[1]!r} differ only by left and right", pair)
+    if known is not None:
+        fix = f"read the warnings; patients: --group-regex '{known.card.group_regex}'" if known.card.group_regex else ""
+        yield make("known_set", f"this looks like {known}", fix=fix)
+    if guess is not None and guess.what == "original":
+        yield _copies_by_name(guess, contents)
 
 
 def _copies_by_name(guess: Guess, contents: FolderContents) -> Problem:

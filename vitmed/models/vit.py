@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,8 +26,10 @@ from vitmed.models.attention_pooling import COCA_EPS, COCA_HEADS, AttentionPool
 from vitmed.models.batch_layers import Drop, DropPath, OfBatch, drop
 from vitmed.models.check_network import check_pooling, check_sizes
 from vitmed.models.fixed_positions import sincos_1d, sincos_2d
+from vitmed.models.ordinal_head import OrdinalHead
 from vitmed.models.patch_embedding import ConvStem, PatchEmbed
 from vitmed.models.rotary_positions import NoKeyBias, RotaryPositions, turn
+from vitmed.models.sizes import SIZES
 from vitmed.models.swiglu import SwiGLU
 
 ALL = slice(None)
@@ -376,38 +377,6 @@ def build_vit(config: ModelConfig, num_classes: int) -> ViT:
     fields |= {name: usual for name, usual in plain.items() if fields[name] in (None, "auto")}
     return ViT(num_classes, **fields)
 
-
-class OrdinalHead(nn.Linear):
-    """Features (B, D) -> log probabilities (B, K) of grades in order, from one output for each step to the next grade.
-
-    The output k is the log odds of a grade above k among those of at least k. Cross-entropy on the log probabilities is
-    the loss of CORN: Shi, Cao & Raschka, Pattern Anal. Appl. 26 (2023) 941, arXiv 2111.08851, equation 4.
-    """
-
-    def __init__(self, width: int, grades: int):
-        super().__init__(width, grades - 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        steps = super().forward(x)  # (B, K - 1)
-        above = F.logsigmoid(steps).cumsum(dim=1)  # log P(grade > k)
-        reached = F.pad(above, (1, 0))  # log P(grade >= k), (B, K)
-        return reached + F.pad(F.logsigmoid(-steps), (0, 1))
-
-
-class Size(NamedTuple):
-    """Width D, number of blocks, heads A."""
-
-    width: int
-    depth: int
-    heads: int
-
-
-SIZES = {
-    "vit_tiny": Size(192, 12, 3),
-    "vit_small": Size(384, 12, 6),
-    "vit_base": Size(768, 12, 12),
-    "vit_large": Size(1024, 24, 16),
-}
 
 GELUS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,

@@ -34,7 +34,7 @@ from vitmed.report.limitations import limitations
 from vitmed.report.markdown import escape
 from vitmed.report.methods_text import methods_text, name_of
 from vitmed.report.plots.drawing import Drawn, plain
-from vitmed.report.plots.plot_table import PLOTS, TRAINING_CURVES, Plot
+from vitmed.report.plots.plot_table import MANY, PLOTS, TRAINING_CURVES, Plot
 from vitmed.report.results import Results
 from vitmed.report.slider import Slider, at, rows
 
@@ -357,6 +357,7 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "few_groups": FEW_GROUPS,
     "fewest": FEWEST,
     "most_classes": MOST_CLASSES,
+    "many_findings": MANY,
     "of_classes": of_classes,
     "phrase": phrase,
     "words": lambda metrics: TARGETS[metrics.target.kind].words,

@@ -8,14 +8,14 @@ from vitmed.checks.evaluation_images import EvaluationImages
 from vitmed.core.durations import duration_text
 from vitmed.core.train_config import TrainConfig
 from vitmed.data.patients import describe_patients
+from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.exact_views import VIEWS
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.summary import describe_model
-from vitmed.training.checkpoint import Checkpoint
-from vitmed.training.learning import LEARNING
+from vitmed.training.saved_model import SavedModel
 
 
-def facts(saved: Checkpoint, what: str, images: int, device: str) -> dict[str, str]:
+def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, str]:
     """The table of data, model and training in a report."""
     model, train, config = saved.config.model, saved.config.train, saved.config
     counts = {name: len(samples) for name, samples in saved.splits.samples.items()}
@@ -58,7 +58,7 @@ def describe_window(how: Preprocessing) -> str:
     return "".join(f", {part}" for part in parts if part)
 
 
-def started_from(saved: Checkpoint) -> str:
+def started_from(saved: SavedModel) -> str:
     """The weights that training began with, their licence, and what it demands."""
     model = saved.config.model
     if saved.config.train.pretrain:
@@ -77,7 +77,7 @@ def optimisation(train: TrainConfig, kind: str) -> str:
     ways += [f"LoRA of rank {train.lora}, other weights frozen"] if train.lora is not None else []
     ways += [f"embedding and first {train.freeze_blocks} blocks frozen"] if train.freeze_blocks is not None else []
     ways += ["head started from a logistic regression"] if train.probe_first else []
-    loss = LEARNING[kind].losses[0] if train.loss == "auto" else train.loss
+    loss = TARGETS[kind].losses[0] if train.loss == "auto" else train.loss
     smoothed = loss == "cross_entropy"
     limit = "" if train.time is None else f" in {duration_text(train.time)}"
     return ", ".join(
@@ -91,7 +91,7 @@ def optimisation(train: TrainConfig, kind: str) -> str:
     )
 
 
-def model_choice(saved: Checkpoint) -> str:
+def model_choice(saved: SavedModel) -> str:
     """How this checkpoint was chosen, in words."""
     train, record = saved.config.train, saved.record
     if "C" in record:

@@ -12,27 +12,24 @@ import torch
 from vitmed.core.config import Config
 from vitmed.core.durations import duration_text
 from vitmed.core.errors import DataError, UsageError, unknown_key
-from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.hardware import pick_device
 from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
 from vitmed.core.model_config import ModelConfig
 from vitmed.core.ui import Ui
 from vitmed.data.known_sets import report_known_set
 from vitmed.data.patients import show_expression
-from vitmed.data.samples import Sample, Splits
+from vitmed.data.samples import Splits
 from vitmed.data.splits import make_splits
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.imaging.augmentation import POLICIES, refuse_flips
 from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.decode import read_size
 from vitmed.imaging.exact_views import refuse_views, safe_views
-from vitmed.metrics.grade_scoring import grades_of
-from vitmed.metrics.reader_agreement import readings
-from vitmed.metrics.reader_comparison import check_scores, read_scores
 from vitmed.metrics.subgroups import check_columns
 from vitmed.models.licence_terms import terms_of
 from vitmed.models.pretrained import Weights, config_for_weights, open_weights
 from vitmed.models.vit import SIZES, build_vit
+from vitmed.training.check_readers import check_readers
 from vitmed.training.forecast import Forecast, Forecaster
 from vitmed.training.learning import check_target
 from vitmed.training.memory import one_batch
@@ -96,27 +93,9 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
     report_known_set(splits, ui)
     config = config_of_target(config, splits)
     splits = standardised(splits, config)
-    if config.data.positive is not None and (len(splits.classes) != 2 or config.data.positive not in splits.classes):
-        raise unknown_key("positive class (of two)", config.data.positive, splits.classes)
-    check_columns(config.evaluate.subgroups, splits.columns)
-    check_columns(config.evaluate.raters, splits.columns, "--rater")
-    check_columns(config.evaluate.rater_scores, splits.columns, "--rater-score")
-    for samples in splits.samples.values():
-        check_readers(config.evaluate, samples, splits.columns, splits.classes)
-    refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
-    refuse_views(config.augment.policy, config.augment.flips, config.augment.views)
+    check_against_splits(config, splits)
     device = pick_device(config.train.device)
-    inputs = PlanInputs(
-        weights=SCRATCH if weights is None else weights.kind,
-        images=len(splits.samples["train"]),
-        val=len(splits.samples["val"]),
-        side=median_side(splits),
-        device=device.type,
-        width=config.model.width or SIZES[config.model.name].width,
-        lora=config.train.lora is not None,
-        ratio=imbalance(splits),
-        views=safe_views(config.augment.policy, config.augment.flips),
-    )
+    inputs = plan_inputs(config, splits, weights, device)
     if plans and config.train.freeze and (idle := fields_without_effect(config)):
         ui.warn(f"--freeze trains no network, so these have no effect: {', '.join(idle)}")
     given, config = config, with_window(config, splits, ui)
@@ -127,16 +106,48 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
             settings, complete = planned(config, inputs, time_rules(config, inputs, forecaster))
     if weights is None:
         complete = complete.model_copy(update={"model": from_scratch(complete.model)})
-    if inputs.side > SHRUNK * complete.model.image_size:
-        size = complete.model.image_size
-        ui.warn(
-            f"images of about {inputs.side:,} px are shrunk to {size} px: a detail of fewer than "
-            f"{2 * inputs.side // size:,} px disappears; cut out the region that matters, or use a larger --image-size"
-        )
+    warn_of_shrinking(inputs.side, complete.model.image_size, ui)
     complete = build_config(one_batch(complete).model_dump())  # raises for values that do not go together
     if complete.train.time is not None and trains:
         check_time(complete.train.time, forecaster.of(complete), complete.train.pretrain)
     return PreparedRun(given, complete, splits, weights, device, inputs, settings, forecaster)
+
+
+def check_against_splits(config: Config, splits: Splits) -> None:
+    """Raises UsageError or DataError for a setting that does not go with the classes or the columns of the table."""
+    if config.data.positive is not None and (len(splits.classes) != 2 or config.data.positive not in splits.classes):
+        raise unknown_key("positive class (of two)", config.data.positive, splits.classes)
+    check_columns(config.evaluate.subgroups, splits.columns)
+    check_columns(config.evaluate.raters, splits.columns, "--rater")
+    check_columns(config.evaluate.rater_scores, splits.columns, "--rater-score")
+    for samples in splits.samples.values():
+        check_readers(config.evaluate, samples, splits.columns, splits.classes)
+    refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
+    refuse_views(config.augment.policy, config.augment.flips, config.augment.views)
+
+
+def plan_inputs(config: Config, splits: Splits, weights: Weights | None, device: torch.device) -> PlanInputs:
+    """What the rules of the plan look at."""
+    return PlanInputs(
+        weights=SCRATCH if weights is None else weights.kind,
+        images=len(splits.samples["train"]),
+        val=len(splits.samples["val"]),
+        side=median_side(splits),
+        device=device.type,
+        width=config.model.width or SIZES[config.model.name].width,
+        lora=config.train.lora is not None,
+        ratio=imbalance(splits),
+        views=safe_views(config.augment.policy, config.augment.flips),
+    )
+
+
+def warn_of_shrinking(side: int, size: int, ui: Ui) -> None:
+    """Warn where images of `side` px lose most of their detail in an input of `size` px."""
+    if side > SHRUNK * size:
+        ui.warn(
+            f"images of about {side:,} px are shrunk to {size} px: a detail of fewer than {2 * side // size:,} px "
+            "disappears; cut out the region that matters, or use a larger --image-size"
+        )
 
 
 def config_of_target(config: Config, splits: Splits) -> Config:
@@ -284,17 +295,3 @@ def with_window(config: AnyConfig, splits: Splits, ui: Ui) -> AnyConfig:
         ui.warn(line)
     window = list(found.window) if isinstance(found.window, tuple) else found.window
     return with_values(config, {"data.window": window})
-
-
-def check_readers(
-    config: EvaluateConfig, samples: Sequence[Sample], columns: Sequence[str], classes: Sequence[str]
-) -> None:
-    """Raises UsageError or DataError if grades or readers' answers do not fit the classes: now, not after hours."""
-    grades_of(config.ordinal, classes)
-    for name in config.raters:
-        place = columns.index(name)
-        readings([sample.columns[place] for sample in samples], classes, [sample.path for sample in samples], name)
-    check_scores(config.rater_scores, classes)
-    for name in config.rater_scores:
-        place = columns.index(name)
-        read_scores([sample.columns[place] for sample in samples], [sample.path for sample in samples], name)

@@ -26,6 +26,9 @@ from vitmed.report.plots import (
     training,
 )
 
+MANY = 12  # own reports of findings, beyond which each has the figures in `MAIN` alone: drawing takes 2 s a report
+MAIN = ("roc", "precision_recall", "reliability")
+
 
 @dataclass(frozen=True)
 class Plot:
