@@ -182,13 +182,10 @@ def test_compare_judges_grades_by_kappa_in_their_order(graded: vitmed.TrainResul
     (tmp_path / "other.csv").write_text(other.to_csv())
     found = vitmed.compare(tmp_path / "other.csv", graded.folder, resamples=50, ui=Recorder()).content
     assert found.kind == "grades" and found.classes == list(GRADES)
-    pair, (truth, first, second) = (
-        found.pairs[0],
-        (
-            [GRADES.index(one.classes[k]) for k in numbers]
-            for one, numbers in ((by_name, by_name.labels), (other, other.predicted), (tested, tested.predicted))
-        ),
-    )
+    assert by_name.labels is not None
+    truth = [GRADES.index(by_name.classes[k]) for k in by_name.labels]
+    first, second = ([GRADES.index(one.classes[k]) for k in one.predicted] for one in (other, tested))
+    pair = found.pairs[0]
     kappas = [cohen_kappa_score(truth, seen, weights="quadratic") for seen in (first, second)]
     assert pair.difference["quadratic_kappa"].value == pytest.approx(kappas[0] - kappas[1])
     assert list(pair.tests)[:2] == ["quadratic_kappa", "grade_error"] and "quadratic kappa difference" in pair.verdict
