@@ -64,7 +64,7 @@ def without_rarest(listing: Listing, config: DataConfig) -> Listing:
         if not rare.any() or rare.all():
             continue
         names = [name for name, drop in zip(listing.outputs, rare.tolist(), strict=True) if drop]
-        unit = "image" if listing.groups is None else "patient"
+        unit = listing.unit
         of = f"one {unit}" if fewest == 2 else f"fewer than {fewest} {unit}s"
         gone = f"{counted(len(names), 'finding')} of {of} {'is' if len(names) == 1 else 'each are'} left out"
         need = f"training would need nearly every {unit}, and too few would be left to validate and test"
