@@ -256,6 +256,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return Trained(data, result.folder, result, ui, before, listing(data))
 
 
+@pytest.fixture(scope="session")
+def exported(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`trained` as an ONNX file. Change nothing in it."""
+    from vitmed import export
+
+    return export(trained.folder, to=tmp_path_factory.mktemp("exported") / "model.onnx", ui=Recorder()).file
+
+
 @pytest.fixture(scope="session", autouse=True)
 def quick() -> Iterator[None]:
     """Figures with few pictures at a low resolution, and no waiting for the disk: the same code in less time.

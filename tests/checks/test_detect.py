@@ -130,6 +130,15 @@ def test_the_layout_is_checked_before_training(tmp_path: Path, fields: dict[str,
     assert bool(fields) or any("1 with 'mass'" in text for text in ui.warned)
 
 
+def test_training_warns_once_of_a_finding_that_a_split_lacks(tmp_path: Path) -> None:
+    rows = [[["train", "val", "test"][i % 3], int(i % 3 != 1 and i % 2), int(i % 4 < 2)] for i in range(60)]
+    folder = drawn(tmp_path / "set", ["split", "mass", "edema"], rows)
+    data, ui = DataConfig(root=str(folder), labels=str(folder / "labels.csv")), Recorder()
+    check_folder(data, ui)
+    warned = [*ui.warned, *make_splits(data).notes]
+    assert [text for text in warned if "mass" in text] == ["no image of val has mass, so nothing can be chosen for it"]
+
+
 def test_findings_of_an_npz_file(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     content = {f"{name}_images": rng.integers(0, 256, (20, 20, 20), np.uint8) for name in ("train", "val", "test")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -168,3 +169,25 @@ def test_two_classes_of_settings_do_not_mix(root: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not for number"):
         settings = {"target": "number", "sets": ["train.loss=binary"], "output": tmp_path, "ui": Recorder()}
         vitmed.train(root, labels=root / "ages.csv", **settings)
+
+
+def test_compare_judges_grades_by_kappa_in_their_order(graded: vitmed.TrainResult, tmp_path: Path) -> None:
+    """A table without a report may have its columns in any order; the grades are in that of the run."""
+    tested = graded.test.predictions
+    assert isinstance(tested, Predictions)
+    by_name = tested.like(replace(tested, classes=tuple(sorted(GRADES))))
+    assert by_name.classes == ("mild", "none", "severe")
+    other = replace(by_name, logits=by_name.logits[::-1].copy(), calibrated=None, costs=None)
+    (tmp_path / "other.csv").write_text(other.to_csv())
+    found = vitmed.compare(tmp_path / "other.csv", graded.folder, resamples=50, ui=Recorder()).content
+    assert found.kind == "grades" and found.classes == list(GRADES)
+    pair, (truth, first, second) = (
+        found.pairs[0],
+        (
+            [GRADES.index(one.classes[k]) for k in numbers]
+            for one, numbers in ((by_name, by_name.labels), (other, other.predicted), (tested, tested.predicted))
+        ),
+    )
+    kappas = [cohen_kappa_score(truth, seen, weights="quadratic") for seen in (first, second)]
+    assert pair.difference["quadratic_kappa"].value == pytest.approx(kappas[0] - kappas[1])
+    assert list(pair.tests)[:2] == ["quadratic_kappa", "grade_error"] and "quadratic kappa difference" in pair.verdict

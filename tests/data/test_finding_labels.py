@@ -106,6 +106,17 @@ def test_one_column_by_name_and_an_empty_label_of_names(tmp_path: Path) -> None:
         split(folder, findings=["mass"])
 
 
+@pytest.mark.parametrize("name", ["path", "patient", "group", "split"])
+def test_a_column_with_a_meaning_of_its_own_is_no_finding(tmp_path: Path, name: str) -> None:
+    """Even where its cells are 1 and 0."""
+    rows = [[i % 2, "train" if name == "split" else i // 2] for i in range(4)]
+    folder = table(tmp_path, ["Mass", "site" if name == "path" else name], rows)
+    meaning = {"group": "patient"}.get(name, name)
+    with pytest.raises(UsageError, match=f"the column '{name}' holds the {meaning} of each image") as error:
+        split(folder, findings=["Mass", name])
+    assert "--finding" in error.value.fix
+
+
 def test_an_image_of_which_nothing_is_known_is_left_out(tmp_path: Path) -> None:
     folder = table(tmp_path, ["Mass", "Edema"], [[1, 0], [0, 1], [0, 0], ["", "nan"]])
     splits = split(folder)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from vitmed.core.targets import Target
 from vitmed.decisions.reduced_precision import ReducedPrecision, compare_precision
+from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
 
@@ -61,3 +63,43 @@ def test_without_a_comparison_nothing_is_accepted() -> None:
     found = FOUND.model_copy(update={"speedup": 0.9})
     assert not found.accepted
     assert found.choice == "fp32, not bf16: bf16 is 0.9 times as fast as fp32, so the decisions were not compared"
+
+
+def ages(
+    values: list[float], scores: tuple[str, ...] = (), scale: float = 1.0, reach: float | None = None
+) -> NumberPredictions:
+    """Predicted ages of patients who are 60 and 80 years old."""
+    logits = np.array([[(value - 50) / 10, np.log(scale / 10)] for value in values], np.float32)
+    target = Target(kind="number", unit="years", centre=50, spread=10)
+    columns = {OOD_SCORE: scores} if scores else {}
+    labels = np.array([60.0, 80.0])
+    return NumberPredictions(("age",), ("a.png", "b.png"), None, labels, logits, target, columns=columns, reach=reach)
+
+
+def test_a_number_may_move_by_a_hundredth_of_its_error() -> None:
+    """Errors of 2 and 6 years: a mean of 4, so the limit is 0.04 years."""
+    exact = ages([62.0, 74.0])
+    found = compare_precision(FOUND, exact, ages([62.02, 74.0]))
+    assert found.accepted and (found.images, found.flipped, found.mae) == (2, 0, pytest.approx(4.0))
+    assert found.largest == found.largest_raw == pytest.approx(0.02, rel=1e-3)
+    assert found.in_words == (
+        "on 2 validation images no number moves by more than 0.02 years, 0.5 % of the mean absolute error; bf16 is 2.3 "
+        "times as fast as fp32"
+    )
+    found = compare_precision(FOUND, exact, ages([62.0, 73.8]))
+    assert found.choice == (
+        "fp32, not bf16: on 2 validation images a number moves by 0.2 years, 5 % of the mean absolute error (limit "
+        "1 %); bf16 is 2.3 times as fast as fp32"
+    )
+    assert ReducedPrecision.model_validate_json(found.model_dump_json()) == found
+
+
+def test_the_interval_of_a_number_counts_and_so_does_what_is_unlike_training() -> None:
+    """An interval of 2 scales up and down moves by 0.1 years where the scale moves by 0.05."""
+    found = compare_precision(FOUND, ages([62.0, 74.0], reach=2.0), ages([62.0, 74.0], scale=1.05, reach=2.0))
+    assert not found.accepted and (found.largest, found.largest_raw) == (pytest.approx(0.1, rel=1e-3), 0)
+    found = compare_precision(FOUND, ages([62.0, 74.0], ("0.99", "2")), ages([62.0, 74.0], ("1.01", "2")))
+    assert not found.accepted and found.flipped == 1
+    assert found.in_words.startswith(
+        "on 2 validation images 1 out-of-distribution flag changes and a number moves by 0"
+    )

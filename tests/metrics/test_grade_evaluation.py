@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import stats
 from sklearn.metrics import cohen_kappa_score, mean_absolute_error, roc_auc_score
 from test_grade_scoring import KL, draw
 
@@ -36,6 +37,19 @@ def test_the_values_are_those_of_scikit_learn() -> None:
         assert own.auroc.value == pytest.approx(roc_auc_score(labels >= cut, p.probabilities[:, cut:].sum(axis=1)))
         assert own.sensitivity.value == pytest.approx((predicted >= cut)[labels >= cut].mean()) and own.auroc.low > 0.5
     json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_the_shares_by_error_have_the_intervals_of_proportions() -> None:
+    """One image of each patient: Wilson's, as scipy has it."""
+    for patients, method in ((None, "wilson"), (60, "wilson-cluster")):
+        p = draw(300, patients)
+        assert p.labels is not None
+        for one in grade_results(p, 50).distances:
+            count = int(np.sum(p.predicted - p.labels == one.grades))
+            assert (one.n, one.share.value, one.share.method) == (count, count / 300, method)
+            if patients is None:
+                expected = stats.binomtest(count, 300).proportion_ci(method="wilson")
+                assert (one.share.low, one.share.high) == pytest.approx((expected.low, expected.high), rel=1e-6)
 
 
 def test_the_report_of_readers_has_the_same_numbers() -> None:

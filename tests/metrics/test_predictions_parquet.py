@@ -71,8 +71,16 @@ def test_parts_of_findings_and_of_numbers_read_back_to_the_bit(tmp_path: Path, r
         write_part(file, about, names, before, np.empty((2, 0), np.float32))
         assert read_about(file) == about
         table = read_part(file)
+        words = {"path", "prediction", "answer", "error"} if before.kind == "findings" else {
+            "path", "target_name", "target_unit", "target_distribution", "answer", "error"
+        }  # fmt: skip
+        assert {field.name for field in table.schema if str(field.type) == "string"} == words
+        raw = {"raw_location", "raw_log_scale", "logit_Mass", "logit_a|b"}  # float32, as the network gives them
+        assert {field.name for field in table.schema if str(field.type) == "float"} == raw & {*table.column_names}
         assert rows_of(table, header_of(table, about)) == before.rows() and header_of(table, about) == before.header()
         csv = tmp_path / "p.csv"
         csv.write_text(csv_text([header_of(table, about), *rows_of(table, before.header())]))
         again = read_predictions(csv)
         assert again.rows() == before.rows() and np.array_equal(again.logits, logits)
+        if before.kind == "number":
+            assert table["target_spread"].to_pylist() == [2.7, 2.7] and table["reach"].to_pylist() == [reach, reach]

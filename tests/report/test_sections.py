@@ -11,12 +11,16 @@ import numpy as np
 import pytest
 
 from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.targets import Target
 from vitmed.core.text import counted, format_probability, listed
 from vitmed.decisions.policy import count_answers
 from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.notes import single_class_note
+from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import headline
+from vitmed.report.headline import verdict as line_of
 from vitmed.report.page import sampling_of, worth
 from vitmed.report.plots.plot_table import PLOTS
 from vitmed.report.results import Results
@@ -148,21 +152,51 @@ def test_the_verdict_is_three_sentences_with_the_numbers_of_the_table(tmp_path: 
     assert one.startswith("The model predicts the right class for") and "undefined" not in one
 
 
-def test_the_first_screen_says_where_a_baseline_is_not_beaten(tmp_path: Path) -> None:
-    p = draw("two classes")
-    assert p.labels is not None
-    right = replace(p, logits=np.eye(2, dtype=np.float32)[p.labels] * 9)
-    for name, model, baseline, beaten in (
-        ("same", p, p, False),
-        ("better", right, p, True),
-        ("worse", p, right, False),
+def of_kind(kind: str, skill: float, patients: int = 40) -> Any:
+    """Predictions of three images of each patient, of the same labels; with a `skill` of 0 they are guesses."""
+    rng = np.random.default_rng(0)
+    n = 3 * patients
+    paths, groups = tuple(map(str, range(n))), tuple(f"P{i // 3}" for i in range(n))
+    truth, noise = rng.integers(2, size=(n, 2)), rng.normal(size=(n, 2))
+    if kind == "findings":
+        logits = np.float32(skill * (truth - 0.5) + noise)
+        return FindingPredictions(("a", "b"), paths, groups, truth.astype(np.int8), logits)
+    if kind == "number":
+        ages = 50 + 10 * noise[:, 0]
+        raw = np.stack([skill * noise[:, 0] / 9 + noise[:, 1] / 3, np.zeros(n)], axis=1)
+        target = Target(kind="number", unit="years", centre=50, spread=10)
+        return NumberPredictions(("age",), paths, groups, ages, np.float32(raw), target)
+    logits = np.stack([np.zeros(n), skill * (truth[:, 0] - 0.5) + noise[:, 0]], axis=1)
+    return Predictions(("a", "b"), paths, groups, truth[:, 0], np.float32(logits))
+
+
+@pytest.mark.parametrize("kind", ["classes", "findings", "number"])
+def test_the_first_screen_says_where_a_baseline_is_not_beaten(tmp_path: Path, kind: str) -> None:
+    """On the page and in the terminal."""
+    good, guess = of_kind(kind, 9), of_kind(kind, 0)
+    name = {"number": "mae"}.get(kind, "auroc")
+    for case, model, baseline, on_page, in_terminal in (
+        ("same", good, good, "do not show that the model is better than", "the model is not shown to be better"),
+        ("better", good, guess, "The model is better than" * (kind == "findings"), "the model is better"),
+        ("worse", guess, good, "The model is worse than", "the BASELINE is better"),
+        (
+            "few",
+            of_kind(kind, 0, 9),
+            of_kind(kind, 9, 9),
+            "9 patients are too few to show that",
+            "9 patients are too few",
+        ),
     ):
-        text, metrics = page(tmp_path / name, model, baselines={"colour_and_size": baseline})
-        not_shown = "do not show that the model is better than a baseline"
-        said = [sentence for sentence in verdict(text) if not_shown in sentence]
-        assert len(said) == (not beaten)
-        auroc = metrics["baselines"]["colour_and_size"]["overall"]["auroc"]["value"]
-        assert beaten or said[0].endswith(f"no shapes: AUROC {auroc:.3f}.")
+        text, metrics = page(tmp_path / case, model, baselines={"colour_and_size": baseline})
+        beside = metrics.baselines["colour_and_size"]
+        assert in_terminal in line_of(beside, metrics.n_groups, metrics.target.kind)
+        said = [sentence for sentence in verdict(text) if "a baseline, the" in sentence]
+        assert [on_page in sentence for sentence in said] == [True] * bool(on_page)
+        assert all(f"{beside.overall[name].value:.3f}." in sentence for sentence in said)
+        if kind == "findings" and case != "few":
+            which = "all" if case == "better" else "none"
+            assert f"Of single findings, they show it for {which}." in said[0]
+            assert f"of single findings better for {which}" in line_of(beside, metrics.n_groups, "findings")
 
 
 def test_the_most_serious_warning_is_on_the_first_screen_and_none_is_lost(tmp_path: Path) -> None:

@@ -84,6 +84,8 @@ def check_before_training(
 def check_folder(data: DataConfig, ui: Ui, ordinal: Sequence[str] = ()) -> None:
     """Report what `vitmed check` finds in the names and the layout of the folder, before any file is opened.
 
+    Findings that a split lacks are left to `make_splits`, which knows every split.
+
     Args:
         ordinal: as of `make_splits`.
 
@@ -98,7 +100,8 @@ def check_folder(data: DataConfig, ui: Ui, ordinal: Sequence[str] = ()) -> None:
         contents = contents.without_splits()
     found = in_order(folder_problems(contents))
     error = next((problem for problem in found if problem.severity == "error"), None)
-    _report([problem for problem in found if problem is not error], root, ui)
+    others = [problem for problem in found if problem is not error]
+    _report([one for one in others if (one.code, one.severity) != ("missing_class", "warning")], root, ui)
     if error is not None:
         files = "".join(f"\n{file}" for file in error.files)
         raise DataError(f"{root}: {error.text} ({error.code}){files}", error.fix)

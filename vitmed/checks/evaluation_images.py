@@ -28,7 +28,7 @@ from vitmed.data.samples import Sample
 from vitmed.data.scan import scan
 from vitmed.data.scan_cache import ScanCache, hash_files
 from vitmed.imaging.npz import is_npz
-from vitmed.training.checkpoint import Checkpoint
+from vitmed.training.saved_model import SavedModel
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class EvaluationImages:
     seen: Mapping[str, int | None] = field(default_factory=dict)
 
 
-def choose_samples(saved: Checkpoint, request: ImageRequest, allow_leakage: bool, ui: Ui) -> EvaluationImages:
+def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool, ui: Ui) -> EvaluationImages:
     """The images to evaluate: the run's own split, the same split in a moved folder, or another folder.
 
     Raises:
@@ -83,9 +83,9 @@ def choose_samples(saved: Checkpoint, request: ImageRequest, allow_leakage: bool
             "add --data DIR, or leave them out",
         )
     root = saved.data_root() if data is None else data_folder(data)
-    samples = list(saved.splits.samples[split])
+    samples = list(saved.splits.samples.get(split, ()))  # an exported model knows the hashes of its images alone
     hashes = hash_files([str(root / sample.path) for sample in samples])
-    if data is None or hashes == saved.hashes[split]:
+    if data is None or (samples and hashes == saved.hashes[split]):
         if data is not None:
             ui.say(f"{root} contains the images of the run: using the run's own {split} split")
         notes = [*patient_notes(saved.splits, split), *own_notes(saved, split, hashes)]
@@ -103,7 +103,7 @@ def choose_samples(saved: Checkpoint, request: ImageRequest, allow_leakage: bool
     return EvaluationImages(root, samples, listing.columns, notes + leaks, None if part == ALL else part, seen=seen)
 
 
-def own_notes(saved: Checkpoint, split: str, hashes: list[str]) -> list[str]:
+def own_notes(saved: SavedModel, split: str, hashes: list[str]) -> list[str]:
     """Notes on the run's own split: its part in making the model, changed files, and copies in other splits."""
     notes = []
     if split != "test":
@@ -125,7 +125,7 @@ def own_notes(saved: Checkpoint, split: str, hashes: list[str]) -> list[str]:
     return notes
 
 
-def foreign_images(saved: Checkpoint, root: Path, request: ImageRequest, ui: Ui) -> tuple[Listing, str, list[str]]:
+def foreign_images(saved: SavedModel, root: Path, request: ImageRequest, ui: Ui) -> tuple[Listing, str, list[str]]:
     """The labelled images of another folder, with classes and findings matched by name.
 
     Returns:
@@ -165,7 +165,7 @@ def foreign_images(saved: Checkpoint, root: Path, request: ImageRequest, ui: Ui)
     return listing, part, [*notes, *listing.notes]
 
 
-def _foreign_patients(saved: Checkpoint, listing: Listing, request: ImageRequest, ui: Ui) -> tuple[Listing, list[str]]:
+def _foreign_patients(saved: SavedModel, listing: Listing, request: ImageRequest, ui: Ui) -> tuple[Listing, list[str]]:
     """The listing with patients: as requested; else from the table of labels; else in the way of the run, if it works.
 
     The run's own table has no patients of another place, and its expression may not match the names there.
@@ -189,7 +189,7 @@ def _foreign_patients(saved: Checkpoint, listing: Listing, request: ImageRequest
 
 
 def leakage(
-    saved: Checkpoint, root: Path, samples: list[Sample], allow: bool, cache: ScanCache | None = None
+    saved: SavedModel, root: Path, samples: list[Sample], allow: bool, cache: ScanCache | None = None
 ) -> tuple[dict[str, int | None], list[str]]:
     """`EvaluationImages.seen`, and notes on it.
 
@@ -202,7 +202,7 @@ def leakage(
         DataError: images that were used to make the model, unless `allow`.
     """
     notes = []
-    made_with = [name for name in ("train", "val") if name in saved.splits.samples]
+    made_with = [name for name in ("train", "val") if name in saved.hashes]
     known = {digest for name in made_with for digest in saved.hashes[name]} | set(saved.seen)
     hashes = hash_files([str((root / sample.path).absolute()) for sample in samples], cache)
     seen = [root / sample.path for sample, digest in zip(samples, hashes, strict=True) if digest in known]
@@ -218,14 +218,14 @@ def leakage(
         verb = "is" if again == 1 else "are"
         notes.append(f"{again:,} of {counted(len(samples), 'image')} {verb} also in the run's own test.")
     groups = {sample.group for sample in samples if sample.group is not None}
-    both = groups & {sample.group for name in made_with for sample in saved.splits.samples[name]}
+    both = groups & {sample.group for name in made_with for sample in saved.splits.samples.get(name, ())}
     if both:
         notes.append(f"Patients that share a name with a patient used to make the model: {len(both):,}.")
     patients = len(both) if saved.splits.grouped and groups else None
     return {"images": len(seen), "patients": patients, "test": again}, notes
 
 
-def near_copies(saved: Checkpoint, root: Path, samples: list[Sample], cache: ScanCache, ui: Ui) -> list[str]:
+def near_copies(saved: SavedModel, root: Path, samples: list[Sample], cache: ScanCache, ui: Ui) -> list[str]:
     """A note if images look like images that the model was made with, though their bytes differ.
 
     Every image is decoded once for this; the cache, which is the index of `vitmed check`, keeps what it finds.

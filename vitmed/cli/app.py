@@ -75,6 +75,7 @@ COMMANDS = {
         "compare": "Compare models on the same images.",
         "sample-size": "Report how many images and patients an evaluation needs.",
         "explain": "Draw where the network looked.",
+        "export": "Write a model as a file that other programs run.",
         "stress": "Evaluate a checkpoint on blurred, noisy or recoloured images.",
     },
     "Data, weights and models": {

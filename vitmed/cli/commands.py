@@ -362,6 +362,25 @@ def stress(as_json: AsJson = False, **options: Any) -> None:
 
 @command(
     {
+        "checkpoint": argument(Path, "A run folder, or its best.pt."),
+        "to": flag(Path, help="File to write: .onnx, or .pt2 for torch.export.", panel=FIRST),
+        "data": flag(Path, help="Data folder of the run, where it has moved.", panel=FIRST),
+        "int8": flag(bool, "--int8", help="Weights in 8 bits; reports what that costs.", panel=FIRST),
+        **FORCE,
+    },
+    fields={},
+)
+def export(as_json: AsJson = False, **options: Any) -> None:
+    """Write a model as a file that other programs run, if it decides on validation images as the checkpoint does."""
+
+    def content(found: Any) -> dict[str, Any]:
+        return {"file": str(found.file), "bytes": found.size, "gate": found.gate.to_dict()}
+
+    answer(vitmed.export, options, as_json, content)
+
+
+@command(
+    {
         "model": argument(str | None, "A size (vit_tiny), a recipe (mnist), or a checkpoint; default vit_tiny."),
         "num_classes": flag(int, help="Default 1000, or the checkpoint's."),
     },
@@ -378,6 +397,6 @@ def summary(**options: Any) -> None:
 APPS = {
     "train": train, "check": check, "plan": plan, "lr-find": lr_find, "probe": probe, "pretrain": pretrain,
     "demo": demo, "predict": predict, "merge": merge, "evaluate": evaluate, "compare": compare, "explain": explain,
-    "stress": stress, "sample-size": sample_size,
+    "stress": stress, "sample-size": sample_size, "export": export,
     "data": data, "weights": weights, "summary": summary,
 }  # fmt: skip

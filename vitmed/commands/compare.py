@@ -18,7 +18,7 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.core.yaml_files import YamlError, read_yaml
-from vitmed.decisions.targets import ALL_METRICS, TARGETS
+from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.metrics.any_predictions import target_of
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.metric_table import METRICS, Metric
@@ -97,9 +97,11 @@ def compare_models(models: Sequence[Model], resamples: int, ui: Ui, notes: Seque
         notes: that are known about the models.
     """
     notes, first = list(notes), models[0].predictions
-    units, kind = int(first.units.max()) + 1, TARGETS[first.kind]
+    units = int(first.units.max()) + 1
+    of = next((model.kind for model in models if model.kind == "grades"), first.kind)
+    kind = TARGETS[of]
     numbers = {model.name: kind.evaluate(model.predictions, resamples).overall for model in models}
-    pairs = _compare_pairs(models, resamples, units, ui)
+    pairs = _compare_pairs(models, kind, resamples, units, ui)
     unit = "image" if first.groups is None else "patient"
     seeds = [
         seed_spread(group, [numbers[name] for name in group], unit, kind.metrics, list(pairs[0].tests)[:2])
@@ -114,7 +116,7 @@ def compare_models(models: Sequence[Model], resamples: int, ui: Ui, notes: Seque
         verb = "is" if units == 1 else "are"
         notes.append(f"There {verb} only {counted(units, 'patient')}: too few to show which model is better.")
     return ComparisonResults(
-        kind=first.kind, images=len(first), patients=None if first.groups is None else units, level=LEVEL,
+        kind=of, images=len(first), patients=None if first.groups is None else units, level=LEVEL,
         resamples=resamples, resampling="by image" if first.groups is None else "by patient",
         classes=list(first.classes), positive_class=positive_of(first),
         models={m.name: _described(m, numbers[m.name]) for m in models},
@@ -145,13 +147,12 @@ def _described(model: Model, overall: dict[str, Estimate]) -> ComparedModel:
     return ComparedModel(baseline_of=model.baseline_of, overall=overall, **known)
 
 
-def _compare_pairs(models: Sequence[Model], resamples: int, units: int, ui: Ui) -> list[ComparedPair]:
+def _compare_pairs(models: Sequence[Model], kind: TargetKind, resamples: int, units: int, ui: Ui) -> list[ComparedPair]:
     """Every two models that are not both baselines, with a verdict.
 
     The p of each test is adjusted over all pairs, that of a class or finding over all pairs and all of these.
     """
     together = [p for p in itertools.combinations(models, 2) if not all(m.baseline_of for m in p)]
-    kind = TARGETS[models[0].predictions.kind]
     found, each = [], []
     with ui.bar("comparing", unit="pairs") as advance:
         for a, b in together:
@@ -168,7 +169,7 @@ def _compare_pairs(models: Sequence[Model], resamples: int, units: int, ui: Ui) 
             first=a.name, second=b.name, difference=one.difference,
             tests={name: next(adjusted) for name, adjusted in tests.items()}, classes=parts.get("auroc"), **further,
         )  # fmt: skip
-        said = _verdict_of(pair, a.predictions, b.predictions, units, len(together))
+        said = _verdict_of(pair, kind, a.predictions, b.predictions, units, len(together))
         pairs.append(pair.model_copy(update={"verdict": said}))
     return pairs
 
@@ -177,11 +178,11 @@ def _adjusted(tests: Sequence[Test]) -> list[Test]:
     return [test.model_copy(update={"p_holm": p}) for test, p in zip(tests, holm([t.p for t in tests]), strict=True)]
 
 
-def _verdict_of(pair: ComparedPair, one: Any, other: Any, units: int, pairs: int) -> str:
+def _verdict_of(pair: ComparedPair, kind: TargetKind, one: Any, other: Any, units: int, pairs: int) -> str:
     decided = one.kind == "number" or np.array_equal(one.predicted, other.predicted)
     if decided and same_predictions(one, other):
         return f"{pair.first} and {pair.second} are the same: they predict the same for every image"
-    return verdict(pair, units, one.groups is not None, pairs, TARGETS[one.kind].metrics, target_of(one).unit)
+    return verdict(pair, units, one.groups is not None, pairs, kind.metrics, target_of(one).unit)
 
 
 def verdict(

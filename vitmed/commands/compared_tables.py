@@ -16,6 +16,7 @@ from vitmed.core.aliases import FLOW, with_new_names
 from vitmed.core.csv_files import from_cell
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder
+from vitmed.core.targets import Kind
 from vitmed.core.text import listed
 from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation, torn_evaluations
 from vitmed.metrics.any_predictions import AnyPredictions, target_of, true_labels
@@ -36,6 +37,12 @@ class Model:
     baseline_of: str | None = None
     known: Evaluated | None = None
     file: Path | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """Of the labels; a table shows classes where its report says that they are grades."""
+        said = {} if self.known is None else self.known.metrics.get("target", {})
+        return "grades" if said.get("kind") == "grades" else self.predictions.kind
 
 
 def read_all(paths: Sequence[Path]) -> list[Model]:
@@ -118,7 +125,9 @@ def _names(files: Sequence[Path]) -> list[str]:
 
 
 def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
-    """The models on their common images, in the order, classes and patients of the first; and notes.
+    """The models on their common images, in the order and with the patients of the first; and notes.
+
+    The classes are in the order of the first model of grades, else of the first.
 
     Raises:
         DataError: different kinds of label, classes, findings, units, labels or files, or no common image.
@@ -133,7 +142,8 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
     paths = [path for path in first.predictions.paths if path in shared]
     _check_content(models, paths)
     positive = next((found for m in models if (found := positive_of(m.predictions))), None)
-    aligned = [replace(m, predictions=_picked(m.predictions, paths, first.predictions, positive)) for m in models]
+    form = next((m for m in models if m.kind == "grades"), first).predictions
+    aligned = [replace(m, predictions=_picked(m.predictions, paths, form, positive)) for m in models]
     labels = true_labels(aligned[0].predictions)
     for model in aligned[1:]:
         other = np.flatnonzero((true_labels(model.predictions) != labels).reshape(len(paths), -1).any(axis=1))
@@ -177,6 +187,12 @@ def _check_comparable(model: Model, first: Model) -> None:
     if (unit := target_of(one).unit) != target_of(other).unit:
         has = f"{model.name} predicts in the unit '{unit}', {first.name} in '{target_of(other).unit}'"
         raise DataError(has, "train both with the same --unit")
+    if model.kind == first.kind == "grades" and one.classes != other.classes:
+        raise DataError(
+            f"the grades of {model.name} are in the order {listed(one.classes)}, those of {first.name} in the order "
+            f"{listed(other.classes)}",
+            "train both with the same --ordinal",
+        )
     positive, expected = positive_of(one), positive_of(other)
     if positive not in (None, expected or positive):
         raise DataError(
@@ -212,10 +228,10 @@ def _digests(model: Model) -> dict[str, str]:
         return {}
 
 
-def _picked(found: Any, paths: Sequence[str], first: Any, positive: str | None) -> AnyPredictions:
-    """The predictions for these paths, in the form of the first."""
+def _picked(found: Any, paths: Sequence[str], form: Any, positive: str | None) -> AnyPredictions:
+    """The predictions for these paths, in the form of others."""
     rows = {path: row for row, path in enumerate(found.paths)}
     picked: AnyPredictions = replace(found.take(np.array([rows[path] for path in paths], dtype=np.int64)), columns={})
     if isinstance(picked, Predictions):
         picked = replace(picked, positive=positive)
-    return picked.like(first)
+    return picked.like(form)

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 
 from vitmed.checks.evaluation_images import EvaluationImages, ImageRequest, choose_samples
-from vitmed.commands.explain import check_attention
-from vitmed.core.errors import unknown_key
+from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.files import read_json_lines, write_text
 from vitmed.core.flags import evaluate_config
-from vitmed.core.hardware import Precision, describe, pick_device
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
+from vitmed.data.folders import image_files
 from vitmed.data.samples import labelled_by
 from vitmed.data.split_names import SPLITS
+from vitmed.data.thread_batches import check_readable
 from vitmed.decisions.evaluation_folder import (
     find_evaluation,
     is_torn,
@@ -35,8 +35,7 @@ from vitmed.explanation.robustness import known_stress
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.any_predictions import AnyPredictions
-from vitmed.models.inference import check_readable
-from vitmed.models.vit import ViT
+from vitmed.metrics.predictions_csv import OOD_SCORE
 from vitmed.report.headline import Evaluation, parse_gates, report_evaluation
 from vitmed.report.model_card import edited, model_card
 from vitmed.report.participant_flow import run_flow
@@ -45,10 +44,11 @@ from vitmed.report.rebuild import match_images, new_folder, note_prevalence, reb
 from vitmed.report.results import Results
 from vitmed.report.run_description import describe_images, facts
 from vitmed.report.write import read_baselines, write_report
-from vitmed.training.checkpoint import Checkpoint, load_checkpoint
-from vitmed.training.choose_precision import check_precision, choose_precision
-from vitmed.training.fit_policy import policy_for, predict_images, score_other_images
-from vitmed.training.prepare import check_readers
+from vitmed.training.check_readers import check_readers
+from vitmed.training.open_model import open_model, open_network
+from vitmed.training.saved_model import Network, SavedModel, check_precision, policy_for
+
+MOST_OTHERS = 2000  # other images to score at most
 
 
 def evaluate(
@@ -72,8 +72,8 @@ def evaluate(
     """Evaluate a checkpoint on a labelled split and write the report.
 
     Args:
-        checkpoint: a best.pt, last.pt or epoch_0010.pt; or a predictions.csv: its report is made again without model,
-            images and pictures.
+        checkpoint: a best.pt, last.pt or epoch_0010.pt; an exported .onnx file; or a predictions.csv, whose report is
+            made again without model, images and pictures.
         data: another folder; classes are matched by name. Default: the images that the run held out.
         split: "test", "val" or "train".
         precision: "fp32", whose numbers other machines reproduce; "auto" or "bf16": see `predict`.
@@ -97,7 +97,7 @@ def evaluate(
     if split not in SPLITS:
         raise unknown_key("split", split, SPLITS)
     check_precision(precision)
-    saved = load_checkpoint(checkpoint)
+    saved = open_model(checkpoint)
     closed = [saved.splits.root, *(Path(place) for place in (data, unlike) if place is not None)]
     if output is not None:
         new_folder(output, Path(output), *closed)  # raises now, not after all images were compared with the run's
@@ -108,27 +108,29 @@ def evaluate(
     what, name = describe_images(chosen)
     run = RunFolder(saved.path.parent)
     folder = new_folder(output, run.path / name, *closed)
-    where = pick_device(device)
-    arithmetic = choose_precision(precision, saved, policy, where, ui)
-    used = f"{describe(where)}, {arithmetic.name}"
-    model = saved.model().to(where)
+    network = open_network(saved, policy, device, precision, ui)
+    used = f"{network.device}, {network.precision}"
 
     def read(index: int) -> np.ndarray:
         return saved.preprocessing.read(root / samples[index].path)
 
     ui.say(f"evaluating {saved.path} on {counted(len(samples), 'image')}: {what}")
+    warned = () if baselines is None or policy is None else policy.notes  # training warned of them
     for note in notes:
-        ui.warn(note)
+        if note not in warned:
+            ui.warn(note)
     notes += data_notes(run) if data is None else []
-    notes += [f"Predicted in {arithmetic.name}, not in fp32: {arithmetic.reason}."] if arithmetic.mixed else []
-    predictions = _predict(saved, model, policy, chosen, read, arithmetic, ui)
+    notes += [f"Predicted in {network.precision}, not in fp32: {network.reason}."] if network.reason else []
+    predictions = _predict(saved, network, policy, chosen, read, ui)
     if unlike is not None:
-        policy = score_other_images(Path(unlike), saved, model, policy, ui, arithmetic)
+        policy = score_other_images(Path(unlike), saved, network, policy, ui)
     # The maps take half a minute.
     quick = config.map_images is None and (chosen.part in ("train", "val") or not config.report)
-    attention, maps = check_attention(
-        model, saved.preprocessing, read, predictions, 0 if quick else config.map_images, ui
-    )
+    attention, maps = None, None
+    if network.model is not None and not quick:  # an exported model has no attention
+        from vitmed.commands.explain import check_attention
+
+        attention, maps = check_attention(network.model, saved.preprocessing, read, predictions, config.map_images, ui)
     own = split if chosen.own else None
     internal = _own_test(saved, run, policy, ui) if own is None else None
     known: Mapping[str, AnyPredictions] = _known_baselines(run.path / split, predictions) if own else {}
@@ -142,7 +144,7 @@ def evaluate(
             baselines=baselines() if baselines is not None else known,
             found={"attention": attention, "robustness": known_stress(run.path, saved.weights_hash)}, maps=maps,
             flow=run_flow(saved, run, own, predictions, config.subgroups, chosen.seen), run=run.name,
-            precision=arithmetic.name,
+            precision=network.precision,
         )  # fmt: skip
     if output is None:
         folder = take_place(folder, run.path / name)
@@ -152,14 +154,12 @@ def evaluate(
 
 
 def _predict(
-    saved: Checkpoint, model: ViT, policy: DecisionPolicy | None, chosen: EvaluationImages,
-    read: Callable[[int], np.ndarray], precision: Precision, ui: Ui,
+    saved: SavedModel, network: Network, policy: DecisionPolicy | None, chosen: EvaluationImages,
+    read: Callable[[int], np.ndarray], ui: Ui,
 ) -> AnyPredictions:  # fmt: skip
     """What the model predicts for the chosen images, with the policy applied. Raises DataError if one is unreadable."""
     with ui.bar(f"evaluating {describe_images(chosen)[1]}") as advance:
-        _, logits, scores, problems, _ = predict_images(
-            saved, model, policy, read, len(chosen.samples), advance, precision=precision
-        )
+        _, logits, scores, problems, _ = network.outputs(read, len(chosen.samples), advance)
     check_readable(problems)
     positive = saved.config.data.positive
     found = labelled_by(saved.splits.target, saved.classes, chosen.samples, logits, positive, chosen.columns)
@@ -167,7 +167,32 @@ def _predict(
     return found if policy is None else policy.apply(found)
 
 
-def _settings(saved: Checkpoint, chosen: EvaluationImages, flags: dict[str, Any]) -> tuple[EvaluateConfig, list[str]]:
+def score_other_images(
+    folder: Path, saved: SavedModel, network: Network, policy: DecisionPolicy | None, ui: Ui
+) -> DecisionPolicy:
+    """The policy with the OOD scores of at most `MOST_OTHERS` images of a folder, evenly spread.
+
+    Raises:
+        UsageError: the model has no OOD score. DataError: no image in the folder can be read.
+    """
+    if policy is None or policy.ood_score is None:
+        raise UsageError(
+            f"{saved.path}: has no out-of-distribution score, which --unlike needs", "train again with this version"
+        )
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder", "--unlike DIR names a folder of other images")
+    files = image_files(folder)
+    files = files[:: max(1, -(-len(files) // MOST_OTHERS))]
+    with ui.bar("other images") as advance:
+        found = network.outputs(lambda i: saved.preprocessing.read(files[i]), len(files), advance)
+    if not found.indices:
+        raise DataError(f"{folder}: holds no image that can be read", "--unlike DIR names a folder of other images")
+    if found.problems:
+        ui.warn(f"{folder}: {len(found.problems):,} of {counted(len(files), 'image')} could not be read")
+    return policy.model_copy(update={"other_scores": tuple(map(float, found.columns[OOD_SCORE]))})
+
+
+def _settings(saved: SavedModel, chosen: EvaluationImages, flags: dict[str, Any]) -> tuple[EvaluateConfig, list[str]]:
     """The settings of the run with the flags, as far as they fit the images and this machine; and notes on the rest."""
     notes: list[str] = []
     config = saved.config.evaluate.model_copy(update={"report": True})  # also of a run with --no-report
@@ -178,7 +203,7 @@ def _settings(saved: Checkpoint, chosen: EvaluationImages, flags: dict[str, Any]
     return config, notes
 
 
-def _own_test(saved: Checkpoint, run: RunFolder, policy: DecisionPolicy | None, ui: Ui) -> AnyPredictions | None:
+def _own_test(saved: SavedModel, run: RunFolder, policy: DecisionPolicy | None, ui: Ui) -> AnyPredictions | None:
     """What the model predicts for the test of its own run; None where that is not known, and why goes to the user."""
     found = read_split(run, "test", saved.weights_hash, policy)
     if found is None:
@@ -191,7 +216,7 @@ def _own_test(saved: Checkpoint, run: RunFolder, policy: DecisionPolicy | None, 
 
 def known_evaluation(checkpoint: Path, split: str) -> Evaluation | None:
     """The complete evaluation of a split that the run folder holds of these weights; None where there is none."""
-    saved = load_checkpoint(checkpoint)
+    saved = open_model(checkpoint)
     file = find_evaluation(RunFolder(checkpoint.parent), split, saved.weights_hash, saved.policy)
     if file is None or is_torn(file.parent):
         return None

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from vitmed.commands.predict import answer_json, find_checkpoint, find_named, list_images, predict, preprocessing_of
-from vitmed.core.errors import DataError, unknown_key
+from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.hardware import pick_device
 from vitmed.core.targets import SIDES
@@ -29,6 +29,7 @@ from vitmed.report.plots.attention import attention_maps as draw
 from vitmed.report.plots.drawing import png
 from vitmed.report.rebuild import new_folder
 from vitmed.training.checkpoint import Checkpoint
+from vitmed.training.saved_model import SavedModel
 
 SHOWN = 8  # images of an evaluation with drawn maps; half of them are errors if there are enough
 FOLDER, NUMBERS = "explain", "explain.json"
@@ -87,6 +88,10 @@ def explain(
         if name not in METHODS:
             raise unknown_key("method", name, METHODS)
     saved = find_checkpoint(checkpoint, runs, ui)
+    if not isinstance(saved, Checkpoint):
+        raise UsageError(
+            f"{saved.path}: an exported model has no attention maps", "name the best.pt that it was made from"
+        )
     answers = SIDES if saved.splits.target.kind == "number" else saved.classes
     if target is not None and target not in answers:
         raise unknown_key(
@@ -169,7 +174,7 @@ def _answer(p: AnyPredictions, i: int) -> dict[str, Any]:
     }
 
 
-def known_verdicts(saved: Checkpoint) -> dict[str, str]:
+def known_verdicts(saved: SavedModel) -> dict[str, str]:
     """Method -> the verdict in the newest report on these weights, test before validation."""
     files = sorted(
         saved.path.parent.glob("[!.]*/metrics.json"),

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.hardware import Precision, pick_device
 from vitmed.core.inputs import newest_run
 from vitmed.core.outputs import check_output
 from vitmed.core.targets import NO_FINDING
@@ -26,11 +25,8 @@ from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
-from vitmed.models.inference import FP32
-from vitmed.models.vit import ViT
-from vitmed.training.checkpoint import Checkpoint, load_checkpoint
-from vitmed.training.choose_precision import check_precision, choose_precision
-from vitmed.training.fit_policy import predict_images
+from vitmed.training.open_model import open_model, open_network
+from vitmed.training.saved_model import Network, SavedModel, check_precision
 
 RAW = (
     "holds no decision policy: the probabilities are raw and the likeliest class is predicted; predict with the "
@@ -41,7 +37,7 @@ RAW = (
 def predict(
     images: str | Path | Sequence[str | Path],
     *,
-    checkpoint: str | Path | Checkpoint | None = None,
+    checkpoint: str | Path | SavedModel | None = None,
     runs: str | Path = "runs",
     device: str = "auto",
     precision: str = "auto",
@@ -54,7 +50,8 @@ def predict(
         images: files, folders (searched with their subfolders), glob patterns, WebDataset tars, and MedMNIST .npz
             files: their test part, or the part in `blood.npz/val`. An image is `cells.tar/000123.png`, or
             `blood.npz/test/3/000017`: part, class number, index; of findings without the class number.
-        checkpoint: a file, a run folder, or what `load_checkpoint` read; default the best of the newest run in `runs`.
+        checkpoint: a checkpoint, a run folder, an exported .onnx file, or what `open_model` read; default the best of
+            the newest run in `runs`.
         precision: "fp32"; "bf16"; or "auto": 16-bit floats if they are faster on this device and changed no decision on
             the validation images of the run.
         frame: the frame of files with several, from 0; default: the frame of the run.
@@ -67,35 +64,30 @@ def predict(
     """
     ui = ui or Ui()
     check_precision(precision)
-    saved = checkpoint if isinstance(checkpoint, Checkpoint) else find_checkpoint(checkpoint, runs, ui)
+    saved = find_checkpoint(checkpoint, runs, ui)
     if saved.policy is None:
         ui.warn(f"{saved.path}: {RAW}")
     preprocessing = preprocessing_of(saved, frame)
     names = list_images([images] if isinstance(images, str | Path) else images)
-    where = pick_device(device)
-    chosen = choose_precision(precision, saved, saved.policy, where, ui)
-    model = saved.model().to(where)
+    network = open_network(saved, saved.policy, device, precision, ui)
     warn_of_flat(names, preprocessing, ui)
     with ui.bar("predicting") as advance:
-        return predict_named(saved, model, preprocessing, names, advance, precision=chosen)[0]
+        return predict_named(saved, network, preprocessing, names, advance)[0]
 
 
 def predict_named(
-    saved: Checkpoint, model: ViT, how: Preprocessing, names: Sequence[str], advance: Advance,
-    also_features: bool = False, precision: Precision = FP32,
+    saved: SavedModel, network: Network, how: Preprocessing, names: Sequence[str], advance: Advance,
+    also_features: bool = False,
 ) -> tuple[AnyPredictions, np.ndarray]:  # fmt: skip
     """The predictions of images, and the features (S, D) float32 of the S readable ones; D is 0 unless asked for.
 
     Args:
-        saved: the checkpoint; model: its network, on its device.
+        saved: the model; network: runs it.
         how: reads an image.
         names: of files, and of images in .npz files and tars.
         advance: called with the number of images done and their total.
-        precision: of the network.
     """
-    found = predict_images(
-        saved, model, saved.policy, lambda i: how.read(names[i]), len(names), advance, also_features, precision
-    )
+    found = network.outputs(lambda i: how.read(names[i]), len(names), advance, also_features)
     predictions = unlabelled(
         saved.splits.target, saved.classes, tuple(names[i] for i in found.indices), found.logits,
         tuple((names[i], problem) for i, problem in sorted(found.problems.items())), found.columns,
@@ -118,14 +110,14 @@ def _is_flat(path: str) -> bool:
         return False
 
 
-def find_checkpoint(checkpoint: str | Path | Checkpoint | None, runs: str | Path, ui: Ui) -> Checkpoint:
+def find_checkpoint(checkpoint: str | Path | SavedModel | None, runs: str | Path, ui: Ui) -> SavedModel:
     """The named checkpoint, or the best one of the newest run; a message then says which."""
-    if isinstance(checkpoint, Checkpoint):
+    if isinstance(checkpoint, SavedModel):
         return checkpoint
     if checkpoint is not None:
-        return load_checkpoint(checkpoint)
+        return open_model(checkpoint)
     newest = newest_run(runs)
-    saved = load_checkpoint(newest.best)
+    saved = open_model(newest.best)
     ui.say(f"checkpoint {newest.best} (the newest run; --checkpoint names another)")
     return saved
 
@@ -170,7 +162,7 @@ def find_checkpoint_and_check(
     runs: str | Path,
     force: bool,
     ui: Ui,
-) -> Checkpoint:
+) -> SavedModel:
     """`find_checkpoint`; and check, before the images are read, that a table and a picture may be written.
 
     Args:
@@ -276,7 +268,7 @@ def predictions_json(predictions: AnyPredictions, top_k: int) -> dict[str, Any]:
     }
 
 
-def preprocessing_of(saved: Checkpoint, frame: int | None) -> Preprocessing:
+def preprocessing_of(saved: SavedModel, frame: int | None) -> Preprocessing:
     """How `predict` reads an image: the frame of files with several is that of the run unless `frame` names another."""
     return saved.preprocessing if frame is None else replace(saved.preprocessing, frame=frame)
 

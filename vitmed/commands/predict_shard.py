@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from vitmed.commands.predict import (
     RAW,
     find_checkpoint,
@@ -23,7 +21,6 @@ from vitmed.commands.predict import (
 from vitmed.core.csv_files import to_unicode
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import make_folder, remove_abandoned
-from vitmed.core.hardware import Precision, pick_device
 from vitmed.core.outputs import refuse_file, refuse_inside
 from vitmed.core.shards import AUTO, Shard, read_shard
 from vitmed.core.text import counted
@@ -39,8 +36,8 @@ from vitmed.metrics.predictions_parquet import (
     read_about,
     write_part,
 )
-from vitmed.training.checkpoint import Checkpoint
-from vitmed.training.choose_precision import check_precision, choose_precision
+from vitmed.training.open_model import open_network
+from vitmed.training.saved_model import SavedModel, check_precision
 
 SHOWN = 20  # unreadable images that a message names
 
@@ -70,7 +67,7 @@ def predict_shard(
     output: str | Path | None = None,
     shard: str = "1/1",
     features: bool = False,
-    checkpoint: str | Path | Checkpoint | None = None,
+    checkpoint: str | Path | SavedModel | None = None,
     runs: str | Path = "runs",
     device: str = "auto",
     precision: str = "auto",
@@ -108,9 +105,8 @@ def predict_shard(
     if saved.policy is None:
         ui.warn(f"{saved.path}: {RAW}")
     names = list(dict.fromkeys(list_images(sources)))
-    where = _own_device(device, shard)
-    chosen = choose_precision(precision, saved, saved.policy, where, ui)
-    about = _about(saved, how, names, own, features, chosen)
+    network = open_network(saved, saved.policy, _own_device(device, shard), precision, ui)
+    about = _about(saved, how, names, own, features, network.precision)
     rows = own.rows(len(names))
     names = names[rows.start : rows.stop]
     make_folder(folder)
@@ -123,16 +119,15 @@ def predict_shard(
     skipped, read, unread = sum(part is not None for part in finished), 0, 0
     if skipped:
         ui.say(f"{folder}: {skipped:,} of {counted(len(starts), 'part')} of shard {own} are finished and skipped")
-    model, errors = None, list[tuple[str, str]]()
+    errors = list[tuple[str, str]]()
+    if skipped < len(starts):
+        warn_of_flat(names, how, ui)
     with ui.bar(f"predicting shard {own}") as advance:
         for k, start in enumerate(starts):
             part, known = names[start : start + most], finished[k]
             if known is None:
-                if model is None:
-                    model = saved.model().to(where)
-                    warn_of_flat(names, how, ui)
                 progress = lambda done, _, start=start: advance(start + done, len(names))  # noqa: E731
-                predictions, found = predict_named(saved, model, how, part, progress, features, chosen)
+                predictions, found = predict_named(saved, network, how, part, progress, features)
                 known = about.model_copy(
                     update={"first": rows.start + start, "rows": len(part), "unread": len(predictions.errors)}
                 )
@@ -144,7 +139,7 @@ def predict_shard(
 
 
 def _about(
-    saved: Checkpoint, how: Preprocessing, names: Sequence[str], shard: Shard, features: bool, precision: Precision
+    saved: SavedModel, how: Preprocessing, names: Sequence[str], shard: Shard, features: bool, precision: str
 ) -> PartAbout:
     """What every part of a shard says of itself, before its own rows are known."""
     settings = [saved.policy and saved.policy.to_json(), how.to_dict(), features]
@@ -159,17 +154,19 @@ def _about(
         rows=0,
         unread=0,
         names=tuple(map(to_unicode, saved.classes)),
-        precision=precision.name,
+        precision=precision,
         target=saved.splits.target,
     )
 
 
-def _own_device(device: str, shard: str) -> torch.device:
-    """The device of that name; for a process that torchrun started on a machine with several GPUs, its own."""
+def _own_device(device: str, shard: str) -> str:
+    """That device; for a process that torchrun started on a machine with several GPUs, its own."""
     local = os.environ.get("LOCAL_RANK", "")
-    if device == "auto" and shard == AUTO and local.isdecimal() and torch.cuda.is_available():
-        return torch.device("cuda", int(local) % torch.cuda.device_count())
-    return pick_device(device)
+    if device != "auto" or shard != AUTO or not local.isdecimal():
+        return device
+    import torch
+
+    return f"cuda:{int(local) % torch.cuda.device_count()}" if torch.cuda.is_available() else device
 
 
 def _check_same_run(about: PartAbout, file: Path, ui: Ui) -> PartAbout | None:

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from PIL import Image
 
 from vitmed.checks.evaluation_images import EvaluationImages, ImageRequest, choose_samples
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import whole_folder, write_bytes, write_json
-from vitmed.core.hardware import pick_device
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.samples import labelled_by
@@ -30,8 +28,8 @@ from vitmed.report.plots.drawing import png
 from vitmed.report.plots.robustness import stress_curves, stress_samples
 from vitmed.report.rebuild import new_folder
 from vitmed.report.run_description import describe_images
-from vitmed.training.checkpoint import Checkpoint, load_checkpoint
-from vitmed.training.fit_policy import predict_images
+from vitmed.training.open_model import open_model, open_network
+from vitmed.training.saved_model import SavedModel
 
 CURVES, SAMPLES = "stress.png", "stress_samples.png"
 
@@ -64,7 +62,7 @@ def stress(
     """Evaluate a checkpoint on the images of a split, clean and corrupted in several ways and strengths.
 
     Args:
-        checkpoint: a best.pt, last.pt or epoch_0010.pt, or a run folder.
+        checkpoint: a best.pt, last.pt or epoch_0010.pt, a run folder, or an exported .onnx file.
         data, split, group_regex, groups, labels, allow_leakage: which images, as in `evaluate`.
         output: a new folder; default `<run>/stress`.
         images: the most images, a sample in proportion to classes, findings, or ranges of a number.
@@ -77,7 +75,7 @@ def stress(
     """
     ui = ui or Ui()
     _check_arguments(corruptions, split, images, resamples, seed)
-    saved = load_checkpoint(checkpoint)
+    saved = open_model(checkpoint)
     folder = new_folder(output, saved.path.parent / FOLDER, saved.splits.root, *([] if data is None else [Path(data)]))
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage, ui)
     for note in chosen.notes:
@@ -91,7 +89,7 @@ def stress(
         f"{what}: {len(decoded):,} of {counted(len(chosen.samples), 'image')}, "
         f"{counted(len(names), 'corruption')} of 5 strengths, {(1 + 5 * len(names)) * len(decoded):,} passes"
     )
-    clean, corrupted = _predict_all(saved, chosen, decoded, names, seed, pick_device(device), ui)
+    clean, corrupted = _predict_all(saved, chosen, decoded, names, seed, device, ui)
     found = measure_robustness(clean, corrupted, resamples, seed)
     unread = [f"{unreadable:,} images could not be read and are not counted."] if unreadable else []
     about = {
@@ -123,11 +121,12 @@ def _check_arguments(corruptions: Sequence[str], split: str, images: int, resamp
 
 
 def _predict_all(
-    saved: Checkpoint, chosen: EvaluationImages, decoded: Mapping[int, Image.Image], names: Sequence[str], seed: int,
-    device: torch.device, ui: Ui,
+    saved: SavedModel, chosen: EvaluationImages, decoded: Mapping[int, Image.Image], names: Sequence[str], seed: int,
+    device: str, ui: Ui,
 ) -> tuple[AnyPredictions, dict[str, list[AnyPredictions]]]:  # fmt: skip
     """Predictions of the clean images, and corruption -> predictions at strengths 1 to 5."""
-    model, rows, samples = saved.model().to(device), list(decoded), [chosen.samples[row] for row in decoded]
+    network = open_network(saved, None, device, "fp32", ui)
+    rows, samples = list(decoded), [chosen.samples[row] for row in decoded]
     passes = [(name, strength) for name in names for strength in range(1, 6)]
     target, positive = saved.splits.target, saved.config.data.positive
     total, start = (1 + len(passes)) * len(rows), time.perf_counter()
@@ -137,7 +136,7 @@ def _predict_all(
         def predicted(number: int, change: Callable[[int], Image.Image]) -> AnyPredictions:
             read = lambda i: saved.preprocessing.fit(change(rows[i]))  # noqa: E731
             progress = lambda done, _: advance(number * len(rows) + done, total)  # noqa: E731
-            logits = predict_images(saved, model, None, read, len(rows), progress).logits
+            logits = network.outputs(read, len(rows), progress).logits
             predictions = labelled_by(target, saved.classes, samples, logits, positive, chosen.columns)
             return predictions if saved.policy is None else saved.policy.apply(predictions)
 

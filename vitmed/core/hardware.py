@@ -30,11 +30,14 @@ class Precision:
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """The device of that name; auto picks cuda, then mps, then the CPU. UsageError: this machine has no such device."""
+    """The device of that name, such as "cuda" or "cuda:1"; auto picks cuda, then mps, then the CPU.
+
+    Raises UsageError if this machine has no such device.
+    """
     have = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         return torch.device(next(kind for kind, there in have.items() if there))
-    if not have.get(name, False):
+    if not have.get(name.split(":")[0], False):
         there = ", ".join(kind for kind, yes in have.items() if yes)
         raise UsageError(f"--device {name}: this machine has {there}", "use --device auto")
     return torch.device(name)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitmed.core.aliases import COLUMNS
-from vitmed.core.errors import DataError
+from vitmed.core.errors import DataError, UsageError
 from vitmed.core.text import counted_doing, lines_of
 from vitmed.data.group_words import known_by_column
 from vitmed.data.label_kinds import Asked, Read
@@ -60,12 +60,17 @@ def labels_from_table(
     Raises:
         DataError: the table cannot be read, lacks a column or a value, names a missing file or an image twice, has a
             label that is none, or a further column with a name that vitmed uses.
-        UsageError: as `read_targets`.
+        UsageError: as `read_targets`; or a finding is the column of paths, patients or splits.
     """
     table = read_table(file)
     path = table.required(table.find(PATH_NAMES), "path of an image", PATH_NAMES)
     label = table.find(LABEL_NAMES)
     split, group = table.find(SPLIT_COLUMN_NAMES), table.find(GROUP_NAMES) if own_groups else None
+    for column, what in ((path, "path"), (group, "patient"), (split, "split")):
+        if column is not None and table.header[column] in asked.findings:
+            name = table.header[column]
+            problem = f"{table.file}: the column {name!r} holds the {what} of each image, so it cannot be a finding"
+            raise UsageError(problem, "omit it from --finding, or rename the column")
     others = [i for i, name in enumerate(table.header) if name and i not in (path, label, group, split)]
     read = read_targets(table, label, others, asked)
     further = [i for i in others if i not in read.used]

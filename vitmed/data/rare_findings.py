@@ -10,11 +10,12 @@ from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.data.listing import ALL, Listing
-from vitmed.data.parts import units_of
+from vitmed.data.parts import split_off, units_of
 from vitmed.data.samples import Splits
-from vitmed.data.stratify import folds_by_kind, share_by_kind, unlearnable
+from vitmed.data.stratify import folds_by_kind, unlearnable
 
 FEW = 5  # positives in train below which little is learned of a finding
+ENOUGH = 0.8  # of the share of validation and test, below which rare findings are left out to reach it
 
 
 def without_unlearnable(listing: Listing, config: DataConfig) -> Listing:
@@ -48,43 +49,54 @@ def without_unlearnable(listing: Listing, config: DataConfig) -> Listing:
 
 def without_rarest(listing: Listing, config: DataConfig) -> Listing:
     """The listing without the rarest findings, where so many patients are needed to train on these that too few are
-    left for validation and test: first without those of one patient, then of fewer than `FEW`."""
-    fraction = config.val_fraction + config.test_fraction
-    if ALL not in listing.parts or config.folds is not None or fraction >= 1:
+    left for validation and test: without those of one patient, then of fewer than 3, and so on up to `FEW`."""
+    if ALL not in listing.parts or config.folds is not None or config.val_fraction + config.test_fraction >= 1:
         return listing
+    assert listing.targets is not None
     rows = listing.parts[ALL]
     codes = units_of(listing, rows)
-    for fewest in (2, FEW):
-        assert listing.targets is not None
-        targets = listing.targets[rows]
-        if share_by_kind(listing.labels[rows], targets, codes, fraction, config.split_seed).mean() >= fraction / 2:
+    held = np.array([len(np.unique(codes[column == 1])) for column in listing.targets[rows].T])
+    found, unit = listing, listing.unit
+    for fewest in range(2, FEW + 1):
+        if _has_shares(found, config):
             break
-        held = np.array([len(np.unique(codes[column == 1])) for column in targets.T])
         rare = held < fewest
         if not rare.any() or rare.all():
             continue
         names = [name for name, drop in zip(listing.outputs, rare.tolist(), strict=True) if drop]
-        unit = listing.unit
         of = f"one {unit}" if fewest == 2 else f"fewer than {fewest} {unit}s"
         gone = f"{counted(len(names), 'finding')} of {of} {'is' if len(names) == 1 else 'each are'} left out"
         need = f"training would need nearly every {unit}, and too few would be left to validate and test"
         note = f"{gone}: {need}: {listed(names)}"
-        listing = listing.with_findings(~rare)
-        listing = replace(listing, notes=(*listing.notes, note))
-    return listing
+        found = replace(listing.with_findings(~rare), notes=(*listing.notes, note))
+    return found
+
+
+def _has_shares(listing: Listing, config: DataConfig) -> bool:
+    """Whether test and validation get at least `ENOUGH` of their shares."""
+    rest = listing.parts[ALL]
+    whole = len(rest)
+    for name, fraction in (("test", config.test_fraction), ("val", config.val_fraction)):
+        try:
+            part, rest = split_off(listing, rest, fraction * whole / len(rest), config.split_seed, name)
+        except DataError:
+            return False
+        if len(part) < ENOUGH * fraction * whole:
+            return False
+    return True
 
 
 def notes_on_rare(splits: Splits) -> list[str]:
     """Notes on findings that are too rare to learn or to judge."""
     notes, train = [], _positives(splits, "train")
     for name in ("val", "test"):
-        lacking = [
-            finding for finding, count in zip(splits.classes, _positives(splits, name), strict=True) if not count
-        ]
-        if lacking:
-            cannot = "nothing can be chosen for" if name == "val" else "nothing can be said of"
-            which = "it" if len(lacking) == 1 else "them"
-            notes.append(f"no image of {name} has {listed(lacking)}, so {cannot} {which}")
+        cannot = "nothing can be chosen for" if name == "val" else "nothing can be said of"
+        present, absent = ((splits.targets(name) == value).any(axis=0) for value in (1, 0))
+        for what, of in (("no image", ~present), ("every image with a label", present & ~absent)):
+            lacking = [finding for finding, lacks in zip(splits.classes, of.tolist(), strict=True) if lacks]
+            if lacking:
+                which = "it" if len(lacking) == 1 else "them"
+                notes.append(f"{what} of {name} has {listed(lacking)}, so {cannot} {which}")
     few = [f"{name} ({count})" for name, count in zip(splits.classes, train, strict=True) if count < FEW]
     if few:
         what = counted_doing(len(few), "finding", "has", "have")

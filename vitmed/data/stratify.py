@@ -82,11 +82,13 @@ def _balanced_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int
 
 
 def balanced_parts(
-    codes: np.ndarray, images: np.ndarray, kinds: np.ndarray, shares: np.ndarray, seed: int, by_size: bool = False
-) -> np.ndarray:
-    """Distribute patients so that of every kind of image each part gets its share.
+    codes: np.ndarray, images: np.ndarray, kinds: np.ndarray, shares: np.ndarray, seed: int, by_size: bool = False,
+    kept: np.ndarray | None = None,
+) -> np.ndarray:  # fmt: skip
+    """Distribute patients so that each part gets its share of the images, and as far as possible of every kind.
 
-    From the patient with most of what is rare down, each goes to the part where the imbalance grows least. The
+    From the patient with most of what is rare down, each goes to a part that has room for at least half of their
+    images, and of these to the one where the imbalance grows least. The
     imbalance is the sum, over parts and kinds, of the squared share of a kind in a part, divided by the share that the
     part should get. A patient with c_k images of kind k adds sum_k (2 n_k + c_k) c_k / N_k^2 / share to it in a part
     that has n_k of N_k. So a patient with one of few images of a kind goes where that kind is missing most, as in
@@ -97,6 +99,7 @@ def balanced_parts(
         images, kinds: (M,) pairs: an image, and a kind that it is of; an image may be of several kinds.
         shares: (J,) of the parts; their sum is 1.
         by_size: go from the patient with most images down instead.
+        kept: (P,) bool, patients who go to the last part, before all others.
 
     Returns:
         (P,) int64: the part of every patient.
@@ -108,12 +111,17 @@ def balanced_parts(
     begin = np.searchsorted(of_patient, np.arange(int(codes.max()) + 2)).tolist()
     kind_of, count_of = of_kind.tolist(), count.tolist()
     share = count / np.bincount(kinds, minlength=types)[of_kind]
-    size = np.bincount(codes) if by_size else np.bincount(of_patient, share, minlength=int(codes.max()) + 1)
+    count_of_patient = np.bincount(codes)
+    size = count_of_patient if by_size else np.bincount(of_patient, share, minlength=len(count_of_patient))
     mixed = np.random.default_rng([seed, parts]).permutation(len(size))
+    order = mixed[np.argsort(-size[mixed], kind="stable")]
+    if kept is not None:
+        order = np.concatenate([order[kept[order]], order[~kept[order]]])
     held = [[0] * parts for _ in range(types)]
     equal, per_share = bool(np.all(shares == shares[0])), (1 / shares).tolist()
+    room = (shares * len(codes)).tolist()
     number = np.empty(len(size), dtype=np.int64)
-    for patient in mixed[np.argsort(-size[mixed], kind="stable")].tolist():
+    for patient in order.tolist():
         pairs = range(begin[patient], begin[patient + 1])
         added = [0.0] * parts
         for i in pairs:  # plain lists are faster than arrays of a few numbers
@@ -121,7 +129,10 @@ def balanced_parts(
         if not equal:
             own = sum(weight[i] * count_of[i] for i in pairs) / 2
             added = [(sum_ + own) * by for sum_, by in zip(added, per_share, strict=True)]
-        best = added.index(min(added))
+        own_images = int(count_of_patient[patient])
+        fits = [part for part in range(parts) if room[part] >= own_images / 2] or [room.index(max(room))]
+        best = parts - 1 if kept is not None and kept[patient] else min(fits, key=added.__getitem__)
+        room[best] -= own_images
         for i in pairs:
             held[kind_of[i]][best] += count_of[i]
         number[patient] = best
@@ -157,16 +168,15 @@ def share_by_kind(
 
     The rest keeps an image with and one without every finding, where there are such.
     """
-    part = balanced_parts(codes, *kinds_of(labels, targets), np.array([fraction, 1 - fraction]), seed)
-    taken = part[codes] == 0
     size = np.bincount(codes)
-    for column in () if targets is None else targets.T:
-        for value in (1, 0):
-            has = column == value
-            if has.any() and not (has & ~taken).any():
-                patients = np.unique(codes[has])
-                taken[codes == patients[size[patients].argmin()]] = False
-    return taken
+    columns = () if targets is None else [column == value for column in targets.T for value in (1, 0)]
+    holders = [np.unique(codes[has]) for has in columns]
+    kept = np.isin(np.arange(len(size)), [patients[0] for patients in holders if len(patients) == 1])
+    part = balanced_parts(codes, *kinds_of(labels, targets), np.array([fraction, 1 - fraction]), seed, kept=kept)
+    for patients in holders:
+        if len(patients) and not part[patients].any():
+            part[patients[size[patients].argmin()]] = 1
+    return part[codes] == 0
 
 
 def unlearnable(targets: np.ndarray, folds: np.ndarray | None) -> np.ndarray:

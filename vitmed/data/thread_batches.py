@@ -75,3 +75,9 @@ def read_batches(
         bad = {index: image for index, image in part if isinstance(image, str)}
         images = np.stack([image for _, image in good]) if good else np.empty((0, 0, 0, 0), np.uint8)
         yield [index for index, _ in good], images, bad
+
+
+def check_readable(problems: dict[int, str]) -> None:
+    """Raises DataError for images that could be read when the run began and no longer can."""
+    if problems:
+        raise DataError("\n".join(problems.values()), "restore these files, or start a new run")

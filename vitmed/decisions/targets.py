@@ -17,6 +17,7 @@ from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.finding_comparison import compare_each_finding, compare_findings
 from vitmed.metrics.finding_evaluation import evaluate_findings
 from vitmed.metrics.finding_scoring import drawn_findings, finding_values
+from vitmed.metrics.grade_comparison import compare_grades
 from vitmed.metrics.grade_evaluation import evaluate_grades
 from vitmed.metrics.grade_scoring import grade_values
 from vitmed.metrics.metric_table import FINDING_METRICS, GRADE_METRICS, METRICS, NUMBER_METRICS, Metric
@@ -104,7 +105,7 @@ TARGETS: dict[str, TargetKind] = {
 }  # fmt: skip
 TARGETS["grades"] = replace(
     TARGETS["classes"], values=grade_values, evaluate=evaluate_grades, metrics=GRADE_METRICS, monitor="quadratic_kappa",
-    headline=("quadratic_kappa", "grade_error", "auroc", "balanced_accuracy"),
+    headline=("quadratic_kappa", "grade_error", "auroc", "balanced_accuracy"), compare=compare_grades,
 )  # fmt: skip
 ALL_METRICS = {name: metric for target in reversed(TARGETS.values()) for name, metric in target.metrics.items()}
 RANKING = {name for name, metric in ALL_METRICS.items() if metric.ranks}  # of a value one can say whether it is better

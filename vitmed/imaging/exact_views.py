@@ -4,11 +4,13 @@ augmentation). Which of them are safe follows from the augmentation policy."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-import torch
+from typing import TYPE_CHECKING
 
 from vitmed.core.errors import UsageError
 from vitmed.imaging.augmentation import POLICIES
+
+if TYPE_CHECKING:  # the names of views are known without torch
+    import torch
 
 Symmetry = tuple[int, bool]  # quarter turns anticlockwise, after mirroring left-right or not
 
@@ -19,6 +21,8 @@ def views_of(x: torch.Tensor, views: str) -> Iterator[torch.Tensor]:
     Args:
         views: a key of `VIEWS`.
     """
+    import torch
+
     pixels = x.permute(0, 2, 3, 1)  # (B, S, S, C)
     for turns, mirrored in VIEWS[views]:
         changed = torch.rot90(pixels.flip(2) if mirrored else pixels, turns, (1, 2))

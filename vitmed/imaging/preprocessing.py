@@ -6,10 +6,9 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from PIL import Image, ImageOps
 
 from vitmed.core.config import Config
@@ -18,6 +17,9 @@ from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.imaging.decode import decode, to_8_bit
 from vitmed.imaging.raw_image import RawImage
 from vitmed.imaging.window import Window
+
+if TYPE_CHECKING:  # an exported model runs without torch
+    import torch
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class Preprocessing:
         else:
             mean, std = (x.new_tensor(values) for values in self.constants(self.channels))
             x = x * std[:, None, None] + mean[:, None, None]
-        return x.mul(255).round_().clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
+        return x.mul(255).round_().clamp_(0, 255).byte().permute(0, 2, 3, 1)
 
     def constants(self, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and standard deviation for a number of channels; 0 and 1 if `normalize` is "image"."""
@@ -141,12 +143,14 @@ def _for_channels(values: tuple[float, ...], channels: int) -> tuple[float, ...]
 
 def _vector(values: tuple[float, ...], like: torch.Tensor) -> torch.Tensor:
     """(C,) on the device of `like`, filled there: a copy from the CPU, as of `new_tensor`, waits for a GPU."""
+    import torch
+
     return torch.stack([like.new_full((), value) for value in values])
 
 
 def _channel_mean(x: torch.Tensor, channels: int) -> torch.Tensor:
     """(B, S, S x C), channels interleaved -> (B, 1, C): the mean of each channel."""
-    return x.mean(dim=1).view(len(x), -1, channels).mean(dim=1, keepdim=True)
+    return x.mean(dim=1).view(x.shape[0], -1, channels).mean(dim=1, keepdim=True)
 
 
 RESIZES: dict[str, Callable[[Image.Image, tuple[int, int], Image.Resampling], Image.Image]] = {

@@ -36,7 +36,7 @@ class Distance(Frozen):
 
     grades: int
     n: int
-    share: float
+    share: Estimate
 
 
 class GradeResults(Grades):
@@ -69,8 +69,8 @@ def grade_results(predictions: Predictions, resamples: int = 2000) -> GradeResul
         DataError: the predictions have no labels.
     """
     labels, boot, k = known_labels(predictions), Bootstrap.of(predictions, resamples), len(predictions.classes)
-    off, n = predictions.predicted - labels, len(labels)
-    kappas, (found, counts) = _kappas(predictions, boot), np.unique(off, return_counts=True)
+    off, n, every = predictions.predicted - labels, len(labels), np.ones(len(labels), bool)
+    kappas = _kappas(predictions, boot)
     scores = ranked_probability_scores(predictions)
     mean = float(scores.mean()) if n else np.nan
     interval = log_interval(mean, influence_spread((scores - mean) / n, boot.units)) if boot.units.count > 1 else NONE
@@ -82,7 +82,10 @@ def grade_results(predictions: Predictions, resamples: int = 2000) -> GradeResul
         linear_kappa=kappas["linear_kappa"][0],
         signed=of_mean(off.astype(np.float64), boot.units),
         rps=estimate(mean, *interval, "influence"),
-        distances=[Distance(grades=int(d), n=int(c), share=float(c / n)) for d, c in zip(found, counts, strict=True)],
+        distances=[
+            Distance(grades=d, n=int((off == d).sum()), share=boot.proportion(off == d, every))
+            for d in np.unique(off).tolist()
+        ],
         cuts={view.classes[1]: evaluate_predictions(view).per_class[view.classes[1]] for view in views},
         why={name: why for name, (_, why) in kappas.items() if why},
     )
@@ -91,10 +94,8 @@ def grade_results(predictions: Predictions, resamples: int = 2000) -> GradeResul
 def evaluate_grades(predictions: Predictions, resamples: int = 2000) -> Numbers:
     """`evaluate_predictions`, with all of `GRADE_METRICS`; the arguments and errors are the same."""
     found, boot = evaluate_predictions(predictions, resamples), Bootstrap.of(predictions, resamples)
-    off, kappas = predictions.predicted - known_labels(predictions), _kappas(predictions, boot)
-    overall = found.overall | {name: one for name, (one, _) in kappas.items()}
-    overall["grade_error"] = grade_errors(off, predictions.classes, boot).off
-    why = {name: why for name, (_, why) in kappas.items() if why} | {"grade_error": "all resamples gave the same"}
+    own, why = grade_estimates(predictions, boot)
+    overall = found.overall | own
     missing = {name: reason for name, reason in why.items() if overall[name].low is None and boot.units.count > 1}
     undefined = {name: reason for name, reason in missing.items() if overall[name].value is None}
     return found.model_copy(
@@ -104,6 +105,14 @@ def evaluate_grades(predictions: Predictions, resamples: int = 2000) -> Numbers:
             "no_interval": found.no_interval | {name: missing[name] for name in missing if name not in undefined},
         }
     )
+
+
+def grade_estimates(predictions: Predictions, boot: Bootstrap) -> tuple[dict[str, Estimate], dict[str, str]]:
+    """Both kappas and the error in grades; and why a number has no value or no interval, by its name."""
+    off, kappas = predictions.predicted - known_labels(predictions), _kappas(predictions, boot)
+    error = grade_errors(off, predictions.classes, boot).off
+    why = {name: why for name, (_, why) in kappas.items() if why} | {"grade_error": "all resamples gave the same"}
+    return {name: one for name, (one, _) in kappas.items()} | {"grade_error": error}, why
 
 
 def grade_errors(off: np.ndarray, order: Sequence[str], boot: Bootstrap) -> Grades:

@@ -154,9 +154,12 @@ class NumberPredictions:
         return rows
 
     def numbers(self) -> dict[str, np.ndarray]:
-        """The columns of `predictions.csv` that hold numbers of the images, (S,) float64, or float32 of the network."""
-        columns = [self.values, *(() if self.intervals is None else self.intervals.T), *self.logits.T]
-        names = ["prediction", *(() if self.intervals is None else ENDS), *RAW]
+        """The columns of `predictions.csv` that hold numbers, (S,) float64, or float32 of the network; NaN: empty."""
+        unknown = np.full(len(self), np.nan)
+        ends = [unknown, unknown] if self.intervals is None else self.intervals.T
+        same = [np.nan if self.reach is None else self.reach, self.target.centre, self.target.spread]
+        names = ["prediction", *ENDS, *RAW, "reach", TARGET + "centre", TARGET + "spread"]
+        columns = [self.values, *ends, *self.logits.T, *(np.full(len(self), one) for one in same)]
         return dict(zip(names, columns, strict=True))
 
     def to_csv(self, errors: bool = False) -> str:

@@ -124,9 +124,9 @@ def write_part(
     read = np.array([name not in problems for name in names], bool)  # (N,)
 
     def numbers(values: np.ndarray) -> pyarrow.Array:
-        every = np.zeros(len(names), values.dtype)
+        every = np.full(len(names), np.nan, values.dtype)
         every[read] = values
-        return pa.array(every, mask=~read)
+        return pa.array(every, mask=np.isnan(every))
 
     def texts(values: Iterable[str]) -> pyarrow.Array:
         rest = iter(values)
@@ -207,7 +207,8 @@ def rows_of(table: pyarrow.Table, header: Sequence[str]) -> list[list[str]]:
         values = read[to_unicode(name)].to_pylist()  # a float32 is exact
         if name == OOD_SCORE:
             return [f"{value:.6g}" for value in values]
-        return [from_unicode(value) if isinstance(value, str) else repr(value) for value in values]
+        texts = (from_unicode(value) if isinstance(value, str) else value for value in values)
+        return ["" if value is None else value if isinstance(value, str) else repr(value) for value in texts]
 
     return [list(row) for row in zip(*map(cells, header), strict=True)]
 

@@ -15,10 +15,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from vitmed.core.errors import CheckpointError, DataError
 from vitmed.core.hardware import FULL_FP32, Precision
 from vitmed.data.loading import Images
-from vitmed.data.thread_batches import read_batches
+from vitmed.data.thread_batches import check_readable, read_batches
 from vitmed.imaging.exact_views import views_of
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.vit import ViT
@@ -147,15 +146,3 @@ def predict_all(
     )
     check_readable(problems)
     return found
-
-
-def check_readable(problems: dict[int, str]) -> None:
-    """Raises DataError for images that could be read when the run began and no longer can."""
-    if problems:
-        raise DataError("\n".join(problems.values()), "restore these files, or start a new run")
-
-
-def check_finite(logits: np.ndarray, source: object) -> None:
-    """Raise CheckpointError, which names `source`, if a logit is NaN or infinite."""
-    if not np.isfinite(logits).all():
-        raise CheckpointError(f"{source}: its logits are not finite", "use another checkpoint of the run")

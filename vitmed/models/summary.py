@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from torch import nn
+from typing import TYPE_CHECKING
 
-from vitmed.core.hardware import seeded
 from vitmed.core.model_config import ModelConfig
 from vitmed.core.text import counted
-from vitmed.models.vit import SIZES
+from vitmed.models.sizes import SIZES
+
+if TYPE_CHECKING:  # an exported model is described without torch
+    from torch import nn
 
 
 def summarise(model: nn.Module, config: ModelConfig) -> str:
     """Layers, shapes, parameters and multiply-adds for one image, by torchinfo."""
     import torchinfo  # noqa: TID251
+
+    from vitmed.core.hardware import seeded
 
     size = (1, config.channels, config.image_size, config.image_size)
     device = next(model.parameters()).device

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +29,7 @@ from vitmed.models.fixed_positions import sincos_1d, sincos_2d
 from vitmed.models.ordinal_head import OrdinalHead
 from vitmed.models.patch_embedding import ConvStem, PatchEmbed
 from vitmed.models.rotary_positions import NoKeyBias, RotaryPositions, turn
+from vitmed.models.sizes import SIZES
 from vitmed.models.swiglu import SwiGLU
 
 ALL = slice(None)
@@ -377,21 +377,6 @@ def build_vit(config: ModelConfig, num_classes: int) -> ViT:
     fields |= {name: usual for name, usual in plain.items() if fields[name] in (None, "auto")}
     return ViT(num_classes, **fields)
 
-
-class Size(NamedTuple):
-    """Width D, number of blocks, heads A."""
-
-    width: int
-    depth: int
-    heads: int
-
-
-SIZES = {
-    "vit_tiny": Size(192, 12, 3),
-    "vit_small": Size(384, 12, 6),
-    "vit_base": Size(768, 12, 12),
-    "vit_large": Size(1024, 24, 16),
-}
 
 GELUS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,

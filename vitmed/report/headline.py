@@ -9,13 +9,12 @@ from pathlib import Path
 from vitmed.core.errors import GateError, UsageError, unknown_key
 from vitmed.core.run_folder import METHODS_TEXT, NUMBERS, REPORT
 from vitmed.core.targets import Kind
-from vitmed.core.text import counted_doing
+from vitmed.core.text import counted_doing, listed
 from vitmed.core.ui import Ui
 from vitmed.decisions.targets import ALL_METRICS, RANKING, TARGETS
 from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.estimates import Estimate, decimals
 from vitmed.metrics.fixed_rates import AtRate, FixedRates
-from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.report.external_data import External
 from vitmed.report.page import main_methods, number, title_of
 from vitmed.report.results import Baseline, Results
@@ -106,20 +105,24 @@ def verdict(baseline: Baseline, patients: int | None, kind: Kind = "classes", un
         kind: of labels.
         unit: what one of the patients is called.
     """
-    name, gain = baseline.decides, baseline.gain
+    name, standing = baseline.decides, baseline.standing(patients)
     gap = _with_interval(baseline.difference[name], "+")
     title = TARGETS[kind].metrics[name].phrase
     text = f"baseline, {baseline.text}: {title} {number(baseline.overall[name].value)}"
-    if gain.low is None or gain.high is None:
+    if standing == "no interval":
         return f"{text}; no interval for the difference"
-    if patients is not None and patients < FEW_GROUPS:
-        few = counted_doing(patients, unit)
+    if standing == "few patients":
+        few = counted_doing(patients or 0, unit)
         return f"{text}; model - baseline {gap}, but {few} too few to conclude which is better"
-    if gain.low > 0:
-        return f"{text}; the model is better: {gap}"
-    if gain.high < 0:
-        return f"{text}; the BASELINE is better: {gap}"
-    return f"{text}; the model is not shown to be better: {gap}"
+    single = ""
+    if baseline.findings:
+        every = len(baseline.beaten_for) == len(baseline.findings)
+        single = f"; of single findings better for {'all' if every else listed(baseline.beaten_for) or 'none'}"
+    if standing == "better":
+        return f"{text}; the model is better: {gap}{single}"
+    if standing == "worse":
+        return f"{text}; the BASELINE is better: {gap}{single}"
+    return f"{text}; the model is not shown to be better: {gap}{single}"
 
 
 def _own_test(found: External) -> str:

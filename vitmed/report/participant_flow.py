@@ -24,7 +24,7 @@ from vitmed.metrics.subgroups import FEWEST, MOST, strata
 from vitmed.report.results import Cell, Characteristic, Count, EvaluatedImages, Flow, Seen, SplitFlow, Value
 
 if TYPE_CHECKING:  # it imports torch, which a report made from a table does not need
-    from vitmed.training.checkpoint import Checkpoint
+    from vitmed.training.saved_model import SavedModel
 
 
 def flow_of(
@@ -144,7 +144,7 @@ def _counts(
 
 
 def run_flow(
-    saved: Checkpoint,
+    saved: SavedModel,
     run: RunFolder,
     split: str | None,
     predictions: AnyPredictions,
@@ -184,7 +184,7 @@ def evaluated_images(
 
 
 def folds_flow(
-    folds: Sequence[Checkpoint], runs: Sequence[RunFolder], predictions: AnyPredictions, columns: Sequence[str]
+    folds: Sequence[SavedModel], runs: Sequence[RunFolder], predictions: AnyPredictions, columns: Sequence[str]
 ) -> Flow:
     """The flow of pooled folds: the test of each takes the place of a split.
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from vitmed.core.aliases import FLOW, HOLDER, OUT_OF_DISTRIBUTION, RESULTS, with_new_names
 from vitmed.core.base_models import Frozen
@@ -30,6 +30,7 @@ from vitmed.metrics.finding_results import CoOccurrence, FindingErrors
 from vitmed.metrics.fixed_rates import FixedRates
 from vitmed.metrics.grade_evaluation import GradeResults
 from vitmed.metrics.label_errors import LabelErrors
+from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.number_agreement import BlandAltman, LevelCoverage
 from vitmed.metrics.paired_comparison import ClassDifference, PairedComparison
 from vitmed.metrics.patient_level import PatientLevel
@@ -38,6 +39,8 @@ from vitmed.metrics.reader_agreement import Agreement
 from vitmed.metrics.reader_comparison import ReaderComparison
 from vitmed.metrics.subgroups import Subgroups
 from vitmed.report.external_data import External
+
+Standing = Literal["better", "worse", "not shown", "few patients", "no interval"]  # of the model beside a baseline
 
 
 class Baseline(PairedComparison):
@@ -60,10 +63,14 @@ class Baseline(PairedComparison):
         found = self.difference[self.decides]
         return found if ALL_METRICS[self.decides].higher_is_better else found.reversed
 
-    @property
-    def beaten(self) -> bool:
-        """Whether these images show that the model is better."""
-        return (self.gain.low or 0) > 0
+    def standing(self, patients: int | None) -> Standing:
+        """What these images show of the model; `patients` is how many were evaluated, None if unknown."""
+        low, high = self.gain.low, self.gain.high
+        if low is None or high is None:
+            return "no interval"
+        if patients is not None and patients < FEW_GROUPS:
+            return "few patients"
+        return "better" if low > 0 else "worse" if high < 0 else "not shown"
 
     @property
     def beaten_for(self) -> list[str]:

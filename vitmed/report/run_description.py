@@ -11,10 +11,10 @@ from vitmed.data.patients import describe_patients
 from vitmed.imaging.exact_views import VIEWS
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.summary import describe_model
-from vitmed.training.checkpoint import Checkpoint
+from vitmed.training.saved_model import SavedModel
 
 
-def facts(saved: Checkpoint, what: str, images: int, device: str) -> dict[str, str]:
+def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, str]:
     """The table of data, model and training in a report."""
     model, train, config = saved.config.model, saved.config.train, saved.config
     counts = {name: len(samples) for name, samples in saved.splits.samples.items()}
@@ -57,7 +57,7 @@ def describe_window(how: Preprocessing) -> str:
     return "".join(f", {part}" for part in parts if part)
 
 
-def started_from(saved: Checkpoint) -> str:
+def started_from(saved: SavedModel) -> str:
     """The weights that training began with, their licence, and what it demands."""
     model = saved.config.model
     if saved.config.train.pretrain:
@@ -87,7 +87,7 @@ def optimisation(train: TrainConfig) -> str:
     )
 
 
-def model_choice(saved: Checkpoint) -> str:
+def model_choice(saved: SavedModel) -> str:
     """How this checkpoint was chosen, in words."""
     train, record = saved.config.train, saved.record
     if "C" in record:

@@ -121,7 +121,7 @@ def write_report(
     target = target_of(predictions, config.ordinal)
     kind = TARGETS[target.kind]
     numbers = kind.evaluate(predictions, config.resamples)
-    compared = {key: _beside(key, predictions, other, config) for key, other in (baselines or {}).items()}
+    compared = {key: _beside(key, target.kind, predictions, other, config) for key, other in (baselines or {}).items()}
     stored = None if policy is None else policy.to_json()
     dates = {"created": now()} if earlier is None else {"created": earlier.created, "rebuilt": now()}
     origin = Origin(
@@ -154,12 +154,10 @@ def write_report(
     return metrics
 
 
-def _beside(key: str, predictions: AnyPredictions, other: AnyPredictions, config: EvaluateConfig) -> Baseline:
-    """The comparison with a baseline; of findings also finding by finding."""
-    kind = TARGETS[predictions.kind]
-    found = Baseline(
-        text=baseline_text(key, predictions.kind), **dict(kind.compare(predictions, other, config.resamples))
-    )
+def _beside(key: str, of: str, predictions: AnyPredictions, other: AnyPredictions, config: EvaluateConfig) -> Baseline:
+    """The comparison with a baseline, of labels of a kind; of findings also finding by finding."""
+    kind = TARGETS[of]
+    found = Baseline(text=baseline_text(key, of), **dict(kind.compare(predictions, other, config.resamples)))
     if not isinstance(predictions, FindingPredictions):
         return found
     each = kind.compare_each(predictions, other)["auroc"]

@@ -19,24 +19,24 @@ import torch
 
 from vitmed.core.aliases import HOLDER, with_new_names
 from vitmed.core.config import Config
-from vitmed.core.errors import CheckpointError, DataError, VitmedError
+from vitmed.core.errors import CheckpointError, VitmedError
 from vitmed.core.files import whole_file
 from vitmed.core.hardware import seeded
 from vitmed.core.load_config import AnyConfig, build_config, store_paths
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.stored_paths import is_elsewhere, store_path
+from vitmed.core.stored_paths import store_path
 from vitmed.core.text import first_line
 from vitmed.data.samples import Splits
 from vitmed.decisions.policies import policy_of
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.decisions.reduced_precision import ReducedPrecision
-from vitmed.imaging.npz import is_npz
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.digests import DIGESTS, bytes_of, check_digests, digests_of, hash_of
 from vitmed.models.pretrained import ENCODER, FORMAT, is_text
 from vitmed.models.vit import ViT, build_vit
 from vitmed.models.weight_files import AGAIN, safe_load
 from vitmed.training.membership import expect, membership_of, read_membership
+from vitmed.training.saved_model import SavedModel
 
 VERSION = 1
 PRETRAINING = "vitmed pretraining"
@@ -44,42 +44,17 @@ REMOVED = {"data.cache_mb"}  # fields of earlier versions; none of them changed 
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(SavedModel):
     """A checkpoint as read from its file.
 
     Attributes:
-        path: the file.
-        config: the complete configuration of the run, with the model's sizes resolved.
-        classes: names, in the order of the logits.
-        preprocessing: how an image becomes the input.
         weights: the state dict to evaluate.
-        splits: the split of every image; the root is relative to the file's folder, and may not exist here.
-        hashes: split -> sha256 of its files, in the order of the samples.
-        record: the epoch record of these weights.
         training: the training state (last.pt only).
-        versions: of vitmed and torch, when the file was written.
-        seen: sha256 of the images that the starting weights were made with.
-        policy: the decision policy; None if there is none.
-        weights_hash: the sha256 of the weights, which every evaluation of them states.
-        fingerprints: train and val -> `checks.duplicates.fingerprints` of the images, in the order of the samples;
-            empty in files of vitmed 0.1.
         reduced_precision: how 16-bit floats compare with fp32 under this policy; None where they were not compared.
     """
 
-    path: Path
-    config: Config
-    classes: tuple[str, ...]
-    preprocessing: Preprocessing
-    weights: dict[str, torch.Tensor]
-    splits: Splits
-    hashes: dict[str, list[str]]
-    record: dict[str, Any]
-    versions: dict[str, str]
+    weights: dict[str, torch.Tensor] = field(default_factory=dict)
     training: dict[str, Any] | None = field(default=None, repr=False)
-    seen: tuple[str, ...] = field(default=(), repr=False)
-    policy: DecisionPolicy | None = field(default=None, repr=False)
-    weights_hash: str = ""
-    fingerprints: dict[str, list[str]] = field(default_factory=dict, repr=False)
     reduced_precision: ReducedPrecision | None = None
 
     def model(self) -> ViT:
@@ -100,16 +75,6 @@ class Checkpoint:
                 problem = f"{self.path}: {name} holds numbers that are not finite"
                 raise CheckpointError(problem, "use another checkpoint, or train again with a lower --lr")
         return model.eval()
-
-    def data_root(self, fix: str = "name its current place: --data DIR") -> Path:
-        """The data folder of the run. Raises DataError if it is missing; `fix` says how to name another place."""
-        root = self.splits.root
-        if not root.is_dir() and not is_npz(root):
-            what = f"{root}: the data folder of {self.path} is missing"
-            if is_elsewhere(root):
-                what = f"{root.name}, the data folder of {self.path}, was outside the project at an unknown place"
-            raise DataError(what, fix)
-        return root
 
 
 def save_checkpoint(
@@ -328,8 +293,8 @@ def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
         raise ValueError("fingerprints of images")
     reduced = content.get("reduced_precision")  # files of vitmed 0.3 and earlier have none
     return Checkpoint(
-        path, config, classes, how, weights, splits, hashes, record, versions, training, seen, _read_policy(content),
-        weights_hash, fingerprints, None if reduced is None else ReducedPrecision.model_validate(reduced),
+        path, config, classes, how, splits, hashes, record, versions, seen, _read_policy(content), weights_hash,
+        fingerprints, weights, training, None if reduced is None else ReducedPrecision.model_validate(reduced),
     )  # fmt: skip
 
 

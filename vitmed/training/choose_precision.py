@@ -6,21 +6,14 @@ from dataclasses import replace
 
 import torch
 
-from vitmed.core.errors import unknown_key
 from vitmed.core.hardware import Precision, pick_precision
 from vitmed.core.ui import Ui
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.models.inference import FP32
 from vitmed.training.checkpoint import Checkpoint
+from vitmed.training.saved_model import check_precision
 
-PRECISIONS = ("auto", "fp32", "bf16")
 UNKNOWN = "no comparison of the two is known for this checkpoint, decision policy and kind of device"
-
-
-def check_precision(asked: str) -> None:
-    """Raises UsageError unless it is one of `PRECISIONS`."""
-    if asked not in PRECISIONS:
-        raise unknown_key("precision", asked, PRECISIONS)
 
 
 def choose_precision(

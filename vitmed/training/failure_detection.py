@@ -18,6 +18,7 @@ from vitmed.data.samples import Sample
 WINDOW = 3  # last epochs, which must agree
 ONE_CLASS = 0.95  # share of validation images predicted as one class
 STILL = 0.02  # smaller relative changes of the training loss count as none
+FAIR = 0.5  # share of the run before which a slow start is no failure: knees began to learn at 0.37 of it
 WORSE = 1.5  # factor above the loss of predicting all classes as equally likely
 
 
@@ -28,22 +29,24 @@ def chance_loss(counts: Sequence[int]) -> float:
 
 
 def stuck(
-    history: Sequence[dict[str, Any]], classes: Sequence[str], counts: Sequence[int], config: Config
+    history: Sequence[dict[str, Any]], classes: Sequence[str], counts: Sequence[int], config: Config, share: float
 ) -> str | None:
-    """A warning if the model predicts one class for nearly all images while the loss stands still, or if the loss is
-    far above that of guessing; else None.
+    """A warning if the model predicts one class, or one number, for nearly all images while the loss stands still, or
+    if the loss is far above that of guessing; else None.
 
     Args:
-        history: the epoch records, with `train_loss`, `top_share` and `top_class` (of validation).
+        history: the epoch records, with `epoch`, `step`, `train_loss`, `top_share` and `top_class` (of validation).
         counts: training images per class.
+        share: of the run that is over, 0 to 1; before `FAIR` of it only a loss far above that of guessing counts.
     """
     last = history[-WINDOW:]
     if len(last) < WINDOW:
         return None
     losses = [record["train_loss"] for record in last]
-    still = max(losses) - min(losses) <= STILL * max(losses)
+    still = share >= FAIR and max(losses) - min(losses) <= STILL * max(losses)
+    cause = _cause(round(last[-1]["step"] * config.train.epochs / last[-1]["epoch"]), config)
     if still and all((record.get("val_r2") or 1) <= 0 for record in last):
-        advice = _cause(last[-1]["step"], config)
+        advice = cause
         if config.train.loss == "laplace":
             advice = "It stays at the median, where absolute errors keep it. Try --set train.loss=gaussian"
         return f"the network does not learn: one number for all validation images is no worse. {advice}"
@@ -53,7 +56,7 @@ def stuck(
     if min(losses) > WORSE * guessing:
         return (
             f"the network does not learn: the training loss is {losses[-1]:.3f}, but predicting all classes as "
-            f"equally likely gives {guessing:.3f}. {_cause(last[-1]['step'], config)}"
+            f"equally likely gives {guessing:.3f}. {cause}"
         )
     prior = {name: count / sum(counts) for name, count in zip(classes, counts, strict=True)}
     collapsed = all(r["top_share"] >= max(ONE_CLASS, min(0.999, prior[r["top_class"]] + 0.01)) for r in last)
@@ -63,11 +66,12 @@ def stuck(
     return (
         f"the network does not learn: it predicts {top!r} for {last[-1]['top_share']:.0%} of the validation images "
         f"({prior[top]:.0%} of the training images are {top!r}), and the training loss stays at {losses[-1]:.3f} "
-        f"(guessing by class frequency gives {chance_loss(counts):.3f}). {_cause(last[-1]['step'], config)}"
+        f"(guessing by class frequency gives {chance_loss(counts):.3f}). {cause}"
     )
 
 
 def _cause(steps: int, config: Config) -> str:
+    """The likely cause and its fix; `steps` are those of the whole run as planned."""
     lr, warmup, decay = config.train.lr, config.train.warmup_epochs, config.train.weight_decay
     causes = (
         (lr > 2e-3, f"the learning rate {lr:g} is too high for a ViT. Try --lr {min(lr / 10, 5e-4):g}"),

@@ -12,27 +12,24 @@ import torch
 from vitmed.core.config import Config
 from vitmed.core.durations import duration_text
 from vitmed.core.errors import DataError, UsageError, unknown_key
-from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.hardware import pick_device
 from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
 from vitmed.core.model_config import ModelConfig
 from vitmed.core.ui import Ui
 from vitmed.data.known_sets import report_known_set
 from vitmed.data.patients import show_expression
-from vitmed.data.samples import Sample, Splits
+from vitmed.data.samples import Splits
 from vitmed.data.splits import make_splits
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.imaging.augmentation import POLICIES, refuse_flips
 from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.decode import read_size
 from vitmed.imaging.exact_views import refuse_views, safe_views
-from vitmed.metrics.grade_scoring import grades_of
-from vitmed.metrics.reader_agreement import readings
-from vitmed.metrics.reader_comparison import check_scores, read_scores
 from vitmed.metrics.subgroups import check_columns
 from vitmed.models.licence_terms import terms_of
 from vitmed.models.pretrained import Weights, config_for_weights, open_weights
 from vitmed.models.vit import SIZES, build_vit
+from vitmed.training.check_readers import check_readers
 from vitmed.training.forecast import Forecast, Forecaster
 from vitmed.training.learning import check_target
 from vitmed.training.memory import one_batch
@@ -298,17 +295,3 @@ def with_window(config: AnyConfig, splits: Splits, ui: Ui) -> AnyConfig:
         ui.warn(line)
     window = list(found.window) if isinstance(found.window, tuple) else found.window
     return with_values(config, {"data.window": window})
-
-
-def check_readers(
-    config: EvaluateConfig, samples: Sequence[Sample], columns: Sequence[str], classes: Sequence[str]
-) -> None:
-    """Raises UsageError or DataError if grades or readers' answers do not fit the classes: now, not after hours."""
-    grades_of(config.ordinal, classes)
-    for name in config.raters:
-        place = columns.index(name)
-        readings([sample.columns[place] for sample in samples], classes, [sample.path for sample in samples], name)
-    check_scores(config.rater_scores, classes)
-    for name in config.rater_scores:
-        place = columns.index(name)
-        read_scores([sample.columns[place] for sample in samples], [sample.path for sample in samples], name)

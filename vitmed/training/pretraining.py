@@ -16,9 +16,8 @@ from vitmed.core.hardware import Precision
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.ranks import Rows
 from vitmed.data.loading import Images, TrainImages, seed_of
-from vitmed.data.thread_batches import read_batches
+from vitmed.data.thread_batches import check_readable, read_batches
 from vitmed.imaging.augmentation import Augmenter
-from vitmed.models.inference import check_readable
 from vitmed.models.mae import MAE, decoder_size
 from vitmed.models.vicreg import VICReg
 from vitmed.models.vit import ViT

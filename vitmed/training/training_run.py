@@ -333,7 +333,8 @@ class TrainingRun(Run[Config]):
                 f"validation {monitor} is undefined in epoch {state.epoch}, for example because a class is never "
                 "predicted; such an epoch ranks below all others"
             )
-        problem = stuck(state.history, self.splits.classes, self.splits.counts("train"), self.config)
+        share = 1.0 if finished(state, self.config) else max(state.share, state.epoch / self.config.train.epochs)
+        problem = stuck(state.history, self.splits.classes, self.splits.counts("train"), self.config, share)
         if problem and not self.warned:
             self.ui.warn(problem)
         self.warned = problem is not None

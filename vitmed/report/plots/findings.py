@@ -38,7 +38,9 @@ def draw_rates(panels: Sequence[Axes], rates: Mapping[str, ClassNumbers]) -> Non
         for y, found in enumerate(rates.values()):
             draw_estimate(axes, y, found[kind], BLUE)
         axes.set_xlabel(TITLES[kind])
-        axes.set_xlim(right=1.02)
+        axes.set_xlim(max(0.0, axes.get_xlim()[0]), 1.0)
+        for line in axes.lines:
+            line.set_clip_on(False)  # a point at 1 is drawn whole
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
         add_grid(axes, "x")
     labels = [f"{short(name, 26)} (n={found.n:,})" for name, found in rates.items()]

@@ -1,0 +1,217 @@
+"""`vitmed export`, and what uses the file: ONNX Runtime alone, `predict`, `evaluate`, and a Python without torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from conftest import Answer, Recorder, Trained, python
+from PIL import Image
+
+import vitmed as package
+from vitmed.commands import export_gate
+from vitmed.core.errors import CheckpointError, GateError, UsageError
+from vitmed.metrics.predictions import Predictions
+from vitmed.training.onnx_model import KEY, load_onnx
+
+WITHOUT_TORCH = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "torchvision", "torchinfo", "albumentations"):
+            raise ImportError(name)
+sys.meta_path.insert(0, Block())
+from vitmed.cli import main
+main(sys.argv[1:])
+"""
+
+
+def images_of(trained: Trained, split: str = "test") -> list[Path]:
+    return sorted((trained.data / split).rglob("*.png"))
+
+
+def test_other_programs_decide_as_predict_does(trained: Trained, exported: Path) -> None:
+    """From the pixels of an image, of any size, with onnxruntime and numpy alone."""
+    session = onnxruntime.InferenceSession(exported)
+    names = [output.name for output in session.get_outputs()]
+    theirs = package.predict(images_of(trained), checkpoint=trained.best, precision="fp32", ui=Recorder())
+    assert isinstance(theirs, Predictions)
+    for row, path in enumerate(images_of(trained)):
+        image = np.asarray(Image.open(path).convert("RGB"))
+        found = dict(zip(names, session.run(None, {"images": image[None]}), strict=True))
+        assert theirs.classes[found["prediction"][0]] == theirs.classes[theirs.predicted[row]]
+        np.testing.assert_allclose(found["probabilities"][0], theirs.probabilities[row], atol=1e-5)
+        np.testing.assert_allclose(found["logits"][0], theirs.logits[row], atol=1e-4)
+        assert (found["answered"][0]) == (theirs.columns["answer"][row] == "yes")
+        assert " | ".join(np.array(theirs.classes)[found["in_set"][0]]) == theirs.columns["set"][row]
+        assert found["ood_score"][0] == pytest.approx(float(theirs.columns["ood_score"][row]), rel=1e-4)
+
+
+def test_a_batch_of_any_size_and_shape(exported: Path) -> None:
+    session = onnxruntime.InferenceSession(exported)
+    for shape in ((1, 16, 16, 3), (5, 31, 90, 3), (2, 200, 77, 3)):
+        found = session.run(["probabilities"], {"images": np.zeros(shape, np.uint8)})[0]
+        assert found.shape == (shape[0], 3) and found.sum(axis=1) == pytest.approx(1, abs=1e-5)
+
+
+def test_the_file_says_what_it_is_and_names_no_place(trained: Trained, exported: Path) -> None:
+    model = onnx.load(exported)
+    onnx.checker.check_model(model)
+    content = json.loads({prop.key: prop.value for prop in model.metadata_props}[KEY])
+    assert content["classes"] == ["amber", "blue", "green"] and "research" in content["notice"].lower()
+    assert content["gate"]["flipped"] == 0 and content["gate"]["largest"] < 1e-3
+    raw = exported.read_bytes()
+    for secret in (str(trained.data), str(trained.folder), str(Path.home()), os.uname().nodename, "P00"):
+        assert secret.encode() not in raw, secret
+
+
+def test_predict_with_the_file_equals_predict_with_the_checkpoint(trained: Trained, exported: Path) -> None:
+    first = package.predict(images_of(trained), checkpoint=exported, ui=Recorder())
+    second = package.predict(images_of(trained), checkpoint=trained.best, precision="fp32", ui=Recorder())
+    assert isinstance(first, Predictions) and isinstance(second, Predictions)
+    np.testing.assert_allclose(first.logits, second.logits, atol=1e-4)
+    assert first.columns["set"] == second.columns["set"] and first.columns["answer"] == second.columns["answer"]
+    alone = package.predict(images_of(trained)[3], checkpoint=exported, ui=Recorder())
+    assert isinstance(alone, Predictions) and (alone.logits[0] == first.logits[3]).all()  # to the bit
+
+
+def test_predict_and_evaluate_without_torch(trained: Trained, exported: Path, tmp_path: Path) -> None:
+    image = images_of(trained)[0]
+    found = python("-c", WITHOUT_TORCH, "predict", str(image), "--checkpoint", str(exported), "--json")
+    assert found.returncode == 0, found.stderr
+    own = package.predict(image, checkpoint=trained.best, precision="fp32", ui=Recorder())
+    assert isinstance(own, Predictions)
+    answer = json.loads(found.stdout)["images"][0]
+    assert answer["prediction"] == own.classes[own.predicted[0]]
+    report = tmp_path / "report"
+    found = python(
+        "-c", WITHOUT_TORCH, "evaluate", str(exported), "--data", str(trained.data), "-o", str(report), "--no-report"
+    )
+    assert found.returncode == 0, found.stderr
+    metrics = json.loads((report / "metrics.json").read_text())
+    expected = trained.result.test
+    assert expected is not None
+    for name in ("auroc", "accuracy", "log_loss"):
+        assert metrics["overall"][name]["value"] == pytest.approx(expected.metrics.overall[name].value, abs=1e-5)
+
+
+def test_evaluate_refuses_images_that_made_the_model(
+    trained: Trained, exported: Path, vitmed: Callable[..., Answer]
+) -> None:
+    found = vitmed("evaluate", exported, "--data", trained.data / "train")
+    assert found.code == 3 and "used to make this model" in found.err
+
+
+def test_a_network_that_decides_otherwise_is_not_written(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exported graph is run on validation, and its outputs are compared: here they are changed on the way."""
+    from vitmed.commands.export_formats import TorchFile
+
+    honest = TorchFile.run
+
+    def changed(self: TorchFile, images: np.ndarray) -> dict[str, np.ndarray]:
+        found = honest(self, images)
+        return found | {"probabilities": found["probabilities"] + 0.002}
+
+    monkeypatch.setattr(TorchFile, "run", changed)
+    with pytest.raises(GateError, match=r"the largest difference is 0\.002") as stopped:
+        package.export(trained.folder, to=tmp_path / "model.pt2", ui=Recorder())
+    assert stopped.value.exit_code == 6 and not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_file_of_torch_export_runs_without_vitmed(trained: Trained, tmp_path: Path) -> None:
+    file = package.export(trained.folder, to=tmp_path / "model.pt2", ui=Recorder()).file
+    script = (
+        "import sys, torch; extra = {'outputs.txt': ''};"
+        "program = torch.export.load(sys.argv[1], extra_files=extra);"
+        "found = program.module()(torch.zeros(3, 40, 50, 3, dtype=torch.uint8));"
+        "print(dict(zip(extra['outputs.txt'].split(), [list(x.shape) for x in found])), 'vitmed' in sys.modules)"
+    )
+    found = python("-c", script, str(file), cwd=tmp_path)
+    assert found.stdout.strip().endswith("False") and "'probabilities': [3, 3]" in found.stdout, found.stderr
+
+
+@pytest.mark.slow
+def test_8_bits_cost_what_is_stored(trained: Trained, tmp_path: Path) -> None:
+    ui = Recorder()
+    found = package.export(trained.folder, to=tmp_path / "small.onnx", int8=True, ui=ui)
+    assert found.gate.precision == "int8" and found.gate.speedup is not None
+    assert {"auroc", "accuracy"} <= set(found.gate.cost)
+    assert "int8 minus fp32" in ui.said[-1]
+    saved = load_onnx(found.file)
+    assert saved.precision == "int8" and saved.gate["cost"]["auroc"]["value"] == found.gate.cost["auroc"].value
+    types = {tensor.data_type for tensor in onnx.load(found.file).graph.initializer}
+    assert onnx.TensorProto.INT8 in types or onnx.TensorProto.UINT8 in types
+
+
+def test_what_cannot_be_exported(trained: Trained, tmp_path: Path, vitmed: Callable[..., Answer]) -> None:
+    assert vitmed("export", trained.folder).code == 2
+    assert vitmed("export", trained.folder, "--to", tmp_path / "model.txt").code == 2
+    assert vitmed("export", trained.folder, "--to", tmp_path / "model.pt2", "--int8").code == 2
+    assert vitmed("export", tmp_path, "--to", tmp_path / "model.onnx").code == 4
+    assert vitmed("export", trained.folder, "--to", trained.data / "model.onnx").code == 2
+    (tmp_path / "there.onnx").write_bytes(b"mine")
+    assert vitmed("export", trained.folder, "--to", tmp_path / "there.onnx").code == 2
+    assert (tmp_path / "there.onnx").read_bytes() == b"mine"
+    found = vitmed("export", trained.folder / "epoch_0002.pt", "--to", tmp_path / "model.onnx")
+    assert found.code == 4 and "no decision policy" in found.err
+
+
+def test_a_file_that_is_not_ours(tmp_path: Path, exported: Path) -> None:
+    with pytest.raises(CheckpointError, match="no such file"):
+        load_onnx(tmp_path / "none.onnx")
+    (tmp_path / "noise.onnx").write_bytes(os.urandom(2000))
+    with pytest.raises(CheckpointError, match="cannot run it"):
+        load_onnx(tmp_path / "noise.onnx")
+    model = onnx.load(exported)
+    for properties, problem in (
+        ({}, "not exported by vitmed"),
+        ({KEY: "{"}, "damaged"),
+        ({KEY: json.dumps({"format": "vitmed exported model", "version": 99})}, "export version 99"),
+        ({KEY: json.dumps({"format": "vitmed exported model", "version": 1})}, "damaged"),
+    ):
+        del model.metadata_props[:]
+        onnx.helper.set_model_props(model, properties)
+        onnx.save(model, tmp_path / "other.onnx")
+        with pytest.raises(CheckpointError, match=problem):
+            load_onnx(tmp_path / "other.onnx")
+
+
+def test_without_the_packages_one_sentence_says_what_to_install(
+    trained: Trained, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(UsageError, match=r"pip install 'vitmed\[export\]'"):
+        package.export(trained.folder, to=tmp_path / "model.onnx", ui=Recorder())
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(UsageError, match=r"pip install 'vitmed\[export\]'"):
+        package.predict(images_of(trained)[0], checkpoint=exported, ui=Recorder())
+
+
+def test_an_exported_model_has_no_maps_and_one_precision(trained: Trained, exported: Path) -> None:
+    for use, problem in (
+        (lambda: package.explain(images_of(trained)[0], checkpoint=exported, ui=Recorder()), "no attention maps"),
+        (lambda: package.predict(images_of(trained)[0], checkpoint=exported, precision="bf16", ui=Recorder()), "fp32"),
+        (lambda: package.predict(images_of(trained)[0], checkpoint=exported, device="cuda", ui=Recorder()), "the CPU"),
+        (lambda: package.evaluate(exported, ui=Recorder()), "--data DIR"),
+    ):
+        with pytest.raises(UsageError, match=problem):
+            use()
+
+
+def test_the_gate_compares_no_more_than_it_says(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export_gate, "MOST", 4)
+    found = package.export(trained.folder, to=tmp_path / "model.pt2", ui=Recorder())
+    assert found.gate.images == 4 and found.gate.resized and torch.export.load(found.file)

@@ -1,0 +1,57 @@
+"""The report of several findings: shares with their intervals, axes of shares, and a folder for each finding."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import binomtest
+
+from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.targets import UNKNOWN
+from vitmed.metrics.finding_evaluation import evaluate_findings
+from vitmed.metrics.finding_predictions import FindingPredictions
+from vitmed.report.finding_reports import folder_names
+from vitmed.report.plots.findings import by_finding
+from vitmed.report.results import Results
+from vitmed.report.write import write_report
+
+
+def drawn(findings: int = 3, images: int = 120, skill: float = 2.0) -> FindingPredictions:
+    """Images of unknown patients; a tenth of the labels is not known."""
+    rng = np.random.default_rng(0)
+    labels = (rng.random((images, findings)) < 0.3).astype(np.int8)
+    logits = np.float32(skill * (labels - 0.5) + rng.normal(size=labels.shape))
+    labels[rng.random(labels.shape) < 0.1] = UNKNOWN
+    names = tuple(f"finding {k}" for k in range(findings))
+    return FindingPredictions(names, tuple(map(str, range(images))), None, labels, logits)
+
+
+def test_misses_and_false_alarms_have_the_interval_of_scipy(tmp_path: Path, no_figures: None) -> None:
+    p = drawn()
+    write_report(tmp_path, p, title="t", facts={}, config=EvaluateConfig(resamples=0))
+    text = (tmp_path / "report.html").read_text()
+    assert p.labels is not None
+    for k in range(3):
+        for value in (0, 1):
+            labelled = p.labels[:, k] == value
+            wrong, n = int((p.predicted[labelled, k] != value).sum()), int(labelled.sum())
+            low, high = (f"{100 * end:.1f}" for end in binomtest(wrong, n).proportion_ci(method="wilson"))
+            assert f"<td>{wrong}<small>{100 * wrong / n:.1f} % ({low} to {high} %)</small></td>" in text
+
+
+def test_axes_of_shares_end_at_0_and_1() -> None:
+    for skill in (0.0, 99.0):
+        p = drawn(skill=skill)
+        figure = by_finding(p, Results.of(evaluate_findings(p, 0)))
+        for axes in figure.axes:
+            low, high = axes.get_xlim()
+            shown = np.concatenate([np.asarray(line.get_xdata(), float) for line in axes.lines])
+            assert 0 <= low <= shown.min() and shown.max() <= high == 1
+
+
+def test_names_of_folders_are_plain_and_differ() -> None:
+    names = folder_names(("Pleural effusion", "pleural_effusion", "é", "ö"))
+    assert list(names.values()) == ["pleural-effusion", "pleural-effusion-2", "finding", "finding-2"]
+    assert all(re.fullmatch("[a-z0-9-]+", name) for name in names.values())

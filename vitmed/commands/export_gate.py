@@ -1,0 +1,148 @@
+"""The gate of `vitmed export`: an exported network beside its checkpoint, on validation images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vitmed.core.base_models import Frozen
+from vitmed.core.text import counted, counted_doing
+from vitmed.core.ui import Ui
+from vitmed.data.samples import labelled_by
+from vitmed.data.thread_batches import check_readable
+from vitmed.decisions.policy import ANSWER, MOST_NAMES, SET, YES
+from vitmed.decisions.reduced_precision import MOST_MOVED, ReducedPrecision, compare_precision
+from vitmed.decisions.targets import TARGETS
+from vitmed.imaging.decode import read_image
+from vitmed.metrics.any_predictions import AnyPredictions
+from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.number_predictions import NumberPredictions
+from vitmed.training.checkpoint import Checkpoint
+from vitmed.training.exported_graph import ExportedGraph
+from vitmed.training.saved_model import score_column
+from vitmed.training.torch_network import TorchNetwork
+
+MOST = 500  # validation images that are compared at most
+RESAMPLES = 1000  # behind the intervals of what 8 bits cost
+
+
+class ExportGate(Frozen):
+    """The exported network beside the checkpoint, on validation images.
+
+    Attributes:
+        images: how many were compared.
+        flipped: images with another decision.
+        largest: the largest difference of a calibrated probability; of a number in units of its spread.
+        resized: whether the file resizes the images, so they were compared in their own sizes.
+        precision: "fp32", or "int8", for which the rest is known.
+        speedup: how many times as fast as fp32, one image at a time.
+        cost: metric -> difference on these images, int8 minus fp32, with its paired interval.
+    """
+
+    images: int
+    flipped: int
+    largest: float
+    resized: bool
+    precision: str = "fp32"
+    speedup: float | None = None
+    cost: dict[str, Estimate] = {}
+
+    @property
+    def passed(self) -> bool:
+        """Whether no decision differs, and no probability by more than `MOST_MOVED`; 8 bits may differ."""
+        return self.precision != "fp32" or (not self.flipped and self.largest <= MOST_MOVED)
+
+    @property
+    def in_words(self) -> str:
+        """What was found, as a clause."""
+        flips = counted_doing(self.flipped, "decision", "differs", "differ") if self.flipped else "no decision differs"
+        text = f"on {counted(self.images, 'validation image')} {flips}; the largest difference is {self.largest:.1g}"
+        if self.speedup is not None:
+            costs = [f"{name} {_signed(one)}" for name, one in self.cost.items()]
+            text += f"; {self.speedup:.2f} times as fast as fp32; int8 minus fp32: {', '.join(costs)}"
+        return text
+
+
+def _signed(one: Estimate) -> str:
+    if one.value is None:
+        return "not known"
+    ends = "" if one.low is None or one.high is None else f" ({one.low:+.3f} to {one.high:+.3f})"
+    return f"{one.value:+.3f}{ends}"
+
+
+def compare_export(
+    saved: Checkpoint, graph: ExportedGraph, run: Callable[[np.ndarray], dict[str, np.ndarray]], speedup: float | None,
+    root: Path, ui: Ui,
+) -> ExportGate:  # fmt: skip
+    """Compare an exported network with its checkpoint on at most `MOST` validation images, evenly spread.
+
+    The checkpoint resizes with Pillow and decides with numpy; the exported network does all in its graph, where it may.
+
+    Args:
+        graph: what was exported; run: the exported network, images (B, H, W, C) uint8 -> outputs by name.
+        speedup: of 8 bits; None for 32.
+        root: the data folder.
+
+    Raises:
+        DataError: an image cannot be read.
+    """
+    assert saved.policy is not None
+    samples, how = saved.splits.samples["val"], saved.preprocessing
+    rows = np.linspace(0, len(samples) - 1, min(len(samples), MOST)).round().astype(np.int64)
+    chosen = [samples[row] for row in rows]
+    found = dict[str, list[np.ndarray]]()
+
+    def read(index: int) -> np.ndarray:
+        return how.read(root / chosen[index].path)
+
+    with ui.bar("comparing: checkpoint") as advance:
+        outputs = TorchNetwork(saved, saved.policy, torch.device("cpu")).outputs(read, len(chosen), advance)
+    check_readable(outputs.problems)
+    with ui.bar("comparing: exported") as advance:
+        for index, sample in enumerate(chosen):
+            image = read(index)
+            if graph.resize:
+                whole = read_image(root / sample.path, how.channels, frame=how.frame, window=how.window)
+                image = np.asarray(whole).reshape(whole.height, whole.width, how.channels)
+            for name, value in run(image[None]).items():
+                found.setdefault(name, []).append(value)
+            advance(index + 1, len(chosen))
+    theirs = {name: np.concatenate(values) for name, values in found.items()}
+    undecided = labelled_by(saved.splits.target, saved.classes, chosen, outputs.logits, saved.config.data.positive)
+    scores = score_column(theirs["ood_score"]) if "ood_score" in theirs else {}
+    exact = saved.policy.apply(replace(undecided, columns=outputs.columns))
+    again = saved.policy.apply(replace(undecided, logits=theirs["logits"], columns=scores))
+    flipped, largest = _differences(exact, again, theirs)
+    gate = ExportGate(images=len(chosen), flipped=flipped, largest=largest, resized=graph.resize)
+    if speedup is None:
+        return gate
+    kind = TARGETS[exact.kind]
+    difference = kind.compare(again, exact, RESAMPLES).difference
+    names = [name for name in (*kind.headline, "sensitivity", "specificity") if name in difference]
+    cost = {name: difference[name] for name in names}
+    return gate.model_copy(update={"precision": "int8", "speedup": round(speedup, 2), "cost": cost})
+
+
+def _differences(exact: AnyPredictions, again: AnyPredictions, theirs: Mapping[str, np.ndarray]) -> tuple[int, float]:
+    """Images with another decision, and the largest difference of a probability.
+
+    Args:
+        exact: of the checkpoint; again: of the exported logits with the policy in numpy.
+        theirs: outputs of the exported network, whose decisions must be those of `again`.
+    """
+    flipped = theirs["answered"] != np.array([cell == YES for cell in again.columns[ANSWER]])
+    if isinstance(exact, NumberPredictions):
+        moved = np.abs(exact.values - theirs["value"]).max(initial=0) / exact.target.spread
+        return int(flipped.sum()), float(moved)
+    assert not isinstance(again, NumberPredictions)
+    flipped |= np.any((theirs["prediction"] != again.predicted).reshape(len(flipped), -1), axis=1)
+    if "in_set" in theirs:
+        sizes = np.array([cell.count(" | ") + bool(cell) for cell in again.columns[SET]])  # a cell names `MOST_NAMES`
+        flipped |= np.minimum(theirs["in_set"].sum(axis=1), MOST_NAMES + 1) != sizes
+    found = compare_precision(ReducedPrecision(precision="fp32", device="cpu", speedup=1.0), exact, again)
+    moved = np.abs(exact.probabilities - theirs["probabilities"]).max(initial=0)
+    return found.flipped + int(flipped.sum()), float(moved)

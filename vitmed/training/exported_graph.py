@@ -1,0 +1,206 @@
+"""`ExportedGraph`: a checkpoint as one graph, from the pixels of an image to the decision of its policy.
+
+The decisions are those of `DecisionPolicy.apply`, which computes them in numpy; `vitmed export` compares the two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vitmed.core.errors import CheckpointError
+from vitmed.core.targets import Target
+from vitmed.decisions.conformal import FREE_RANKS, PENALTY
+from vitmed.decisions.finding_policy import FindingPolicy
+from vitmed.decisions.number_policy import NumberPolicy
+from vitmed.decisions.operating_points import costs_of_balance
+from vitmed.decisions.out_of_distribution import OodScore
+from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
+from vitmed.models.inference import mean_features
+from vitmed.models.pillow_resize import PillowResize
+from vitmed.models.vit import ViT
+from vitmed.training.checkpoint import Checkpoint
+
+LEAST = 1e-12  # distance of a threshold from 0 and 1, as in `certainty`
+EDGE = 1 + 5e-6  # OOD scores up to here are 1 in the six digits of `score_column`
+
+
+class ExportedGraph(nn.Module):
+    """Images (B, H, W, C) uint8 -> the tensors named by `outputs`, in this order.
+
+    Of every kind: "logits" (B, K) float32, the raw output; "ood_score" (B,) float32, above 1 unlike the images of
+    training; "answered" (B,) bool, whether the model answers. Of classes and grades: "probabilities" (B, K) float32,
+    calibrated; "prediction" (B,) int64; "in_set" (B, K) bool. Of findings: "probabilities", "prediction" and "in_set"
+    (B, F), the last two bool. Of a number, in its unit: "value" (B,) float32; "interval" (B, 2) float32. What the
+    policy does not have is left out.
+
+    Args:
+        saved: the checkpoint.
+        resize: whether images may be of any size; else H and W are S.
+
+    Raises:
+        CheckpointError: it holds no decision policy.
+    """
+
+    def __init__(self, saved: Checkpoint, resize: bool = True):
+        super().__init__()
+        policy = saved.policy
+        if policy is None:
+            raise CheckpointError(f"{saved.path}: holds no decision policy", "export the best.pt of a run")
+        self.how, self.views, self.resize = saved.preprocessing, saved.config.augment.views, resize
+        self.square = PillowResize(self.how) if resize else nn.Identity()
+        self.vit: ViT = saved.model()
+        self.ood = None if policy.ood_score is None else OodScoreGraph(policy.ood_score)
+        self.decide = decisions_of(policy, saved.splits.target, saved.classes)
+        decided: tuple[str, ...] = self.decide.outputs  # type: ignore[assignment]
+        self.outputs = ("logits", *decided, *(() if self.ood is None else ("ood_score",)), "answered")
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        features = mean_features(self.vit, self.how.normalise(self.square(images)), self.views)  # (B, D)
+        logits = self.vit.head(features)  # (B, K)
+        *decided, answered = self.decide(logits.double())
+        if self.ood is None:
+            return logits, *decided, answered
+        scores = self.ood(features)
+        return logits, *decided, scores, answered & (scores <= EDGE)
+
+
+def decisions_of(policy: DecisionPolicy, target: Target, classes: tuple[str, ...]) -> nn.Module:
+    """What a policy decides, as a graph: logits (B, K) float64 -> the tensors named by its `outputs`, and answered."""
+    if isinstance(policy, NumberPolicy):
+        return _Number(target.centre, target.spread, None if policy.intervals is None else policy.intervals.reach)
+    if isinstance(policy, FindingPolicy):
+        return _Decisions([policy.findings[name] for name in classes], [1] * len(classes), True)
+    assert isinstance(policy, ClassPolicy)
+    positive = policy.operating.positive
+    return _Decisions([policy], [1 if positive is None else classes.index(positive)], False)
+
+
+class _Decisions(nn.Module):
+    """Logits (B, K) float64 -> probabilities, prediction, membership of sets, answered; as `ClassPolicy`.
+
+    G questions of K answers each: one of K classes, or F of two, absence and presence of a finding.
+
+    Args:
+        policies: G; positive: the place of the positive answer of each, where there are two.
+        findings: whether the questions are findings.
+    """
+
+    def __init__(self, policies: Sequence[ClassPolicy], positive: Sequence[int], findings: bool):
+        super().__init__()
+        self.findings = findings
+        self.scale = _numbers([one.calibration.scale for one in policies])  # (G, K)
+        self.bias = _numbers([one.calibration.bias for one in policies])
+        points = [one.operating for one in policies]
+        thresholds = [point.threshold if point.positive is not None else None for point in points]
+        self.positive = torch.tensor(positive)
+        self.thresholds = _numbers([0.5 if limit is None else limit for limit in thresholds])  # (G,)
+        self.moved = torch.tensor([limit is not None for limit in thresholds])
+        self.costs = None
+        if points[0].positive is None and points[0].chosen != "default":
+            expected, costs = points[0].expected, points[0].costs
+            if points[0].chosen == "balanced":
+                assert expected is not None
+                costs = list(costs_of_balance(expected))
+            self.costs = _numbers(costs)  # (K, K)
+        sets = [one.prediction_sets for one in policies]
+        self.scores = [None if one is None else one.score for one in sets]
+        answers = len(policies[0].calibration.scale)
+        never = [[math.inf] * answers]  # only the predicted answer is in a set that was not fitted
+        self.least = _numbers([never[0] if one is None else one.least for one in sets])  # (G, K)
+        unsure = [one.abstention for one in policies]
+        self.sure = _numbers([-1.0 if a is None else math.inf if a.least is None else a.least for a in unsure])  # (G,)
+        self.several = any(one is not None for one in sets) and not findings
+        self.outputs = ("probabilities", "prediction", *(("in_set",) if any(sets) else ()))
+
+    def forward(self, logits: Tensor) -> tuple[Tensor, ...]:
+        z = torch.stack([torch.zeros_like(logits), logits], dim=2) if self.findings else logits[:, None]  # (B, G, K)
+        z = (z * self.scale + self.bias).float().double()  # rounded as `Calibration.apply` does
+        p = z.softmax(dim=2)
+        two = p.shape[2] == 2
+        if two:
+            positive = self.positive[None, :, None].expand(p.shape[0], -1, 1)  # (B, G, 1)
+            called = p.gather(2, positive)[:, :, 0] >= self.thresholds
+            predicted = torch.where(called, self.positive, 1 - self.positive)  # (B, G)
+        else:
+            predicted = z.argmax(dim=2) if self.costs is None else (p @ self.costs).argmin(dim=2)
+        sure = p.gather(2, predicted[:, :, None])[:, :, 0]  # (B, G)
+        if two:
+            odds = torch.logit(self.thresholds, LEAST)
+            own, other = (z.gather(2, where)[:, :, 0] for where in (positive, 1 - positive))
+            sure = torch.where(self.moved, torch.sigmoid((own - other - odds).abs()), sure)
+        inside = self.in_set(p) | (torch.arange(p.shape[2]) == predicted[:, :, None])  # (B, G, K)
+        answered = (sure >= self.sure).all(dim=1)
+        if self.several:
+            answered = answered & (inside.sum(dim=2) <= 1).all(dim=1)
+        if self.findings:
+            found: tuple[Tensor, ...] = (p[:, :, 1].float(), predicted == 1, inside[:, :, 1])
+        else:
+            found = (p[:, 0].float(), predicted[:, 0], inside[:, 0])
+        return *found[: len(self.outputs)], answered
+
+    def in_set(self, p: Tensor) -> Tensor:
+        """(B, G, K) bool: the answers whose score reaches the threshold of the sets."""
+        kinds = {score for score in self.scores if score is not None}
+        inside = p >= self.least
+        for penalty, kind in ((0.0, "aps"), (PENALTY, "raps")):
+            if kind in kinds:
+                of = torch.tensor([score == kind for score in self.scores])[:, None]  # (G, 1)
+                inside = torch.where(of, _adaptive(p, penalty) >= self.least, inside)
+        return inside
+
+
+def _adaptive(p: Tensor, penalty: float) -> Tensor:
+    """As `adaptive_scores`: the total probability of the less probable answers, (B, G, K)."""
+    place = torch.arange(p.shape[2])
+    one, other = p[..., :, None], p[..., None, :]  # (B, G, K, 1), (B, G, 1, K)
+    before = (other > one) | ((other == one) & (place < place[:, None]))  # in the order from the most probable
+    after = (other < one) | ((other == one) & (place > place[:, None]))
+    below = torch.where(after, other, torch.zeros_like(other)).sum(dim=3)
+    rank = 1 + before.sum(dim=3)
+    return below - penalty * (rank - FREE_RANKS).clamp(min=0)
+
+
+class _Number(nn.Module):
+    """Logits (B, 2) float64 -> value, interval (where there is one), answered; as `NumberPredictions`."""
+
+    def __init__(self, centre: float, spread: float, reach: float | None):
+        super().__init__()
+        self.centre, self.spread, self.reach = centre, spread, reach
+        self.outputs = ("value",) if reach is None else ("value", "interval")
+
+    def forward(self, logits: Tensor) -> tuple[Tensor, ...]:
+        value, scale = self.centre + self.spread * logits[:, 0], self.spread * logits[:, 1].exp()
+        answered = torch.ones_like(value, dtype=torch.bool)
+        if self.reach is None:
+            return value.float(), answered
+        return value.float(), torch.stack([value - self.reach * scale, value + self.reach * scale], 1).float(), answered
+
+
+class OodScoreGraph(nn.Module):
+    """Features (B, D) -> scores (B,) float32, as `OodScore.score`."""
+
+    def __init__(self, fitted: OodScore):
+        super().__init__()
+        assert fitted.means is not None and fitted.precision is not None
+        width = fitted.means.shape[1]
+        full = np.zeros((width, width), np.float32)
+        full[np.tril_indices(width)] = fitted.precision
+        self.precision = nn.Parameter(torch.from_numpy(full + np.tril(full, -1).T), requires_grad=False)  # (D, D)
+        self.means = nn.Parameter(torch.from_numpy(fitted.means.astype(np.float32)), requires_grad=False)  # (M, D)
+        self.scale = fitted.scale
+
+    def forward(self, features: Tensor) -> Tensor:
+        x, means, precision = features.double(), self.means.double(), self.precision.double()
+        moved = x @ precision  # (B, D)
+        centre = ((means @ precision) * means).sum(dim=1)  # (M,)
+        squared = ((moved * x).sum(dim=1)[:, None] - 2 * moved @ means.T + centre).min(dim=1).values
+        return (squared.clamp(min=0) / self.scale).sqrt().float()
+
+
+def _numbers(values: object) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)

@@ -1,0 +1,151 @@
+"""`SavedModel`: what a checkpoint and an exported model have in common; `Network`: what runs one over images.
+
+Importing this loads no torch, since an exported model runs without it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from vitmed.core.config import Config
+from vitmed.core.errors import CheckpointError, DataError, unknown_key
+from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.stored_paths import is_elsewhere
+from vitmed.data.samples import Splits
+from vitmed.decisions.evaluation_folder import validation_of
+from vitmed.decisions.operating_points import asked_point
+from vitmed.decisions.policy import DecisionPolicy, policy_settings
+from vitmed.decisions.targets import TARGETS
+from vitmed.imaging.npz import is_npz
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.metrics.predictions_csv import OOD_SCORE
+
+if TYPE_CHECKING:
+    from vitmed.models.vit import ViT
+
+PRECISIONS = ("auto", "fp32", "bf16")
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A model as read from its file.
+
+    Attributes:
+        path: the file.
+        config: the complete configuration of the run, with the model's sizes resolved.
+        classes: names, in the order of the logits.
+        preprocessing: how an image becomes the input.
+        splits: the split of every image; the root is relative to the file's folder, and may not exist here. An
+            exported model knows the hashes of the images alone.
+        hashes: split -> sha256 of its files, in the order of the samples.
+        record: the epoch record of these weights.
+        versions: of vitmed and torch, when the file was written.
+        seen: sha256 of the images that the starting weights were made with.
+        policy: the decision policy; None if there is none.
+        weights_hash: the sha256 of the weights, which every evaluation of them states.
+        fingerprints: train and val -> `checks.duplicates.fingerprints` of the images, in the order of the samples;
+            empty in files of vitmed 0.1.
+    """
+
+    path: Path
+    config: Config
+    classes: tuple[str, ...]
+    preprocessing: Preprocessing
+    splits: Splits
+    hashes: dict[str, list[str]]
+    record: dict[str, Any]
+    versions: dict[str, str]
+    seen: tuple[str, ...] = field(default=(), repr=False)
+    policy: DecisionPolicy | None = field(default=None, repr=False)
+    weights_hash: str = ""
+    fingerprints: dict[str, list[str]] = field(default_factory=dict, repr=False)
+
+    def data_root(self, fix: str = "name its current place: --data DIR") -> Path:
+        """The data folder of the run. Raises DataError if it is missing; `fix` says how to name another place."""
+        root = self.splits.root
+        if not root.is_dir() and not is_npz(root):
+            what = f"{root}: the data folder of {self.path} is missing"
+            if is_elsewhere(root):
+                what = f"{root.name}, the data folder of {self.path}, was outside the project at an unknown place"
+            raise DataError(what, fix)
+        return root
+
+
+class Outputs(NamedTuple):
+    """What the network gives for images, of which S can be read."""
+
+    indices: list[int]  # of the S readable images, ascending
+    logits: np.ndarray  # (S, K) float32
+    columns: dict[str, tuple[str, ...]]  # their OOD scores, if known
+    problems: dict[int, str]  # index -> problem of the others
+    features: np.ndarray  # (S, D) float32; D is 0 unless asked for
+
+
+class Network(ABC):
+    """What runs a saved model over images.
+
+    Attributes:
+        device: where, in words.
+        precision: of its arithmetic, such as "fp32"; reason: why it is not fp32, else "".
+    """
+
+    device: str
+    precision: str = "fp32"
+    reason: str = ""
+
+    @property
+    def model(self) -> ViT | None:
+        """The network itself, for attention maps; an exported model has none."""
+        return None
+
+    @abstractmethod
+    def outputs(
+        self, read: Callable[[int], np.ndarray], count: int, progress: Callable[[int, int], None],
+        also_features: bool = False,
+    ) -> Outputs:  # fmt: skip
+        """Run the network over `count` images.
+
+        Args:
+            read: index -> (S, S, C) uint8; may raise DataError.
+            progress: called with the number of images done and their total.
+            also_features: return the features of each image, too; an exported model has none.
+
+        Raises:
+            CheckpointError: a logit is not finite.
+        """
+
+
+def check_precision(asked: str) -> None:
+    """Raises UsageError unless it is one of `PRECISIONS`."""
+    if asked not in PRECISIONS:
+        raise unknown_key("precision", asked, PRECISIONS)
+
+
+def score_column(scores: np.ndarray) -> dict[str, tuple[str, ...]]:
+    """The column of OOD scores (S,)."""
+    return {OOD_SCORE: tuple(f"{score:.6g}" for score in scores)}
+
+
+def check_finite(logits: np.ndarray, source: object) -> None:
+    """Raise CheckpointError, which names `source`, if a logit is NaN or infinite."""
+    if not np.isfinite(logits).all():
+        raise CheckpointError(f"{source}: its logits are not finite", "use another checkpoint of the run")
+
+
+def policy_for(saved: SavedModel, config: EvaluateConfig) -> DecisionPolicy | None:
+    """The policy of a model, or one newly chosen on the validation of its run if the configuration differs.
+
+    Raises UsageError if the predictions of this model for validation are missing.
+    """
+    asked_point(config, saved.splits.choices)
+    if policy_settings(config) == policy_settings(saved.config.evaluate):
+        return saved.policy
+    validation = validation_of(saved.path, saved.weights_hash, saved.policy, saved.config.data.positive)
+    ood_score = saved.policy.ood_score if saved.policy else None
+    return TARGETS[saved.splits.target.kind].choose(validation, config, ood_score, saved.weights_hash)
