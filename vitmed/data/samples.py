@@ -117,8 +117,8 @@ class Splits:
 
     @property
     def unit(self) -> str:
-        """What one group is called: "patient", unless the groups come from something else."""
-        return group_word(self.patients)
+        """What one group is called: "patient", unless groups come from something else; "image" where none are known."""
+        return group_word(self.patients) if self.grouped else "image"
 
     def groups(self) -> dict[str, set[str]]:
         """Split name -> its known patients."""
