@@ -241,16 +241,17 @@ def sampling_of(metrics: Numbers) -> str:
     units = metrics.n if metrics.n_groups is None else metrics.n_groups
     if not units:
         return "There are no images."
+    unit = metrics.unit if isinstance(metrics, Results) else "patient"
     if units < 2:
-        return f"No intervals: one {'patient' if by_patient else 'image'} cannot show how much others would differ."
+        return f"No intervals: one {unit if by_patient else 'image'} cannot show how much others would differ."
     effective = by_patient and sizes is not None and sizes.max > 1
     by = main_methods(metrics)
-    level = f"{100 * metrics.level:.0f} % intervals{', by patient' if effective else ''}"
+    level = f"{100 * metrics.level:.0f} % intervals{f', by {unit}' if effective else ''}"
     text = [f"{level}{': ' if by else ''}{by}."]
     if effective:
-        text.append("They show how the numbers would differ with other patients.")
+        text.append(f"They show how the numbers would differ with other {unit}s.")
     elif by_patient:
-        text.append("Each patient has one image.")
+        text.append(f"Each {unit} has one image.")
     else:
         text.append("Each image counts as independent.")
         text.append("The patients are unknown: if they have several images each, the intervals are too narrow.")
