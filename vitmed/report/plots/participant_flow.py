@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from vitmed.core.text import counted
+from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.plots.drawing import BLACK, BLUE, GREY, short
 from vitmed.report.results import Count, EvaluatedImages, Flow, Results, SplitFlow
@@ -25,6 +26,7 @@ def flow(predictions: Predictions, metrics: Results) -> Figure | None:
     if metrics.flow is None:
         return None
     counts, evaluated, unit = metrics.flow, metrics.flow.evaluated, metrics.unit
+    noun = TARGETS[metrics.target.kind].words.part
     parts: dict[str, SplitFlow | EvaluatedImages] = dict(counts.splits)
     if evaluated is not None and not evaluated.split:
         parts["others"] = evaluated
@@ -33,12 +35,12 @@ def flow(predictions: Predictions, metrics: Results) -> Figure | None:
     width = (WIDTH - 0.4 - 0.2 * (beside - 1)) / beside
     most = int((width - 0.2) / LETTER)  # letters in a line
     if folds:
-        lines_of = {name: ", ".join(_lines(part, unit, 24, False)) for name, part in counts.splits.items()}
+        lines_of = {name: ", ".join(_lines(part, noun, unit, 24, False)) for name, part in counts.splits.items()}
         boxes = {FOLDS: [short(f"{name}: {text}", most) for name, text in lines_of.items()]}
     else:
         classes = [line for part in parts.values() for line in _classes(part).items()]
         wrap = any(len(f"{name}: {_numbers(count)}") > most for name, count in classes)
-        boxes = {name: _lines(part, unit, most, wrap) for name, part in parts.items()}
+        boxes = {name: _lines(part, noun, unit, most, wrap) for name, part in parts.items()}
     found, left_out, used = _upper_boxes(counts, unit)
     first, second = _height(len(found)), _height(max(len(used), len(left_out)))
     lowest, gap = _height(max(map(len, boxes.values())) + 1), 0.42
@@ -111,11 +113,11 @@ def _upper_boxes(counts: Flow, unit: str) -> tuple[list[str], list[str], list[st
     return found, left_out, used
 
 
-def _lines(part: SplitFlow | EvaluatedImages, unit: str, most: int, wrap: bool) -> list[str]:
-    """Lines of at most `most` letters; with `wrap`, the numbers of a class are below its name."""
+def _lines(part: SplitFlow | EvaluatedImages, noun: str, unit: str, most: int, wrap: bool) -> list[str]:
+    """Lines of at most `most` letters; with `wrap`, the numbers of a class, or another noun, are below its name."""
     lines = [counted(part.images, "image"), _people(part.patients, unit)]
     if len(part.classes) > LISTED:
-        lines.append(f"{len(part.classes):,} classes")
+        lines.append(counted(len(part.classes), noun))
     for name, count in _classes(part).items():
         text = _numbers(count)
         lines += [f"{short(name, most - 1)}:", f"  {text}"] if wrap else [f"{short(name, most)}: {text}"]

@@ -233,7 +233,8 @@ PLOTS: dict[str, Plot] = {
     ),
     "attention_maps": Plot(
         "Attention maps",
-        "The most confident errors and some right predictions, as the network sees them. Each map is for the answer "
+        "The most confident errors (of a number the largest outside its intervals) and some right predictions, as the "
+        "network sees them. Each map is for the answer "
         "above the image, and yellow is its strongest patch. Read the verdict above first.",
         attention.attention_maps,
         section="attention",
