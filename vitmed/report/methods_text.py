@@ -82,6 +82,7 @@ NAMES = {  # field of an `Estimate` -> its name in a sentence, where `TITLES` ha
     "seen": "the observed frequencies in the reliability diagram",
     "signed": "the mean signed error in grades",
     "similarity": "rank correlation",
+    "share": "the share of images at each error in grades",
     "single": "the share of sets with one class",
     "size": "the set size",
     "slope": "calibration slope",
