@@ -63,6 +63,7 @@ RAISED_BY = {
     "training/follow.py": "train",
     "training/launch.py": "train",
     "training/loop.py": "train pretrain",
+    "training/onnx_model.py": "predict evaluate",
     "training/prepare.py": "train plan lr-find probe",
     "training/progress.py": "train pretrain",
     "training/pretraining.py": "pretrain",

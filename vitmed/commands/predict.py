@@ -1,4 +1,4 @@
-"""`vitmed predict`: images -> the class of each, its probability and the runners-up."""
+"""`vitmed predict`: images -> the class of each with its probability, the findings, or the number."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def predict(
     frame: int | None = None,
     ui: Ui | None = None,
 ) -> AnyPredictions:
-    """Classify images with a checkpoint and its preprocessing.
+    """Predict the labels of images with a checkpoint and its preprocessing.
 
     Args:
         images: files, folders (searched with their subfolders), glob patterns, WebDataset tars, and MedMNIST .npz

@@ -74,7 +74,7 @@ def predict_shard(
     frame: int | None = None,
     ui: Ui | None = None,
 ) -> ShardResult:
-    """Classify one shard of many images and write Parquet parts; memory does not grow with the number of images.
+    """Predict one shard of many images and write Parquet parts; memory does not grow with the number of images.
 
     Finished parts are skipped, so an interrupted shard continues. Every shard must name the same images.
 

@@ -34,7 +34,7 @@ from vitmed.report.limitations import limitations
 from vitmed.report.markdown import escape
 from vitmed.report.methods_text import methods_text, name_of
 from vitmed.report.plots.drawing import Drawn, plain
-from vitmed.report.plots.plot_table import PLOTS, TRAINING_CURVES, Plot
+from vitmed.report.plots.plot_table import MANY, PLOTS, TRAINING_CURVES, Plot
 from vitmed.report.results import Results
 from vitmed.report.slider import Slider, at, rows
 
@@ -119,9 +119,10 @@ def headline_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
 
 
 def title_of(metrics: Results, name: str) -> str:
-    """The title of an overall number; of one class, balanced accuracy is not what its name says."""
+    """The title of an overall number, with its unit; of one class, balanced accuracy is not what its name says."""
     one = only_class(metrics) if name in ("balanced_accuracy", "sensitivity_macro") else None
-    title = TARGETS[metrics.target.kind].metrics[name].title
+    metric, unit = TARGETS[metrics.target.kind].metrics[name], metrics.target.unit
+    title = f"{metric.title} ({unit})" if unit and metric.in_unit else metric.title
     return title if one is None or len(metrics.classes) == 1 else f"{title} (of {one} alone)"
 
 
@@ -240,16 +241,17 @@ def sampling_of(metrics: Numbers) -> str:
     units = metrics.n if metrics.n_groups is None else metrics.n_groups
     if not units:
         return "There are no images."
+    unit = metrics.unit if isinstance(metrics, Results) else "patient"
     if units < 2:
-        return f"No intervals: one {'patient' if by_patient else 'image'} cannot show how much others would differ."
+        return f"No intervals: one {unit if by_patient else 'image'} cannot show how much others would differ."
     effective = by_patient and sizes is not None and sizes.max > 1
     by = main_methods(metrics)
-    level = f"{100 * metrics.level:.0f} % intervals{', by patient' if effective else ''}"
+    level = f"{100 * metrics.level:.0f} % intervals{f', by {unit}' if effective else ''}"
     text = [f"{level}{': ' if by else ''}{by}."]
     if effective:
-        text.append("They show how the numbers would differ with other patients.")
+        text.append(f"They show how the numbers would differ with other {unit}s.")
     elif by_patient:
-        text.append("Each patient has one image.")
+        text.append(f"Each {unit} has one image.")
     else:
         text.append("Each image counts as independent.")
         text.append("The patients are unknown: if they have several images each, the intervals are too narrow.")
@@ -264,24 +266,25 @@ def worth(metrics: Numbers) -> str:
     sizes, patients, positive = sample.images_per_patient, sample.n_patients, metrics.positive_class
     if sizes is None or patients is None:
         return ""
-    each = f"{sizes.min:,} to {sizes.max:,} per patient, median {sizes.median:,.4g}"
-    each = f"{sizes.max:,} per patient" if sizes.min == sizes.max else each
+    unit = metrics.unit if isinstance(metrics, Results) else "patient"
+    each = f"{sizes.min:,} to {sizes.max:,} per {unit}, median {sizes.median:,.4g}"
+    each = f"{sizes.max:,} per {unit}" if sizes.min == sizes.max else each
     each = f", {each}" if patients > 1 else ""
-    text = f"{counted(sample.n_images, 'image')} of {counted(patients, 'patient')}{each}."
+    text = f"{counted(sample.n_images, 'image')} of {counted(patients, unit)}{each}."
     about = next((name for name in ("accuracy", "subset_accuracy") if name in metrics.overall), None)
     if sizes.max == 1 or right.effective_n is None or about is None:
         return text
     if right.design_effect is None:
         seen = "No image is wrong" if metrics.overall[about].value else "No image is right"
         return (
-            f"{text} {seen}, so the images cannot show how alike those of one patient are: the intervals assume an "
+            f"{text} {seen}, so the images cannot show how alike those of one {unit} are: the intervals assume an "
             f"intraclass correlation of {LIKENESS}."
         )
     tells = right.icc is not None and abs(right.icc) >= 0.005  # else it would be 0.00 beside a design effect above 1
     alike = f"intraclass correlation of being right {right.icc:.2f}, " if tells else ""
     how = f"{alike}design effect {right.design_effect:.1f}"
     if right.design_effect <= 1:
-        how = "images of one patient are no more alike in being right than those of different patients"
+        how = f"images of one {unit} are no more alike in being right than those of different {unit}s"
     assumed = f"an intraclass correlation of at least {LIKENESS} is assumed"
     parts = [f"{right.effective_n:,.0f} for the {name_of(about)} ({how})"]
     if positive is not None:
@@ -356,9 +359,10 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "few_groups": FEW_GROUPS,
     "fewest": FEWEST,
     "most_classes": MOST_CLASSES,
+    "many_findings": MANY,
     "of_classes": of_classes,
     "phrase": phrase,
-    "nouns": {"classes": "class", "findings": "finding", "grades": "grade", "number": "number"},
+    "words": lambda metrics: TARGETS[metrics.target.kind].words,
     "thousands": lambda n: "unknown" if n is None else f"{n:,}",
     "counted": counted,
     "chance": format_probability,
