@@ -76,6 +76,7 @@ COMMANDS = {
         "sample-size": "Report how many images and patients an evaluation needs.",
         "explain": "Draw where the network looked.",
         "export": "Write a model as a file that other programs run.",
+        "dicom-node": "Answer the images of a DICOM network with Structured Reports.",
         "stress": "Evaluate a checkpoint on blurred, noisy or recoloured images.",
     },
     "Data, weights and models": {

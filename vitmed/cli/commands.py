@@ -383,6 +383,34 @@ def export(as_json: AsJson = False, **options: Any) -> None:
 
 @command(
     {
+        "model": argument(Path, "A run folder, a checkpoint, or FILE.onnx.", "RUN|FILE.onnx"),
+        "to": flag(str, metavar="HOST:PORT:AE|URL", help="Send reports to this node, or to DICOMweb.", panel=FIRST),
+        **output("Or write reports into this folder.", FIRST),
+        "port": flag(int, help="Listen on this port; default 11112, none with --watch.", panel=FIRST),
+        "host": flag(str, help="Listen on this address; default 127.0.0.1.", panel=FIRST),
+        "ae": flag(str, help="AE title of the node; default VITMED.", panel=FIRST),
+        "allow": flag(str, metavar="AE[,AE]", help="AE titles that may call.", panel=FIRST),
+        "watch": flag(Path, help="Answer each new file of this folder.", panel=FIRST),
+        "spool": flag(Path, help="Keep unsent reports here; default dicom-spool beside the model.", panel=FIRST),
+        "modality": flag(str, metavar="CS[,CS]", help="Take only these, such as DX,CR.", panel=FIRST),
+        "body_part": flag(str, metavar="CS[,CS]", help="Take only these, such as CHEST.", panel=FIRST),
+        "view": flag(str, metavar="CS[,CS]", help="Take only these view positions, such as PA,AP.", panel=FIRST),
+    },
+    "train.device",
+    "data.frame",
+)
+def dicom_node(**options: Any) -> None:
+    """Receive images by C-STORE or from a folder, and answer each with a Structured Report, until Ctrl-C."""
+    from vitmed.commands.pacs.settings import names
+
+    for several in ("allow", "modality", "body_part", "view"):
+        if several in options:
+            options[several] = names(options[several])
+    vitmed.dicom_node(**options, ui=Terminal(options.pop("quiet", False)))
+
+
+@command(
+    {
         "model": argument(str | None, "A size (vit_tiny), a recipe (mnist), or a checkpoint; default vit_tiny."),
         "num_classes": flag(int, help="Default 1000, or the checkpoint's."),
     },
@@ -399,6 +427,6 @@ def summary(**options: Any) -> None:
 APPS = {
     "train": train, "check": check, "plan": plan, "lr-find": lr_find, "probe": probe, "pretrain": pretrain,
     "demo": demo, "predict": predict, "merge": merge, "evaluate": evaluate, "compare": compare, "explain": explain,
-    "stress": stress, "sample-size": sample_size, "export": export,
+    "dicom-node": dicom_node, "stress": stress, "sample-size": sample_size, "export": export,
     "data": data, "weights": weights, "summary": summary,
 }  # fmt: skip
