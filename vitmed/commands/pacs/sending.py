@@ -39,7 +39,8 @@ class Sender:
         """Send no further report. One under way that takes too long stays in the spool."""
         self._stop.set()
         self._news.set()
-        self._thread.join(END)
+        if self._thread.is_alive():
+            self._thread.join(END)
 
     def _run(self) -> None:
         pause = 0.0

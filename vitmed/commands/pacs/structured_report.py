@@ -7,6 +7,7 @@ its value a hash of the text, so that the same class has the same code in every 
 from __future__ import annotations
 
 import hashlib
+import json
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -65,7 +66,7 @@ def report_uid(model: Model, image: str) -> str:
 
 def _identity(model: Model) -> str:
     policy = model.saved.policy
-    decides = policy.model_dump_json() if policy else ""
+    decides = json.dumps(policy.to_json(), sort_keys=True) if policy else ""
     told = f"{model.saved.weights_hash} {model.preprocessing.frame} {decides}"
     return hashlib.sha256(told.encode()).hexdigest()
 
