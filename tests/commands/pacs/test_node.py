@@ -181,7 +181,9 @@ def test_several_frames_need_one_to_be_named(start: Start, trained: Trained, tmp
     assert group.source_images[0].referenced_frame_numbers == [2]
 
 
-def test_reports_wait_for_an_archive_that_is_away(start: Start, images: list[Path], ui: Recorder, tmp_path: Path) -> None:
+def test_reports_wait_for_an_archive_that_is_away(
+    start: Start, images: list[Path], ui: Recorder, tmp_path: Path
+) -> None:
     with archive() as away:
         pass
     with start(away) as node:

@@ -53,6 +53,8 @@ class DicomNode:
         self.stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
+        import highdicom.sr  # noqa: F401  (takes half a second, which the first image need not wait for)
+
         with contextlib.ExitStack() as stack:
             stack.enter_context(QUIET)
             stack.enter_context(QUIET_LIBRARIES)
