@@ -14,8 +14,9 @@ import vitmed
 from vitmed.core.errors import UsageError
 from vitmed.core.flags import FLAGS
 
-PUBLIC = ["VitmedError", "build_model", "check", "compare", "demo", "evaluate", "explain", "lr_find", "merge", "plan"]
-PUBLIC += ["predict", "predict_shard", "pretrain", "probe", "sample_size", "stress", "summary", "train"]
+PUBLIC = ["VitmedError", "build_model", "check", "compare", "demo", "evaluate", "explain", "export", "load"]
+PUBLIC += ["lr_find", "merge", "plan", "predict", "predict_shard", "pretrain", "probe", "sample_size", "stress"]
+PUBLIC += ["summary", "train"]
 
 
 def test_the_public_names() -> None:

@@ -18,7 +18,9 @@ def test_all_recipes_are_there() -> None:
     assert set(RECIPES) == networks | {
         "demo",
         "demo_findings",
+        "demo_number",
         "knee_grades",
+        "knee_number",
         "malaria",
         "malaria_gray50",
         "nih_findings",

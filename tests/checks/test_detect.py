@@ -107,6 +107,17 @@ def test_copies_contradict_where_both_are_known(tmp_path: Path, first: list[Any]
             check_before_training(splits, records, 0, Config(data=data), Recorder())
 
 
+@pytest.mark.parametrize("number, code", [(20.5, "near_copies"), (50, "near_two_labels")])
+def test_near_copies_may_have_two_measurements_of_a_number(tmp_path: Path, number: float, code: str) -> None:
+    """20 and 20.5 may be two measurements where numbers go from 20 to 50; 20 and 50 are two labels."""
+    folder = drawn(tmp_path / "set", ["label"], [[20], [number], *([20 + 0.5 * i] for i in range(60))])
+    clouds = np.random.default_rng(7).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    photo = Picture.fromarray(clouds).resize((64, 64), Picture.Resampling.BICUBIC)
+    photo.save(folder / "0.png")
+    photo.resize((128, 128)).save(folder / "1.png")
+    assert {"near_two_labels", "near_copies"} & set(codes(checked(folder, tmp_path, target="number"))) == {code}
+
+
 def test_numbers_are_checked(tmp_path: Path) -> None:
     rows = [[f"P{i // 2}", 20 + 0.5 * i] for i in range(60)]
     folder = drawn(tmp_path / "set", ["patient", "label"], rows, copies={1: 0})

@@ -11,16 +11,17 @@ from conftest import Recorder, Trained
 from PIL import Image
 
 import vitmed
+from vitmed.commands.load import Model
 from vitmed.core.errors import CheckpointError, DataError
 from vitmed.metrics.predictions import Predictions
 
 
 @pytest.fixture(params=["checkpoint", "exported"])
-def model(request: pytest.FixtureRequest, trained: Trained, exported: Path) -> vitmed.Model:
+def model(request: pytest.FixtureRequest, trained: Trained, exported: Path) -> Model:
     return vitmed.load(exported if request.param == "exported" else trained.folder, precision="fp32")
 
 
-def test_an_image_may_come_as_file_bytes_picture_or_array(model: vitmed.Model, trained: Trained) -> None:
+def test_an_image_may_come_as_file_bytes_picture_or_array(model: Model, trained: Trained) -> None:
     path = sorted((trained.data / "test").rglob("*.png"))[0]
     picture = Image.open(path).convert("RGB")
     found = model.predict([path, str(path), path.read_bytes(), picture, np.asarray(picture)])
@@ -30,7 +31,7 @@ def test_an_image_may_come_as_file_bytes_picture_or_array(model: vitmed.Model, t
     assert model.predict(path).probabilities == found[0].probabilities  # alone as among others, to the bit
 
 
-def test_the_answer_is_that_of_predict(model: vitmed.Model, trained: Trained) -> None:
+def test_the_answer_is_that_of_predict(model: Model, trained: Trained) -> None:
     paths = sorted((trained.data / "test").rglob("*.png"))
     own = vitmed.predict(paths, checkpoint=trained.best, precision="fp32", ui=Recorder())
     assert isinstance(own, Predictions)
@@ -42,14 +43,14 @@ def test_the_answer_is_that_of_predict(model: vitmed.Model, trained: Trained) ->
     assert [" | ".join(answer.prediction_set or ()) for answer in found] == list(own.columns["set"])
 
 
-def test_threads_may_share_a_model(model: vitmed.Model, trained: Trained) -> None:
+def test_threads_may_share_a_model(model: Model, trained: Trained) -> None:
     paths = sorted((trained.data / "test").rglob("*.png"))
     alone = [model.predict(path).probabilities for path in paths]
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda path: model.predict(path).probabilities, paths)) == alone
 
 
-def test_a_notebook_shows_a_table_without_paths_and_escapes_names(model: vitmed.Model, trained: Trained) -> None:
+def test_a_notebook_shows_a_table_without_paths_and_escapes_names(model: Model, trained: Trained) -> None:
     answer = model.predict(sorted((trained.data / "test").rglob("*.png"))[0])
     page = answer._repr_html_()
     assert "data:image/png;base64," in page and str(trained.data) not in page and "not a medical device" in page
@@ -58,7 +59,7 @@ def test_a_notebook_shows_a_table_without_paths_and_escapes_names(model: vitmed.
     assert "<script>" not in replace(answer, image="<script>.png")._repr_html_()
 
 
-def test_what_cannot_be_read_is_named(model: vitmed.Model, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_named(model: Model, tmp_path: Path) -> None:
     (tmp_path / "torn.png").write_bytes(b"\x89PNG torn")
     for image, problem in (
         (tmp_path / "torn.png", "torn.png"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -181,13 +182,24 @@ def test_compare_judges_grades_by_kappa_in_their_order(graded: vitmed.TrainResul
     (tmp_path / "other.csv").write_text(other.to_csv())
     found = vitmed.compare(tmp_path / "other.csv", graded.folder, resamples=50, ui=Recorder()).content
     assert found.kind == "grades" and found.classes == list(GRADES)
-    pair, (truth, first, second) = (
-        found.pairs[0],
-        (
-            [GRADES.index(one.classes[k]) for k in numbers]
-            for one, numbers in ((by_name, by_name.labels), (other, other.predicted), (tested, tested.predicted))
-        ),
-    )
+    assert by_name.labels is not None
+    truth = [GRADES.index(by_name.classes[k]) for k in by_name.labels]
+    first, second = ([GRADES.index(one.classes[k]) for k in one.predicted] for one in (other, tested))
+    pair = found.pairs[0]
     kappas = [cohen_kappa_score(truth, seen, weights="quadratic") for seen in (first, second)]
     assert pair.difference["quadratic_kappa"].value == pytest.approx(kappas[0] - kappas[1])
     assert list(pair.tests)[:2] == ["quadratic_kappa", "grade_error"] and "quadratic kappa difference" in pair.verdict
+
+
+def test_nothing_calls_a_number_a_class(ages: vitmed.TrainResult, graded: vitmed.TrainResult) -> None:
+    """The card and the page say what is predicted, in its unit, and divide the images by ranges of the number."""
+    card, page = (ages.folder / "model_card.md").read_text(), (ages.test.folder / "report.html").read_text()
+    assert "image-classification" not in card and "An image classifier" not in card
+    assert "It predicts 1 number: number (years)" in card and "print(predictions.values, predictions.intervals)" in card
+    value = ages.test.metrics.overall["mae"].value
+    assert re.search(rf"\| Mean absolute error \(years\) \| {value:.1f}", card) and "label smoothing" not in card
+    sizes = [int(n) for n in re.findall(r"^\| [\d.]+ to [\d.]+ \| (\d+) of", card, re.M)]
+    assert sum(sizes) == len(load_checkpoint(ages.folder).splits.samples["train"])
+    assert "Ranges in the splits" in page and "Classes in" not in page
+    card = (graded.folder / "model_card.md").read_text()
+    assert "It distinguishes 3 grades: none, mild, severe." in card and "label smoothing" in card

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import numpy as np
+import pytest
+from conftest import draw_nothing
 from scipy.stats import binomtest
 
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.targets import UNKNOWN
 from vitmed.metrics.finding_evaluation import evaluate_findings
 from vitmed.metrics.finding_predictions import FindingPredictions
+from vitmed.report import write
 from vitmed.report.finding_reports import folder_names
 from vitmed.report.plots.findings import by_finding
+from vitmed.report.plots.plot_table import MAIN, MANY, Plot
 from vitmed.report.results import Results
 from vitmed.report.write import write_report
 
@@ -55,3 +60,23 @@ def test_names_of_folders_are_plain_and_differ() -> None:
     names = folder_names(("Pleural effusion", "pleural_effusion", "é", "ö"))
     assert list(names.values()) == ["pleural-effusion", "pleural-effusion-2", "finding", "finding-2"]
     assert all(re.fullmatch("[a-z0-9-]+", name) for name in names.values())
+
+
+def test_reports_of_many_findings_have_every_number_and_three_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And those of few findings all figures."""
+    draw_nothing(monkeypatch)
+    plot = Plot("a figure", "", lambda predictions, found: object())
+    monkeypatch.setattr(write, "PLOTS", dict.fromkeys(("confusion_matrix", *MAIN), plot))
+    for findings in (MANY, MANY + 1):
+        folder = tmp_path / str(findings)
+        found = write_report(folder, drawn(findings), title="t", facts={}, config=EvaluateConfig(resamples=0))
+        own = [(folder / page).parent for page in found.finding_reports.values()]
+        assert len(own) == findings
+        for place in own:
+            names = {file.stem for file in place.glob("*.png")}
+            assert names == set(MAIN) | ({"confusion_matrix"} if findings == MANY else set())
+        numbers = Results.read(json.loads((own[0] / "metrics.json").read_text()))
+        assert numbers.decision_curve and numbers.calibration and numbers.per_class["finding 0"].auroc.low is not None
+        assert ("draws all" in (folder / "report.html").read_text()) == (findings > MANY)

@@ -24,6 +24,8 @@ from vitmed.training import choose_precision as module
 from vitmed.training import fit_policy
 from vitmed.training.checkpoint import Checkpoint, add_policy, load_checkpoint
 from vitmed.training.choose_precision import choose_precision
+from vitmed.training.saved_model import Outputs
+from vitmed.training.torch_network import TorchNetwork
 
 CPU, BF16 = torch.device("cpu"), Precision("bf16", torch.bfloat16, "supported by this CPU")
 GOOD = ReducedPrecision(precision="bf16", device="cpu", speedup=2.3, images=9, largest=4e-4, accepted=True)
@@ -157,11 +159,15 @@ def test_training_compares_once_and_stores_it(
 def test_a_network_that_overflows_in_16_bits_is_not_accepted(
     trained: Trained, tmp_path: Path, no_figures: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def overflow(*args: object, **options: object) -> None:
-        raise CheckpointError("its logits are not finite")
+    honest = TorchNetwork.outputs
+
+    def overflow(network: TorchNetwork, *args: Any, **options: Any) -> Outputs:
+        if network.precision != "fp32":
+            raise CheckpointError("its logits are not finite")
+        return honest(network, *args, **options)
 
     monkeypatch.setattr(fit_policy, "speedup", lambda *args: 2.0)
-    monkeypatch.setattr(fit_policy, "predict_images", overflow)
+    monkeypatch.setattr(TorchNetwork, "outputs", overflow)
     done = train(trained.data, output=tmp_path, name="one", sets=TINY_SETS, ui=Recorder(), **TINY)
     found = load_checkpoint(done.folder).reduced_precision
     assert found is not None and not found.accepted and found.images == 12

@@ -90,7 +90,7 @@ def run_checks(images: Sequence[Image], source: str | None, ui: Ui, splits: Sequ
         repeated = {i for group in exact_copies for i in group[1:]}
         good = [i for i, image in enumerate(images) if image.record.thumbnail is not None and i not in repeated]
         near_copies = [[good[i], good[j]] for i, j in near_pairs(*_pictures([images[i].record for i in good]))]
-    exact, near = _sort_copies(images, exact_copies), _sort_copies(images, near_copies)
+    exact, near = _sort_copies(images, exact_copies), _sort_copies(images, near_copies, near=True)
     shortcuts: list[tuple[str | None, Shortcut]] = []
     with ui.bar("looking for shortcuts", unit="steps"):
         for split in (None, *SPLITS):
@@ -185,23 +185,32 @@ def _by_class(labels: Sequence[str | None], values: Sequence[str]) -> str:
     return f"; it depends on the class: {pairs}"
 
 
-def _sort_copies(images: Sequence[Image], groups: Iterable[Sequence[int]]) -> Copies:
+def _sort_copies(images: Sequence[Image], groups: Iterable[Sequence[int]], near: bool = False) -> Copies:
     """Every group of copies under the worst kind that applies to it."""
     found: Copies = {code: [] for code in COPIES}
+    apart = _spread(images) if near else 0.0
     for group in groups:
         splits = {images[i].split for i in group}
-        two = _contradict([images[i] for i in group])
+        two = _contradict([images[i] for i in group], apart)
         code = "two_labels" if two else "copies_across_splits" if len(splits) > 1 else "copies"
         found[code].append(list(group))
     return found
 
 
-def _contradict(copies: Sequence[Image]) -> bool:
-    """Whether copies of one image have two labels."""
+def _spread(images: Sequence[Image]) -> float:
+    """The standard deviation of a number, by which two measurements may differ; of a finding below 1."""
+    values = np.array([image.values[0] for image in images if image.values], np.float64)
+    values = values[np.isfinite(values)]
+    return float(values.std()) if len(values) else 0.0
+
+
+def _contradict(copies: Sequence[Image], apart: float) -> bool:
+    """Whether copies of one image have two labels, or numbers that are farther apart."""
     if not copies[0].values:
         return len({image.label for image in copies} - {None}) > 1
     values = np.array([image.values for image in copies])
-    return any(len(np.unique(column[np.isfinite(column)])) > 1 for column in values.T)
+    known = (column[np.isfinite(column)] for column in values.T)
+    return any(len(column) > 1 and np.ptp(column) > apart for column in known)
 
 
 def _crossing(images: Sequence[Image], groups: Iterable[Sequence[int]]) -> int:

@@ -124,7 +124,8 @@ WARNINGS = {
         "add patients to the class; or train with --folds 5, which tests every patient once",
     ),
     "near_two_labels": (
-        "Two files show the same picture in another size, quality or brightness, and are in two classes.",
+        "Two files show the same picture in another size, quality or brightness, and are in two classes, or their "
+        "numbers differ by more than a standard deviation.",
         "look at both; one of the labels is wrong",
     ),
     "near_copies_across_splits": (

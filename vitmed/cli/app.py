@@ -66,10 +66,10 @@ COMMANDS = {
         "lr-find": "Suggest a learning rate.",
         "probe": "Evaluate a baseline that trains no network.",
         "pretrain": "Pretrain on images without labels.",
-        "demo": "Train and evaluate on drawn blood cells, in minutes.",
+        "demo": "Train and evaluate on drawn images, in minutes.",
     },
     "Use and evaluate": {
-        "predict": "Classify images.",
+        "predict": "Predict the labels of images.",
         "merge": "Join the parts of predict --output to one table.",
         "evaluate": "Evaluate a checkpoint on labelled images and write the report.",
         "compare": "Compare models on the same images.",

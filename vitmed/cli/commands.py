@@ -173,13 +173,15 @@ def pretrain(as_json: AsJson = False, **options: Any) -> None:
         **output("Folder for images and runs; default vitmed-demo."),
         "seed": flag(int, help="Seed of the drawing and of the training; default 0."),
         "cells": flag(int, min=200, max=100_000, help="About how many images to draw; default 1000."),
-        "target": flag(str, help="What to draw: classes (cells) or findings (chests); default classes."),
+        "target": flag(
+            str, help="What to learn: classes (of cells), findings or a number (of chests); default classes."
+        ),
         **GATES,
     },
     "train.device",
 )
 def demo(as_json: AsJson = False, **options: Any) -> None:
-    """Draw blood cells, or chests with findings; train a small ViT, evaluate it on other patients (minutes)."""
+    """Draw blood cells or chests; train a small ViT, evaluate it on other patients (minutes)."""
     answer(vitmed.demo, options, as_json, train_json)
 
 
@@ -195,14 +197,14 @@ def demo(as_json: AsJson = False, **options: Any) -> None:
     "data.frame",
 )
 def predict(
-    top_k: Annotated[int, typer.Option(min=1, help="Classes to show.")] = 3,
+    top_k: Annotated[int, typer.Option(min=1, help="Classes or findings to show.")] = 3,
     csv: Annotated[Path | None, typer.Option(help="Write all predictions to this file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write a PNG of images with their predictions.")] = None,
     force: Force = False,
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
-    """Classify images: the class, its probability and the runners-up."""
+    """Predict the labels of images: classes with probabilities, findings, or a number with its interval."""
     if options.keys() & {"shard", "features", "output"}:
         if csv is not None or plot is not None:
             raise UsageError("--csv and --plot do not go with --output, --shard and --features", "vitmed merge FOLDER")
@@ -372,8 +374,6 @@ def stress(as_json: AsJson = False, **options: Any) -> None:
 )
 def export(as_json: AsJson = False, **options: Any) -> None:
     """Write a model as a file that other programs run, if it decides on validation images as the checkpoint does."""
-    if "to" not in options:
-        raise UsageError("--to is missing: the file to write", "--to model.onnx")
 
     def content(found: Any) -> dict[str, Any]:
         return {"file": str(found.file), "bytes": found.size, "gate": found.gate.to_dict()}

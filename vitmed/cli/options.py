@@ -178,7 +178,7 @@ def precision(default: str) -> Options:
     return {"precision": flag(str, metavar="auto|fp32|bf16", help=text)}
 
 
-PREDICTED: Options = {  # images to classify, and the checkpoint
+PREDICTED: Options = {  # images to predict, and the checkpoint
     "images": argument(list[str], "Image files, folders, patterns, WebDataset tars, or a MedMNIST .npz file."),
     "checkpoint": flag(Path, help="Default: best.pt of the newest run in --runs."),
     "runs": flag(Path, help="Folder of the runs; default runs."),

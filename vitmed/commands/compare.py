@@ -35,7 +35,6 @@ from vitmed.metrics.seed_spread import seed_spread
 from vitmed.report.rebuild import new_folder
 
 LEVEL = 0.95
-IN_UNIT = ("mae", "rmse")  # numbers that decide and have the unit of the predicted number
 UNKNOWN = "Patients are unknown: each image counts as independent, so the comparison is more certain than it should be."
 
 Test = TypeVar("Test", ComparisonTest, ClassDifference)
@@ -208,7 +207,7 @@ def verdict(
         return f"{names[0]} and {names[1]} cannot be compared: {both} are undefined"
     if (gap.value < 0) == metrics[name].higher_is_better and gap.value:
         names, gap = names[::-1], gap.reversed
-    count, of = counted(units, "patient" if patients else "image"), f" {unit}" if unit and name in IN_UNIT else ""
+    count, of = counted(units, "patient" if patients else "image"), f" {unit}" if unit and metrics[name].in_unit else ""
     interval = "" if gap.low is None or gap.high is None else f" ({gap.low:+.3f} to {gap.high:+.3f})"
     result = f"{f'the same {metrics[usual].phrase}, ' if same else ''}{metrics[name].phrase} difference"
     result = f"{result} {gap.value:+.3f}{interval}{of}, {count}"

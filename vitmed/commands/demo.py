@@ -11,9 +11,9 @@ from vitmed.core.outputs import refuse_file
 from vitmed.core.ui import Ui
 from vitmed.data.folders import refuse_among_classes
 from vitmed.data.synthetic import draw_cells
-from vitmed.data.synthetic_chests import TABLE, draw_chests
+from vitmed.data.synthetic_chests import HEARTS, TABLE, draw_chests
 
-TARGETS = ("classes", "findings")
+TABLES = {"findings": TABLE, "number": HEARTS}  # of the chests
 
 
 def demo(
@@ -32,24 +32,26 @@ def demo(
         output: folder for the images (`cells-<seed>/` or `chests-<seed>/`) and the runs.
         seed: seed of the drawing and of the training.
         cells: approximate number of images.
-        target: "classes": blood cells with and without parasites; "findings": chests with up to four findings.
+        target: "classes": blood cells with and without parasites; "findings": chests with up to four findings;
+            "number": the same chests with the width of the heart in mm.
 
     Raises:
         UsageError: another target.
     """
-    if target not in TARGETS:
-        raise unknown_key("target", target, TARGETS)
+    if target not in ("classes", *TABLES):
+        raise unknown_key("target", target, ("classes", *TABLES))
     ui = ui or Ui()
     refuse_file(output)
     refuse_among_classes(output)
     runs = Path(output) / "runs"
     common: dict[str, Any] = {"output": runs, "seed": seed, "device": device, "fail_under": fail_under, "ui": ui}
-    if target == "findings":
+    if target in TABLES:
         data = Path(output) / f"chests-{seed}"
         with ui.bar("drawing chests") as advance:
             draw_chests(data, seed=seed, images=cells, patients=max(4, cells // 5), progress=advance)
         ui.say(f"images: computer-drawn chests of simulated patients, in {data}")
-        return train(data, labels=data / TABLE, config="demo_findings", name="demo_findings", **common)
+        recipe = f"demo_{target}"
+        return train(data, labels=data / TABLES[target], config=recipe, name=recipe, **common)
     data = Path(output) / f"cells-{seed}"
     with ui.bar("drawing cells") as advance:
         draw_cells(data, seed=seed, cells=cells, progress=advance)

@@ -45,7 +45,8 @@ from vitmed.report.results import Results
 from vitmed.report.run_description import describe_images, facts
 from vitmed.report.write import read_baselines, write_report
 from vitmed.training.check_readers import check_readers
-from vitmed.training.saved_model import Network, SavedModel, check_precision, open_model, open_network, policy_for
+from vitmed.training.open_model import open_model, open_network
+from vitmed.training.saved_model import Network, SavedModel, check_precision, policy_for
 
 MOST_OTHERS = 2000  # other images to score at most
 

@@ -14,7 +14,7 @@ from vitmed.core.ui import Ui
 from vitmed.decisions.reduced_precision import MOST_MOVED
 from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.exported_graph import ExportedGraph
-from vitmed.training.saved_model import ONNX
+from vitmed.training.onnx_model import ONNX
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Exported:
 def export(
     checkpoint: str | Path,
     *,
-    to: str | Path,
+    to: str | Path | None = None,
     data: str | Path | None = None,
     int8: bool = False,
     force: bool = False,
@@ -48,6 +48,8 @@ def export(
         GateError: the file decides otherwise than the checkpoint, and is not written.
         CheckpointError, DataError, UsageError: an argument that cannot be used.
     """
+    if to is None:
+        raise UsageError("no file is named", "--to model.onnx")
     ui, file = ui or Ui(), Path(to)
     if file.suffix not in FORMATS:
         raise UsageError(f"{file}: expected a name that ends in {' or '.join(FORMATS)}", "--to model.onnx")
@@ -61,7 +63,7 @@ def export(
         ui.warn("an image with alpha must be made square before: the file takes squares only")
     ui.say(f"exporting {saved.path}; torch needs about a quarter of a minute")
     made: Format = FORMATS[file.suffix](graph, saved, file, int8)
-    gate = compare_export(saved, graph, made, root, ui)
+    gate = compare_export(saved, graph, made.run, made.speedup, root, ui)
     if not gate.passed:
         raise GateError(
             f"{file}: not written, since the exported network differs from {saved.path}: {gate.in_words}",

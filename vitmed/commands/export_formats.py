@@ -23,8 +23,7 @@ from vitmed.core.errors import UsageError
 from vitmed.core.text import first_line
 from vitmed.training.checkpoint import Checkpoint
 from vitmed.training.exported_graph import ExportedGraph
-from vitmed.training.onnx_model import FIX, IMAGES, KEY, NEEDED, describe_export, open_session
-from vitmed.training.saved_model import ONNX
+from vitmed.training.onnx_model import FIX, IMAGES, KEY, NEEDED, ONNX, describe_export, open_session
 
 PT2 = ".pt2"
 OPSET = 20

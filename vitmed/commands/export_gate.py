@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -26,9 +25,6 @@ from vitmed.training.checkpoint import Checkpoint
 from vitmed.training.exported_graph import ExportedGraph
 from vitmed.training.saved_model import score_column
 from vitmed.training.torch_network import TorchNetwork
-
-if TYPE_CHECKING:
-    from vitmed.commands.export_formats import Format
 
 MOST = 500  # validation images that are compared at most
 RESAMPLES = 1000  # behind the intervals of what 8 bits cost
@@ -78,13 +74,17 @@ def _signed(one: Estimate) -> str:
     return f"{one.value:+.3f}{ends}"
 
 
-def compare_export(saved: Checkpoint, graph: ExportedGraph, made: Format, root: Path, ui: Ui) -> ExportGate:
+def compare_export(
+    saved: Checkpoint, graph: ExportedGraph, run: Callable[[np.ndarray], dict[str, np.ndarray]], speedup: float | None,
+    root: Path, ui: Ui,
+) -> ExportGate:  # fmt: skip
     """Compare an exported network with its checkpoint on at most `MOST` validation images, evenly spread.
 
     The checkpoint resizes with Pillow and decides with numpy; the exported network does all in its graph, where it may.
 
     Args:
-        made: the exported network.
+        graph: what was exported; run: the exported network, images (B, H, W, C) uint8 -> outputs by name.
+        speedup: of 8 bits; None for 32.
         root: the data folder.
 
     Raises:
@@ -108,7 +108,7 @@ def compare_export(saved: Checkpoint, graph: ExportedGraph, made: Format, root: 
             if graph.resize:
                 whole = read_image(root / sample.path, how.channels, frame=how.frame, window=how.window)
                 image = np.asarray(whole).reshape(whole.height, whole.width, how.channels)
-            for name, value in made.run(image[None]).items():
+            for name, value in run(image[None]).items():
                 found.setdefault(name, []).append(value)
             advance(index + 1, len(chosen))
     theirs = {name: np.concatenate(values) for name, values in found.items()}
@@ -118,13 +118,13 @@ def compare_export(saved: Checkpoint, graph: ExportedGraph, made: Format, root: 
     again = saved.policy.apply(replace(undecided, logits=theirs["logits"], columns=scores))
     flipped, largest = _differences(exact, again, theirs)
     gate = ExportGate(images=len(chosen), flipped=flipped, largest=largest, resized=graph.resize)
-    if made.speedup is None:
+    if speedup is None:
         return gate
     kind = TARGETS[exact.kind]
     difference = kind.compare(again, exact, RESAMPLES).difference
     names = [name for name in (*kind.headline, "sensitivity", "specificity") if name in difference]
     cost = {name: difference[name] for name in names}
-    return gate.model_copy(update={"precision": "int8", "speedup": round(made.speedup, 2), "cost": cost})
+    return gate.model_copy(update={"precision": "int8", "speedup": round(speedup, 2), "cost": cost})
 
 
 def _differences(exact: AnyPredictions, again: AnyPredictions, theirs: Mapping[str, np.ndarray]) -> tuple[int, float]:

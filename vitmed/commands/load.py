@@ -26,7 +26,8 @@ from vitmed.metrics.any_predictions import AnyPredictions, unlabelled
 from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
-from vitmed.training.saved_model import SavedModel, check_precision, open_model, open_network
+from vitmed.training.open_model import open_model, open_network
+from vitmed.training.saved_model import SavedModel, check_precision
 
 ImageLike = str | Path | bytes | np.ndarray | Image.Image
 MEMORY = Path("/dev/shm")  # files that are never written to a disk

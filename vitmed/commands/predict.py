@@ -1,4 +1,4 @@
-"""`vitmed predict`: images -> the class of each, its probability and the runners-up."""
+"""`vitmed predict`: images -> the class of each with its probability, the findings, or the number."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
-from vitmed.training.saved_model import Network, SavedModel, check_precision, open_model, open_network
+from vitmed.training.open_model import open_model, open_network
+from vitmed.training.saved_model import Network, SavedModel, check_precision
 
 RAW = (
     "holds no decision policy: the probabilities are raw and the likeliest class is predicted; predict with the "
@@ -43,7 +44,7 @@ def predict(
     frame: int | None = None,
     ui: Ui | None = None,
 ) -> AnyPredictions:
-    """Classify images with a checkpoint and its preprocessing.
+    """Predict the labels of images with a checkpoint and its preprocessing.
 
     Args:
         images: files, folders (searched with their subfolders), glob patterns, WebDataset tars, and MedMNIST .npz

@@ -36,7 +36,8 @@ from vitmed.metrics.predictions_parquet import (
     read_about,
     write_part,
 )
-from vitmed.training.saved_model import SavedModel, check_precision, open_network
+from vitmed.training.open_model import open_network
+from vitmed.training.saved_model import SavedModel, check_precision
 
 SHOWN = 20  # unreadable images that a message names
 
@@ -73,7 +74,7 @@ def predict_shard(
     frame: int | None = None,
     ui: Ui | None = None,
 ) -> ShardResult:
-    """Classify one shard of many images and write Parquet parts; memory does not grow with the number of images.
+    """Predict one shard of many images and write Parquet parts; memory does not grow with the number of images.
 
     Finished parts are skipped, so an interrupted shard continues. Every shard must name the same images.
 

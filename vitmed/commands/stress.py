@@ -28,7 +28,8 @@ from vitmed.report.plots.drawing import png
 from vitmed.report.plots.robustness import stress_curves, stress_samples
 from vitmed.report.rebuild import new_folder
 from vitmed.report.run_description import describe_images
-from vitmed.training.saved_model import SavedModel, open_model, open_network
+from vitmed.training.open_model import open_model, open_network
+from vitmed.training.saved_model import SavedModel
 
 CURVES, SAMPLES = "stress.png", "stress_samples.png"
 

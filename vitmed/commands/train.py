@@ -214,7 +214,7 @@ def _train_and_evaluate(run: TrainingRun, ui: Ui) -> TrainResult:
     if run.config.train.time is not None:
         used, limit = (duration_text(seconds) for seconds in (run.clock.seconds(), run.config.train.time))
         ui.say(f"time: {used} of {limit} used")
-    ui.say(f"to classify images: vitmed predict IMAGE --checkpoint {folder.path}")
+    ui.say(f"to predict images: vitmed predict IMAGE --checkpoint {folder.path}")
     return TrainResult(folder.path, best, val, test)
 
 

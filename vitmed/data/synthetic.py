@@ -171,7 +171,7 @@ def _cell(rng: np.random.Generator, patient: Patient, infected: bool, size: int)
     away = np.hypot(x - rng.normal(0, 0.12), y - rng.normal(0, 0.12))
     pale = rng.uniform(0.2, 1) * patient.pallor * np.exp(-(away**2) / rng.uniform(0.1, 0.4))
     margin = 0.55 * np.exp(-((depth / 0.06) ** 2))
-    red = rng.normal(1, 0.1) * (1 - pale) * (1 - margin) * (1 + 0.06 * _smooth_noise(rng, size))  # density of the cell
+    red = rng.normal(1, 0.1) * (1 - pale) * (1 - margin) * (1 + 0.06 * smooth_noise(rng, size))  # density of the cell
     purple = np.zeros_like(red)  # density of the parasite stain
 
     for _ in range(rng.poisson(0.35)):  # pale spots: holes with a faint rim of the cell's own colour
@@ -187,7 +187,7 @@ def _cell(rng: np.random.Generator, patient: Patient, infected: bool, size: int)
     for _ in range(rng.poisson(0.6)):  # platelets that stick to the margin: grainy, no dot, no hole
         turn, out = rng.uniform(0, 2 * np.pi), rng.uniform(0.88, 1.05)
         shape = _disc(x, y, out * np.cos(turn), out * np.sin(turn), rng.uniform(0.1, 0.22), rng.uniform(0.6, 1))
-        purple += shape * rng.uniform(0.4, 0.9) * np.clip(1 + 0.6 * _smooth_noise(rng, size, size // 4), 0, 2)
+        purple += shape * rng.uniform(0.4, 0.9) * np.clip(1 + 0.6 * smooth_noise(rng, size, size // 4), 0, 2)
         depth = np.maximum(depth, shape - 0.5)
 
     slope = rng.normal(0, 0.07, 2)
@@ -268,7 +268,7 @@ def _ring(
     return _disc(x, y, cx, cy, 0.8 * radius, flat), rim
 
 
-def _smooth_noise(rng: np.random.Generator, size: int, grains: int = 9) -> np.ndarray:
+def smooth_noise(rng: np.random.Generator, size: int, grains: int = 9) -> np.ndarray:
     """(S, S) noise of mean 0 and standard deviation about 1, with so many grains along a side."""
     coarse = Image.fromarray(rng.normal(0, 1.3, (grains, grains)).astype(np.float32))
     return np.asarray(coarse.resize((size, size), Image.Resampling.BICUBIC), dtype=np.float64)

@@ -45,6 +45,25 @@ class Stressed:
 
 
 @dataclass(frozen=True)
+class Words:
+    """What page and model card call a kind of label.
+
+    Attributes:
+        one: of the things that it predicts; part: of the labels, whose images are counted in each split.
+        model: what the model is, and what it does with `one`s; task: the same for Hugging Face's hub, key and title.
+        outside: what is out of scope.
+        answer: what a program prints of predictions.
+    """
+
+    one: str = "class"
+    part: str = "class"
+    model: tuple[str, str] = ("An image classifier", "It distinguishes")
+    task: tuple[str, str] = ("image-classification", "Image classification")
+    outside: str = "class that is not in the list, because the model gives every image one of these classes"
+    answer: str = "predictions.classes, predictions.probabilities"
+
+
+@dataclass(frozen=True)
 class TargetKind:
     """How a kind of label is judged and decided. Functions of predictions take those of this kind.
 
@@ -52,6 +71,7 @@ class TargetKind:
         values: metrics of an epoch, name -> value; NaN where undefined.
         evaluate: metrics with intervals, from predictions and a number of resamples.
         metrics: by name, what `values` and `evaluate` find.
+        losses: values of `train.loss`; the first is the usual one.
         monitor: the metric that chooses the best epoch, unless you name another.
         val_loss: the metric that stands beside the loss of training.
         choose: the decision policy, from validation predictions, configuration, OOD score and the hash of the weights.
@@ -61,11 +81,13 @@ class TargetKind:
         compare_each: the same of each class or finding: metric -> class -> difference.
         linear: the name of the linear model of features.
         followed: what the test of an attention map follows while patches are taken away, in words.
+        words: of page and model card.
     """
 
     values: Callable[[Any], dict[str, float]]
     evaluate: Callable[[Any, int], Numbers]
     metrics: dict[str, Metric]
+    losses: tuple[str, ...]
     monitor: str
     val_loss: str
     choose: Callable[..., DecisionPolicy]
@@ -75,13 +97,14 @@ class TargetKind:
     compare_each: Callable[[Any, Any], dict[str, dict[str, ClassDifference]]] = lambda first, second: {}
     linear: str = "logistic regression"
     followed: str = "the probability of the predicted class"
+    words: Words = Words()
 
 
 TARGETS: dict[str, TargetKind] = {
     "classes": TargetKind(
-        metric_values, evaluate_predictions, METRICS, monitor="auroc", val_loss="log_loss", choose=choose_policy,
-        headline=("auroc", "balanced_accuracy", "accuracy", "mcc"), compare=compare_predictions,
-        compare_each=compare_classes,
+        metric_values, evaluate_predictions, METRICS, ("cross_entropy",), monitor="auroc",
+        val_loss="log_loss", choose=choose_policy, headline=("auroc", "balanced_accuracy", "accuracy", "mcc"),
+        compare=compare_predictions, compare_each=compare_classes,
         stress=Stressed(
             ("balanced_accuracy", "auroc", "accuracy"),
             lambda p, weights: Scorer(known_labels(p), p).counted(weights)[0],
@@ -89,23 +112,36 @@ TARGETS: dict[str, TargetKind] = {
         ),
     ),
     "findings": TargetKind(
-        finding_values, evaluate_findings, FINDING_METRICS, monitor="auroc", val_loss="log_loss",
-        choose=choose_finding_policy, headline=("auroc", "average_precision", "subset_accuracy"),
+        finding_values, evaluate_findings, FINDING_METRICS, ("binary", "asymmetric"), monitor="auroc",
+        val_loss="log_loss", choose=choose_finding_policy, headline=("auroc", "average_precision", "subset_accuracy"),
         compare=compare_findings, compare_each=compare_each_finding,
         stress=Stressed(("auroc", "average_precision", "subset_accuracy"), drawn_findings, lambda p: 0.5),
         followed="the probability of the finding that is likeliest beside its threshold",
+        words=Words(
+            "finding", "finding", ("An image classifier", "It looks for"),
+            outside="finding that is not in the list, of which the model says nothing",
+        ),
     ),
     "number": TargetKind(
-        number_values, evaluate_number, NUMBER_METRICS, monitor="mae", val_loss="log_score",
+        number_values, evaluate_number, NUMBER_METRICS, ("gaussian", "laplace"), monitor="mae", val_loss="log_score",
         choose=choose_number_policy, headline=("mae", "r2", "ccc", "bias"), compare=compare_numbers,
         stress=Stressed(("mae", "bias", "coverage"), drawn_numbers, error_of_mean), linear="ridge regression",
         followed="how far the number lies on its side of the training mean, from 0 to 1 (0.5 is the mean, 0.88 is one "
         "standard deviation from it)",
+        words=Words(
+            "number", "range", ("A regression model for images", "It predicts"),
+            ("image-regression", "Image regression"), "number beyond those of the training images",
+            "predictions.values, predictions.intervals",
+        ),
     ),
 }  # fmt: skip
 TARGETS["grades"] = replace(
     TARGETS["classes"], values=grade_values, evaluate=evaluate_grades, metrics=GRADE_METRICS, monitor="quadratic_kappa",
     headline=("quadratic_kappa", "grade_error", "auroc", "balanced_accuracy"), compare=compare_grades,
+    words=Words(
+        "grade", "grade",
+        outside="grade that is not in the list, because the model gives every image one of these grades",
+    ),
 )  # fmt: skip
 ALL_METRICS = {name: metric for target in reversed(TARGETS.values()) for name, metric in target.metrics.items()}
 RANKING = {name for name, metric in ALL_METRICS.items() if metric.ranks}  # of a value one can say whether it is better

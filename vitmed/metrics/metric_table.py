@@ -16,6 +16,7 @@ class Metric:
     text: str  # one sentence that defines it
     higher_is_better: bool = True
     ranks: bool = True  # whether more, or less, is always better; otherwise it neither chooses an epoch nor is a gate
+    in_unit: bool = False  # whether it has the unit of the predicted number
 
     @property
     def phrase(self) -> str:
@@ -104,12 +105,17 @@ GRADE_METRICS = METRICS | {
     ),
 }
 NUMBER_METRICS: dict[str, Metric] = {
-    "mae": Metric("Mean absolute error", "Mean distance of predicted and true number.", higher_is_better=False),
-    "rmse": Metric("RMSE", "Square root of the mean squared error.", higher_is_better=False),
-    "median_error": Metric(
-        "Median absolute error", "Half of the images are off by no more than this.", higher_is_better=False
+    "mae": Metric(
+        "Mean absolute error", "Mean distance of predicted and true number.", higher_is_better=False, in_unit=True
     ),
-    "bias": Metric("Bias", "Mean of predicted minus true number; 0 is best.", ranks=False),
+    "rmse": Metric("RMSE", "Square root of the mean squared error.", higher_is_better=False, in_unit=True),
+    "median_error": Metric(
+        "Median absolute error",
+        "Half of the images are off by no more than this.",
+        higher_is_better=False,
+        in_unit=True,
+    ),
+    "bias": Metric("Bias", "Mean of predicted minus true number; 0 is best.", ranks=False, in_unit=True),
     "r2": Metric("R2", "Share of the variance of the true numbers that is explained; 0: no better than their mean."),
     "ccc": Metric("Concordance", "Lin's concordance correlation of predicted and true number, -1 to 1; 1 is equality."),
     "pearson": Metric("Pearson's r", "Linear correlation of predicted and true number, -1 to 1; blind to bias."),
@@ -117,6 +123,7 @@ NUMBER_METRICS: dict[str, Metric] = {
         "CRPS",
         "Continuous ranked probability score of the predicted distribution; without a spread the absolute error.",
         higher_is_better=False,
+        in_unit=True,
     ),
     "log_score": Metric(
         "Log score",
@@ -124,7 +131,7 @@ NUMBER_METRICS: dict[str, Metric] = {
         higher_is_better=False,
     ),
     "coverage": Metric("Coverage", "Share of true numbers inside the prediction interval.", ranks=False),
-    "width": Metric("Interval width", "Mean width of the prediction intervals.", ranks=False),
+    "width": Metric("Interval width", "Mean width of the prediction intervals.", ranks=False, in_unit=True),
 }
 
 

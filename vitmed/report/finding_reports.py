@@ -17,6 +17,7 @@ from vitmed.metrics.notes import FEWEST
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import Material
 from vitmed.report.participant_flow import evaluated_images
+from vitmed.report.plots.plot_table import MAIN, MANY
 from vitmed.report.results import Flow, Results
 
 FOLDER = "findings"
@@ -28,6 +29,7 @@ def write_finding_reports(
 ) -> dict[str, str]:  # fmt: skip
     """Write the report of every finding that at least `FEWEST` patients (or images, where patients are unknown) have,
     and as many have an image without; of validation, on which decisions were chosen, the tables alone.
+    Of more than `MANY` findings, each report has the figures in `MAIN` alone.
 
     Args:
         folder: of the report of all findings.
@@ -40,6 +42,7 @@ def write_finding_reports(
     predictions, policy, folds = material.predictions, material.policy, material.folds
     assert isinstance(predictions, FindingPredictions) and (policy is None or isinstance(policy, FindingPolicy))
     found, held = {}, fewer_holders(predictions)
+    figures = MAIN if sum(count >= FEWEST for count in held) > MANY else None
     for (name, place), count in zip(folder_names(predictions.classes).items(), held, strict=True):
         if count < FEWEST:
             continue
@@ -56,7 +59,7 @@ def write_finding_reports(
             internal=_view(material.internal, name), policy=own, notes=notes, folds=of_folds,
             config=material.config.model_copy(update={"report": pages}),
             baselines={key: _view(other, name) for key, other in baselines.items()},
-            flow=flow and flow.model_copy(update={"evaluated": about}),
+            flow=flow and flow.model_copy(update={"evaluated": about}), figures=figures,
         )  # fmt: skip
         found[name] = f"{FOLDER}/{place}/{REPORT}" if pages else f"{FOLDER}/{place}"
     return found

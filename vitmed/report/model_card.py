@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from vitmed.core.text import listed
+from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import Estimate
 from vitmed.report.limitations import limitations
 from vitmed.report.page import fill, headline_of
@@ -63,16 +64,17 @@ def card_header(metrics: Results, name: str) -> dict[str, Any]:
         for key, title, number in headline_of(metrics)
         if number.value is not None
     ]
+    task, title = TARGETS[metrics.target.kind].words.task
     result = {
-        "task": {"type": "image-classification", "name": "Image classification"},
+        "task": {"type": task, "name": title},
         "dataset": {"type": slug, "name": data, "split": "test"},
         "metrics": found,
     }
     return {
         "license": "unknown",
         "library_name": "vitmed",
-        "pipeline_tag": "image-classification",
-        "tags": ["vitmed", "medical-imaging", "image-classification", "vision-transformer", "research-use-only"],
+        "pipeline_tag": task,
+        "tags": ["vitmed", "medical-imaging", task, "vision-transformer", "research-use-only"],
         "datasets": [slug],
         "metrics": list(dict.fromkeys(number["type"] for number in found)),
         "model-index": [{"name": name, "results": [result]}],

@@ -34,7 +34,7 @@ from vitmed.report.limitations import limitations
 from vitmed.report.markdown import escape
 from vitmed.report.methods_text import methods_text, name_of
 from vitmed.report.plots.drawing import Drawn, plain
-from vitmed.report.plots.plot_table import PLOTS, TRAINING_CURVES, Plot
+from vitmed.report.plots.plot_table import MANY, PLOTS, TRAINING_CURVES, Plot
 from vitmed.report.results import Results
 from vitmed.report.slider import Slider, at, rows
 
@@ -119,9 +119,10 @@ def headline_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
 
 
 def title_of(metrics: Results, name: str) -> str:
-    """The title of an overall number; of one class, balanced accuracy is not what its name says."""
+    """The title of an overall number, with its unit; of one class, balanced accuracy is not what its name says."""
     one = only_class(metrics) if name in ("balanced_accuracy", "sensitivity_macro") else None
-    title = TARGETS[metrics.target.kind].metrics[name].title
+    metric, unit = TARGETS[metrics.target.kind].metrics[name], metrics.target.unit
+    title = f"{metric.title} ({unit})" if unit and metric.in_unit else metric.title
     return title if one is None or len(metrics.classes) == 1 else f"{title} (of {one} alone)"
 
 
@@ -356,9 +357,10 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "few_groups": FEW_GROUPS,
     "fewest": FEWEST,
     "most_classes": MOST_CLASSES,
+    "many_findings": MANY,
     "of_classes": of_classes,
     "phrase": phrase,
-    "nouns": {"classes": "class", "findings": "finding", "grades": "grade", "number": "number"},
+    "words": lambda metrics: TARGETS[metrics.target.kind].words,
     "thousands": lambda n: "unknown" if n is None else f"{n:,}",
     "counted": counted,
     "chance": format_probability,

@@ -8,6 +8,7 @@ from vitmed.checks.evaluation_images import EvaluationImages
 from vitmed.core.durations import duration_text
 from vitmed.core.train_config import TrainConfig
 from vitmed.data.patients import describe_patients
+from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.exact_views import VIEWS
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.summary import describe_model
@@ -31,7 +32,7 @@ def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, s
         f"{config.data.normalize}, channels {model.channels}{describe_window(saved.preprocessing)}",
         "Augmentation": f"{config.augment.policy}, mixup {config.augment.mixup:g}, cutmix {config.augment.cutmix:g}",
         "Views": copies,
-        "Optimisation": optimisation(train),
+        "Optimisation": optimisation(train, saved.splits.target.kind),
         "Model choice": model_choice(saved),
         "Seed": str(train.seed),
         "Device of this evaluation": device,
@@ -68,20 +69,23 @@ def started_from(saved: SavedModel) -> str:
     return f"{Path(model.weights).name}, licence {model.licence or 'not known to vitmed'}{terms}"
 
 
-def optimisation(train: TrainConfig) -> str:
-    """How the network was trained, in words."""
+def optimisation(train: TrainConfig, kind: str) -> str:
+    """How the network was trained on labels of a kind, in words."""
     if train.freeze:
         return "network frozen; logistic regression with an L2 penalty on its features"
     ways = [f"layer decay {train.layer_decay:g}"] if train.layer_decay < 1 else []
     ways += [f"LoRA of rank {train.lora}, other weights frozen"] if train.lora is not None else []
     ways += [f"embedding and first {train.freeze_blocks} blocks frozen"] if train.freeze_blocks is not None else []
     ways += ["head started from a logistic regression"] if train.probe_first else []
+    loss = TARGETS[kind].losses[0] if train.loss == "auto" else train.loss
+    smoothed = loss == "cross_entropy"
     limit = "" if train.time is None else f" in {duration_text(train.time)}"
     return ", ".join(
         [
             f"AdamW, lr {train.lr:g}, weight decay {train.weight_decay:g}",
             f"batch {train.batch_size} x {train.accumulate}, at most {train.epochs} epochs{limit}",
-            f"label smoothing {train.smoothing:g}, balance {train.balance}",
+            f"label smoothing {train.smoothing:g}" if smoothed else f"loss {loss}",
+            f"balance {train.balance}",
             *ways,
         ]
     )

@@ -6,7 +6,7 @@ Everything is made from `Predictions`; `read` is needed only for the figures tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -75,6 +75,7 @@ def write_report(
     run: str = "",
     precision: str = "fp32",
     earlier: Origin | None = None,
+    figures: Collection[str] | None = None,
 ) -> Results:
     """Write predictions.csv, metrics.json, methods.md, label_issues.csv, figures and report.html: all or nothing.
 
@@ -106,6 +107,7 @@ def write_report(
         run: the name of the run folder, not its path.
         precision: in which the network computed the predictions.
         earlier: of the report that is made again from its table; None where the images are evaluated now.
+        figures: the names in `PLOTS` that are drawn; None draws all that have something to show.
 
     Returns:
         what metrics.json holds.
@@ -134,9 +136,9 @@ def write_report(
     parts |= {"target": target} if target != CLASSES else {}
     shown = numbers.model_copy(update={"notes": _warnings(predictions, numbers, notes)})
     metrics = Results.of(shown, **parts | dict(found or {}))
-    figures = _draw(predictions, metrics, read, maps) if config.report else {}
+    pictures = _draw(predictions, metrics, read, maps, figures) if config.report else {}
     if records and config.report:
-        figures["training_curves"] = drawn_curves(records)
+        pictures["training_curves"] = drawn_curves(records)
     with whole_folder(folder) as part:
         if isinstance(predictions, FindingPredictions):
             reports = write_finding_reports(
@@ -148,7 +150,7 @@ def write_report(
             metrics = metrics.model_copy(update={"finding_reports": reports})
         _write_tables(part, predictions, baselines or {}, metrics)
         if config.report:
-            _write_pages(part, predictions, metrics, figures, "md" in config.format.split(","))
+            _write_pages(part, predictions, metrics, pictures, "md" in config.format.split(","))
     if config.report and "pdf" in config.format.split(","):  # last: a browser that fails costs no report
         print_pdf(folder / REPORT, folder / PDF)
     return metrics
@@ -182,12 +184,14 @@ def _warnings(predictions: AnyPredictions, numbers: Numbers, notes: Sequence[str
     return found
 
 
-def _draw(predictions: AnyPredictions, metrics: Results, read: Read | None, maps: Maps | None) -> dict[str, Drawn]:
-    """The figures of `PLOTS` that have something to show."""
+def _draw(
+    predictions: AnyPredictions, metrics: Results, read: Read | None, maps: Maps | None, chosen: Collection[str] | None
+) -> dict[str, Drawn]:
+    """The figures of `PLOTS` that have something to show, or those `chosen` of them."""
     figures = {}
     doubted = metrics.label_errors
     for name, plot in PLOTS.items():
-        if metrics.target.kind not in plot.kinds:
+        if metrics.target.kind not in plot.kinds or (chosen is not None and name not in chosen):
             continue
         if name == "suspected_labels" and (doubted is None or doubted.reason is not None):
             continue

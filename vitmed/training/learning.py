@@ -37,7 +37,6 @@ class Learning:
     """How a kind of label is learned.
 
     Attributes:
-        losses: values of `train.loss`; the first is the usual one.
         loss_of: makes the loss; its arguments are those of `classification_loss`.
         start: sets the bias of the head, from the targets (S, ...) of training and the configuration.
         fit_head: a linear model of features, as `fit_head`; fit_neighbours: nearest neighbours, as `fit_neighbours`.
@@ -48,7 +47,6 @@ class Learning:
         chances: those logits -> (B, K) in 0..1, which the test of a map follows while patches are taken away.
     """
 
-    losses: tuple[str, ...]
     loss_of: Callable[..., LossOf]
     start: Callable[[ViT, Tensor, Config], None]
     fit_head: Callable[..., LinearHead]
@@ -63,7 +61,7 @@ def check_target(config: Config, kind: str) -> None:
     """Raises UsageError for a setting that does not go with the kind of label."""
     learning, train, augment = LEARNING[kind], config.train, config.augment
     for name, value, good in (
-        ("train.loss", train.loss, ("auto", *learning.losses)),
+        ("train.loss", train.loss, ("auto", *TARGETS[kind].losses)),
         ("train.balance", train.balance, learning.balances),
         ("train.monitor", train.monitor, tuple(name for name in TARGETS[kind].metrics if name in RANKING)),
     ):
@@ -82,15 +80,15 @@ def _start_classes(model: ViT, targets: Tensor, config: Config) -> None:
 
 LEARNING: dict[str, Learning] = {
     "classes": Learning(
-        ("cross_entropy",), classification_loss, _start_classes, fit_head, fit_neighbours,
+        classification_loss, _start_classes, fit_head, fit_neighbours,
         balances=("none", "adjust", "loss", "sampler"), mixes=True,
     ),
     "findings": Learning(
-        ("binary", "asymmetric"), finding_loss, lambda model, targets, _: start_findings(model, targets),
+        finding_loss, lambda model, targets, _: start_findings(model, targets),
         fit_finding_head, fit_finding_neighbours, balances=("none", "loss"), chances=torch.sigmoid,
     ),
     "number": Learning(
-        ("gaussian", "laplace"), number_loss, lambda model, targets, _: None, fit_number_head,
+        number_loss, lambda model, targets, _: None, fit_number_head,
         fit_number_neighbours, answers=lambda output: output[:, :1] * output.new_tensor([-1.0, 1.0]),
     ),
 }  # fmt: skip

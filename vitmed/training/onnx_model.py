@@ -27,6 +27,7 @@ from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.training.membership import expect
 from vitmed.training.saved_model import Network, Outputs, SavedModel, check_finite, score_column
 
+ONNX = ".onnx"
 KEY, FORMAT, VERSION = "vitmed", "vitmed exported model", 1
 IMAGES, LOGITS, SCORES = "images", "logits", "ood_score"  # input and outputs of the graph that vitmed reads
 BATCH = 1  # images at once: the last digits of a logit depend on it; alone an image costs a fifth more

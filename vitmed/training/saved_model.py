@@ -17,7 +17,6 @@ from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, unknown_key
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.stored_paths import is_elsewhere
-from vitmed.core.ui import Ui
 from vitmed.data.samples import Splits
 from vitmed.decisions.evaluation_folder import validation_of
 from vitmed.decisions.operating_points import asked_point
@@ -30,7 +29,6 @@ from vitmed.metrics.predictions_csv import OOD_SCORE
 if TYPE_CHECKING:
     from vitmed.models.vit import ViT
 
-ONNX = ".onnx"
 PRECISIONS = ("auto", "fp32", "bf16")
 
 
@@ -121,40 +119,6 @@ class Network(ABC):
         Raises:
             CheckpointError: a logit is not finite.
         """
-
-
-def open_model(path: str | Path) -> SavedModel:
-    """Read a checkpoint, the best.pt of a run folder, or an exported .onnx file.
-
-    Raises:
-        CheckpointError: missing, not a model of vitmed, damaged, or with code in it.
-    """
-    if Path(path).suffix == ONNX:
-        from vitmed.training.onnx_model import load_onnx
-
-        return load_onnx(Path(path))
-    from vitmed.training.checkpoint import load_checkpoint
-
-    return load_checkpoint(path)
-
-
-def open_network(saved: SavedModel, policy: DecisionPolicy | None, device: str, precision: str, ui: Ui) -> Network:
-    """What runs a model here.
-
-    Args:
-        policy: the one that is applied; None leaves the OOD scores out.
-        device: "auto", "cpu", "cuda" or "mps"; precision: "fp32", "auto" or "bf16", as in `predict`.
-
-    Raises:
-        UsageError: this machine, or an exported model, has no such device or precision.
-    """
-    from vitmed.training.onnx_model import OnnxModel, OnnxNetwork
-
-    if isinstance(saved, OnnxModel):
-        return OnnxNetwork(saved, device, precision)
-    from vitmed.training.torch_network import open_torch_network
-
-    return open_torch_network(saved, policy, device, precision, ui)
 
 
 def check_precision(asked: str) -> None:

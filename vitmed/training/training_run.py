@@ -210,7 +210,8 @@ class TrainingRun(Run[Config]):
         config, splits, ui = self.config, self.splits, self.ui
         ui.say("vitmed is for research use only; it is not a medical device.")
         unit = f" ({splits.target.unit})" if splits.target.unit else ""
-        ui.say(f"{splits.target.kind}: " + listed([f"{i} {name}{unit}" for i, name in enumerate(splits.classes)]))
+        names = [f"{i} {name}" for i, name in enumerate(splits.classes)]
+        ui.say(f"{splits.target.kind}: " + (listed(names) if len(names) > 1 else splits.classes[0] + unit))
         if len(splits.classes) == 2 and splits.target.kind == "classes":
             positive = config.data.positive or splits.classes[positive_class(splits.classes)]
             ui.say(f"positive class: {positive} (vitmed train --positive chooses the other)")

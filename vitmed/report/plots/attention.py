@@ -73,7 +73,8 @@ def _label(axes: Axes, predictions: AnyPredictions, row: int, target: int, most:
     label_outcome(axes, predictions, row, most)
     text = path_label(predictions.name(row), 24)
     if isinstance(predictions, NumberPredictions):
-        text += f"\nmaps for {predictions.answers[target]} than {predictions.target.centre:.3g}"
+        mean = f"{predictions.target.centre:.3g} {predictions.target.unit}".rstrip()
+        text += f"\nmaps for {predictions.answers[target]} than {mean}"
     elif target != predictions.explained[row]:
         sure = percent(predictions.probabilities[row, target])
         text += f"\nmaps for {short(predictions.classes[target], most)} {sure}"

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from vitmed.core.text import counted
+from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.plots.drawing import BLACK, BLUE, GREY, short
 from vitmed.report.results import Count, EvaluatedImages, Flow, Results, SplitFlow
@@ -24,7 +25,7 @@ def flow(predictions: Predictions, metrics: Results) -> Figure | None:
     """Files found, left out, used, and assigned to the splits, with images and patients; None without a flow."""
     if metrics.flow is None:
         return None
-    counts, evaluated = metrics.flow, metrics.flow.evaluated
+    counts, evaluated, noun = metrics.flow, metrics.flow.evaluated, TARGETS[metrics.target.kind].words.part
     parts: dict[str, SplitFlow | EvaluatedImages] = dict(counts.splits)
     if evaluated is not None and not evaluated.split:
         parts["others"] = evaluated
@@ -34,12 +35,14 @@ def flow(predictions: Predictions, metrics: Results) -> Figure | None:
     most = int((width - 0.2) / LETTER)  # letters in a line
     if folds:
         boxes = {
-            FOLDS: [short(f"{k}: {', '.join(_lines(part, 24, False))}", most) for k, part in counts.splits.items()]
+            FOLDS: [
+                short(f"{k}: {', '.join(_lines(part, noun, 24, False))}", most) for k, part in counts.splits.items()
+            ]
         }
     else:
         classes = [line for part in parts.values() for line in _classes(part).items()]
         wrap = any(len(f"{name}: {_numbers(count)}") > most for name, count in classes)
-        boxes = {name: _lines(part, most, wrap) for name, part in parts.items()}
+        boxes = {name: _lines(part, noun, most, wrap) for name, part in parts.items()}
     found, left_out, used = _upper_boxes(counts)
     first, second = _height(len(found)), _height(max(len(used), len(left_out)))
     lowest, gap = _height(max(map(len, boxes.values())) + 1), 0.42
@@ -112,11 +115,11 @@ def _upper_boxes(counts: Flow) -> tuple[list[str], list[str], list[str]]:
     return found, left_out, used
 
 
-def _lines(part: SplitFlow | EvaluatedImages, most: int, wrap: bool) -> list[str]:
-    """Lines of at most `most` letters; with `wrap`, the numbers of a class are below its name."""
+def _lines(part: SplitFlow | EvaluatedImages, noun: str, most: int, wrap: bool) -> list[str]:
+    """Lines of at most `most` letters; with `wrap`, the numbers of a class, or another noun, are below its name."""
     lines = [counted(part.images, "image"), _people(part.patients)]
     if len(part.classes) > LISTED:
-        lines.append(f"{len(part.classes):,} classes")
+        lines.append(counted(len(part.classes), noun))
     for name, count in _classes(part).items():
         text = _numbers(count)
         lines += [f"{short(name, most - 1)}:", f"  {text}"] if wrap else [f"{short(name, most)}: {text}"]

@@ -189,7 +189,7 @@ def outcome_of(predictions: AnyPredictions, row: int, most: int) -> Outcome:
         text = "" if ends is None else f"({ends[row, 0]:.3g} to {ends[row, 1]:.3g})"
         truth = "" if labels is None else f"truth: {labels[row]:.3g}"
         right = bool(predictions.right[row]) if labels is not None and ends is not None else None
-        return Outcome(f"{predictions.values[row]:.3g}", text, truth, right)
+        return Outcome(f"{predictions.values[row]:.3g} {predictions.target.unit}".rstrip(), text, truth, right)
     k = int(predictions.explained[row])
     name, sure = short(predictions.classes[k], most), percent(predictions.probabilities[row, k])
     if isinstance(predictions, FindingPredictions):

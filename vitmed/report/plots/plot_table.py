@@ -26,6 +26,9 @@ from vitmed.report.plots import (
     training,
 )
 
+MANY = 12  # own reports of findings, beyond which each has the figures in `MAIN` alone: drawing takes 2 s a report
+MAIN = ("roc", "precision_recall", "reliability")
+
 
 @dataclass(frozen=True)
 class Plot:
@@ -54,7 +57,7 @@ PLOTS: dict[str, Plot] = {
     "flow": Plot(
         "Flow of images and patients",
         "From the files in the data folder to the images evaluated here. The box of a split gives its images and "
-        "patients, then images / patients of each class.",
+        "patients, then images / patients of each class, finding, grade or range of a number.",
         participant_flow.flow,
         section="flow",
         kinds=("classes", "grades", "findings", "number"),
@@ -230,7 +233,8 @@ PLOTS: dict[str, Plot] = {
     ),
     "attention_maps": Plot(
         "Attention maps",
-        "The most confident errors and some right predictions, as the network sees them. Each map is for the answer "
+        "The most confident errors (of a number the largest outside its intervals) and some right predictions, as the "
+        "network sees them. Each map is for the answer "
         "above the image, and yellow is its strongest patch. Read the verdict above first.",
         attention.attention_maps,
         section="attention",

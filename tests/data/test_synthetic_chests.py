@@ -1,0 +1,61 @@
+"""Drawn chests: the same arguments draw the same images, no two are alike, and colours do not show the findings."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import GroupKFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from vitmed.checks.duplicates import near_pairs
+from vitmed.data.synthetic_chests import FINDINGS, HEARTS, SHARES, TABLE, draw_chests
+
+
+def drawn(folder: Path, **more: int) -> tuple[np.ndarray, list[dict[str, str]]]:
+    draw_chests(folder, **more)
+    with (folder / TABLE).open() as stream:
+        rows = list(csv.DictReader(stream))
+    return np.stack([np.asarray(Image.open(folder / row["path"])) for row in rows]), rows
+
+
+def test_the_chests_of_the_demo(tmp_path: Path) -> None:
+    images, rows = drawn(tmp_path / "chests", images=600, patients=120)
+    thumbnails = [np.asarray(Image.fromarray(one).resize((32, 32), Image.Resampling.BOX)) for one in images]
+    assert near_pairs(np.stack(thumbnails), np.ones(len(rows))) == []
+    values = images.reshape(len(images), -1)
+    colours = np.column_stack(
+        [values.mean(axis=1), values.std(axis=1), *np.quantile(values, (0.05, 0.5, 0.95), axis=1)]
+    )
+    groups, areas = [row["patient"] for row in rows], []
+    for name, share in zip(FINDINGS, SHARES, strict=True):
+        known = np.array([row[name] != "" for row in rows])
+        truth = np.array([row[name] == "1" for row in rows])
+        assert 0.9 < known.mean() < 1 and abs(truth[known].mean() - share) < 0.06
+        model = make_pipeline(StandardScaler(), LogisticRegression())
+        found = cross_val_predict(model, colours, truth, groups=groups, cv=GroupKFold(5), method="predict_proba")
+        areas.append(roc_auc_score(truth, found[:, 1]))
+    assert np.mean(areas) < 0.65
+
+
+def test_the_same_arguments_draw_the_same_chests(tmp_path: Path) -> None:
+    first, again, other = (
+        drawn(tmp_path / name, seed=seed, images=4, patients=2) for name, seed in (("a", 0), ("b", 0), ("c", 1))
+    )
+    assert np.array_equal(first[0], again[0]) and first[1] == again[1]
+    assert not np.array_equal(first[0], other[0])
+
+
+def test_the_table_of_hearts_has_the_same_images_and_large_hearts_are_wider(tmp_path: Path) -> None:
+    _, rows = drawn(tmp_path / "set", images=200, patients=40)
+    hearts = list(csv.DictReader((tmp_path / "set" / HEARTS).open()))
+    assert [(row["path"], row["patient"]) for row in hearts] == [(row["path"], row["patient"]) for row in rows]
+    known = [i for i, row in enumerate(rows) if row["large_heart"]]
+    widths = [float(hearts[i]["heart_width"]) for i in known]
+    assert roc_auc_score([rows[i]["large_heart"] == "1" for i in known], widths) > 0.95
+    assert 70 < min(widths) < max(widths) < 190  # mm
