@@ -74,7 +74,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(vitmed: RUN, exported: Path, tm
         (("--to", "https://pacs/dicom-web", *spool), "expected .../studies"),
         (("--to", "ftp://pacs/studies", *spool), "expected .../studies"),
     ):
-        answer = vitmed("dicom-node", exported, *args)
+        answer = vitmed("dicom-node", exported, *args, "--quiet")
         assert answer.code == 2 and problem in answer.err, answer.err
     assert vitmed("dicom-node", tmp_path / "none.onnx", "--output", tmp_path / "out").code == 4
 

@@ -403,10 +403,10 @@ def dicom_node(**options: Any) -> None:
     """Receive images by C-STORE or from a folder, and answer each with a Structured Report, until Ctrl-C."""
     from vitmed.commands.pacs.settings import names
 
-    for several in ("allow", "modality", "body_part", "view"):
-        if several in options:
-            options[several] = names(options[several])
-    vitmed.dicom_node(**options, ui=Terminal(options.pop("quiet", False)))
+    ui = Terminal(options.pop("quiet", False))
+    for several in {"allow", "modality", "body_part", "view"} & options.keys():
+        options[several] = names(options[several])
+    vitmed.dicom_node(**options, ui=ui)
 
 
 @command(

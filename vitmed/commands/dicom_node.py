@@ -49,7 +49,7 @@ def dicom_node(
     from vitmed.commands.load import load
     from vitmed.commands.pacs.node import run_node
     from vitmed.commands.predict import preprocessing_of
-    from vitmed.training.saved_model import open_model
+    from vitmed.training.open_model import open_model
 
     ui, path = ui or Ui(), Path(model)
     beside = path if path.is_dir() else path.parent
