@@ -66,8 +66,9 @@ def test_a_table_of_patients(root: Path, tmp_path: Path, separator: str, encodin
     rows = [header, *([path, patient(path)] for path in paths(root))]
     splits = split(root, groups=table(tmp_path / "t.csv", rows, separator, encoding))
     assert {path: group for path, (_, group, _) in samples(splits).items()} == {p: patient(p) for p in paths(root)}
-    assert splits.grouped and splits.shared() == {} and splits.patients == "by table (--groups)"
-    assert "by patient" in splits.made["test"] and splits.notes == ()
+    assert splits.grouped and splits.shared() == {} and splits.notes == ()
+    unit, known = ("who group", "as who groups, ") if "who" in header else ("patient", "")
+    assert splits.patients == f"{known}by table (--groups)" and f"by {unit}" in splits.made["test"]
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import balanced_accuracy_score, roc_auc_score
+from sklearn.metrics import balanced_accuracy_score, cohen_kappa_score, roc_auc_score
 
 from vitmed.core.errors import DataError
+from vitmed.core.targets import Target
 from vitmed.explanation.corruptions import CORRUPTIONS
 from vitmed.explanation.robustness import known_stress, measure_robustness
 from vitmed.metrics.evaluation import evaluate_predictions
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.robustness import robustness, stress_curves, stress_samples
 from vitmed.report.results import Results
@@ -135,3 +136,15 @@ def test_only_a_stress_test_of_these_very_weights_is_known(tmp_path: Path) -> No
     found = known_stress(tmp_path, hash_weights(weights))
     assert found is not None and found.what == "stress"
     assert known_stress(tmp_path, hash_weights(weights | {"head.bias": torch.ones(2)})) is None
+
+
+def test_grades_are_judged_by_quadratic_kappa() -> None:
+    """The error is 1 - kappa, and a resample's kappa is scikit-learn's of the drawn images."""
+    clean, worse = draw(3), strengths(3)
+    found = measure_robustness(clean, {"jpeg": worse}, resamples=50, target=Target(kind="grades"))
+    truth = known_labels(clean)
+    each = [cohen_kappa_score(truth, p.predicted, weights="quadratic") for p in (clean, *worse)]
+    assert found.number == "quadratic_kappa"
+    assert found.clean["quadratic_kappa"].value == pytest.approx(each[0], abs=1e-9)
+    assert found.corruptions["jpeg"].lost.value == pytest.approx(each[0] - np.mean(each[1:]), abs=1e-9)
+    assert "quadratic kappa falls" in found.verdict

@@ -30,7 +30,7 @@ from vitmed.checks.shortcuts import FAMILIES, Shortcut, find_shortcuts
 from vitmed.core.targets import NO_FINDING, UNKNOWN, Target
 from vitmed.core.text import counted, listed
 from vitmed.core.ui import Ui
-from vitmed.data.patients import AS_ORIGINALS
+from vitmed.data.group_words import AS_ORIGINALS, group_word
 from vitmed.data.split_names import SPLITS
 from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.personal_data import looks_like_a_person
@@ -102,7 +102,7 @@ def run_checks(images: Sequence[Image], source: str | None, ui: Ui, splits: Sequ
         *_file_problems(images),
         *_copy_problems(images, exact, near),
         *_patient_problems(images, source),
-        *_few_to_train(images, source is not None),
+        *_few_to_train(images, None if source is None else group_word(source)),
         *_personal_data_problems(images),
         *_shortcut_problems(shortcuts),
     ]
@@ -235,7 +235,7 @@ def _patient_problems(images: Sequence[Image], source: str | None) -> Iterator[P
         if images:
             yield make("patients_unknown", "which images are of one patient is not known")
         return
-    originals = source.startswith(AS_ORIGINALS)  # of copies: nobody knows how many patients they are of
+    unit = group_word(source)
     guessed = source.startswith("guess")
     by = f" ({source})" if guessed else ""
     classes: dict[str, dict[str, Counter[str]]] = {name: defaultdict(Counter) for name in ("", *SPLITS)}
@@ -247,12 +247,12 @@ def _patient_problems(images: Sequence[Image], source: str | None) -> Iterator[P
         for kind in image.kinds:
             classes[image.split or ""][kind][image.group] += 1
     for split, of_class in classes.items():
-        if len(of_class) > 1 and not originals:
-            yield from _patients_by_class(f"{split}: " if split else "", of_class, by)
+        if len(of_class) > 1 and not source.startswith(AS_ORIGINALS):  # of how many patients, nobody knows
+            yield from _patients_by_class(f"{split}: " if split else "", of_class, unit, by)
     both = sorted(group for group, where in splits.items() if len(where - {None}) > 1)
     if both:
         severity = "warning" if guessed else None  # the guess may be wrong
-        what = counted(len(both), "original" if originals else "patient")
+        what = counted(len(both), unit)
         fix = (
             "if the guess is right, train with --groups names --resplit, which ignores these splits" if guessed else ""
         )
@@ -261,29 +261,29 @@ def _patient_problems(images: Sequence[Image], source: str | None) -> Iterator[P
         yield make("patients_guessed", f"{counted(len(splits), 'patient')}, {source}")
 
 
-def _patients_by_class(where: str, of_class: Mapping[str, Counter[str]], by: str) -> Iterator[Problem]:
+def _patients_by_class(where: str, of_class: Mapping[str, Counter[str]], unit: str, by: str) -> Iterator[Problem]:
     large = {label: counts for label, counts in sorted(of_class.items()) if counts.total() >= SMALL_CLASS}
     for label, counts in large.items():
         total = counts.total()
         equal = total**2 / sum(count**2 for count in counts.values())  # as many patients of equal shares
         if len(counts) == 1:
-            text = f"{where}all {total:,} images of {label!r} come from one patient{by}"
+            text = f"{where}all {total:,} images of {label!r} come from one {unit}{by}"
             yield make("class_of_one_patient", text, counts)
         elif equal < FEW_PATIENTS:
-            text = f"{where}the {total:,} images of {label!r} come from {counted(len(counts), 'patient')}"
+            text = f"{where}the {total:,} images of {label!r} come from {counted(len(counts), unit)}"
             text += f", {max(counts.values()) / total:.0%} of them from one{by}"
             yield make("class_of_few_patients", text, [name for name, _ in counts.most_common()])
     if len(large) > 1 and not any(a & b for a, b in combinations(map(set, large.values()), 2)):
         few = sorted(map(len, large.values()))[:2]
         chance = 2 / comb(sum(few), few[0])
         if chance >= BY_CHANCE:
-            fewest = f"{few[0]} and {counted(few[1], 'patient')}"
-            text = f"{where}no patient has images of two classes, and there are only {fewest} of a class: a trait of"
-            text += " patients that means nothing (stain, slide, light) sorts them into the classes with a chance of"
+            fewest = f"{few[0]} and {counted(few[1], unit)}"
+            text = f"{where}no {unit} has images of two classes, and there are only {fewest} of a class: a trait of"
+            text += f" {unit}s that means nothing (stain, slide, light) sorts them into the classes with a chance of"
             yield make("class_is_patient", f"{text} {chance:.0%}{by}")
 
 
-def _few_to_train(images: Sequence[Image], grouped: bool) -> Iterator[Problem]:
+def _few_to_train(images: Sequence[Image], unit: str | None) -> Iterator[Problem]:
     """Classes of which there is little to learn from, and how wide the interval of a sensitivity of 0.8 will be."""
     if any(value not in (0, 1) for image in images for value in image.values if not math.isnan(value)):
         return  # a number
@@ -293,23 +293,24 @@ def _few_to_train(images: Sequence[Image], grouped: bool) -> Iterator[Problem]:
             every[kind].append(image)
 
     def units(of_class: Iterable[Image]) -> int:
-        return len({image.group if grouped else image.path for image in of_class})
+        return len({image.group if unit else image.path for image in of_class})
 
     few, widths = [], list[tuple[int, int, str]]()
     for kind, of_class in sorted(every.items()):
         train = [image for image in of_class if image.split in (None, "train")]
-        if len(train) < FEW_IMAGES or (grouped and units(train) < FEW_PATIENTS):
-            few.append(f"{kind!r} has {counted(len(train), 'image')}" + f" of {units(train)} patients" * grouped)
+        if len(train) < FEW_IMAGES or (unit and units(train) < FEW_PATIENTS):
+            of = f" of {units(train)} {unit}s" if unit else ""
+            few.append(f"{kind!r} has {counted(len(train), 'image')}{of}")
             tested = units(image for image in of_class if image.split == "test")
             widths.append((tested or max(1, round(0.15 * units(of_class))), units(of_class), kind))
     if few:
         tested, whole, kind = min(widths)
         one, all_of_them = (np.ptp(wilson(0.8, n, 1.96)) / 2 for n in (tested, whole))
-        what = "patient" if grouped else "image"
+        test = f"test {unit or 'image'}"
         yield make(
             "few_to_train",
             f"very few to train on: {listed(few)}. A sensitivity of 0.8 for {kind!r} on "
-            f"{counted(tested, f'test {what}')} is known to about ±{one:.2f}, on all {whole:,} (--folds 5) to "
+            f"{counted(tested, test)} is known to about ±{one:.2f}, on all {whole:,} (--folds 5) to "
             f"±{all_of_them:.2f}",
         )
 

@@ -125,7 +125,7 @@ def check(
     window = _window(root, contents, frame, ui)
     records = scan(root, contents.files, ScanCache.open(frame, ui=ui, window=window, keep=index), ui)
     known, guess = _from_names(root, contents, labels is None)
-    patients, source = (named, "by table (--labels)") if named else _patients(config, root, contents.files, guess, ui)
+    patients, source = named if named is not None else _patients(config, root, contents.files, guess, ui)
     labels_of = contents.read or Read(CLASSES, [], ())
     images = _images(contents, labels_of, records, patients)
     found = run_checks(images, source, ui)
@@ -241,8 +241,8 @@ def _patients(
 
 def _by_table(
     root: Path, contents: FolderContents, file: Path, own_groups: bool, asked: Asked, ui: Ui
-) -> tuple[FolderContents, list[str] | None]:
-    """The images that a table names, and their patients where the table has a column of patients that counts."""
+) -> tuple[FolderContents, tuple[list[str], str] | None]:
+    """The images that a table names, and their patients and how they are known, where a column of patients counts."""
     table = labels_from_table(file, root, contents.files, own_groups, asked)
     if table.read.source:
         ui.say(table.read.source)
@@ -252,7 +252,7 @@ def _by_table(
     if len(kept.files) < len(contents.files):
         total = len(contents.files)
         ui.say(f"{total - len(kept.files):,} of {total:,} images are in no row of {file.name}")
-    return kept, table.groups
+    return kept, None if table.groups is None else (table.groups, table.known)
 
 
 class CheckFailed(DataError):

@@ -90,7 +90,7 @@ def stress(
         f"{counted(len(names), 'corruption')} of 5 strengths, {(1 + 5 * len(names)) * len(decoded):,} passes"
     )
     clean, corrupted = _predict_all(saved, chosen, decoded, names, seed, device, ui)
-    found = measure_robustness(clean, corrupted, resamples, seed)
+    found = measure_robustness(clean, corrupted, resamples, seed, saved.splits.target)
     unread = [f"{unreadable:,} images could not be read and are not counted."] if unreadable else []
     about = {
         "what": what, "checkpoint": saved.path.name, "weights_sha256": saved.weights_hash,

@@ -17,6 +17,7 @@ label_kinds         what you ask of labels, and what was read
 finding_labels      findings from columns of 1 and 0, or joined by |
 grades              classes in order
 quantities          a number of each image, and its ranges
+group_words         what groups are called: patients, originals, groups of a column
 patients            the patient of each image: by expression, table, DICOM PatientID; notes on patients and splits
 patient_names       a guess of patients from file names
 augmented_copies    a guess of augmented copies of one original from file names

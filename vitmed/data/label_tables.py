@@ -10,6 +10,7 @@ from pathlib import Path
 from vitmed.core.aliases import COLUMNS
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.text import counted_doing, lines_of
+from vitmed.data.group_words import known_by_column
 from vitmed.data.label_kinds import Asked, Read
 from vitmed.data.split_names import SPLIT_WORDS, split_of
 from vitmed.data.tables import FIRST, GROUP_NAMES, LABEL_NAMES, PATH_NAMES, Table, read_table
@@ -29,7 +30,7 @@ class Labels:
     Attributes:
         images: index of each image into the given paths.
         read: what the labels are, for these images in this order.
-        groups: patients, or None.
+        groups: patients, or None; known: how they are known, in words.
         splits: train, val or test for each image, or None.
         columns: names of the further columns; rows: their cells.
         notes: messages for the user.
@@ -42,6 +43,7 @@ class Labels:
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]]
     notes: tuple[str, ...]
+    known: str = ""
 
 
 def labels_from_table(
@@ -102,6 +104,7 @@ def labels_from_table(
         columns=columns,
         rows=[tuple(sys.intern(table.rows[row][i].strip()) for i in further) for row in rows],
         notes=(*table.notes, *read.notes, *notes),
+        known="" if group is None else known_by_column(table.header[group], "--labels"),
     )
 
 

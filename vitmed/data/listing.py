@@ -28,6 +28,7 @@ from vitmed.data.folders import (
     tar_labels,
 )
 from vitmed.data.grades import grade_order
+from vitmed.data.group_words import group_word
 from vitmed.data.label_kinds import Asked, Read
 from vitmed.data.label_tables import AUTO, Labels, labels_from_table
 from vitmed.data.patient_names import Guess
@@ -82,6 +83,11 @@ class Listing:
     targets: np.ndarray | None = None
     outputs: tuple[str, ...] = ()
     recognised: str = ""
+
+    @property
+    def unit(self) -> str:
+        """What one group is called; "image" where patients are unknown."""
+        return group_word(self.patients) if self.patients else "image"
 
     def samples(self, indices: np.ndarray) -> tuple[Sample, ...]:
         """These images as samples."""
@@ -335,7 +341,7 @@ def _by_labels(root: Path, file: Path, every: Sequence[str], table: Labels, clas
         columns=table.columns,
         rows=[table.rows[i] for i in rows] if table.columns else (),
         groups=None if table.groups is None else [table.groups[i] for i in rows],
-        patients="" if table.groups is None else "by table (--labels)",
+        patients=table.known,
         notes=table.notes,
         target=read.target,
         targets=None if read.values is None else read.values[order],

@@ -35,7 +35,7 @@ def take_fold(listing: Listing, indices: np.ndarray, folds: int, fold: int, seed
         codes = patient_codes(listing.groups, indices)
         patients = int(codes.max()) + 1
         if patients < folds:
-            few = counted_doing(patients, "patient")
+            few = counted_doing(patients, listing.unit)
             raise DataError(f"{listing.root}: {few} too few for {folds} folds", "fewer --folds")
     if listing.outputs:
         number = folds_by_kind(labels, _findings_of(listing, indices), units_of(listing, indices), folds, seed)
@@ -56,9 +56,9 @@ def take_fold(listing: Listing, indices: np.ndarray, folds: int, fold: int, seed
         raise DataError(f"{listing.source}: {few} are too few for {folds} folds", "fewer --folds")
     for label, name in enumerate(() if listing.outputs else listing.classes):
         if not (labels[taken] == label).any() or not (labels[~taken] == label).any():
-            what = "patients" if listing.patients else "images"
             raise DataError(
-                f"{listing.location(ALL, label)}: class {name!r} has too few {what} for fold {fold} of {folds}",
+                f"{listing.location(ALL, label)}: class {name!r} has too few {listing.unit}s for "
+                f"fold {fold} of {folds}",
                 "fewer --folds, or add images",
             )
     return indices[taken], indices[~taken]
@@ -81,7 +81,9 @@ def split_off(
     if listing.groups is not None:
         codes = patient_codes(listing.groups, indices)
         if len(codes) and codes.max() == 0:
-            raise DataError(f"{listing.root}: one patient cannot be split into train and {name}", "add patients")
+            raise DataError(
+                f"{listing.root}: one {listing.unit} cannot be split into train and {name}", f"add {listing.unit}s"
+            )
     if listing.outputs:
         taken = share_by_kind(labels, _findings_of(listing, indices), units_of(listing, indices), fraction, seed)
         if not taken.any() or taken.all():
@@ -102,7 +104,7 @@ def split_off(
         of_class = labels == k
         if not (of_class & taken).any() or not (of_class & ~taken).any():
             has = counted(int(of_class.sum()), "image")
-            few = " of too few patients" if listing.patients else ""
+            few = f" of too few {listing.unit}s" if listing.patients else ""
             few = " that are often copies of each other" if listing.first_copy is not None else few
             place = listing.location("train" if "train" in listing.parts else ALL, k)
             raise DataError(

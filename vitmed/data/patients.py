@@ -21,6 +21,7 @@ from vitmed.core.files import check_regular
 from vitmed.core.text import counted, counted_doing, lines_of, visible
 from vitmed.core.ui import Ui
 from vitmed.data.augmented_copies import guess_copies
+from vitmed.data.group_words import AS_ORIGINALS, known_by_column
 from vitmed.data.known_sets import find_known_set
 from vitmed.data.patient_names import Guess, class_folder, guess_patients
 from vitmed.data.samples import Splits
@@ -36,7 +37,6 @@ MOST = 100_000  # length of an expression with its repetitions written out
 REPETITION = re.compile(r"(\))?\{(\d*),?(\d*)\}")
 VERBOSE = re.compile(r"\(\?[a-zA-Z]*x")
 FLAG = "--groups names"
-AS_ORIGINALS = "as originals of augmented copies"  # in place of patients
 NO_PATIENTS = "These are not patients: one patient may be in two splits."
 UNKNOWN = "One patient may be in two splits, and the intervals take each image as independent."
 
@@ -87,8 +87,8 @@ def find_patients(
         return None
     if config.groups == DICOM:
         return KnownPatients(_by_dicom(root, paths, progress, config), "by PatientID (--groups dicom)", [])
-    groups, notes = groups_from_table(config.groups, root, paths)
-    return KnownPatients(groups, "by table (--groups)", notes)
+    groups, column, notes = groups_from_table(config.groups, root, paths)
+    return KnownPatients(groups, known_by_column(column, "--groups"), notes)
 
 
 def suggest_groups(
@@ -227,16 +227,18 @@ def _is_unreadable(file: Path, frame: int | None) -> bool:
 
 
 def patient_notes(splits: Splits, split: str) -> list[str]:
-    """A note if patients are in this split and another, or if patients are unknown."""
+    """Notes if patients are in this split and another, if groups are not patients, or if patients are unknown."""
     if not splits.grouped:
         return [f"Split by image: likely optimistic. Patients are unknown. {UNKNOWN}"]
-    if splits.patients.startswith(AS_ORIGINALS):
-        return [f"Split by original: likely optimistic. {NO_PATIENTS}"]
+    unit, notes = splits.unit, list[str]()
+    if unit != "patient":
+        why = "one patient may be in two splits, which makes the result optimistic"
+        notes.append(f"Split by {unit}: {why}. Where this report says patient, read {unit}.")
     shared = [group for group, names in splits.shared().items() if split in names]
-    if not shared:
-        return []
-    have = counted_doing(len(shared), "patient", "of this split has", "of this split have")
-    return [f"Leakage: {have} images in another split too; the result is optimistic."]
+    if shared:
+        have = counted_doing(len(shared), unit, "of this split has", "of this split have")
+        notes.append(f"Leakage: {have} images in another split too; the result is optimistic.")
+    return notes
 
 
 def describe_patients(splits: Splits) -> str:
@@ -254,8 +256,7 @@ def report_patients(splits: Splits, risk: str, ui: Ui) -> None:
     for text in splits.notes:
         ui.warn(text)
     if splits.grouped:
-        what = "originals" if splits.patients.startswith(AS_ORIGINALS) else "patients"
-        ui.say(f"{what}: {describe_patients(splits)}")
+        ui.say(f"{splits.unit}s: {describe_patients(splits)}")
         return
     guess = splits.guess
     if guess is None:

@@ -15,7 +15,7 @@ from vitmed.data.parts import split_off, stratified_sample
 from vitmed.data.patients import find_patients
 from vitmed.data.samples import Splits
 from vitmed.data.split_names import SPLITS
-from vitmed.data.splits import make_splits, way, with_copies, with_samples
+from vitmed.data.splits import make_splits, with_copies, with_samples
 from vitmed.data.thread_batches import Progress
 
 
@@ -69,7 +69,7 @@ def _unlabelled_splits(config: PretrainDataConfig, progress: Progress | None) ->
         listing = with_copies(listing, False, config.cache)
         share = config.val_fraction
         parts["val"], parts["train"] = split_off(listing, parts["train"], share, config.split_seed, "val")
-        made["val"] = f"{share:.0%} split off {way(listing)}, seed {config.split_seed}"
+        made["val"] = f"{share:.0%} split off by {listing.unit}, seed {config.split_seed}"
     if config.max_train is not None and config.max_train < len(parts["train"]):
         parts["train"] = stratified_sample(listing, parts["train"], config.max_train, config.split_seed)
         made["train"] = f"a sample of {len(parts['train']):,} of the others"

@@ -56,7 +56,7 @@ def without_rarest(listing: Listing, config: DataConfig) -> Listing:
     rows = listing.parts[ALL]
     codes = units_of(listing, rows)
     held = np.array([len(np.unique(codes[column == 1])) for column in listing.targets[rows].T])
-    found, unit = listing, "image" if listing.groups is None else "patient"
+    found, unit = listing, listing.unit
     for fewest in range(2, FEW + 1):
         if _has_shares(found, config):
             break

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from vitmed.core.targets import CLASSES, NO_FINDING, UNKNOWN, Target
+from vitmed.data.group_words import group_word
 from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.number_predictions import NumberPredictions
@@ -113,6 +114,11 @@ class Splits:
     def grouped(self) -> bool:
         """Whether patients are known."""
         return all(sample.group is not None for samples in self.samples.values() for sample in samples)
+
+    @property
+    def unit(self) -> str:
+        """What one group is called: "patient", unless groups come from something else; "image" where none are known."""
+        return group_word(self.patients) if self.grouped else "image"
 
     def groups(self) -> dict[str, set[str]]:
         """Split name -> its known patients."""

@@ -15,7 +15,6 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.text import counted, counted_doing, lines_of, listed
 from vitmed.data.listing import ALL, Listing, list_images
 from vitmed.data.parts import split_off, stratified_sample, take_fold
-from vitmed.data.patients import AS_ORIGINALS
 from vitmed.data.rare_findings import notes_on_rare, without_rarest, without_unlearnable
 from vitmed.data.samples import Splits
 from vitmed.data.scan_cache import ScanCache, first_copies
@@ -88,15 +87,15 @@ def with_samples(listing: Listing, parts: dict[str, np.ndarray], made: dict[str,
     shared = splits.shared()
     if not shared:
         return splits
-    count = f"{len(shared):,} patient{'s are' if len(shared) > 1 else ' is'} in two splits"
+    count = f"{counted_doing(len(shared), splits.unit)} in two splits"
     if allow_leakage:
         return replace(splits, notes=(*splits.notes, f"{count} (--allow-leakage): the result is optimistic"))
     names = [f"{group!r} in {' and '.join(of_group)}" for group, of_group in shared.items()]
     raise DataError(
         f"{listing.source}: {count}:\n{lines_of(names, NAMED)}",
         f"--resplit ignores the splits of the {'folder' if listing.source == listing.root else 'table'} and splits by "
-        "patient; or move all images of a patient to one split; or --allow-leakage: the result is then optimistic, and "
-        "says so",
+        f"{splits.unit}; or move all images of a {splits.unit} to one split; or --allow-leakage: the result is then "
+        "optimistic, and says so",
     )
 
 
@@ -113,17 +112,11 @@ def with_copies(listing: Listing, ready: bool, cache: bool) -> Listing:
     return replace(listing, first_copy=first, notes=(*listing.notes, notes))
 
 
-def way(listing: Listing) -> str:
-    if listing.patients.startswith(AS_ORIGINALS):
-        return "by original"
-    return "by patient" if listing.patients else "by image"
-
-
 def _split(listing: Listing, config: DataConfig) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Split name -> indices, and split name -> origin in words."""
     parts, made = dict(listing.parts), dict(listing.where)
     rest = "train" if "train" in parts else ALL
-    how = f"{way(listing)}, seed {config.split_seed}"
+    how = f"by {listing.unit}, seed {config.split_seed}"
     if config.folds is None:
         _check_enough(listing, rest, [name for name in SPLITS if name == "train" or name not in parts])
     if config.folds is not None:

@@ -166,11 +166,11 @@ def _plain(path: str) -> str:
     return path if path.isascii() else unicodedata.normalize("NFC", path)
 
 
-def groups_from_table(file: str | Path, root: Path, paths: Sequence[str]) -> tuple[list[str], list[str]]:
+def groups_from_table(file: str | Path, root: Path, paths: Sequence[str]) -> tuple[list[str], str, list[str]]:
     """The patient of every image, from a table with a column for the path and one for the patient.
 
     Returns:
-        patients in the order of `paths`, and notes for the user.
+        patients in the order of `paths`, the name of their column, and notes for the user.
 
     Raises:
         DataError: the table cannot be read, lacks a column, a value or an image, or has two patients for an image.
@@ -201,4 +201,4 @@ def groups_from_table(file: str | Path, root: Path, paths: Sequence[str]) -> tup
             f"use paths relative to {root} or to the table, or add the rows",
         )
     notes = [f"{file}: {unmatched}, the first is {strange[0]}"] if strange else []
-    return [found[i] for i in range(len(paths))], [*table.notes, *notes]
+    return [found[i] for i in range(len(paths))], table.header[group], [*table.notes, *notes]

@@ -17,7 +17,7 @@ from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.finding_comparison import compare_each_finding, compare_findings
 from vitmed.metrics.finding_evaluation import evaluate_findings
 from vitmed.metrics.finding_scoring import drawn_findings, finding_values
-from vitmed.metrics.grade_comparison import compare_grades
+from vitmed.metrics.grade_comparison import compare_grades, drawn_grades
 from vitmed.metrics.grade_evaluation import evaluate_grades
 from vitmed.metrics.grade_scoring import grade_values
 from vitmed.metrics.metric_table import FINDING_METRICS, GRADE_METRICS, METRICS, NUMBER_METRICS, Metric
@@ -138,7 +138,7 @@ TARGETS: dict[str, TargetKind] = {
 TARGETS["grades"] = replace(
     TARGETS["classes"], values=grade_values, evaluate=evaluate_grades, metrics=GRADE_METRICS, monitor="quadratic_kappa",
     headline=("quadratic_kappa", "grade_error", "auroc", "balanced_accuracy"), compare=compare_grades,
-    words=Words(
+    stress=Stressed(("quadratic_kappa", "auroc", "grade_error"), drawn_grades, lambda p: 0.0), words=Words(
         "grade", "grade",
         outside="grade that is not in the list, because the model gives every image one of these grades",
     ),

@@ -1,6 +1,7 @@
 """What corruptions cost: the numbers of `vitmed stress`, from predictions of the same images, clean and corrupted.
 
-The error is 1 - balanced accuracy; of findings 1 - mean AUROC; of a number the mean absolute error: 1 minus the first
+The error is 1 - balanced accuracy; of grades 1 - quadratic kappa; of findings 1 - mean AUROC; of a number the mean
+absolute error: 1 minus the first
 of `Stressed.names`, or that number itself where lower is better. Mean corruption error is its plain mean over all
 corruptions and strengths (Hendrycks & Dietterich 2019, section 4.2, without the division by AlexNet's errors, of which
 there are none on your images); `relative` is the mean of error - clean error: what the corruptions add. Every resample
@@ -17,8 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
+from vitmed.core.targets import Target
 from vitmed.core.text import counted
-from vitmed.decisions.targets import ALL_METRICS, TARGETS
+from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.explanation.corruptions import CORRUPTIONS
 from vitmed.explanation.results import CorruptionCost, Robustness, Strength
 from vitmed.metrics.any_predictions import AnyPredictions, target_of, true_labels
@@ -35,7 +37,11 @@ Drawn = dict[str, np.ndarray]  # name -> (1 + R,): the value itself, then of eac
 
 
 def measure_robustness(
-    clean: AnyPredictions, corrupted: Mapping[str, Sequence[AnyPredictions]], resamples: int = 500, seed: int = 0
+    clean: AnyPredictions,
+    corrupted: Mapping[str, Sequence[AnyPredictions]],
+    resamples: int = 500,
+    seed: int = 0,
+    target: Target | None = None,
 ) -> Robustness:
     """The numbers of clean and corrupted images.
 
@@ -43,20 +49,23 @@ def measure_robustness(
         clean: of any kind, with labels.
         corrupted: key in `CORRUPTIONS` -> predictions of the same images at strengths 1 to 5.
         resamples: behind the intervals of losses and errors.
+        target: what the labels are; None: what the predictions say, which cannot tell grades from classes.
 
     Raises:
         DataError: the predictions have no labels.
     """
-    units, number, guess = clean.units, TARGETS[clean.kind].stress.names[0], TARGETS[clean.kind].stress.guess(clean)
+    target = target_of(clean) if target is None else target
+    units, kind = clean.units, TARGETS[target.kind]
+    number, guess = kind.stress.names[0], kind.stress.guess(clean)
     positive = positive_index(clean) if isinstance(clean, Predictions) else None
     weights = np.ones((1, len(true_labels(clean))))  # (1 + R, S): then how often each image was drawn
     if units.max(initial=0) > 0:
         weights = np.concatenate([weights, *bootstrap_weights(units, resamples, seed)])
-    whole = _draw(clean, weights)
-    drawn = {key: [_draw(p, weights) for p in part] for key, part in corrupted.items()}
+    whole = kind.stress.draw(clean, weights)
+    drawn = {key: [kind.stress.draw(p, weights) for p in part] for key, part in corrupted.items()}
     costs = {}
     for key, part in corrupted.items():
-        numbers = [_numbers(p, own, resamples) for p, own in zip(part, drawn[key], strict=True)]
+        numbers = [_numbers(kind, p, own, resamples) for p, own in zip(part, drawn[key], strict=True)]
         costs[key] = _cost(key, number, whole, drawn[key], numbers)
     errors = [_error(number, one) for part in drawn.values() for one in part]
     error = np.mean(errors, axis=0) if errors else np.array([np.nan])
@@ -65,19 +74,14 @@ def measure_robustness(
         resampling="by image" if clean.groups is None else "by patient",
         resamples=resamples if len(weights) > 1 else 0, level=0.95,
         classes=list(clean.classes), positive_class=None if positive is None else clean.classes[positive],
-        target=target_of(clean), number=number, guess=guess if np.isfinite(guess) else None,
-        clean=_numbers(clean, whole, resamples), corruptions=costs,
+        target=target, number=number, guess=guess if np.isfinite(guess) else None,
+        clean=_numbers(kind, clean, whole, resamples), corruptions=costs,
         mean_corruption_error=_estimate(error),
         relative=_estimate(error - _error(number, whole) if errors else error),
     )  # fmt: skip
     worst, sentence = _verdict(found)
     words = {"undefined": _undefined(found, clean), "worst": worst, "verdict": sentence, "notes": _notes(found)}
     return found.model_copy(update=words)
-
-
-def _draw(predictions: AnyPredictions, weights: np.ndarray) -> Drawn:
-    """The numbers for image weights (1 + R, S)."""
-    return TARGETS[predictions.kind].stress.draw(predictions, weights)
 
 
 def _error(number: str, drawn: Drawn) -> np.ndarray:
@@ -92,9 +96,8 @@ def _estimate(drawn: np.ndarray) -> Estimate:
     return Estimate(value=value, low=low, high=high, method="percentile", resamples=len(drawn) - 1)
 
 
-def _numbers(predictions: AnyPredictions, drawn: Drawn, resamples: int) -> dict[str, Estimate]:
+def _numbers(kind: TargetKind, predictions: AnyPredictions, drawn: Drawn, resamples: int) -> dict[str, Estimate]:
     """The numbers with the intervals of a report; with more than `MANY` classes, those of the resamples."""
-    kind = TARGETS[predictions.kind]
     if isinstance(predictions, Predictions) and len(predictions.classes) > MANY:
         auroc = np.array([kind.values(predictions)["auroc"]])
         return {name: _estimate(auroc if name == "auroc" else drawn[name]) for name in kind.stress.names}

@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 
 from vitmed.core.targets import NO_FINDING, UNKNOWN, Kind
-from vitmed.metrics.predictions import LEAST, Predictions, group_index, is_called, softmax
+from vitmed.metrics.predictions import LEAST, PerImage, Predictions, is_called, softmax
 from vitmed.metrics.predictions_csv import (
     LABEL,
     LOGIT,
@@ -37,7 +37,7 @@ BETWEEN = " | "  # called findings of an image
 
 
 @dataclass(frozen=True)
-class FindingPredictions:
+class FindingPredictions(PerImage):
     """What a model predicts of F findings for S images; the table does not keep `notes` and `named`."""
 
     classes: tuple[str, ...]  # F names, in the model's order
@@ -65,23 +65,6 @@ class FindingPredictions:
         assert len(self.thresholds) in (0, shape[1])
         assert all(len(cells) == shape[0] for cells in self.columns.values())
 
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def take(self, rows: np.ndarray) -> FindingPredictions:
-        """The given rows, in that order; without the unreadable images."""
-        return replace(
-            self,
-            paths=tuple(self.paths[i] for i in rows),
-            groups=None if self.groups is None else tuple(self.groups[i] for i in rows),
-            labels=None if self.labels is None else self.labels[rows],
-            logits=self.logits[rows],
-            calibrated=None if self.calibrated is None else self.calibrated[rows],
-            decided=None if self.decided is None else self.decided[rows],
-            columns={name: tuple(cells[i] for i in rows) for name, cells in self.columns.items()},
-            errors=(),
-        )
-
     def like(self, other: FindingPredictions) -> FindingPredictions:
         """With the findings, which must be the same, in the order of another."""
         order = [self.classes.index(name) for name in other.classes]
@@ -94,11 +77,6 @@ class FindingPredictions:
             calibrated=None if self.calibrated is None else self.calibrated[:, order],
             decided=None if self.decided is None else self.decided[:, order],
         )
-
-    @cached_property
-    def units(self) -> np.ndarray:
-        """(S,) int64: the number of each image's patient, by first appearance; an unknown patient is one of its own."""
-        return group_index(self.groups, len(self))
 
     @cached_property
     def probabilities(self) -> np.ndarray:

@@ -12,6 +12,7 @@ from vitmed.metrics.metric_table import GRADE_METRICS
 from vitmed.metrics.paired_comparison import PairedComparison, compare_predictions, gap_of, jackknifed_gaps
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.ranking import ratio
+from vitmed.metrics.scoring import Scorer
 
 
 def compare_grades(predictions: Predictions, other: Predictions, resamples: int = 2000) -> PairedComparison:
@@ -32,6 +33,12 @@ def compare_grades(predictions: Predictions, other: Predictions, resamples: int 
         difference={name: difference[name] for name in GRADE_METRICS},
         tests={name: gaps[name][1] for name in ("quadratic_kappa", "grade_error")} | found.tests,
     )
+
+
+def drawn_grades(predictions: Predictions, weights: np.ndarray) -> dict[str, np.ndarray]:
+    """The numbers of classes and of grades, (R,) each, for image weights (R, S)."""
+    counted = Scorer(known_labels(predictions), predictions).counted(weights)[0]
+    return counted | _of_sums(weights @ _summands(predictions))
 
 
 def _summands(predictions: Predictions) -> np.ndarray:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from vitmed.core.errors import DataError
 from vitmed.core.targets import SIDES, Kind, Target
-from vitmed.metrics.predictions import group_index
+from vitmed.metrics.predictions import PerImage
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OF_NUMBERS, RAW, TARGET, Table, read_table, table_text
 
 FIRST = FIXED_COLUMNS[:4]
@@ -27,7 +27,7 @@ NEAR = 1e-4  # of the spread: a prediction that differs by more does not follow 
 
 
 @dataclass(frozen=True)
-class NumberPredictions:
+class NumberPredictions(PerImage):
     """What a model predicts of a number for S images; the table does not keep `notes` and `named`."""
 
     classes: tuple[str, ...]  # the name of the number alone
@@ -44,6 +44,7 @@ class NumberPredictions:
     named: bool = False  # whether figures and tables may show paths
 
     kind: ClassVar[Kind] = "number"  # a key of `TARGETS`
+    BY_ROW: ClassVar[tuple[str, ...]] = ("labels", "logits", "decided")
 
     def __post_init__(self) -> None:
         size = len(self.paths)
@@ -52,22 +53,6 @@ class NumberPredictions:
         assert self.decided is None or self.decided.shape == (size, 2)
         assert self.groups is None or len(self.groups) == size
         assert all(len(cells) == size for cells in self.columns.values())
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def take(self, rows: np.ndarray) -> NumberPredictions:
-        """The given rows, in that order; without the unreadable images."""
-        return replace(
-            self,
-            paths=tuple(self.paths[i] for i in rows),
-            groups=None if self.groups is None else tuple(self.groups[i] for i in rows),
-            labels=None if self.labels is None else self.labels[rows],
-            logits=self.logits[rows],
-            decided=None if self.decided is None else self.decided[rows],
-            columns={name: tuple(cells[i] for i in rows) for name, cells in self.columns.items()},
-            errors=(),
-        )
 
     def like(self, other: NumberPredictions) -> NumberPredictions:
         """The same numbers and scales in the unit, standardised as those of another."""
@@ -80,11 +65,6 @@ class NumberPredictions:
             return self
         logits = np.stack([(self.values - centre) / spread, np.log(self.scales / spread)], axis=1)
         return replace(self, logits=logits.astype(np.float32), target=target)
-
-    @cached_property
-    def units(self) -> np.ndarray:
-        """(S,) int64: the number of each image's patient, by first appearance; an unknown patient is one of its own."""
-        return group_index(self.groups, len(self))
 
     @cached_property
     def values(self) -> np.ndarray:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -62,8 +62,37 @@ def is_called(scores: np.ndarray, threshold: float | np.ndarray | None) -> np.nd
     return scores >= (0.5 if threshold is None else threshold)
 
 
+class PerImage:
+    """What the predictions of every kind of label share: S images, and the arrays that have a row for each."""
+
+    BY_ROW: ClassVar[tuple[str, ...]] = ("labels", "logits", "calibrated", "decided")  # None, or arrays of S rows
+    paths: tuple[str, ...]
+    groups: tuple[str, ...] | None
+    columns: dict[str, tuple[str, ...]]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def take(self, rows: np.ndarray) -> Self:
+        """The given rows, in that order; without the unreadable images."""
+        own: dict[str, Any] = {name: getattr(self, name) for name in self.BY_ROW}
+        return replace(  # type: ignore[type-var]  # every kind is a dataclass
+            self,
+            paths=tuple(self.paths[i] for i in rows),
+            groups=None if self.groups is None else tuple(self.groups[i] for i in rows),
+            columns={name: tuple(cells[i] for i in rows) for name, cells in self.columns.items()},
+            errors=(),
+            **{name: None if values is None else values[rows] for name, values in own.items()},
+        )
+
+    @cached_property
+    def units(self) -> np.ndarray:
+        """(S,) int64: the number of each image's patient, by first appearance; an unknown patient is one of its own."""
+        return group_index(self.groups, len(self))
+
+
 @dataclass(frozen=True)
-class Predictions:
+class Predictions(PerImage):
     """What a model predicts for S images; the table does not keep `notes` and `named`."""
 
     classes: tuple[str, ...]  # K names, in the model's order
@@ -94,23 +123,6 @@ class Predictions:
         assert self.decided is None or self.decided.shape == (size,)
         assert self.costs is None or np.shape(self.costs) == (len(self.classes),) * 2
 
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def take(self, rows: np.ndarray) -> Predictions:
-        """The given rows, in that order; without the unreadable images."""
-        return replace(
-            self,
-            paths=tuple(self.paths[i] for i in rows),
-            groups=None if self.groups is None else tuple(self.groups[i] for i in rows),
-            labels=None if self.labels is None else self.labels[rows],
-            logits=self.logits[rows],
-            calibrated=None if self.calibrated is None else self.calibrated[rows],
-            decided=None if self.decided is None else self.decided[rows],
-            columns={name: tuple(cells[i] for i in rows) for name, cells in self.columns.items()},
-            errors=(),
-        )
-
     def like(self, other: Predictions) -> Predictions:
         """With the classes, which must be the same, in the order of another."""
         order = [self.classes.index(name) for name in other.classes]
@@ -124,11 +136,6 @@ class Predictions:
             decided=None if self.decided is None else place[self.decided],
             costs=None if self.costs is None else tuple(tuple(self.costs[i][j] for j in order) for i in order),
         )
-
-    @cached_property
-    def units(self) -> np.ndarray:
-        """(S,) int64: the number of each image's patient, by first appearance; an unknown patient is one of its own."""
-        return group_index(self.groups, len(self))
 
     @cached_property
     def probabilities(self) -> np.ndarray:

@@ -41,7 +41,7 @@ def report_evaluation(evaluation: Evaluation, gates: dict[str, float], ui: Ui) -
         if note not in metrics.report.notes:  # already printed
             ui.warn(note)
     for baseline in metrics.baselines.values():
-        ui.say(verdict(baseline, metrics.n_groups, metrics.target.kind))
+        ui.say(verdict(baseline, metrics.n_groups, metrics.target.kind, metrics.unit))
     if metrics.external is not None:
         ui.say(_own_test(metrics.external))
     page, tables = evaluation.folder / REPORT, evaluation.folder / NUMBERS
@@ -58,7 +58,8 @@ def headline(metrics: Results) -> str:
     found = [(title_of(metrics, name), metrics.overall[name]) for name in names]
     how = "no intervals"
     if any(one.low is not None for _, one in found):
-        how = f"95 % intervals {metrics.resampling}: {main_methods(metrics)}"
+        unit = "image" if metrics.n_groups is None else metrics.unit
+        how = f"95 % intervals by {unit}: {main_methods(metrics)}"
     optimistic = "; likely optimistic" if metrics.n_groups is None else ""
     return "\n".join([*(f"{title} {_with_interval(one)}" for title, one in found), f"{how}{optimistic}"])
 
@@ -95,13 +96,14 @@ def _with_interval(found: Estimate, sign: str = "") -> str:
     return f"{found.value:{form}}{limits}"
 
 
-def verdict(baseline: Baseline, patients: int | None, kind: Kind = "classes") -> str:
+def verdict(baseline: Baseline, patients: int | None, kind: Kind = "classes", unit: str = "patient") -> str:
     """Whether the model is better than a baseline, in a line; no verdict with very few patients.
 
     Args:
         baseline: one of `Results.baselines`.
         patients: how many were evaluated; None if unknown.
         kind: of labels.
+        unit: what one of the patients is called.
     """
     name, standing = baseline.decides, baseline.standing(patients)
     gap = _with_interval(baseline.difference[name], "+")
@@ -110,7 +112,7 @@ def verdict(baseline: Baseline, patients: int | None, kind: Kind = "classes") ->
     if standing == "no interval":
         return f"{text}; no interval for the difference"
     if standing == "few patients":
-        few = counted_doing(patients or 0, "patient")
+        few = counted_doing(patients or 0, unit)
         return f"{text}; model - baseline {gap}, but {few} too few to conclude which is better"
     single = ""
     if baseline.findings:

@@ -21,13 +21,13 @@ def limitations(metrics: Results) -> list[str]:
 
 def _leaks(metrics: Results) -> Iterator[str]:
     """Images or patients with which the model was made, or an unknown share of them."""
-    flow, patients = metrics.flow, metrics.n_groups
+    flow, patients, unit = metrics.flow, metrics.n_groups, metrics.unit
     seen = flow.evaluated.seen if flow is not None and flow.evaluated is not None else Seen()
     if seen.images:
         these = counted_doing(seen.images, "image", "of these was", "of these were")
         yield f"{these} used to make the model: the numbers are too good."
     if seen.patients:
-        these = counted_doing(seen.patients, "patient", "of these has", "of these have")
+        these = counted_doing(seen.patients, unit, "of these has", "of these have")
         yield (
             f"{these} the same name as one in training or validation; if they are the same people, the numbers are too "
             "good."
@@ -41,11 +41,11 @@ def _leaks(metrics: Results) -> Iterator[str]:
             "good; each image counts as independent, which makes the intervals too narrow."
         )
     elif patients == 1:
-        yield "Only one patient is evaluated, which shows nothing about other patients."
+        yield f"Only one {unit} is evaluated, which shows nothing about other {unit}s."
     elif patients < FEW_PATIENTS:
-        yield f"Only {patients:,} patients are evaluated; another {patients:,} may give other numbers."
+        yield f"Only {patients:,} {unit}s are evaluated; another {patients:,} may give other numbers."
     if flow is not None and flow.level == "none":
-        yield f"{counted_doing(flow.patients_in_two or 0, 'patient')} in more than one split: the numbers are too good."
+        yield f"{counted_doing(flow.patients_in_two or 0, unit)} in more than one split: the numbers are too good."
     if flow is not None and flow.copies_in_two:
         yield f"{counted_doing(flow.copies_in_two, 'identical file')} in more than one split."
 
@@ -103,7 +103,7 @@ def more_images(metrics: Results) -> str | None:
     if needed is None:
         return None
     have, more = (
-        f"{n:,} images" + (f" from {counted(patients, 'patient')}" if each > 1 else "")
+        f"{n:,} images" + (f" from {counted(patients, metrics.unit)}" if each > 1 else "")
         for n, patients in ((own.n, own.units), (round(needed * each), needed))
     )
     return (

@@ -82,6 +82,7 @@ NAMES = {  # field of an `Estimate` -> its name in a sentence, where `TITLES` ha
     "seen": "the observed frequencies in the reliability diagram",
     "signed": "the mean signed error in grades",
     "similarity": "rank correlation",
+    "share": "the share of images at each error in grades",
     "single": "the share of sets with one class",
     "size": "the set size",
     "slope": "calibration slope",
@@ -230,7 +231,8 @@ def _count(resamples: int | None) -> str:
 def _design(metrics: Results, shown: Callable[[str], str]) -> str:
     """What was evaluated, which class was predicted, and what the unit of the intervals is."""
     positive, sizes, points = metrics.positive_class, metrics.sample.images_per_patient, metrics.operating_points
-    patients = "" if metrics.n_groups is None else f" of {counted(metrics.n_groups, 'patient')}"
+    unit = metrics.unit
+    patients = "" if metrics.n_groups is None else f" of {counted(metrics.n_groups, metrics.unit)}"
     per_class = [f"{entry.n:,} {shown(name)}" for name, entry in metrics.per_class.items()]
     classes = f" ({_joined(per_class)})" if len(per_class) <= 10 else f" in {len(per_class):,} classes"
     classes = classes if per_class else ""
@@ -253,11 +255,11 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
         if metrics.n_groups is None:
             text.append("The patients were unknown, so each image counted as independent.")
         elif sizes is not None and sizes.max > 1:
-            text.append("The patient was the unit of sampling, so intervals reflect the variance between patients.")
+            text.append(f"The {unit} was the unit of sampling, so intervals reflect the variance between {unit}s.")
             if any(one.resamples is not None for _, _, _, one in _estimates(metrics)):
-                text.append("Bootstrap resamples were drawn by patient.")
+                text.append(f"Bootstrap resamples were drawn by {unit}.")
         else:
-            text.append("Each patient had one image.")
+            text.append(f"Each {unit} had one image.")
     return " ".join(text)
 
 

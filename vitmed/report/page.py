@@ -241,16 +241,17 @@ def sampling_of(metrics: Numbers) -> str:
     units = metrics.n if metrics.n_groups is None else metrics.n_groups
     if not units:
         return "There are no images."
+    unit = metrics.unit if isinstance(metrics, Results) else "patient"
     if units < 2:
-        return f"No intervals: one {'patient' if by_patient else 'image'} cannot show how much others would differ."
+        return f"No intervals: one {unit if by_patient else 'image'} cannot show how much others would differ."
     effective = by_patient and sizes is not None and sizes.max > 1
     by = main_methods(metrics)
-    level = f"{100 * metrics.level:.0f} % intervals{', by patient' if effective else ''}"
+    level = f"{100 * metrics.level:.0f} % intervals{f', by {unit}' if effective else ''}"
     text = [f"{level}{': ' if by else ''}{by}."]
     if effective:
-        text.append("They show how the numbers would differ with other patients.")
+        text.append(f"They show how the numbers would differ with other {unit}s.")
     elif by_patient:
-        text.append("Each patient has one image.")
+        text.append(f"Each {unit} has one image.")
     else:
         text.append("Each image counts as independent.")
         text.append("The patients are unknown: if they have several images each, the intervals are too narrow.")
@@ -265,24 +266,25 @@ def worth(metrics: Numbers) -> str:
     sizes, patients, positive = sample.images_per_patient, sample.n_patients, metrics.positive_class
     if sizes is None or patients is None:
         return ""
-    each = f"{sizes.min:,} to {sizes.max:,} per patient, median {sizes.median:,.4g}"
-    each = f"{sizes.max:,} per patient" if sizes.min == sizes.max else each
+    unit = metrics.unit if isinstance(metrics, Results) else "patient"
+    each = f"{sizes.min:,} to {sizes.max:,} per {unit}, median {sizes.median:,.4g}"
+    each = f"{sizes.max:,} per {unit}" if sizes.min == sizes.max else each
     each = f", {each}" if patients > 1 else ""
-    text = f"{counted(sample.n_images, 'image')} of {counted(patients, 'patient')}{each}."
+    text = f"{counted(sample.n_images, 'image')} of {counted(patients, unit)}{each}."
     about = next((name for name in ("accuracy", "subset_accuracy") if name in metrics.overall), None)
     if sizes.max == 1 or right.effective_n is None or about is None:
         return text
     if right.design_effect is None:
         seen = "No image is wrong" if metrics.overall[about].value else "No image is right"
         return (
-            f"{text} {seen}, so the images cannot show how alike those of one patient are: the intervals assume an "
+            f"{text} {seen}, so the images cannot show how alike those of one {unit} are: the intervals assume an "
             f"intraclass correlation of {LIKENESS}."
         )
     tells = right.icc is not None and abs(right.icc) >= 0.005  # else it would be 0.00 beside a design effect above 1
     alike = f"intraclass correlation of being right {right.icc:.2f}, " if tells else ""
     how = f"{alike}design effect {right.design_effect:.1f}"
     if right.design_effect <= 1:
-        how = "images of one patient are no more alike in being right than those of different patients"
+        how = f"images of one {unit} are no more alike in being right than those of different {unit}s"
     assumed = f"an intraclass correlation of at least {LIKENESS} is assumed"
     parts = [f"{right.effective_n:,.0f} for the {name_of(about)} ({how})"]
     if positive is not None:

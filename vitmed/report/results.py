@@ -12,6 +12,7 @@ from vitmed.core.aliases import FLOW, HOLDER, OUT_OF_DISTRIBUTION, RESULTS, with
 from vitmed.core.base_models import Frozen
 from vitmed.core.targets import CLASSES, Target
 from vitmed.core.text import identity
+from vitmed.data.group_words import group_word
 from vitmed.decisions.conformal import PredictionSets
 from vitmed.decisions.folds import Folds
 from vitmed.decisions.number_intervals import IntervalResults
@@ -233,6 +234,14 @@ class Results(Numbers):
     intervals: IntervalResults | None = None
     interval_levels: list[LevelCoverage] | None = None
     error_by_range: Subgroups | None = None
+
+    @property
+    def unit(self) -> str:
+        """What one group of images is called: "patient", unless the run knows that its groups are something else."""
+        if self.flow is None or (word := group_word(self.flow.how)) == "patient":
+            return "patient"
+        other = self.flow.evaluated is not None and self.flow.evaluated.split is None
+        return "group" if other else word  # other images may have groups of another kind
 
     @property
     def identity(self) -> str:

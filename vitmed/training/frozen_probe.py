@@ -139,10 +139,10 @@ class Pool:
         for folds in FOLDS:
             if units >= folds:
                 return folds
-        raise self._too_few(units, "there are", "add patients" if self.splits.grouped else "add images")
+        raise self._too_few(units, "there are", f"add {self.splits.unit}s")
 
     def _too_few(self, count: int, which: str, fix: str) -> DataError:
-        what = counted(count, "patient" if self.splits.grouped else "image")
+        what = counted(count, self.splits.unit)
         return DataError(
             f"{self.splits.root}: {which} {what} outside the test, expected {FOLDS[-1]} or more to fit a model, to "
             "choose its penalty, and to hold out",
@@ -176,7 +176,7 @@ def held_out_logits(
 
 def describe_rounds(pool: Pool, rounds: Sequence[Round]) -> str:
     """How the images were held out, in words."""
-    by = "patient" if pool.splits.grouped else "image"
+    by = pool.splits.unit
     if pool.holds_out:
         return f"{counted(len(rounds[0].held), 'validation image')} held out, by {by}"
     held = sum(len(one.held) for one in rounds)

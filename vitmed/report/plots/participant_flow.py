@@ -25,7 +25,8 @@ def flow(predictions: Predictions, metrics: Results) -> Figure | None:
     """Files found, left out, used, and assigned to the splits, with images and patients; None without a flow."""
     if metrics.flow is None:
         return None
-    counts, evaluated, noun = metrics.flow, metrics.flow.evaluated, TARGETS[metrics.target.kind].words.part
+    counts, evaluated, unit = metrics.flow, metrics.flow.evaluated, metrics.unit
+    noun = TARGETS[metrics.target.kind].words.part
     parts: dict[str, SplitFlow | EvaluatedImages] = dict(counts.splits)
     if evaluated is not None and not evaluated.split:
         parts["others"] = evaluated
@@ -34,16 +35,13 @@ def flow(predictions: Predictions, metrics: Results) -> Figure | None:
     width = (WIDTH - 0.4 - 0.2 * (beside - 1)) / beside
     most = int((width - 0.2) / LETTER)  # letters in a line
     if folds:
-        boxes = {
-            FOLDS: [
-                short(f"{k}: {', '.join(_lines(part, noun, 24, False))}", most) for k, part in counts.splits.items()
-            ]
-        }
+        lines_of = {name: ", ".join(_lines(part, noun, unit, 24, False)) for name, part in counts.splits.items()}
+        boxes = {FOLDS: [short(f"{name}: {text}", most) for name, text in lines_of.items()]}
     else:
         classes = [line for part in parts.values() for line in _classes(part).items()]
         wrap = any(len(f"{name}: {_numbers(count)}") > most for name, count in classes)
-        boxes = {name: _lines(part, noun, most, wrap) for name, part in parts.items()}
-    found, left_out, used = _upper_boxes(counts)
+        boxes = {name: _lines(part, noun, unit, most, wrap) for name, part in parts.items()}
+    found, left_out, used = _upper_boxes(counts, unit)
     first, second = _height(len(found)), _height(max(len(used), len(left_out)))
     lowest, gap = _height(max(map(len, boxes.values())) + 1), 0.42
     total = (first + gap if found else 0) + second + gap + lowest + 0.2
@@ -97,11 +95,11 @@ def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> 
     axes.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": BLACK, "linewidth": 1})
 
 
-def _people(patients: int | None) -> str:
-    return "patients unknown" if patients is None else counted(patients, "patient")
+def _people(patients: int | None, unit: str) -> str:
+    return "patients unknown" if patients is None else counted(patients, unit)
 
 
-def _upper_boxes(counts: Flow) -> tuple[list[str], list[str], list[str]]:
+def _upper_boxes(counts: Flow, unit: str) -> tuple[list[str], list[str], list[str]]:
     """Lines of the files found and left out, none where they were not counted; and of the images used."""
     found, left_out = [], []
     if counts.found is not None:
@@ -109,15 +107,15 @@ def _upper_boxes(counts: Flow) -> tuple[list[str], list[str], list[str]]:
         why = f"({counts.why_left_out})" if counts.left_out and counts.why_left_out else ""
         found = ["Found", counted(counts.found, "image file")]
         left_out = ["Left out", unreadable, f"{counts.left_out:,} in no split", *textwrap.wrap(why, 44)]
-    used = ["Used", f"{counted(counts.used, 'image')}, {_people(counts.patients)}"]
+    used = ["Used", f"{counted(counts.used, 'image')}, {_people(counts.patients, unit)}"]
     if counts.exact_duplicates is not None:
         used.append(f"kept: identical copies {counts.exact_duplicates:,}, alike {counts.near_duplicates:,}")
     return found, left_out, used
 
 
-def _lines(part: SplitFlow | EvaluatedImages, noun: str, most: int, wrap: bool) -> list[str]:
+def _lines(part: SplitFlow | EvaluatedImages, noun: str, unit: str, most: int, wrap: bool) -> list[str]:
     """Lines of at most `most` letters; with `wrap`, the numbers of a class, or another noun, are below its name."""
-    lines = [counted(part.images, "image"), _people(part.patients)]
+    lines = [counted(part.images, "image"), _people(part.patients, unit)]
     if len(part.classes) > LISTED:
         lines.append(counted(len(part.classes), noun))
     for name, count in _classes(part).items():
