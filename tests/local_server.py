@@ -10,13 +10,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @contextmanager
 def serving(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[int]:
-    """The port of a server that answers each GET and HEAD by a function of the request."""
+    """The port of a server that answers each GET, HEAD and POST by a function of the request."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             answer(self)
 
         def do_HEAD(self) -> None:
+            answer(self)
+
+        def do_POST(self) -> None:
             answer(self)
 
         def log_message(self, *args: object) -> None:

@@ -14,7 +14,18 @@ import vitmed
 from vitmed.core.errors import UsageError
 from vitmed.core.flags import FLAGS
 
-PUBLIC = ["VitmedError", "build_model", "check", "compare", "demo", "evaluate", "explain", "export", "load"]
+PUBLIC = [
+    "VitmedError",
+    "build_model",
+    "check",
+    "compare",
+    "demo",
+    "dicom_node",
+    "evaluate",
+    "explain",
+    "export",
+    "load",
+]
 PUBLIC += ["lr_find", "merge", "plan", "predict", "predict_shard", "pretrain", "probe", "sample_size", "stress"]
 PUBLIC += ["summary", "train"]
 

@@ -75,9 +75,12 @@ COMMANDS = {
         "compare": "Compare models on the same images.",
         "sample-size": "Report how many images and patients an evaluation needs.",
         "explain": "Draw where the network looked.",
+        "stress": "Evaluate a checkpoint on blurred, noisy or recoloured images.",
+    },
+    "Take a model out": {
         "export": "Write a model as a file that other programs run.",
         "serve": "Answer images over HTTP, for programs and on a page.",
-        "stress": "Evaluate a checkpoint on blurred, noisy or recoloured images.",
+        "dicom-node": "Answer the images of a DICOM network with Structured Reports.",
     },
     "Data, weights and models": {
         "data": "List, fetch and import public data sets.",

@@ -16,6 +16,7 @@ import typer
 
 import vitmed
 from vitmed.cli.catalogue_commands import data, weights
+from vitmed.cli.deployment_commands import TAKEN_OUT
 from vitmed.cli.options import (
     EVALUATED,
     FIRST,
@@ -364,48 +365,6 @@ def stress(as_json: AsJson = False, **options: Any) -> None:
 
 @command(
     {
-        "checkpoint": argument(Path, "A run folder, or its best.pt."),
-        "to": flag(Path, help="File to write: .onnx, or .pt2 for torch.export.", panel=FIRST),
-        "data": flag(Path, help="Data folder of the run, where it has moved.", panel=FIRST),
-        "int8": flag(bool, "--int8", help="Weights in 8 bits; reports what that costs.", panel=FIRST),
-        **FORCE,
-    },
-    fields={},
-)
-def export(as_json: AsJson = False, **options: Any) -> None:
-    """Write a model as a file that other programs run, if it decides on validation images as the checkpoint does."""
-
-    def content(found: Any) -> dict[str, Any]:
-        return {"file": str(found.file), "bytes": found.size, "gate": found.gate.to_dict()}
-
-    answer(vitmed.export, options, as_json, content)
-
-
-@command(
-    {
-        "checkpoint": argument(Path, "A run folder, a checkpoint, or an exported .onnx file."),
-        "host": flag(str, help="Address to listen at; default 127.0.0.1, this machine alone."),
-        "port": flag(int, min=0, max=65535, help="Default 8000; 0 takes a free one."),
-        "api_key_file": flag(Path, help="Holds the key of requests; default the variable VITMED_API_KEY."),
-        "no_key": flag(bool, "--no-key", help="Let other machines in without a key."),
-        "tls_cert": flag(Path, help="Certificate (PEM), for https."),
-        "tls_key": flag(Path, help="Its key (PEM), where the certificate's file does not hold it."),
-        "max_megabytes": flag(float, help="Of a request; default 32."),
-        "max_images": flag(int, min=1, help="Of a request; default 16."),
-        "timeout": flag(float, help="Seconds for a request to arrive, and to be answered; default 30."),
-        "queue": flag(int, min=1, help="Images that may wait; default 256."),
-        **precision("auto"),
-    },
-    "train.device",
-)
-def serve(**options: Any) -> None:
-    """Answer images over HTTP until Ctrl-C: an address for programs, and a page to drop images on."""
-    ui = Terminal(options.pop("quiet", False))
-    vitmed.serve(**options, ui=ui)
-
-
-@command(
-    {
         "model": argument(str | None, "A size (vit_tiny), a recipe (mnist), or a checkpoint; default vit_tiny."),
         "num_classes": flag(int, help="Default 1000, or the checkpoint's."),
     },
@@ -422,6 +381,6 @@ def summary(**options: Any) -> None:
 APPS = {
     "train": train, "check": check, "plan": plan, "lr-find": lr_find, "probe": probe, "pretrain": pretrain,
     "demo": demo, "predict": predict, "merge": merge, "evaluate": evaluate, "compare": compare, "explain": explain,
-    "stress": stress, "sample-size": sample_size, "export": export, "serve": serve,
+    "stress": stress, "sample-size": sample_size, **TAKEN_OUT,
     "data": data, "weights": weights, "summary": summary,
 }  # fmt: skip

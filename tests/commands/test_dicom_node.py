@@ -1,0 +1,89 @@
+"""`vitmed dicom-node` as a process of its own: killed while it sends, stopped, and asked for what cannot be."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import Answer, Trained
+from dicom_network import archive, dicom_image, send, until
+
+RUN = Callable[..., Answer]
+
+
+@contextmanager
+def node(model: Path, *args: object, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A node in a new process, and its port."""
+    command = [sys.executable, "-m", "vitmed", "dicom-node", str(model), "--port", "0", *map(str, args)]
+    with log.open("wb") as stream:
+        process = subprocess.Popen(command, stderr=stream, stdout=stream)
+    try:
+        until(lambda: b"listens on" in log.read_bytes() or process.poll() is not None, 120)
+        told = log.read_text()
+        assert process.poll() is None, told
+        yield process, int(told.partition("127.0.0.1:")[2].split()[0])
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_killed_while_it_sends_every_report_arrives_and_none_is_another_object(
+    exported: Path, trained: Trained, tmp_path: Path
+) -> None:
+    pictures = sorted((trained.data / "test").rglob("*.png"))[:8]
+    images = [dicom_image(tmp_path / f"{i}.dcm", picture) for i, picture in enumerate(pictures)]
+    spool = tmp_path / "spool"
+    with archive(delay=0.3) as store:
+        how = ("--to", store.address, "--spool", spool)
+        with node(exported, *how, log=tmp_path / "first.log") as (process, port):
+            assert [answer.Status for answer in send(port, images)] == [0] * len(images)
+            store.wait(2)
+            os.kill(process.pid, signal.SIGKILL)  # the archive has one that it has not confirmed
+            process.wait()
+        left = len(list((spool / "unsent").glob("*.dcm")))
+        assert 0 < left < len(images)
+        store.delay = 0
+        with node(exported, *how, log=tmp_path / "second.log") as (process, port):
+            until(lambda: not list((spool / "unsent").glob("*.dcm")))
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+    told = (tmp_path / "second.log").read_text()
+    assert len(set(store.uids)) == len(images)
+    again = len(store.uids) - len(images)
+    assert again <= 1 and told.count("may have been sent before") >= again
+    assert f"{left} report" in told and "stopping" in told
+
+
+def test_what_cannot_be_is_refused_in_a_sentence(vitmed: RUN, exported: Path, tmp_path: Path) -> None:
+    spool = ("--spool", tmp_path / "spool")
+    for args, problem in (
+        ((), "name one place for the reports"),
+        (("--to", "pacs", *spool), "expected HOST:PORT:AE"),
+        (("--to", "pacs:104:ARCHIVE", "--output", tmp_path), "name one place"),
+        (("--output", tmp_path / "out", "--host", "0.0.0.0"), "needs a list of who may call"),
+        (("--output", tmp_path / "out", "--ae", "A" * 17), "expected 1 to 16 characters"),
+        (("--output", tmp_path / "out", "--port", "70000"), "expected 0 to 65535"),
+        (("--output", tmp_path / "out", "--watch", tmp_path / "none"), "no such folder to watch"),
+        (("--output", tmp_path / "out", "--watch", tmp_path), "inside the folder that is watched"),
+        (("--to", "https://pacs/dicom-web", *spool), "expected .../studies"),
+        (("--to", "ftp://pacs/studies", *spool), "expected .../studies"),
+    ):
+        answer = vitmed("dicom-node", exported, *args, "--quiet")
+        assert answer.code == 2 and problem in answer.err, answer.err
+    assert vitmed("dicom-node", tmp_path / "none.onnx", "--output", tmp_path / "out").code == 4
+
+
+def test_without_its_packages_the_node_names_the_command(
+    vitmed: RUN, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vitmed.commands.pacs import settings
+
+    monkeypatch.setattr(settings, "NEEDED", ("pynetdicom", "no_such_package"))
+    answer = vitmed("dicom-node", exported, "--output", tmp_path / "out")
+    assert answer.code == 2 and "no_such_package" in answer.err and "pip install 'vitmed[pacs]'" in answer.err

@@ -1,0 +1,83 @@
+"""The commands that take a model out of the machine: as a file, behind an address, into a DICOM network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import vitmed
+from vitmed.cli.options import FIRST, FORCE, AsJson, argument, command, flag, output, precision
+from vitmed.cli.terminal import Terminal, answer
+
+
+@command(
+    {
+        "checkpoint": argument(Path, "A run folder, or its best.pt."),
+        "to": flag(Path, help="File to write: .onnx, or .pt2 for torch.export.", panel=FIRST),
+        "data": flag(Path, help="Data folder of the run, where it has moved.", panel=FIRST),
+        "int8": flag(bool, "--int8", help="Weights in 8 bits; reports what that costs.", panel=FIRST),
+        **FORCE,
+    },
+    fields={},
+)
+def export(as_json: AsJson = False, **options: Any) -> None:
+    """Write a model as a file that other programs run, if it decides on validation images as the checkpoint does."""
+
+    def content(found: Any) -> dict[str, Any]:
+        return {"file": str(found.file), "bytes": found.size, "gate": found.gate.to_dict()}
+
+    answer(vitmed.export, options, as_json, content)
+
+
+@command(
+    {
+        "checkpoint": argument(Path, "A run folder, a checkpoint, or an exported .onnx file."),
+        "host": flag(str, help="Address to listen at; default 127.0.0.1, this machine alone."),
+        "port": flag(int, min=0, max=65535, help="Default 8000; 0 takes a free one."),
+        "api_key_file": flag(Path, help="Holds the key of requests; default the variable VITMED_API_KEY."),
+        "no_key": flag(bool, "--no-key", help="Let other machines in without a key."),
+        "tls_cert": flag(Path, help="Certificate (PEM), for https."),
+        "tls_key": flag(Path, help="Its key (PEM), where the certificate's file does not hold it."),
+        "max_megabytes": flag(float, help="Of a request; default 32."),
+        "max_images": flag(int, min=1, help="Of a request; default 16."),
+        "timeout": flag(float, help="Seconds for a request to arrive, and to be answered; default 30."),
+        "queue": flag(int, min=1, help="Images that may wait; default 256."),
+        **precision("auto"),
+    },
+    "train.device",
+)
+def serve(**options: Any) -> None:
+    """Answer images over HTTP until Ctrl-C: an address for programs, and a page to drop images on."""
+    ui = Terminal(options.pop("quiet", False))
+    vitmed.serve(**options, ui=ui)
+
+
+@command(
+    {
+        "model": argument(Path, "A run folder, a checkpoint, or FILE.onnx.", "RUN|FILE.onnx"),
+        "to": flag(str, metavar="HOST:PORT:AE|URL", help="Send reports to this node, or to DICOMweb.", panel=FIRST),
+        **output("Or write reports into this folder.", FIRST),
+        "port": flag(int, help="Listen on this port; default 11112, none with --watch.", panel=FIRST),
+        "host": flag(str, help="Listen on this address; default 127.0.0.1.", panel=FIRST),
+        "ae": flag(str, help="AE title of the node; default VITMED.", panel=FIRST),
+        "allow": flag(str, metavar="AE[,AE]", help="AE titles that may call.", panel=FIRST),
+        "watch": flag(Path, help="Answer each new file of this folder.", panel=FIRST),
+        "spool": flag(Path, help="Keep unsent reports here; default dicom-spool beside the model.", panel=FIRST),
+        "modality": flag(str, metavar="CS[,CS]", help="Take only these, such as DX,CR.", panel=FIRST),
+        "body_part": flag(str, metavar="CS[,CS]", help="Take only these, such as CHEST.", panel=FIRST),
+        "view": flag(str, metavar="CS[,CS]", help="Take only these view positions, such as PA,AP.", panel=FIRST),
+    },
+    "train.device",
+    "data.frame",
+)
+def dicom_node(**options: Any) -> None:
+    """Receive images by C-STORE or from a folder, and answer each with a Structured Report, until Ctrl-C."""
+    from vitmed.commands.pacs.settings import names
+
+    ui = Terminal(options.pop("quiet", False))
+    for several in {"allow", "modality", "body_part", "view"} & options.keys():
+        options[several] = names(options[several])
+    vitmed.dicom_node(**options, ui=ui)
+
+
+TAKEN_OUT = {"export": export, "serve": serve, "dicom-node": dicom_node}

@@ -1,0 +1,80 @@
+"""`NodeSettings`: what `vitmed dicom-node` is asked for."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitmed.core.errors import UsageError
+
+PORT, AE, HOST = 11112, "VITMED", "127.0.0.1"
+LOOPBACK = re.compile(r"127(\.\d{1,3}){3}|::1|localhost")
+TITLE = re.compile(r"(?! )[\x20-\x5b\x5d-\x7e]{1,16}(?<! )")  # of an application entity (PS3.5, VR AE)
+NEEDED = ("pynetdicom", "highdicom", "pydicom")
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """What a node listens to, takes, and does with its reports.
+
+    Attributes:
+        port, host, ae: where it listens, and its application entity (AE) title; port None: it does not listen, 0: any.
+        allow: AE titles that may call; empty: every one, on loopback only.
+        to: where reports are sent: "HOST:PORT:AE", or the address of DICOMweb, "https://.../studies".
+        output: or the folder that they are written to.
+        spool: folder of what is not sent yet, and of the journal.
+        watch: a folder whose new files are answered.
+        modality, body_part, view: the values of Modality, BodyPartExamined and ViewPosition that the model is for;
+            empty: not checked.
+
+    Raises:
+        UsageError: a value that cannot be used, or a package is missing.
+    """
+
+    spool: Path
+    to: str | None = None
+    output: Path | None = None
+    port: int | None = PORT
+    ae: str = AE
+    host: str = HOST
+    allow: tuple[str, ...] = ()
+    watch: Path | None = None
+    modality: tuple[str, ...] = ()
+    body_part: tuple[str, ...] = ()
+    view: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_packages()
+        if (self.to is None) == (self.output is None):
+            fix = "--to HOST:PORT:AE, --to https://.../studies or --output FOLDER"
+            raise UsageError("name one place for the reports", fix)
+        for title in (self.ae, *self.allow):
+            if not TITLE.fullmatch(title):
+                raise UsageError(f"AE title {title!r}: expected 1 to 16 characters, no backslash", "--ae VITMED")
+        if self.port is not None and not 0 <= self.port <= 65535:
+            raise UsageError(f"--port {self.port}: expected 0 to 65535", f"--port {PORT}")
+        if self.port is not None and not LOOPBACK.fullmatch(self.host) and not self.allow:
+            raise UsageError(
+                f"--host {self.host}: a node that other machines reach needs a list of who may call",
+                "--allow AE,AE names their AE titles",
+            )
+        if self.port is None and self.watch is None:
+            raise UsageError("neither a port nor a folder to watch", "--port 11112, or --watch FOLDER")
+        if self.watch is not None and not self.watch.is_dir():
+            raise UsageError(f"{self.watch}: no such folder to watch", "make it first")
+        for folder, flag in ((self.output, "--output"), (self.spool, "--spool")):
+            if self.watch is not None and folder is not None and folder.resolve().is_relative_to(self.watch.resolve()):
+                raise UsageError(f"{flag} {folder}: is inside the folder that is watched", "name a place outside it")
+
+
+def check_packages() -> None:
+    """Raise UsageError where a package of the extra `pacs` is missing."""
+    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
+        raise UsageError(f"a DICOM node needs one more package: {', '.join(missing)}", "pip install 'vitmed[pacs]'")
+
+
+def names(text: str) -> tuple[str, ...]:
+    """`DX, CR` -> ("DX", "CR")."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
