@@ -81,6 +81,7 @@ COMMANDS = {
         "export": "Write a model as a file that other programs run.",
         "serve": "Answer images over HTTP, for programs and on a page.",
         "dicom-node": "Answer the images of a DICOM network with Structured Reports.",
+        "monitor": "Report whether a model at work has drifted.",
     },
     "Data, weights and models": {
         "data": "List, fetch and import public data sets.",

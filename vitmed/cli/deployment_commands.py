@@ -7,7 +7,7 @@ from typing import Any
 
 import vitmed
 from vitmed.cli.options import FIRST, FORCE, AsJson, argument, command, flag, output, precision
-from vitmed.cli.terminal import Terminal, answer
+from vitmed.cli.terminal import Terminal, answer, in_folder
 
 
 @command(
@@ -80,4 +80,21 @@ def dicom_node(**options: Any) -> None:
     vitmed.dicom_node(**options, ui=ui)
 
 
-TAKEN_OUT = {"export": export, "serve": serve, "dicom-node": dicom_node}
+@command(
+    {
+        "run": argument(Path, "A run folder, or the folder of an evaluation in it."),
+        "new": argument(Path, "What the model predicted since: of predict --csv, or the log of serve --scores."),
+        **output("New folder; default RUN/monitoring.", FIRST),
+        "split": flag(str, metavar="test|val", help="The reference; default the test.", panel=FIRST),
+        "period": flag(int, help="New images; default 1000.", panel=FIRST),
+        "false_alarms": flag(float, help="Share of periods without a change with an alarm; default 0.05.", panel=FIRST),
+        "shift": flag(float, help="Found soonest, in standard deviations of a mean; default 0.5.", panel=FIRST),
+    },
+    fields={},
+)
+def monitor(as_json: AsJson = False, **options: Any) -> None:
+    """Watch a model at work: exit code 6 where its scores, its answers or its errors are no longer what they were."""
+    answer(vitmed.monitor, options, as_json, lambda found: in_folder(found, found.content.to_dict()))
+
+
+TAKEN_OUT = {"export": export, "serve": serve, "dicom-node": dicom_node, "monitor": monitor}
