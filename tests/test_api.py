@@ -26,7 +26,19 @@ PUBLIC = [
     "export",
     "load",
 ]
-PUBLIC += ["lr_find", "merge", "plan", "predict", "predict_shard", "pretrain", "probe", "sample_size", "stress"]
+PUBLIC += [
+    "lr_find",
+    "merge",
+    "monitor",
+    "plan",
+    "predict",
+    "predict_shard",
+    "pretrain",
+    "probe",
+    "sample_size",
+    "serve",
+    "stress",
+]
 PUBLIC += ["summary", "train"]
 
 

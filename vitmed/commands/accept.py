@@ -97,8 +97,8 @@ def accept(
             for name, found, why in _of_strata(one, read[0].predictions, kind, resamples):
                 judged.append(_judged(one, name, found, kind, why))
     return Acceptance(
-        title=criteria.title, criteria_sha256=digest, created=created, models=[_about(m) for m in read[:2] if m.baseline_of is None],
-        images=len(read[0].predictions), judged=judged,
+        title=criteria.title, criteria_sha256=digest, created=created, images=len(read[0].predictions),
+        models=[_about(m) for m in read[:2] if m.baseline_of is None], judged=judged,
     )  # fmt: skip
 
 

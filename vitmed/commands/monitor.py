@@ -22,10 +22,11 @@ from vitmed.metrics.any_predictions import AnyPredictions, read_predictions, tar
 from vitmed.metrics.control_charts import Limits, Reference, Side, Stream, choose_limits, sums
 from vitmed.metrics.estimates import Estimate, difference, of_mean, of_share
 from vitmed.metrics.intervals import Units, share
+from vitmed.metrics.monitoring import Alarm, Chart, FalseAlarms, Monitoring
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import LABEL, PROB, Table, read_table
-from vitmed.report.monitoring import Alarm, Chart, FalseAlarms, Monitoring, write_monitoring
+from vitmed.report.monitoring import write_monitoring
 from vitmed.report.rebuild import new_folder
 
 TIME, WEIGHTS = "time", "weights_hash"  # columns of the log of `vitmed serve --scores`
@@ -49,7 +50,6 @@ def monitor(
     period: int = 1000,
     false_alarms: float = 0.05,
     shift: float = 0.5,
-    seed: int = 0,
     ui: Ui | None = None,
 ) -> Monitored:
     """Watch what a model predicts at work: charts of its probabilities, of images unlike those of training, of images
@@ -63,18 +63,17 @@ def monitor(
         split: the reference, "test" or "val"; default the test, where it was evaluated.
         period: new images; false_alarms: the share of periods without a change that may give an alarm.
         shift: of a mean, in standard deviations, that the charts find soonest.
-        seed: of the simulations behind the limits.
 
     Raises:
         GateError: a chart gives an alarm.
         CheckpointError, DataError, UsageError: an argument that cannot be used.
     """
     ui = ui or Ui()
-    if not (period >= 100 and 0 < false_alarms < 1 and 0 < shift <= 5 and seed >= 0):
-        given = f"--period {period}, --false-alarms {false_alarms:g}, --shift {shift:g}, --seed {seed}"
+    if not (period >= 100 and 0 < false_alarms < 1 and 0 < shift <= 5):
+        given = f"--period {period}, --false-alarms {false_alarms:g}, --shift {shift:g}"
         raise UsageError(given, "--period is 100 or more, --false-alarms between 0 and 1, --shift above 0 and up to 5")
     folder, known = read_reference(Path(run), split)
-    table, notes = in_order(read_table(new), seed)
+    table, notes = in_order(read_table(new))
     place = new_folder(output, folder.parent / "monitoring")
     assert known.policy is not None
     check_weights(table, known.weights_hash)
@@ -87,7 +86,7 @@ def monitor(
     standard = Reference.of(watched, units.index) if watched else None
     if standard is not None:
         ui.say(f"simulating {counted(2 * SIMULATIONS, 'period')} of {period:,} images")
-        limits = choose_limits(standard, shift, period, false_alarms, SIMULATIONS, seed)
+        limits = choose_limits(standard, shift, period, false_alarms, SIMULATIONS)
     tracks = _tracks(standard, streams, shift)
     charts = [
         _chart(name, one, units, streams.get(name), Units(found.units), standard, limits, tracks, table, shift)
@@ -144,7 +143,7 @@ def read_reference(run: Path, split: str | None) -> tuple[Path, Evaluated]:
     return folder, known
 
 
-def in_order(table: Table, seed: int) -> tuple[Table, list[str]]:
+def in_order(table: Table) -> tuple[Table, list[str]]:
     """The rows in the order of their times, and notes. Raises DataError for a time that is none.
 
     A table without times is often sorted by class, which would look like a change: its rows are shuffled.
@@ -153,7 +152,7 @@ def in_order(table: Table, seed: int) -> tuple[Table, list[str]]:
     if table.errors:
         notes.append(f"{counted(len(table.errors), 'image')} that could not be read are left out.")
     if TIME not in table.header:
-        order = np.random.default_rng(seed).permutation(len(table.rows)).tolist()
+        order = np.random.default_rng(0).permutation(len(table.rows)).tolist()
         notes.append(f"The table has no column {TIME}: its rows are read in random order, so nothing says since when.")
         return _rows(table, order), notes
     times = []

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vitmed.metrics.control_charts import Side
+from vitmed.metrics.monitoring import Chart
 from vitmed.report.plots.drawing import BLUE, GREY, ORANGE, RED, add_grid
-
-if TYPE_CHECKING:
-    from vitmed.report.monitoring import Chart
 
 COLUMNS, MOST = 3, 24  # panels
 STYLES: dict[Side, tuple[str, str]] = {"rise": (BLUE, "-"), "fall": (ORANGE, "--")}
