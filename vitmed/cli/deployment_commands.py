@@ -32,8 +32,8 @@ def export(as_json: AsJson = False, **options: Any) -> None:
 @command(
     {
         "checkpoint": argument(Path, "A run folder, a checkpoint, or an exported .onnx file."),
-        "host": flag(str, help="Address to listen at; default 127.0.0.1, this machine alone."),
-        "port": flag(int, min=0, max=65535, help="Default 8000; 0 takes a free one."),
+        "host": flag(str, help="Address to listen at, this machine alone; default 127.0.0.1."),
+        "port": flag(int, min=0, max=65535, help="0 takes a free one; default 8000."),
         "api_key_file": flag(Path, help="Holds the key of requests; default the variable VITMED_API_KEY."),
         "no_key": flag(bool, "--no-key", help="Let other machines in without a key."),
         "tls_cert": flag(Path, help="Certificate (PEM), for https."),
@@ -42,6 +42,7 @@ def export(as_json: AsJson = False, **options: Any) -> None:
         "max_images": flag(int, min=1, help="Of a request; default 16."),
         "timeout": flag(float, help="Seconds for a request to arrive, and to be answered; default 30."),
         "queue": flag(int, min=1, help="Images that may wait; default 256."),
+        "scores": flag(Path, metavar="FILE.csv", help="Log what the model says, without names, for monitor."),
         **precision("auto"),
     },
     "train.device",

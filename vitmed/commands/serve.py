@@ -26,6 +26,7 @@ def serve(
     max_images: int = 16,
     timeout: float = 30,
     queue: int = 256,
+    scores: str | Path | None = None,
     device: str = "auto",
     precision: str = "auto",
     ui: Ui | None = None,
@@ -41,6 +42,7 @@ def serve(
         max_megabytes, max_images: of a request.
         timeout: s, for a request to arrive, and again to be answered.
         queue: images that may wait for their answers.
+        scores: a CSV file that gets what the model says of each image, for `monitor`; without names.
         device, precision: as in `predict`.
 
     Raises:
@@ -52,6 +54,7 @@ def serve(
         from vitmed.commands.serving.app import Service, create_app
         from vitmed.commands.serving.limits import Limits
         from vitmed.commands.serving.listening import Certificate, listen, open_socket, read_key
+        from vitmed.commands.serving.scores import ScoreLog
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("vitmed"):
             raise
@@ -80,9 +83,9 @@ def serve(
         if not local and certificate is None:
             ui.warn("images and key travel unencrypted: --tls-cert, or a proxy in front that encrypts")
         saved = open_model(checkpoint)
-        service = Service(
-            load(saved, device=device, precision=precision), Limits(max_megabytes, max_images, timeout, queue)
-        )
+        model = load(saved, device=device, precision=precision)
+        log = None if scores is None else ScoreLog(Path(scores), model, ui.say)
+        service = Service(model, Limits(max_megabytes, max_images, timeout, queue), log)
         hosts = ("127.0.0.1", "localhost", "[::1]") if local and key is None else ()
         app = create_app(service, key=key, hosts=hosts, log=ui.say)
         name = f"[{host}]" if ":" in host else host
