@@ -127,7 +127,24 @@ def test_who_may_call(start: Start, images: list[Path], ui: Recorder) -> None:
         assert send(node.port, images[:1], ae="INTRUDER") == []
         assert send(node.port, images[:1], ae="SCANNER", to="ANOTHER") == []
         assert [answer.Status for answer in send(node.port, images[:1], ae="ROUTER")] == [0]
-    assert any("'INTRUDER'" in line for line in ui.warned)
+    told = "\n".join(ui.warned)
+    assert "AE 'INTRUDER' refused: it is not in --allow" in told
+    assert "AE 'SCANNER' refused: it calls 'ANOTHER', and this node is VITMED" in told
+
+
+def test_more_callers_than_it_takes(start: Start, ui: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pynetdicom import AE
+    from pynetdicom.sop_class import Verification  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(receiving, "CALLERS", 1)
+    entity = AE("SCANNER")
+    entity.add_requested_context(Verification)
+    with start() as node:
+        first, second = (entity.associate("127.0.0.1", node.port, ae_title="VITMED") for _ in range(2))
+        assert first.is_established and second.is_rejected
+        assert first.send_c_echo().Status == 0
+        first.release()
+        until(lambda: any("no more than 1 at once" in line for line in ui.warned))
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,11 @@ class DicomNode:
                 f"{', '.join(open_)} not given: the model does not know for which images it is, so the node takes "
                 "every image that it can read"
             )
+        if self.model.preprocessing.window is None:
+            self.ui.warn(
+                "the model was trained on 8-bit images, so the node refuses grey DICOM images, which need a window; "
+                "train on DICOM images to answer them"
+            )
         if waiting := len(self.spool.waiting()):
             say(f"{counted(waiting, 'report')} from before to send")
         for uid in self.spool.unclear:

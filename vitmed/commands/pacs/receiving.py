@@ -75,7 +75,15 @@ def start_listening(settings: NodeSettings, take: Take, log: Log) -> tuple[Any, 
         return answer
 
     def rejected(event: Any) -> None:
-        log(f"association refused: AE {event.assoc.requestor.ae_title[:16]!r} calls, which it may not", True)
+        asked = event.assoc.requestor.primitive
+        caller, called = asked.calling_ae_title, asked.called_ae_title
+        if called != settings.ae:
+            why = f"it calls {called!r}, and this node is {settings.ae}"
+        elif settings.allow and caller not in settings.allow:
+            why = "it is not in --allow"
+        else:
+            why = f"no more than {CALLERS} at once"
+        log(f"association of AE {caller!r} refused: {why}", True)
 
     def limit(event: Any) -> None:
         if event.event is evt.EVT_DIMSE_RECV:

@@ -244,7 +244,13 @@ def _container(group: Group, model: Model, image: Any) -> Any:
 
     from vitmed import __version__
 
-    parameters = [f"weights sha256 {model.saved.weights_hash}", f"predicts {model.kind}", NOTICE]
+    saved = model.saved
+    parameters = [
+        f"weights sha256 {saved.weights_hash}",
+        f"{saved.config.model.name}, predicts {model.kind}",
+        f"decision policy: {saved.policy.summary if saved.policy else 'none, the probabilities are raw'}",
+        NOTICE,
+    ]
     frame = model.preprocessing.frame
     several = frame is not None and int(image.get("NumberOfFrames") or 1) > 1
     frames = [frame + 1] if frame is not None and several else None
