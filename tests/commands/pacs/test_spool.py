@@ -140,7 +140,6 @@ def test_a_note_that_comes_after_the_end_is_an_error(tmp_path: Path) -> None:
     """The number of the closed journal may be that of another file by then."""
     with spool(tmp_path / "s") as one:
         one.add(UID, b"report")
-    with (tmp_path / "other").open("wb") as other:
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            one.sending(UID)
+    with (tmp_path / "other").open("wb"), pytest.raises(OSError, match="Bad file descriptor"):
+        one.sending(UID)
     assert (tmp_path / "other").read_bytes() == b""
