@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 from conftest import Answer, Trained
 from dicom_network import archive, dicom_image, send, until
+from highdicom.sr import ComprehensiveSR
 
 RUN = Callable[..., Answer]
 
@@ -24,7 +26,7 @@ def node(model: Path, *args: object, log: Path) -> Iterator[tuple[subprocess.Pop
     with log.open("wb") as stream:
         process = subprocess.Popen(command, stderr=stream, stdout=stream)
     try:
-        until(lambda: b"listens on" in log.read_bytes() or process.poll() is not None, 120)
+        until(lambda: b"answers at" in log.read_bytes() or process.poll() is not None, 120)
         told = log.read_text()
         assert process.poll() is None, told
         yield process, int(told.partition("listens on 127.0.0.1:")[2].split()[0])
@@ -51,10 +53,22 @@ def test_killed_while_it_sends_every_report_arrives_and_none_is_another_object(
         store.delay = 0
         with node(exported, *how, log=tmp_path / "second.log") as (process, port):
             until(lambda: not list((spool / "unsent").glob("*.dcm")))
+            address = (tmp_path / "second.log").read_text().partition("answers at ")[2].split()[0]
+            files = [("images", (file.name, file.read_bytes())) for file in images]
+            reply = httpx.post(f"{address}/v1/predict", files=files, trust_env=False).json()
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 0
     told = (tmp_path / "second.log").read_text()
     assert len(set(store.uids)) == len(images)
+    reported = {
+        tuple(
+            sorted(round(float(one.value), 6) for one in group.get_measurements() if "Probability" in one.name.meaning)
+        )
+        for group in (ComprehensiveSR.from_dataset(one).content.get_image_measurement_groups()[0] for one in store.got)
+    }
+    assert reported == {
+        tuple(sorted(round(one, 6) for one in image["probabilities"].values())) for image in reply["images"]
+    }  # the same model answers over HTTP
     again = len(store.uids) - len(images)
     assert again <= 1 and told.count("may have been sent before") >= again
     assert f"{left} report" in told and "stopped" in told

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitmed.commands.load import load
-from vitmed.commands.predict import preprocessing_of
+from vitmed.commands.predict import RAW, preprocessing_of
 from vitmed.core.errors import UsageError
 from vitmed.core.process import stop_signals
 from vitmed.core.ui import Ui
@@ -90,6 +90,8 @@ def serve(
         if not local and certificate is None:
             ui.warn("images and key travel unencrypted: --tls-cert, or a proxy in front that encrypts")
         saved = open_model(checkpoint)
+        if saved.policy is None:
+            ui.warn(f"{saved.path}: {RAW}")
         model = load(replace(saved, preprocessing=preprocessing_of(saved, frame)), device=device, precision=precision)
         service = Service(model, Limits(max_megabytes, max_images, timeout, queue))
         hosts = ("127.0.0.1", "localhost", "[::1]") if local and key is None else ()

@@ -106,7 +106,9 @@ class DicomNode:
         """Predict, and put the report into the spool; False if another thread did so meanwhile. Raises Refused."""
         check_kind(header, self.settings)
         try:
-            report = structured_report(self.model.predict(data), self.model, header, uid)
+            square, note = self.model.seen(data)
+            (answer,) = self.model.answers(self.model.predictions([square]), [square])
+            report = structured_report(answer, self.model, header, uid, note)
         except VitmedError as error:
             status = UNREADABLE if isinstance(error, DataError) else FAILED
             raise Refused(status, error.problem.removeprefix("image: ")) from None

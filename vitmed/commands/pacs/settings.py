@@ -71,13 +71,9 @@ class NodeSettings:
     @classmethod
     def of_flags(cls, flags: dict[str, Any]) -> Self:
         """From the flags of the command line: dicom_port is `port`, and "DX, CR" is ("DX", "CR"). Raises UsageError."""
-        several = {"allow", "modality", "body_part", "view"}
-        return cls(
-            **{
-                name.removeprefix("dicom_"): _names(value) if name in several else value
-                for name, value in flags.items()
-            }
-        )
+        values = {name.removeprefix("dicom_"): value for name, value in flags.items()}
+        several = {name: _names(values[name]) for name in ("allow", "modality", "body_part", "view") if name in values}
+        return cls(**values | several)
 
     def beside(self, model: Path) -> Self:
         """With a spool in the folder of the model's file, unless another is named. Raises UsageError."""
