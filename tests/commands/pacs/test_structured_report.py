@@ -134,10 +134,19 @@ def test_what_the_model_does_not_answer_reads_as_no_finding(kind: str, ct: Any, 
         assert whole.finding_type.meaning == "no answer"
 
 
+def test_a_note_about_the_image_stands_beside_the_answer(ct: Any, tmp_path: Path) -> None:
+    model = model_of("classes")
+    data = structured_report(ANSWERS["classes"], model, ct, report_uid(model, ct.SOPInstanceUID), "has 8 bits")
+    (tmp_path / "note.dcm").write_bytes(data)
+    (group,) = groups(tmp_path / "note.dcm")
+    comments = [one.value for one in group[0].ContentSequence if one.name.meaning == "Comment"]
+    assert comments == ["The image has 8 bits.", "Research use only; not a medical device."]
+
+
 @pytest.mark.parametrize("kind", ANSWERS)
 def test_the_algorithm_and_the_image_stand_in_every_group(kind: str, ct: Any, tmp_path: Path) -> None:
     policy = policy_of(kind)
-    decides = policy.summary if policy else "none, the probabilities are raw"
+    decides = policy.summary if policy else "none, the outputs are raw"
     for group in groups(write(kind, ct, tmp_path)):
         texts: dict[str, list[str]] = {}  # by the code of their name in PS3.16
         for one in group[0].ContentSequence:

@@ -71,9 +71,10 @@ class NodeSettings:
     @classmethod
     def of_flags(cls, flags: dict[str, Any]) -> Self:
         """From the flags of the command line: dicom_port is `port`, and "DX, CR" is ("DX", "CR"). Raises UsageError."""
-        values = {name.removeprefix("dicom_"): value for name, value in flags.items()}
-        several = {name: _names(values[name]) for name in ("allow", "modality", "body_part", "view") if name in values}
-        return cls(**values | several)
+        values: dict[str, Any] = {name.removeprefix("dicom_"): value for name, value in flags.items()}
+        for name in {"allow", "modality", "body_part", "view"} & values.keys():
+            values[name] = _names(values[name])
+        return cls(**values)
 
     def beside(self, model: Path) -> Self:
         """With a spool in the folder of the model's file, unless another is named. Raises UsageError."""

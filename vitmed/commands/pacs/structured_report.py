@@ -251,7 +251,7 @@ def _container(group: Group, model: Model, image: Any) -> Any:
     parameters = [
         f"weights sha256 {saved.weights_hash}",
         f"{saved.config.model.name}, predicts {model.kind}",
-        f"decision policy: {saved.policy.summary if saved.policy else 'none, the probabilities are raw'}",
+        f"decision policy: {saved.policy.summary if saved.policy else 'none, the outputs are raw'}",
         NOTICE,
     ]
     frame = model.preprocessing.frame
