@@ -134,8 +134,8 @@ class DicomNode:
         checks = {"--modality": settings.modality, "--body-part": settings.body_part, "--view": settings.view}
         if open_ := [flag for flag, allowed in checks.items() if not allowed]:
             self.ui.warn(
-                f"{', '.join(open_)} not given: the model does not know for which images it is, so the node takes "
-                "every image that it can read"
+                f"{', '.join(open_)} not given: the node takes any there, since a model does not know which images it "
+                "was made for"
             )
         if self.model.preprocessing.window is None:
             self.ui.warn(
