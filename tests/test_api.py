@@ -15,12 +15,12 @@ from vitmed.core.errors import UsageError
 from vitmed.core.flags import FLAGS
 
 PUBLIC = [
+    "NodeSettings",
     "VitmedError",
     "build_model",
     "check",
     "compare",
     "demo",
-    "dicom_node",
     "evaluate",
     "explain",
     "export",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
 
@@ -48,8 +47,9 @@ class DicomNode:
     """
 
     def __init__(self, model: Model, settings: NodeSettings, ui: Ui):
-        self.model, self.settings, self.ui, self.port = model, settings, ui, 0
-        self.to = destination(settings)
+        self.model, self.settings, self.ui, self.port = model, settings.beside(model.saved.path), ui, 0
+        assert self.settings.spool is not None
+        self.folder, self.to = self.settings.spool, destination(settings)
         self.stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -58,7 +58,7 @@ class DicomNode:
         with contextlib.ExitStack() as stack:
             stack.enter_context(QUIET)
             stack.enter_context(QUIET_LIBRARIES)
-            self.spool = Spool(self.settings.spool, self.to.name)
+            self.spool = Spool(self.folder, self.to.name)
             stack.callback(self.spool.close)
             self.sender = Sender(self.spool, self.to, self.log)
             stack.callback(self.sender.stop)
@@ -76,8 +76,8 @@ class DicomNode:
 
     def __exit__(self, *error: object) -> None:
         self.stack.close()
-        if left := len(list(self.settings.spool.glob("unsent/*.dcm"))):
-            self.ui.warn(f"{counted(left, 'report')} not sent yet, kept in {self.settings.spool}")
+        if left := len(list(self.folder.glob("unsent/*.dcm"))):
+            self.ui.warn(f"{counted(left, 'report')} not sent yet, kept in {self.folder}")
 
     def take(self, data: bytes) -> None:
         """Answer an image; returns when its report is on disk, from where it is sent.
@@ -106,7 +106,9 @@ class DicomNode:
         """Predict, and put the report into the spool; False if another thread did so meanwhile. Raises Refused."""
         check_kind(header, self.settings)
         try:
-            report = structured_report(self.model.predict(data), self.model, header, uid)
+            square, note = self.model.seen(data)
+            (answer,) = self.model.answers(self.model.predictions([square]), [square])
+            report = structured_report(answer, self.model, header, uid, note)
         except VitmedError as error:
             status = UNREADABLE if isinstance(error, DataError) else FAILED
             raise Refused(status, error.problem.removeprefix("image: ")) from None
@@ -128,12 +130,17 @@ class DicomNode:
             say(f"AE {settings.ae} listens on {settings.host}:{self.port} for {who}")
         if settings.watch is not None:
             say(f"watching {settings.watch}")
-        say(f"reports go to {self.to.name}; until they are sent, they are kept in {settings.spool}. {NOTICE}")
+        say(f"reports go to {self.to.name}; until they are sent, they are kept in {self.folder}. {NOTICE}")
         checks = {"--modality": settings.modality, "--body-part": settings.body_part, "--view": settings.view}
         if open_ := [flag for flag, allowed in checks.items() if not allowed]:
             self.ui.warn(
-                f"{', '.join(open_)} not given: the model does not know for which images it is, so the node takes "
-                "every image that it can read"
+                f"{', '.join(open_)} not given: the node takes any there, since a model does not know which images it "
+                "was made for"
+            )
+        if self.model.preprocessing.window is None:
+            self.ui.warn(
+                "the model was trained on 8-bit images, so the node refuses grey DICOM images, which need a window; "
+                "train on DICOM images to answer them"
             )
         if waiting := len(self.spool.waiting()):
             say(f"{counted(waiting, 'report')} from before to send")
@@ -143,17 +150,3 @@ class DicomNode:
 
 def _ms(began: float) -> str:
     return f"{1000 * (time.monotonic() - began):.0f} ms"
-
-
-def run_node(model: Model, settings: NodeSettings, ui: Ui, stop: threading.Event | None = None) -> None:
-    """Run a node until `stop` is set, or until Ctrl-C or SIGTERM.
-
-    Raises:
-        UsageError: a port, a folder or a destination that cannot be used.
-    """
-    stop = stop or threading.Event()
-    with DicomNode(model, settings, ui):
-        try:
-            stop.wait()
-        except KeyboardInterrupt:
-            ui.say("stopping")

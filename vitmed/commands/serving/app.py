@@ -11,7 +11,6 @@ import numpy as np
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
-from PIL import Image
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
@@ -43,7 +42,6 @@ from vitmed.imaging.raw_image import TooLargeError
 
 DECODERS = 4  # images decoded at once, at most: a large one takes a gigabyte
 CLOSE = 1e-3  # how far a probability, or the share of a number, may move between two answers to one image
-FLAT = "has 8 bits and is not windowed; the model was trained on deeper images"
 FRESH = 2.0  # s that an answer of /health/ready counts
 Found = tuple[Answer, AttentionMap | None]
 
@@ -155,7 +153,7 @@ class Service:
         """The entry of an image, and the status of HTTP that it would have alone."""
         self.load.decoding += 1
         try:
-            square, note = await asyncio.get_running_loop().run_in_executor(self.pool, self._read, upload.data)
+            square, note = await asyncio.get_running_loop().run_in_executor(self.pool, self.model.seen, upload.data)
             waiting = self.batcher.put(square, pictures)
         except VitmedError as error:
             self.counters.images.labels("unreadable").inc()
@@ -171,12 +169,6 @@ class Service:
         if pictures:
             entry.picture, entry.attention = png_address(square, PICTURE), found
         return entry, 200
-
-    def _read(self, data: bytes) -> tuple[np.ndarray, str]:
-        """What the network sees of an image, and what to know of it."""
-        path, found = self.model.decoded(data)
-        flat = self.model.preprocessing.window is not None and isinstance(found, Image.Image)
-        return self.model.preprocessing.square(path, found), FLAT if flat else ""
 
 
 def _status(error: VitmedError) -> int:
