@@ -107,6 +107,6 @@ def serve(
             if dicom is not None:
                 from vitmed.commands.pacs.node import DicomNode
 
-                stack.enter_context(DicomNode(model, dicom, ui))
+                stack.enter_context(DicomNode(model, dicom, ui, log))
             listen(app, service, at, certificate, asked, lambda: ui.say(f"{saved.path.name} answers at {address}"))
     ui.say("stopped; every request was answered")

@@ -21,6 +21,7 @@ import vitmed
 from vitmed.commands.pacs import receiving, sending, spool
 from vitmed.commands.pacs.node import DicomNode
 from vitmed.commands.pacs.settings import NodeSettings
+from vitmed.commands.serving.scores import ScoreLog
 from vitmed.core.errors import UsageError
 from vitmed.core.process import NO_WARNINGS
 
@@ -70,6 +71,18 @@ def start(model: vitmed.Model, ui: Recorder, tmp_path: Path, monkeypatch: pytest
             yield node
 
     return run
+
+
+def test_scores_have_a_line_for_each_report(model: vitmed.Model, images: list[Path], tmp_path: Path) -> None:
+    """An image that comes again has its report already, and no second line."""
+    log = ScoreLog(tmp_path / "scores.csv", model, pytest.fail)
+    settings = NodeSettings(spool=tmp_path / "spool", port=0, output=tmp_path / "reports")
+    with DicomNode(model, settings, Recorder(), log) as node:
+        for image in (*images, images[0]):
+            node.take(image.read_bytes())
+    log.close()
+    text = (tmp_path / "scores.csv").read_text()
+    assert len(text.splitlines()) == 1 + len(images) and "entinel" not in text
 
 
 def waiting(place: Path) -> list[Path]:

@@ -30,6 +30,7 @@ from vitmed.imaging.dicom import QUIET
 
 if TYPE_CHECKING:
     from vitmed.commands.load import Model
+    from vitmed.commands.serving.scores import ScoreLog
 
 QUIET_LIBRARIES = SharedContext(quiet_libraries)
 
@@ -37,7 +38,7 @@ QUIET_LIBRARIES = SharedContext(quiet_libraries)
 class DicomNode:
     """A node at work, as a context manager: `with DicomNode(model, settings, ui): ...` listens, watches and sends.
 
-    Several threads may call `take`.
+    Several threads may call `take`. `scores` gets what the model says of each image that has a report.
 
     Attributes:
         port: on which it listens, 0 without; address: in words.
@@ -46,8 +47,9 @@ class DicomNode:
         UsageError: a setting that cannot be used, or a port, a folder or a destination.
     """
 
-    def __init__(self, model: Model, settings: NodeSettings, ui: Ui):
+    def __init__(self, model: Model, settings: NodeSettings, ui: Ui, scores: ScoreLog | None = None):
         self.model, self.settings, self.ui, self.port = model, settings.beside(model.saved.path), ui, 0
+        self.scores = scores
         assert self.settings.spool is not None
         self.folder, self.to = self.settings.spool, destination(settings)
         self.stack = contextlib.ExitStack()
@@ -107,7 +109,8 @@ class DicomNode:
         check_kind(header, self.settings)
         try:
             square, note = self.model.seen(data)
-            (answer,) = self.model.answers(self.model.predictions([square]), [square])
+            predictions = self.model.predictions([square])
+            (answer,) = self.model.answers(predictions, [square])
             report = structured_report(answer, self.model, header, uid, note)
         except VitmedError as error:
             status = UNREADABLE if isinstance(error, DataError) else FAILED
@@ -115,9 +118,12 @@ class DicomNode:
         except Exception as error:  # the words of a library may hold what stands in the image
             raise Refused(FAILED, f"no report could be made: {type(error).__name__}") from None
         try:
-            return self.spool.add(uid, report)
+            new = self.spool.add(uid, report)
         except UsageError:
             raise Refused(NO_ROOM, "the spool cannot be written; is its disk full?") from None
+        if new and self.scores is not None:
+            self.scores.add(predictions)
+        return new
 
     def log(self, text: str, problem: bool) -> None:
         """A line with the time. It holds no name, no ID and no file name."""

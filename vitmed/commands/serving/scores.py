@@ -6,6 +6,7 @@ It holds neither file names nor patients. `label` and `group` are empty columns,
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +34,7 @@ class ScoreLog:
     """
 
     def __init__(self, file: Path, model: Model, warn: Callable[[str], None]):
+        self.lock = threading.Lock()
         self.file, self.weights_hash, self.warn, self.broken = file, model.saved.weights_hash, warn, False
         how = model.preprocessing
         example = model.predictions([np.zeros((how.image_size, how.image_size, how.channels), np.uint8)])
@@ -62,17 +64,19 @@ class ScoreLog:
             self.stream.truncate(start + tail.rfind(b"\n") + 1)
 
     def add(self, predictions: AnyPredictions) -> None:
-        """A line for each image."""
+        """A line for each image; several threads may call this."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         own = [i for i, name in enumerate(predictions.header()) if name != PATH]
         rows = [[now, self.weights_hash, *(row[i] for i in own)] for row in predictions.rows()]
-        if self.broken:
-            return
-        try:
-            self.stream.write(csv_text(rows).encode())
-        except OSError as error:
-            self.broken = True
-            self.warn(f"warning: {self.file.name}: cannot be written ({error.strerror}); scores are no longer logged")
+        with self.lock:
+            if self.broken:
+                return
+            try:
+                self.stream.write(csv_text(rows).encode())
+            except OSError as error:
+                self.broken = True
+                problem = f"{self.file.name}: cannot be written ({error.strerror})"
+                self.warn(f"warning: {problem}; scores are no longer logged")
 
     def close(self) -> None:
         """Close the file."""
