@@ -17,6 +17,7 @@ from vitmed.core.flags import FLAGS
 PUBLIC = [
     "VitmedError",
     "build_model",
+    "bundle",
     "check",
     "compare",
     "demo",

@@ -10,6 +10,7 @@ __version__ = "0.2.0"
 _PUBLIC = {  # name -> the module that defines it; loaded when the name is used, so that `vitmed --help` loads no torch
     "VitmedError": "vitmed.core.errors",
     "build_model": "vitmed.commands.summary",
+    "bundle": "vitmed.commands.bundle",
     "check": "vitmed.commands.check",
     "compare": "vitmed.commands.compare",
     "demo": "vitmed.commands.demo",
