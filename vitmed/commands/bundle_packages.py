@@ -29,7 +29,9 @@ from vitmed.core.text import first_line, listed
 NAME = "vitmed"
 OF_TORCH = frozenset({"torch", "torchvision", "torchinfo", "albumentations"})  # an exported model runs without
 ONNX_RUNTIME = "onnxruntime"
-LICENCE_FILE = re.compile(r"\.dist-info/(licen[cs]es/.+|[^/]*(licen[cs]e|copying|notice)[^/]*)$", re.IGNORECASE)
+LICENCE_FILE = re.compile(  # below .dist-info/licenses, or directly in .dist-info or in a package
+    r".+\.dist-info/licen[cs]es/(.+)|[^/]+/([^/]*(?:licen[cs]e|copying|notice)[^/]*)(?<!\.py)", re.IGNORECASE
+)
 TITLE = 100  # characters: a longer field License is the text of a licence
 OLD_DATE = (1980, 1, 1, 0, 0, 0)  # of files in a wheel, so that the same files give the same wheel
 
@@ -200,11 +202,12 @@ def read_wheel(wheel: Path, sha256: str, needs: Collection[str] = ()) -> Package
     try:
         with zipfile.ZipFile(wheel) as packed:
             names = packed.namelist()
-            about = email.message_from_bytes(packed.read(next(n for n in names if n.endswith(".dist-info/METADATA"))))
-            texts = {match[1].removeprefix("licenses/"): packed.read(name) for name in names
-                     if (match := LICENCE_FILE.search(name)) and not name.endswith("/")}  # fmt: skip
+            stated = packed.read(next(name for name in names if name.endswith(".dist-info/METADATA")))
+            texts = {match[1] or match[2]: packed.read(name) for name in names
+                     if (match := LICENCE_FILE.fullmatch(name)) and not name.endswith("/")}  # fmt: skip
     except (zipfile.BadZipFile, StopIteration, OSError) as error:
         raise UsageError(f"{wheel.name}: not a wheel ({first_line(error)})", "fetch it again") from None
+    about = email.message_from_string(stated.decode("utf-8", "replace"))
     licence, is_expression = _licence(about)
     name = canonicalize_name(about["Name"])
     return Package(name, about["Version"], wheel.name, sha256, licence, is_expression, texts, tuple(needs))
