@@ -4,6 +4,7 @@
 #
 # PYTHON names another Python than python3. It writes nothing but that folder.
 set -eu
+unset PYTHONPATH PYTHONHOME
 
 fail() {
     printf 'install.sh: %s\n' "$*" >&2
