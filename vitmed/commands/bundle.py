@@ -81,9 +81,7 @@ def bundle(
     ui, file, saved = ui or Ui(), Path(to), open_model(model)
     exported = _exported(saved, onnx)
     if no_torch and exported is None:
-        raise UsageError(
-            "--no-torch needs an exported model", "vitmed export RUN --to model.onnx, then --onnx model.onnx"
-        )
+        raise UsageError("--no-torch needs an exported model", "name one of this run: --onnx model.onnx")
     torch = not no_torch and not isinstance(saved, OnnxModel)
     inputs = [saved.path, *([] if exported is None else [exported.path])]
     check_output(file, force=force, data=[] if isinstance(saved, OnnxModel) else [saved.splits.root], inputs=inputs)
