@@ -89,7 +89,10 @@ FOREIGN = {"--shm-size", "--help"}  # of docker, of every command
 
 def flags_of_commands() -> dict[str, set[str]]:
     found = {name: get_command(app) for name, app in APPS.items()}
-    return {name: {flag for param in command.params for flag in param.opts} for name, command in found.items()}
+    return {
+        name: {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
+        for name, command in found.items()
+    }
 
 
 def fixes(tree: ast.AST) -> list[str]:

@@ -88,6 +88,8 @@ def bundle(
     if wheels is not None and not Path(wheels).is_dir():
         raise UsageError(f"{wheels}: no such folder", "--wheels DIR, a folder with wheels")
     found = _evaluation(saved, report)
+    if found is None:
+        ui.warn(f"{saved.path}: no test of it beside it, so the bundle has neither model card nor metrics")
     check_pip()
     wanted = needed(extras, [ONNX_RUNTIME] * (exported is not None), () if torch else OF_TORCH)
     packages = list[Package]()
@@ -133,7 +135,7 @@ def _evaluation(saved: SavedModel, report: bool) -> Path | None:
         raise UsageError(f"{saved.path}: no report of a test beside it", "vitmed evaluate RUN, or leave out --report")
     if read_metrics(file.parent / NUMBERS)["report"].get("evaluate", {}).get("show_names"):
         problem = f"{file.parent / REPORT}: shows the names of files"
-        raise UsageError(problem, "evaluate again with: vitmed evaluate RUN --no-show-names")
+        raise UsageError(problem, "evaluate again: vitmed evaluate RUN --no-show-names")
     return file.parent
 
 
