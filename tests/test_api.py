@@ -15,13 +15,13 @@ from vitmed.core.errors import UsageError
 from vitmed.core.flags import FLAGS
 
 PUBLIC = [
+    "NodeSettings",
     "VitmedError",
     "build_model",
     "bundle",
     "check",
     "compare",
     "demo",
-    "dicom_node",
     "evaluate",
     "explain",
     "export",

@@ -357,6 +357,25 @@ def test_a_wheel_that_cannot_be_had(
     assert "has no pip" in problem(None)
 
 
+def test_a_package_of_a_folder_is_built_from_it(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As pip notes it in direct_url.json (PEP 610), after `pip install -e`."""
+    site, asked = tmp_path / "site", list[str]()
+    write_wheel(tmp_path, "mine", "1.0", site=site)
+    noted = {"url": "file:///home/of%20mine", "dir_info": {"editable": True}}
+    (site / "mine-1.0.dist-info" / "direct_url.json").write_text(json.dumps(noted))
+    monkeypatch.syspath_prepend(site)
+
+    def run(command: list[str], **how: object) -> SimpleNamespace:
+        asked.append(command[-1])
+        write_wheel(tmp_path / "made", "mine", "1.0")
+        return SimpleNamespace(returncode=0, stderr="")
+
+    (tmp_path / "made").mkdir()
+    monkeypatch.setattr(bundle_packages, "subprocess", SimpleNamespace(run=run))
+    assert bundle_packages.make_wheel("mine", tmp_path / "made", None).name == "mine-1.0-py3-none-any.whl"
+    assert asked == ["/home/of mine"]
+
+
 def test_bad_arguments(
     shop: Shop, trained: Trained, exported: Path, tmp_path: Path, vitmed: Callable[..., Answer]
 ) -> None:

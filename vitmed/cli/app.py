@@ -81,7 +81,6 @@ COMMANDS = {
         "export": "Write a model as a file that other programs run.",
         "bundle": "Write a model and its programs for a machine without a network.",
         "serve": "Answer images over HTTP, for programs and on a page.",
-        "dicom-node": "Answer the images of a DICOM network with Structured Reports.",
         "monitor": "Report whether a model at work has drifted.",
     },
     "Data, weights and models": {

@@ -67,7 +67,7 @@ def needed(extras: Collection[str], also: Iterable[str] = (), without: Collectio
     Raises:
         UsageError: an unknown extra, or a package that is not installed.
     """
-    known = metadata.distribution(NAME).metadata.get_all("Provides-Extra") or []
+    known = _distribution(NAME).metadata.get_all("Provides-Extra") or []
     for extra in extras:
         if extra not in known:
             fix = f"one of: {listed(known, 50)}; after an update of a checkout: pip install -e . again"
@@ -218,7 +218,7 @@ def _licence(about: Message) -> tuple[str, bool]:
     if expression := about["License-Expression"]:
         return expression, True
     text = (about["License"] or "").strip()
-    if text and "\n" not in text and len(text) <= TITLE:
+    if text not in ("", "UNKNOWN") and "\n" not in text and len(text) <= TITLE:
         return text, False
     titles = [line.rpartition(" :: ")[2] for line in about.get_all("Classifier") or () if line.startswith("License ::")]
     return ", ".join(titles), False

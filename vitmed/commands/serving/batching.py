@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -95,7 +95,7 @@ class Batcher(Generic[Found]):
         return [job for job in jobs if job is not None], jobs[-1] is not None
 
 
-def _settle(future: asyncio.Future[Found], found: Found, error: Exception | None) -> None:
+def _settle(future: asyncio.Future[Any], found: object, error: Exception | None) -> None:
     if future.cancelled():
         return
     if error is not None:
