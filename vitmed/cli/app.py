@@ -80,7 +80,7 @@ COMMANDS = {
     "Take a model out": {
         "export": "Write a model as a file that other programs run.",
         "bundle": "Write a model and its programs for a machine without a network.",
-        "serve": "Answer images over HTTP, for programs and on a page.",
+        "serve": "Answer images over HTTP, on a page, and in a DICOM network.",
         "monitor": "Report whether a model at work has drifted.",
     },
     "Data, weights and models": {
