@@ -31,7 +31,6 @@ from vitmed.training.open_model import open_model
 from vitmed.training.saved_model import SavedModel
 
 TAR, MODEL, PICTURE, TOP_K = ".tar", "model", "check/image.png", 3
-MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # channels -> of a drawn image
 
 
 @dataclass(frozen=True)
@@ -189,7 +188,7 @@ def draw(file: Path, how: Preprocessing) -> None:
     """Draw an image that nobody owns: noise, higher than wide, so that its size changes on the way to the network."""
     shape = (how.image_size * 5 // 4, how.image_size, how.channels)
     pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-    Image.fromarray(pixels.squeeze(), MODES[how.channels]).save(file)
+    Image.fromarray(pixels.squeeze()).save(file)
 
 
 def _add_papers(archive: Archive, saved: SavedModel, evaluation: Path | None, report: bool) -> None:
