@@ -95,4 +95,29 @@ def monitor(as_json: AsJson = False, **options: Any) -> None:
     answer(vitmed.monitor, options, as_json, lambda found: in_folder(found, found.content.to_dict()))
 
 
-TAKEN_OUT = {"export": export, "serve": serve, "monitor": monitor}
+@command(
+    {
+        "model": argument(Path, "A run folder, its best.pt, or an exported .onnx file.", "RUN|FILE.onnx"),
+        "to": flag(Path, help="File to write: .tar.", panel=FIRST),
+        "onnx": flag(Path, "--onnx", help="Exported file of the run, to add.", panel=FIRST),
+        "no_torch": flag(bool, "--no-torch", help="Leave out torch, and best.pt, which needs it.", panel=FIRST),
+        "extras": flag(str, metavar="NAME[,NAME]", help="Of vitmed, to add, such as serve,dicom.", panel=FIRST),
+        "wheels": flag(Path, help="Folder of wheels to take; default: pip fetches them.", panel=FIRST),
+        "report": flag(bool, "--report", help="Add the report of the test, with its pictures.", panel=FIRST),
+        **FORCE,
+    },
+    fields={},
+)
+def bundle(as_json: AsJson = False, **options: Any) -> None:
+    """Write a model, its programs and their licences as one archive, for a machine without a network."""
+    options["extras"] = [name.strip() for name in options.get("extras", "").split(",") if name.strip()]
+
+    def content(found: Any) -> dict[str, Any]:
+        packages = [{name: getattr(one, name) for name in SHOWN} for one in found.packages]
+        return {"file": str(found.file), "bytes": found.size, "sha256": found.sha256, "packages": packages}
+
+    answer(vitmed.bundle, options, as_json, content)
+
+
+SHOWN = ("name", "version", "licence", "sha256")  # of a package in a bundle
+TAKEN_OUT = {"export": export, "bundle": bundle, "serve": serve, "monitor": monitor}

@@ -16,7 +16,7 @@ import numpy as np
 
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, UsageError, VitmedError
-from vitmed.core.load_config import build_config
+from vitmed.core.load_config import build_config, without_places
 from vitmed.core.process import cores
 from vitmed.core.targets import Target
 from vitmed.core.text import counted, first_line
@@ -130,9 +130,7 @@ def describe_export(saved: SavedModel, gate: Mapping[str, Any], precision: str) 
     from vitmed.core.text import NOTICE
 
     assert saved.policy is not None
-    config = saved.config.model_dump(mode="json")
-    config["data"] |= {"root": None, "labels": None, "groups": None, "group_regex": None}
-    config["model"]["weights"] = Path(saved.config.model.weights).name if saved.config.model.weights else None
+    config = without_places(saved.config).model_dump(mode="json")
     content = {
         "format": FORMAT, "version": VERSION, "notice": NOTICE, "classes": list(saved.classes),
         "target": saved.splits.target.model_dump(), "bins": list(saved.splits.bins),
