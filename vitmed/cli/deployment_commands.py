@@ -10,10 +10,16 @@ from vitmed.cli.options import FIRST, FORCE, AsJson, argument, command, flag, ou
 from vitmed.cli.terminal import Terminal, answer, in_folder
 
 
+FORM = {"form": flag(str, metavar="transformers|timm", help="Library that reads the folder.", panel=FIRST)}
+
+
 @command(
     {
         "checkpoint": argument(Path, "A run folder, or its best.pt."),
-        "to": flag(Path, help="File to write: .onnx, or .pt2 for torch.export.", panel=FIRST),
+        "to": flag(
+            Path, help="What to write: .onnx, .pt2 for torch.export, .safetensors for timm, or a folder.", panel=FIRST
+        ),
+        **FORM,
         "data": flag(Path, help="Data folder of the run, where it has moved.", panel=FIRST),
         "int8": flag(bool, "--int8", help="Weights in 8 bits; reports what that costs.", panel=FIRST),
         **FORCE,
@@ -21,7 +27,7 @@ from vitmed.cli.terminal import Terminal, answer, in_folder
     fields={},
 )
 def export(as_json: AsJson = False, **options: Any) -> None:
-    """Write a model as a file that other programs run, if it decides on validation images as the checkpoint does."""
+    """Write a model as a file or folder that other programs run, if it decides as the checkpoint does."""
 
     def content(found: Any) -> dict[str, Any]:
         return {"file": str(found.file), "bytes": found.size, "gate": found.gate.to_dict()}

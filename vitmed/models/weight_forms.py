@@ -20,7 +20,8 @@ from vitmed.models.hub_files import ACTIVATIONS
 from vitmed.models.vit import arguments_of
 from vitmed.models.weight_layouts import State
 
-CONFIG, WEIGHTS, PREPROCESSOR = "config.json", "model.safetensors", "preprocessor_config.json"
+CONFIG, PREPROCESSOR, SAFETENSORS = "config.json", "preprocessor_config.json", ".safetensors"
+WEIGHTS = f"model{SAFETENSORS}"
 TIMM_CROPS = {"pad": "border", "squash": "squash", "crop": "center"}
 TIMM_POOLS = {"cls": "token", "mean": "avg", "attention": "map"}
 
@@ -60,6 +61,10 @@ class Form(ABC):
     def files(self) -> dict[str, dict[str, Any]]:
         """File name -> its JSON."""
 
+    @abstractmethod
+    def line(self, path: Path) -> str:
+        """The line of Python that loads the folder, or where the library can, the weight file alone."""
+
     @staticmethod
     @abstractmethod
     def load(folder: Path) -> nn.Module:
@@ -97,7 +102,7 @@ class Timm(Form):
         """As `Form.lacks`."""
         gated, eps = fields["mlp"] == "swiglu", fields["norm_eps"]
         parts = {
-            f"layer norms with an epsilon of {eps:g}": eps not in ((1e-6,) if gated else (1e-6, 1e-5)),
+            f"an epsilon of {eps:g} in its layer norms": eps not in ((1e-6,) if gated else (1e-6, 1e-5)),
             "attention pooling of another width": fields["pool_width"] not in (None, fields["width"]),
             "attention pooling with SwiGLU": gated and fields["pool"] == "attention",
         }
@@ -152,6 +157,13 @@ class Timm(Form):
             "model_args": self.arguments, "pretrained_cfg": pretrained,
         }  # fmt: skip
         return {CONFIG: content}
+
+    def line(self, path: Path) -> str:
+        """As `Form.line`."""
+        if path.suffix != SAFETENSORS:
+            return f'timm.create_model("local-dir:{path}", pretrained=True)'
+        given = {"checkpoint_path": str(path), "num_classes": len(self.classes), **self.arguments}
+        return f'timm.create_model("{self.architecture}", {", ".join(f"{k}={v!r}" for k, v in given.items())})'
 
     @staticmethod
     def load(folder: Path) -> nn.Module:
@@ -213,6 +225,10 @@ class Transformers(Form):
             "do_convert_rgb": how.channels == 3,
         }  # fmt: skip
         return {CONFIG: content, PREPROCESSOR: pixels}
+
+    def line(self, path: Path) -> str:
+        """As `Form.line`."""
+        return f'ViTForImageClassification.from_pretrained("{path}")'
 
     @staticmethod
     def load(folder: Path) -> nn.Module:
