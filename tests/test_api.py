@@ -35,6 +35,7 @@ PUBLIC += [
     "predict_shard",
     "pretrain",
     "probe",
+    "push",
     "sample_size",
     "serve",
     "stress",

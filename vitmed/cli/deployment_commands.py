@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import vitmed
-from vitmed.cli.options import FIRST, FORCE, AsJson, argument, command, flag, output, precision
+from vitmed.cli.options import FIRST, FORCE, OFFLINE, AsJson, argument, command, flag, output, precision
 from vitmed.cli.terminal import Terminal, answer, in_folder
-
 
 FORM = {"form": flag(str, metavar="transformers|timm", help="Library that reads the folder.", panel=FIRST)}
 
@@ -33,6 +32,29 @@ def export(as_json: AsJson = False, **options: Any) -> None:
         return {"file": str(found.file), "bytes": found.size, "gate": found.gate.to_dict()}
 
     answer(vitmed.export, options, as_json, content)
+
+
+@command(
+    {
+        "checkpoint": argument(Path, "A run folder, or its best.pt."),
+        "repository": argument(str, "Where to, as in lab/first; made if it is not there.", "OWNER/NAME"),
+        **FORM,
+        "data": flag(Path, help="Data folder of the run, where it has moved; nothing of it is uploaded.", panel=FIRST),
+        "public": flag(bool, "--public", help="Everybody may see it; default: only its owner.", panel=FIRST),
+        "may_share": flag(
+            bool, "--may-share", help="You may, whatever the licence of the starting weights.", panel=FIRST
+        ),
+        **OFFLINE,
+    },
+    fields={},
+)
+def push(as_json: AsJson = False, **options: Any) -> None:
+    """Upload weights, preprocessing and card of a model to the Hugging Face hub, for timm or transformers."""
+
+    def content(found: Any) -> dict[str, Any]:
+        return {"url": found.url, "files": found.files, "private": found.private, "gate": found.gate.to_dict()}
+
+    answer(vitmed.push, options, as_json, content)
 
 
 NODE = "DICOM node"
@@ -98,4 +120,4 @@ def monitor(as_json: AsJson = False, **options: Any) -> None:
     answer(vitmed.monitor, options, as_json, lambda found: in_folder(found, found.content.to_dict()))
 
 
-TAKEN_OUT = {"export": export, "serve": serve, "monitor": monitor}
+TAKEN_OUT = {"export": export, "push": push, "serve": serve, "monitor": monitor}

@@ -68,7 +68,8 @@ def export(
     root = saved.data_root() if data is None else Path(data)
     if form is not None:
         written = write_weights(saved, file, form, root, ui)
-        ui.say(f"{file}: {written.gate.in_words}; load it with\n{written.form.line(file)}")
+        address = str(file) if file.suffix == SAFETENSORS else written.form.local.format(file)
+        ui.say(f"{file}: {written.gate.in_words}; load it with\n{written.form.line(address)}")
         return Exported(file, written.size, written.gate)
     graph = ExportedGraph(saved, resize=saved.preprocessing.channels in (1, 3)).eval()
     if not graph.resize:

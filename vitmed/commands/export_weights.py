@@ -106,7 +106,7 @@ def write_weights(
         target: a new folder; a name with .safetensors: the weights alone.
         name: of the form, a key of `FORMS`.
         root: the data folder.
-        address: by which the library finds the folder; default its name.
+        address: by which the library finds the folder; default `Form.local`.
 
     Raises:
         GateError: the logits differ, or the library cannot load the folder; nothing is written.
@@ -117,7 +117,7 @@ def write_weights(
     form = check_form(saved, name)
     if target.suffix == SAFETENSORS:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as place:
-            written = write_weights(saved, Path(place) / "model", name, root, ui, target.stem)
+            written = write_weights(saved, Path(place) / "model", name, root, ui)
             (written.path / WEIGHTS).replace(target)
         return WrittenWeights(target, target.stat().st_size, written.gate, written.form)
     with whole_folder(target) as folder:
@@ -133,10 +133,9 @@ def write_weights(
             problem = f"{target}: not written, since {gate.in_words}"
             raise GateError(problem, f"at most {MOST_APART:g} of the largest logit is expected; please report it")
         test = evaluation_of(saved, "test")
-        found, metrics = address or target.name, None if test is None else test.metrics
-        reached = found if name != "timm" or address else f"local-dir:{found}"
+        address = address or form.local.format(target.name)
         compared = gate.in_words[0].upper() + gate.in_words[1:]
-        card = weights_card(saved, name, found.rpartition("/")[2], reached, compared, metrics)
+        card = weights_card(saved, name, target.name, address, compared, None if test is None else test.metrics)
         (folder / CARD).write_text(card, encoding="utf-8")
     return WrittenWeights(target, sum(file.stat().st_size for file in target.iterdir()), gate, made)
 

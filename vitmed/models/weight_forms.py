@@ -36,6 +36,7 @@ class Form(ABC):
     """
 
     library: str  # that loads it
+    local, hub = "{}", "{}"  # by which it finds a folder, and a repository of the hub
 
     def __init__(
         self, model: ModelConfig, state: State, how: Preprocessing, classes: Sequence[str], several: bool = False
@@ -62,8 +63,8 @@ class Form(ABC):
         """File name -> its JSON."""
 
     @abstractmethod
-    def line(self, path: Path) -> str:
-        """The line of Python that loads the folder, or where the library can, the weight file alone."""
+    def line(self, address: str) -> str:
+        """The line of Python that loads the network from `local`, `hub` or, of timm, a weight file alone."""
 
     @staticmethod
     @abstractmethod
@@ -96,6 +97,7 @@ class Timm(Form):
     """`timm.create_model("local-dir:FOLDER", pretrained=True)`: its VisionTransformer, from timm 1.0.15."""
 
     library = "timm"
+    local, hub = "local-dir:{}", "hf-hub:{}"
 
     @classmethod
     def lacks(cls, fields: dict[str, Any]) -> str | None:
@@ -158,11 +160,11 @@ class Timm(Form):
         }  # fmt: skip
         return {CONFIG: content}
 
-    def line(self, path: Path) -> str:
+    def line(self, address: str) -> str:
         """As `Form.line`."""
-        if path.suffix != SAFETENSORS:
-            return f'timm.create_model("local-dir:{path}", pretrained=True)'
-        given = {"checkpoint_path": str(path), "num_classes": len(self.classes), **self.arguments}
+        if not address.endswith(SAFETENSORS):
+            return f'timm.create_model("{address}", pretrained=True)'
+        given = {"checkpoint_path": address, "num_classes": len(self.classes), **self.arguments}
         return f'timm.create_model("{self.architecture}", {", ".join(f"{k}={v!r}" for k, v in given.items())})'
 
     @staticmethod
@@ -226,9 +228,9 @@ class Transformers(Form):
         }  # fmt: skip
         return {CONFIG: content, PREPROCESSOR: pixels}
 
-    def line(self, path: Path) -> str:
+    def line(self, address: str) -> str:
         """As `Form.line`."""
-        return f'ViTForImageClassification.from_pretrained("{path}")'
+        return f'ViTForImageClassification.from_pretrained("{address}")'
 
     @staticmethod
     def load(folder: Path) -> nn.Module:

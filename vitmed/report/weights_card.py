@@ -52,7 +52,8 @@ def weights_card(
         metrics: of the test of these weights; None if not known.
     """
     target, policy, model = saved.splits.target, saved.chosen_policy(), saved.config.model
-    points = policy.findings.items() if isinstance(policy, FindingPolicy) else ()
+    findings = policy.findings.items() if isinstance(policy, FindingPolicy) else ()
+    thresholds = {finding: one.operating.threshold for finding, one in findings}
     return fill(
         "weights_card.md.j2",
         header=yaml.safe_dump(_header(saved, library, name, metrics), sort_keys=False, allow_unicode=True, width=120),
@@ -64,7 +65,7 @@ def weights_card(
         listed=listed(saved.classes, CLASSES),
         program=program(saved.preprocessing, policy, library, address),
         policy=policy,
-        thresholds={finding: f"{0.5 if (at := one.operating.threshold) is None else at:.6g}" for finding, one in points},
+        thresholds={finding: f"{0.5 if at is None else at:.6g}" for finding, at in thresholds.items()},
         compared=compared,
         metrics=metrics,
         headline=() if metrics is None else headline_of(metrics),
@@ -80,7 +81,8 @@ def program(how: Preprocessing, policy: DecisionPolicy, library: str, address: s
     imported, loaded, logits = LOADS[library]
     side, way = f"({how.image_size}, {how.image_size})", f"Image.Resampling.{how.interpolation.upper()}"
     imports = sorted(["import torch", "from PIL import Image, ImageOps", imported], key=lambda line: line[0] == "f")
-    return f"""{"\n".join(imports)}
+    above = "\n".join(imports)
+    return f"""{above}
 
 {loaded.format(address)}
 image = ImageOps.exif_transpose(Image.open("image.png")).convert("{MODES[how.channels]}")
@@ -115,7 +117,8 @@ def _header(saved: SavedModel, library: str, name: str, metrics: Results | None)
     """
     model, task = saved.config.model, TARGETS[saved.splits.target.kind].words.task[0]
     tags = ["vitmed", "medical-imaging", task, "vision-transformer", "research-use-only"]
-    found = {"license": "unknown", "pipeline_tag": task, "tags": tags} if metrics is None else card_header(metrics, name)
+    untested = {"license": "unknown", "pipeline_tag": task, "tags": tags}
+    found = untested if metrics is None else card_header(metrics, name)
     found["library_name"] = library
     if model.licence and terms_of(model.licence) is not None:
         found |= {"license": "other", "license_name": model.licence.lower().removeprefix("licenseref-")}
