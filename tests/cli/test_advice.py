@@ -22,6 +22,7 @@ RAISED_BY = {
     "cli/entry.py": "train pretrain predict evaluate explain stress",
     "commands/cross_validate.py": "train",
     "commands/rank_weights.py": "probe",
+    "commands/export_weights.py": "export push",
     "commands/pacs/destinations.py": "serve",
     "commands/pacs/receiving.py": "serve",
     "commands/pacs/settings.py": "serve",

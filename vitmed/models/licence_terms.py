@@ -25,8 +25,8 @@ def terms_of(licence: str | None) -> str | None:
 def stops_sharing(licence: str | None) -> str | None:
     """Why a model that was made from weights of a licence is not shared unasked, as a clause; None if nothing stops it.
 
-    ND, "no derivatives", forbids sharing what was adapted (Creative Commons BY-NC-ND 4.0, section 2 a 1 B). A licence of
-    the publisher's own may forbid it unless `TERMS` states how to share.
+    ND, "no derivatives", forbids sharing what was adapted (Creative Commons BY-NC-ND 4.0, section 2 a 1 B). A licence
+    of the publisher's own may forbid it unless `TERMS` states how to share.
     """
     if licence is None or terms_of(licence) is not None:
         return None

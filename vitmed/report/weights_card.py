@@ -43,7 +43,7 @@ LOADS = {  # library -> what loads the model, and gives its logits
 def weights_card(
     saved: SavedModel, library: str, name: str, address: str, compared: str, metrics: Results | None
 ) -> str:
-    """The card. It holds no path, no host and no patient.
+    """The card. It holds no path, no host, no patient, and not the name of the data folder.
 
     Args:
         library: a key of `LOADS`; address: by which it loads the model.
@@ -53,6 +53,9 @@ def weights_card(
     """
     target, policy, model = saved.splits.target, saved.chosen_policy(), saved.config.model
     findings = policy.findings.items() if isinstance(policy, FindingPolicy) else ()
+    if metrics is not None:  # the title names the data folder, which stays inside
+        report = metrics.report.model_copy(update={"title": "held-out test"})
+        metrics = metrics.model_copy(update={"report": report})
     thresholds = {finding: one.operating.threshold for finding, one in findings}
     return fill(
         "weights_card.md.j2",
@@ -120,6 +123,7 @@ def _header(saved: SavedModel, library: str, name: str, metrics: Results | None)
     untested = {"license": "unknown", "pipeline_tag": task, "tags": tags}
     found = untested if metrics is None else card_header(metrics, name)
     found["library_name"] = library
+    found.pop("datasets", None)  # the hub looks for data sets of its own there
     if model.licence and terms_of(model.licence) is not None:
         found |= {"license": "other", "license_name": model.licence.lower().removeprefix("licenseref-")}
     base = CATALOGUE.get(model.weights or "")
