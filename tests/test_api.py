@@ -36,6 +36,7 @@ PUBLIC += [
     "predict_shard",
     "pretrain",
     "probe",
+    "push",
     "sample_size",
     "serve",
     "stress",

@@ -26,6 +26,7 @@ RAISED_BY = {
     "commands/serving/limits.py": "serve",
     "commands/serving/listening.py": "serve",
     "commands/serving/scores.py": "serve",
+    "commands/export_weights.py": "export push",
     "commands/pacs/destinations.py": "serve",
     "commands/pacs/receiving.py": "serve",
     "commands/pacs/settings.py": "serve",

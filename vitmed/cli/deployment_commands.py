@@ -6,14 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import vitmed
-from vitmed.cli.options import FIRST, FORCE, AsJson, argument, command, flag, output, precision
+from vitmed.cli.options import FIRST, FORCE, OFFLINE, AsJson, argument, command, flag, output, precision
 from vitmed.cli.terminal import Terminal, answer, in_folder
+
+FORM = {"form": flag(str, metavar="transformers|timm", help="Library that reads the folder.", panel=FIRST)}
 
 
 @command(
     {
         "checkpoint": argument(Path, "A run folder, or its best.pt."),
-        "to": flag(Path, help="File to write: .onnx, or .pt2 for torch.export.", panel=FIRST),
+        "to": flag(
+            Path, help="What to write: .onnx, .pt2 for torch.export, .safetensors for timm, or a folder.", panel=FIRST
+        ),
+        **FORM,
         "data": flag(Path, help="Data folder of the run, where it has moved.", panel=FIRST),
         "int8": flag(bool, "--int8", help="Weights in 8 bits; reports what that costs.", panel=FIRST),
         **FORCE,
@@ -21,12 +26,35 @@ from vitmed.cli.terminal import Terminal, answer, in_folder
     fields={},
 )
 def export(as_json: AsJson = False, **options: Any) -> None:
-    """Write a model as a file that other programs run, if it decides on validation images as the checkpoint does."""
+    """Write a model as a file or folder that other programs run, if it decides as the checkpoint does."""
 
     def content(found: Any) -> dict[str, Any]:
         return {"file": str(found.file), "bytes": found.size, "gate": found.gate.to_dict()}
 
     answer(vitmed.export, options, as_json, content)
+
+
+@command(
+    {
+        "checkpoint": argument(Path, "A run folder, or its best.pt."),
+        "repository": argument(str, "Where to, as in lab/first; made if it is not there.", "OWNER/NAME"),
+        **FORM,
+        "data": flag(Path, help="Data folder of the run, where it has moved; nothing of it is uploaded.", panel=FIRST),
+        "public": flag(bool, "--public", help="Everybody may see it; default: only its owner.", panel=FIRST),
+        "may_share": flag(
+            bool, "--may-share", help="You may, whatever the licence of the starting weights.", panel=FIRST
+        ),
+        **OFFLINE,
+    },
+    fields={},
+)
+def push(as_json: AsJson = False, **options: Any) -> None:
+    """Upload weights, preprocessing and card of a model to the Hugging Face hub, for timm or transformers."""
+
+    def content(found: Any) -> dict[str, Any]:
+        return {"url": found.url, "files": found.files, "private": found.private, "gate": found.gate.to_dict()}
+
+    answer(vitmed.push, options, as_json, content)
 
 
 NODE = "DICOM node"
@@ -120,4 +148,4 @@ def bundle(as_json: AsJson = False, **options: Any) -> None:
 
 
 SHOWN = ("name", "version", "licence", "sha256")  # of a package in a bundle
-TAKEN_OUT = {"export": export, "bundle": bundle, "serve": serve, "monitor": monitor}
+TAKEN_OUT = {"export": export, "push": push, "bundle": bundle, "serve": serve, "monitor": monitor}
