@@ -18,6 +18,7 @@ PUBLIC = [
     "NodeSettings",
     "VitmedError",
     "build_model",
+    "bundle",
     "check",
     "compare",
     "demo",

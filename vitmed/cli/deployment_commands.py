@@ -62,6 +62,7 @@ def push(as_json: AsJson = False, **options: Any) -> None:
 
 
 NODE = "DICOM node"
+HTTP = "HTTP"
 DICOM = {  # keyword -> flag; the keywords are the fields of `NodeSettings`, some after "dicom_"
     "dicom_port": flag(
         int, metavar="PORT", help="Also listen as a DICOM node on this port, such as 11112.", panel=NODE
@@ -82,17 +83,19 @@ DICOM = {  # keyword -> flag; the keywords are the fields of `NodeSettings`, som
 @command(
     {
         "checkpoint": argument(Path, "A run folder, a checkpoint, or an exported .onnx file."),
-        "host": flag(str, help="Address to listen at, this machine alone; default 127.0.0.1."),
-        "port": flag(int, min=0, max=65535, help="0 takes a free one; default 8000."),
-        "api_key_file": flag(Path, help="Holds the key of requests; default the variable VITMED_API_KEY."),
-        "no_key": flag(bool, "--no-key", help="Let other machines in without a key."),
-        "tls_cert": flag(Path, help="Certificate (PEM), for https."),
-        "tls_key": flag(Path, help="Its key (PEM), where the certificate's file does not hold it."),
-        "max_megabytes": flag(float, help="Of a request; default 32."),
-        "max_images": flag(int, min=1, help="Of a request; default 16."),
-        "timeout": flag(float, help="Seconds for a request to arrive, and to be answered; default 30."),
-        "queue": flag(int, min=1, help="Images that may wait; default 256."),
-        "scores": flag(Path, metavar="FILE.csv", help="Log what the model says, without names, for monitor."),
+        "host": flag(str, help="Address to listen at, this machine alone; default 127.0.0.1.", panel=HTTP),
+        "port": flag(int, min=0, max=65535, help="0 takes a free one; default 8000.", panel=HTTP),
+        "api_key_file": flag(Path, help="Holds the key of requests; default the variable VITMED_API_KEY.", panel=HTTP),
+        "no_key": flag(bool, "--no-key", help="Let other machines in without a key.", panel=HTTP),
+        "tls_cert": flag(Path, help="Certificate (PEM), for https.", panel=HTTP),
+        "tls_key": flag(Path, help="Its key (PEM), where the certificate's file does not hold it.", panel=HTTP),
+        "max_megabytes": flag(float, help="Of a request; default 32.", panel=HTTP),
+        "max_images": flag(int, min=1, help="Of a request; default 16.", panel=HTTP),
+        "timeout": flag(float, help="Seconds for a request to arrive, and to be answered; default 30.", panel=HTTP),
+        "queue": flag(int, min=1, help="Images that may wait; default 256.", panel=HTTP),
+        "scores": flag(
+            Path, metavar="FILE.csv", help="Log what the model says, without names, for monitor.", panel=HTTP
+        ),
         **DICOM,
         **precision("auto"),
     },
@@ -124,4 +127,29 @@ def monitor(as_json: AsJson = False, **options: Any) -> None:
     answer(vitmed.monitor, options, as_json, lambda found: in_folder(found, found.content.to_dict()))
 
 
-TAKEN_OUT = {"export": export, "push": push, "serve": serve, "monitor": monitor}
+@command(
+    {
+        "model": argument(Path, "A run folder, its best.pt, or an exported .onnx file.", "RUN|FILE.onnx"),
+        "to": flag(Path, help="File to write: .tar.", panel=FIRST),
+        "onnx": flag(Path, "--onnx", help="Exported file of the run, to add.", panel=FIRST),
+        "no_torch": flag(bool, "--no-torch", help="Leave out torch, and best.pt, which needs it.", panel=FIRST),
+        "extras": flag(str, metavar="NAME[,NAME]", help="Of vitmed, to add, such as serve,dicom.", panel=FIRST),
+        "wheels": flag(Path, help="Folder of wheels to take; default: pip fetches them.", panel=FIRST),
+        "report": flag(bool, "--report", help="Add the report of the test, with its pictures.", panel=FIRST),
+        **FORCE,
+    },
+    fields={},
+)
+def bundle(as_json: AsJson = False, **options: Any) -> None:
+    """Write a model, its programs and their licences as one archive, for a machine without a network."""
+    options["extras"] = [name.strip() for name in options.get("extras", "").split(",") if name.strip()]
+
+    def content(found: Any) -> dict[str, Any]:
+        packages = [{name: getattr(one, name) for name in SHOWN} for one in found.packages]
+        return {"file": str(found.file), "bytes": found.size, "sha256": found.sha256, "packages": packages}
+
+    answer(vitmed.bundle, options, as_json, content)
+
+
+SHOWN = ("name", "version", "licence", "sha256")  # of a package in a bundle
+TAKEN_OUT = {"export": export, "push": push, "bundle": bundle, "serve": serve, "monitor": monitor}

@@ -16,7 +16,7 @@ import numpy as np
 
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, UsageError, VitmedError
-from vitmed.core.load_config import build_config
+from vitmed.core.load_config import build_config, without_places
 from vitmed.core.process import cores
 from vitmed.core.targets import Target
 from vitmed.core.text import counted, first_line
@@ -139,9 +139,7 @@ def describe_export(saved: SavedModel, gate: Mapping[str, Any], precision: str) 
     Args:
         saved: the checkpoint; gate: what the export compared.
     """
-    config = saved.config.model_dump(mode="json")
-    config["data"] |= {"root": None, "labels": None, "groups": None, "group_regex": None}
-    config["model"]["weights"] = Path(saved.config.model.weights).name if saved.config.model.weights else None
+    config = without_places(saved.config).model_dump(mode="json")
     content = {
         "format": FORMAT, "version": VERSION, **about_model(saved), "bins": list(saved.splits.bins),
         "precision": precision, "gate": dict(gate), "config": config, "record": saved.record,

@@ -69,7 +69,7 @@ class ScoreLog:
         own = [i for i, name in enumerate(predictions.header()) if name != PATH]
         rows = [[now, self.weights_hash, *(row[i] for i in own)] for row in predictions.rows()]
         with self.lock:
-            if self.broken:
+            if self.broken or self.stream.closed:  # a DICOM node may end later
                 return
             try:
                 self.stream.write(csv_text(rows).encode())
