@@ -9,7 +9,11 @@ import vitmed
 from vitmed.cli.options import FIRST, FORCE, OFFLINE, AsJson, argument, command, flag, output, precision
 from vitmed.cli.terminal import Terminal, answer, in_folder
 
-FORM = {"form": flag(str, metavar="transformers|timm", help="Library that reads the folder.", panel=FIRST)}
+FORM = {
+    "form": flag(
+        str, metavar="transformers|timm", help="Library that reads the folder; default transformers.", panel=FIRST
+    )
+}
 
 
 @command(

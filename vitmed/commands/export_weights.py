@@ -98,7 +98,13 @@ def check_form(saved: Checkpoint, name: str) -> type[Form]:
 
 
 def write_weights(
-    saved: Checkpoint, target: Path, name: str, root: Path, ui: Ui, address: str | None = None
+    saved: Checkpoint,
+    target: Path,
+    name: str,
+    root: Path,
+    ui: Ui,
+    address: str | None = None,
+    alone: bool = False,
 ) -> WrittenWeights:
     """Write a model for another library, and compare its logits there with ours if the library is installed.
 
@@ -107,6 +113,7 @@ def write_weights(
         name: of the form, a key of `FORMS`.
         root: the data folder.
         address: by which the library finds the folder; default `Form.local`.
+        alone: whether the weights will leave the folder: then their metadata repeat config.json.
 
     Raises:
         GateError: the logits differ, or the library cannot load the folder; nothing is written.
@@ -117,7 +124,7 @@ def write_weights(
     form = check_form(saved, name)
     if target.suffix == SAFETENSORS:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as place:
-            written = write_weights(saved, Path(place) / "model", name, root, ui)
+            written = write_weights(saved, Path(place) / "model", name, root, ui, alone=True)
             (written.path / WEIGHTS).replace(target)
         return WrittenWeights(target, target.stat().st_size, written.gate, written.form)
     with whole_folder(target) as folder:
@@ -126,7 +133,7 @@ def write_weights(
             several=saved.splits.target.kind == "findings",
         )  # fmt: skip
         gate = WeightsGate(library=name)
-        _write(made, about(saved), folder)
+        _write(made, about(saved), folder, alone)
         with contextlib.suppress(ImportError):
             gate = compare_weights(saved, made, folder, target, root, ui)
         if not gate.passed:
@@ -147,8 +154,8 @@ def about(saved: Checkpoint) -> dict[str, Any]:
     return found
 
 
-def _write(made: Form, content: dict[str, Any], folder: Path) -> None:
-    """Write configuration and tensors."""
+def _write(made: Form, content: dict[str, Any], folder: Path, alone: bool) -> None:
+    """Write configuration and tensors. One entry of metadata, as safetensors writes several in a random order."""
     try:
         from safetensors.torch import save_file
     except ImportError:
@@ -158,7 +165,7 @@ def _write(made: Form, content: dict[str, Any], folder: Path) -> None:
     for file, fields in files.items():
         (folder / file).write_text(json.dumps(fields, indent=2, ensure_ascii=False), encoding="utf-8")
     state = {name: tensor.contiguous() for name, tensor in made.state.items()}
-    save_file(state, folder / WEIGHTS, {"format": "pt", "config": json.dumps(files[CONFIG])})
+    save_file(state, folder / WEIGHTS, {"config": json.dumps(files[CONFIG])} if alone else {"format": "pt"})
 
 
 @FULL_FP32
