@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from vitmed.commands.pacs.destinations import destination
@@ -49,7 +50,7 @@ class DicomNode:
     def __init__(self, model: Model, settings: NodeSettings, ui: Ui):
         self.model, self.settings, self.ui, self.port = model, settings.beside(model.saved.path), ui, 0
         assert self.settings.spool is not None
-        self.folder, self.to = self.settings.spool, destination(settings)
+        self.folder, self.to = Path(self.settings.spool), destination(settings)
         self.stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -66,7 +67,7 @@ class DicomNode:
                 server, self.port = start_listening(self.settings, self.take, self.log)
                 stack.callback(server.shutdown)
             if self.settings.watch is not None:
-                watcher = Watcher(self.settings.watch, self.spool, self.take, self.log)
+                watcher = Watcher(Path(self.settings.watch), self.spool, self.take, self.log)
                 stack.callback(watcher.stop)
                 watcher.start()
             self._say_what_it_does()
