@@ -105,8 +105,8 @@ DICOM = {  # keyword -> flag; the keywords are the fields of `NodeSettings`, som
 def serve(**options: Any) -> None:
     """Answer images over HTTP until Ctrl-C, on an address for programs and a page; also as a DICOM node."""
     ui = Terminal(options.pop("quiet", False))
-    if flags := {name: options.pop(name) for name in DICOM if name in options}:
-        options["dicom"] = vitmed.NodeSettings.of_flags(flags)
+    if node := {name.removeprefix("dicom_"): options.pop(name) for name in DICOM if name in options}:
+        options["dicom"] = vitmed.NodeSettings(**node)
     vitmed.serve(**options, ui=ui)
 
 
