@@ -174,7 +174,7 @@ class Service:
 
 
 def _status(error: VitmedError) -> int:
-    return {NotAnImageError: 415, TooLargeError: 413}.get(type(error), 422)
+    return 415 if isinstance(error, NotAnImageError) else 413 if isinstance(error, TooLargeError) else 422
 
 
 def _words(error: VitmedError) -> dict[str, str]:
@@ -244,7 +244,7 @@ def create_app(
     async def docs() -> HTMLResponse:
         return shown(pages.of_addresses(app.openapi()))
 
-    bearer = {"security": [{"key": []}]} if key is not None else {}
+    bearer: dict[str, Any] = {"security": [{"key": []}]} if key is not None else {}
     app.post(guard.PREDICT, responses=refusals, openapi_extra=FORM | bearer)(predict)
     app.get(guard.CARD, responses={401: refusals[401]}, openapi_extra=bearer)(card)
     app.get(guard.LIVE)(live)

@@ -48,9 +48,9 @@ class ImageAnswer(BaseModel):
     answered: bool = Field(description="whether the model answers by its policy")
     reason: str = Field(description="why it does not answer, else empty")
     ood_score: float | None = Field(description="above 1 the image is unlike those of training")
-    note: str = Field("", description="what to know of this image")
-    picture: str | None = Field(None, description="what the network saw, PNG as a data: address; with pictures=true")
-    attention: AttentionMap | None = Field(None, description="with pictures=true, of a checkpoint")
+    note: str = Field(default="", description="what to know of this image")
+    picture: str | None = Field(default=None, description="what the network saw, PNG as a data: address; with pictures=true")
+    attention: AttentionMap | None = Field(default=None, description="with pictures=true, of a checkpoint")
 
 
 class ImageProblem(Problem):
