@@ -16,6 +16,7 @@ import vitmed
 from vitmed.commands.serving.app import Service, create_app
 from vitmed.commands.serving.limits import Limits
 from vitmed.commands.serving.listening import listen, open_socket
+from vitmed.commands.serving.scores import ScoreLog
 
 
 @dataclass
@@ -46,18 +47,21 @@ class Served:
 @contextmanager
 def serving(
     model: Path, limits: Limits | None = None, key: str | None = None, hosts: tuple[str, ...] = (),
-    change: Callable[[Service], None] = lambda service: None,
+    change: Callable[[Service], None] = lambda service: None, scores: Path | None = None,
 ) -> Iterator[Served]:  # fmt: skip
     """A server that ends with the block.
 
     Args:
         change: called before it starts.
     """
-    service = Service(vitmed.load(model, precision="fp32"), limits or Limits())
+    log: list[str] = []
+    loaded = vitmed.load(model, precision="fp32")
+    known = None if scores is None else ScoreLog(scores, loaded, log.append)
+    service = Service(loaded, limits or Limits(), known)
     change(service)
     at, _ = open_socket("127.0.0.1", 0)
     port, began, ends = at.getsockname()[1], threading.Event(), threading.Event()
-    served = Served(f"http://127.0.0.1:{port}", port, service)
+    served = Served(f"http://127.0.0.1:{port}", port, service, log)
     app = create_app(service, key=key, hosts=hosts, log=served.log.append)
     thread = threading.Thread(target=listen, args=(app, service, at, None, ends.is_set, began.set))
     thread.start()

@@ -15,18 +15,30 @@ from vitmed.core.errors import UsageError
 from vitmed.core.flags import FLAGS
 
 PUBLIC = [
+    "NodeSettings",
     "VitmedError",
     "build_model",
     "check",
     "compare",
     "demo",
-    "dicom_node",
     "evaluate",
     "explain",
     "export",
     "load",
 ]
-PUBLIC += ["lr_find", "merge", "plan", "predict", "predict_shard", "pretrain", "probe", "sample_size", "stress"]
+PUBLIC += [
+    "lr_find",
+    "merge",
+    "monitor",
+    "plan",
+    "predict",
+    "predict_shard",
+    "pretrain",
+    "probe",
+    "sample_size",
+    "serve",
+    "stress",
+]
 PUBLIC += ["summary", "train"]
 
 

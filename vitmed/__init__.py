@@ -8,18 +8,19 @@ from typing import Any
 
 __version__ = "0.2.0"
 _PUBLIC = {  # name -> the module that defines it; loaded when the name is used, so that `vitmed --help` loads no torch
+    "NodeSettings": "vitmed.commands.pacs.settings",
     "VitmedError": "vitmed.core.errors",
     "build_model": "vitmed.commands.summary",
     "check": "vitmed.commands.check",
     "compare": "vitmed.commands.compare",
     "demo": "vitmed.commands.demo",
-    "dicom_node": "vitmed.commands.dicom_node",
     "evaluate": "vitmed.commands.evaluate",
     "explain": "vitmed.commands.explain",
     "export": "vitmed.commands.export",
     "load": "vitmed.commands.load",
     "lr_find": "vitmed.commands.lr_find",
     "merge": "vitmed.commands.merge",
+    "monitor": "vitmed.commands.monitor",
     "plan": "vitmed.commands.plan",
     "predict": "vitmed.commands.predict",
     "predict_shard": "vitmed.commands.predict_shard",

@@ -92,10 +92,9 @@ def test_predict_and_evaluate_without_torch(trained: Trained, exported: Path, tm
     answer = json.loads(found.stdout)["images"][0]
     assert answer["prediction"] == own.classes[own.predicted[0]]
     report = tmp_path / "report"
-    found = python(
-        "-c", WITHOUT_TORCH, "evaluate", str(exported), "--data", str(trained.data), "-o", str(report), "--no-report"
-    )
+    found = python("-c", WITHOUT_TORCH, "evaluate", str(exported), "--data", str(trained.data), "-o", str(report))
     assert found.returncode == 0, found.stderr
+    assert "exported model, which does not list the images of its run" in (report / "report.html").read_text()
     metrics = json.loads((report / "metrics.json").read_text())
     expected = trained.result.test
     assert expected is not None

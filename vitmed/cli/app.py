@@ -79,8 +79,8 @@ COMMANDS = {
     },
     "Take a model out": {
         "export": "Write a model as a file that other programs run.",
-        "serve": "Answer images over HTTP, for programs and on a page.",
-        "dicom-node": "Answer the images of a DICOM network with Structured Reports.",
+        "serve": "Answer images over HTTP, on a page, and in a DICOM network.",
+        "monitor": "Report whether a model at work has drifted.",
     },
     "Data, weights and models": {
         "data": "List, fetch and import public data sets.",

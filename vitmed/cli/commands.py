@@ -283,6 +283,7 @@ def evaluate(as_json: AsJson = False, **options: Any) -> None:
 @command(
     {
         **output("Folder for compare.json and a picture."),
+        "accept": flag(Path, help="Pre-stated criteria (YAML) for the first model; exit code 6 unless all are met."),
         "resamples": flag(int, min=0, help="Bootstrap resamples behind the intervals; default 2000."),
     },
     fields={},
@@ -294,7 +295,7 @@ def compare(
 ) -> None:
     """Compare models on the same images: differences with intervals, tests, and a verdict in words."""
     run = functools.partial(vitmed.compare, *results)
-    answer(run, options, as_json, lambda found: found.content.to_dict(), print_comparison)
+    answer(run, options, as_json, lambda found: found.to_dict(), print_comparison)
 
 
 @command(

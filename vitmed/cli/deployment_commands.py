@@ -7,7 +7,7 @@ from typing import Any
 
 import vitmed
 from vitmed.cli.options import FIRST, FORCE, AsJson, argument, command, flag, output, precision
-from vitmed.cli.terminal import Terminal, answer
+from vitmed.cli.terminal import Terminal, answer, in_folder
 
 
 @command(
@@ -29,11 +29,29 @@ def export(as_json: AsJson = False, **options: Any) -> None:
     answer(vitmed.export, options, as_json, content)
 
 
+NODE = "DICOM node"
+DICOM = {  # keyword -> flag; the keywords are the fields of `NodeSettings`, some after "dicom_"
+    "dicom_port": flag(
+        int, metavar="PORT", help="Also listen as a DICOM node on this port, such as 11112.", panel=NODE
+    ),
+    "ae": flag(str, help="AE title of the node; default VITMED.", panel=NODE),
+    "dicom_host": flag(str, help="Address that it listens at; default 127.0.0.1.", panel=NODE),
+    "allow": flag(str, metavar="AE[,AE]", help="AE titles that may call.", panel=NODE),
+    "watch": flag(Path, help="Answer each new file of this folder.", panel=NODE),
+    "to": flag(str, metavar="HOST:PORT:AE|URL", help="Send reports to this node, or to DICOMweb.", panel=NODE),
+    **output("Or write reports into this folder.", NODE),
+    "spool": flag(Path, help="Keep unsent reports here; default dicom-spool beside the model.", panel=NODE),
+    "modality": flag(str, metavar="CS[,CS]", help="Take only these, such as DX,CR.", panel=NODE),
+    "body_part": flag(str, metavar="CS[,CS]", help="Take only these, such as CHEST.", panel=NODE),
+    "view": flag(str, metavar="CS[,CS]", help="Take only these view positions, such as PA,AP.", panel=NODE),
+}
+
+
 @command(
     {
         "checkpoint": argument(Path, "A run folder, a checkpoint, or an exported .onnx file."),
-        "host": flag(str, help="Address to listen at; default 127.0.0.1, this machine alone."),
-        "port": flag(int, min=0, max=65535, help="Default 8000; 0 takes a free one."),
+        "host": flag(str, help="Address to listen at, this machine alone; default 127.0.0.1."),
+        "port": flag(int, min=0, max=65535, help="0 takes a free one; default 8000."),
         "api_key_file": flag(Path, help="Holds the key of requests; default the variable VITMED_API_KEY."),
         "no_key": flag(bool, "--no-key", help="Let other machines in without a key."),
         "tls_cert": flag(Path, help="Certificate (PEM), for https."),
@@ -42,42 +60,36 @@ def export(as_json: AsJson = False, **options: Any) -> None:
         "max_images": flag(int, min=1, help="Of a request; default 16."),
         "timeout": flag(float, help="Seconds for a request to arrive, and to be answered; default 30."),
         "queue": flag(int, min=1, help="Images that may wait; default 256."),
+        "scores": flag(Path, metavar="FILE.csv", help="Log what the model says, without names, for monitor."),
+        **DICOM,
         **precision("auto"),
     },
     "train.device",
+    "data.frame",
 )
 def serve(**options: Any) -> None:
-    """Answer images over HTTP until Ctrl-C: an address for programs, and a page to drop images on."""
+    """Answer images over HTTP until Ctrl-C, on an address for programs and a page; also as a DICOM node."""
     ui = Terminal(options.pop("quiet", False))
+    if flags := {name: options.pop(name) for name in DICOM if name in options}:
+        options["dicom"] = vitmed.NodeSettings.of_flags(flags)
     vitmed.serve(**options, ui=ui)
 
 
 @command(
     {
-        "model": argument(Path, "A run folder, a checkpoint, or FILE.onnx.", "RUN|FILE.onnx"),
-        "to": flag(str, metavar="HOST:PORT:AE|URL", help="Send reports to this node, or to DICOMweb.", panel=FIRST),
-        **output("Or write reports into this folder.", FIRST),
-        "port": flag(int, help="Listen on this port; default 11112, none with --watch.", panel=FIRST),
-        "host": flag(str, help="Listen on this address; default 127.0.0.1.", panel=FIRST),
-        "ae": flag(str, help="AE title of the node; default VITMED.", panel=FIRST),
-        "allow": flag(str, metavar="AE[,AE]", help="AE titles that may call.", panel=FIRST),
-        "watch": flag(Path, help="Answer each new file of this folder.", panel=FIRST),
-        "spool": flag(Path, help="Keep unsent reports here; default dicom-spool beside the model.", panel=FIRST),
-        "modality": flag(str, metavar="CS[,CS]", help="Take only these, such as DX,CR.", panel=FIRST),
-        "body_part": flag(str, metavar="CS[,CS]", help="Take only these, such as CHEST.", panel=FIRST),
-        "view": flag(str, metavar="CS[,CS]", help="Take only these view positions, such as PA,AP.", panel=FIRST),
+        "run": argument(Path, "A run folder, or the folder of an evaluation in it."),
+        "new": argument(Path, "What the model predicted since: of predict --csv, or the log of serve --scores."),
+        **output("New folder; default RUN/monitoring.", FIRST),
+        "split": flag(str, metavar="test|val", help="The reference; default the test.", panel=FIRST),
+        "period": flag(int, help="New images; default 1000.", panel=FIRST),
+        "false_alarms": flag(float, help="Share of periods without a change with an alarm; default 0.05.", panel=FIRST),
+        "shift": flag(float, help="Found soonest, in standard deviations of a mean; default 0.5.", panel=FIRST),
     },
-    "train.device",
-    "data.frame",
+    fields={},
 )
-def dicom_node(**options: Any) -> None:
-    """Receive images by C-STORE or from a folder, and answer each with a Structured Report, until Ctrl-C."""
-    from vitmed.commands.pacs.settings import names
-
-    ui = Terminal(options.pop("quiet", False))
-    for several in {"allow", "modality", "body_part", "view"} & options.keys():
-        options[several] = names(options[several])
-    vitmed.dicom_node(**options, ui=ui)
+def monitor(as_json: AsJson = False, **options: Any) -> None:
+    """Watch a model at work: exit code 6 where its scores, its answers or its errors are no longer what they were."""
+    answer(vitmed.monitor, options, as_json, lambda found: in_folder(found, found.content.to_dict()))
 
 
-TAKEN_OUT = {"export": export, "serve": serve, "dicom-node": dicom_node}
+TAKEN_OUT = {"export": export, "serve": serve, "monitor": monitor}

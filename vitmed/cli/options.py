@@ -23,7 +23,7 @@ FEW = 16  # up to this number of options need no panels
 
 
 class Command(TyperCommand):
-    """A command whose `--help` groups the options under `PANELS`."""
+    """A command whose `--help` groups the options under `PANELS`, then under headings of its own."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         shown = [(param, row) for param in self.get_params(ctx) if (row := param.get_help_record(ctx)) is not None]
@@ -32,7 +32,7 @@ class Command(TyperCommand):
             panels = ["Options" if panel in PANELS else panel for panel in panels]
         else:  # a panel of one option joins the first
             panels = [FIRST if panel in PANELS and panels.count(panel) == 1 else panel for panel in panels]
-        for title in ("Arguments", "Options", *PANELS):
+        for title in dict.fromkeys(("Arguments", "Options", *PANELS, *panels)):  # those of one command last
             rows = [row for panel, (_, row) in zip(panels, shown, strict=True) if panel == title]
             if rows:
                 with formatter.section(title):

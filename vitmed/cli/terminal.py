@@ -253,6 +253,7 @@ def print_comparison(found: Comparison) -> None:
     that of the first two."""
     from vitmed.decisions.targets import TARGETS
     from vitmed.metrics.metric_table import METRICS
+    from vitmed.report.plots.drawing import value_text
 
     rows: list[list[str]] = []
     kind = TARGETS[found.content.kind]
@@ -281,6 +282,12 @@ def print_comparison(found: Comparison) -> None:
         )
         others += [group.text] * (group.text != found.verdict)
     print_rows(columns, rows, *which, *others, found.verdict)
+    if found.acceptance is not None:
+        judged = [
+            [one.criterion.text, one.where, one.why or value_text(one.found), one.state]
+            for one in found.acceptance.judged
+        ]
+        print_rows("criterion|for|>found|result", judged, found.acceptance.verdict)
 
 
 def _difference(pair: ComparedPair, title: str, gap: Estimate, *ps: float | None) -> list[str]:

@@ -6,12 +6,16 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
+from vitmed.commands.accept import accept as judge
+from vitmed.commands.accept import check_criteria, read_criteria
 from vitmed.commands.compared_tables import Model, align, positive_of, read_all, same_predictions
+from vitmed.core.errors import GateError
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.outputs import data_of_runs
 from vitmed.core.run_folder import RunFolder
@@ -32,6 +36,7 @@ from vitmed.metrics.paired_comparison import (
     holm,
 )
 from vitmed.metrics.seed_spread import seed_spread
+from vitmed.report.acceptance import Acceptance, write_acceptance
 from vitmed.report.rebuild import new_folder
 
 LEVEL = 0.95
@@ -42,16 +47,24 @@ Test = TypeVar("Test", ComparisonTest, ClassDifference)
 
 @dataclass(frozen=True)
 class Comparison:
-    """The content of compare.json, the verdict in one sentence, and the folder of both compare.json and the picture."""
+    """The content of compare.json, the verdict in one sentence, the folder of compare.json and the picture, and how the
+    first model was judged by pre-stated criteria."""
 
     content: ComparisonResults
     verdict: str
     folder: Path | None
+    acceptance: Acceptance | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types: compare.json, and acceptance.json as `acceptance`."""
+        content = self.content.to_dict()
+        return content if self.acceptance is None else content | {"acceptance": self.acceptance.to_dict()}
 
 
 def compare(
-    *results: str | Path, output: str | Path | None = None, resamples: int = 2000, ui: Ui | None = None
-) -> Comparison:
+    *results: str | Path, output: str | Path | None = None, resamples: int = 2000, accept: str | Path | None = None,
+    ui: Ui | None = None,
+) -> Comparison:  # fmt: skip
     """Compare models by their predictions for the same images.
 
     Images are matched by path; an image that a table lacks is left out. Baselines beside a report are compared too.
@@ -62,8 +75,10 @@ def compare(
             baselines in its folder.
         output: a new folder for compare.json and differences.png.
         resamples: bootstrap resamples behind the intervals.
+        accept: a YAML file of pre-stated criteria for the first model; some of them compare it with the second.
 
     Raises:
+        GateError: the first model does not meet the criteria.
         DataError: the tables differ in the kind of label, classes, findings, unit, labels or the content of images, or
             have no image in common.
         UsageError: nothing to compare, or an output that exists.
@@ -71,10 +86,17 @@ def compare(
     ui = ui or Ui()
     paths = [Path(result) for result in results]
     folder = None if output is None else new_folder(output, Path(output), *data_of_runs(paths))
+    stated = None if accept is None else read_criteria(Path(accept))
     read = read_all(paths)
+    if stated is not None:
+        check_criteria(stated[0], read, len(paths))
     models, notes = align(read)
     notes += [f"{model.name}: {note}" for model in read for note in model.predictions.notes]
     content = compare_models(models, resamples, ui, notes)
+    judged = None
+    if stated is not None:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        judged = judge(*stated, read, models, content.pairs, resamples, now)
     if folder is not None:
         from vitmed.report.plots.comparisons import differences
         from vitmed.report.plots.drawing import png
@@ -83,9 +105,14 @@ def compare(
         with whole_folder(folder) as part:
             write_json(part / "compare.json", content.to_dict())
             write_bytes(part / "differences.png", picture)
+            if judged is not None:
+                write_acceptance(part, judged)
     for note in content.notes:
         ui.warn(note)
-    return Comparison(content, content.verdict, folder)
+    found = Comparison(content, content.verdict, folder, judged)
+    if judged is not None and not judged.accepted:
+        raise GateError(judged.verdict, "the criteria were stated before: improve the model, not the criteria", found)
+    return found
 
 
 def compare_models(models: Sequence[Model], resamples: int, ui: Ui, notes: Sequence[str] = ()) -> ComparisonResults:

@@ -31,6 +31,7 @@ from vitmed.training.saved_model import SavedModel, check_precision
 
 ImageLike = str | Path | bytes | np.ndarray | Image.Image
 MEMORY = Path("/dev/shm")  # files that are never written to a disk
+FLAT = "has 8 bits and is not windowed; the model was trained on deeper images"
 SIDE = 160  # px of a picture in a notebook
 
 
@@ -172,7 +173,13 @@ class Model:
 
     def square(self, image: ImageLike) -> np.ndarray:
         """What the network sees of an image: (S, S, C) uint8. Raises as `decoded`."""
-        return self.preprocessing.square(*self.decoded(image))
+        return self.seen(image)[0]
+
+    def seen(self, image: ImageLike) -> tuple[np.ndarray, str]:
+        """What the network sees of an image, (S, S, C) uint8, and what to know of that. Raises as `decoded`."""
+        path, found = self.decoded(image)
+        flat = self.preprocessing.window is not None and isinstance(found, Image.Image)
+        return self.preprocessing.square(path, found), FLAT if flat else ""
 
     def decoded(self, image: ImageLike) -> tuple[Path, RawImage | Image.Image]:
         """A name for messages, and what `decode` returns. Raises DataError; UsageError for DICOM without pydicom."""

@@ -1,14 +1,21 @@
-"""`vitmed serve`: a model behind an address, for programs and for a page."""
+"""`vitmed serve`: a model behind an address, for programs and for a page, and as a DICOM node."""
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vitmed.commands.load import load
+from vitmed.commands.predict import RAW, preprocessing_of
 from vitmed.core.errors import UsageError
 from vitmed.core.process import stop_signals
 from vitmed.core.ui import Ui
 from vitmed.training.open_model import open_model
+
+if TYPE_CHECKING:
+    from vitmed.commands.pacs.settings import NodeSettings
 
 FIX = "pip install 'vitmed[serve]'"
 
@@ -26,6 +33,9 @@ def serve(
     max_images: int = 16,
     timeout: float = 30,
     queue: int = 256,
+    scores: str | Path | None = None,
+    dicom: NodeSettings | None = None,
+    frame: int | None = None,
     device: str = "auto",
     precision: str = "auto",
     ui: Ui | None = None,
@@ -41,7 +51,9 @@ def serve(
         max_megabytes, max_images: of a request.
         timeout: s, for a request to arrive, and again to be answered.
         queue: images that may wait for their answers.
-        device, precision: as in `predict`.
+        scores: a CSV file that gets what the model says of each image, for `monitor`; without names.
+        dicom: also answer images of a DICOM network, with the same model.
+        frame, device, precision: as in `predict`.
 
     Raises:
         UsageError: a value, key, certificate or address that cannot be used; a missing package. CheckpointError: not a
@@ -52,6 +64,7 @@ def serve(
         from vitmed.commands.serving.app import Service, create_app
         from vitmed.commands.serving.limits import Limits
         from vitmed.commands.serving.listening import Certificate, listen, open_socket, read_key
+        from vitmed.commands.serving.scores import ScoreLog
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("vitmed"):
             raise
@@ -80,13 +93,20 @@ def serve(
         if not local and certificate is None:
             ui.warn("images and key travel unencrypted: --tls-cert, or a proxy in front that encrypts")
         saved = open_model(checkpoint)
-        service = Service(
-            load(saved, device=device, precision=precision), Limits(max_megabytes, max_images, timeout, queue)
-        )
+        if saved.policy is None:
+            ui.warn(f"{saved.path}: {RAW}")
+        model = load(replace(saved, preprocessing=preprocessing_of(saved, frame)), device=device, precision=precision)
+        log = None if scores is None else ScoreLog(Path(scores), model, ui.say)
+        service = Service(model, Limits(max_megabytes, max_images, timeout, queue), log)
         hosts = ("127.0.0.1", "localhost", "[::1]") if local and key is None else ()
         app = create_app(service, key=key, hosts=hosts, log=ui.say)
         name = f"[{host}]" if ":" in host else host
         address = f"{'http' if certificate is None else 'https'}://{name}:{at.getsockname()[1]}"
-        with stop_signals() as asked:
+        with contextlib.ExitStack() as stack:
+            asked = stack.enter_context(stop_signals())
+            if dicom is not None:
+                from vitmed.commands.pacs.node import DicomNode
+
+                stack.enter_context(DicomNode(model, dicom, ui, log))
             listen(app, service, at, certificate, asked, lambda: ui.say(f"{saved.path.name} answers at {address}"))
     ui.say("stopped; every request was answered")

@@ -12,6 +12,7 @@ import numpy as np
 from vitmed.decisions.finding_policy import choose_finding_policy
 from vitmed.decisions.number_policy import choose_number_policy
 from vitmed.decisions.policy import DecisionPolicy, choose_policy
+from vitmed.decisions.watched import Streams, watch_classes, watch_findings, watch_number
 from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.finding_comparison import compare_each_finding, compare_findings
@@ -82,6 +83,7 @@ class TargetKind:
         linear: the name of the linear model of features.
         followed: what the test of an attention map follows while patches are taken away, in words.
         words: of page and model card.
+        watch: what `vitmed monitor` watches.
     """
 
     values: Callable[[Any], dict[str, float]]
@@ -94,6 +96,7 @@ class TargetKind:
     headline: tuple[str, ...]
     compare: Callable[[Any, Any, int], PairedComparison]
     stress: Stressed
+    watch: Callable[[Any], Streams]
     compare_each: Callable[[Any, Any], dict[str, dict[str, ClassDifference]]] = lambda first, second: {}
     linear: str = "logistic regression"
     followed: str = "the probability of the predicted class"
@@ -104,7 +107,7 @@ TARGETS: dict[str, TargetKind] = {
     "classes": TargetKind(
         metric_values, evaluate_predictions, METRICS, ("cross_entropy",), monitor="auroc",
         val_loss="log_loss", choose=choose_policy, headline=("auroc", "balanced_accuracy", "accuracy", "mcc"),
-        compare=compare_predictions, compare_each=compare_classes,
+        compare=compare_predictions, compare_each=compare_classes, watch=watch_classes,
         stress=Stressed(
             ("balanced_accuracy", "auroc", "accuracy"),
             lambda p, weights: Scorer(known_labels(p), p).counted(weights)[0],
@@ -114,7 +117,7 @@ TARGETS: dict[str, TargetKind] = {
     "findings": TargetKind(
         finding_values, evaluate_findings, FINDING_METRICS, ("binary", "asymmetric"), monitor="auroc",
         val_loss="log_loss", choose=choose_finding_policy, headline=("auroc", "average_precision", "subset_accuracy"),
-        compare=compare_findings, compare_each=compare_each_finding,
+        compare=compare_findings, compare_each=compare_each_finding, watch=watch_findings,
         stress=Stressed(("auroc", "average_precision", "subset_accuracy"), drawn_findings, lambda p: 0.5),
         followed="the probability of the finding that is likeliest beside its threshold",
         words=Words(
@@ -124,7 +127,7 @@ TARGETS: dict[str, TargetKind] = {
     ),
     "number": TargetKind(
         number_values, evaluate_number, NUMBER_METRICS, ("gaussian", "laplace"), monitor="mae", val_loss="log_score",
-        choose=choose_number_policy, headline=("mae", "r2", "ccc", "bias"), compare=compare_numbers,
+        choose=choose_number_policy, headline=("mae", "r2", "ccc", "bias"), compare=compare_numbers, watch=watch_number,
         stress=Stressed(("mae", "bias", "coverage"), drawn_numbers, error_of_mean), linear="ridge regression",
         followed="how far the number lies on its side of the training mean, from 0 to 1 (0.5 is the mean, 0.88 is one "
         "standard deviation from it)",

@@ -13,7 +13,7 @@ from vitmed.core.targets import Target
 from vitmed.metrics.finding_predictions import FindingPredictions, is_of_findings
 from vitmed.metrics.number_predictions import NumberPredictions, is_of_number
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.predictions_csv import read_table
+from vitmed.metrics.predictions_csv import Table, read_table
 
 AnyPredictions = Predictions | FindingPredictions | NumberPredictions
 
@@ -26,14 +26,14 @@ def target_of(predictions: AnyPredictions, ordinal: Sequence[str] = ()) -> Targe
 
 
 def read_predictions(
-    file: str | Path,
+    file: str | Path | Table,
     target: Target | None = None,
     labelled: bool = False,
     as_decided: bool = False,
     calibrate: Callable[[Any], Any] | None = None,
 ) -> AnyPredictions:
     """Read a predictions.csv; its columns say of which kind it is. The other arguments are those of `from_csv`."""
-    header = read_table(Path(file)).header
+    header = read_table(file).header
     if is_of_findings(header):
         return FindingPredictions.from_csv(file, labelled, as_decided, calibrate)
     if is_of_number(header):

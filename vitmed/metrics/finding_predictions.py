@@ -175,7 +175,7 @@ class FindingPredictions(PerImage):
     @classmethod
     def from_csv(
         cls,
-        file: str | Path,
+        file: str | Path | Table,
         labelled: bool = False,
         as_decided: bool = False,
         calibrate: Callable[[FindingPredictions], FindingPredictions] | None = None,
@@ -185,7 +185,7 @@ class FindingPredictions(PerImage):
         `labelled`: any label of any finding must be known. Without `calibrate` the probabilities of the table count
         where they differ from the sigmoid of its logits and, of each finding, rise with them; else they are edited.
         """
-        table = read_table(Path(file))
+        table = read_table(file)
         kind, classes = table.scored()
         shown = [PROB + name for name in classes]
         chances = table.probabilities(classes, one=False) if kind == PROB else None

@@ -149,7 +149,7 @@ class NumberPredictions(PerImage):
     @classmethod
     def from_csv(
         cls,
-        file: str | Path,
+        file: str | Path | Table,
         labelled: bool = False,
         as_decided: bool = False,
         calibrate: Callable[[NumberPredictions], NumberPredictions] | None = None,
@@ -166,7 +166,7 @@ class NumberPredictions(PerImage):
         Raises:
             DataError: the file is missing, lacks a column, or holds a value that is not what it must be.
         """
-        table = read_table(Path(file))
+        table = read_table(file)
         needed = [*RAW, *([TARGET + "centre", TARGET + "spread"] if target is None else [])]
         if missing := [name for name in needed if name not in table.header]:
             expected = f"give a predictions.csv with the columns {', '.join(FIRST + OF_NUMBERS)}"

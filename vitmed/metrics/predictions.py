@@ -237,7 +237,7 @@ class Predictions(PerImage):
     @classmethod
     def from_csv(
         cls,
-        file: str | Path,
+        file: str | Path | Table,
         labelled: bool = False,
         as_decided: bool = False,
         calibrate: Callable[[Predictions], Predictions] | None = None,
@@ -256,7 +256,7 @@ class Predictions(PerImage):
         Raises:
             DataError: the file is missing, lacks a column, or holds a value that is not what it must be.
         """
-        table = read_table(Path(file))
+        table = read_table(file)
         kind, classes = table.scored()
         scores, shown = ([column + name for name in classes] for column in (LOGIT, PROB))
         chances = table.probabilities(classes) if kind == PROB else None

@@ -227,8 +227,14 @@ class Table:
         return decided
 
 
-def read_table(file: Path) -> Table:
-    """Read the cells of a file; `DataError` if it is no table, or has a column twice or a row with too many cells."""
+def read_table(file: str | Path | Table) -> Table:
+    """Read the cells of a file; `DataError` if it is no table, or has a column twice or a row with too many cells.
+
+    A table stays as it is.
+    """
+    if isinstance(file, Table):
+        return file
+    file = Path(file)
     text, _ = read_text(file, "a predictions.csv")
     try:
         separator = separator_of(text, _is_ours)

@@ -21,6 +21,7 @@ import vitmed
 from vitmed.commands.pacs import receiving, sending, spool
 from vitmed.commands.pacs.node import DicomNode
 from vitmed.commands.pacs.settings import NodeSettings
+from vitmed.commands.serving.scores import ScoreLog
 from vitmed.core.errors import UsageError
 from vitmed.core.process import NO_WARNINGS
 
@@ -70,6 +71,18 @@ def start(model: vitmed.Model, ui: Recorder, tmp_path: Path, monkeypatch: pytest
             yield node
 
     return run
+
+
+def test_scores_have_a_line_for_each_report(model: vitmed.Model, images: list[Path], tmp_path: Path) -> None:
+    """An image that comes again has its report already, and no second line."""
+    log = ScoreLog(tmp_path / "scores.csv", model, pytest.fail)
+    settings = NodeSettings(spool=tmp_path / "spool", port=0, output=tmp_path / "reports")
+    with DicomNode(model, settings, Recorder(), log) as node:
+        for image in (*images, images[0]):
+            node.take(image.read_bytes())
+    log.close()
+    text = (tmp_path / "scores.csv").read_text()
+    assert len(text.splitlines()) == 1 + len(images) and "entinel" not in text
 
 
 def waiting(place: Path) -> list[Path]:
@@ -127,7 +140,24 @@ def test_who_may_call(start: Start, images: list[Path], ui: Recorder) -> None:
         assert send(node.port, images[:1], ae="INTRUDER") == []
         assert send(node.port, images[:1], ae="SCANNER", to="ANOTHER") == []
         assert [answer.Status for answer in send(node.port, images[:1], ae="ROUTER")] == [0]
-    assert any("'INTRUDER'" in line for line in ui.warned)
+    told = "\n".join(ui.warned)
+    assert "AE 'INTRUDER' refused: it is not in --allow" in told
+    assert "AE 'SCANNER' refused: it calls 'ANOTHER', and this node is VITMED" in told
+
+
+def test_more_callers_than_it_takes(start: Start, ui: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pynetdicom import AE
+    from pynetdicom.sop_class import Verification  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(receiving, "CALLERS", 1)
+    entity = AE("SCANNER")
+    entity.add_requested_context(Verification)
+    with start() as node:
+        first, second = (entity.associate("127.0.0.1", node.port, ae_title="VITMED") for _ in range(2))
+        assert first.is_established and second.is_rejected
+        assert first.send_c_echo().Status == 0
+        first.release()
+        until(lambda: any("no more than 1 at once" in line for line in ui.warned))
 
 
 @pytest.mark.parametrize(
@@ -155,6 +185,29 @@ def test_what_is_refused_and_why(
         assert answer.Status == (0xC002 if how else 0xC001) and comment in answer.ErrorComment
     assert any(comment in line and "refused 0xC00" in line for line in ui.warned)
     assert not (tmp_path / "reports").exists() or not list((tmp_path / "reports").iterdir())
+
+
+def test_a_model_of_8_bit_images_says_that_it_refuses_grey_ones(start: Start, ui: Recorder, tmp_path: Path) -> None:
+    grey = dicom_image(tmp_path / "grey.dcm", np.full((8, 8), 7, np.uint16))
+    with start() as node:
+        (answer,) = send(node.port, [grey])
+        assert answer.Status == 0xC001 and "need a window" in answer.ErrorComment
+    assert any("refuses grey DICOM images" in line for line in ui.warned)
+
+
+def test_a_model_of_deeper_images_notes_an_8_bit_one(
+    model: vitmed.Model, images: list[Path], ui: Recorder, tmp_path: Path
+) -> None:
+    """Such as a screenshot, in the study of radiographs."""
+    own = vitmed.load(replace(model.saved, preprocessing=replace(model.preprocessing, window=(0.0, 4095.0))))
+    settings = NodeSettings(port=0, output=tmp_path / "reports", spool=tmp_path / "spool")
+    with DicomNode(own, settings, ui) as node:
+        assert send(node.port, images[:1])[0].Status == 0
+        until(lambda: list((tmp_path / "reports").glob("*.dcm")))
+    assert not any("refuses grey DICOM images" in line for line in ui.warned)
+    (file,) = (tmp_path / "reports").iterdir()
+    group = highdicom.sr.srread(file).content.get_image_measurement_groups()[0]
+    assert any("has 8 bits and is not windowed" in one.value for one in group[0].ContentSequence if "TextValue" in one)
 
 
 def test_the_kind_that_the_model_is_for_is_taken(start: Start, images: list[Path], tmp_path: Path) -> None:

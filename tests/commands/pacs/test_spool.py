@@ -134,3 +134,12 @@ def test_two_nodes_do_not_share_a_spool(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="cannot be written"):
         Spool(tmp_path / "file", "pacs:104:ARCHIVE")
+
+
+def test_a_note_that_comes_after_the_end_is_an_error(tmp_path: Path) -> None:
+    """The number of the closed journal may be that of another file by then."""
+    with spool(tmp_path / "s") as one:
+        one.add(UID, b"report")
+    with (tmp_path / "other").open("wb"), pytest.raises(OSError, match="Bad file descriptor"):
+        one.sending(UID)
+    assert (tmp_path / "other").read_bytes() == b""

@@ -39,14 +39,18 @@ def policy_of(kind: str) -> Any:
         reach = IntervalReach.model_construct(coverage=0.9, by="image", note="", reach=1.0, units=40)
         return NumberPolicy.model_construct(intervals=reach, asked={}, n=40, ood_score=None)
     if kind == "findings":
-        points = [SimpleNamespace(operating=SimpleNamespace(threshold=one)) for one in (0.25, None)]
+        points = [
+            SimpleNamespace(operating=SimpleNamespace(threshold=one), calibration=SimpleNamespace(method="none"))
+            for one in (0.25, None)
+        ]
         return FindingPolicy.model_construct(findings=dict(zip(("edema", "mass"), points, strict=True)))
     return None
 
 
 def model_of(kind: str, policy: Any = None) -> Any:
     """What a report needs of a model."""
-    saved = SimpleNamespace(policy=policy, weights_hash="0123456789abcdef" * 4)
+    config = SimpleNamespace(model=SimpleNamespace(name="vit_tiny"))
+    saved = SimpleNamespace(policy=policy, weights_hash="0123456789abcdef" * 4, config=config)
     return SimpleNamespace(kind=kind, saved=saved, preprocessing=SimpleNamespace(frame=None))
 
 
@@ -130,12 +134,30 @@ def test_what_the_model_does_not_answer_reads_as_no_finding(kind: str, ct: Any, 
         assert whole.finding_type.meaning == "no answer"
 
 
+def test_a_note_about_the_image_stands_beside_the_answer(ct: Any, tmp_path: Path) -> None:
+    model = model_of("classes")
+    data = structured_report(ANSWERS["classes"], model, ct, report_uid(model, ct.SOPInstanceUID), "has 8 bits")
+    (tmp_path / "note.dcm").write_bytes(data)
+    (group,) = groups(tmp_path / "note.dcm")
+    comments = [one.value for one in group[0].ContentSequence if one.name.meaning == "Comment"]
+    assert comments == ["The image has 8 bits.", "Research use only; not a medical device."]
+
+
 @pytest.mark.parametrize("kind", ANSWERS)
 def test_the_algorithm_and_the_image_stand_in_every_group(kind: str, ct: Any, tmp_path: Path) -> None:
+    policy = policy_of(kind)
+    decides = policy.summary if policy else "none, the outputs are raw"
     for group in groups(write(kind, ct, tmp_path)):
-        texts = [one.value for one in group[0].ContentSequence if one.ValueType == "TEXT"]
-        assert {"vitmed", vitmed.__version__, "weights sha256 " + "0123456789abcdef" * 4} <= set(texts)
-        assert any("Research use only" in text for text in texts)
+        texts: dict[str, list[str]] = {}  # by the code of their name in PS3.16
+        for one in group[0].ContentSequence:
+            if one.ValueType == "TEXT":
+                texts.setdefault(one.name.value, []).append(one.value)
+        assert texts["111001"] == ["vitmed"] and texts["111003"] == [vitmed.__version__]  # Algorithm Name, Version
+        assert texts["111002"] == [  # Algorithm Parameters
+            "weights sha256 " + "0123456789abcdef" * 4, f"vit_tiny, predicts {kind}", f"decision policy: {decides}",
+            "Research use only; not a medical device.",
+        ]  # fmt: skip
+        assert texts["121106"] == ["Research use only; not a medical device."]  # Comment
         (source,) = group.source_images
         assert source.referenced_sop_instance_uid == ct.SOPInstanceUID
         assert source.referenced_sop_class_uid == ct.SOPClassUID

@@ -8,9 +8,10 @@ import json
 import os
 import re
 import secrets
+import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from vitmed.commands.pacs.settings import TITLE, NodeSettings
@@ -62,13 +63,15 @@ class Node:
 
     def send(self, files: Iterable[Path]) -> Iterator[Sent]:
         from pydicom.uid import ComprehensiveSRStorage, ExplicitVRLittleEndian, ImplicitVRLittleEndian
-        from pynetdicom import AE
+        from pynetdicom import AE, evt
 
         entity = AE(self.ae)
         entity.connection_timeout, entity.acse_timeout = CONNECT, CONNECT
         entity.dimse_timeout = entity.network_timeout = ANSWER
         entity.add_requested_context(ComprehensiveSRStorage, [ExplicitVRLittleEndian, ImplicitVRLittleEndian])
-        link = entity.associate(self.host, self.port, ae_title=self.title)
+        link = entity.associate(
+            self.host, self.port, ae_title=self.title, evt_handlers=[(evt.EVT_CONN_OPEN, _send_at_once)]
+        )
         if not link.is_established:
             refuses = link.is_rejected
             link.abort()
@@ -86,6 +89,11 @@ class Node:
                 yield Sent(file, "" if status in STORED else f"status 0x{status:04X}")
         finally:
             link.release() if link.is_established else link.abort()
+
+
+def _send_at_once(event: Any) -> None:
+    """Switch Nagle's algorithm off, which costs 40 ms a report."""
+    event.assoc.dul.socket.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 class Web:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
 
@@ -31,6 +30,7 @@ from vitmed.imaging.dicom import QUIET
 
 if TYPE_CHECKING:
     from vitmed.commands.load import Model
+    from vitmed.commands.serving.scores import ScoreLog
 
 QUIET_LIBRARIES = SharedContext(quiet_libraries)
 
@@ -38,7 +38,7 @@ QUIET_LIBRARIES = SharedContext(quiet_libraries)
 class DicomNode:
     """A node at work, as a context manager: `with DicomNode(model, settings, ui): ...` listens, watches and sends.
 
-    Several threads may call `take`.
+    Several threads may call `take`. `scores` gets what the model says of each image that has a report.
 
     Attributes:
         port: on which it listens, 0 without; address: in words.
@@ -47,9 +47,11 @@ class DicomNode:
         UsageError: a setting that cannot be used, or a port, a folder or a destination.
     """
 
-    def __init__(self, model: Model, settings: NodeSettings, ui: Ui):
-        self.model, self.settings, self.ui, self.port = model, settings, ui, 0
-        self.to = destination(settings)
+    def __init__(self, model: Model, settings: NodeSettings, ui: Ui, scores: ScoreLog | None = None):
+        self.model, self.settings, self.ui, self.port = model, settings.beside(model.saved.path), ui, 0
+        self.scores = scores
+        assert self.settings.spool is not None
+        self.folder, self.to = self.settings.spool, destination(settings)
         self.stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -58,7 +60,7 @@ class DicomNode:
         with contextlib.ExitStack() as stack:
             stack.enter_context(QUIET)
             stack.enter_context(QUIET_LIBRARIES)
-            self.spool = Spool(self.settings.spool, self.to.name)
+            self.spool = Spool(self.folder, self.to.name)
             stack.callback(self.spool.close)
             self.sender = Sender(self.spool, self.to, self.log)
             stack.callback(self.sender.stop)
@@ -76,8 +78,8 @@ class DicomNode:
 
     def __exit__(self, *error: object) -> None:
         self.stack.close()
-        if left := len(list(self.settings.spool.glob("unsent/*.dcm"))):
-            self.ui.warn(f"{counted(left, 'report')} not sent yet, kept in {self.settings.spool}")
+        if left := len(list(self.folder.glob("unsent/*.dcm"))):
+            self.ui.warn(f"{counted(left, 'report')} not sent yet, kept in {self.folder}")
 
     def take(self, data: bytes) -> None:
         """Answer an image; returns when its report is on disk, from where it is sent.
@@ -106,16 +108,22 @@ class DicomNode:
         """Predict, and put the report into the spool; False if another thread did so meanwhile. Raises Refused."""
         check_kind(header, self.settings)
         try:
-            report = structured_report(self.model.predict(data), self.model, header, uid)
+            square, note = self.model.seen(data)
+            predictions = self.model.predictions([square])
+            (answer,) = self.model.answers(predictions, [square])
+            report = structured_report(answer, self.model, header, uid, note)
         except VitmedError as error:
             status = UNREADABLE if isinstance(error, DataError) else FAILED
             raise Refused(status, error.problem.removeprefix("image: ")) from None
         except Exception as error:  # the words of a library may hold what stands in the image
             raise Refused(FAILED, f"no report could be made: {type(error).__name__}") from None
         try:
-            return self.spool.add(uid, report)
+            new = self.spool.add(uid, report)
         except UsageError:
             raise Refused(NO_ROOM, "the spool cannot be written; is its disk full?") from None
+        if new and self.scores is not None:
+            self.scores.add(predictions)
+        return new
 
     def log(self, text: str, problem: bool) -> None:
         """A line with the time. It holds no name, no ID and no file name."""
@@ -128,12 +136,17 @@ class DicomNode:
             say(f"AE {settings.ae} listens on {settings.host}:{self.port} for {who}")
         if settings.watch is not None:
             say(f"watching {settings.watch}")
-        say(f"reports go to {self.to.name}; until they are sent, they are kept in {settings.spool}. {NOTICE}")
+        say(f"reports go to {self.to.name}; until they are sent, they are kept in {self.folder}. {NOTICE}")
         checks = {"--modality": settings.modality, "--body-part": settings.body_part, "--view": settings.view}
         if open_ := [flag for flag, allowed in checks.items() if not allowed]:
             self.ui.warn(
-                f"{', '.join(open_)} not given: the model does not know for which images it is, so the node takes "
-                "every image that it can read"
+                f"{', '.join(open_)} not given: the node takes any there, since a model does not know which images it "
+                "was made for"
+            )
+        if self.model.preprocessing.window is None:
+            self.ui.warn(
+                "the model was trained on 8-bit images, so the node refuses grey DICOM images, which need a window; "
+                "train on DICOM images to answer them"
             )
         if waiting := len(self.spool.waiting()):
             say(f"{counted(waiting, 'report')} from before to send")
@@ -143,17 +156,3 @@ class DicomNode:
 
 def _ms(began: float) -> str:
     return f"{1000 * (time.monotonic() - began):.0f} ms"
-
-
-def run_node(model: Model, settings: NodeSettings, ui: Ui, stop: threading.Event | None = None) -> None:
-    """Run a node until `stop` is set, or until Ctrl-C or SIGTERM.
-
-    Raises:
-        UsageError: a port, a folder or a destination that cannot be used.
-    """
-    stop = stop or threading.Event()
-    with DicomNode(model, settings, ui):
-        try:
-            stop.wait()
-        except KeyboardInterrupt:
-            ui.say("stopping")

@@ -75,7 +75,15 @@ def start_listening(settings: NodeSettings, take: Take, log: Log) -> tuple[Any, 
         return answer
 
     def rejected(event: Any) -> None:
-        log(f"association refused: AE {event.assoc.requestor.ae_title[:16]!r} calls, which it may not", True)
+        asked = event.assoc.requestor.primitive
+        caller, called = asked.calling_ae_title, asked.called_ae_title
+        if called != settings.ae:
+            why = f"it calls {called!r}, and this node is {settings.ae}"
+        elif settings.allow and caller not in settings.allow:
+            why = "it is not in --allow"
+        else:
+            why = f"no more than {CALLERS} at once"
+        log(f"association of AE {caller!r} refused: {why}", True)
 
     def limit(event: Any) -> None:
         if event.event is evt.EVT_DIMSE_RECV:
@@ -104,7 +112,7 @@ def start_listening(settings: NodeSettings, take: Take, log: Log) -> tuple[Any, 
         server = entity.start_server((settings.host, settings.port or 0), block=False, evt_handlers=handlers)
     except OSError as error:
         problem = f"{settings.host}:{settings.port}: cannot listen there ({error.strerror})"
-        raise UsageError(problem, "end the program that uses the port, or name another: --port 11113") from None
+        raise UsageError(problem, "end the program that uses the port, or name another: --dicom-port 11113") from None
     assert server is not None and server.socket is not None
     return server, server.socket.getsockname()[1]
 

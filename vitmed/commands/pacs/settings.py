@@ -1,15 +1,15 @@
-"""`NodeSettings`: what `vitmed dicom-node` is asked for."""
+"""`NodeSettings`: the DICOM node that `vitmed serve` is asked for."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Self
 
 from vitmed.core.errors import UsageError
 
-PORT, AE, HOST = 11112, "VITMED", "127.0.0.1"
 LOOPBACK = re.compile(r"127(\.\d{1,3}){3}|::1|localhost")
 TITLE = re.compile(r"(?! )[\x20-\x5b\x5d-\x7e]{1,16}(?<! )")  # of an application entity (PS3.5, VR AE)
 NEEDED = ("pynetdicom", "highdicom", "pydicom")
@@ -17,14 +17,14 @@ NEEDED = ("pynetdicom", "highdicom", "pydicom")
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """What a node listens to, takes, and does with its reports.
+    """A DICOM node: what it listens to, which images it answers, and what it does with its reports.
 
     Attributes:
         port, host, ae: where it listens, and its application entity (AE) title; port None: it does not listen, 0: any.
         allow: AE titles that may call; empty: every one, on loopback only.
         to: where reports are sent: "HOST:PORT:AE", or the address of DICOMweb, "https://.../studies".
         output: or the folder that they are written to.
-        spool: folder of what is not sent yet, and of the journal.
+        spool: folder of what is not sent yet, and of the journal; None: dicom-spool beside the model.
         watch: a folder whose new files are answered.
         modality, body_part, view: the values of Modality, BodyPartExamined and ViewPosition that the model is for;
             empty: not checked.
@@ -33,12 +33,12 @@ class NodeSettings:
         UsageError: a value that cannot be used, or a package is missing.
     """
 
-    spool: Path
+    port: int | None = None
+    ae: str = "VITMED"
+    host: str = "127.0.0.1"
     to: str | None = None
     output: Path | None = None
-    port: int | None = PORT
-    ae: str = AE
-    host: str = HOST
+    spool: Path | None = None
     allow: tuple[str, ...] = ()
     watch: Path | None = None
     modality: tuple[str, ...] = ()
@@ -49,24 +49,36 @@ class NodeSettings:
         check_packages()
         if (self.to is None) == (self.output is None):
             fix = "--to HOST:PORT:AE, --to https://.../studies or --output FOLDER"
-            raise UsageError("name one place for the reports", fix)
+            raise UsageError("a DICOM node needs one place for its reports", fix)
         for title in (self.ae, *self.allow):
             if not TITLE.fullmatch(title):
                 raise UsageError(f"AE title {title!r}: expected 1 to 16 characters, no backslash", "--ae VITMED")
         if self.port is not None and not 0 <= self.port <= 65535:
-            raise UsageError(f"--port {self.port}: expected 0 to 65535", f"--port {PORT}")
+            raise UsageError(f"--dicom-port {self.port}: expected 0 to 65535", "--dicom-port 11112")
         if self.port is not None and not LOOPBACK.fullmatch(self.host) and not self.allow:
             raise UsageError(
-                f"--host {self.host}: a node that other machines reach needs a list of who may call",
+                f"--dicom-host {self.host}: a node that other machines reach needs a list of who may call",
                 "--allow AE,AE names their AE titles",
             )
         if self.port is None and self.watch is None:
-            raise UsageError("neither a port nor a folder to watch", "--port 11112, or --watch FOLDER")
+            raise UsageError("a DICOM node needs a port, or a folder to watch", "--dicom-port 11112, or --watch FOLDER")
         if self.watch is not None and not self.watch.is_dir():
             raise UsageError(f"{self.watch}: no such folder to watch", "make it first")
         for folder, flag in ((self.output, "--output"), (self.spool, "--spool")):
             if self.watch is not None and folder is not None and folder.resolve().is_relative_to(self.watch.resolve()):
                 raise UsageError(f"{flag} {folder}: is inside the folder that is watched", "name a place outside it")
+
+    @classmethod
+    def of_flags(cls, flags: dict[str, Any]) -> Self:
+        """From the flags of the command line: dicom_port is `port`, and "DX, CR" is ("DX", "CR"). Raises UsageError."""
+        values: dict[str, Any] = {name.removeprefix("dicom_"): value for name, value in flags.items()}
+        for name in {"allow", "modality", "body_part", "view"} & values.keys():
+            values[name] = _names(values[name])
+        return cls(**values)
+
+    def beside(self, model: Path) -> Self:
+        """With a spool in the folder of the model's file, unless another is named. Raises UsageError."""
+        return self if self.spool is not None else replace(self, spool=model.parent / "dicom-spool")
 
 
 def check_packages() -> None:
@@ -75,6 +87,6 @@ def check_packages() -> None:
         raise UsageError(f"a DICOM node needs one more package: {', '.join(missing)}", "pip install 'vitmed[pacs]'")
 
 
-def names(text: str) -> tuple[str, ...]:
+def _names(text: str) -> tuple[str, ...]:
     """`DX, CR` -> ("DX", "CR")."""
     return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -71,7 +71,10 @@ class Spool:
         self._last = dict.fromkeys(waiting, MADE) | self._last
 
     def close(self) -> None:
-        os.close(self._journal)
+        """Let another process use the folder; a report that is still being sent gets no note."""
+        with self._lock:
+            os.close(self._journal)
+            self._journal = -1  # else a late note would go into whatever file has the number next
         self._process.release()
 
     def has(self, uid: str) -> bool:

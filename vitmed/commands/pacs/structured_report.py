@@ -182,12 +182,13 @@ def _number(group: Group, answer: Answer, policy: DecisionPolicy | None) -> None
             group.measure(f"{end} end of the {policy.intervals.coverage:.0%} prediction interval", value, unit)
 
 
-def structured_report(answer: Answer, model: Model, header: Any, uid: str) -> bytes:
+def structured_report(answer: Answer, model: Model, header: Any, uid: str, note: str = "") -> bytes:
     """The DICOM file of a Comprehensive SR on an image, filed in the image's study.
 
     Args:
         header: the image's pydicom data set; its pixels are not needed.
         uid: the SOP Instance UID of the report, as `report_uid` gives it.
+        note: what to know of the image.
 
     Raises:
         ValueError: the header has no study, series or SOP instance.
@@ -200,6 +201,8 @@ def structured_report(answer: Answer, model: Model, header: Any, uid: str) -> by
 
     image, weights = evidence(header), model.saved.weights_hash
     groups = groups_of(answer, model.saved.policy, model.kind)
+    if note:
+        groups[0].texts.append((codes.DCM.Comment, f"The image {note}."))
     observer = ObserverContext(
         codes.DCM.Device,
         highdicom.sr.DeviceObserverIdentifyingAttributes(
@@ -244,7 +247,13 @@ def _container(group: Group, model: Model, image: Any) -> Any:
 
     from vitmed import __version__
 
-    parameters = [f"weights sha256 {model.saved.weights_hash}", f"predicts {model.kind}", NOTICE]
+    saved = model.saved
+    parameters = [
+        f"weights sha256 {saved.weights_hash}",
+        f"{saved.config.model.name}, predicts {model.kind}",
+        f"decision policy: {saved.policy.summary if saved.policy else 'none, the outputs are raw'}",
+        NOTICE,
+    ]
     frame = model.preprocessing.frame
     several = frame is not None and int(image.get("NumberOfFrames") or 1) > 1
     frames = [frame + 1] if frame is not None and several else None

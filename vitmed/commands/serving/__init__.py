@@ -6,6 +6,7 @@ limits      what a request may cost, and its images, read into memory
 batching    one thread that owns the model and answers several requests in one batch
 content     what the addresses return, as typed data
 counters    the numbers of /metrics
+scores      the log of what the model said, for `vitmed monitor`
 maps        the attention map of an image
 pages       the page for images, and the page that describes the addresses
 listening   socket, certificate, signals

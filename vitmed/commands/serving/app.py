@@ -11,7 +11,6 @@ import numpy as np
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
-from PIL import Image
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
@@ -34,6 +33,7 @@ from vitmed.commands.serving.content import (
 )
 from vitmed.commands.serving.counters import Counters
 from vitmed.commands.serving.limits import AGAIN, FIELD, Held, Limits, Load, Refusal, Upload, read_uploads
+from vitmed.commands.serving.scores import ScoreLog
 from vitmed.core.errors import CheckpointError, VitmedError
 from vitmed.core.process import cores
 from vitmed.core.text import NOTICE
@@ -42,7 +42,6 @@ from vitmed.imaging.raw_image import TooLargeError
 
 DECODERS = 4  # images decoded at once, at most: a large one takes a gigabyte
 CLOSE = 1e-3  # how far a probability, or the share of a number, may move between two answers to one image
-FLAT = "has 8 bits and is not windowed; the model was trained on deeper images"
 FRESH = 2.0  # s that an answer of /health/ready counts
 Found = tuple[Answer, AttentionMap | None]
 
@@ -51,11 +50,11 @@ class Service:
     """A model that answers uploads.
 
     Args:
-        model: the model; limits: what a request may cost.
+        model: the model; limits: what a request may cost; scores: gets what it says of each image.
     """
 
-    def __init__(self, model: Model, limits: Limits):
-        self.model, self.limits, self.load = model, limits, Load(limits)
+    def __init__(self, model: Model, limits: Limits, scores: ScoreLog | None = None):
+        self.model, self.limits, self.load, self.scores = model, limits, Load(limits), scores
         self.card, self.hash = model_card(model), ModelHash(weights_sha256=model.saved.weights_hash)
         self.counters = Counters(self.hash.weights_sha256, __version__, lambda: self.load.images)
         self.maps: Any = None
@@ -77,6 +76,9 @@ class Service:
     def _work(self, squares: Sequence[np.ndarray], mapped: Sequence[bool]) -> list[Found]:
         """The answers of a batch; runs in the thread of the model."""
         predictions = self.model.predictions(squares, [""] * len(squares))
+        sent = [i for i, square in enumerate(squares) if square is not self.drawn]
+        if self.scores is not None and sent:
+            self.scores.add(predictions.take(np.array(sent)))
         answers = list(self.model.answers(predictions, squares))
         rows = [i for i, wanted in enumerate(mapped) if wanted and self.maps is not None]
         maps = self.maps.of(np.stack([squares[i] for i in rows]), predictions, rows) if rows else []
@@ -92,6 +94,8 @@ class Service:
         """Answer what waits, and end the threads."""
         self.load.stopping = True
         self.batcher.stop()
+        if self.scores is not None:
+            self.scores.close()
         self.pool.shutdown(cancel_futures=True)
 
     async def _numbers(self) -> np.ndarray:
@@ -149,7 +153,7 @@ class Service:
         """The entry of an image, and the status of HTTP that it would have alone."""
         self.load.decoding += 1
         try:
-            square, note = await asyncio.get_running_loop().run_in_executor(self.pool, self._read, upload.data)
+            square, note = await asyncio.get_running_loop().run_in_executor(self.pool, self.model.seen, upload.data)
             waiting = self.batcher.put(square, pictures)
         except VitmedError as error:
             self.counters.images.labels("unreadable").inc()
@@ -165,12 +169,6 @@ class Service:
         if pictures:
             entry.picture, entry.attention = png_address(square, PICTURE), found
         return entry, 200
-
-    def _read(self, data: bytes) -> tuple[np.ndarray, str]:
-        """What the network sees of an image, and what to know of it."""
-        path, found = self.model.decoded(data)
-        flat = self.model.preprocessing.window is not None and isinstance(found, Image.Image)
-        return self.model.preprocessing.square(path, found), FLAT if flat else ""
 
 
 def _status(error: VitmedError) -> int:

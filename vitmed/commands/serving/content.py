@@ -49,7 +49,9 @@ class ImageAnswer(BaseModel):
     reason: str = Field(description="why it does not answer, else empty")
     ood_score: float | None = Field(description="above 1 the image is unlike those of training")
     note: str = Field(default="", description="what to know of this image")
-    picture: str | None = Field(default=None, description="what the network saw, PNG as a data: address; with pictures=true")
+    picture: str | None = Field(
+        default=None, description="what the network saw, PNG as a data: address; with pictures=true"
+    )
     attention: AttentionMap | None = Field(default=None, description="with pictures=true, of a checkpoint")
 
 

@@ -12,6 +12,8 @@ from vitmed.core.targets import NO_FINDING
 NO_ANSWER = "no answer"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 IMAGES = (1, 2, 4, 8, 16, 32, 64)
+TENTHS = tuple(i / 10 for i in range(1, 10))
+OOD = (0.25, 0.5, 0.75, 1, 1.5, 2, 4)  # above 1 an image is unlike those of training
 
 
 class Counters:
@@ -32,13 +34,25 @@ class Counters:
             "vitmed_answers", "Answers by decision; an image with several findings counts for each", ["decision"],
             registry=own,
         )  # fmt: skip
+        self.probabilities = Histogram(
+            "vitmed_probability",
+            "Calibrated probability, of each class or finding",
+            ["of"],
+            buckets=TENTHS,
+            registry=own,
+        )
+        self.ood = Histogram("vitmed_ood_score", "Out-of-distribution score", buckets=OOD, registry=own)
         self.batch = Histogram("vitmed_batch_images", "Images in a batch", buckets=IMAGES, registry=own)
         Gauge("vitmed_queue_images", "Images that wait now", registry=own).set_function(waiting)
         Info("vitmed_model", "What answers", registry=own).info({"weights_sha256": weights_sha256, "version": version})
 
     def count(self, answer: Answer) -> None:
-        """Count an answer by its decision."""
+        """Count an answer by its decision, its probabilities and its out-of-distribution score."""
         self.images.labels("read").inc()
+        for name, probability in answer.probabilities.items():
+            self.probabilities.labels(name).observe(probability)
+        if answer.ood_score is not None:
+            self.ood.observe(answer.ood_score)
         for decision in decisions(answer):
             self.answers.labels(decision).inc()
 

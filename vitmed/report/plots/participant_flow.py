@@ -22,8 +22,8 @@ LETTER = 0.088  # inches that a letter takes
 
 
 def flow(predictions: Predictions, metrics: Results) -> Figure | None:
-    """Files found, left out, used, and assigned to the splits, with images and patients; None without a flow."""
-    if metrics.flow is None:
+    """Files found, left out, used, and assigned to the splits, with images and patients; None without splits."""
+    if metrics.flow is None or not metrics.flow.splits:  # an exported model lists no images
         return None
     counts, evaluated, unit = metrics.flow, metrics.flow.evaluated, metrics.unit
     noun = TARGETS[metrics.target.kind].words.part

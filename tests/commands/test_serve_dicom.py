@@ -1,4 +1,4 @@
-"""`vitmed dicom-node` as a process of its own: killed while it sends, stopped, and asked for what cannot be."""
+"""`vitmed serve --dicom-port` as a process of its own: killed while it sends, stopped, and asked for what cannot be."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 from conftest import Answer, Trained
 from dicom_network import archive, dicom_image, send, until
+from highdicom.sr import ComprehensiveSR
 
 RUN = Callable[..., Answer]
 
@@ -20,14 +22,14 @@ RUN = Callable[..., Answer]
 @contextmanager
 def node(model: Path, *args: object, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """A node in a new process, and its port."""
-    command = [sys.executable, "-m", "vitmed", "dicom-node", str(model), "--port", "0", *map(str, args)]
+    command = [sys.executable, "-m", "vitmed", "serve", str(model), "--port", "0", "--dicom-port", "0", *map(str, args)]
     with log.open("wb") as stream:
         process = subprocess.Popen(command, stderr=stream, stdout=stream)
     try:
-        until(lambda: b"listens on" in log.read_bytes() or process.poll() is not None, 120)
+        until(lambda: b"answers at" in log.read_bytes() or process.poll() is not None, 120)
         told = log.read_text()
         assert process.poll() is None, told
-        yield process, int(told.partition("127.0.0.1:")[2].split()[0])
+        yield process, int(told.partition("listens on 127.0.0.1:")[2].split()[0])
     finally:
         process.kill()
         process.wait()
@@ -51,32 +53,47 @@ def test_killed_while_it_sends_every_report_arrives_and_none_is_another_object(
         store.delay = 0
         with node(exported, *how, log=tmp_path / "second.log") as (process, port):
             until(lambda: not list((spool / "unsent").glob("*.dcm")))
+            address = (tmp_path / "second.log").read_text().partition("answers at ")[2].split()[0]
+            files = [("images", (file.name, file.read_bytes())) for file in images]
+            reply = httpx.post(f"{address}/v1/predict", files=files, trust_env=False).json()
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 0
     told = (tmp_path / "second.log").read_text()
     assert len(set(store.uids)) == len(images)
+    reported = {
+        tuple(
+            sorted(round(float(one.value), 6) for one in group.get_measurements() if "Probability" in one.name.meaning)
+        )
+        for group in (ComprehensiveSR.from_dataset(one).content.get_image_measurement_groups()[0] for one in store.got)
+    }
+    assert reported == {
+        tuple(sorted(round(one, 6) for one in image["probabilities"].values())) for image in reply["images"]
+    }  # the same model answers over HTTP
     again = len(store.uids) - len(images)
     assert again <= 1 and told.count("may have been sent before") >= again
-    assert f"{left} report" in told and "stopping" in told
+    assert f"{left} report" in told and "stopped" in told
 
 
 def test_what_cannot_be_is_refused_in_a_sentence(vitmed: RUN, exported: Path, tmp_path: Path) -> None:
     spool = ("--spool", tmp_path / "spool")
+    listen, out = ("--dicom-port", "0"), ("--output", tmp_path / "out")
+    watched = exported.parent  # the spool would be beside the model
     for args, problem in (
-        ((), "name one place for the reports"),
-        (("--to", "pacs", *spool), "expected HOST:PORT:AE"),
-        (("--to", "pacs:104:ARCHIVE", "--output", tmp_path), "name one place"),
-        (("--output", tmp_path / "out", "--host", "0.0.0.0"), "needs a list of who may call"),
-        (("--output", tmp_path / "out", "--ae", "A" * 17), "expected 1 to 16 characters"),
-        (("--output", tmp_path / "out", "--port", "70000"), "expected 0 to 65535"),
-        (("--output", tmp_path / "out", "--watch", tmp_path / "none"), "no such folder to watch"),
-        (("--output", tmp_path / "out", "--watch", tmp_path), "inside the folder that is watched"),
-        (("--to", "https://pacs/dicom-web", *spool), "expected .../studies"),
-        (("--to", "ftp://pacs/studies", *spool), "expected .../studies"),
+        (listen, "one place for its reports"),
+        (("--ae", "VITMED", *out), "needs a port, or a folder to watch"),
+        ((*listen, "--to", "pacs", *spool), "expected HOST:PORT:AE"),
+        ((*listen, "--to", "pacs:104:ARCHIVE", *out), "one place for its reports"),
+        ((*listen, *out, "--dicom-host", "0.0.0.0"), "needs a list of who may call"),
+        ((*listen, *out, "--ae", "A" * 17), "expected 1 to 16 characters"),
+        ((*out, "--dicom-port", "70000"), "expected 0 to 65535"),
+        ((*out, "--watch", tmp_path / "none"), "no such folder to watch"),
+        ((*out, "--watch", tmp_path), "inside the folder that is watched"),
+        ((*out, "--watch", watched), "dicom-spool: is inside the folder that is watched"),
+        ((*listen, "--to", "https://pacs/dicom-web", *spool), "expected .../studies"),
+        ((*listen, "--to", "ftp://pacs/studies", *spool), "expected .../studies"),
     ):
-        answer = vitmed("dicom-node", exported, *args, "--quiet")
+        answer = vitmed("serve", exported, "--port", "0", *args, "--quiet")
         assert answer.code == 2 and problem in answer.err, answer.err
-    assert vitmed("dicom-node", tmp_path / "none.onnx", "--output", tmp_path / "out").code == 4
 
 
 def test_without_its_packages_the_node_names_the_command(
@@ -85,5 +102,5 @@ def test_without_its_packages_the_node_names_the_command(
     from vitmed.commands.pacs import settings
 
     monkeypatch.setattr(settings, "NEEDED", ("pynetdicom", "no_such_package"))
-    answer = vitmed("dicom-node", exported, "--output", tmp_path / "out")
+    answer = vitmed("serve", exported, "--port", "0", "--dicom-port", "0", "--output", tmp_path / "out")
     assert answer.code == 2 and "no_such_package" in answer.err and "pip install 'vitmed[pacs]'" in answer.err

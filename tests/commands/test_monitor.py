@@ -1,0 +1,164 @@
+"""`vitmed monitor`: quiet where nothing changed, exit code 6 and a page where something did, labels when they come."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Answer, Recorder, Trained
+
+import vitmed as package
+from vitmed.core.errors import DataError, GateError, UsageError
+
+Rows = list[dict[str, str]]
+
+
+@pytest.fixture
+def run(trained: Trained, tmp_path: Path) -> Path:
+    """A copy of the run; its test has 18 images."""
+    shutil.copytree(trained.data, tmp_path / "data")
+    shutil.copytree(trained.folder, tmp_path / "runs" / "tiny")
+    return tmp_path / "runs" / "tiny"
+
+
+def work(run: Path, count: int, change: Callable[[int, dict[str, str]], None] = lambda i, row: None) -> Path:
+    """A log of the images of the test, drawn again and again, an hour apart and out of order."""
+    with (run / "test" / "predictions.csv").open() as file:
+        known = list(csv.DictReader(file))
+    dice, rows = random.Random(0), []
+    for i in range(count):
+        row = {**dice.choice(known), "path": "", "label": ""}
+        row["time"] = (datetime(2026, 3, 1, tzinfo=UTC) + timedelta(hours=i)).isoformat()
+        change(i, row)
+        rows.append(row)
+    dice.shuffle(rows)
+    return save(run.parent / "new.csv", rows)
+
+
+def save(file: Path, rows: Rows) -> Path:
+    with file.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return file
+
+
+def monitor(run: Path, new: Path, **options: Any) -> package.commands.monitor.Monitored:  # type: ignore[name-defined]
+    return package.monitor(run, new, period=300, ui=options.pop("ui", Recorder()), **options)
+
+
+def test_quiet_where_nothing_changed(run: Path, vitmed: Callable[..., Answer]) -> None:
+    answer = vitmed("monitor", run, work(run, 200), "--period", 300, "--json")
+    assert answer.code == 0, answer.err
+    found = json.loads(answer.out)
+    folder = Path(found.pop("folder"))
+    assert folder == run / "monitoring" and json.loads((folder / "monitoring.json").read_text()) == found
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "monitoring.html", "monitoring.json", "monitoring.png", "monitoring.prom",
+    ]  # fmt: skip
+    assert (found["images"], found["labelled"], found["split"], found["reference_images"]) == (200, 0, "test", 18)
+    assert found["first"] == "2026-03-01T00:00:00+00:00" and found["last"] == "2026-03-09T07:00:00+00:00"
+    assert "no alarm" in answer.err and str(run.parent) not in (folder / "monitoring.json").read_text()
+    own = json.loads((run / "test" / "metrics.json").read_text())["per_class"]["blue"]
+    charts = {one["name"]: one for one in found["charts"]}
+    assert charts["sensitivity of blue"]["reference"]["value"] == pytest.approx(own["sensitivity"]["value"])
+    assert charts["sensitivity of blue"]["why_not"].startswith("the reference has 6 such images")
+    assert charts["calibration of blue"]["why_not"] == "the new images have no labels"
+
+
+def test_a_change_is_found_and_dated(run: Path, vitmed: Callable[..., Answer]) -> None:
+    def change(i: int, row: dict[str, str]) -> None:
+        if i >= 100:
+            row["ood_score"] = "1.4"
+
+    answer = vitmed("monitor", run, work(run, 200, change), "--period", 300)
+    assert answer.code == 6 and "unlike the training images rises at image 1" in answer.err
+    found = json.loads((run / "monitoring" / "monitoring.json").read_text())
+    alarm = next(one for one in found["charts"] if one["name"] == "unlike the training images")["alarm"]
+    assert 101 <= alarm["row"] <= 150 and abs(alarm["since_row"] - 101) <= 12 and alarm["side"] == "rise"
+    assert "<b>Alarm.</b>" in (run / "monitoring" / "monitoring.html").read_text()
+
+
+def test_the_metrics_are_prometheus_s(run: Path) -> None:
+    parser = pytest.importorskip("prometheus_client.parser")
+    folder = monitor(run, work(run, 120)).folder
+    families = {f.name: f for f in parser.text_string_to_metric_families((folder / "monitoring.prom").read_text())}
+    assert families["vitmed_monitor_images"].samples[0].value == 120
+    alarms = {s.labels["chart"]: s.value for s in families["vitmed_monitor_alarm"].samples}
+    assert set(alarms.values()) == {0.0} and "unlike the training images" in alarms
+
+
+def test_labels_of_some_images(run: Path) -> None:
+    """Half of the images have a label, and it is the wrong one."""
+
+    def change(i: int, row: dict[str, str]) -> None:
+        if i % 2:
+            row["label"] = "blue" if row["prediction"] == "amber" else "amber"
+
+    with pytest.raises(GateError, match="accuracy falls") as error:
+        monitor(run, work(run, 200, change))
+    found = error.value.result.content  # type: ignore[attr-defined]
+    chart = next(one for one in found.charts if one.name == "accuracy")
+    assert (found.labelled, chart.n) == (100, 100)
+
+
+def test_an_evaluation_folder_is_read_without_torch(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import vitmed.training.open_model as opened
+
+    monkeypatch.setattr(opened, "open_model", lambda path: pytest.fail("the checkpoint was opened"))
+    found = monitor(run / "val", work(run, 60)).content
+    assert (found.split, found.run) == ("val", "tiny")
+
+
+def test_a_table_without_times_is_read_in_random_order(run: Path) -> None:
+    """It is sorted by class, which would look like a change."""
+    ui = Recorder()
+    found = monitor(run, run / "test" / "predictions.csv", ui=ui).content
+    assert found.first is None and any("random order" in text for text in ui.warned)
+    assert found.labelled == found.images == 18
+
+
+def edited(**cells: str) -> Callable[[int, dict[str, str]], None]:
+    return lambda i, row: row.update(cells) if i == 3 else None
+
+
+def test_bad_tables(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"row .* has 'soon' as time"):
+        monitor(run, work(run, 10, edited(time="soon")))
+    with pytest.raises(DataError, match="weights_hash abc, and the reference"):
+        monitor(run, work(run, 10, lambda i, row: row.update(weights_hash="abc")))
+    for columns, problem in ((("logit_",), "probabilities and no logits"), (("prob_", "logit_"), "lacks the column")):
+        with work(run, 10).open() as file:
+            rows = [{k: v for k, v in row.items() if not k.startswith(columns)} for row in csv.DictReader(file)]
+        with pytest.raises(DataError, match=problem):
+            monitor(run, save(tmp_path / "less.csv", rows))
+    text = work(run, 10).read_text()
+    (tmp_path / "other.csv").write_text(text.replace("_amber", "_violet"))
+    with pytest.raises(DataError, match="is of violet, blue, green, the model of amber, blue, green"):
+        monitor(run, tmp_path / "other.csv")
+    (tmp_path / "empty.csv").write_text(text.splitlines()[0] + "\n")
+    with pytest.raises(DataError, match="has no image"):
+        monitor(run, tmp_path / "empty.csv")
+
+
+def test_bad_arguments(run: Path) -> None:
+    new = work(run, 10)
+    with pytest.raises(UsageError, match="--period 10"):
+        package.monitor(run, new, period=10, ui=Recorder())
+    with pytest.raises(UsageError, match="holds no evaluation of best"):
+        monitor(run, new, split="train")
+    assert not (run / "monitoring").exists()
+
+
+def test_limits_do_not_depend_on_the_new_images(run: Path) -> None:
+    few, many = (monitor(run, work(run, count), output=run / f"m{count}").content for count in (50, 150))
+    assert [one.limit for one in few.charts] == [one.limit for one in many.charts]
+    assert np.isfinite([one.limit for one in few.charts if one.limit is not None]).all()

@@ -1,0 +1,73 @@
+"""What is watched of each kind of label, against counts by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from vitmed.core.targets import Target
+from vitmed.decisions.targets import TARGETS
+from vitmed.decisions.watched import watch_classes, watch_findings, watch_number
+from vitmed.metrics.finding_predictions import FindingPredictions
+from vitmed.metrics.number_predictions import NumberPredictions
+from vitmed.metrics.predictions import Predictions
+
+CHANCES = np.array([0.9, 0.2, 0.6, 0.4])  # of sick
+
+
+def two_classes(labels: list[int] | None = None) -> Predictions:
+    logits = np.stack([np.zeros(4), np.log(CHANCES / (1 - CHANCES))], axis=1).astype(np.float32)
+    columns = {"ood_score": ("0.5", "1.5", "0.9", "1.0"), "answer": ("yes", "no: unlike", "yes", "yes")}
+    known = None if labels is None else np.array(labels)
+    return Predictions(("healthy", "sick"), tuple("abcd"), None, known, logits, columns=columns)
+
+
+def test_classes_without_labels() -> None:
+    found = watch_classes(two_classes())
+    assert list(found) == ["probability of sick", "unlike the training images", "not answered"]
+    assert found["probability of sick"].values == pytest.approx(CHANCES)
+    assert found["unlike the training images"].values.tolist() == [False, True, False, False]
+    assert found["not answered"].values.tolist() == [False, True, False, False]
+
+
+def test_classes_with_labels() -> None:
+    found = watch_classes(two_classes([1, 1, 0, 0]))  # predicted: sick, healthy, sick, healthy
+    assert found["calibration of sick"].values == pytest.approx([0.1, 0.8, -0.6, -0.4])
+    assert found["sensitivity of sick"].values[:2].tolist() == [1, 0]
+    assert np.isnan(found["sensitivity of sick"].values[2:]).all()
+    assert found["specificity of sick"].values[2:].tolist() == [0, 1]
+    assert found["sensitivity of sick"].sides == ("fall",)
+
+
+def test_of_three_classes_each_is_watched() -> None:
+    logits = np.eye(3, dtype=np.float32)[[0, 1, 2, 0]]
+    found = watch_classes(Predictions(tuple("xyz"), tuple("abcd"), None, np.array([0, 1, 1, 0]), logits))
+    assert found["accuracy"].values.tolist() == [True, True, False, True]
+    assert np.nanmean(found["sensitivity of y"].values) == 0.5
+    assert np.nanmean(found["specificity of z"].values) == 0.75
+
+
+def test_an_unknown_finding_does_not_count() -> None:
+    logits = np.array([[2.0, -2.0], [-2.0, 2.0]], dtype=np.float32)
+    labels = np.array([[1, -1], [1, 0]], dtype=np.int8)
+    found = watch_findings(FindingPredictions(("edema", "mass"), ("a", "b"), None, labels, logits))
+    assert found["sensitivity of edema"].values.tolist() == [1, 0]
+    assert np.isnan(found["sensitivity of mass"].values).all()
+    assert np.isnan(found["specificity of mass"].values[0]) and found["specificity of mass"].values[1] == 0
+
+
+def test_a_number() -> None:
+    target = Target(kind="number", unit="years", centre=50, spread=10, distribution="gaussian")
+    logits = np.array([[0.0, 0.0], [1.0, 0.0]], dtype=np.float32)
+    found = watch_number(
+        NumberPredictions(("age",), ("a", "b"), None, np.array([52.0, 75.0]), logits, target, reach=1.0)
+    )
+    assert found["predicted number"].values.tolist() == [50, 60]
+    assert found["error"].values.tolist() == [-2, -15] and found["absolute error"].values.tolist() == [2, 15]
+    assert found["true numbers inside the intervals"].values.tolist() == [True, False]
+
+
+def test_every_kind_of_label_is_watched() -> None:
+    assert {name: kind.watch.__name__ for name, kind in TARGETS.items()} == {
+        "classes": "watch_classes", "grades": "watch_classes", "findings": "watch_findings", "number": "watch_number",
+    }  # fmt: skip

@@ -1,0 +1,84 @@
+"""CUSUM charts: a published example, published run lengths, and false alarms as asked on patients nobody has seen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from vitmed.metrics.control_charts import BOTH, FEWEST, Reference, Stream, choose_limits, highest, sums
+
+# Montgomery, Introduction to Statistical Quality Control, tables 9.1 and 9.2: target 10, K = 0.5, H = 5
+SAMPLE = [9.45, 7.99, 9.29, 11.66, 12.16, 10.18, 8.04, 11.46, 9.20, 10.34, 9.03, 11.47, 10.51, 9.40, 10.08]
+SAMPLE += [9.37, 10.62, 10.31, 8.52, 10.84, 10.90, 9.33, 12.29, 11.50, 10.60, 11.08, 10.38, 11.62, 11.31, 10.52]
+
+
+def test_the_sums_of_a_textbook() -> None:
+    values = np.array(SAMPLE) - 10
+    up, down = sums(values, 0.5), sums(-values, 0.5)
+    assert up[[3, 4, 28, 29]] == pytest.approx([1.16, 2.82, 5.28, 5.30])
+    assert down[[0, 1, 2, 3]] == pytest.approx([0.05, 1.56, 1.77, 0.00])
+    assert (up > 5).argmax() == 28  # the textbook's signal at period 29
+    assert np.flatnonzero(up[:29] == 0)[-1] == 21  # which began between 22 and 23
+
+
+@pytest.mark.parametrize(("limit", "length"), [(4, 168), (5, 465)])
+def test_published_run_lengths(limit: float, length: float) -> None:
+    """Of two sides with an allowance of 0.5: Montgomery, table 9.3."""
+    runs = np.random.default_rng(0).standard_normal((500, 12 * length))
+    above = highest(runs, BOTH, 0.5) > limit
+    first = np.where(above.any(axis=1), above.argmax(axis=1) + 1, runs.shape[1])
+    assert first.mean() == pytest.approx(length, rel=0.12)  # 2.7 standard errors
+
+
+def test_what_does_not_count_leaves_the_sums_as_they_are() -> None:
+    values = np.array([1.0, np.nan, np.nan, 1.0])
+    assert sums(values, 0.25).tolist() == [0.75, 0.75, 0.75, 1.5]
+
+
+def test_small_and_constant_references_are_not_watched() -> None:
+    few = np.where(np.arange(50) < FEWEST - 1, 0.3, np.nan)
+    assert f"has {FEWEST - 1} such images" in Stream(few).why_not
+    assert Stream(np.full(50, 0.3)).why_not and not Stream(np.full(50, 0.3), least=0.05).why_not
+    assert not Stream(np.zeros(50), share=True).why_not  # what never happened may happen
+
+
+def world(patients: int, each: int, rng: np.random.Generator, shift: float = 0) -> tuple[dict[str, Stream], np.ndarray]:
+    owner = np.repeat(np.arange(patients), each)
+    score = rng.standard_normal(patients)[owner] + 0.5 * rng.standard_normal(len(owner)) + shift
+    return {
+        "score": Stream(1 / (1 + np.exp(-score)), least=0.05),
+        "rare": Stream(rng.random(len(owner)) < 0.02, ("rise",), share=True),
+    }, owner
+
+
+def test_false_alarms_and_alarms_in_worlds_of_patients() -> None:
+    """In 60 worlds without a change 0 to 8 alarms are expected of 5 % (binomial, 99.7 %)."""
+    found: dict[float, list[bool]] = {0.0: [], 1.0: []}
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        reference = Reference.of(*world(100, 3, rng))
+        limits = choose_limits(reference, 0.5, 600, 0.05, simulations=200, seed=seed).limits
+        for shift, alarms in found.items():
+            values = reference.standardised(world(200, 3, rng, shift)[0])
+            sides = [one.sides for one in reference.streams.values()]
+            alarms.append(any((highest(values[:, c], sides[c], 0.25) > limits[c]).any() for c in range(2)))
+    assert sum(found[0.0]) <= 8
+    assert sum(found[1.0]) >= 55
+
+
+def test_limits_hold_in_simulations_that_did_not_choose_them() -> None:
+    reference = Reference.of(*world(60, 2, np.random.default_rng(1)))
+    found = choose_limits(reference, 0.5, 500, 0.1, simulations=500)
+    assert 0.05 <= found.false_alarms[0] / found.false_alarms[1] <= 0.16
+    assert found.limits == pytest.approx(choose_limits(reference, 0.5, 500, 0.1, simulations=500).limits)
+    assert 0 < found.delays[0] < 500  # a shift of half a standard deviation is seen within the period
+
+
+def test_one_image_alone_is_no_alarm() -> None:
+    """All images have one value but for a little noise, and a new one is far from it."""
+    rng = np.random.default_rng(0)
+    reference = Reference.of({"x": Stream(0.01 * rng.standard_normal(200))}, np.arange(200))
+    limit = choose_limits(reference, 0.5, 300, 0.05, simulations=200).limits[0]
+    new = 0.01 * rng.standard_normal(300)
+    new[100] = 9.0
+    assert highest(reference.standardised({"x": Stream(new)})[:, 0], BOTH, 0.25).max() < limit

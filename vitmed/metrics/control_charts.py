@@ -1,0 +1,186 @@
+"""CUSUM charts: since when, and how surely, what a model does on new images differs from a reference.
+
+Each chart watches one value of an image, such as its probability, or whether a positive image was called. It adds up
+how far the values lie from the mean of the reference, less an allowance, and never falls below 0 (Page, Biometrika 41
+(1954) 100; Hawkins & Olwell, Cumulative Sum Charts, 1998). A sum above its limit is an alarm. The sum may be read after
+each image: looking often raises no false alarms.
+
+The limits are simulated, not taken from a table: values are skewed, the images of a patient are alike, the reference
+is small, and several charts are read together. Each simulation draws a population from the reference, by patient, and
+a period of new images from the population; the limits are such that in a given share of these periods any chart gives
+an alarm.
+
+Letters: S images, C charts, N images of a period, R simulations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+MOST = 3.0  # standard deviations
+FEWEST = 10  # values of the reference below which nothing is watched
+Side = Literal["rise", "fall"]
+BOTH: tuple[Side, ...] = ("rise", "fall")
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What a chart watches.
+
+    Attributes:
+        values: (S,) float64, of each image in order; NaN where an image does not count, as a negative for sensitivity.
+        sides: whether a rise of the mean, a fall, or either gives an alarm.
+        share: whether the values are 0 and 1, and their mean is a share.
+        least: the smallest standard deviation that counts, so that no shift too small to matter is an alarm.
+    """
+
+    values: np.ndarray
+    sides: tuple[Side, ...] = BOTH
+    share: bool = False
+    least: float = 0.0
+
+    @property
+    def why_not(self) -> str:
+        """Why the values cannot be a reference, in words; "" if they can."""
+        known = self.values[np.isfinite(self.values)]
+        if len(known) < FEWEST:
+            return f"the reference has {len(known)} such images, and {FEWEST} are needed"
+        return "" if self.share or self.least or np.ptp(known) > 0 else "the reference has one value for all images"
+
+
+class Reference(NamedTuple):
+    """The values of C streams, standardised by the mean and the standard deviation of the reference.
+
+    Values beyond `MOST` standard deviations count as `MOST`, so that no single image is an alarm (Lucas & Crosier,
+    Commun. Stat. Theory Methods 11 (1982) 2669); not those of shares. To each share two images are added, one of either
+    kind, so that what the reference lacks can happen (Agresti & Coull, Am. Stat. 52 (1998) 119).
+    """
+
+    streams: dict[str, Stream]
+    raw: np.ndarray  # (S + 2, C) float64; NaN where an image does not count
+    units: np.ndarray  # (S + 2,) int64 patients; an added image is one of its own
+    centre: np.ndarray  # (C,)
+    spread: np.ndarray  # (C,)
+    most: np.ndarray  # (C,) standard deviations
+
+    @classmethod
+    def of(cls, streams: Mapping[str, Stream], units: np.ndarray) -> Reference:
+        """Of streams that have no `why_not`, and the patients (S,) int64 of their images."""
+        columns = [
+            np.append(one.values, (1.0, 0.0) if one.share else (np.nan, np.nan)).astype(np.float64)
+            for one in streams.values()
+        ]
+        values = np.stack(columns, axis=1)
+        centre = np.nanmean(values, axis=0)
+        spread = np.maximum(np.nanstd(values, axis=0), [one.least for one in streams.values()])
+        with_added = np.append(units, units.max() + np.array([1, 2]))
+        most = np.array([np.inf if one.share else MOST for one in streams.values()])
+        return cls(dict(streams), values, with_added, centre, spread, most)
+
+    @property
+    def values(self) -> np.ndarray:
+        """(S + 2, C) float64: the reference itself, standardised."""
+        return self._standardised(self.raw)
+
+    def standardised(self, new: Mapping[str, Stream]) -> np.ndarray:
+        """(T, C) float64: the values of new images, in standard deviations from the mean of the reference."""
+        return self._standardised(np.stack([new[name].values for name in self.streams], axis=1))
+
+    def _standardised(self, values: np.ndarray) -> np.ndarray:
+        own, given = (np.clip((x - self.centre) / self.spread, -self.most, self.most) for x in (self.raw, values))
+        return given - np.nanmean(own, axis=0)
+
+
+class Limits(NamedTuple):
+    """Of C charts."""
+
+    limits: np.ndarray  # (C,) of the sums
+    false_alarms: tuple[int, int]  # periods with an alarm and periods, of simulations that did not choose the limits
+    delays: np.ndarray  # (C,) median count of images from a shift to its alarm; NaN: not within a period
+
+
+def sums(values: np.ndarray, allowance: float) -> np.ndarray:
+    """(..., N) -> (..., N): the sum of what exceeds the allowance, never below 0; NaN adds nothing."""
+    steps = np.where(np.isnan(values), 0.0, values - allowance)
+    total = np.cumsum(steps, axis=-1)
+    return total - np.minimum(0.0, np.minimum.accumulate(total, axis=-1))
+
+
+def highest(values: np.ndarray, sides: tuple[Side, ...], allowance: float) -> np.ndarray:
+    """(..., N) standardised -> (..., N): the larger sum of these sides."""
+    found = [sums(values if side == "rise" else -values, allowance) for side in sides]
+    return np.maximum.reduce(found)
+
+
+def choose_limits(
+    reference: Reference, shift: float, period: int, false_alarms: float, simulations: int = 2000, seed: int = 0
+) -> Limits:
+    """Limits with which a share `false_alarms` of periods without a change gives any alarm.
+
+    Args:
+        shift: of the mean, in standard deviations, that the charts find soonest; the allowance is half of it.
+        period: N images.
+        simulations: that choose the limits; as many others count the false alarms, and fewer the delays.
+    """
+    rng = np.random.default_rng(seed)
+    draw = _Periods(reference, period, rng)
+    sides = [one.sides for one in reference.streams.values()]
+
+    def peaks(count: int) -> np.ndarray:  # (count, C)
+        found = [[highest(x, s, shift / 2).max() for x, s in zip(draw().T, sides, strict=True)] for _ in range(count)]
+        return np.array(found)
+
+    chosen = peaks(simulations)
+    # how rare the rarest of the C peaks of a period is: at one rarity for all charts, the share of periods is as asked
+    level = float(np.quantile(_rarity(chosen).min(axis=1), false_alarms))
+    limits = np.quantile(chosen, 1 - level, axis=0, method="higher")
+    alarms = int((peaks(simulations) > limits).any(axis=1).sum())
+    return Limits(limits, (alarms, simulations), _delays(draw, sides, limits, shift, max(1, simulations // 10)))
+
+
+def _rarity(peaks: np.ndarray) -> np.ndarray:
+    """(R, C) -> (R, C): the share of the R peaks of a chart that are at least as high."""
+    ordered = np.sort(peaks, axis=0)
+    below = [np.searchsorted(ordered[:, c], peaks[:, c], side="left") for c in range(peaks.shape[1])]
+    return 1 - np.stack(below, axis=1) / len(peaks)
+
+
+def _delays(
+    draw: _Periods, sides: list[tuple[Side, ...]], limits: np.ndarray, shift: float, simulations: int
+) -> np.ndarray:
+    found = np.full((simulations, len(limits)), np.inf)
+    for row in found:
+        for c, values in enumerate(draw().T):
+            sign = 1 if "rise" in sides[c] else -1
+            high = highest(values + sign * shift, sides[c], shift / 2) > limits[c]
+            if high.any():
+                row[c] = np.isfinite(values[: high.argmax() + 1]).sum()
+    median = np.median(found, axis=0)
+    return np.where(np.isfinite(median), median, np.nan)
+
+
+class _Periods:
+    """Draws periods of N images without a change: of patients like those of the reference, who are a sample too."""
+
+    def __init__(self, reference: Reference, period: int, rng: np.random.Generator) -> None:
+        self.values, self.period, self.rng = reference.values, period, rng
+        _, index = np.unique(reference.units, return_inverse=True)
+        self.order = np.argsort(index, kind="stable")
+        self.count = np.bincount(index)  # images of each patient
+        self.start = np.cumsum(self.count) - self.count
+
+    def __call__(self) -> np.ndarray:
+        """(N, C) standardised values."""
+        size = len(self.count)
+        everyone = self.rng.integers(size, size=size)  # who the reference might have been drawn from: the bootstrap
+        rows: list[np.ndarray] = []
+        while sum(map(len, rows)) < self.period:
+            drawn = everyone[self.rng.integers(size, size=int(self.period / self.count.mean()) + 1)]
+            lengths = self.count[drawn]
+            first = np.repeat(self.start[drawn] - np.cumsum(lengths) + lengths, lengths)
+            rows.append(self.order[first + np.arange(lengths.sum())])
+        return self.values[np.concatenate(rows)[: self.period]]
