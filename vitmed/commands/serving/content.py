@@ -103,7 +103,7 @@ class ModelCard(ModelHash):
     channels: int
     source: Literal["checkpoint", "onnx"]
     precision: str
-    policy: str = Field(description="what validation chose, in words")
+    policy: str | None = Field(description="what validation chose, in words; null: the probabilities are raw")
     policy_notes: list[str]
     licence: str | None = Field(description="of the starting weights")
     terms: str | None
@@ -129,7 +129,7 @@ def model_card(model: Model) -> ModelCard:
         weights_sha256=saved.weights_hash, kind=model.kind, classes=list(saved.classes), unit=model.unit,
         image_size=saved.preprocessing.image_size, channels=saved.preprocessing.channels,
         source="checkpoint" if model.network.model is not None else "onnx", precision=model.network.precision,
-        policy="none: the probabilities are raw" if policy is None else policy.summary,
+        policy=None if policy is None else policy.summary,
         policy_notes=[] if policy is None else list(policy.notes),
         licence=saved.config.model.licence, terms=saved.config.model.terms, test=_headline(saved),
     )  # fmt: skip
