@@ -43,7 +43,7 @@ from vitmed.imaging.raw_image import TooLargeError
 DECODERS = 4  # images decoded at once, at most: a large one takes a gigabyte
 CLOSE = 1e-3  # how far a probability, or the share of a number, may move between two answers to one image
 FRESH = 2.0  # s that an answer of /health/ready counts
-Found = tuple[Answer, AttentionMap | None]
+Found = tuple[Answer, AttentionMap | None, str | None]  # the last is the id of its line in the log of scores
 
 
 class Service:
@@ -77,13 +77,14 @@ class Service:
         """The answers of a batch; runs in the thread of the model."""
         predictions = self.model.predictions(squares, [""] * len(squares))
         sent = [i for i, square in enumerate(squares) if square is not self.drawn]
+        lines = dict[int, str]()
         if self.scores is not None and sent:
-            self.scores.add(predictions.take(np.array(sent)))
+            lines = dict(zip(sent, self.scores.add(predictions.take(np.array(sent))), strict=True))
         answers = list(self.model.answers(predictions, squares))
         rows = [i for i, wanted in enumerate(mapped) if wanted and self.maps is not None]
         maps = self.maps.of(np.stack([squares[i] for i in rows]), predictions, rows) if rows else []
         found = dict(zip(rows, maps, strict=True))
-        return [(answer, found.get(i)) for i, answer in enumerate(answers)]
+        return [(answer, found.get(i), lines.get(i)) for i, answer in enumerate(answers)]
 
     async def start(self) -> None:
         """Start the thread of the model, and keep its first answer to a drawn image. Raises as `Model.predict`."""
@@ -99,7 +100,7 @@ class Service:
         self.pool.shutdown(cancel_futures=True)
 
     async def _numbers(self) -> np.ndarray:
-        answer, _ = await self.batcher.put(self.drawn)
+        answer, _, _ = await self.batcher.put(self.drawn)
         own = [answer.prediction, *(answer.interval or ())] if isinstance(answer.prediction, float) else []
         scores = [] if answer.ood_score is None else [answer.ood_score]
         return np.array([*answer.probabilities.values(), *own, *scores], np.float64)
@@ -163,9 +164,9 @@ class Service:
             raise Refusal(503, problem, "give its container a larger --shm-size", headers=AGAIN) from None
         finally:
             self.load.decoding -= 1
-        answer, found = await waiting
+        answer, found, line = await waiting
         self.counters.count(answer)
-        entry = image_answer(upload.name, answer, note)
+        entry = image_answer(upload.name, answer, note, line)
         if pictures:
             entry.picture, entry.attention = png_address(square, PICTURE), found
         return entry, 200

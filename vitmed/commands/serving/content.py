@@ -49,6 +49,7 @@ class ImageAnswer(BaseModel):
     reason: str = Field(description="why it does not answer, else empty")
     ood_score: float | None = Field(description="above 1 the image is unlike those of training")
     note: str = Field(default="", description="what to know of this image")
+    id: str | None = Field(default=None, description="of the line in the log of scores, to which a label can be added")
     picture: str | None = Field(
         default=None, description="what the network saw, PNG as a data: address; with pictures=true"
     )
@@ -111,14 +112,14 @@ class ModelCard(ModelHash):
     notice: str = NOTICE
 
 
-def image_answer(name: str, answer: Answer, note: str = "") -> ImageAnswer:
+def image_answer(name: str, answer: Answer, note: str = "", line: str | None = None) -> ImageAnswer:
     """An answer as the server returns it."""
     prediction = list(answer.prediction) if isinstance(answer.prediction, tuple) else answer.prediction
     return ImageAnswer(
         image=name, prediction=prediction, probability=answer.probability, probabilities=answer.probabilities,
         prediction_set=None if answer.prediction_set is None else list(answer.prediction_set),
         interval=answer.interval, unit=answer.unit, answered=answer.answered, reason=answer.reason,
-        ood_score=answer.ood_score, note=note,
+        ood_score=answer.ood_score, note=note, id=line,
     )  # fmt: skip
 
 
