@@ -113,13 +113,33 @@ def test_ready_notices_a_model_that_has_changed(trained: Trained) -> None:
         assert client.get("/health/ready").status_code == 200  # an answer counts for two seconds
         served.service.checked = (-1e9, "")
         reply = client.get("/health/ready")
-        assert reply.status_code == 503 and "otherwise" in reply.json()["problem"]
+        assert reply.status_code == 503 and "another answer" in reply.json()["problem"]
         network.head.weight.data.fill_(float("nan"))
         served.service.checked = (-1e9, "")
         assert client.get("/health/ready").status_code == 503
         reply = served.post(images_of(trained)[0])
         assert reply.status_code == 503 and "not finite" in reply.json()["problem"]
         assert client.get("/health/live").status_code == 200
+
+
+def test_ready_is_the_answer_that_training_stored(
+    trained: Trained, server: Served, exported_server: Served, tmp_path: Path
+) -> None:
+    """A machine that computes otherwise than the one that trained is not ready, also where it agrees with itself."""
+    for served in (server, exported_server):
+        policy = served.service.model.saved.policy
+        assert policy is not None and len(policy.known_logits) == 3
+        with served.client() as client:
+            assert client.get("/health/ready").status_code == 200
+    holder = checkpoints.content(trained.best)["policy"]
+    assert isinstance(holder, dict)
+    first, *others = holder["known_logits"]
+    for name, known, status in (("other", [first + 0.1, *others], 503), ("old", [], 200)):
+        file = checkpoints.rewrite(trained.best, tmp_path / f"{name}.pt", policy=holder | {"known_logits": known})
+        with serving(file) as served, served.client() as client:
+            reply = client.get("/health/ready")
+            assert reply.status_code == status, reply.text
+            assert served.post(images_of(trained)[0]).status_code == 200
 
 
 def test_metrics_count_requests_images_and_decisions(trained: Trained) -> None:
