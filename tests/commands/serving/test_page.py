@@ -57,12 +57,12 @@ def test_chosen_images_are_answered_with_set_pictures_and_verdict(
     page.choose("#files", *images)
     shown = cards(page, 2)
     for image, text in zip(reversed(images), shown, strict=True):
-        answer = server.post(image).json()["images"][0]
+        answer = server.post(image, params={"pictures": "true"}).json()["images"][0]
         assert image.name in text and f"{answer['prediction']} {100 * answer['probability']:.1f} %" in text
         assert ("The model does not answer" in text) != answer["answered"]
         if answer["prediction_set"]:
             assert f"Cannot be excluded: {', '.join(answer['prediction_set'])}" in text
-        assert "not the outline of a lesion" in text and "Attention map: " in text
+        assert "not the outline of a lesion" in text and answer["attention"]["verdict"] in text
     pictures = "[...document.querySelectorAll('.image img')]"
     assert page.run(f"{pictures}.length") == 4 and page.run(f"{pictures}.every(one => one.naturalWidth === 256)")
     assert page.run("document.documentElement.scrollWidth") <= width

@@ -100,7 +100,7 @@ class Service:
         self.pool.shutdown(cancel_futures=True)
 
     async def check_ready(self) -> None:
-        """Raises Refusal 503 unless the drawn image gives, through the queue, the answer that is stored with the model."""
+        """Raises Refusal 503 unless the drawn image gives, through the queue, the answer stored with the model."""
         self.load.check_open()
         async with self.checking:  # one for all who ask at once
             now = asyncio.get_running_loop().time()
