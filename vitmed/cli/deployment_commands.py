@@ -30,6 +30,7 @@ def export(as_json: AsJson = False, **options: Any) -> None:
 
 
 NODE = "DICOM node"
+HTTP = "HTTP"
 DICOM = {  # keyword -> flag; the keywords are the fields of `NodeSettings`, some after "dicom_"
     "dicom_port": flag(
         int, metavar="PORT", help="Also listen as a DICOM node on this port, such as 11112.", panel=NODE
@@ -50,17 +51,19 @@ DICOM = {  # keyword -> flag; the keywords are the fields of `NodeSettings`, som
 @command(
     {
         "checkpoint": argument(Path, "A run folder, a checkpoint, or an exported .onnx file."),
-        "host": flag(str, help="Address to listen at, this machine alone; default 127.0.0.1."),
-        "port": flag(int, min=0, max=65535, help="0 takes a free one; default 8000."),
-        "api_key_file": flag(Path, help="Holds the key of requests; default the variable VITMED_API_KEY."),
-        "no_key": flag(bool, "--no-key", help="Let other machines in without a key."),
-        "tls_cert": flag(Path, help="Certificate (PEM), for https."),
-        "tls_key": flag(Path, help="Its key (PEM), where the certificate's file does not hold it."),
-        "max_megabytes": flag(float, help="Of a request; default 32."),
-        "max_images": flag(int, min=1, help="Of a request; default 16."),
-        "timeout": flag(float, help="Seconds for a request to arrive, and to be answered; default 30."),
-        "queue": flag(int, min=1, help="Images that may wait; default 256."),
-        "scores": flag(Path, metavar="FILE.csv", help="Log what the model says, without names, for monitor."),
+        "host": flag(str, help="Address to listen at, this machine alone; default 127.0.0.1.", panel=HTTP),
+        "port": flag(int, min=0, max=65535, help="0 takes a free one; default 8000.", panel=HTTP),
+        "api_key_file": flag(Path, help="Holds the key of requests; default the variable VITMED_API_KEY.", panel=HTTP),
+        "no_key": flag(bool, "--no-key", help="Let other machines in without a key.", panel=HTTP),
+        "tls_cert": flag(Path, help="Certificate (PEM), for https.", panel=HTTP),
+        "tls_key": flag(Path, help="Its key (PEM), where the certificate's file does not hold it.", panel=HTTP),
+        "max_megabytes": flag(float, help="Of a request; default 32.", panel=HTTP),
+        "max_images": flag(int, min=1, help="Of a request; default 16.", panel=HTTP),
+        "timeout": flag(float, help="Seconds for a request to arrive, and to be answered; default 30.", panel=HTTP),
+        "queue": flag(int, min=1, help="Images that may wait; default 256.", panel=HTTP),
+        "scores": flag(
+            Path, metavar="FILE.csv", help="Log what the model says, without names, for monitor.", panel=HTTP
+        ),
         **DICOM,
         **precision("auto"),
     },
