@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from conftest import TINY, TINY_SETS, Recorder, draw_nothing
 from PIL import Image
+from served import serving
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 import vitmed
@@ -230,3 +231,27 @@ def test_a_setting_of_another_kind_is_refused(run: vitmed.TrainResult, sets: str
     root = load_checkpoint(run.folder).splits.root
     with pytest.raises(UsageError, match=match):
         vitmed.train(root, labels=root / "labels.csv", sets=[sets], output=tmp_path, ui=Recorder())
+
+
+def test_the_server_answers_as_predict_does(run: vitmed.TrainResult, tmp_path: Path) -> None:
+    images = sorted((run.folder.parents[1] / "data" / "images").glob("*.png"))[:12]
+    own = vitmed.predict(images, checkpoint=run.folder, precision="fp32", ui=Recorder())
+    assert isinstance(own, FindingPredictions)
+    with serving(run.folder, scores=tmp_path / "scores.csv") as served, served.client() as client:
+        found = served.post(*images, params={"pictures": "true"}).json()["images"]
+        assert client.get("/v1/model").json()["kind"] == "findings"
+        numbers = client.get("/metrics").text
+    for row, answer in enumerate(found):
+        called = [name for name, there in zip(own.classes, own.predicted[row], strict=True) if there]
+        assert answer["prediction"] == called and answer["probability"] is None
+        np.testing.assert_allclose(list(answer["probabilities"].values()), own.probabilities[row], atol=1e-5)
+        assert " | ".join(answer["prediction_set"]) == own.columns["set"][row]
+        assert answer["attention"]["explains"] in own.classes
+    amber = own.predicted[:, own.classes.index("amber")]
+    answered = np.array([cell == "yes" for cell in own.columns["answer"]])
+    if count := int((amber & answered).sum()):
+        assert f'vitmed_answers_total{{decision="amber"}} {count}.0' in numbers
+    with (tmp_path / "scores.csv").open(newline="") as stream:
+        logged = list(csv.DictReader(stream))
+    chances = [[float(row[f"prob_{name}"]) for name in own.classes] for row in logged]
+    np.testing.assert_allclose(sorted(chances), sorted(own.probabilities.tolist()), atol=1e-5)

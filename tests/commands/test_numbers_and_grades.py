@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from conftest import TINY, TINY_SETS, Recorder, draw_nothing
 from PIL import Image
+from served import serving
 from sklearn.metrics import cohen_kappa_score, mean_absolute_error, r2_score
 
 import vitmed
@@ -203,3 +204,26 @@ def test_nothing_calls_a_number_a_class(ages: vitmed.TrainResult, graded: vitmed
     assert "Ranges in the splits" in page and "Classes in" not in page
     card = (graded.folder / "model_card.md").read_text()
     assert "It distinguishes 3 grades: none, mild, severe." in card and "label smoothing" in card
+
+
+def test_the_server_answers_with_a_number_and_its_interval(ages: vitmed.TrainResult, root: Path) -> None:
+    images = sorted((root / "images").glob("*.png"))[:5]
+    own = vitmed.predict(images, checkpoint=ages.folder, precision="fp32", ui=Recorder())
+    assert isinstance(own, NumberPredictions) and own.intervals is not None
+    with serving(ages.folder) as served:
+        found = served.post(*images, params={"pictures": "true"}).json()["images"]
+    assert [answer["prediction"] for answer in found] == pytest.approx(own.values.tolist(), rel=1e-5)
+    np.testing.assert_allclose([answer["interval"] for answer in found], own.intervals, rtol=1e-5)
+    assert {answer["unit"] for answer in found} == {"years"} and found[0]["probabilities"] == {}
+    assert found[0]["attention"]["explains"] in ("higher", "lower")
+
+
+def test_the_server_answers_with_a_grade(graded: vitmed.TrainResult, root: Path) -> None:
+    images = sorted((root / "images").glob("*.png"))[:5]
+    own = vitmed.predict(images, checkpoint=graded.folder, precision="fp32", ui=Recorder())
+    assert isinstance(own, Predictions)
+    with serving(graded.folder) as served:
+        found = served.post(*images).json()["images"]
+    assert [answer["prediction"] for answer in found] == [GRADES[k] for k in own.predicted]
+    chances = [list(answer["probabilities"].values()) for answer in found]
+    np.testing.assert_allclose(chances, own.probabilities, atol=1e-5)

@@ -57,6 +57,7 @@ class DecisionPolicy(Stored):
     weights_hash: str | None = None  # None: not known, as in 0.1.0
     ood_score: OodScore | None = None  # None where it could not be fitted
     other_scores: Numbers = ()  # OOD scores of the images that `--unlike` names
+    known_logits: Numbers = ()  # (K,) of `Preprocessing.drawn` in fp32, for a self-test; (): not known, as in 0.2
 
     @property
     def summary(self) -> str:

@@ -54,6 +54,8 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
     ood_score = fit_ood_score(outputs("train", features_of, rows.tolist()), labels[rows], features)
     validation = labelled_by(splits.target, saved.classes, splits.samples["val"], logits, saved.config.data.positive)
     policy = TARGETS[splits.target.kind].choose(validation, saved.config.evaluate, ood_score, saved.weights_hash)
+    drawn = TorchNetwork(saved, None, device, model=model).outputs(lambda i: saved.preprocessing.drawn(), 1, _nothing)
+    policy = policy.model_copy(update={"known_logits": tuple(drawn.logits[0].tolist())})
     scores = {} if policy.ood_score is None else score_column(policy.ood_score.score(features))
     exact = policy.apply(replace(validation, columns=scores))
     reduced = _compare_precision(saved, model, policy, images["val"], exact, ui)
@@ -63,6 +65,10 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
         ui.warn(note)
     if reduced is not None:
         ui.say(f"precision of vitmed predict on this kind of device: {reduced.choice}")
+
+
+def _nothing(done: int, total: int) -> None:
+    """No progress."""
 
 
 def _compare_precision(

@@ -39,11 +39,12 @@ from vitmed.core.process import cores
 from vitmed.core.text import NOTICE
 from vitmed.imaging.decode import READERS, NotAnImageError
 from vitmed.imaging.raw_image import TooLargeError
+from vitmed.metrics.any_predictions import unlabelled
 
 DECODERS = 4  # images decoded at once, at most: a large one takes a gigabyte
 CLOSE = 1e-3  # how far a probability, or the share of a number, may move between two answers to one image
 FRESH = 2.0  # s that an answer of /health/ready counts
-Found = tuple[Answer, AttentionMap | None]
+Found = tuple[Answer, AttentionMap | None, str | None]  # the last is the id of its line in the log of scores
 
 
 class Service:
@@ -66,10 +67,8 @@ class Service:
             self._work, max(LEAST, model.network.batch), lambda: self.load.decoding, self.counters.batch.observe
         )
         self.pool = ThreadPoolExecutor(min(DECODERS, cores()), "decode")
-        how = model.preprocessing
-        shape = (how.image_size, how.image_size, how.channels)
-        self.drawn = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-        self.first: np.ndarray | None = None  # the answer to it at the start
+        self.drawn = model.preprocessing.drawn()
+        self.known = _stored(model, self.drawn)  # the answer to it; None: that at the start counts
         self.checked: tuple[float, str] = (-FRESH, "")  # when, and what was wrong
         self.checking = asyncio.Lock()
 
@@ -77,18 +76,20 @@ class Service:
         """The answers of a batch; runs in the thread of the model."""
         predictions = self.model.predictions(squares, [""] * len(squares))
         sent = [i for i, square in enumerate(squares) if square is not self.drawn]
+        lines = dict[int, str]()
         if self.scores is not None and sent:
-            self.scores.add(predictions.take(np.array(sent)))
+            lines = dict(zip(sent, self.scores.add(predictions.take(np.array(sent))), strict=True))
         answers = list(self.model.answers(predictions, squares))
         rows = [i for i, wanted in enumerate(mapped) if wanted and self.maps is not None]
         maps = self.maps.of(np.stack([squares[i] for i in rows]), predictions, rows) if rows else []
         found = dict(zip(rows, maps, strict=True))
-        return [(answer, found.get(i)) for i, answer in enumerate(answers)]
+        return [(answer, found.get(i), lines.get(i)) for i, answer in enumerate(answers)]
 
     async def start(self) -> None:
-        """Start the thread of the model, and keep its first answer to a drawn image. Raises as `Model.predict`."""
+        """Start the thread of the model, and try it. Raises as `Model.predict`."""
         self.batcher.start()
-        self.first = await self._numbers()
+        answer, _, _ = await self.batcher.put(self.drawn)
+        self.known = _numbers(answer) if self.known is None else self.known
 
     def stop(self) -> None:
         """Answer what waits, and end the threads."""
@@ -98,14 +99,8 @@ class Service:
             self.scores.close()
         self.pool.shutdown(cancel_futures=True)
 
-    async def _numbers(self) -> np.ndarray:
-        answer, _ = await self.batcher.put(self.drawn)
-        own = [answer.prediction, *(answer.interval or ())] if isinstance(answer.prediction, float) else []
-        scores = [] if answer.ood_score is None else [answer.ood_score]
-        return np.array([*answer.probabilities.values(), *own, *scores], np.float64)
-
     async def check_ready(self) -> None:
-        """Raises Refusal 503 unless the drawn image gives, through the queue, the answer that it gave at the start."""
+        """Raises Refusal 503 unless the drawn image gives, through the queue, the answer stored with the model."""
         self.load.check_open()
         async with self.checking:  # one for all who ask at once
             now = asyncio.get_running_loop().time()
@@ -117,15 +112,16 @@ class Service:
     async def _what_is_wrong(self) -> str:
         try:
             async with asyncio.timeout(self.limits.timeout):
-                found = await self._numbers()
+                answer, _, _ = await self.batcher.put(self.drawn)
         except TimeoutError:
             return f"the model gave no answer in {self.limits.timeout:g} s"
         except Exception as error:
             return f"the model fails ({type(error).__name__})"
-        if self.first is None or not np.isfinite(found).all():
+        found = _numbers(answer)
+        if self.known is None or not np.isfinite(found).all():
             return "the answer of the model is not finite"
-        same = np.allclose(found, self.first, rtol=CLOSE, atol=CLOSE)
-        return "" if same else "the model answers a stored image otherwise than at its start"
+        same = np.allclose(found, self.known, rtol=CLOSE, atol=CLOSE)
+        return "" if same else "the model gives another answer to a stored image than the one stored with it"
 
     async def predict(self, request: Request, pictures: bool) -> Reply:
         """The answers to the images of a form. Raises Refusal."""
@@ -163,12 +159,31 @@ class Service:
             raise Refusal(503, problem, "give its container a larger --shm-size", headers=AGAIN) from None
         finally:
             self.load.decoding -= 1
-        answer, found = await waiting
+        answer, found, line = await waiting
         self.counters.count(answer)
-        entry = image_answer(upload.name, answer, note)
+        entry = image_answer(upload.name, answer, note, line)
         if pictures:
             entry.picture, entry.attention = png_address(square, PICTURE), found
         return entry, 200
+
+
+def _numbers(answer: Answer) -> np.ndarray:
+    """The numbers of an answer, (K,) float64."""
+    own = [answer.prediction, *(answer.interval or ())] if isinstance(answer.prediction, float) else []
+    return np.array([*answer.probabilities.values(), *own], np.float64)
+
+
+def _stored(model: Model, drawn: np.ndarray) -> np.ndarray | None:
+    """The numbers of the answer to the drawn image by the logits that the model's file holds.
+
+    None where it holds none, as of vitmed 0.2, or where this process computes in reduced precision.
+    """
+    saved = model.saved
+    if saved.policy is None or not saved.policy.known_logits or model.network.precision != "fp32":
+        return None
+    logits = np.array([saved.policy.known_logits], np.float32)  # (1, K)
+    found = saved.policy.apply(unlabelled(saved.splits.target, saved.classes, ("",), logits, (), {}))
+    return _numbers(next(model.answers(found, [drawn])))
 
 
 def _status(error: VitmedError) -> int:
@@ -225,7 +240,7 @@ def create_app(
         return {"status": "live"}
 
     async def ready() -> dict[str, str]:
-        """A stored image gives, through queue and model, the answer that it gave at the start."""
+        """A drawn image gives, through queue and model, the answer that the training stored with the model."""
         await service.check_ready()
         return {"status": "ready"}
 

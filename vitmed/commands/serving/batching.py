@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -75,13 +75,13 @@ class Batcher(Generic[Found]):
             if not jobs:
                 continue
             self.began(len(jobs))
+            found: Sequence[Found | Exception]
             try:
                 found = self.work([job.square for job in jobs], [job.mapped for job in jobs])
-                answers: list[tuple[Found | None, Exception | None]] = [(one, None) for one in found]
             except Exception as error:
-                answers = [(None, error)] * len(jobs)
-            for job, answer in zip(jobs, answers, strict=True):
-                job.loop.call_soon_threadsafe(_settle, job.future, *answer)
+                found = [error] * len(jobs)
+            for job, answer in zip(jobs, found, strict=True):
+                job.loop.call_soon_threadsafe(_settle, job.future, answer)
 
     def _batch(self) -> tuple[list[Job[Found]], bool]:
         """The next jobs, and whether more may come."""
@@ -95,10 +95,10 @@ class Batcher(Generic[Found]):
         return [job for job in jobs if job is not None], jobs[-1] is not None
 
 
-def _settle(future: asyncio.Future[Any], found: object, error: Exception | None) -> None:
+def _settle(future: asyncio.Future[Found], found: Found | Exception) -> None:
     if future.cancelled():
         return
-    if error is not None:
-        future.set_exception(error)
+    if isinstance(found, Exception):
+        future.set_exception(found)
     else:
         future.set_result(found)

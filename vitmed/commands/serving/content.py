@@ -49,6 +49,7 @@ class ImageAnswer(BaseModel):
     reason: str = Field(description="why it does not answer, else empty")
     ood_score: float | None = Field(description="above 1 the image is unlike those of training")
     note: str = Field(default="", description="what to know of this image")
+    id: str | None = Field(default=None, description="of the line in the log of scores, to which a label can be added")
     picture: str | None = Field(
         default=None, description="what the network saw, PNG as a data: address; with pictures=true"
     )
@@ -103,7 +104,7 @@ class ModelCard(ModelHash):
     channels: int
     source: Literal["checkpoint", "onnx"]
     precision: str
-    policy: str = Field(description="what validation chose, in words")
+    policy: str | None = Field(description="what validation chose, in words; null: the probabilities are raw")
     policy_notes: list[str]
     licence: str | None = Field(description="of the starting weights")
     terms: str | None
@@ -111,14 +112,14 @@ class ModelCard(ModelHash):
     notice: str = NOTICE
 
 
-def image_answer(name: str, answer: Answer, note: str = "") -> ImageAnswer:
+def image_answer(name: str, answer: Answer, note: str = "", line: str | None = None) -> ImageAnswer:
     """An answer as the server returns it."""
     prediction = list(answer.prediction) if isinstance(answer.prediction, tuple) else answer.prediction
     return ImageAnswer(
         image=name, prediction=prediction, probability=answer.probability, probabilities=answer.probabilities,
         prediction_set=None if answer.prediction_set is None else list(answer.prediction_set),
         interval=answer.interval, unit=answer.unit, answered=answer.answered, reason=answer.reason,
-        ood_score=answer.ood_score, note=note,
+        ood_score=answer.ood_score, note=note, id=line,
     )  # fmt: skip
 
 
@@ -129,7 +130,7 @@ def model_card(model: Model) -> ModelCard:
         weights_sha256=saved.weights_hash, kind=model.kind, classes=list(saved.classes), unit=model.unit,
         image_size=saved.preprocessing.image_size, channels=saved.preprocessing.channels,
         source="checkpoint" if model.network.model is not None else "onnx", precision=model.network.precision,
-        policy="none: the probabilities are raw" if policy is None else policy.summary,
+        policy=None if policy is None else policy.summary,
         policy_notes=[] if policy is None else list(policy.notes),
         licence=saved.config.model.licence, terms=saved.config.model.terms, test=_headline(saved),
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 import os
 import socket
@@ -73,7 +74,8 @@ def open_socket(host: str, port: int) -> tuple[socket.socket, bool]:
         found.bind(address)
     except OSError as error:
         found.close()
-        fix = "choose another: --port 8001" if error.errno not in (99,) else "--host 127.0.0.1"
+        another = f"choose another: --port {port + 1 if 1023 < port < 65535 else 8001}"
+        fix = "--host 127.0.0.1" if error.errno == errno.EADDRNOTAVAIL else another
         raise UsageError(f"{host}, port {port}: cannot be used ({error.strerror})", fix) from None
     bound = str(address[0])
     return found, bound == "::1" or bound.startswith("127.")

@@ -1,7 +1,7 @@
 "use strict";
 const answers = document.getElementById("answers"), files = document.getElementById("files");
 const drop = document.getElementById("drop"), key = document.getElementById("key");
-const SHOWN = 5;
+const SHOWN = 5, MOST = Number(document.body.dataset.megabytes);
 let turn = Promise.resolve();
 
 function make(tag, text, kind, parent) {
@@ -57,20 +57,25 @@ function show(card, answer) {
   if (answer.attention) make("p", "Attention map: " + answer.attention.verdict, "quiet", words);
 }
 
-async function ask(file, card) {
+async function ask(file) {
+  if (file.size > 1e6 * MOST) return { problem: "the file has more than " + MOST + " MB", fix: "send a smaller one" };
   const form = new FormData();
   form.append("images", file);
   try {
     const headers = key ? { Authorization: "Bearer " + key.value } : {};
     const reply = await fetch("v1/predict?pictures=true", { method: "POST", body: form, headers });
     const content = await reply.json();
-    card.querySelector(".waits").remove();
-    if (reply.ok && !content.images[0].problem) show(card, content.images[0]);
-    else make("p", (content.images ? content.images[0] : content).problem + ": " + content.fix, "refuses", card);
+    return content.images ? content.images[0] : content;
   } catch (error) {
-    card.querySelector(".waits").remove();
-    make("p", "The server cannot be reached: is it running?", "refuses", card);
+    return { problem: "the server cannot be reached", fix: "is it running?" };
   }
+}
+
+async function fill(file, card) {
+  const answer = await ask(file);
+  card.querySelector(".waits").remove();
+  if (answer.problem) make("p", answer.problem + ": " + answer.fix, "refuses", card);
+  else show(card, answer);
 }
 
 function take(list) {
@@ -79,7 +84,7 @@ function take(list) {
     make("p", file.name, "name", card);
     make("p", "waits for its answer ...", "quiet waits", card);
     answers.prepend(card);
-    turn = turn.then(() => ask(file, card));
+    turn = turn.then(() => fill(file, card));
   }
 }
 

@@ -1,11 +1,13 @@
 """The log of `vitmed serve --scores`: what the model said of each image and when, for `vitmed monitor`.
 
-It holds neither file names nor patients. `label` and `group` are empty columns, for those who learn them later.
+It holds neither file names nor patients. `label` and `group` are empty columns, for those who learn them later; the
+answer has the `id` of its line.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -18,7 +20,7 @@ from vitmed.core.csv_files import csv_text
 from vitmed.core.errors import UsageError
 from vitmed.metrics.any_predictions import AnyPredictions
 
-TIME, WEIGHTS, PATH = "time", "weights_hash", "path"
+TIME, WEIGHTS, ID, PATH = "time", "weights_hash", "id", "path"
 
 
 class ScoreLog:
@@ -38,7 +40,7 @@ class ScoreLog:
         self.file, self.weights_hash, self.warn, self.broken = file, model.saved.weights_hash, warn, False
         how = model.preprocessing
         example = model.predictions([np.zeros((how.image_size, how.image_size, how.channels), np.uint8)])
-        first = csv_text([[TIME, WEIGHTS, *(name for name in example.header() if name != PATH)]])
+        first = csv_text([[TIME, WEIGHTS, ID, *(name for name in example.header() if name != PATH)]])
         try:
             self.stream = file.open("a+b", buffering=0)
             self.stream.seek(0)
@@ -63,20 +65,23 @@ class ScoreLog:
         if tail and not tail.endswith(b"\n"):
             self.stream.truncate(start + tail.rfind(b"\n") + 1)
 
-    def add(self, predictions: AnyPredictions) -> None:
-        """A line for each image; several threads may call this."""
+    def add(self, predictions: AnyPredictions) -> list[str]:
+        """A line for each image, and their ids; several threads may call this."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         own = [i for i, name in enumerate(predictions.header()) if name != PATH]
-        rows = [[now, self.weights_hash, *(row[i] for i in own)] for row in predictions.rows()]
+        ids = [secrets.token_hex(8) for _ in range(len(predictions))]
+        pairs = zip(ids, predictions.rows(), strict=True)
+        rows = [[now, self.weights_hash, name, *(row[i] for i in own)] for name, row in pairs]
         with self.lock:
             if self.broken or self.stream.closed:  # a DICOM node may end later
-                return
+                return ids
             try:
                 self.stream.write(csv_text(rows).encode())
             except OSError as error:
                 self.broken = True
                 problem = f"{self.file.name}: cannot be written ({error.strerror})"
                 self.warn(f"warning: {problem}; scores are no longer logged")
+        return ids
 
     def close(self) -> None:
         """Close the file."""
