@@ -25,6 +25,7 @@ import statistics
 import time
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 from trees import PATIENT
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from pathlib import Path
 
@@ -42,6 +43,14 @@ PUBLIC += [
     "stress",
 ]
 PUBLIC += ["summary", "train"]
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    """They do not follow `__getattr__`."""
+    tree = ast.parse(Path(vitmed.__file__).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    found = {part.asname: node.module for node in block.body if isinstance(node, ast.ImportFrom) for part in node.names}
+    assert found == vitmed._PUBLIC
 
 
 def test_the_public_names() -> None:

@@ -4,7 +4,34 @@ Research use only; not a medical device.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # what `__getattr__` gives, for type checkers and editors
+    from vitmed.commands.bundle import bundle as bundle
+    from vitmed.commands.check import check as check
+    from vitmed.commands.compare import compare as compare
+    from vitmed.commands.demo import demo as demo
+    from vitmed.commands.evaluate import evaluate as evaluate
+    from vitmed.commands.explain import explain as explain
+    from vitmed.commands.export import export as export
+    from vitmed.commands.load import load as load
+    from vitmed.commands.lr_find import lr_find as lr_find
+    from vitmed.commands.merge import merge as merge
+    from vitmed.commands.monitor import monitor as monitor
+    from vitmed.commands.pacs.settings import NodeSettings as NodeSettings
+    from vitmed.commands.plan import plan as plan
+    from vitmed.commands.predict import predict as predict
+    from vitmed.commands.predict_shard import predict_shard as predict_shard
+    from vitmed.commands.pretrain import pretrain as pretrain
+    from vitmed.commands.probe import probe as probe
+    from vitmed.commands.push import push as push
+    from vitmed.commands.sample_size import sample_size as sample_size
+    from vitmed.commands.serve import serve as serve
+    from vitmed.commands.stress import stress as stress
+    from vitmed.commands.summary import build_model as build_model
+    from vitmed.commands.summary import summary as summary
+    from vitmed.commands.train import train as train
+    from vitmed.core.errors import VitmedError as VitmedError
 
 __version__ = "0.2.0"
 _PUBLIC = {  # name -> the module that defines it; loaded when the name is used, so that `vitmed --help` loads no torch
