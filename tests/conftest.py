@@ -257,6 +257,30 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 
 @pytest.fixture(scope="session")
+def plain_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny run that timm and transformers can hold, with vector scaling. Change nothing in it.
+
+    Names of the data folder, the run and the patients stand for what must not leave the machine.
+    """
+    from vitmed import train
+    from vitmed.decisions.calibration import Calibration
+    from vitmed.training.checkpoint import add_policy, load_checkpoint
+
+    place = tmp_path_factory.mktemp("plain")
+    data = draw_splits(place / "SECRET-clinic", classes=tuple(COLOURS))
+    for file in data.rglob("*.png"):
+        file.rename(file.with_name(f"PATIENT_{file.name}"))
+    with pytest.MonkeyPatch.context() as patch:
+        draw_nothing(patch)
+        sets = (*TINY_NETWORK, "model.stem=patch", "model.pool=cls")
+        folder = train(data, output=place / "runs", name="SECRET-run", sets=sets, ui=Recorder(), **TINY).folder
+    policy = load_checkpoint(folder).chosen_policy()
+    scaled = Calibration(method="vector", scale=(2.0, 1.5, 0.25), bias=(0.5, 0.0, -1.0))
+    add_policy(folder / "best.pt", policy.model_copy(update={"calibration": scaled}))
+    return folder
+
+
+@pytest.fixture(scope="session")
 def exported(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`trained` as an ONNX file. Change nothing in it."""
     from vitmed import export

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @contextmanager
 def serving(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[int]:
-    """The port of a server that answers each GET, HEAD and POST by a function of the request."""
+    """The port of a server that answers each GET, HEAD, POST and PUT by a function of the request."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -20,6 +20,9 @@ def serving(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[int]:
             answer(self)
 
         def do_POST(self) -> None:
+            answer(self)
+
+        def do_PUT(self) -> None:
             answer(self)
 
         def log_message(self, *args: object) -> None:

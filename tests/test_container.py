@@ -5,6 +5,10 @@ import re
 from pathlib import Path, PurePosixPath
 
 import pytest
+import typer
+import yaml
+
+from vitmed.cli.commands import APPS
 
 ROOT = Path(__file__).parents[1]
 IMAGES = pytest.mark.parametrize("image", ["vitmed", "serve"])
@@ -68,6 +72,18 @@ def test_the_server_has_its_extras_its_ports_and_a_health_check() -> None:
     assert last("serve", "EXPOSE").split() == ["8000", "11112"]
     assert "http://127.0.0.1:8000/health/ready" in last("serve", "HEALTHCHECK")
     assert json.loads(last("serve", "CMD"))[0] == "serve"
+
+
+def test_the_compose_file_starts_the_serving_image_with_flags_that_serve_has() -> None:
+    services = yaml.safe_load((ROOT / "docs" / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    own, archive = services["vitmed"], json.loads(services["orthanc"]["environment"]["ORTHANC_JSON"])
+    assert own["image"] == "vitmed:serve" and own["read_only"]
+    command = dict(zip(own["command"].split()[2::2], own["command"].split()[3::2], strict=True))
+    assert set(command) <= {flag for option in typer.main.get_command(APPS["serve"]).params for flag in option.opts}
+    title, host, port = archive["DicomModalities"]["vitmed"]
+    assert (command["--ae"], host, command["--dicom-port"]) == (title, "vitmed", str(port))
+    assert command["--to"].endswith(f":{archive['DicomAet']}") and command["--allow"] == archive["DicomAet"]
+    assert all(port.startswith("127.0.0.1:") for one in services.values() for port in one["ports"])
 
 
 def test_only_what_the_wheel_needs_gets_in() -> None:

@@ -21,10 +21,12 @@ RAISED_BY = {
     "cli/commands.py": "predict",
     "cli/entry.py": "train pretrain predict evaluate explain stress",
     "commands/cross_validate.py": "train",
+    "commands/bundle_packages.py": "bundle",
     "commands/rank_weights.py": "probe",
     "commands/serving/limits.py": "serve",
     "commands/serving/listening.py": "serve",
     "commands/serving/scores.py": "serve",
+    "commands/export_weights.py": "export push",
     "commands/pacs/destinations.py": "serve",
     "commands/pacs/receiving.py": "serve",
     "commands/pacs/settings.py": "serve",
@@ -91,7 +93,10 @@ FOREIGN = {"--shm-size", "--help"}  # of docker, of every command
 
 def flags_of_commands() -> dict[str, set[str]]:
     found = {name: get_command(app) for name, app in APPS.items()}
-    return {name: {flag for param in command.params for flag in param.opts} for name, command in found.items()}
+    return {
+        name: {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
+        for name, command in found.items()
+    }
 
 
 def fixes(tree: ast.AST) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,9 +69,14 @@ def test_the_file_says_what_it_is_and_names_no_place(trained: Trained, exported:
     content = json.loads({prop.key: prop.value for prop in model.metadata_props}[KEY])
     assert content["classes"] == ["amber", "blue", "green"] and "research" in content["notice"].lower()
     assert content["gate"]["flipped"] == 0 and content["gate"]["largest"] < 1e-3
-    raw = exported.read_bytes()
-    for secret in (str(trained.data), str(trained.folder), str(Path.home()), os.uname().nodename, "P00"):
-        assert secret.encode() not in raw, secret
+    check_names_no_place(exported.read_bytes(), trained)
+
+
+def check_names_no_place(raw: bytes, trained: Trained) -> None:
+    """Neither the folders of data and run, nor those of the programs, in which a user's name may stand."""
+    programs = Path(package.__file__).parent, Path(torch.__file__).parent
+    for secret in (trained.data, trained.folder, Path.home(), *programs, os.uname().nodename, "P00"):
+        assert str(secret).encode() not in raw, secret
 
 
 def test_predict_with_the_file_equals_predict_with_the_checkpoint(trained: Trained, exported: Path) -> None:
@@ -138,6 +144,9 @@ def test_a_file_of_torch_export_runs_without_vitmed(trained: Trained, tmp_path: 
     )
     found = python("-c", script, str(file), cwd=tmp_path)
     assert found.stdout.strip().endswith("False") and "'probabilities': [3, 3]" in found.stdout, found.stderr
+    with zipfile.ZipFile(file) as archive:
+        for name in archive.namelist():
+            check_names_no_place(archive.read(name), trained)
 
 
 @pytest.mark.slow

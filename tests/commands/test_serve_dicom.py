@@ -85,6 +85,8 @@ def test_what_cannot_be_is_refused_in_a_sentence(vitmed: RUN, exported: Path, tm
         ((*listen, "--to", "pacs:104:ARCHIVE", *out), "one place for its reports"),
         ((*listen, *out, "--dicom-host", "0.0.0.0"), "needs a list of who may call"),
         ((*listen, *out, "--ae", "A" * 17), "expected 1 to 16 characters"),
+        ((*listen, *out, "--modality", " ,"), "--modality ' ,': names nothing"),  # as of a variable that is not set
+        ((*listen, *out, "--allow", ""), "--allow '': names nothing"),
         ((*out, "--dicom-port", "70000"), "expected 0 to 65535"),
         ((*out, "--watch", tmp_path / "none"), "no such folder to watch"),
         ((*out, "--watch", tmp_path), "inside the folder that is watched"),

@@ -29,6 +29,7 @@ from vitmed.training.checkpoint import (
     load_checkpoint,
     save_checkpoint,
     set_data_root,
+    write_without_names,
 )
 
 
@@ -292,3 +293,27 @@ def test_a_tampered_training_state_is_refused(
     with pytest.raises(CheckpointError, match=r"last\.pt: its training state does not fit"):
         train(trained.data, resume=run, epochs=5, ui=Recorder())
     assert listing(run) == before
+
+
+def test_a_copy_without_names_keeps_what_decides(trained: Trained, tmp_path: Path) -> None:
+    data: Any = content(trained.best)["data"]
+    for name, part in data["splits"].items():
+        part["groups"] = [f"Mueller-{name}-{i % 3}" for i in range(len(part["paths"]))]
+        part["columns"] = [["Aachen"] for _ in part["paths"]]
+    named = rewrite(trained.best, tmp_path / "named.pt", data=data | {"columns": ["town"]})
+    copy = tmp_path / "copy.pt"
+    write_without_names(named, copy)
+    for text in (b"Mueller", b"Aachen", b"town", b"_0.png"):
+        assert text not in copy.read_bytes(), text
+    assert b"Mueller" in named.read_bytes() and b"_0.png" in named.read_bytes()
+    before, after = load_checkpoint(named), load_checkpoint(copy)
+    assert before.policy is not None and after.policy is not None
+    assert (after.policy.to_json(), after.policy.weights_hash) == (before.policy.to_json(), before.weights_hash)
+    assert (after.weights_hash, after.hashes) == (before.weights_hash, before.hashes)
+    assert (after.fingerprints, after.preprocessing) == (before.fingerprints, before.preprocessing)
+    for split, samples in before.splits.samples.items():  # who shares a patient still does
+        groups = {old.group: new.group for old, new in zip(samples, after.splits.samples[split], strict=True)}
+        assert len(groups) == len(set(groups.values())) == 3
+        assert [s.label for s in samples] == [s.label for s in after.splits.samples[split]]
+    with pytest.raises(DataError, match="at an unknown place"):
+        after.data_root()

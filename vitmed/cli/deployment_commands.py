@@ -6,14 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import vitmed
-from vitmed.cli.options import FIRST, FORCE, AsJson, argument, command, flag, output, precision
+from vitmed.cli.options import FIRST, FORCE, OFFLINE, AsJson, argument, command, flag, output, precision
 from vitmed.cli.terminal import Terminal, answer, in_folder
+
+FORM = {
+    "form": flag(
+        str, metavar="transformers|timm", help="Library that reads the folder; default transformers.", panel=FIRST
+    )
+}
 
 
 @command(
     {
         "checkpoint": argument(Path, "A run folder, or its best.pt."),
-        "to": flag(Path, help="File to write: .onnx, or .pt2 for torch.export.", panel=FIRST),
+        "to": flag(
+            Path, help="What to write: .onnx, .pt2 for torch.export, .safetensors for timm, or a folder.", panel=FIRST
+        ),
+        **FORM,
         "data": flag(Path, help="Data folder of the run, where it has moved.", panel=FIRST),
         "int8": flag(bool, "--int8", help="Weights in 8 bits; reports what that costs.", panel=FIRST),
         **FORCE,
@@ -21,12 +30,35 @@ from vitmed.cli.terminal import Terminal, answer, in_folder
     fields={},
 )
 def export(as_json: AsJson = False, **options: Any) -> None:
-    """Write a model as a file that other programs run, if it decides on validation images as the checkpoint does."""
+    """Write a model as a file or folder that other programs run, if it decides as the checkpoint does."""
 
     def content(found: Any) -> dict[str, Any]:
         return {"file": str(found.file), "bytes": found.size, "gate": found.gate.to_dict()}
 
     answer(vitmed.export, options, as_json, content)
+
+
+@command(
+    {
+        "checkpoint": argument(Path, "A run folder, or its best.pt."),
+        "repository": argument(str, "Where to, as in lab/first; made if it is not there.", "OWNER/NAME"),
+        **FORM,
+        "data": flag(Path, help="Data folder of the run, where it has moved; nothing of it is uploaded.", panel=FIRST),
+        "public": flag(bool, "--public", help="Everybody may see it; default: only its owner.", panel=FIRST),
+        "may_share": flag(
+            bool, "--may-share", help="You may, whatever the licence of the starting weights.", panel=FIRST
+        ),
+        **OFFLINE,
+    },
+    fields={},
+)
+def push(as_json: AsJson = False, **options: Any) -> None:
+    """Upload weights, preprocessing and card of a model to the Hugging Face hub, for timm or transformers."""
+
+    def content(found: Any) -> dict[str, Any]:
+        return {"url": found.url, "files": found.files, "private": found.private, "gate": found.gate.to_dict()}
+
+    answer(vitmed.push, options, as_json, content)
 
 
 NODE = "DICOM node"
@@ -74,8 +106,8 @@ DICOM = {  # keyword -> flag; the keywords are the fields of `NodeSettings`, som
 def serve(**options: Any) -> None:
     """Answer images over HTTP until Ctrl-C, on an address for programs and a page; also as a DICOM node."""
     ui = Terminal(options.pop("quiet", False))
-    if flags := {name: options.pop(name) for name in DICOM if name in options}:
-        options["dicom"] = vitmed.NodeSettings.of_flags(flags)
+    if node := {name.removeprefix("dicom_"): options.pop(name) for name in DICOM if name in options}:
+        options["dicom"] = vitmed.NodeSettings(**node)
     vitmed.serve(**options, ui=ui)
 
 
@@ -96,4 +128,29 @@ def monitor(as_json: AsJson = False, **options: Any) -> None:
     answer(vitmed.monitor, options, as_json, lambda found: in_folder(found, found.content.to_dict()))
 
 
-TAKEN_OUT = {"export": export, "serve": serve, "monitor": monitor}
+@command(
+    {
+        "model": argument(Path, "A run folder, its best.pt, or an exported .onnx file.", "RUN|FILE.onnx"),
+        "to": flag(Path, help="File to write: .tar.", panel=FIRST),
+        "onnx": flag(Path, "--onnx", help="Exported file of the run, to add.", panel=FIRST),
+        "no_torch": flag(bool, "--no-torch", help="Leave out torch, and best.pt, which needs it.", panel=FIRST),
+        "extras": flag(str, metavar="NAME[,NAME]", help="Of vitmed, to add, such as serve,dicom.", panel=FIRST),
+        "wheels": flag(Path, help="Folder of wheels to take; default: pip fetches them.", panel=FIRST),
+        "report": flag(bool, "--report", help="Add the report of the test, with its pictures.", panel=FIRST),
+        **FORCE,
+    },
+    fields={},
+)
+def bundle(as_json: AsJson = False, **options: Any) -> None:
+    """Write a model, its programs and their licences as one archive, for a machine without a network."""
+    options["extras"] = [name.strip() for name in options.get("extras", "").split(",") if name.strip()]
+
+    def content(found: Any) -> dict[str, Any]:
+        packages = [{name: getattr(one, name) for name in SHOWN} for one in found.packages]
+        return {"file": str(found.file), "bytes": found.size, "sha256": found.sha256, "packages": packages}
+
+    answer(vitmed.bundle, options, as_json, content)
+
+
+SHOWN = ("name", "version", "licence", "sha256")  # of a package in a bundle
+TAKEN_OUT = {"export": export, "push": push, "bundle": bundle, "serve": serve, "monitor": monitor}

@@ -216,8 +216,12 @@ def _own_test(saved: SavedModel, run: RunFolder, policy: DecisionPolicy | None, 
 
 def known_evaluation(checkpoint: Path, split: str) -> Evaluation | None:
     """The complete evaluation of a split that the run folder holds of these weights; None where there is none."""
-    saved = open_model(checkpoint)
-    file = find_evaluation(RunFolder(checkpoint.parent), split, saved.weights_hash, saved.policy)
+    return evaluation_of(open_model(checkpoint), split)
+
+
+def evaluation_of(saved: SavedModel, split: str) -> Evaluation | None:
+    """As `known_evaluation`, of an open model."""
+    file = find_evaluation(RunFolder(saved.path.parent), split, saved.weights_hash, saved.policy)
     if file is None or is_torn(file.parent):
         return None
     found = read_evaluation(file)

@@ -1,4 +1,4 @@
-"""`vitmed export`: a checkpoint -> a file that other programs run, if it decides as the checkpoint does."""
+"""`vitmed export`: a checkpoint -> a file or folder that other programs run, if it decides as the checkpoint does."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from pathlib import Path
 
 from vitmed.commands.export_formats import FORMATS, Format
 from vitmed.commands.export_gate import ExportGate, compare_export
-from vitmed.core.errors import GateError, UsageError
+from vitmed.commands.export_weights import USUAL, WeightsGate, write_weights
+from vitmed.core.errors import GateError, UsageError, unknown_key
 from vitmed.core.files import whole_file
-from vitmed.core.outputs import check_output
+from vitmed.core.outputs import check_folder, check_output
 from vitmed.core.ui import Ui
 from vitmed.decisions.reduced_precision import MOST_MOVED
+from vitmed.models.weight_forms import FORMS, SAFETENSORS
 from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.exported_graph import ExportedGraph
 from vitmed.training.onnx_model import ONNX
@@ -19,27 +21,30 @@ from vitmed.training.onnx_model import ONNX
 
 @dataclass(frozen=True)
 class Exported:
-    """The file that `export` wrote, its size in bytes, and how it compares with the checkpoint."""
+    """The file or folder that `export` wrote, its size in bytes, and how it compares with the checkpoint."""
 
     file: Path
     size: int
-    gate: ExportGate
+    gate: ExportGate | WeightsGate
 
 
 def export(
     checkpoint: str | Path,
     *,
     to: str | Path | None = None,
+    form: str | None = None,
     data: str | Path | None = None,
     int8: bool = False,
     force: bool = False,
     ui: Ui | None = None,
 ) -> Exported:
-    """Write a checkpoint as one file that other programs run, and compare the file with it on validation images.
+    """Write a checkpoint as a file or folder that other programs run, and compare the two on validation images.
 
     Args:
         checkpoint: a run folder or its best.pt, with a decision policy.
-        to: a new file; its suffix is the format: .onnx for ONNX Runtime and others, .pt2 for torch.export.
+        to: a new file; its suffix is the format: .onnx for ONNX Runtime and others, .pt2 for torch.export,
+            .safetensors for the weights alone, in timm's names. Without a suffix, a new folder of weights.
+        form: of that folder: "transformers" (default) or "timm".
         data: the data folder of the run, where it has moved.
         int8: store the weights of an ONNX file in 8 bits. Its decisions may differ: what that costs is reported.
         force: replace an existing file.
@@ -51,13 +56,21 @@ def export(
     if to is None:
         raise UsageError("no file is named", "--to model.onnx")
     ui, file = ui or Ui(), Path(to)
-    if file.suffix not in FORMATS:
-        raise UsageError(f"{file}: expected a name that ends in {' or '.join(FORMATS)}", "--to model.onnx")
+    form = _form_of(file, form)
     if int8 and file.suffix != ONNX:
         raise UsageError(f"{file}: --int8 is for ONNX files", "--to model.onnx")
     saved = load_checkpoint(checkpoint)
-    check_output(file, force=force, data=[saved.splits.root, *([] if data is None else [data])])
+    roots = [saved.splits.root, *([] if data is None else [data])]
+    if form is None or file.suffix == SAFETENSORS:
+        check_output(file, force=force, data=roots)
+    else:
+        check_folder(file, roots)
     root = saved.data_root() if data is None else Path(data)
+    if form is not None:
+        written = write_weights(saved, file, form, root, ui)
+        address = str(file) if file.suffix == SAFETENSORS else written.form.local.format(file)
+        ui.say(f"{file}: {written.gate.in_words}; load it with\n{written.form.line(address)}")
+        return Exported(file, written.size, written.gate)
     graph = ExportedGraph(saved, resize=saved.preprocessing.channels in (1, 3)).eval()
     if not graph.resize:
         ui.warn("an image with alpha must be made square before: the file takes squares only")
@@ -73,3 +86,19 @@ def export(
         stream.write(made.content(gate))
     ui.say(f"{file}: {gate.in_words}")
     return Exported(file, file.stat().st_size, gate)
+
+
+def _form_of(file: Path, form: str | None) -> str | None:
+    """The form of weights that a name and a wish mean; None for a file of `FORMATS`. Raises UsageError."""
+    if form is not None and form not in FORMS:
+        raise unknown_key("form", form, FORMS)
+    if file.suffix in FORMATS or (file.suffix == SAFETENSORS and form == USUAL):
+        if form is not None:
+            raise UsageError(f"{file}: the form {form} is a folder", "--to FOLDER")
+        return None
+    if file.suffix == SAFETENSORS:
+        return "timm"
+    if file.suffix and form is None:
+        names = f"{', '.join(FORMATS)} or {SAFETENSORS}, or without a dot for a folder"
+        raise UsageError(f"{file}: expected a name that ends in {names}", "--to model.onnx, or --to FOLDER")
+    return form or USUAL

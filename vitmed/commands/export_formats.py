@@ -111,6 +111,8 @@ class OnnxFile(Format):
         """As `Format.content`."""
         import onnx
 
+        for node in self.model.graph.node:  # where in whose folders it was traced
+            node.ClearField("metadata_props")
         onnx.helper.set_model_props(self.model, {KEY: self.about(gate)})
         return bytes(self.model.SerializeToString())
 
@@ -132,6 +134,8 @@ class TorchFile(Format):
         super().__init__(graph, saved, file, int8)
         with _quiet(), torch.no_grad():
             self.program = torch.export.export(graph, (self.example,), dynamic_shapes=(self.dynamic,))
+        for node in self.program.graph.nodes:
+            node.meta.pop("stack_trace", None)  # where in whose folders it was traced
         self.module = self.program.module()
 
     def run(self, images: np.ndarray) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ import torch
 from vitmed.core.base_models import Frozen
 from vitmed.core.text import counted, counted_doing
 from vitmed.core.ui import Ui
-from vitmed.data.samples import labelled_by
+from vitmed.data.samples import Sample, labelled_by
 from vitmed.data.thread_batches import check_readable
 from vitmed.decisions.policy import ANSWER, MOST_NAMES, SET, YES
 from vitmed.decisions.reduced_precision import MOST_MOVED, ReducedPrecision, compare_precision
@@ -74,11 +74,18 @@ def _signed(one: Estimate) -> str:
     return f"{one.value:+.3f}{ends}"
 
 
+def validation_images(saved: Checkpoint) -> list[Sample]:
+    """At most `MOST` validation images of a run, evenly spread."""
+    samples = saved.splits.samples["val"]
+    rows = np.linspace(0, len(samples) - 1, min(len(samples), MOST)).round().astype(np.int64)
+    return [samples[row] for row in rows]
+
+
 def compare_export(
     saved: Checkpoint, graph: ExportedGraph, run: Callable[[np.ndarray], dict[str, np.ndarray]], speedup: float | None,
     root: Path, ui: Ui,
 ) -> ExportGate:  # fmt: skip
-    """Compare an exported network with its checkpoint on at most `MOST` validation images, evenly spread.
+    """Compare an exported network with its checkpoint on `validation_images`.
 
     The checkpoint resizes with Pillow and decides with numpy; the exported network does all in its graph, where it may.
 
@@ -91,9 +98,7 @@ def compare_export(
         DataError: an image cannot be read.
     """
     assert saved.policy is not None
-    samples, how = saved.splits.samples["val"], saved.preprocessing
-    rows = np.linspace(0, len(samples) - 1, min(len(samples), MOST)).round().astype(np.int64)
-    chosen = [samples[row] for row in rows]
+    how, chosen = saved.preprocessing, validation_images(saved)
     found = dict[str, list[np.ndarray]]()
 
     def read(index: int) -> np.ndarray:

@@ -104,6 +104,15 @@ def store_paths(config: AnyConfig, folder: Path) -> AnyConfig:
     return config
 
 
+def without_places(config: AnyConfig) -> AnyConfig:
+    """The configuration for a file that leaves the machine: no folder, no table, and of weights the name alone."""
+    named = {f"{section}.{field}": None for section, field in PATHS if hasattr(getattr(config, section), field)}
+    weights = config.model.weights
+    return with_values(
+        config, {**named, "data.group_regex": None, "model.weights": None if weights is None else Path(weights).name}
+    )
+
+
 def with_values(config: AnyConfig, values: Mapping[str, Any]) -> AnyConfig:
     """The configuration updated with "section.field" values, which are not validated."""
     for key, value in values.items():

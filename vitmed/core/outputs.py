@@ -114,6 +114,22 @@ def refuse_file(folder: str | Path) -> None:
         raise UsageError(f"{folder}: cannot be written (it is a file, expected a folder)", "name a new folder")
 
 
+def check_folder(folder: str | Path, data: Iterable[str | Path] = ()) -> None:
+    """Check that a command may write a new folder, which `whole_folder` does.
+
+    Args:
+        data: the data folders of the command; nothing is written into them.
+
+    Raises:
+        UsageError: it lies in one of them, or something is there.
+    """
+    refuse_file(folder)
+    for root in data:
+        refuse_inside(root, folder)
+    if Path(folder).is_dir() and any(Path(folder).iterdir()):
+        raise UsageError(f"{folder}: exists already and is not empty", "name a new folder")
+
+
 def check_name(name: str) -> None:
     """Raise UsageError if a name cannot be that of a new folder in the output folder."""
     size = len(name.encode("utf-8", "surrogateescape"))

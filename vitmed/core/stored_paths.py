@@ -19,6 +19,7 @@ from vitmed.core.files import write_text
 
 UP = 3  # folders from a run up to its project: project/runs/folds/fold-1
 PRIVATE = ("home", "users", "root")  # folders that hold folders named after a person
+NOWHERE = f"elsewhere-{'0' * 12}/images"  # of a data folder that is not named: no note has this mark
 _MARK = re.compile(r"elsewhere-([0-9a-f]{12})/.+")
 _NOTES: dict[str, str] = {}  # mark -> path, for a cache folder that cannot be written
 

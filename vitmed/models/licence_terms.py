@@ -20,3 +20,16 @@ TERMS = (
 def terms_of(licence: str | None) -> str | None:
     """The terms, in a sentence without a full stop; None for a licence of which nothing must travel with the model."""
     return next((text for pattern, text in TERMS if re.fullmatch(pattern, (licence or "").lower())), None)
+
+
+def stops_sharing(licence: str | None) -> str | None:
+    """Why a model that was made from weights of a licence is not shared unasked, as a clause; None if nothing stops it.
+
+    ND, "no derivatives", forbids sharing what was adapted (Creative Commons BY-NC-ND 4.0, section 2 a 1 B). A licence
+    of the publisher's own may forbid it unless `TERMS` states how to share.
+    """
+    if licence is None or terms_of(licence) is not None:
+        return None
+    if "nd" in licence.lower().split("-"):
+        return "forbids sharing a model made from them"
+    return "may forbid sharing a model made from them" if licence.lower().startswith("licenseref-") else None

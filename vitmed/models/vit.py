@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -368,14 +369,19 @@ class ViT(nn.Module):
 
 def build_vit(config: ModelConfig, num_classes: int) -> ViT:
     """The network of a configuration. `auto`, which `train` resolves earlier, means the plain ViT here."""
-    if config.name not in SIZES:
-        raise unknown_key("model", config.name, SIZES)
+    arguments = arguments_of(config)
     if num_classes < 1:
         raise UsageError(f"{num_classes} classes, expected at least one", "num_classes=2 or more")
+    return ViT(num_classes, **arguments)
+
+
+def arguments_of(config: ModelConfig) -> dict[str, Any]:
+    """The keyword arguments of `ViT` for a configuration. Raises UsageError: no such size."""
+    if config.name not in SIZES:
+        raise unknown_key("model", config.name, SIZES)
     fields = config.model_dump(exclude={"name", "weights", "licence", "terms"})
     plain = {"stem": "patch", "pool": "cls", "head": "linear", **SIZES[config.name]._asdict()}
-    fields |= {name: usual for name, usual in plain.items() if fields[name] in (None, "auto")}
-    return ViT(num_classes, **fields)
+    return fields | {name: usual for name, usual in plain.items() if fields[name] in (None, "auto")}
 
 
 GELUS: dict[str, Callable[[Tensor], Tensor]] = {

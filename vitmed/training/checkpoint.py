@@ -22,9 +22,9 @@ from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, VitmedError
 from vitmed.core.files import whole_file
 from vitmed.core.hardware import seeded
-from vitmed.core.load_config import AnyConfig, build_config, store_paths
+from vitmed.core.load_config import AnyConfig, build_config, store_paths, without_places
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.stored_paths import store_path
+from vitmed.core.stored_paths import NOWHERE, store_path
 from vitmed.core.text import first_line
 from vitmed.data.samples import Splits
 from vitmed.decisions.policies import policy_of
@@ -152,6 +152,24 @@ def set_data_root(path: Path, root: Path) -> None:
         check_digests(path, content)
         content["data"]["root"] = content["config"]["data"]["root"] = store_path(root, path.parent)
         _write(path, content)
+
+
+def write_without_names(source: Path, target: Path) -> None:
+    """Copy a checkpoint for a file that leaves the machine: without names of places, images and patients.
+
+    Images become numbers, patients too; further columns of the table of labels and the training state are left out.
+    What stays says nothing without the images: their sha256, labels and splits, so that `evaluate` can refuse to test
+    the model on its own training images.
+    """
+    content = _load(source, FORMAT, "a vitmed checkpoint", "name the best.pt of a run")
+    data, numbers = content["data"], dict[str | None, str | None]({None: None})
+    for part in data["splits"].values():
+        part["paths"] = [f"{i:06d}" for i in range(len(part["paths"]))]
+        part["groups"] = [numbers.setdefault(group, str(len(numbers))) for group in part["groups"]]
+        part.pop("columns", None)
+    data |= {"root": NOWHERE, "columns": []}
+    config = without_places(_read_config(content, Config)).model_dump()
+    _write(target, content | {"config": config, "training": None})
 
 
 def _arrays(value: Any) -> Any:

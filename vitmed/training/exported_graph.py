@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitmed.core.errors import CheckpointError
 from vitmed.core.targets import Target
 from vitmed.decisions.conformal import FREE_RANKS, PENALTY
 from vitmed.decisions.finding_policy import FindingPolicy
@@ -48,9 +47,7 @@ class ExportedGraph(nn.Module):
 
     def __init__(self, saved: Checkpoint, resize: bool = True):
         super().__init__()
-        policy = saved.policy
-        if policy is None:
-            raise CheckpointError(f"{saved.path}: holds no decision policy", "export the best.pt of a run")
+        policy = saved.chosen_policy()
         self.how, self.views, self.resize = saved.preprocessing, saved.config.augment.views, resize
         self.square = PillowResize(self.how) if resize else nn.Identity()
         self.vit: ViT = saved.model()

@@ -16,7 +16,7 @@ import numpy as np
 
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, UsageError, VitmedError
-from vitmed.core.load_config import build_config
+from vitmed.core.load_config import build_config, without_places
 from vitmed.core.process import cores
 from vitmed.core.targets import Target
 from vitmed.core.text import counted, first_line
@@ -120,26 +120,29 @@ class OnnxNetwork(Network):
         return np.empty((0, self.saved.splits.outputs), np.float32)
 
 
+def about_model(saved: SavedModel) -> dict[str, Any]:
+    """What every exported form of a model states of it: plain types, and nothing of single images."""
+    from vitmed import __version__
+    from vitmed.core.text import NOTICE
+
+    return {
+        "notice": NOTICE, "classes": list(saved.classes), "target": saved.splits.target.model_dump(),
+        "preprocessing": saved.preprocessing.to_dict(), "policy": saved.chosen_policy().to_json(),
+        "weights_sha256": saved.weights_hash, "licence": saved.config.model.licence, "terms": saved.config.model.terms,
+        "versions": {**saved.versions, "vitmed of the export": __version__},
+    }  # fmt: skip
+
+
 def describe_export(saved: SavedModel, gate: Mapping[str, Any], precision: str) -> str:
     """The JSON of a file that may leave the machine: no path, no name of a patient or an image.
 
     Args:
         saved: the checkpoint; gate: what the export compared.
     """
-    from vitmed import __version__
-    from vitmed.core.text import NOTICE
-
-    assert saved.policy is not None
-    config = saved.config.model_dump(mode="json")
-    config["data"] |= {"root": None, "labels": None, "groups": None, "group_regex": None}
-    config["model"]["weights"] = Path(saved.config.model.weights).name if saved.config.model.weights else None
+    config = without_places(saved.config).model_dump(mode="json")
     content = {
-        "format": FORMAT, "version": VERSION, "notice": NOTICE, "classes": list(saved.classes),
-        "target": saved.splits.target.model_dump(), "bins": list(saved.splits.bins),
-        "preprocessing": saved.preprocessing.to_dict(), "policy": saved.policy.to_json(),
-        "weights_sha256": saved.weights_hash, "licence": saved.config.model.licence, "terms": saved.config.model.terms,
+        "format": FORMAT, "version": VERSION, **about_model(saved), "bins": list(saved.splits.bins),
         "precision": precision, "gate": dict(gate), "config": config, "record": saved.record,
-        "versions": {**saved.versions, "vitmed of the export": __version__},
         "images_sha256": saved.hashes, "seen_sha256": list(saved.seen), "fingerprints": saved.fingerprints,
         "made": saved.splits.made, "patients": saved.splits.patients,
     }  # fmt: skip

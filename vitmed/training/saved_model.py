@@ -76,6 +76,12 @@ class SavedModel:
             raise DataError(what, fix)
         return root
 
+    def chosen_policy(self) -> DecisionPolicy:
+        """The policy. Raises CheckpointError if there is none."""
+        if self.policy is None:
+            raise CheckpointError(f"{self.path}: holds no decision policy", "export the best.pt of a run")
+        return self.policy
+
 
 class Outputs(NamedTuple):
     """What the network gives for images, of which S can be read."""

@@ -18,7 +18,7 @@ from conftest import Recorder, Trained
 from dicom_network import NAME, Archive, archive, dcmtk, dicom_image, send, until
 
 import vitmed
-from vitmed.commands.pacs import receiving, sending, spool
+from vitmed.commands.pacs import destinations, receiving, sending, spool
 from vitmed.commands.pacs.node import DicomNode
 from vitmed.commands.pacs.settings import NodeSettings
 from vitmed.commands.serving.scores import ScoreLog
@@ -249,6 +249,18 @@ def test_reports_wait_for_an_archive_that_is_away(
         assert any("3 reports from before" in line for line in ui.said)
         store.wait(3)
         until(lambda: not waiting(tmp_path))
+
+
+def test_an_archive_that_hangs_gets_the_report_later(
+    start: Start, images: list[Path], ui: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(destinations, "ANSWER", 0.2)
+    with archive(delay=0.6) as store, start(store) as node:
+        assert send(node.port, images[:1])[0].Status == 0  # the sender does not wait for the archive
+        until(lambda: any("1 report not sent" in line and "no answer" in line for line in ui.warned))
+        monkeypatch.setattr(destinations, "ANSWER", 20)
+        until(lambda: not waiting(tmp_path))
+    assert len(set(store.uids)) == 1
 
 
 def test_an_archive_without_room_gets_the_report_later(start: Start, images: list[Path], tmp_path: Path) -> None:

@@ -170,6 +170,6 @@ class Folder:
 def destination(settings: NodeSettings) -> Destination:
     """Where the reports of a node go. Raises UsageError."""
     if settings.output is not None:
-        return Folder(settings.output)
+        return Folder(Path(settings.output))
     assert settings.to is not None
     return Web(settings.to) if "://" in settings.to else Node(settings.to, settings.ae)

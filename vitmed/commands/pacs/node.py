@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from vitmed.commands.pacs.destinations import destination
@@ -51,7 +52,7 @@ class DicomNode:
         self.model, self.settings, self.ui, self.port = model, settings.beside(model.saved.path), ui, 0
         self.scores = scores
         assert self.settings.spool is not None
-        self.folder, self.to = self.settings.spool, destination(settings)
+        self.folder, self.to = Path(self.settings.spool), destination(settings)
         self.stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -68,7 +69,7 @@ class DicomNode:
                 server, self.port = start_listening(self.settings, self.take, self.log)
                 stack.callback(server.shutdown)
             if self.settings.watch is not None:
-                watcher = Watcher(self.settings.watch, self.spool, self.take, self.log)
+                watcher = Watcher(Path(self.settings.watch), self.spool, self.take, self.log)
                 stack.callback(watcher.stop)
                 watcher.start()
             self._say_what_it_does()

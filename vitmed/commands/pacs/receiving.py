@@ -112,7 +112,8 @@ def start_listening(settings: NodeSettings, take: Take, log: Log) -> tuple[Any, 
         server = entity.start_server((settings.host, settings.port or 0), block=False, evt_handlers=handlers)
     except OSError as error:
         problem = f"{settings.host}:{settings.port}: cannot listen there ({error.strerror})"
-        raise UsageError(problem, "end the program that uses the port, or name another: --dicom-port 11113") from None
+        fix = "name a free port and an address of this machine: --dicom-port 11113, --dicom-host 127.0.0.1"
+        raise UsageError(problem, fix) from None
     assert server is not None and server.socket is not None
     return server, server.socket.getsockname()[1]
 

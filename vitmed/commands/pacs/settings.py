@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from vitmed.core.errors import UsageError
 
@@ -27,7 +28,7 @@ class NodeSettings:
         spool: folder of what is not sent yet, and of the journal; None: dicom-spool beside the model.
         watch: a folder whose new files are answered.
         modality, body_part, view: the values of Modality, BodyPartExamined and ViewPosition that the model is for;
-            empty: not checked.
+            empty: not checked. A text such as "DX, CR" names several, here and in `allow`.
 
     Raises:
         UsageError: a value that cannot be used, or a package is missing.
@@ -37,16 +38,20 @@ class NodeSettings:
     ae: str = "VITMED"
     host: str = "127.0.0.1"
     to: str | None = None
-    output: Path | None = None
-    spool: Path | None = None
-    allow: tuple[str, ...] = ()
-    watch: Path | None = None
-    modality: tuple[str, ...] = ()
-    body_part: tuple[str, ...] = ()
-    view: tuple[str, ...] = ()
+    output: str | Path | None = None
+    spool: str | Path | None = None
+    allow: str | Sequence[str] = ()
+    watch: str | Path | None = None
+    modality: str | Sequence[str] = ()
+    body_part: str | Sequence[str] = ()
+    view: str | Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_packages()
+        for name in ("allow", "modality", "body_part", "view"):
+            if isinstance(given := getattr(self, name), str):
+                object.__setattr__(self, name, _names(given, f"--{name.replace('_', '-')}"))
+        output, spool, watch = (folder and Path(folder) for folder in (self.output, self.spool, self.watch))
         if (self.to is None) == (self.output is None):
             fix = "--to HOST:PORT:AE, --to https://.../studies or --output FOLDER"
             raise UsageError("a DICOM node needs one place for its reports", fix)
@@ -60,21 +65,13 @@ class NodeSettings:
                 f"--dicom-host {self.host}: a node that other machines reach needs a list of who may call",
                 "--allow AE,AE names their AE titles",
             )
-        if self.port is None and self.watch is None:
+        if self.port is None and watch is None:
             raise UsageError("a DICOM node needs a port, or a folder to watch", "--dicom-port 11112, or --watch FOLDER")
-        if self.watch is not None and not self.watch.is_dir():
-            raise UsageError(f"{self.watch}: no such folder to watch", "make it first")
-        for folder, flag in ((self.output, "--output"), (self.spool, "--spool")):
-            if self.watch is not None and folder is not None and folder.resolve().is_relative_to(self.watch.resolve()):
+        if watch and not watch.is_dir():
+            raise UsageError(f"{watch}: no such folder to watch", "make it first")
+        for folder, flag in ((output, "--output"), (spool, "--spool")):
+            if watch and folder and folder.resolve().is_relative_to(watch.resolve()):
                 raise UsageError(f"{flag} {folder}: is inside the folder that is watched", "name a place outside it")
-
-    @classmethod
-    def of_flags(cls, flags: dict[str, Any]) -> Self:
-        """From the flags of the command line: dicom_port is `port`, and "DX, CR" is ("DX", "CR"). Raises UsageError."""
-        values: dict[str, Any] = {name.removeprefix("dicom_"): value for name, value in flags.items()}
-        for name in {"allow", "modality", "body_part", "view"} & values.keys():
-            values[name] = _names(values[name])
-        return cls(**values)
 
     def beside(self, model: Path) -> Self:
         """With a spool in the folder of the model's file, unless another is named. Raises UsageError."""
@@ -87,6 +84,8 @@ def check_packages() -> None:
         raise UsageError(f"a DICOM node needs one more package: {', '.join(missing)}", "pip install 'vitmed[pacs]'")
 
 
-def _names(text: str) -> tuple[str, ...]:
-    """`DX, CR` -> ("DX", "CR")."""
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+def _names(text: str, flag: str) -> tuple[str, ...]:
+    """`DX, CR` -> ("DX", "CR"). Raises UsageError for none, which would mean every one."""
+    if found := tuple(part.strip() for part in text.split(",") if part.strip()):
+        return found
+    raise UsageError(f"{flag} {text!r}: names nothing", f"leave {flag} out to take every one")

@@ -1,0 +1,130 @@
+"""README.md of weights for timm or transformers: how to use them, what they are worth, and what restricts them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vitmed.core.text import NOTICE, listed
+from vitmed.decisions.calibration import Calibration
+from vitmed.decisions.finding_policy import FindingPolicy
+from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
+from vitmed.decisions.targets import TARGETS
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.models.licence_terms import terms_of
+from vitmed.models.weights_catalogue import CATALOGUE
+from vitmed.report.limitations import limitations
+from vitmed.report.model_card import CLASSES, card_header
+from vitmed.report.page import fill, headline_of
+from vitmed.report.results import Results
+from vitmed.training.saved_model import SavedModel
+
+MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}  # Pillow's, by channels
+FITS = {"pad": "ImageOps.pad(image, {}, {})", "squash": "image.resize({}, {})", "crop": "ImageOps.fit(image, {}, {})"}
+LOADS = {  # library -> what loads the model, and gives its logits
+    "timm": (
+        "import timm",
+        'model = timm.create_model("{}", pretrained=True).eval()\n'
+        "pixels = timm.data.create_transform(**timm.data.resolve_model_data_config(model))",
+        "model(pixels(image)[None])",
+    ),
+    "transformers": (
+        "from transformers import AutoImageProcessor, AutoModelForImageClassification",
+        'model = AutoModelForImageClassification.from_pretrained("{0}").eval()\n'
+        'pixels = AutoImageProcessor.from_pretrained("{0}")',
+        'model(**pixels(image, return_tensors="pt")).logits',
+    ),
+}
+
+
+def weights_card(
+    saved: SavedModel, library: str, name: str, address: str, compared: str, metrics: Results | None
+) -> str:
+    """The card. It holds no path, no host, no patient, and not the name of the data folder.
+
+    Args:
+        library: a key of `LOADS`; address: by which it loads the model.
+        name: of the model.
+        compared: how the library's logits compare with ours, as a sentence.
+        metrics: of the test of these weights; None if not known.
+    """
+    target, policy, model = saved.splits.target, saved.chosen_policy(), saved.config.model
+    findings = policy.findings.items() if isinstance(policy, FindingPolicy) else ()
+    if metrics is not None:  # the title names the data folder, which stays inside
+        report = metrics.report.model_copy(update={"title": "held-out test"})
+        metrics = metrics.model_copy(update={"report": report})
+    thresholds = {finding: one.operating.threshold for finding, one in findings}
+    return fill(
+        "weights_card.md.j2",
+        header=yaml.safe_dump(_header(saved, library, name, metrics), sort_keys=False, allow_unicode=True, width=120),
+        name=name,
+        notice=NOTICE,
+        words=TARGETS[target.kind].words,
+        how=saved.preprocessing,
+        classes=saved.classes,
+        listed=listed(saved.classes, CLASSES),
+        program=program(saved.preprocessing, policy, library, address),
+        policy=policy,
+        thresholds={finding: f"{0.5 if at is None else at:.6g}" for finding, at in thresholds.items()},
+        compared=compared,
+        metrics=metrics,
+        headline=() if metrics is None else headline_of(metrics),
+        limitations=() if metrics is None else limitations(metrics),
+        started=Path(model.weights).name if model.weights else None,
+        licence=model.licence,
+        terms=model.terms or terms_of(model.licence),
+    )
+
+
+def program(how: Preprocessing, policy: DecisionPolicy, library: str, address: str) -> str:
+    """A program of a few lines that gives the calibrated probabilities of image.png."""
+    imported, loaded, logits = LOADS[library]
+    side, way = f"({how.image_size}, {how.image_size})", f"Image.Resampling.{how.interpolation.upper()}"
+    imports = sorted(["import torch", "from PIL import Image, ImageOps", imported], key=lambda line: line[0] == "f")
+    above = "\n".join(imports)
+    return f"""{above}
+
+{loaded.format(address)}
+image = ImageOps.exif_transpose(Image.open("image.png")).convert("{MODES[how.channels]}")
+image = {FITS[how.resize].format(side, way)}
+with torch.no_grad():
+    logits = {logits}
+probabilities = {_calibrated(policy)}"""
+
+
+def _calibrated(policy: DecisionPolicy) -> str:
+    """The expression of calibrated probabilities: of findings their own, of classes together."""
+    if isinstance(policy, FindingPolicy):
+        found: list[Calibration] = [one.calibration for one in policy.findings.values()]
+        scale, bias = [one.scale[1] for one in found], [one.bias[1] - one.bias[0] for one in found]
+        return f"({_scaled(scale, bias)}).sigmoid()"
+    assert isinstance(policy, ClassPolicy)
+    return f"({_scaled(policy.calibration.scale, policy.calibration.bias)}).softmax(1)"
+
+
+def _scaled(scale: Sequence[float], bias: Sequence[float]) -> str:
+    def numbers(values: Sequence[float]) -> str:
+        texts = [f"{value:.9g}" for value in values]
+        return texts[0] if len(set(texts)) == 1 else f"torch.tensor([{', '.join(texts)}])"
+
+    return f"logits * {numbers(scale)}" + (f" + {numbers(bias)}" if any(bias) else "")
+
+
+def _header(saved: SavedModel, library: str, name: str, metrics: Results | None) -> dict[str, Any]:
+    """The fields of the YAML header: those of the run's card with the library and the base model.
+
+    The hub states a licence that must travel with the model; any other the owner has to choose.
+    """
+    model, task = saved.config.model, TARGETS[saved.splits.target.kind].words.task[0]
+    tags = ["vitmed", "medical-imaging", task, "vision-transformer", "research-use-only"]
+    untested = {"license": "unknown", "pipeline_tag": task, "tags": tags}
+    found = untested if metrics is None else card_header(metrics, name)
+    found["library_name"] = library
+    found.pop("datasets", None)  # the hub looks for data sets of its own there
+    if model.licence and terms_of(model.licence) is not None:
+        found |= {"license": "other", "license_name": model.licence.lower().removeprefix("licenseref-")}
+    base = CATALOGUE.get(model.weights or "")
+    return found | ({"base_model": base.hub} if base is not None and base.hub else {})
