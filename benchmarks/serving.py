@@ -38,15 +38,6 @@ import vitmed
 
 CONNECTIONS = 64
 READABLE = "a PNG of 64 px with 40 MB of further data"  # its pixels can be read, and are answered
-UNBATCHED = """
-from vitmed.commands.serving import app, batching
-class One(batching.Batcher):
-    def __init__(self, work, size, *args, **how):
-        super().__init__(work, 1, *args, **how)
-app.Batcher = One
-from vitmed.cli import main
-main()
-"""
 NAIVE = """
 import io, sys
 import timm, torch, uvicorn
@@ -127,11 +118,15 @@ async def ask(port: int, pictures: list[bytes], count: int, connections: int) ->
 def load(work: Path, rounds: int, count: int) -> None:
     run = run_of(work)
     pictures = [file.read_bytes() for file in sorted((work / "images").rglob("*.jpg"))]
+    exported = work / "model.onnx"
+    if not exported.exists():
+        subprocess.run([sys.executable, "-m", "vitmed", "export", str(run), "--to", str(exported)], check=True)
     fp32 = [str(run), "--precision", "fp32", "--port"]
     contenders = {
         "vitmed serve": (["-m", "vitmed", "serve", str(run), "--port"], "/health/ready"),
         "vitmed serve, fp32": (["-m", "vitmed", "serve", *fp32], "/health/ready"),
-        "vitmed serve, fp32, no batches": (["-c", UNBATCHED, "serve", *fp32], "/health/ready"),
+        "vitmed serve, fp32, --batch 1": (["-m", "vitmed", "serve", "--batch", "1", *fp32], "/health/ready"),
+        "vitmed serve model.onnx": (["-m", "vitmed", "serve", str(exported), "--port"], "/health/ready"),
         "naive FastAPI around timm": (["-c", NAIVE], "/docs"),
     }
     servers, ports = [], {}

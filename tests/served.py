@@ -48,6 +48,7 @@ class Served:
 def serving(
     model: Path, limits: Limits | None = None, key: str | None = None, hosts: tuple[str, ...] = (),
     change: Callable[[Service], None] = lambda service: None, scores: Path | None = None,
+    batch: int | None = None,
 ) -> Iterator[Served]:  # fmt: skip
     """A server that ends with the block.
 
@@ -57,7 +58,7 @@ def serving(
     log: list[str] = []
     loaded = vitmed.load(model, precision="fp32")
     known = None if scores is None else ScoreLog(scores, loaded, log.append)
-    service = Service(loaded, limits or Limits(), known)
+    service = Service(loaded, limits or Limits(), known, batch)
     change(service)
     at, _ = open_socket("127.0.0.1", 0)
     port, began, ends = at.getsockname()[1], threading.Event(), threading.Event()

@@ -93,6 +93,7 @@ DICOM = {  # keyword -> flag; the keywords are the fields of `NodeSettings`, som
         "max_images": flag(int, min=1, help="Of a request; default 16.", panel=HTTP),
         "timeout": flag(float, help="Seconds for a request to arrive, and to be answered; default 30.", panel=HTTP),
         "queue": flag(int, min=1, help="Images that may wait; default 256.", panel=HTTP),
+        "batch": flag(int, min=1, max=64, help="Computed at once; default as in predict.", panel=HTTP),
         "scores": flag(
             Path, metavar="FILE.csv", help="Log what the model says, without names, for monitor.", panel=HTTP
         ),

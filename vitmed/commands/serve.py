@@ -33,6 +33,7 @@ def serve(
     max_images: int = 16,
     timeout: float = 30,
     queue: int = 256,
+    batch: int | None = None,
     scores: str | Path | None = None,
     dicom: NodeSettings | None = None,
     frame: int | None = None,
@@ -51,6 +52,7 @@ def serve(
         max_megabytes, max_images: of a request.
         timeout: s, for a request to arrive, and again to be answered.
         queue: images that may wait for their answers.
+        batch: images computed at once, 1 to 64; default as many as `predict` computes. 1 answers one image soonest.
         scores: a CSV file that gets what the model says of each image, for `monitor`; without names.
         dicom: also answer images of a DICOM network, with the same model.
         frame, device, precision: as in `predict`.
@@ -97,7 +99,7 @@ def serve(
             ui.warn(f"{saved.path}: {RAW}")
         model = load(replace(saved, preprocessing=preprocessing_of(saved, frame)), device=device, precision=precision)
         log = None if scores is None else ScoreLog(Path(scores), model, ui.say)
-        service = Service(model, Limits(max_megabytes, max_images, timeout, queue), log)
+        service = Service(model, Limits(max_megabytes, max_images, timeout, queue), log, batch)
         hosts = ("127.0.0.1", "localhost", "[::1]") if local and key is None else ()
         app = create_app(service, key=key, hosts=hosts, log=ui.say)
         name = f"[{host}]" if ":" in host else host

@@ -56,18 +56,20 @@ def predict_logits(
     precision: Precision = FP32,
     progress: Callable[[int, int], None] | None = None,
     forward: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    size: int | None = None,
 ) -> tuple[list[int], np.ndarray, dict[int, str]]:
     """Logits of `count` images.
 
     Args:
         read: index -> (S, S, C) uint8; may raise DataError.
         forward: runs instead of the whole model, such as its `features`; a row must not depend on the others.
+        size: images in every batch, 1 to `MOST`; None: `batch_size`.
 
     Returns:
         the indices of readable images, their logits (S, K) float32, and index -> problem for the others.
     """
     model.eval()
-    size = batch_size(work_of(model), device, precision)
+    size = size or batch_size(work_of(model), device, precision)
     indices: list[int] = []
     logits: list[np.ndarray] = []
     problems: dict[int, str] = {}

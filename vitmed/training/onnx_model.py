@@ -104,7 +104,7 @@ class OnnxNetwork(Network):
             raise UsageError(f"{self.saved.path}: an exported model keeps no features", "name the best.pt of the run")
         wanted = [LOGITS, SCORES] if self.scored else [LOGITS]
         indices, found, problems = list[int](), list[list[np.ndarray]](), dict[int, str]()
-        for good, images, bad in read_batches(read, count, BATCH):
+        for good, images, bad in read_batches(read, count, self.batch):
             problems.update(bad)
             if good:
                 found.append(self.session.run(wanted, {IMAGES: images}))

@@ -32,6 +32,7 @@ class TorchNetwork(Network):
         model: ViT | None = None,
     ):  # fmt: skip
         self.saved, self.where, self.arithmetic, self._model = saved, where, arithmetic, model
+        self._batch: int | None = None
         self.known = None if policy is None else policy.ood_score
         self.device, self.precision = describe(where), arithmetic.name
         self.reason = arithmetic.reason if arithmetic.mixed else ""
@@ -39,7 +40,11 @@ class TorchNetwork(Network):
     @property
     def batch(self) -> int:  # type: ignore[override]  # known when the network is loaded
         """Images that it computes at once."""
-        return batch_size(work_of(self.model), self.where, self.arithmetic)
+        return self._batch or batch_size(work_of(self.model), self.where, self.arithmetic)
+
+    @batch.setter
+    def batch(self, size: int) -> None:
+        self._batch = size
 
     @property
     def model(self) -> ViT:
@@ -62,8 +67,9 @@ class TorchNetwork(Network):
             return torch.cat([*columns, *([features] if also_features else [])], dim=1)  # (B, K + 1 + D)
 
         indices, found, problems = predict_logits(
-            self.model, self.saved.preprocessing, read, count, self.where, self.arithmetic, progress, forward
-        )
+            self.model, self.saved.preprocessing, read, count, self.where, self.arithmetic, progress, forward,
+            self.batch,
+        )  # fmt: skip
         check_finite(found, self.saved.path)
         known, outputs = int(self.known is not None), self.saved.splits.outputs
         if not indices:

@@ -192,3 +192,15 @@ def test_a_picture_from_a_camera_is_turned_upright(trained: Trained, server: Ser
     upright.save(tmp_path / "upright.png")
     first, second = server.post(turned, tmp_path / "upright.png").json()["images"]
     assert first["probabilities"] == second["probabilities"]
+
+
+def test_one_image_at_a_time_gets_the_answers_of_predict(trained: Trained) -> None:
+    images = sorted((trained.data / "test").rglob("*.png"))[:8]
+    own = package.predict(images, checkpoint=trained.best, precision="fp32", ui=Recorder())
+    assert isinstance(own, Predictions)
+    with serving(trained.folder, batch=1) as served, served.client() as client:
+        found = served.post(*images).json()["images"]
+        numbers = client.get("/metrics").text
+    chances = [list(image["probabilities"].values()) for image in found]
+    np.testing.assert_allclose(chances, own.probabilities, atol=1e-5)
+    assert "vitmed_batch_images_count 9.0" in numbers and "vitmed_batch_images_sum 9.0" in numbers  # one at the start

@@ -52,9 +52,10 @@ class Service:
 
     Args:
         model: the model; limits: what a request may cost; scores: gets what it says of each image.
+        batch: images computed at once; None: as many as `predict` computes.
     """
 
-    def __init__(self, model: Model, limits: Limits, scores: ScoreLog | None = None):
+    def __init__(self, model: Model, limits: Limits, scores: ScoreLog | None = None, batch: int | None = None):
         self.model, self.limits, self.load, self.scores = model, limits, Load(limits), scores
         self.card, self.hash = model_card(model), ModelHash(weights_sha256=model.saved.weights_hash)
         self.counters = Counters(self.hash.weights_sha256, __version__, lambda: self.load.images)
@@ -64,8 +65,11 @@ class Service:
 
             self.maps = Maps(model)
         self.batcher: Batcher[Found] = Batcher(
-            self._work, max(LEAST, model.network.batch), lambda: self.load.decoding, self.counters.batch.observe
-        )
+            self._work, batch or max(LEAST, model.network.batch), lambda: self.load.decoding,
+            self.counters.batch.observe,
+        )  # fmt: skip
+        if batch is not None:
+            model.network.batch = batch
         self.pool = ThreadPoolExecutor(min(DECODERS, cores()), "decode")
         self.drawn = model.preprocessing.drawn()
         self.known = _stored(model, self.drawn)  # the answer to it; None: that at the start counts
