@@ -89,7 +89,8 @@ def passes(tree: Path, steps: float, batch: int) -> int:
 
 def one_run(data: Path, work: Path, name: str, labels: int, seed: int, way: str, known: dict) -> dict:
     unlabelled, tree = trees(data, work, name, labels, seed)
-    stem, flags, before = STEMS.get(way, "residual"), {**COMMON, "seed": seed}, 0.0
+    stem, before = STEMS.get(way, "residual"), 0.0
+    flags: dict[str, Any] = {**COMMON, "seed": seed}
     ui, output = Ui(), work / "runs"
     if way in ("views", "masked"):
         folder, file = output / f"{name}-{way}-{seed}", work / f"{name}-{way}-{seed}.seconds"
