@@ -183,6 +183,10 @@ def test_a_web_page_of_another_host_cannot_reach_a_local_server(trained: Trained
     with serving(trained.folder, hosts=("127.0.0.1", "localhost")) as served, served.client() as client:
         assert client.get("/v1/model", headers={"Host": "evil.example"}).status_code == 400
         assert client.get("/v1/model", headers={"Host": f"localhost:{served.port}"}).status_code == 200
+        image = images_of(trained)[0]
+        assert served.post(image, headers={"Origin": "https://evil.example"}).status_code == 400
+        assert served.post(image, headers={"Origin": "null"}).status_code == 400
+        assert served.post(image, headers={"Origin": served.url}).status_code == 200
 
 
 def test_pages_load_nothing_and_allow_only_their_own_script(server: Served) -> None:

@@ -38,7 +38,7 @@ class Guard:
         app: the one that answers.
         key: that a request must bring; None: none.
         hosts: names by which a request may call the server; none: any. A web page of another host could otherwise reach
-            a server on this machine (DNS rebinding).
+            a server on this machine (DNS rebinding), or send it images.
         counters: counts requests; log: gets a line for each.
     """
 
@@ -80,10 +80,14 @@ class Guard:
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
-        name, _, port = headers.get("host", "").lower().rpartition(":")
-        if self.hosts and (name if port.isdecimal() else headers.get("host", "").lower()) not in self.hosts:
+        host = headers.get("host", "").lower()
+        name, _, port = host.rpartition(":")
+        if self.hosts and (name if port.isdecimal() else host) not in self.hosts:
             fix = f"call it {' or '.join(self.hosts)}, or start the server with --api-key-file"
             raise Refusal(400, "the request calls the server by another name", fix)
+        if self.hosts and headers.get("origin", host).rpartition("//")[2] != host:
+            fix = "open the page of this server, or start the server with --api-key-file"
+            raise Refusal(400, "the request comes from a web page of another server", fix)
         if self.key is None or scope["path"] in WITHOUT_KEY:
             return
         scheme, _, given = headers.get("authorization", "").partition(" ")
