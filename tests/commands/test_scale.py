@@ -95,9 +95,8 @@ def test_more_processes_and_a_sharded_network_too(
     assert_equal_runs(tmp_path / "run", one)
 
 
-@pytest.mark.parametrize(
-    "flags", [(), pytest.param(("--shard-model",), marks=pytest.mark.slow)], ids=["ddp", "sharded"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [(), ("--shard-model",)], ids=["ddp", "sharded"])
 def test_processes_compute_their_rows_in_parts(data: Path, tmp_path: Path, flags: tuple[str, ...]) -> None:
     """Batches of 9 of 2 processes, in parts of 2: three for each. A convolutional stem would see the parts."""
     command = ("-m", "vitmed", "train", data, *ARGS, "--stem", "patch", "--epochs", 2, "-o", tmp_path)

@@ -50,7 +50,7 @@ def test_the_paired_differences_of_means_and_their_intervals_are_those_of_a_boot
     found = compare_findings(good, poor, 10).difference
     rng, rows = np.random.default_rng(1), np.arange(180).reshape(60, 3)  # the images of each patient
     point = [values(one, rows.ravel()) for one in (good, poor)]
-    draws = [rows[rng.integers(60, size=60)].ravel() for _ in range(400)]
+    draws = [rows[rng.integers(60, size=60)].ravel() for _ in range(200)]
     gaps = [{name: a[name] - values(poor, drawn)[name] for name in a} for drawn in draws for a in [values(good, drawn)]]
     for name in point[0]:
         one = found[name]
