@@ -17,6 +17,7 @@ import typer
 import vitmed
 from vitmed.cli.catalogue_commands import data, weights
 from vitmed.cli.deployment_commands import TAKEN_OUT
+from vitmed.cli.many_runs_commands import MANY_RUNS
 from vitmed.cli.options import (
     EVALUATED,
     FIRST,
@@ -382,6 +383,6 @@ def summary(**options: Any) -> None:
 APPS = {
     "train": train, "check": check, "plan": plan, "lr-find": lr_find, "probe": probe, "pretrain": pretrain,
     "demo": demo, "predict": predict, "merge": merge, "evaluate": evaluate, "compare": compare, "explain": explain,
-    "stress": stress, "sample-size": sample_size, **TAKEN_OUT,
+    "stress": stress, "sample-size": sample_size, **MANY_RUNS, **TAKEN_OUT,
     "data": data, "weights": weights, "summary": summary,
 }  # fmt: skip
