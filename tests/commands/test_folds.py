@@ -19,7 +19,8 @@ from PIL import Image
 from sklearn.metrics import roc_auc_score
 
 from vitmed import compare, evaluate, train
-from vitmed.commands.cross_validate import attempts, by_name
+from vitmed.commands.folds import by_name
+from vitmed.commands.many_runs import Job
 from vitmed.commands.train import TrainResult
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.run_folder import RunFolder
@@ -268,7 +269,7 @@ def test_a_refused_beginning_leaves_nothing(data: Path, tmp_path: Path) -> None:
         (tmp_path / "parted").mkdir(exist_ok=True)
         (tmp_path / "parted" / split).symlink_to(data, target_is_directory=True)
     with pytest.raises(UsageError, match="has its own test"):
-        run(tmp_path / "parted", tmp_path / "runs")
+        run(tmp_path / "parted", tmp_path / "runs", hold_out=0.2)
     assert not list((tmp_path / "runs").glob("*"))
 
 
@@ -461,7 +462,11 @@ def test_fold_1_is_not_fold_10(tmp_path: Path) -> None:
     """Of twelve folds the first also finds its own second attempt, but never the folders of folds 10, 11 and 12."""
     for name in ("fold-10", "fold-1-2", "fold-12", "fold-1", "fold-11-2", "fold-2", "fold-1.bak"):
         (tmp_path / name).mkdir()
-    found = {fold: {place.path.name for place in attempts(RunFolder(tmp_path), fold)} for fold in (1, 2, 11, 12)}
+
+    def job(fold: int) -> Job:
+        return Job(f"fold-{fold}", "", dict)
+
+    found = {fold: {place.path.name for place in job(fold).attempts(RunFolder(tmp_path))} for fold in (1, 2, 11, 12)}
     assert found == {1: {"fold-1", "fold-1-2"}, 2: {"fold-2"}, 11: {"fold-11-2"}, 12: {"fold-12"}}
 
 
