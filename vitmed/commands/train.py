@@ -75,13 +75,14 @@ RESUMABLE = {
 class TrainResult:
     """The run folder, the best checkpoint and its evaluations.
 
-    The checkpoint is None without a network and with several folds; `test` then covers the tests of all folds.
+    The checkpoint is None without a network and with several folds; `test` then covers the tests of all folds. It is
+    None with `test=False`.
     """
 
     folder: Path
     checkpoint: Path | None
     val: Evaluation | None
-    test: Evaluation
+    test: Evaluation | None
 
 
 def train(
@@ -123,16 +124,19 @@ def train(
         ui = ui or Ui()
         clock, ui.began = Clock(ui.began), None  # each of several folds has its own
         check_parallel(parallel)
-        result = _lead(ranks, clock, data, config, sets, output, name, resume, offline, parallel, ui, flags)
+        result = _lead(
+            ranks, clock, data, config, sets, output, name, resume, offline, parallel, bool(gates), ui, flags
+        )
         ranks.send("end", result)
-    check_gates(gates, result.test.metrics, result)
+    if result.test is not None:
+        check_gates(gates, result.test.metrics, result)
     return result
 
 
 def _lead(
     ranks: Ranks, clock: Clock, data: str | Path | None, config: str | Path | None, sets: Sequence[str],
-    output: str | Path, name: str | None, resume: str | Path | None, offline: bool, parallel: int, ui: Ui,
-    flags: dict[str, Any],
+    output: str | Path, name: str | None, resume: str | Path | None, offline: bool, parallel: int, gated: bool,
+    ui: Ui, flags: dict[str, Any],
 ) -> TrainResult:  # fmt: skip
     """What `train` does on the rank that leads; the other arguments are those of `train`."""
     overrides = read_overrides(flags, FLAGS, "train")
@@ -156,11 +160,15 @@ def _lead(
             remove_torn(folder, ui)
             return _train_and_evaluate(_resume_run(folder, data, overrides, ui, ranks, clock), ui)
     settings = load_config(config, {"data.root": data, **overrides}, sets)
+    divided = settings.data.divided and settings.data.fold is None
+    if not settings.train.test and (gated or settings.train.freeze or divided):
+        what = "--fail-under" if gated else "--freeze" if settings.train.freeze else "--folds"
+        raise UsageError(f"--no-test leaves the test out, which {what} needs", "leave one of the two out")
     if settings.train.pretrain:
         _refuse_ranks(ranks, "--pretrain", "start one process, or vitmed pretrain first and then --weights")
     if settings.train.freeze:
         _refuse_ranks(ranks, "--freeze, which trains no network", "start one process")
-    if settings.data.divided and settings.data.fold is None:
+    if divided:
         _refuse_ranks(ranks, "--folds", "one fold at a time: --folds N --fold I")
         check_place(settings, output, name)
         of = f"{settings.data.folds}-folds" if settings.data.sites is None else file_name(settings.data.sites)
@@ -212,9 +220,11 @@ def _train_and_evaluate(run: TrainingRun, ui: Ui) -> TrainResult:
             others, page = partial(baselines.predictions, split), run.config.evaluate.report
             return evaluate(best, split=split, device=device, baselines=others, report=page, ui=ui)
 
-        val, test = evaluated("val"), evaluated("test")
-        if not folder.model_card.is_file():
-            write_card(folder, test, ui)
+        val, test = evaluated("val"), None
+        if run.config.train.test:
+            test = evaluated("test")
+            if not folder.model_card.is_file():
+                write_card(folder, test, ui)
     except (UsageError, DataError) as error:  # a full disk, an image that has become unreadable
         raise resumable(error, run) from None
     except KeyboardInterrupt:
@@ -335,7 +345,9 @@ def _refuse_old_balance(checkpoint: Checkpoint, folder: RunFolder) -> None:
 
 
 def _is_evaluated(run: RunFolder) -> bool:
-    """Whether a report holds the test of the weights in best.pt, and the model card is written."""
+    """Whether a report holds the last evaluation of the weights in best.pt, and the model card is written."""
+    if not load_checkpoint(run.best).config.train.test:
+        return known_evaluation(run.best, "val") is not None
     return known_evaluation(run.best, "test") is not None and run.model_card.is_file()
 
 
