@@ -70,6 +70,7 @@ COMMANDS = {
     },
     "Train many": {
         "cross-validate": "Train and test on folds by patient, and pool the results.",
+        "ensemble": "Join folds or runs to one model.",
     },
     "Use and evaluate": {
         "predict": "Predict the labels of images.",

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 import vitmed
-from vitmed.cli.options import FIRST, GATES, OFFLINE, PARALLEL, RESUME, RUN, SETTINGS, AsJson, Options, command, flag
-from vitmed.cli.terminal import answer, train_json
+from vitmed.cli.options import (
+    FIRST,
+    GATES,
+    OFFLINE,
+    PARALLEL,
+    RESUME,
+    RUN,
+    SETTINGS,
+    AsJson,
+    Options,
+    command,
+    flag,
+    output,
+)
+from vitmed.cli.terminal import answer, in_folder, train_json
 
 JOIN: Options = {
     "join": flag(Path, metavar="DIR", help="Help another process with the runs in this folder.", panel=FIRST),
@@ -22,4 +36,25 @@ def cross_validate(as_json: AsJson = False, **options: Any) -> None:
     answer(vitmed.cross_validate, options, as_json, train_json)
 
 
-MANY_RUNS: dict[str, typer.Typer] = {"cross-validate": cross_validate}
+@command(
+    {
+        **output("A new folder; default: ensemble in the only folder of folds.", FIRST),
+        "way": flag(str, metavar="mean|greedy|soup", help="How to join them; default mean.", panel=FIRST),
+    },
+    fields={},
+)
+def ensemble(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of cross-validate, or run folders with the same splits.")],
+    as_json: AsJson = False,
+    **options: Any,
+) -> None:
+    """Join folds or runs to one model, which every other command takes."""
+
+    def content(found: Any) -> dict[str, Any]:
+        test = found.test and found.test.metrics.to_dict()
+        return in_folder(found, {"shares": found.shares, "val": found.val.metrics.to_dict(), "test": test})
+
+    answer(functools.partial(vitmed.ensemble, runs), options, as_json, content)
+
+
+MANY_RUNS: dict[str, typer.Typer] = {"cross-validate": cross_validate, "ensemble": ensemble}
