@@ -51,8 +51,7 @@ def ensemble(
     """Join folds or runs to one model, which every other command takes."""
 
     def content(found: Any) -> dict[str, Any]:
-        test = found.test and found.test.metrics.to_dict()
-        return in_folder(found, {"shares": found.shares, "val": found.val.metrics.to_dict(), "test": test})
+        return in_folder(found, {"shares": found.shares, "val": found.val.metrics.to_dict()})
 
     answer(functools.partial(vitmed.ensemble, runs), options, as_json, content)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.commands.evaluate import evaluate, thumbnail
+from vitmed.commands.evaluate import thumbnail
 from vitmed.commands.fold_runs import Study, fold_jobs
 from vitmed.commands.resuming import resumed_settings
 from vitmed.commands.soup import make_soup
@@ -52,13 +52,11 @@ class EnsembleResult:
 
     Attributes:
         shares: name of each folder that was joined -> its share.
-        test: its evaluation on images that no member saw, where folds held some out; else None.
     """
 
     folder: Path
     shares: dict[str, float]
     val: Evaluation
-    test: Evaluation | None = None
 
 
 @dataclass(frozen=True)
@@ -107,6 +105,8 @@ def ensemble(
         raise unknown_key("way", way, WAYS)
     if not runs:
         raise UsageError("no run is named", "vitmed ensemble RUN RUN --output FOLDER")
+    if len({Path(run).resolve() for run in runs}) < len(runs):
+        raise UsageError("a run is named twice", "name each run once")
     found = [_candidate(RunFolder(run)) for run in runs]
     if len({one.folds for one in found}) > 1:
         problem = f"{listed([one.name for one in found])}: some are folds and some are single runs"
@@ -155,14 +155,11 @@ def ensemble(
         )  # fmt: skip
     val = Evaluation(predictions, metrics, place.path / "val")
     save_ensemble(joined)  # last: without it the folder holds no ensemble
-    test = None
-    if found[0].folds and splits.samples["test"]:
-        test = evaluate(place.path, ui=ui)
-    elif splits.samples["test"]:
+    if splits.samples["test"]:
         ui.say(f"to test it once: vitmed evaluate {place.path}")
     ui.say(f"{place.path}: {words}; vitmed predict IMAGE --checkpoint {place.path}")
     names = [one.name for one in found]
-    return EnsembleResult(place.path, dict(zip(names, shares.tolist(), strict=True)), val, test)
+    return EnsembleResult(place.path, dict(zip(names, shares.tolist(), strict=True)), val)
 
 
 def _candidate(folder: RunFolder) -> Candidate:
@@ -256,7 +253,7 @@ def _images(found: Sequence[Candidate], members: Sequence[Checkpoint]) -> tuple[
     if found[0].folds:
         test, val = _held_out(first), []
         made = {"train": "all folds", "val": "none: each image was predicted by folds that never saw it"}
-        made["test"] = "in no fold"
+        made["test"] = "in no fold" if test else "none was held out; the folds tested each image"
         known |= test
     else:
         val = [sample.path for sample in first.splits.samples["val"]]

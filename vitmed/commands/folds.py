@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.commands.ensemble import ensemble
-from vitmed.commands.evaluate import thumbnail
+from vitmed.commands.evaluate import evaluate, thumbnail
 from vitmed.commands.fold_runs import Study, fold_jobs
 from vitmed.commands.many_runs import helpers, run_jobs
 from vitmed.core.config import Config
@@ -37,6 +37,7 @@ from vitmed.report.participant_flow import folds_flow
 from vitmed.report.results import Results
 from vitmed.report.write import read_baselines, write_report
 from vitmed.training.checkpoint import Checkpoint, load_checkpoint
+from vitmed.training.ensemble import load_ensemble
 
 OF_ONE_FOLD = ("Images", "Patients of the run", "Splits of the run")  # facts that do not hold for all folds
 
@@ -94,7 +95,9 @@ def train_folds(
     if not (pooled / PREDICTIONS).is_file():  # else an earlier process ended before it joined the folds
         report_evaluation(_pool(folder, places, study, ui), {}, ui)
     if all(place.best.is_file() and not place.baseline.is_file() for place in places):
-        ensemble([folder.path], ui=ui)
+        joined = ensemble([folder.path], ui=ui)
+        if load_ensemble(RunFolder(joined.folder).ensemble).splits.samples["test"]:
+            evaluate(joined.folder, ui=ui)
     found = read_evaluation(pooled / PREDICTIONS)
     return Evaluation(found.predictions, Results.read(found.metrics), pooled)
 
