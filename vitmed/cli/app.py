@@ -71,6 +71,7 @@ COMMANDS = {
     "Train many": {
         "cross-validate": "Train and test on folds by patient, and pool the results.",
         "ensemble": "Join folds or runs to one model.",
+        "sweep": "Train a grid of settings with several seeds.",
     },
     "Use and evaluate": {
         "predict": "Predict the labels of images.",

@@ -23,7 +23,7 @@ from vitmed.cli.options import (
     flag,
     output,
 )
-from vitmed.cli.terminal import answer, in_folder, train_json
+from vitmed.cli.terminal import answer, in_folder, print_rows, train_json
 
 JOIN: Options = {
     "join": flag(Path, metavar="DIR", help="Help another process with the runs in this folder.", panel=FIRST),
@@ -56,4 +56,36 @@ def ensemble(
     answer(functools.partial(vitmed.ensemble, runs), options, as_json, content)
 
 
-MANY_RUNS: dict[str, typer.Typer] = {"cross-validate": cross_validate, "ensemble": ensemble}
+@command(
+    {
+        **SETTINGS,
+        "grid": flag(list[str], metavar="SETTING=A,B,C", help="Values of a setting; can be repeated.", panel=FIRST),
+        "seeds": flag(str, metavar="A,B,C", help="Seeds of training; default 0.", panel=FIRST),
+        **RUN, **RESUME, **PARALLEL, **JOIN, **OFFLINE,
+    },
+)  # fmt: skip
+def sweep(as_json: AsJson = False, **options: Any) -> None:
+    """Train a grid of settings with several seeds; report what each reaches on validation and costs."""
+    answer(vitmed.sweep, options, as_json, lambda found: in_folder(found, found.to_dict()), print_sweep)
+
+
+def print_sweep(found: Any) -> None:
+    """The table of a sweep on stdout."""
+    from vitmed.report.headline import with_interval
+
+    study, rows = found.study, []
+    for cell in study.cells:
+        one = cell.number
+        value = cell.failure or "no run" if one is None else with_interval(one)
+        spread = "" if cell.sd is None else f"± {cell.sd:.3f}"
+        size = "" if cell.parameters is None else f"{cell.parameters:,}"
+        seconds = "" if cell.seconds is None else f"{cell.seconds:,.0f}"
+        rows.append([*cell.values.values(), value, spread, f"{len(cell.runs)}/{study.seeds}", size, seconds])
+    settings = "|".join(place.partition(".")[2] for place in study.cells[0].values)
+    print_rows(
+        f"{settings}|{study.title} (95 % by {study.unit})|over seeds|>runs|>parameters|>seconds", rows,
+        f"on validation; ±: standard deviation over seeds. Table and picture: {found.folder}",
+    )  # fmt: skip
+
+
+MANY_RUNS: dict[str, typer.Typer] = {"cross-validate": cross_validate, "ensemble": ensemble, "sweep": sweep}

@@ -31,7 +31,7 @@ from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.ensembles import aligned, averaged, out_of_fold
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.headline import Evaluation
+from vitmed.report.headline import Evaluation, with_interval
 from vitmed.report.run_description import facts
 from vitmed.report.write import write_report
 from vitmed.training.checkpoint import Checkpoint, load_checkpoint
@@ -215,19 +215,13 @@ def _choice(
                     f"choice is {without - loss:.3f}."
                 )
     for name, row in rows.items():
-        ui.say(f"{name}: " + ", ".join(f"{kind.metrics[key].title} {_text(one)}" for key, one in row.items()))
+        ui.say(f"{name}: " + ", ".join(f"{kind.metrics[key].title} {with_interval(one)}" for key, one in row.items()))
     for note in notes:
         ui.say(note)
     weighted = [f"{one.name} {share:.2f}" for one, share in zip(found, shares.tolist(), strict=True) if share > 0]
     words = f"the mean of {', '.join(weighted)}" if len(found) > 1 else f"the mean of the folds of {found[0].name}"
     table = {name: {key: one.to_dict() for key, one in row.items()} for name, row in rows.items()}
     return f"{words}, {WAYS[way]}" if len(found) > 1 else words, {"way": way, "numbers": table, "notes": notes}
-
-
-def _text(one: Estimate) -> str:
-    if one.value is None:
-        return "undefined"
-    return f"{one.value:.3f}" + ("" if one.low is None or one.high is None else f" ({one.low:.3f} to {one.high:.3f})")
 
 
 def _about_policy(first: Candidate, members: int) -> str:

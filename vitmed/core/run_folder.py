@@ -31,6 +31,7 @@ class RunFolder:
         self.best = self.path / "best.pt"
         self.last = self.path / "last.pt"
         self.folds = self.path / "folds.json"
+        self.sweep = self.path / "sweep.json"
         self.joined = self.path / "ensemble"
         self.ensemble = self.path / "ensemble.json"
         self.baseline = self.path / "baseline.pt"

@@ -61,7 +61,7 @@ def headline(metrics: Results) -> str:
         unit = "image" if metrics.n_groups is None else metrics.unit
         how = f"95 % intervals by {unit}: {main_methods(metrics)}"
     optimistic = "; likely optimistic" if metrics.n_groups is None else ""
-    return "\n".join([*(f"{title} {_with_interval(one)}" for title, one in found), f"{how}{optimistic}"])
+    return "\n".join([*(f"{title} {with_interval(one)}" for title, one in found), f"{how}{optimistic}"])
 
 
 def fixed_lines(found: FixedRates | None) -> list[str]:
@@ -76,7 +76,7 @@ def fixed_lines(found: FixedRates | None) -> list[str]:
 
 def _at_rate(found: AtRate) -> str:
     few = " (too few to say)" if found.too_few else ""
-    return f"{_with_interval(found.reached)}{few}"
+    return f"{with_interval(found.reached)}{few}"
 
 
 def intended_lines(metrics: Results) -> list[str]:
@@ -87,7 +87,7 @@ def intended_lines(metrics: Results) -> list[str]:
     return [*lines, curve.intended.sentence] if curve is not None and curve.intended is not None else lines
 
 
-def _with_interval(found: Estimate, sign: str = "") -> str:
+def with_interval(found: Estimate, sign: str = "") -> str:
     """`0.911 (0.900 to 0.934)`; with the sign "+" the sign of each."""
     if found.value is None:
         return "undefined"
@@ -106,7 +106,7 @@ def verdict(baseline: Baseline, patients: int | None, kind: Kind = "classes", un
         unit: what one of the patients is called.
     """
     name, standing = baseline.decides, baseline.standing(patients)
-    gap = _with_interval(baseline.difference[name], "+")
+    gap = with_interval(baseline.difference[name], "+")
     title = TARGETS[kind].metrics[name].phrase
     text = f"baseline, {baseline.text}: {title} {number(baseline.overall[name].value)}"
     if standing == "no interval":
@@ -130,7 +130,7 @@ def _own_test(found: External) -> str:
     pair = found.numbers["auroc"]
     gap = "no interval for the difference"
     if pair.difference.low is not None:
-        gap = f"difference {_with_interval(pair.difference, '+')}"
+        gap = f"difference {with_interval(pair.difference, '+')}"
     return f"on the run's own test set: AUROC {number(pair.internal.value)}; {gap}"
 
 

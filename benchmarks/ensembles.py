@@ -1,0 +1,166 @@
+"""One model, the mean of five folds, copies of an image, and soups, on images that none of them saw.
+
+    python benchmarks/ensembles.py DATA WORK --sets busi herlev_pap --minutes 2
+    python benchmarks/ensembles.py DATA WORK --table
+
+The parts are those of medical_sets.py: the folds divide train and val by patient or group, and the test is scored here.
+Each fold trains for `--minutes`. "one" is the mean over the five folds; every other row is the difference from it, in one
+bootstrap by patient (or group) of all five and the row. With `--soup`, four runs begin with the weights of one run, and
+"soup" is the difference of the mean of their weights from the mean of the four.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from medical_sets import SETS, folder_of, split_table
+
+import vitmed
+from vitmed.core.csv_files import csv_text
+from vitmed.core.files import write_text
+from vitmed.core.ui import Silent
+from vitmed.data.samples import labelled_by
+from vitmed.decisions.targets import TARGETS
+from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
+from vitmed.metrics.ensembles import averaged
+from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.grid_study import drawn_metric
+from vitmed.training.checkpoint import load_checkpoint
+from vitmed.training.ensemble import load_ensemble
+from vitmed.training.torch_network import TorchNetwork
+
+METRICS = ("auroc", "balanced_accuracy", "log_loss")
+FOLDS, RESAMPLES, MOST_TESTED = 5, 500, 2000
+QUICK = ("evaluate.report=false", "evaluate.map_images=0", "train.baseline=false")
+
+
+def main() -> None:
+    """Run the sets, or print the table of what ran."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--sets", nargs="+", default=["busi", "herlev_pap"], choices=list(SETS))
+    parser.add_argument("--minutes", type=float, default=2, help="of a fold")
+    parser.add_argument("--soup", action="store_true")
+    parser.add_argument("--table", action="store_true")
+    options = parser.parse_args()
+    results = options.work / "ensembles.jsonl"
+    if not options.table:
+        for name in options.sets:
+            for row in (soups if options.soup else folds)(name, options):
+                with results.open("a", encoding="utf-8") as stream:
+                    stream.write(json.dumps(row) + "\n")
+    for line in results.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        numbers = [f"{metric} {_text(row[metric], row['row'])}" for metric in METRICS]
+        print(f"{row['set']:16} {row['row']:24} {'  '.join(numbers)}")
+
+
+def _text(one: dict[str, Any], row: str) -> str:
+    sign = "" if row in ("one", "fine-tuned, one") else "+"
+    return f"{one['value']:{sign}.3f} ({one['low']:{sign}.3f} to {one['high']:{sign}.3f})"
+
+
+def table_of(name: str, options: argparse.Namespace, parts: dict[str, str]) -> tuple[Path, Path]:
+    """The folder of a set, and a table of its labels with the given splits; at most `MOST_TESTED` test images."""
+    rows = [row for row in split_table(name, options.data, options.work) if row.part in parts]
+    tested = [row for row in rows if row.part == "test"]
+    rows = [row for row in rows if row.part != "test"] + tested[:: max(1, -(-len(tested) // MOST_TESTED))]
+    file = options.work / "sets" / f"{name}_{'_'.join(sorted(set(parts.values())))}.csv"
+    cells = [[row.path, row.label, row.group, parts[row.part]] for row in rows]
+    write_text(file, csv_text([["path", "label", "patient", "split"], *cells]))
+    return folder_of(name, options.data, options.work), file
+
+
+def folds(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """One model, the mean of the folds, and both with copies of every image, on the held-out test."""
+    root, table = table_of(name, options, {"train": "train", "val": "train", "test": "test"})
+    place = options.work / "folds" / name
+    if not (place / "ensemble" / "ensemble.json").is_file():
+        began = time.process_time()
+        settings = {"resume": place} if place.is_dir() else {
+            "labels": str(table), "folds": FOLDS, "time": f"{options.minutes * FOLDS * 60:.0f}s", "sets": QUICK,
+            "output": place.parent, "name": name, "allow_leakage": True,
+        }  # fmt: skip
+        vitmed.cross_validate(None if "resume" in settings else root, ui=Silent(), **settings)  # type: ignore[arg-type]
+        print(f"{name}: {time.process_time() - began:.0f} s of CPU")
+    joined = load_ensemble(place / "ensemble" / "ensemble.json")
+    given = joined.members[0].config.augment.views
+    plain = [tested(one, joined.splits.samples["test"], root, given) for one in joined.members]
+    rows = {"one": ([], plain), "mean of five folds": ([averaged(plain)], plain)}
+    for views in ("mirror", "all") if SETS[name].turns else ("mirror",):
+        if views != given:
+            copies = [tested(one, joined.splits.samples["test"], root, views) for one in joined.members]
+            rows[f"copies ({views})"] = (copies, plain)
+            rows[f"five folds, {views}"] = ([averaged(copies)], plain)
+    return [
+        {"set": name, "views of the plan": given, "minutes": options.minutes, "row": row, **differences(first, second)}
+        for row, (first, second) in rows.items()
+    ]
+
+
+def soups(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Four runs that begin with the weights of one; the mean of their outputs, and of their weights."""
+    root, table = table_of(name, options, {"train": "train", "val": "val", "test": "test"})
+    place = options.work / "soups" / name
+    common = {"labels": str(table), "sets": (*QUICK, "train.test=false"), "output": place, "allow_leakage": True}
+
+    def run(called: str, **settings: Any) -> Path:
+        if not (place / called / "val" / "metrics.json").is_file():
+            vitmed.train(root, name=called, ui=Silent(), **common, **settings)
+        return place / called
+
+    start = run("start", time=f"{options.minutes * 60:.0f}s")
+    seconds = f"{options.minutes * 30:.0f}s"
+    rates = (1, 2, 3, 4)
+    runs = [run(f"run-{seed}", weights=start / "best.pt", seed=seed, time=seconds) for seed in rates]
+    if not (place / "soup" / "best.pt").is_file():
+        vitmed.ensemble(runs, output=place / "soup", way="soup", ui=Silent())
+    members = [load_checkpoint(one) for one in runs]
+    test, views = members[0].splits.samples["test"], members[0].config.augment.views
+    plain = [tested(one, test, root, views) for one in members]
+    soup = tested(load_checkpoint(place / "soup"), test, root, views)
+    rows = {"fine-tuned, one": ([], plain), "mean of four": ([averaged(plain)], plain), "soup": ([soup], plain)}
+    return [
+        {"set": name, "minutes": options.minutes, "row": row, **differences(first, second)}
+        for row, (first, second) in rows.items()
+    ]
+
+
+def tested(saved: Any, samples: Sequence[Any], root: Path, views: str) -> Any:
+    """What a checkpoint predicts for the test images with these copies of each; calibrated by its own policy."""
+    augment = saved.config.augment.model_copy(update={"views": views})
+    saved = replace(saved, config=saved.config.model_copy(update={"augment": augment}))
+    network = TorchNetwork(saved, None, torch.device("cpu"))
+    found = network.outputs(lambda i: saved.preprocessing.read(root / samples[i].path), len(samples), lambda a, b: None)
+    positive = saved.config.data.positive
+    return saved.policy.apply(labelled_by(saved.splits.target, saved.classes, samples, found.logits, positive))
+
+
+def differences(first: Sequence[Any], second: Sequence[Any]) -> dict[str, dict[str, float | None]]:
+    """Of each metric the mean over `first` less that over `second`, or that of `second` alone; with intervals."""
+    kind, boot = TARGETS["classes"], Bootstrap.of(second[0], RESAMPLES)
+    weights = np.concatenate(list(bootstrap_weights(boot.units.index, boot.resamples, seed=0)))
+    both = np.concatenate([np.ones((1, len(second[0]))), weights])
+
+    def mean(parts: Sequence[Any], metric: str) -> np.ndarray:
+        return np.mean([drawn_metric(kind, part, both, metric) for part in parts], axis=0)
+
+    found: dict[str, dict[str, float | None]] = {}
+    for metric in METRICS:
+        drawn = mean(second, metric) if not first else mean(first, metric) - mean(second, metric)
+        one: Estimate = boot.estimate(float(drawn[0]), drawn[1:])
+        found[metric] = {"value": one.value, "low": one.low, "high": one.high}
+    return found
+
+
+if __name__ == "__main__":
+    main()
