@@ -4,7 +4,7 @@
     python benchmarks/ensembles.py DATA WORK --table
 
 The parts are those of medical_sets.py: the folds divide train and val by patient or group, and the test is scored here.
-Each fold trains for `--minutes`. "one" is the mean over the five folds; every other row is the difference from it, in one
+Each fold trains for `--minutes`. "one" is the mean over the five folds; other rows are differences from it, in one
 bootstrap by patient (or group) of all five and the row. With `--soup`, four runs begin with the weights of one run, and
 "soup" is the difference of the mean of their weights from the mean of the four.
 """

@@ -22,7 +22,9 @@ PUBLIC = [
     "bundle",
     "check",
     "compare",
+    "cross_validate",
     "demo",
+    "ensemble",
     "evaluate",
     "explain",
     "export",
@@ -42,7 +44,7 @@ PUBLIC += [
     "serve",
     "stress",
 ]
-PUBLIC += ["summary", "train"]
+PUBLIC += ["summary", "sweep", "train"]
 
 
 def test_type_checkers_see_the_same_names() -> None:

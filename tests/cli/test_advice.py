@@ -22,6 +22,7 @@ RAISED_BY = {
     "cli/entry.py": "train pretrain predict evaluate explain stress",
     "commands/folds.py": "train cross-validate",
     "commands/many_runs.py": "cross-validate",
+    "commands/soup.py": "ensemble",
     "commands/bundle_packages.py": "bundle",
     "commands/rank_weights.py": "probe",
     "commands/serving/limits.py": "serve",

@@ -132,7 +132,8 @@ def values() -> dict[str, object]:
         "probe_first": True, "freeze_blocks": 1, "baseline": False, "window": [40.0, 400.0], "frame": 2,
         "cache": False, "on_bad_file": "skip", "cache_size": 3.5,
         "labels": "l.csv", "target": "findings", "finding": ["edema"], "uncertain": "ones", "unit": "years",
-        "groups": "g.csv", "folds": 5, "fold": 2, "allow_leakage": True, "resplit": True,
+        "groups": "g.csv", "folds": 5, "fold": 2, "repeats": 3, "hold_out": 0.2, "test": False,
+        "allow_leakage": True, "resplit": True,
         "subgroup": ["site"], "rater": ["reader"], "rater_score": ["score"], "ordinal": ["mild", "severe"],
         "calibration": "vector", "youden": True, "balanced": True, "target_sensitivity": 0.95,
         "target_specificity": 0.9, "cost": "10:1",
@@ -143,7 +144,15 @@ def values() -> dict[str, object]:
 
 
 # These go with few others.
-ALONE = {"freeze": True, "lora": 4, "group_regex": "(P.)", "pretrain": True, "pretrain_epochs": 7, "pretrain_also": "u"}
+ALONE = {
+    "sites": "hospital",
+    "freeze": True,
+    "lora": 4,
+    "group_regex": "(P.)",
+    "pretrain": True,
+    "pretrain_epochs": 7,
+    "pretrain_also": "u",
+}
 
 
 def test_every_flag_is_a_keyword_and_its_field_a_yaml_key(tmp_path: Path) -> None:
@@ -153,7 +162,13 @@ def test_every_flag_is_a_keyword_and_its_field_a_yaml_key(tmp_path: Path) -> Non
         section, _, name = place.partition(".")
         value = given[keyword]
         assert read_overrides({keyword: value, "epochs": None} | {keyword: value}, FLAGS, "train") == {place: value}
-        beside = {"folds": 5} if name == "fold" else {"pretrain": True} if name.startswith("pretrain") else {}
+        beside = (
+            {"folds": 5}
+            if name in ("fold", "repeats", "hold_out")
+            else {"pretrain": True}
+            if name.startswith("pretrain")
+            else {}
+        )
         file.write_text(yaml.safe_dump({section: {**beside, name: value}}))
         read = getattr(getattr(load_config(file), section), name)
         assert read == value or Path(read) == tmp_path / str(value), place  # a path is relative to the file
@@ -188,6 +203,7 @@ def test_every_flag_of_train_reaches_the_config(vitmed: RUN, tmp_path: Path, mon
             "grad_checkpointing": ["--grad-checkpointing"],
             "autotune": ["--no-autotune"],
             "compile": ["--compile"],
+            "test": ["--no-test"],
         }.get(
             flag,
             [

@@ -259,7 +259,7 @@ def _images(found: Sequence[Candidate], members: Sequence[Checkpoint]) -> tuple[
             if shared:
                 raise DataError(
                     f"{one.path}: was trained on {counted(shared, 'image')} of the test of {first.path}",
-                    "join runs with the same splits (--data.split_seed)",
+                    "join runs with the same splits",
                 )
     parts = {"val": val, "test": list(test)}
     parts["train"] = [path for path in known if path not in {*val, *test}]
