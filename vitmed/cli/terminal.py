@@ -252,8 +252,8 @@ def print_comparison(found: Comparison) -> None:
     """A row for each pair and number, and of findings for each finding; then the verdict of each pair, the last line
     that of the first two."""
     from vitmed.decisions.targets import TARGETS
+    from vitmed.metrics.estimates import value_text
     from vitmed.metrics.metric_table import METRICS
-    from vitmed.report.plots.drawing import value_text
 
     rows: list[list[str]] = []
     kind = TARGETS[found.content.kind]
