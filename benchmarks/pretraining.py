@@ -115,6 +115,7 @@ def one_run(data: Path, work: Path, name: str, labels: int, seed: int, way: str,
                    warmup_epochs=epochs / 10, layer_decay=1.0, probe_first=False, drop_path=0.0, pool="mean",
                    baseline=False, report=False, resamples=0, sets=sets, ui=ui, **flags)  # fmt: skip
     seconds = before + time.process_time() - start
+    assert result.test is not None
     overall = result.test.metrics["overall"]
     values = {metric: overall[metric]["value"] for metric in METRICS}
     return {"set": name, "labels": labels, "seed": seed, "way": way, "seconds": seconds, "epochs": epochs, **values}

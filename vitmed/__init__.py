@@ -10,6 +10,7 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for type checkers and editors
     from vitmed.commands.bundle import bundle as bundle
     from vitmed.commands.check import check as check
     from vitmed.commands.compare import compare as compare
+    from vitmed.commands.cross_validate import cross_validate as cross_validate
     from vitmed.commands.demo import demo as demo
     from vitmed.commands.evaluate import evaluate as evaluate
     from vitmed.commands.explain import explain as explain
@@ -41,6 +42,7 @@ _PUBLIC = {  # name -> the module that defines it; loaded when the name is used,
     "bundle": "vitmed.commands.bundle",
     "check": "vitmed.commands.check",
     "compare": "vitmed.commands.compare",
+    "cross_validate": "vitmed.commands.cross_validate",
     "demo": "vitmed.commands.demo",
     "evaluate": "vitmed.commands.evaluate",
     "explain": "vitmed.commands.explain",

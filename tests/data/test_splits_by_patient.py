@@ -16,7 +16,7 @@ from vitmed.core.load_config import build_config
 from vitmed.data.folders import image_names
 from vitmed.data.samples import Splits
 from vitmed.data.scan_cache import first_copies
-from vitmed.data.splits import make_splits
+from vitmed.data.splits import held_out, make_splits, site_names
 from vitmed.data.stratify import _balanced_folds
 
 
@@ -27,8 +27,12 @@ def files(root: Path, names: list[str]) -> Path:
     return root
 
 
+def config_of(root: Path, **fields: object) -> DataConfig:
+    return DataConfig(root=str(root), **fields)  # type: ignore[arg-type]
+
+
 def split(root: Path, **fields: object) -> Splits:
-    return make_splits(DataConfig(root=str(root), **fields))  # type: ignore[arg-type]
+    return make_splits(config_of(root, **fields))
 
 
 @pytest.fixture
@@ -78,7 +82,7 @@ def test_folds_that_cannot_be(cells: Path, tmp_path: Path) -> None:
         tmp_path / "brought", [f"{s}/{c}/{i}.png" for s in ("train", "test") for c in "ab" for i in range(9)]
     )
     with pytest.raises(UsageError, match="has its own test"):
-        split(brought, folds=3)
+        split(brought, folds=3, hold_out=0.2)
     with pytest.raises(DataError, match="20 patients are too few for 21 folds"):
         split(cells, folds=21, group_regex=r"(P\d+)_")
     few = files(tmp_path / "few", [f"a/{i}.png" for i in range(20)] + ["b/0.png", "b/1.png"])
@@ -89,6 +93,46 @@ def test_folds_that_cannot_be(cells: Path, tmp_path: Path) -> None:
             build_config({"data": data})
     with pytest.raises(UsageError, match="leave nothing to train on"):
         build_config({"data": {"folds": 2, "val_fraction": 0.5}})
+
+
+def test_a_test_of_its_own_and_a_share_are_in_no_fold(cells: Path, tmp_path: Path) -> None:
+    """The folder's own test, or a share of whole patients that is the same in every repeat, is in no fold."""
+    brought = files(
+        tmp_path / "brought", [f"{s}/{c}/{i}.png" for s in ("train", "test") for c in "ab" for i in range(9)]
+    )
+    kept = {sample.path for sample in held_out(config_of(brought, folds=3))}
+    assert kept == {f"test/{c}/{i}.png" for c in "ab" for i in range(9)}
+    tests = [{s.path for s in split(brought, folds=3, fold=fold).samples["test"]} for fold in (1, 2, 3)]
+    assert set().union(*tests) == {f"train/{c}/{i}.png" for c in "ab" for i in range(9)}
+    for repeat in (1, 2):
+        settings = {"folds": 2, "hold_out": 0.25, "group_regex": r"(P\d+)_", "repeats": 2, "repeat": repeat}
+        away = held_out(config_of(cells, **settings))
+        runs = [split(cells, **settings, fold=fold) for fold in (1, 2)]
+        inside = {s.group for run in runs for part in run.samples.values() for s in part}
+        assert 0.15 < len(away) / len(image_names(cells)) < 0.35 and not {s.group for s in away} & inside
+        assert repeat == 1 or away == held_out(config_of(cells, **{**settings, "repeat": 1}))
+    one, two = (split(cells, folds=2, repeats=2, repeat=repeat).samples["test"] for repeat in (1, 2))
+    assert one != two
+
+
+def test_each_site_is_a_fold(tmp_path: Path) -> None:
+    root = files(tmp_path / "cells", [f"{i}.png" for i in range(12)])
+    rows = [f"{i}.png,{'ab'[i % 2]},{['north', 'east', 'south'][i // 4]}" for i in range(12)]
+    (root / "labels.csv").write_text("\n".join(["path,label,hospital", *rows]))
+    settings = {"labels": str(root / "labels.csv"), "sites": "hospital"}
+    assert site_names(config_of(root, **settings)) == ["east", "north", "south"]
+    runs = [split(root, **settings, fold=fold) for fold in (1, 2, 3)]
+    assert [{s.columns for s in run.samples["test"]} for run in runs] == [{("east",)}, {("north",)}, {("south",)}]
+    assert runs[0].made["test"] == "hospital east, fold 1 of 3"
+    with pytest.raises(UsageError, match=r"no column 'ward' for --sites, but columns hospital"):
+        split(root, **settings | {"sites": "ward"})
+    (root / "labels.csv").write_text("\n".join(["path,label,hospital", *rows[:-1], "11.png,b,"]))
+    with pytest.raises(DataError, match=r"11\.png has no hospital"):
+        split(root, **settings)
+    one = [f"{i}.png,{'ab'[i % 2]},{'ab'[i % 2]}" for i in range(12)]
+    (root / "labels.csv").write_text("\n".join(["path,label,hospital", *one]))
+    with pytest.raises(DataError, match="without hospital 'a' no image of class 'a' is left"):
+        split(root, **settings)
 
 
 def test_many_patients_are_divided_evenly_and_fast() -> None:

@@ -68,6 +68,9 @@ COMMANDS = {
         "pretrain": "Pretrain on images without labels.",
         "demo": "Train and evaluate on drawn images, in minutes.",
     },
+    "Train many": {
+        "cross-validate": "Train and test on folds by patient, and pool the results.",
+    },
     "Use and evaluate": {
         "predict": "Predict the labels of images.",
         "merge": "Join the parts of predict --output to one table.",

@@ -24,6 +24,7 @@ from vitmed.cli.options import (
     FORCE,
     GATES,
     OFFLINE,
+    PARALLEL,
     PREDICTED,
     RESUME,
     RUN,
@@ -54,7 +55,7 @@ from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig
 PATIENTS = ("data.group_regex", "data.groups", "data.labels")
 
 
-@command({**SETTINGS, **RUN, **RESUME, **GATES, **OFFLINE})
+@command({**SETTINGS, **RUN, **RESUME, **PARALLEL, **GATES, **OFFLINE})
 def train(as_json: AsJson = False, devices: Devices = None, **options: Any) -> None:
     """Train on a folder of labelled images, then evaluate the best checkpoint on validation and on the test split."""
     if devices is not None and devices > 1 and "RANK" not in os.environ:

@@ -162,6 +162,9 @@ RUN: Options = {  # of a command that makes a run folder
     "name": flag(str, help="Name of the run folder; default date, data and model."),
 }
 RESUME: Options = {"resume": flag(Path, help="Run folder of an interrupted run to continue.", panel="Training")}
+PARALLEL: Options = {  # of a command that makes several runs
+    "parallel": flag(int, min=1, metavar="N", help="Processes that train several runs at once; default 1.", panel=FIRST)
+}
 EVALUATED: Options = {  # which images to evaluate
     "data": flag(Path, help="Another labelled folder; classes are matched by name.", panel=FIRST),
     "split": flag(str, metavar="test|val|train", help="Split to evaluate; default test.", panel=FIRST),

@@ -106,8 +106,8 @@ def answer(
 
 
 def train_json(result: Any) -> dict[str, Any]:
-    val = result.val and result.val.metrics.to_dict()
-    return {"run": str(result.folder), "val": val, "test": result.test.metrics.to_dict()}
+    val, test = (found and found.metrics.to_dict() for found in (result.val, result.test))
+    return {"run": str(result.folder), "val": val, "test": test}
 
 
 def in_folder(found: Any, content: dict[str, Any]) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def train_command(options: dict[str, Any], data: str | Path | None) -> str:
 
 
 def _refuse_all_folds(settings: Config, problem: str) -> None:
-    if settings.data.folds is not None and settings.data.fold is None:
+    if settings.data.divided and settings.data.fold is None:
         raise UsageError(problem, "name it: --fold 1")
 
 

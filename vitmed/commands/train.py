@@ -14,8 +14,9 @@ from typing import Any
 from vitmed.checks.data_check import check_before_training, check_folder
 from vitmed.checks.duplicates import fingerprints
 from vitmed.checks.further_images import further_prefix
-from vitmed.commands.cross_validate import new_folds, train_folds
 from vitmed.commands.evaluate import evaluate, known_evaluation, write_card
+from vitmed.commands.folds import Study, new_folds, train_folds
+from vitmed.commands.many_runs import check_parallel
 from vitmed.commands.pretrain_first import pretrain_first
 from vitmed.commands.resuming import folder_to_resume, resumable, resumed_settings, train_and_draw
 from vitmed.core.config import Config
@@ -73,13 +74,14 @@ RESUMABLE = {
 class TrainResult:
     """The run folder, the best checkpoint and its evaluations.
 
-    The checkpoint is None without a network and with several folds; `test` then covers the tests of all folds.
+    The checkpoint is None without a network and with several folds; `test` then covers the tests of all folds. It is
+    None with `test=False`.
     """
 
     folder: Path
     checkpoint: Path | None
     val: Evaluation | None
-    test: Evaluation
+    test: Evaluation | None
 
 
 def train(
@@ -92,6 +94,7 @@ def train(
     resume: str | Path | None = None,
     fail_under: Sequence[str] = (),
     offline: bool = False,
+    parallel: int = 1,
     ui: Ui | None = None,
     **flags: Any,
 ) -> TrainResult:
@@ -105,6 +108,7 @@ def train(
         resume: a run folder to continue; the weights come out as if it had never stopped.
         fail_under: gates on the test metrics, such as "auroc=0.9".
         offline: open no connection, not even for public weights; see docs/weights.md.
+        parallel: with folds, how many processes train them at the same time.
         ui: where messages and progress go.
         **flags: the names in `FLAGS`, as on the command line: epochs=5, lr=1e-3.
 
@@ -118,15 +122,20 @@ def train(
         gates = parse_gates(fail_under)  # so that a wrong gate ends the run now, not after hours
         ui = ui or Ui()
         clock, ui.began = Clock(ui.began), None  # each of several folds has its own
-        result = _lead(ranks, clock, data, config, sets, output, name, resume, offline, ui, flags)
+        check_parallel(parallel)
+        result = _lead(
+            ranks, clock, data, config, sets, output, name, resume, offline, parallel, bool(gates), ui, flags
+        )
         ranks.send("end", result)
-    check_gates(gates, result.test.metrics, result)
+    if result.test is not None:
+        check_gates(gates, result.test.metrics, result)
     return result
 
 
 def _lead(
     ranks: Ranks, clock: Clock, data: str | Path | None, config: str | Path | None, sets: Sequence[str],
-    output: str | Path, name: str | None, resume: str | Path | None, offline: bool, ui: Ui, flags: dict[str, Any],
+    output: str | Path, name: str | None, resume: str | Path | None, offline: bool, parallel: int, gated: bool,
+    ui: Ui, flags: dict[str, Any],
 ) -> TrainResult:  # fmt: skip
     """What `train` does on the rank that leads; the other arguments are those of `train`."""
     overrides = read_overrides(flags, FLAGS, "train")
@@ -142,7 +151,7 @@ def _lead(
         _refuse_ranks(ranks, "folds", "one fold at a time: --folds N --fold I")
         if (name, config, data) != (None, None, None) or sets or overrides:
             raise UsageError("--resume uses the configuration of the folds", "give --resume alone")
-        return _train_folds(RunFolder(resume), None, ui)
+        return _train_folds(RunFolder(resume), None, parallel, ui)
     if resume is not None:
         changes = [*overrides, *sets] + ["config"] * (config is not None)
         folder = folder_to_resume(Path(resume), name, changes, FLAGS, RESUMABLE)
@@ -150,19 +159,29 @@ def _lead(
             remove_torn(folder, ui)
             return _train_and_evaluate(_resume_run(folder, data, overrides, ui, ranks, clock), ui)
     settings = load_config(config, {"data.root": data, **overrides}, sets)
+    divided = settings.data.divided and settings.data.fold is None
+    if not settings.train.test and (gated or settings.train.freeze or divided):
+        what = "--fail-under" if gated else "--freeze" if settings.train.freeze else "--folds"
+        raise UsageError(f"--no-test leaves the test out, which {what} needs", "leave one of the two out")
     if settings.train.pretrain:
         _refuse_ranks(ranks, "--pretrain", "start one process, or vitmed pretrain first and then --weights")
     if settings.train.freeze:
         _refuse_ranks(ranks, "--freeze, which trains no network", "start one process")
-    if settings.data.folds is not None and settings.data.fold is None:
+    if divided:
         _refuse_ranks(ranks, "--folds", "one fold at a time: --folds N --fold I")
         check_place(settings, output, name)
-        called = name or f"{default_name(data_folder(settings.data.root), settings)}_{settings.data.folds}-folds"
+        of = f"{settings.data.folds}-folds" if settings.data.sites is None else file_name(settings.data.sites)
+        folder = new_folds(
+            settings, output, name or f"{default_name(data_folder(settings.data.root), settings)}_{of}", ui
+        )
         first = {"data": data, "config": config, "sets": sets, "offline": offline, **flags}
         if (limit := settings.train.time) is not None:
-            first["time"] = (limit - POOLING - clock.seconds()) / settings.data.folds
+            rounds = -(-len(Study.read(folder).places) // parallel)
+            first["time"] = (limit - POOLING - clock.seconds()) / rounds
             ui.say(f"--time {duration_text(limit)}: {duration_text(first['time'])} for each fold")
-        return _train_folds(new_folds(settings.data, output, called), first, ui)
+        return _train_folds(folder, first, parallel, ui)
+    if parallel > 1:
+        raise UsageError(f"--parallel {parallel}: one run is not divided", "--folds 5, or --devices for one run")
     run = _new_run(settings, output, name, ui, config is None, offline, ranks, clock)
     with run_lock(run.folder, ui):
         return _train_and_evaluate(run, ui)
@@ -174,9 +193,9 @@ def _refuse_ranks(ranks: Ranks, what: str, fix: str) -> None:
         raise UsageError(f"{what}: not with {ranks.world} processes", fix)
 
 
-def _train_folds(folder: RunFolder, first: dict[str, Any] | None, ui: Ui) -> TrainResult:
+def _train_folds(folder: RunFolder, first: dict[str, Any] | None, parallel: int, ui: Ui) -> TrainResult:
     with run_lock(folder, ui):
-        return TrainResult(folder.path, None, None, train_folds(train, folder, first, ui))
+        return TrainResult(folder.path, None, None, train_folds(train, folder, first, ui, parallel))
 
 
 def _train_and_evaluate(run: TrainingRun, ui: Ui) -> TrainResult:
@@ -200,9 +219,11 @@ def _train_and_evaluate(run: TrainingRun, ui: Ui) -> TrainResult:
             others, page = partial(baselines.predictions, split), run.config.evaluate.report
             return evaluate(best, split=split, device=device, baselines=others, report=page, ui=ui)
 
-        val, test = evaluated("val"), evaluated("test")
-        if not folder.model_card.is_file():
-            write_card(folder, test, ui)
+        val, test = evaluated("val"), None
+        if run.config.train.test:
+            test = evaluated("test")
+            if not folder.model_card.is_file():
+                write_card(folder, test, ui)
     except (UsageError, DataError) as error:  # a full disk, an image that has become unreadable
         raise resumable(error, run) from None
     except KeyboardInterrupt:
@@ -323,7 +344,9 @@ def _refuse_old_balance(checkpoint: Checkpoint, folder: RunFolder) -> None:
 
 
 def _is_evaluated(run: RunFolder) -> bool:
-    """Whether a report holds the test of the weights in best.pt, and the model card is written."""
+    """Whether a report holds the last evaluation of the weights in best.pt, and the model card is written."""
+    if not load_checkpoint(run.best).config.train.test:
+        return known_evaluation(run.best, "val") is not None
     return known_evaluation(run.best, "test") is not None and run.model_card.is_file()
 
 

@@ -29,13 +29,21 @@ class RunConfig(Section):
     @field_validator("data")
     @classmethod
     def _something_left_to_train_on(cls, data: DataConfig) -> DataConfig:
-        if data.val_fraction + (data.test_fraction if data.folds is None else 1 / data.folds) >= 1:
+        test = 0 if data.sites is not None else data.test_fraction if data.folds is None else 1 / data.folds
+        if data.val_fraction + test >= 1:
             raise ValueError("the shares of validation and test leave nothing to train on")
         if data.groups is not None and data.group_regex is not None:
             raise ValueError("data.groups and data.group_regex both define the patients")
-        if data.fold is not None and data.folds is None:
-            raise ValueError("data.fold needs data.folds")
-        if (data.fold or 1) > (data.folds or 1):
+        if data.folds is not None and data.sites is not None:
+            raise ValueError("data.folds and data.sites both define the folds")
+        for name in ("fold", "hold_out"):
+            if getattr(data, name) is not None and not data.divided:
+                raise ValueError(f"data.{name} needs data.folds or data.sites")
+        if data.repeats > 1 and data.folds is None:
+            raise ValueError("data.repeats needs data.folds; sites are always the same folds")
+        if data.repeat > data.repeats:
+            raise ValueError(f"data.repeat {data.repeat} of data.repeats {data.repeats}: there is no such repeat")
+        if data.folds is not None and (data.fold or 1) > data.folds:
             raise ValueError(f"data.fold {data.fold} of data.folds {data.folds}: there is no such fold")
         return data
 

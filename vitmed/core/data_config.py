@@ -116,6 +116,24 @@ class DataConfig(Section):
     fold: int | None = setting(
         None, "Which fold is the test, from 1; by default train does each in turn.", Flag(panel="Patients"), ge=1
     )
+    sites: str | None = setting(
+        None,
+        "Column of the table of labels, such as the hospital: each of its values is a fold. Each model is "
+        "tested on a site that it has never seen.",
+        Flag(panel="Patients", metavar="COLUMN"),
+    )
+    repeats: int = setting(
+        1, "How often to divide the images into folds, each time anew.", Flag(panel="Patients"), ge=1
+    )
+    repeat: int = setting(1, "Which of the repeats this fold belongs to, from 1.", ge=1)
+    hold_out: float | None = setting(
+        None,
+        "With folds: share of the images, by patient where known, that no fold contains. It is the test of the "
+        "ensemble. A test folder of the data is held out in the same way.",
+        Flag(panel="Patients", metavar="SHARE"),
+        gt=0,
+        lt=1,
+    )
     resplit: bool = setting(
         False,
         "Ignore the train, val and test of the folder or the table, and split anew, by patient where known. Otherwise "
@@ -151,6 +169,11 @@ class DataConfig(Section):
         Flag("cache_size", metavar="GB"),
         ge=0,
     )
+
+    @property
+    def divided(self) -> bool:
+        """Whether folds or sites take the place of one test."""
+        return self.folds is not None or self.sites is not None
 
     _window = field_validator("window", mode="plain")(read_window)
     _findings = field_validator("findings", mode="before")(names_in)

@@ -208,6 +208,12 @@ class TrainConfig(LoopConfig):
         "GPU. No effect on the result, nor with one process.",
         Flag("shard_model"),
     )
+    test: bool = setting(
+        True,
+        "Evaluate the test split when training ends. false leaves it to vitmed evaluate, so that many runs can be "
+        "compared on validation and one of them tested.",
+        Flag(panel="Output"),
+    )
     save_every: int | None = setting(
         None, "Also keep a checkpoint every N epochs.", Flag(metavar="N", panel="Output"), ge=1
     )

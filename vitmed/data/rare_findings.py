@@ -24,11 +24,12 @@ def without_unlearnable(listing: Listing, config: DataConfig) -> Listing:
     gone, given = list[str](), listing.outputs
     while True:
         assert listing.targets is not None
-        folds = None
-        if config.folds is not None:
-            codes = units_of(listing, train)
-            folds = folds_by_kind(listing.labels[train], listing.targets[train], codes, config.folds, config.split_seed)
-        useless = unlearnable(listing.targets[train], folds)
+        useless = unlearnable(listing.targets[train], None)
+        for repeat in range(0 if config.folds is None else config.repeats):
+            assert config.folds is not None
+            labels, codes, seed = listing.labels[train], units_of(listing, train), config.split_seed + repeat
+            folds = folds_by_kind(labels, listing.targets[train], codes, config.folds, seed)
+            useless |= unlearnable(listing.targets[train], folds)
         if not useless.any():
             break
         gone += [name for name, drop in zip(listing.outputs, useless.tolist(), strict=True) if drop]
@@ -50,7 +51,7 @@ def without_unlearnable(listing: Listing, config: DataConfig) -> Listing:
 def without_rarest(listing: Listing, config: DataConfig) -> Listing:
     """The listing without the rarest findings, where so many patients are needed to train on these that too few are
     left for validation and test: without those of one patient, then of fewer than 3, and so on up to `FEW`."""
-    if ALL not in listing.parts or config.folds is not None or config.val_fraction + config.test_fraction >= 1:
+    if ALL not in listing.parts or config.divided or config.val_fraction + config.test_fraction >= 1:
         return listing
     assert listing.targets is not None
     rows = listing.parts[ALL]

@@ -16,11 +16,12 @@ from vitmed.core.text import counted, counted_doing, lines_of, listed
 from vitmed.data.listing import ALL, Listing, list_images
 from vitmed.data.parts import split_off, stratified_sample, take_fold
 from vitmed.data.rare_findings import notes_on_rare, without_rarest, without_unlearnable
-from vitmed.data.samples import Splits
+from vitmed.data.samples import Sample, Splits
 from vitmed.data.scan_cache import ScanCache, first_copies
 from vitmed.data.split_names import SPLITS
 from vitmed.data.thread_batches import Progress
 
+HELD_OUT = "held_out"  # the part that no fold contains
 NAMED = 10  # most patients that a message names
 
 
@@ -36,19 +37,11 @@ def make_splits(config: DataConfig, progress: Progress | None = None, ordinal: S
             image without a patient, or a patient in two splits.
         UsageError: an invalid `group_regex`, or folds of a folder that has its own test.
     """
-    listing = list_images(config, progress, ordinal)
-    if config.resplit:
-        listing = _without_splits(listing)
-    if "train" not in listing.parts and ALL not in listing.parts:
-        raise DataError(f"{listing.source}: has {', '.join(listing.parts)} but no train", "add rows of train")
-    for name, indices in listing.parts.items():
-        _check_classes(listing, name, indices)
-    listing = with_copies(listing, {"test", "val"} <= set(listing.parts), config.cache)
-    if listing.target.kind == "findings":
-        listing = without_rarest(without_unlearnable(listing, config), config)
+    listing = _listed(config, progress, ordinal)
     parts, made = _split(listing, config)
     for name in SPLITS:
-        _check_classes(listing, name, parts[name])
+        if name != "test" or config.sites is None:  # a site may lack a class
+            _check_classes(listing, name, parts[name])
     splits = with_samples(listing, parts, made, config.allow_leakage)
     if config.max_train is not None and config.max_train < len(parts["train"]):
         chosen = stratified_sample(listing, parts["train"], config.max_train, config.split_seed)
@@ -61,6 +54,34 @@ def make_splits(config: DataConfig, progress: Progress | None = None, ordinal: S
         same = f"{listing.source}: all numbers of train are {splits.targets('train')[0, 0]:g}"
         raise DataError(same, "a model of a number needs different ones")
     return splits
+
+
+def held_out(config: DataConfig, progress: Progress | None = None, ordinal: Sequence[str] = ()) -> tuple[Sample, ...]:
+    """The images that no fold contains. Arguments and errors are those of `make_splits`."""
+    listing = _listed(config, progress, ordinal)
+    return listing.samples(_split(listing, config)[0].get(HELD_OUT, np.empty(0, np.int64)))
+
+
+def site_names(config: DataConfig, progress: Progress | None = None, ordinal: Sequence[str] = ()) -> list[str]:
+    """The values of `data.sites`, sorted: a fold each. Arguments and errors are those of `make_splits`."""
+    listing = _listed(config, progress, ordinal)
+    cells = _site_cells(listing, config)
+    return sorted({cells[i] for name, part in listing.parts.items() if name != "test" for i in part.tolist()})
+
+
+def _listed(config: DataConfig, progress: Progress | None, ordinal: Sequence[str]) -> Listing:
+    """The images before the split."""
+    listing = list_images(config, progress, ordinal)
+    if config.resplit:
+        listing = _without_splits(listing)
+    if "train" not in listing.parts and ALL not in listing.parts:
+        raise DataError(f"{listing.source}: has {', '.join(listing.parts)} but no train", "add rows of train")
+    for name, indices in listing.parts.items():
+        _check_classes(listing, name, indices)
+    listing = with_copies(listing, {"test", "val"} <= set(listing.parts), config.cache)
+    if listing.target.kind == "findings":
+        listing = without_rarest(without_unlearnable(listing, config), config)
+    return listing
 
 
 def _without_splits(listing: Listing) -> Listing:
@@ -117,16 +138,27 @@ def _split(listing: Listing, config: DataConfig) -> tuple[dict[str, np.ndarray],
     parts, made = dict(listing.parts), dict(listing.where)
     rest = "train" if "train" in parts else ALL
     how = f"by {listing.unit}, seed {config.split_seed}"
-    if config.folds is None:
+    if not config.divided:
         _check_enough(listing, rest, [name for name in SPLITS if name == "train" or name not in parts])
-    if config.folds is not None:
-        if "test" in parts:
+    else:
+        if "test" in parts and config.hold_out is not None:
             raise UsageError(
-                f"{listing.source}: has its own test ({made['test']}), so it cannot be divided into folds",
-                "omit --folds, or --resplit to ignore it",
+                f"{listing.source}: has its own test ({made['test']}), which is held out already",
+                "omit --hold-out, or --resplit to ignore the test",
             )
-        parts["test"], parts[rest] = take_fold(listing, parts[rest], config.folds, config.fold or 1, config.split_seed)
-        made["test"] = f"fold {config.fold or 1} of {config.folds} {how}"
+        if "test" in parts:
+            parts[HELD_OUT] = parts.pop("test")
+        elif config.hold_out is not None:
+            share, seed = config.hold_out, config.split_seed
+            parts[HELD_OUT], parts[rest] = split_off(listing, parts[rest], share, seed, "test")
+        if config.sites is not None:
+            parts["test"], parts[rest], made["test"] = _take_site(listing, parts[rest], config)
+        else:
+            assert config.folds is not None
+            seed, fold = config.split_seed + config.repeat - 1, config.fold or 1
+            parts["test"], parts[rest] = take_fold(listing, parts[rest], config.folds, fold, seed)
+            again = "" if config.repeats == 1 else f", repeat {config.repeat} of {config.repeats}"
+            made["test"] = f"fold {fold} of {config.folds} by {listing.unit}, seed {seed}{again}"
     for name, fraction in (("test", config.test_fraction), ("val", config.val_fraction)):
         if name in parts:
             continue
@@ -139,6 +171,41 @@ def _split(listing: Listing, config: DataConfig) -> tuple[dict[str, np.ndarray],
         parts["train"] = parts.pop(ALL)
         made["train"] = "the rest"
     return parts, made
+
+
+def _site_cells(listing: Listing, config: DataConfig) -> list[str]:
+    """The site of each image. Raises UsageError for an unknown column, DataError for an empty cell."""
+    assert config.sites is not None
+    if config.sites not in listing.columns:
+        have = f"columns {', '.join(listing.columns)}" if listing.columns else "no further columns"
+        raise UsageError(
+            f"{listing.source}: there is no column {config.sites!r} for --sites, but {have}",
+            "name a column of the table of labels (--labels TABLE)",
+        )
+    column = listing.columns.index(config.sites)
+    cells = [row[column].strip() for row in listing.rows]
+    if "" in cells:
+        where = listing.paths[cells.index("")]
+        raise DataError(f"{listing.source}: {where} has no {config.sites}", "fill the column for every image")
+    return cells
+
+
+def _take_site(listing: Listing, indices: np.ndarray, config: DataConfig) -> tuple[np.ndarray, np.ndarray, str]:
+    """The images of one site, the rest, and what the fold is called."""
+    cells = np.array(_site_cells(listing, config), dtype=object)[indices]
+    names, fold = sorted(set(cells.tolist())), config.fold or 1
+    if len(names) < 2:
+        raise DataError(f"{listing.source}: the column {config.sites} has one value: {names[0]}", "--folds 5")
+    if fold > len(names):
+        raise UsageError(f"data.fold {fold}: the column {config.sites} has {len(names)} values", "a smaller --fold")
+    taken = cells == names[fold - 1]
+    for label, name in enumerate(() if listing.outputs else listing.classes):
+        if not (listing.labels[indices][~taken] == label).any():
+            raise DataError(
+                f"{listing.source}: without {config.sites} {names[fold - 1]!r} no image of class {name!r} is left",
+                "--folds 5, or add images of the class from another site",
+            )
+    return indices[taken], indices[~taken], f"{config.sites} {names[fold - 1]}, fold {fold} of {len(names)}"
 
 
 def _check_enough(listing: Listing, rest: str, splits: Sequence[str]) -> None:

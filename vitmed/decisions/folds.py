@@ -104,7 +104,11 @@ def by_fold(folds: Folds | None) -> bool:
 def fold_notes(folds: Folds) -> list[str]:
     """What must be known before the pooled numbers are believed."""
     first = f"Pooled over {len(folds.each)} models, one for each fold; no model has seen its test images."
-    return [first, *_decisions(folds), *_mixing(folds), *undefined_notes(folds)]
+    spread = (
+        "The intervals of the pooled numbers describe chance among the tested patients or images. The spread over "
+        "folds (±, one standard deviation) describes how models and their tests differ."
+    )
+    return [first, spread, *_decisions(folds), *_mixing(folds), *undefined_notes(folds)]
 
 
 def undefined_notes(folds: Folds) -> list[str]:

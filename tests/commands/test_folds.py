@@ -1,4 +1,4 @@
-"""`vitmed train --folds K`: every image evaluated once, by a model that never saw it nor its patient."""
+"""Folds: every image evaluated once, by a model that never saw it nor its patient; also repeated, and in parallel."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import itertools
 import json
 import re
 import statistics
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,11 +21,13 @@ from matplotlib.text import Text
 from PIL import Image
 from sklearn.metrics import roc_auc_score
 
-from vitmed import compare, evaluate, train
-from vitmed.commands.cross_validate import attempts, by_name
+from vitmed import compare, cross_validate, evaluate, train
+from vitmed.commands.folds import by_name
+from vitmed.commands.many_runs import Job
 from vitmed.commands.train import TrainResult
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.run_folder import RunFolder
+from vitmed.data.folders import image_names
 from vitmed.decisions.evaluation_folder import read_evaluation
 from vitmed.decisions.folds import Fold, Folds, undefined_notes
 from vitmed.metrics.estimates import Estimate
@@ -268,7 +273,7 @@ def test_a_refused_beginning_leaves_nothing(data: Path, tmp_path: Path) -> None:
         (tmp_path / "parted").mkdir(exist_ok=True)
         (tmp_path / "parted" / split).symlink_to(data, target_is_directory=True)
     with pytest.raises(UsageError, match="has its own test"):
-        run(tmp_path / "parted", tmp_path / "runs")
+        run(tmp_path / "parted", tmp_path / "runs", hold_out=0.2)
     assert not list((tmp_path / "runs").glob("*"))
 
 
@@ -461,8 +466,82 @@ def test_fold_1_is_not_fold_10(tmp_path: Path) -> None:
     """Of twelve folds the first also finds its own second attempt, but never the folders of folds 10, 11 and 12."""
     for name in ("fold-10", "fold-1-2", "fold-12", "fold-1", "fold-11-2", "fold-2", "fold-1.bak"):
         (tmp_path / name).mkdir()
-    found = {fold: {place.path.name for place in attempts(RunFolder(tmp_path), fold)} for fold in (1, 2, 11, 12)}
+
+    def job(fold: int) -> Job:
+        return Job(f"fold-{fold}", "", dict)
+
+    found = {fold: {place.path.name for place in job(fold).attempts(RunFolder(tmp_path))} for fold in (1, 2, 11, 12)}
     assert found == {1: {"fold-1", "fold-1-2"}, 2: {"fold-2"}, 11: {"fold-11-2"}, 12: {"fold-12"}}
+
+
+@pytest.fixture(scope="module")
+def repeated(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two folds, twice, of the patients that are not held out; the last fold is trained by another process."""
+    place = tmp_path_factory.mktemp("repeated")
+    settings = SETTINGS | {"folds": 2, "repeats": 2, "hold_out": 0.2}
+    found = cross_validate(
+        data, output=place, name="all", sets=TINY_SETS, ui=Recorder(), parallel=2, fail_under=["auroc=0"], **settings
+    )  # type: ignore[arg-type]
+    assert found is not None
+    return found.folder
+
+
+def test_repeats_average_what_models_say_of_images_that_they_never_saw(repeated: Path, data: Path) -> None:
+    names = ("fold-1", "fold-2", "repeat-2-fold-1", "repeat-2-fold-2")
+    tests = [Predictions.from_csv(repeated / name / "test" / "predictions.csv") for name in names]
+    both = dict(zip(tests[0].paths + tests[1].paths, np.concatenate([t.logits for t in tests[:2]]), strict=True))
+    assert both.keys() == set(tests[2].paths + tests[3].paths) and set(tests[0].paths) != set(tests[2].paths)
+    pooled = read_evaluation(repeated / "test" / "predictions.csv").predictions
+    each = [read_evaluation(repeated / name / "test" / "predictions.csv").predictions for name in names]
+    one = {path: row for part in each[:2] for path, row in zip(part.paths, part.probabilities, strict=True)}
+    two = {path: row for part in each[2:] for path, row in zip(part.paths, part.probabilities, strict=True)}
+    mean = np.array([(one[path] + two[path]) / 2 for path in pooled.paths])
+    assert len(pooled) == len(one) < 36  # every image once; some patients are in no fold
+    assert np.allclose(pooled.probabilities, mean, atol=1e-6)
+    seen = {path for name in names for path in RunFolder(repeated / name).splits.read_text().splitlines()}
+    inside = {path.split(",")[0] for path in seen}
+    away = {path.split("/")[1].split("_")[0] for path in image_names(data)} - {
+        path.split("/")[1].split("_")[0] for path in inside if "/" in path
+    }
+    assert len(away) == 2  # patients
+    found = numbers(repeated)
+    assert len(found["folds"]["each"]) == 4 and any("divided 2 times" in note for note in found["report"]["notes"])
+
+
+def test_what_joins_and_resumes(repeated: Path, data: Path) -> None:
+    assert (repeated / "helper-2.log").is_file()  # a second process was started
+    with pytest.raises(UsageError, match="finished"):
+        cross_validate(resume=repeated, ui=Recorder())
+    assert cross_validate(join=repeated, ui=Recorder()) is None  # nothing is left to do
+    with pytest.raises(UsageError, match="--join alone"):
+        cross_validate(data, join=repeated, ui=Recorder())
+    with pytest.raises(CheckpointError, match="holds no folds"):
+        cross_validate(join=data, ui=Recorder())
+    with pytest.raises(UsageError, match="one run is not divided"):
+        train(data, parallel=2, ui=Recorder())
+
+
+def test_a_fold_of_a_killed_process_is_continued_by_another(data: Path, tmp_path: Path) -> None:
+    """A process that joined is killed in the first fold: this one waits for the lock, not for the process."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(TrainingRun, "end_epoch", stop)
+        run(data, tmp_path, folds=2)
+    command = [sys.executable, "-m", "vitmed", "cross-validate", "--join", str(tmp_path / "all")]
+    child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    while not (tmp_path / "all" / ".fold-1.lock").exists():
+        time.sleep(0.1)
+        assert child.poll() is None
+    child.kill()
+    child.wait()
+    joined = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "fold 1 of 2" in joined.stderr and "fold 2 of 2" in joined.stderr
+    found = cross_validate(resume=tmp_path / "all", ui=Recorder())
+    assert found is not None and found.test is not None and found.test.metrics.n == 36
+    assert sorted(path.name for path in (tmp_path / "all").glob("fold-*")) == ["fold-1", "fold-2"]
+
+
+def stop(self: TrainingRun, event: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_from_the_command_line(data: Path, tmp_path: Path, vitmed: RUN) -> None:

@@ -1,0 +1,155 @@
+"""Predictions of several models joined: of different images in one table, of the same images averaged."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from vitmed.core.errors import DataError
+from vitmed.metrics.finding_predictions import FindingPredictions
+from vitmed.metrics.number_predictions import NumberPredictions
+from vitmed.metrics.predictions import LEAST, Predictions
+
+DISAGREEMENT = "disagreement"  # column of predictions.csv
+
+
+def pool(parts: Sequence[Any]) -> Any:
+    """Join the predictions of several models on different images; each keeps its probabilities, decision and intervals.
+
+    Numbers and scales stay the same in the unit; all are standardised by the mean centre and spread of the models.
+    """
+    if parts[0].kind == "number":
+        ends = [part.intervals for part in parts if part.intervals is not None]
+        own: dict[str, Any] = {"reach": None, "decided": np.concatenate(ends) if len(ends) == len(parts) else None}
+        centre, spread = (statistics.mean(getattr(p.target, name) for p in parts) for name in ("centre", "spread"))
+        parts = [part.standardised(centre, spread) for part in parts]
+    else:
+        raw = all(part.calibrated is None for part in parts)
+        usual = all(_is_usual(part) for part in parts)
+        own = {"thresholds": ()} if parts[0].kind == "findings" else {"threshold": None, "costs": None}
+        own["calibrated"] = None if raw else np.concatenate([part.probabilities for part in parts])
+        own["decided"] = None if usual else np.concatenate([part.predicted for part in parts])
+    first = parts[0]
+    shared = [name for name in first.columns if all(name in part.columns for part in parts)]
+    known = all(part.groups is not None for part in parts)
+    labels = [part.labels for part in parts if part.labels is not None]
+    return replace(
+        first,
+        paths=tuple(path for part in parts for path in part.paths),
+        groups=tuple(group for part in parts for group in part.groups) if known else None,
+        labels=np.concatenate(labels) if len(labels) == len(parts) else None,
+        logits=np.concatenate([part.logits for part in parts]),
+        columns={name: tuple(c for p in parts for c in p.columns[name]) for name in shared},
+        errors=(),
+        notes=(),
+        **own,
+    )
+
+
+def out_of_fold(tests: Sequence[Any], folds: int) -> Any:
+    """What models say of images that they never saw: the tests of folds, pooled, averaged over repeats of all folds.
+
+    Args:
+        tests: of the folds of each repeat in turn; folds: of a repeat.
+    """
+    repeats = aligned([pool(tests[start : start + folds]) for start in range(0, len(tests), folds)])
+    if len(repeats) == 1:
+        return repeats[0]
+    found, own = averaged(repeats), [part.decided for part in repeats]
+    if any(decided is None for decided in own):
+        return found
+    if isinstance(found, NumberPredictions):
+        return replace(found, decided=np.mean(own, axis=0))
+    if isinstance(found, FindingPredictions):
+        return replace(found, decided=np.mean(own, axis=0) >= 0.5)
+    votes = np.stack([np.sum([decided == k for decided in own], axis=0) for k in range(len(found.classes))], axis=1)
+    return replace(found, decided=(votes + found.probabilities / 2).argmax(axis=1))  # the likelier class of a tie
+
+
+def _is_usual(part: Predictions | FindingPredictions) -> bool:
+    """Whether the likeliest class, or a probability of 0.5, decides."""
+    if isinstance(part, FindingPredictions):
+        return all(limit is None for limit in part.thresholds)
+    return part.threshold is None and part.costs is None
+
+
+def aligned(parts: Sequence[Any]) -> list[Any]:
+    """Predictions of the same images with rows and classes in the order of the first.
+
+    Raises DataError where images, classes or labels differ.
+    """
+    first, found = parts[0], [parts[0]]
+    place = {path: row for row, path in enumerate(first.paths)}
+    for other in parts[1:]:
+        if set(other.classes) != set(first.classes) or other.kind != first.kind:
+            raise DataError(
+                f"models of different classes: {', '.join(first.classes)}, and {', '.join(other.classes)}",
+                "join models of the same classes",
+            )
+        rows = {path: row for row, path in enumerate(other.paths)}
+        if rows.keys() != place.keys():
+            alone = sorted(rows.keys() ^ place.keys())
+            raise DataError(
+                f"{len(alone):,} images have predictions of some models only, the first is {alone[0]}",
+                "join models that were evaluated on the same images",
+            )
+        other = other.take(np.array([rows[path] for path in first.paths], dtype=np.int64)).like(first)
+        if first.labels is not None and other.labels is not None and not np.array_equal(first.labels, other.labels):
+            raise DataError("the same images have different labels in two runs", "join models of the same data")
+        found.append(other)
+    return found
+
+
+def averaged(parts: Sequence[Any], weights: Sequence[float] | None = None) -> Any:
+    """The mean of several models for the same images: one prediction, as if of one model.
+
+    Of classes, grades and findings it is the mean of the calibrated probabilities; the logits are their logarithms, or
+    log odds. Of a number it is the mean and the variance of the mixture of the models (Lakshminarayanan et al.,
+    NeurIPS 2017, arXiv 1612.01474). What each model decided is left out.
+
+    Args:
+        parts: as `aligned` returns them; weights: of each, summing to 1; default equal ones.
+    """
+    first = parts[0]
+    shares = np.full(len(parts), 1 / len(parts)) if weights is None else np.asarray(weights, dtype=np.float64)
+    if isinstance(first, NumberPredictions):
+        values, scales = (np.stack([getattr(part, name) for part in parts]) for name in ("values", "scales"))
+        mean = np.einsum("m,ms->s", shares, values)
+        variance = np.einsum("m,ms->s", shares, scales**2 + values**2) - mean**2
+        target = first.target
+        scale = np.sqrt(np.maximum(variance, np.einsum("m,ms->s", shares, scales) ** 2 * 1e-12))
+        logits = np.stack([(mean - target.centre) / target.spread, np.log(scale / target.spread)], axis=1)
+        return replace(first, logits=logits.astype(np.float32), reach=None, decided=None)
+    mean = sum(share * part.probabilities for share, part in zip(shares, parts, strict=True))
+    if isinstance(first, FindingPredictions):
+        logits = np.log(np.maximum(mean, LEAST)) - np.log(np.maximum(1 - mean, LEAST))
+        return replace(first, logits=logits.astype(np.float32), thresholds=(), decided=None, calibrated=None)
+    logits = np.log(np.maximum(mean, LEAST)).astype(np.float32)
+    return replace(first, logits=logits, threshold=None, costs=None, decided=None, calibrated=None)
+
+
+def disagreement(parts: Sequence[Any], weights: Sequence[float] | None = None) -> np.ndarray:
+    """(S,) float64, 0 or more: how much the models disagree on each image.
+
+    Of classes it is the mutual information of class and model in nats, the entropy of the mean less the mean of the
+    entropies (Houlsby et al. 2011, arXiv 1112.5745); of findings the largest of theirs; of a number the standard
+    deviation of the predicted values, in the unit.
+    """
+    shares = np.full(len(parts), 1 / len(parts)) if weights is None else np.asarray(weights, dtype=np.float64)
+    if isinstance(parts[0], NumberPredictions):
+        values = np.stack([part.values for part in parts])
+        return np.sqrt(np.maximum(0, np.einsum("m,ms->s", shares, (values - shares @ values) ** 2)))
+    each = np.stack([part.probabilities for part in parts])  # (M, S, K)
+    if isinstance(parts[0], FindingPredictions):
+        each = np.stack([each, 1 - each], axis=-1)  # (M, S, F, 2)
+    found = _entropy(np.einsum("m,m...->...", shares, each)) - np.einsum("m,m...->...", shares, _entropy(each))
+    return np.maximum(0, found if found.ndim == 1 else found.max(axis=1))
+
+
+def _entropy(probabilities: np.ndarray) -> np.ndarray:
+    """Of the last axis, in nats."""
+    return -np.sum(probabilities * np.log(np.maximum(probabilities, LEAST)), axis=-1)
