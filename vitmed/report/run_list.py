@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
@@ -24,6 +24,7 @@ STATES: dict[State, str] = {
     "incomplete": "it ended before anything was saved that can be resumed",
     "damaged": "a file of it cannot be read",
 }
+UNFINISHED = ("interrupted", "not evaluated", "incomplete")
 
 
 class RunMetric(Frozen):
@@ -144,6 +145,26 @@ def in_order(runs: Iterable[ListedRun], column: str) -> list[ListedRun]:
         return [one for run in [*sorted(known, key=order), *rest] for one in (run, *below(run.run))]
 
     return below(None)
+
+
+def with_parts(runs: Sequence[ListedRun]) -> list[ListedRun]:
+    """The rows, those of cross-validations with what their folds say: data, model, start, time, and how many are done."""
+    folds: dict[str | None, list[ListedRun]] = {}
+    for run in runs:
+        folds.setdefault(run.parent, []).append(run)
+    return [_joined(run, folds.get(run.run, [])) if run.kind == "cross-validation" else run for run in runs]
+
+
+def _joined(run: ListedRun, folds: Sequence[ListedRun]) -> ListedRun:
+    first = next((fold for fold in folds if fold.data), None)
+    known: dict[str, Any] = {"done": sum(fold.state == "finished" for fold in folds)}
+    if first is not None:
+        known |= {"data": first.data, "model": first.model}
+    if seconds := [fold.seconds for fold in folds if fold.seconds is not None]:
+        known["seconds"] = sum(seconds)
+    if started := [fold.started for fold in folds if fold.started is not None]:
+        known["started"] = min(started)
+    return run.model_copy(update=known)
 
 
 def summary_of(runs: Iterable[ListedRun]) -> str:
