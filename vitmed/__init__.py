@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for type checkers and editors
     from vitmed.commands.pretrain import pretrain as pretrain
     from vitmed.commands.probe import probe as probe
     from vitmed.commands.push import push as push
+    from vitmed.commands.runs import runs as runs
     from vitmed.commands.sample_size import sample_size as sample_size
     from vitmed.commands.serve import serve as serve
     from vitmed.commands.stress import stress as stress
@@ -57,6 +58,7 @@ _PUBLIC = {  # name -> the module that defines it; loaded when the name is used,
     "pretrain": "vitmed.commands.pretrain",
     "probe": "vitmed.commands.probe",
     "push": "vitmed.commands.push",
+    "runs": "vitmed.commands.runs",
     "sample_size": "vitmed.commands.sample_size",
     "serve": "vitmed.commands.serve",
     "stress": "vitmed.commands.stress",

@@ -70,6 +70,7 @@ COMMANDS = {
     },
     "Train many": {
         "cross-validate": "Train and test on folds by patient, and pool the results.",
+        "runs": "List runs with their metric, time and state, as a table or a page.",
     },
     "Use and evaluate": {
         "predict": "Predict the labels of images.",

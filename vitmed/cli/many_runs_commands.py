@@ -8,8 +8,8 @@ from typing import Any
 import typer
 
 import vitmed
-from vitmed.cli.options import FIRST, GATES, OFFLINE, PARALLEL, RESUME, RUN, SETTINGS, AsJson, Options, command, flag
-from vitmed.cli.terminal import answer, train_json
+from vitmed.cli.options import FIRST, GATES, OFFLINE, PARALLEL, RESUME, RUN, SETTINGS, AsJson, Options, argument, command, flag
+from vitmed.cli.terminal import answer, print_runs, train_json
 
 JOIN: Options = {
     "join": flag(Path, metavar="DIR", help="Help another process with the runs in this folder.", panel=FIRST),
@@ -22,4 +22,18 @@ def cross_validate(as_json: AsJson = False, **options: Any) -> None:
     answer(vitmed.cross_validate, options, as_json, train_json)
 
 
-MANY_RUNS: dict[str, typer.Typer] = {"cross-validate": cross_validate}
+@command(
+    {
+        "folder": argument(Path | None, "Folder of the runs; default runs.", "DIR"),
+        "sort": flag(str, metavar="COLUMN", help="run, kind, data, model, metric, epochs, time, state; default started."),
+        "html": flag(Path, metavar="FILE", help="Also write the table as a page, with the curve of each run."),
+        "force": flag(bool, "--force", help="Replace an existing page."),
+    },
+    fields={},
+)
+def runs(as_json: AsJson = False, **options: Any) -> None:
+    """List runs with their data, model, metric, time and state; folds below their cross-validation."""
+    answer(vitmed.runs, options, as_json, lambda found: found.to_dict(), print_runs)
+
+
+MANY_RUNS: dict[str, typer.Typer] = {"cross-validate": cross_validate, "runs": runs}

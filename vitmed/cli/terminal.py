@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # loaded late
     from rich.text import Text
 
     from vitmed.commands.compare import Comparison
+    from vitmed.commands.runs import RunList
     from vitmed.metrics.estimates import Estimate
     from vitmed.metrics.paired_comparison import ComparedPair
 
@@ -296,6 +297,22 @@ def _difference(pair: ComparedPair, title: str, gap: Estimate, *ps: float | None
     interval = "" if gap.low is None else f"{gap.low:+.3f} to {gap.high:+.3f}"
     shown = ["" if p is None else "<0.0001" if p < 1e-4 else f"{p:.4f}" for p in ps]
     return [pair.first, pair.second, title, value, interval, *shown]
+
+
+def print_runs(found: RunList) -> None:
+    """A row for each run, those inside it indented below it; then why some are not finished."""
+    from vitmed.report.run_list import COLUMNS
+
+    if not found.runs:
+        sys.stdout.write(f"{plain(str(found.folder))}: no runs\n")
+        return
+    rows = [[column.text(run) for column in COLUMNS.values()] for run in found.runs]
+    for run, row in zip(found.runs, rows, strict=True):
+        row[0] = "  " * (run.parent is not None) + row[0]
+    lines = [f"{run.run}: {run.state}, {run.problem}" for run in found.runs if run.problem]
+    hidden = [f"... and {len(lines) - 10:,} more, in --json"] * (len(lines) > 10)
+    titles = [">" * column.right + "/" * (name == "run") + name for name, column in COLUMNS.items()]
+    print_rows("|".join(titles), rows, *lines[:10], *hidden, caption=found.summary, width=200)
 
 
 def print_datasets(datasets: list[dict[str, Any]]) -> None:

@@ -28,6 +28,7 @@ from vitmed.metrics.estimates import Estimate
 from vitmed.models.sizes import model_label
 from vitmed.report.run_list import UNFINISHED, Curve, ListedRun, RunMetric, State
 
+EMPTY = "an empty folder: it ended before its first file, or has just begun"
 KILLED = "its process was killed, or the machine stopped"
 Records = Sequence[dict[str, Any]]
 
@@ -107,6 +108,9 @@ def _read_folds(run: RunFolder, row: dict[str, Any]) -> None:
 
 def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
     """A run with a configuration: of training, of pretraining, of a baseline, or of a ranking of weights."""
+    if not any(run.path.iterdir()):
+        row |= {"state": "incomplete", "problem": EMPTY}
+        return
     with _reading(run, run.config):
         tree = read_config(run.config)
         kind: Any = Config if "evaluate" in tree else PretrainConfig
@@ -115,8 +119,9 @@ def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
     if run.ranking.is_file():
         row |= {"kind": "ranking", "state": "finished"}
         return
-    if isinstance(config, Config) and config.train.freeze:
-        row["kind"], row["metric"] = "no network", _evaluated(run, "test")
+    of_colours = run.splits.is_file() and not run.environment.is_file()  # `vitmed probe` without weights writes none
+    if of_colours or (isinstance(config, Config) and config.train.freeze):
+        row |= {"kind": "no network", "metric": _evaluated(run, "test")} | ({"model": ""} if of_colours else {})
         row["state"] = "incomplete" if row["metric"] is None else "finished"
         return
     row |= {"kind": "training" if isinstance(config, Config) else "pretraining", "of": config.train.epochs}

@@ -77,9 +77,11 @@ def runs(
 def _folders(top: Path) -> Iterator[tuple[Path, Path | None]]:
     """The run folders in a folder, and itself if it is one, each after the run that it lies in.
 
-    A folder that may not be read is left out.
+    An empty folder beside a run counts as one, since a run folder is made before its first file. A folder that may not
+    be read is left out.
     """
     waiting: list[tuple[Path, Path | None, int]] = [(top, None, DEPTH)]
+    beside, empty = set[Path](), list[tuple[Path, Path | None]]()
     while waiting:
         folder, parent, depth = waiting.pop()
         names, inner = set[str](), list[Path]()
@@ -90,5 +92,9 @@ def _folders(top: Path) -> Iterator[tuple[Path, Path | None]]:
                     inner.append(folder / entry.name)
         if any(file.name in names for file in RunFolder(folder).marks):
             yield folder, parent
+            beside.add(folder.parent)
             parent = folder
+        elif not names and folder != top:
+            empty.append((folder, parent))
         waiting += [(path, parent, depth - 1) for path in inner] if depth else []
+    yield from (found for found in empty if found[0].parent in beside)

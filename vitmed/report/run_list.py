@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
@@ -105,29 +106,39 @@ class ListedRun(Frozen):
 
 
 class Column(NamedTuple):
-    """A column: its text, and a key by which runs are sorted; None sorts last."""
+    """A column: its text, a key by which runs are sorted (None is last), and whether that is the largest first."""
 
     text: Callable[[ListedRun], str]
     order: Callable[[ListedRun], Any]
+    first: Literal["ascending", "descending"] = "ascending"
     right: bool = False
 
 
+def natural(name: str) -> tuple[str | int, ...]:
+    """A key that sorts fold-2 before fold-10."""
+    return tuple(int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name))
+
+
 COLUMNS: dict[str, Column] = {
-    "run": Column(lambda run: run.name, lambda run: run.name),
+    "run": Column(lambda run: run.name, lambda run: natural(run.run)),
     "kind": Column(lambda run: run.kind, lambda run: run.kind),
     "data": Column(lambda run: run.data, lambda run: run.data or None),
     "model": Column(lambda run: run.model, lambda run: run.model or None),
-    "metric": Column(lambda run: run.metric.text if run.metric else "", lambda run: run.metric and run.metric.order),
-    "epochs": Column(lambda run: run.progress, lambda run: -run.done or None, right=True),
+    "metric": Column(
+        lambda run: run.metric.text if run.metric else "", lambda run: run.metric and run.metric.order, "descending"
+    ),
+    "epochs": Column(lambda run: run.progress, lambda run: -run.done or None, "descending", right=True),
     "time": Column(
         lambda run: "" if run.seconds is None else duration_text(run.seconds),
         lambda run: None if run.seconds is None else -run.seconds,
+        "descending",
         right=True,
     ),
     "state": Column(lambda run: run.state, lambda run: list(STATES).index(run.state)),
     "started": Column(
         lambda run: (run.started or "")[:16].replace("T", " "),
         lambda run: run.started and -datetime.fromisoformat(run.started).timestamp(),
+        "descending",
     ),
 }
 
@@ -136,7 +147,7 @@ def in_order(runs: Iterable[ListedRun], column: str) -> list[ListedRun]:
     """The runs by a column of `COLUMNS`, each followed by its parts in the same order: better metrics, more epochs,
     longer times and newer runs first, unknown last, then by name."""
     order, parts = COLUMNS[column].order, dict[str | None, list[ListedRun]]()
-    for run in sorted(runs, key=lambda run: run.run):
+    for run in sorted(runs, key=lambda run: natural(run.run)):
         parts.setdefault(run.parent, []).append(run)
 
     def below(parent: str | None) -> list[ListedRun]:
