@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for type checkers and editors
     from vitmed.commands.compare import compare as compare
     from vitmed.commands.cross_validate import cross_validate as cross_validate
     from vitmed.commands.demo import demo as demo
+    from vitmed.commands.diff import diff as diff
     from vitmed.commands.evaluate import evaluate as evaluate
     from vitmed.commands.explain import explain as explain
     from vitmed.commands.export import export as export
@@ -45,6 +46,7 @@ _PUBLIC = {  # name -> the module that defines it; loaded when the name is used,
     "compare": "vitmed.commands.compare",
     "cross_validate": "vitmed.commands.cross_validate",
     "demo": "vitmed.commands.demo",
+    "diff": "vitmed.commands.diff",
     "evaluate": "vitmed.commands.evaluate",
     "explain": "vitmed.commands.explain",
     "export": "vitmed.commands.export",

@@ -71,6 +71,7 @@ COMMANDS = {
     "Train many": {
         "cross-validate": "Train and test on folds by patient, and pool the results.",
         "runs": "List runs with their metric, time and state, as a table or a page.",
+        "diff": "Report what differs between two runs.",
     },
     "Use and evaluate": {
         "predict": "Predict the labels of images.",

@@ -8,8 +8,21 @@ from typing import Any
 import typer
 
 import vitmed
-from vitmed.cli.options import FIRST, GATES, OFFLINE, PARALLEL, RESUME, RUN, SETTINGS, AsJson, Options, argument, command, flag
-from vitmed.cli.terminal import answer, print_runs, train_json
+from vitmed.cli.options import (
+    FIRST,
+    GATES,
+    OFFLINE,
+    PARALLEL,
+    RESUME,
+    RUN,
+    SETTINGS,
+    AsJson,
+    Options,
+    argument,
+    command,
+    flag,
+)
+from vitmed.cli.terminal import answer, print_diff, print_runs, train_json
 
 JOIN: Options = {
     "join": flag(Path, metavar="DIR", help="Help another process with the runs in this folder.", panel=FIRST),
@@ -25,7 +38,9 @@ def cross_validate(as_json: AsJson = False, **options: Any) -> None:
 @command(
     {
         "folder": argument(Path | None, "Folder of the runs; default runs.", "DIR"),
-        "sort": flag(str, metavar="COLUMN", help="run, kind, data, model, metric, epochs, time, state; default started."),
+        "sort": flag(
+            str, metavar="COLUMN", help="run, kind, data, model, metric, epochs, time or state; default started."
+        ),
         "html": flag(Path, metavar="FILE", help="Also write the table as a page, with the curve of each run."),
         "force": flag(bool, "--force", help="Replace an existing page."),
     },
@@ -36,4 +51,16 @@ def runs(as_json: AsJson = False, **options: Any) -> None:
     answer(vitmed.runs, options, as_json, lambda found: found.to_dict(), print_runs)
 
 
-MANY_RUNS: dict[str, typer.Typer] = {"cross-validate": cross_validate, "runs": runs}
+@command(
+    {
+        "first": argument(Path, "A run folder, a folder of folds, or a checkpoint.", "RUN"),
+        "second": argument(Path, "Another one.", "RUN"),
+    },
+    fields={},
+)
+def diff(as_json: AsJson = False, **options: Any) -> None:
+    """Report what differs between two runs: settings, images, versions, and the result on the same test images."""
+    answer(vitmed.diff, options, as_json, lambda found: found.to_dict(), print_diff)
+
+
+MANY_RUNS: dict[str, typer.Typer] = {"cross-validate": cross_validate, "runs": runs, "diff": diff}

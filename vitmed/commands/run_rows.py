@@ -49,8 +49,8 @@ class _Flow(_Part):
     evaluated: _EvaluatedImages | None = Field(default=None, validation_alias=AliasChoices("evaluated", "judged"))
 
 
-class _Head(_Part):
-    """The first number of an evaluation, and what it is of."""
+class Head(_Part):
+    """The numbers of an evaluation, and what it is of."""
 
     overall: dict[str, Estimate]
     target: Target = CLASSES
@@ -198,18 +198,22 @@ def _evaluated(run: RunFolder, split: str) -> RunMetric | None:
         return None
     kind = TARGETS[found[-1].target.kind]
     name = kind.headline[0]
-    return RunMetric(
-        name=name, title=kind.metrics[name].title, estimate=found[-1].overall[name],
-        unit=found[-1].target.unit if kind.metrics[name].in_unit else "", of="test" if split == "test" else "validation",
-    )  # fmt: skip
+    unit = found[-1].target.unit if kind.metrics[name].in_unit else ""
+    of: Any = "test" if split == "test" else "validation"
+    return RunMetric(name=name, title=kind.metrics[name].title, estimate=found[-1].overall[name], unit=unit, of=of)
 
 
-def _heads(run: RunFolder, split: str) -> list[_Head]:
+def read_head(file: Path) -> Head:
+    """The first number of a metrics.json. Raises OSError or ValueError if it is none."""
+    return Head.model_validate_json(file.read_bytes())
+
+
+def _heads(run: RunFolder, split: str) -> list[Head]:
     """The evaluations of a split of the run, the oldest first."""
     found = []
     for file in (folder / NUMBERS for folder in run.evaluations(split)):
         if file.is_file():
             with _reading(run, file):
-                head = _Head.model_validate_json(file.read_bytes())
+                head = read_head(file)
             found += [head] * head.is_of(split)
     return found

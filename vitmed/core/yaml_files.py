@@ -54,8 +54,8 @@ def parse_yaml(text: str) -> Any:
 
 def _parse(text: str, kind: Any) -> Any:
     """The values, by a kind of loader. Raises yaml.YAMLError, ValueError or LookupError."""
-    depth = 0
-    for event in yaml.parse(text, kind):  # before the loader calls itself once for each level
+    depth, events = 0, yaml.parse(text, kind)  # type: Any, Any
+    for event in events:  # before the loader calls itself once for each level
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth >= MOST_DEPTH:
             raise yaml.MarkedYAMLError(problem=f"nested deeper than {MOST_DEPTH} levels", problem_mark=event.start_mark)

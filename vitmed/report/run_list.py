@@ -159,7 +159,7 @@ def in_order(runs: Iterable[ListedRun], column: str) -> list[ListedRun]:
 
 
 def with_parts(runs: Sequence[ListedRun]) -> list[ListedRun]:
-    """The rows, those of cross-validations with what their folds say: data, model, start, time, and how many are done."""
+    """The rows; those of cross-validations with data, model, start and time of their folds, and how many are done."""
     folds: dict[str | None, list[ListedRun]] = {}
     for run in runs:
         folds.setdefault(run.parent, []).append(run)
