@@ -11,7 +11,7 @@ from pydantic import Field
 
 from vitmed.commands.compare import compare_models
 from vitmed.commands.compared_tables import Model, align, short_names
-from vitmed.commands.run_facts import Image, RunFacts, read_facts
+from vitmed.commands.run_facts import NO_FOLD, Image, RunFacts, read_facts
 from vitmed.commands.run_rows import read_head
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError, UsageError
@@ -22,8 +22,10 @@ from vitmed.core.ui import Ui
 from vitmed.decisions.evaluation_folder import read_evaluation
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.paired_comparison import ComparedPair
 
 SEED, OF_A_FOLD = "train.seed", ("data.fold", "data.repeat")
+ELSEWHERE = "The same name in two places"
 RESAMPLES = 2000  # behind the intervals of differences
 
 
@@ -118,6 +120,8 @@ def diff(first: str | Path, second: str | Path, *, ui: Ui | None = None) -> RunD
         notes.append(f"The images of {unknown} are not known: splits.csv is missing.")
     else:
         images = _image_differences(one, other, one.images, other.images)
+        if images.same_file == len(one.images) == len(other.images):  # a folder that was moved or copied
+            settings = [setting for setting in settings if setting.meaning != ELSEWHERE]
     environment = None
     if one.environment is None or other.environment is None:
         notes.append("The versions of one run are not known: environment.json is missing.")
@@ -145,7 +149,7 @@ def _settings(one: RunFacts, other: RunFacts) -> list[Difference]:
         text = (known[name].description or "").partition(". ")[0].rstrip(".") if name in known else ""
         a, b = one.settings.get(key), other.settings.get(key)
         if a == b:
-            text = "The same name in two places"
+            text = ELSEWHERE
         found.append(Difference(name=key, first=a, second=b, meaning=text))
     return found
 
@@ -172,7 +176,7 @@ def _image_differences(
                 files.setdefault("renamed", []).append(path)
     for path in both:
         a, b = first[path], second[path]
-        if one.kind == other.kind and a.split != b.split:
+        if one.kind == other.kind and a.split != b.split and NO_FOLD not in (a.split, b.split):
             files.setdefault(f"moved from {a.split} to {b.split}", []).append(path)
         for what, differs in (
             ("another content", a.sha256 and b.sha256 and a.sha256 != b.sha256),
@@ -211,8 +215,8 @@ def _result(
         ) from None
     what = [(head.target.kind, head.target.unit) for head in heads]
     if what[0] != what[1]:
-        of = [f"{kind}{f' in {unit}' if unit else ''}" for kind, unit in what]
-        return [], f"The results cannot be compared: {names[0]} predicts {of[0]}, {names[1]} {of[1]}.", []
+        of = [f"{'a ' * (kind == 'number')}{kind}{f' in {unit}' if unit else ''}" for kind, unit in what]
+        return [], f"The results cannot be compared: {names[0]} predicts {of[0]}, {names[1]} predicts {of[1]}.", []
     kind = TARGETS[heads[0].target.kind]
     numbers = [
         ComparedNumber(
@@ -240,16 +244,14 @@ def _result(
         return numbers, f"The tests are not the same: {error.problem}.", []
     compared = compare_models(aligned, RESAMPLES, ui)
     pair = compared.pairs[0]
-    numbers = [
-        number.model_copy(
-            update={
-                "difference": pair.difference.get(number.name),
-                "p": getattr(pair.tests.get(number.name), "p", None),
-            }
-        )
-        for number in numbers
-    ]
+    numbers = [_with_difference(number, pair) for number in numbers]
     return numbers, f"{compared.verdict}.", [*notes, *compared.notes]
+
+
+def _with_difference(number: ComparedNumber, pair: ComparedPair) -> ComparedNumber:
+    test = pair.tests.get(number.name)
+    gap = pair.difference.get(number.name)
+    return number.model_copy(update={"difference": gap, "p": None if test is None else test.p})
 
 
 def _verdict(
