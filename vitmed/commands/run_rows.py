@@ -79,8 +79,8 @@ def read_run(run: RunFolder, name: str, parent: str | None) -> ListedRun:
     elif row["state"] in UNFINISHED and was_killed(run):
         row["problem"] = KILLED
     with contextlib.suppress(ValueError), _reading(run, run.environment):
-        row["started"] = json.loads(run.environment.read_text(encoding="utf-8"))["started"]
-        datetime.fromisoformat(row["started"])
+        started = json.loads(run.environment.read_text(encoding="utf-8"))["started"]
+        row["started"] = datetime.fromisoformat(started).isoformat()
     return ListedRun(run=name, parent=parent, **row)
 
 
