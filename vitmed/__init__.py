@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for type checkers and editors
     from vitmed.commands.cross_validate import cross_validate as cross_validate
     from vitmed.commands.demo import demo as demo
     from vitmed.commands.diff import diff as diff
+    from vitmed.commands.ensemble import ensemble as ensemble
     from vitmed.commands.evaluate import evaluate as evaluate
     from vitmed.commands.explain import explain as explain
     from vitmed.commands.export import export as export
@@ -47,6 +48,7 @@ _PUBLIC = {  # name -> the module that defines it; loaded when the name is used,
     "cross_validate": "vitmed.commands.cross_validate",
     "demo": "vitmed.commands.demo",
     "diff": "vitmed.commands.diff",
+    "ensemble": "vitmed.commands.ensemble",
     "evaluate": "vitmed.commands.evaluate",
     "explain": "vitmed.commands.explain",
     "export": "vitmed.commands.export",

@@ -189,7 +189,7 @@ def test_what_cannot_be_read_is_named(trained: Trained, copied: Path, file: str,
 def test_a_damaged_report_is_named(trained: Trained, copied: Path) -> None:
     file = copied / "test" / "metrics.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"overall": {"auroc": "high"}}))
-    with pytest.raises(DataError, match="not the metrics.json of a report"):
+    with pytest.raises(DataError, match="not the metrics"):
         found(trained.folder, copied)
 
 

@@ -6,6 +6,7 @@ import csv
 import itertools
 import json
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -277,10 +278,15 @@ def test_a_refused_beginning_leaves_nothing(data: Path, tmp_path: Path) -> None:
     assert not list((tmp_path / "runs").glob("*"))
 
 
-def test_evaluate_names_what_can_be_evaluated_of_folds(done: Path) -> None:
-    with pytest.raises(CheckpointError, match="fold-1") as told:
+def test_folds_without_a_held_out_test_are_evaluated_on_other_images_alone(done: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the folds tested each image"):
         evaluate(done, ui=Recorder())
-    assert str(done / "test" / "predictions.csv") in str(told.value)
+    there = tmp_path / "apart"
+    shutil.copytree(done, there)
+    shutil.rmtree(there / "ensemble")
+    with pytest.raises(CheckpointError, match="vitmed ensemble") as told:
+        evaluate(there, ui=Recorder())
+    assert str(there / "test" / "predictions.csv") in str(told.value)
 
 
 def test_an_interruption_tells_how_to_go_on_and_that_ends_as_if_nothing_had_been(

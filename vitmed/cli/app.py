@@ -70,6 +70,7 @@ COMMANDS = {
     },
     "Train many": {
         "cross-validate": "Train and test on folds by patient, and pool the results.",
+        "ensemble": "Join folds or runs to one model.",
         "runs": "List runs with their metric, time and state, as a table or a page.",
         "diff": "Report what differs between two runs.",
     },

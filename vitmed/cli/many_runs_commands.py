@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -21,8 +22,9 @@ from vitmed.cli.options import (
     argument,
     command,
     flag,
+    output,
 )
-from vitmed.cli.terminal import answer, print_diff, print_runs, train_json
+from vitmed.cli.terminal import answer, in_folder, print_diff, print_runs, train_json
 
 JOIN: Options = {
     "join": flag(Path, metavar="DIR", help="Help another process with the runs in this folder.", panel=FIRST),
@@ -33,6 +35,26 @@ JOIN: Options = {
 def cross_validate(as_json: AsJson = False, **options: Any) -> None:
     """Train and test on every fold in turn, 5 by default; pool what each model says of images it never saw."""
     answer(vitmed.cross_validate, options, as_json, train_json)
+
+
+@command(
+    {
+        **output("A new folder; default: ensemble in the only folder of folds.", FIRST),
+        "way": flag(str, metavar="mean|greedy|soup", help="How to join them; default mean.", panel=FIRST),
+    },
+    fields={},
+)
+def ensemble(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of cross-validate, or run folders with the same splits.")],
+    as_json: AsJson = False,
+    **options: Any,
+) -> None:
+    """Join folds or runs to one model, which every other command takes."""
+
+    def content(found: Any) -> dict[str, Any]:
+        return in_folder(found, {"shares": found.shares, "val": found.val.metrics.to_dict()})
+
+    answer(functools.partial(vitmed.ensemble, runs), options, as_json, content)
 
 
 @command(
@@ -63,4 +85,9 @@ def diff(as_json: AsJson = False, **options: Any) -> None:
     answer(vitmed.diff, options, as_json, lambda found: found.to_dict(), print_diff)
 
 
-MANY_RUNS: dict[str, typer.Typer] = {"cross-validate": cross_validate, "runs": runs, "diff": diff}
+MANY_RUNS: dict[str, typer.Typer] = {
+    "cross-validate": cross_validate,
+    "ensemble": ensemble,
+    "runs": runs,
+    "diff": diff,
+}

@@ -163,7 +163,9 @@ RUN: Options = {  # of a command that makes a run folder
 }
 RESUME: Options = {"resume": flag(Path, help="Run folder of an interrupted run to continue.", panel="Training")}
 PARALLEL: Options = {  # of a command that makes several runs
-    "parallel": flag(int, min=1, metavar="N", help="Processes that train several runs at once; default 1.", panel=FIRST)
+    "parallel": flag(
+        int, min=1, metavar="N", help="Processes that train folds at the same time; default 1.", panel="Patients"
+    )
 }
 EVALUATED: Options = {  # which images to evaluate
     "data": flag(Path, help="Another labelled folder; classes are matched by name.", panel=FIRST),

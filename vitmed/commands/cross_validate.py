@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from vitmed.commands.folds import join_folds
 from vitmed.commands.train import TrainResult, train
 from vitmed.core.errors import CheckpointError, UsageError
+from vitmed.core.flags import FLAGS, read_overrides
+from vitmed.core.load_config import load_config
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Ui
 
@@ -17,47 +20,54 @@ USUAL = 5  # folds
 def cross_validate(
     data: str | Path | None = None,
     *,
+    config: str | Path | None = None,
+    sets: Sequence[str] = (),
+    output: str | Path = "runs",
+    name: str | None = None,
     resume: str | Path | None = None,
     join: str | Path | None = None,
     parallel: int = 1,
+    fail_under: Sequence[str] = (),
+    offline: bool = False,
     ui: Ui | None = None,
-    **options: Any,
+    **flags: Any,
 ) -> TrainResult | None:
-    """Divide the images into folds, by patient where known, train a model for each, and evaluate it on its fold.
+    """Divide the images into folds, by patient where known; train a model for each, and evaluate it on its fold.
 
-    The same as `train` with `folds`.
+    The same as `train` with `folds`, five by default.
 
     Args:
-        data: as in `train`, and so are `options`: folds=5 (the default), repeats=3, sites="hospital", hold_out=0.2,
-            config, sets, output, name, offline, fail_under and the flags of `train`.
+        data: the folder, as in `train`.
+        config: a YAML file or the name of a recipe; `sets` ("train.lr=1e-4") and flags override it.
+        output: the folder in which to make the folder of the folds.
+        name: of that folder; default date, data, model and folds.
         resume: a folder of folds to continue.
         join: a folder of folds that another process trains, perhaps on another machine with the same file system: train
-            those that no process trains, and return None when all are finished.
+            the folds that no process trains, and return None when all are finished.
         parallel: how many processes train folds at the same time.
+        fail_under: gates on the pooled test metrics, such as "auroc=0.9".
+        offline: open no connection.
+        ui: where messages and progress go.
+        **flags: as in `train`; of folds folds=5, repeats=3, sites="hospital", hold_out=0.2.
 
     Raises:
         VitmedError: as `train`.
     """
     ui = ui or Ui()
     if join is not None:
-        if data is not None or resume is not None or options:
+        if (data, config, name, resume) != (None,) * 4 or sets or flags:
             raise UsageError("--join uses the configuration of the folds", "give --join alone")
         folder = RunFolder(join)
         if not folder.folds.is_file():
             raise CheckpointError(f"{join}: holds no folds", "name the folder that cross-validate makes")
         join_folds(train, folder, ui)
         return None
-    if resume is not None:
-        if not RunFolder(resume).folds.is_file():
-            raise CheckpointError(f"{resume}: holds no folds", f"vitmed train --resume {resume}")
-        return train(data, resume=resume, parallel=parallel, ui=ui, **options)
-    if options.get("folds") is None and options.get("sites") is None and not _are_divided(options):
-        options["folds"] = USUAL
-    return train(data, parallel=parallel, ui=ui, **options)
-
-
-def _are_divided(options: dict[str, Any]) -> bool:
-    """Whether the configuration names folds or sites."""
-    from vitmed.core.load_config import load_config
-
-    return load_config(options.get("config"), {}, options.get("sets", ())).data.divided
+    if resume is not None and not RunFolder(resume).folds.is_file():
+        raise CheckpointError(f"{resume}: holds no folds", f"vitmed train --resume {resume}")
+    given = load_config(config, read_overrides(flags, FLAGS, "cross-validate"), sets).data
+    if resume is None and not given.divided:
+        flags["folds"] = USUAL
+    return train(
+        data, config=config, sets=sets, output=output, name=name, resume=resume, fail_under=fail_under, offline=offline,
+        parallel=parallel, ui=ui, **flags,
+    )  # fmt: skip

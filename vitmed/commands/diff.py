@@ -12,7 +12,7 @@ from pydantic import Field
 from vitmed.commands.compare import compare_models
 from vitmed.commands.compared_tables import Model, align, short_names
 from vitmed.commands.run_facts import NO_FOLD, Image, RunFacts, read_facts
-from vitmed.commands.run_rows import read_head
+from vitmed.commands.run_rows import Head, read_head
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.flags import fields_of
@@ -206,13 +206,7 @@ def _result(
     if one.table is None or other.table is None:
         missing = [f"{name}: {run.why_not}" for name, run in zip(names, (one, other), strict=True) if run.table is None]
         return [], f"There is no result to compare. {'; '.join(missing)}.", []
-    try:
-        heads = [read_head(run.table.with_name(NUMBERS)) for run in (one, other) if run.table is not None]
-    except (OSError, ValueError):
-        raise DataError(
-            f"{one.table.with_name(NUMBERS)} or {other.table.with_name(NUMBERS)}: not the metrics.json of a report",
-            "vitmed evaluate writes it again",
-        ) from None
+    heads = [_head(table.with_name(NUMBERS)) for table in (one.table, other.table)]
     what = [(head.target.kind, head.target.unit) for head in heads]
     if what[0] != what[1]:
         of = [f"{'a ' * (kind == 'number')}{kind}{f' in {unit}' if unit else ''}" for kind, unit in what]
@@ -246,6 +240,13 @@ def _result(
     pair = compared.pairs[0]
     numbers = [_with_difference(number, pair) for number in numbers]
     return numbers, f"{compared.verdict}.", [*notes, *compared.notes]
+
+
+def _head(file: Path) -> Head:
+    try:
+        return read_head(file)
+    except (OSError, ValueError):
+        raise DataError(f"{file}: not the metrics.json of a report", "vitmed evaluate writes a new one") from None
 
 
 def _with_difference(number: ComparedNumber, pair: ComparedPair) -> ComparedNumber:

@@ -20,7 +20,8 @@ from vitmed.data.thread_batches import read_batches
 from vitmed.decisions.evaluation_folder import is_of, read_metrics
 from vitmed.explanation.attention import METHODS, attention_maps
 from vitmed.explanation.faithfulness import FEW, affordable, check_maps, sample, unchecked
-from vitmed.explanation.results import TITLES, Attention, Maps, joined
+from vitmed.explanation.results import TITLES, Attention, Maps, joined, mean_of_maps
+from vitmed.imaging.joint_preprocessing import JointPreprocessing
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.predictions import Predictions, known_labels
@@ -29,6 +30,7 @@ from vitmed.report.plots.attention import attention_maps as draw
 from vitmed.report.plots.drawing import png
 from vitmed.report.rebuild import new_folder
 from vitmed.training.checkpoint import Checkpoint
+from vitmed.training.ensemble import Ensemble
 from vitmed.training.saved_model import SavedModel
 
 SHOWN = 8  # images of an evaluation with drawn maps; half of them are errors if there are enough
@@ -88,10 +90,11 @@ def explain(
         if name not in METHODS:
             raise unknown_key("method", name, METHODS)
     saved = find_checkpoint(checkpoint, runs, ui)
-    if not isinstance(saved, Checkpoint):
-        raise UsageError(
-            f"{saved.path}: an exported model has no attention maps", "name the best.pt that it was made from"
-        )
+    members = saved.members if isinstance(saved, Ensemble) else (saved,)
+    joint = isinstance(saved.preprocessing, JointPreprocessing)
+    if joint or not all(isinstance(one, Checkpoint) for one in members):
+        what = "members that read images differently have" if joint else "an exported model has"
+        raise UsageError(f"{saved.path}: {what} no attention maps", "name the best.pt of a run")
     answers = SIDES if saved.splits.target.kind == "number" else saved.classes
     if target is not None and target not in answers:
         raise unknown_key(
@@ -104,7 +107,15 @@ def explain(
     if not len(predictions):
         raise DataError("\n".join(text for _, text in predictions.errors[:20]), "name images that can be read")
     chosen = predictions.explained if target is None else np.full(len(predictions), answers.index(target))
-    maps = _maps_of(saved.model().to(pick_device(device)), how, predictions, chosen, ui)
+    each = []
+    for one in members:
+        assert isinstance(one, Checkpoint)
+        own = replace(one.preprocessing, frame=how.frame)
+        asked = chosen  # places in the order of the member
+        if one.classes != saved.classes:
+            asked = np.array([one.classes.index(name) for name in saved.classes])[chosen]
+        each.append(_maps_of(one.model().to(pick_device(device)), own, predictions, asked, ui))
+    maps = replace(mean_of_maps(each, saved.shares if isinstance(saved, Ensemble) else (1.0,)), targets=chosen)
     maps = replace(maps, grids={name: maps.grids[name] for name in METHODS if name in (methods or METHODS)})
     verdicts = {name: text for name, text in known_verdicts(saved).items() if name in maps.grids}
     found = Explanation(predictions, maps.grids, maps.targets, verdicts, folder, maps.shift)

@@ -14,9 +14,10 @@ from vitmed.core.outputs import check_folder, check_output
 from vitmed.core.ui import Ui
 from vitmed.decisions.reduced_precision import MOST_MOVED
 from vitmed.models.weight_forms import FORMS, SAFETENSORS
-from vitmed.training.checkpoint import load_checkpoint
+from vitmed.training.checkpoint import Checkpoint
 from vitmed.training.exported_graph import ExportedGraph
-from vitmed.training.onnx_model import ONNX
+from vitmed.training.onnx_model import ONNX, OnnxModel
+from vitmed.training.open_model import open_model
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def export(
     """Write a checkpoint as a file or folder that other programs run, and compare the two on validation images.
 
     Args:
-        checkpoint: a run folder or its best.pt, with a decision policy.
+        checkpoint: a run folder or its best.pt, with a decision policy; or an ensemble, for .onnx and .pt2.
         to: a new file; its suffix is the format: .onnx for ONNX Runtime and others, .pt2 for torch.export,
             .safetensors for the weights alone, in timm's names. Without a suffix, a new folder of weights.
         form: of that folder: "transformers" (default) or "timm".
@@ -59,7 +60,9 @@ def export(
     form = _form_of(file, form)
     if int8 and file.suffix != ONNX:
         raise UsageError(f"{file}: --int8 is for ONNX files", "--to model.onnx")
-    saved = load_checkpoint(checkpoint)
+    saved = open_model(checkpoint)
+    if isinstance(saved, OnnxModel):
+        raise UsageError(f"{saved.path}: is exported already", "name the run folder")
     roots = [saved.splits.root, *([] if data is None else [data])]
     if form is None or file.suffix == SAFETENSORS:
         check_output(file, force=force, data=roots)
@@ -67,6 +70,8 @@ def export(
         check_folder(file, roots)
     root = saved.data_root() if data is None else Path(data)
     if form is not None:
+        if not isinstance(saved, Checkpoint):
+            raise UsageError(f"{saved.path}: other libraries have no ensembles", "--to model.onnx, or export a member")
         written = write_weights(saved, file, form, root, ui)
         address = str(file) if file.suffix == SAFETENSORS else written.form.local.format(file)
         ui.say(f"{file}: {written.gate.in_words}; load it with\n{written.form.line(address)}")

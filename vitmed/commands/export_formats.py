@@ -21,9 +21,9 @@ from torch import Tensor
 from vitmed.commands.export_gate import ExportGate
 from vitmed.core.errors import UsageError
 from vitmed.core.text import first_line
-from vitmed.training.checkpoint import Checkpoint
 from vitmed.training.exported_graph import ExportedGraph
 from vitmed.training.onnx_model import FIX, IMAGES, KEY, NEEDED, ONNX, describe_export, open_session
+from vitmed.training.saved_model import SavedModel
 
 PT2 = ".pt2"
 OPSET = 20
@@ -44,7 +44,7 @@ class Format(ABC):
 
     speedup: float | None = None
 
-    def __init__(self, graph: ExportedGraph, saved: Checkpoint, file: Path, int8: bool):
+    def __init__(self, graph: ExportedGraph, saved: SavedModel, file: Path, int8: bool):
         self.graph, self.saved, self.int8 = graph, saved, int8
 
     @abstractmethod
@@ -76,7 +76,7 @@ class Format(ABC):
 class OnnxFile(Format):
     """A file for ONNX Runtime, OpenVINO and others. Raises UsageError where a package is not installed."""
 
-    def __init__(self, graph: ExportedGraph, saved: Checkpoint, file: Path, int8: bool):
+    def __init__(self, graph: ExportedGraph, saved: SavedModel, file: Path, int8: bool):
         super().__init__(graph, saved, file, int8)
         try:
             import onnx
@@ -130,7 +130,7 @@ class OnnxFile(Format):
 class TorchFile(Format):
     """A file of torch.export, for programs with torch and without vitmed."""
 
-    def __init__(self, graph: ExportedGraph, saved: Checkpoint, file: Path, int8: bool):
+    def __init__(self, graph: ExportedGraph, saved: SavedModel, file: Path, int8: bool):
         super().__init__(graph, saved, file, int8)
         with _quiet(), torch.no_grad():
             self.program = torch.export.export(graph, (self.example,), dynamic_shapes=(self.dynamic,))

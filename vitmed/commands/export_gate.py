@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.text import counted, counted_doing
-from vitmed.core.ui import Ui
+from vitmed.core.ui import Silent, Ui
 from vitmed.data.samples import Sample, labelled_by
 from vitmed.data.thread_batches import check_readable
 from vitmed.decisions.policy import ANSWER, MOST_NAMES, SET, YES
@@ -21,10 +20,9 @@ from vitmed.imaging.decode import read_image
 from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.number_predictions import NumberPredictions
-from vitmed.training.checkpoint import Checkpoint
 from vitmed.training.exported_graph import ExportedGraph
-from vitmed.training.saved_model import score_column
-from vitmed.training.torch_network import TorchNetwork
+from vitmed.training.open_model import open_network
+from vitmed.training.saved_model import SavedModel, score_column
 
 MOST = 500  # validation images that are compared at most
 RESAMPLES = 1000  # behind the intervals of what 8 bits cost
@@ -74,15 +72,15 @@ def _signed(one: Estimate) -> str:
     return f"{one.value:+.3f}{ends}"
 
 
-def validation_images(saved: Checkpoint) -> list[Sample]:
+def validation_images(saved: SavedModel) -> list[Sample]:
     """At most `MOST` validation images of a run, evenly spread."""
-    samples = saved.splits.samples["val"]
+    samples = saved.splits.samples["val"] or saved.splits.samples["train"]  # joined folds have no validation
     rows = np.linspace(0, len(samples) - 1, min(len(samples), MOST)).round().astype(np.int64)
     return [samples[row] for row in rows]
 
 
 def compare_export(
-    saved: Checkpoint, graph: ExportedGraph, run: Callable[[np.ndarray], dict[str, np.ndarray]], speedup: float | None,
+    saved: SavedModel, graph: ExportedGraph, run: Callable[[np.ndarray], dict[str, np.ndarray]], speedup: float | None,
     root: Path, ui: Ui,
 ) -> ExportGate:  # fmt: skip
     """Compare an exported network with its checkpoint on `validation_images`.
@@ -105,7 +103,7 @@ def compare_export(
         return how.read(root / chosen[index].path)
 
     with ui.bar("comparing: checkpoint") as advance:
-        outputs = TorchNetwork(saved, saved.policy, torch.device("cpu")).outputs(read, len(chosen), advance)
+        outputs = open_network(saved, saved.policy, "cpu", "fp32", Silent()).outputs(read, len(chosen), advance)
     check_readable(outputs.problems)
     with ui.bar("comparing: exported") as advance:
         for index, sample in enumerate(chosen):

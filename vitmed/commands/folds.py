@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vitmed.commands.evaluate import thumbnail
-from vitmed.commands.many_runs import Job, helpers, run_jobs
+from vitmed.commands.ensemble import ensemble
+from vitmed.commands.evaluate import evaluate, thumbnail
+from vitmed.commands.fold_runs import Study, fold_jobs
+from vitmed.commands.many_runs import helpers, run_jobs
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.evaluate_config import EvaluateConfig
@@ -37,54 +37,9 @@ from vitmed.report.participant_flow import folds_flow
 from vitmed.report.results import Results
 from vitmed.report.write import read_baselines, write_report
 from vitmed.training.checkpoint import Checkpoint, load_checkpoint
+from vitmed.training.ensemble import load_ensemble
 
 OF_ONE_FOLD = ("Images", "Patients of the run", "Splits of the run")  # facts that do not hold for all folds
-
-
-@dataclass(frozen=True)
-class Study:
-    """What folds.json holds.
-
-    Attributes:
-        folds: of each repeat; repeats: how often the images are divided.
-        window: of the configuration; each fold chooses its own from it.
-        sites: names of the folds, where each is a site; else ().
-    """
-
-    folds: int
-    repeats: int
-    window: Any
-    sites: tuple[str, ...]
-
-    @classmethod
-    def read(cls, folder: RunFolder) -> Study:
-        """Raises CheckpointError for a damaged file."""
-        try:
-            asked = json.loads(folder.folds.read_text(encoding="utf-8"))
-            return cls(
-                int(asked["folds"]), int(asked.get("repeats", 1)), asked["window"], tuple(asked.get("sites", ()))
-            )
-        except (OSError, ValueError, KeyError, TypeError):
-            fix = "start again with vitmed cross-validate"
-            raise CheckpointError(f"{folder.folds}: cannot be read", fix) from None
-
-    @property
-    def notes(self) -> list[str]:
-        """What must be known of the folds before the numbers are believed."""
-        if self.sites:
-            return [f"Each fold is a site that its model never saw: {numbered(self.sites)}."]
-        if self.repeats == 1:
-            return []
-        return [
-            f"The images were divided {self.repeats} times: folds 1 to {self.folds} are the first time, and so on. "
-            f"Each image has predictions of {self.repeats} models that never saw it; the pooled numbers are those of "
-            "their mean, and so of a small ensemble. The numbers by fold are those of single models."
-        ]
-
-    @property
-    def places(self) -> list[tuple[int, int]]:
-        """(repeat, fold) of every run, from 1."""
-        return [(repeat, fold) for repeat in range(1, self.repeats + 1) for fold in range(1, self.folds + 1)]
 
 
 def new_folds(config: Config, output: str | Path, name: str, ui: Ui) -> RunFolder:
@@ -119,7 +74,7 @@ def train_folds(
         CheckpointError: the first fold of folds to resume has not begun.
     """
     study = Study.read(folder)
-    if (folder.path / "test" / PREDICTIONS).is_file():
+    if RunFolder(folder.joined).ensemble.is_file():
         raise UsageError(f"{folder.path}: these folds are finished and evaluated", "start a new run")
     jobs = fold_jobs(folder, study, first)
     if first is None and not jobs[0].attempts(folder):
@@ -136,37 +91,20 @@ def train_folds(
     finally:
         if first and not jobs[0].attempts(folder):  # refused: nothing began
             shutil.rmtree(folder.path)
-    return report_evaluation(_pool(folder, places, study, ui), {}, ui)
+    pooled = folder.path / "test"
+    if not (pooled / PREDICTIONS).is_file():  # else an earlier process ended before it joined the folds
+        report_evaluation(_pool(folder, places, study, ui), {}, ui)
+    if all(place.best.is_file() and not place.baseline.is_file() for place in places):
+        joined = ensemble([folder.path], ui=ui)
+        if load_ensemble(RunFolder(joined.folder).ensemble).splits.samples["test"]:
+            evaluate(joined.folder, ui=ui)
+    found = read_evaluation(pooled / PREDICTIONS)
+    return Evaluation(found.predictions, Results.read(found.metrics), pooled)
 
 
 def join_folds(train: Callable[..., Any], folder: RunFolder, ui: Ui) -> None:
     """Train folds that no other process trains, until all are finished."""
     run_jobs(train, folder, fold_jobs(folder, Study.read(folder), None), ui)
-
-
-def fold_jobs(folder: RunFolder, study: Study, first: Mapping[str, Any] | None) -> list[Job]:
-    """The runs of all folds. The others begin when the first one has a configuration: all folds have one plan."""
-
-    def begin(repeat: int, fold: int) -> dict[str, Any] | None:
-        if (repeat, fold) == (1, 1):
-            return None if first is None else {**first, "fold": 1}
-        planned = [place.config for place in jobs[0].attempts(folder) if place.config.is_file()]
-        if not planned:
-            return None
-        wide = "null" if study.window is None else json.dumps(study.window)  # chosen anew from its training images
-        return {"config": planned[0], "sets": (f"data.window={wide}", f"data.repeat={repeat}"), "fold": fold}
-
-    jobs: list[Job] = []
-    for repeat, fold in study.places:
-        again = f" of repeat {repeat}" if study.repeats > 1 else ""
-        title = f"fold {fold} of {study.folds}{again}" + (f": {study.sites[fold - 1]}" if study.sites else "")
-        jobs.append(Job(fold_name(repeat, fold), title, partial(begin, repeat, fold)))
-    return jobs
-
-
-def fold_name(repeat: int, fold: int) -> str:
-    """The name of the run folder of a fold."""
-    return f"fold-{fold}" if repeat == 1 else f"repeat-{repeat}-fold-{fold}"
 
 
 def _pool(folder: RunFolder, places: Sequence[RunFolder], study: Study, ui: Ui) -> Evaluation:

@@ -229,7 +229,7 @@ class Model:
                 None if members is None else tuple(filter(None, members[row].split(" | "))),
                 None if ends is None else (float(ends[row, 0]), float(ends[row, 1])),
                 cell == YES, cell.removeprefix(NO) if cell != YES else "",
-                None if score is None else float(score[row]), self.unit, squares[row],
+                None if score is None else float(score[row]), self.unit, self.preprocessing.shown(squares[row]),
             )  # fmt: skip
 
 

@@ -93,6 +93,8 @@ def read_facts(path: Path) -> RunFacts:
         return _of_checkpoint(path)
     if run.folds.is_file():
         return _of_folds(run)
+    if run.ensemble.is_file():
+        raise UsageError(f"{path}: is an ensemble, expected a run", "compare tests: vitmed compare ENSEMBLE RUN")
     if run.ranking.is_file() or not run.config.is_file():
         found = "holds a ranking of weights" if run.ranking.is_file() else "holds no run"
         raise UsageError(f"{path}: {found}, expected a run folder", "name two of the runs that vitmed runs lists")

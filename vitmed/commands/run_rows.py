@@ -22,7 +22,7 @@ from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.run_folder import NUMBERS, RunFolder
 from vitmed.core.run_lock import is_running, was_killed
 from vitmed.core.targets import CLASSES, Target
-from vitmed.core.text import first_line
+from vitmed.core.text import counted, first_line
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.metrics.estimates import Estimate
 from vitmed.models.sizes import model_label
@@ -71,7 +71,9 @@ def read_run(run: RunFolder, name: str, parent: str | None) -> ListedRun:
     """
     row: dict[str, Any] = {"kind": "not known"}
     try:
-        (_read_folds if run.folds.is_file() else _read_training)(run, row)
+        kinds = ((run.folds, _read_folds), (run.ensemble, _read_ensemble))
+        read = next((read for file, read in kinds if file.is_file()), _read_training)
+        read(run, row)
     except ValueError as error:
         row |= {"state": "damaged", "problem": str(error)}
     if is_running(run):
@@ -106,6 +108,15 @@ def _read_folds(run: RunFolder, row: dict[str, Any]) -> None:
     row["state"] = "interrupted" if row["metric"] is None else "finished"
 
 
+def _read_ensemble(run: RunFolder, row: dict[str, Any]) -> None:
+    """Several models as one; its number is of the images on which its policy was chosen, until it is tested."""
+    row["kind"] = "ensemble"
+    with _reading(run, run.ensemble):
+        content = json.loads(run.ensemble.read_text(encoding="utf-8"))
+        row |= {"model": counted(len(content["members"]), "model"), "data": _data_name(content["data"]["root"], run)}
+    row |= {"state": "finished", "metric": _evaluated(run, "test") or _evaluated(run, "val")}
+
+
 def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
     """A run with a configuration: of training, of pretraining, of a baseline, or of a ranking of weights."""
     if not any(run.path.iterdir()):
@@ -115,7 +126,7 @@ def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
         tree = read_config(run.config)
         kind: Any = Config if "evaluate" in tree else PretrainConfig
         config = build_config(tree, kind)
-        row |= {"data": _data_name(config, run), "model": model_label(config.model)}
+        row |= {"data": _data_name(config.data.root, run), "model": model_label(config.model)}
     if run.ranking.is_file():
         row |= {"kind": "ranking", "state": "finished"}
         return
@@ -140,9 +151,8 @@ def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
         row |= {"state": "not evaluated"} if found is None else {"state": "finished", "metric": found}
 
 
-def _data_name(config: Config | PretrainConfig, run: RunFolder) -> str:
+def _data_name(root: str | None, run: RunFolder) -> str:
     """The name of the data folder, without its place."""
-    root = config.data.root
     return "" if root is None else Path(os.path.normpath(run.path.absolute() / root)).name
 
 

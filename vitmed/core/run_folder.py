@@ -31,6 +31,8 @@ class RunFolder:
         self.best = self.path / "best.pt"
         self.last = self.path / "last.pt"
         self.folds = self.path / "folds.json"
+        self.joined = self.path / "ensemble"
+        self.ensemble = self.path / "ensemble.json"
         self.baseline = self.path / "baseline.pt"
         self.encoder = self.path / "encoder.pt"
         self.model_card = self.path / "model_card.md"
@@ -48,7 +50,7 @@ class RunFolder:
     @property
     def name(self) -> str:
         """The name of a run folder; "" where the folder is none, such as that of a checkpoint that was sent to you."""
-        return self.path.resolve().name if self.config.is_file() or self.folds.is_file() else ""
+        return self.path.resolve().name if any(f.is_file() for f in (self.config, self.folds, self.ensemble)) else ""
 
     def epoch(self, number: int) -> Path:
         """The checkpoint that `--save-every` keeps for an epoch (1-based)."""
@@ -122,12 +124,12 @@ class RunFolder:
     def marks(self) -> tuple[Path, ...]:
         """Files of which one at least is in every run folder, also of a run that has just begun."""
         made = (self.metrics, self.best, self.last, self.encoder, self.baseline, self.ranking)
-        return self.config, self.folds, *made
+        return self.config, self.folds, self.ensemble, *made
 
     @property
     def is_run(self) -> bool:
         """Whether the folder is that of a run."""
-        some = (self.best, self.last, self.encoder, self.baseline, self.folds)
+        some = (self.best, self.last, self.encoder, self.baseline, self.folds, self.ensemble)
         return any(file.is_file() for file in some) or (self.config.is_file() and self.splits.is_file())
 
     @classmethod

@@ -163,7 +163,7 @@ def _split(listing: Listing, config: DataConfig) -> tuple[dict[str, np.ndarray],
         if name in parts:
             continue
         base = len(parts[rest])
-        whole = base if rest == "train" else sum(map(len, parts.values()))
+        whole = base if rest == "train" else sum(len(part) for key, part in parts.items() if key != HELD_OUT)
         share = fraction * whole / base
         parts[name], parts[rest] = split_off(listing, parts[rest], share, config.split_seed, name)
         made[name] = f"{len(parts[name]) / whole:.0%} split off {how}"

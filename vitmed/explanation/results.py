@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from pydantic import Field
 
 from vitmed.core.base_models import Frozen
+from vitmed.core.errors import UsageError
 from vitmed.core.targets import CLASSES, Target
 from vitmed.metrics.estimates import Estimate
 
@@ -168,3 +169,18 @@ class Robustness(Frozen):
     verdict: str = ""
     notes: list[str] = []
     skipped: dict[str, str] = {}
+
+
+def mean_of_maps(each: Sequence[Maps], shares: Sequence[float]) -> Maps:
+    """The weighted mean of the maps of several models for the same images.
+
+    Raises UsageError if their grids of patches differ.
+    """
+    first = each[0]
+    if len({grid.shape[1:] for one in each for grid in one.grids.values()}) > 1:
+        raise UsageError("the members divide an image into different patches", "explain one of them")
+    grids = {
+        name: np.sum([share * one.grids[name] for share, one in zip(shares, each, strict=True)], axis=0)
+        for name in first.grids
+    }
+    return replace(first, grids={name: grid.astype(np.float32) for name, grid in grids.items()})

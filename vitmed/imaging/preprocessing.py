@@ -101,6 +101,10 @@ class Preprocessing:
             image = RESIZES[self.resize](image, side, RESAMPLING[self.interpolation])
         return np.asarray(image).reshape(*side, self.channels)
 
+    def shown(self, square: np.ndarray) -> np.ndarray:
+        """What a picture shows of what `square` returned: (S, S, C) uint8."""
+        return square
+
     def drawn(self) -> np.ndarray:
         """A texture of every grey value, the same on every machine: (S, S, C) uint8."""
         y, x, c = np.indices((self.image_size, self.image_size, self.channels))

@@ -104,7 +104,7 @@ def aligned(parts: Sequence[Any]) -> list[Any]:
     return found
 
 
-def averaged(parts: Sequence[Any], weights: Sequence[float] | None = None) -> Any:
+def averaged(parts: Sequence[Any], weights: Sequence[float] | np.ndarray | None = None) -> Any:
     """The mean of several models for the same images: one prediction, as if of one model.
 
     Of classes, grades and findings it is the mean of the calibrated probabilities; the logits are their logarithms, or
@@ -132,7 +132,7 @@ def averaged(parts: Sequence[Any], weights: Sequence[float] | None = None) -> An
     return replace(first, logits=logits, threshold=None, costs=None, decided=None, calibrated=None)
 
 
-def disagreement(parts: Sequence[Any], weights: Sequence[float] | None = None) -> np.ndarray:
+def disagreement(parts: Sequence[Any], weights: Sequence[float] | np.ndarray | None = None) -> np.ndarray:
     """(S,) float64, 0 or more: how much the models disagree on each image.
 
     Of classes it is the mutual information of class and model in nats, the entropy of the mean less the mean of the

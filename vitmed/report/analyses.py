@@ -14,6 +14,7 @@ from vitmed.core.base_models import Frozen
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.decisions.conformal import report_sets
 from vitmed.decisions.folds import Folds, by_fold
+from vitmed.decisions.member_disagreement import report_disagreement
 from vitmed.decisions.number_intervals import report_intervals
 from vitmed.decisions.operating_results import report_fold_points, report_points
 from vitmed.decisions.out_of_distribution import report_ood_scores
@@ -100,6 +101,7 @@ CLASS_ANALYSES: dict[str, Analysis] = {
     "out_of_distribution": lambda m: (
         report_ood_scores(m.predictions, m.policy.ood_score, m.policy.other_scores, m.config) if m.policy else None
     ),
+    "member_disagreement": lambda m: report_disagreement(m.predictions),
 }
 ANALYSES: dict[str, dict[str, Analysis]] = {  # kind of label -> field of `Results` -> what finds it, or None
     "classes": CLASS_ANALYSES,

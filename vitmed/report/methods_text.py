@@ -42,6 +42,7 @@ PARTS = {  # field of `Results` -> what its numbers are about, behind their name
     "abstention": "in selective prediction",
     "answers": "in selective prediction",
     "out_of_distribution": "by the out-of-distribution score",
+    "member_disagreement": "of the disagreement of members",
     "attention": "of the attention maps",
     "robustness": "on corrupted images",
 }

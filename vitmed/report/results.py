@@ -15,6 +15,7 @@ from vitmed.core.text import identity
 from vitmed.data.group_words import group_word
 from vitmed.decisions.conformal import PredictionSets
 from vitmed.decisions.folds import Folds
+from vitmed.decisions.member_disagreement import MemberDisagreement
 from vitmed.decisions.number_intervals import IntervalResults
 from vitmed.decisions.operating_results import OperatingPoints
 from vitmed.decisions.out_of_distribution import OutOfDistribution
@@ -223,6 +224,7 @@ class Results(Numbers):
     abstention: SelectivePrediction | None = None
     answers: AnswerCounts | None = None
     out_of_distribution: OutOfDistribution | None = None
+    member_disagreement: MemberDisagreement | None = None
     attention: Attention | None = None
     robustness: Robustness | None = None
     target: Target = CLASSES

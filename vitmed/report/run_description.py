@@ -37,6 +37,7 @@ def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, s
         "Seed": str(train.seed),
         "Device of this evaluation": device,
         "Versions": ", ".join(f"{package} {number}" for package, number in saved.versions.items()),
+        **saved.facts,
     }
 
 

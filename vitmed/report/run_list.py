@@ -15,7 +15,7 @@ from vitmed.core.text import counted
 from vitmed.decisions.targets import ALL_METRICS
 from vitmed.metrics.estimates import Estimate, value_text
 
-RunKind = Literal["training", "pretraining", "cross-validation", "no network", "ranking", "not known"]
+RunKind = Literal["training", "pretraining", "cross-validation", "ensemble", "no network", "ranking", "not known"]
 State = Literal["finished", "running", "interrupted", "not evaluated", "incomplete", "damaged"]
 STATES: dict[State, str] = {
     "finished": "all is done, and a training is evaluated on its test",
@@ -100,7 +100,7 @@ class ListedRun(Frozen):
     @property
     def progress(self) -> str:
         """`12/20`, or `2/5 folds`; "" where there is nothing to count."""
-        if self.kind in ("no network", "ranking") or not (self.done or self.of):
+        if not (self.done or self.of):
             return ""
         return f"{self.done}/{self.of or '?'}" + " folds" * (self.kind == "cross-validation")
 

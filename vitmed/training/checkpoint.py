@@ -272,8 +272,9 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         ("encoder.pt", "a pretraining run, which has no classifier", f"vitmed train DIR --weights {path}/encoder.pt"),
         (
             "folds.json",
-            f"holds a run for each fold and no model, expected a run such as {path / 'fold-1'}",
-            f"for the report of all folds: vitmed evaluate {path / 'test' / 'predictions.csv'}",
+            f"holds a run for each fold and no ensemble of them, expected a run such as {path / 'fold-1'}",
+            f"to join them: vitmed ensemble {path}; for their report: "
+            f"vitmed evaluate {path / 'test' / 'predictions.csv'}",
         ),
         (
             "splits.csv",

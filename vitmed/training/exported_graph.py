@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vitmed.core.errors import UsageError
 from vitmed.core.targets import Target
 from vitmed.decisions.conformal import FREE_RANKS, PENALTY
 from vitmed.decisions.finding_policy import FindingPolicy
@@ -19,10 +20,13 @@ from vitmed.decisions.number_policy import NumberPolicy
 from vitmed.decisions.operating_points import costs_of_balance
 from vitmed.decisions.out_of_distribution import OodScore
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
+from vitmed.imaging.joint_preprocessing import JointPreprocessing
 from vitmed.models.inference import mean_features
 from vitmed.models.pillow_resize import PillowResize
 from vitmed.models.vit import ViT
 from vitmed.training.checkpoint import Checkpoint
+from vitmed.training.ensemble import Ensemble
+from vitmed.training.saved_model import SavedModel
 
 LEAST = 1e-12  # distance of a threshold from 0 and 1, as in `certainty`
 EDGE = 1 + 5e-6  # OOD scores up to here are 1 in the six digits of `score_column`
@@ -38,32 +42,95 @@ class ExportedGraph(nn.Module):
     policy does not have is left out.
 
     Args:
-        saved: the checkpoint.
+        saved: a checkpoint, or an ensemble of them.
         resize: whether images may be of any size; else H and W are S.
 
     Raises:
-        CheckpointError: it holds no decision policy.
+        CheckpointError: it holds no decision policy. UsageError: an ensemble whose members read images differently.
     """
 
-    def __init__(self, saved: Checkpoint, resize: bool = True):
+    def __init__(self, saved: SavedModel, resize: bool = True):
         super().__init__()
         policy = saved.chosen_policy()
-        self.how, self.views, self.resize = saved.preprocessing, saved.config.augment.views, resize
+        if isinstance(saved.preprocessing, JointPreprocessing):
+            raise UsageError(
+                f"{saved.path}: its members have windows or sizes of their own, which one file cannot hold",
+                "train them with one --window and one --image-size, or serve the folder itself",
+            )
+        self.how, self.resize = saved.preprocessing, resize
         self.square = PillowResize(self.how) if resize else nn.Identity()
-        self.vit: ViT = saved.model()
-        self.ood = None if policy.ood_score is None else OodScoreGraph(policy.ood_score)
+        self.network = _Members(saved) if isinstance(saved, Ensemble) else _Network(saved)
         self.decide = decisions_of(policy, saved.splits.target, saved.classes)
         decided: tuple[str, ...] = self.decide.outputs  # type: ignore[assignment]
-        self.outputs = ("logits", *decided, *(() if self.ood is None else ("ood_score",)), "answered")
+        self.scored = self.network.scored
+        self.outputs = ("logits", *decided, *(("ood_score",) if self.scored else ()), "answered")
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        features = mean_features(self.vit, self.how.normalise(self.square(images)), self.views)  # (B, D)
-        logits = self.vit.head(features)  # (B, K)
+        logits, scores = self.network(self.square(images))  # (B, K), (B,)
         *decided, answered = self.decide(logits.double())
-        if self.ood is None:
+        if not self.scored:
             return logits, *decided, answered
-        scores = self.ood(features)
         return logits, *decided, scores, answered & (scores <= EDGE)
+
+
+class _Network(nn.Module):
+    """The squares (B, S, S, C) uint8 of a checkpoint -> logits (B, K) float32, OOD scores (B,) float32."""
+
+    def __init__(self, saved: SavedModel):
+        super().__init__()
+        assert isinstance(saved, Checkpoint)
+        self.how, self.views = saved.preprocessing, saved.config.augment.views
+        self.vit: ViT = saved.model()
+        known = None if saved.policy is None else saved.policy.ood_score
+        self.ood, self.scored = None if known is None else OodScoreGraph(known), known is not None
+
+    def forward(self, squares: Tensor) -> tuple[Tensor, Tensor]:
+        features = mean_features(self.vit, self.how.normalise(squares), self.views)  # (B, D)
+        return self.vit.head(features), features[:, 0] if self.ood is None else self.ood(features)
+
+
+class _Members(nn.Module):
+    """As `_Network`, of an ensemble; the mean is that of `metrics.ensembles.averaged`."""
+
+    def __init__(self, saved: Ensemble):
+        super().__init__()
+        self.networks = nn.ModuleList([_Network(one) for one in saved.members])
+        policies = [one.chosen_policy() for one in saved.members]
+        self.decide = nn.ModuleList(
+            [
+                decisions_of(own, one.splits.target, one.classes)
+                for own, one in zip(policies, saved.members, strict=True)
+            ]
+        )
+        self.shares, self.target = saved.shares, saved.splits.target
+        self.targets = [one.splits.target for one in saved.members]
+        self.orders = [[one.classes.index(name) for name in saved.classes] for one in saved.members]
+        self.scored = all(network.scored for network in self.networks)
+
+    def forward(self, squares: Tensor) -> tuple[Tensor, Tensor]:
+        found = [network(squares) for network in self.networks]
+        scores = sum(share * one[1] for share, one in zip(self.shares, found, strict=True))
+        logits = [one[0].double() for one in found]
+        if self.target.kind == "number":
+            return self._mixture(logits).float(), scores
+        parts = zip(self.shares, self.decide, logits, self.orders, strict=True)
+        mean = sum(share * decide(z)[0].double()[:, order] for share, decide, z, order in parts)
+        least = torch.finfo(torch.float32).tiny
+        joined = mean.clamp(min=least).log()
+        if self.target.kind == "findings":
+            joined = joined - (1 - mean).clamp(min=least).log()
+        return joined.float(), scores
+
+    def _mixture(self, logits: Sequence[Tensor]) -> Tensor:
+        """Location and log scale of the mixture (B, 2), standardised by the first target."""
+        values = torch.stack([t.centre + t.spread * z[:, 0] for t, z in zip(self.targets, logits, strict=True)])
+        scales = torch.stack([t.spread * z[:, 1].exp() for t, z in zip(self.targets, logits, strict=True)])
+        shares = torch.tensor(self.shares, dtype=torch.float64)[:, None]
+        mean = (shares * values).sum(dim=0)
+        variance = (shares * (scales**2 + values**2)).sum(dim=0) - mean**2
+        scale = torch.maximum(variance, (shares * scales).sum(dim=0) ** 2 * 1e-12).sqrt()
+        centre, spread = self.target.centre, self.target.spread
+        return torch.stack([(mean - centre) / spread, (scale / spread).log()], dim=1)
 
 
 def decisions_of(policy: DecisionPolicy, target: Target, classes: tuple[str, ...]) -> nn.Module:

@@ -6,18 +6,21 @@ from pathlib import Path
 
 from vitmed.core.ui import Ui
 from vitmed.decisions.policy import DecisionPolicy
+from vitmed.training.ensemble import Ensemble, EnsembleNetwork, ensemble_file, load_ensemble
 from vitmed.training.onnx_model import ONNX, OnnxModel, OnnxNetwork, load_onnx
 from vitmed.training.saved_model import Network, SavedModel
 
 
 def open_model(path: str | Path) -> SavedModel:
-    """Read a checkpoint, the best.pt of a run folder, or an exported .onnx file.
+    """Read a checkpoint, the best.pt of a run folder, an exported .onnx file, or an ensemble.
 
     Raises:
         CheckpointError: missing, not a model of vitmed, damaged, or with code in it.
     """
     if Path(path).suffix == ONNX:
         return load_onnx(Path(path))
+    if (file := ensemble_file(Path(path))) is not None:
+        return load_ensemble(file)
     from vitmed.training.checkpoint import load_checkpoint
 
     return load_checkpoint(path)
@@ -35,6 +38,9 @@ def open_network(saved: SavedModel, policy: DecisionPolicy | None, device: str, 
     """
     if isinstance(saved, OnnxModel):
         return OnnxNetwork(saved, device, precision)
+    if isinstance(saved, Ensemble):
+        known = [open_network(one, one.policy, device, precision, ui) for one in saved.members]
+        return EnsembleNetwork(saved, known)
     from vitmed.training.torch_network import open_torch_network
 
     return open_torch_network(saved, policy, device, precision, ui)

@@ -66,6 +66,11 @@ class SavedModel:
     weights_hash: str = ""
     fingerprints: dict[str, list[str]] = field(default_factory=dict, repr=False)
 
+    @property
+    def facts(self) -> dict[str, str]:
+        """What a report says of the model otherwise than `report.run_description.facts`."""
+        return {}
+
     def data_root(self, fix: str = "name its current place: --data DIR") -> Path:
         """The data folder of the run. Raises DataError if it is missing; `fix` says how to name another place."""
         root = self.splits.root

@@ -1,0 +1,265 @@
+"""`vitmed ensemble`: folds or runs as one model, which the other commands take."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import TINY, TINY_SETS, Answer, Recorder, draw_image, draw_nothing
+from PIL import Image
+from sklearn.metrics import roc_auc_score
+
+from vitmed import cross_validate, ensemble, evaluate, explain, export, load, predict, train
+from vitmed.core.errors import CheckpointError, DataError, UsageError
+from vitmed.core.run_folder import RunFolder
+from vitmed.imaging.joint_preprocessing import JointPreprocessing
+from vitmed.metrics.predictions import Predictions
+from vitmed.training.checkpoint import load_checkpoint
+from vitmed.training.open_model import open_model
+
+RUN = Callable[..., Answer]
+SETTINGS = TINY | {"epochs": 1, "group_regex": r"(p\d+)_", "resamples": 20, "map_images": 0}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        draw_nothing(patch)
+        yield
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fifteen patients with two images of each class."""
+    root, rng = tmp_path_factory.mktemp("joined") / "data", np.random.default_rng(0)
+    for name, colour in (("amber", (230, 160, 30)), ("blue", (40, 60, 230))):
+        (root / name).mkdir(parents=True)
+        for i in range(30):
+            Image.fromarray(draw_image(rng, colour)).save(root / name / f"p{i // 2}_{i}.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def folds(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three folds of four fifths of the patients, and the ensemble of them."""
+    place = tmp_path_factory.mktemp("folds")
+    settings = SETTINGS | {"folds": 3, "hold_out": 0.2}
+    found = cross_validate(data, output=place, name="cv", sets=TINY_SETS, ui=Recorder(), **settings)  # type: ignore[arg-type]
+    assert found is not None
+    return found.folder
+
+
+@pytest.fixture(scope="module")
+def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two runs that began with the weights of a third, with the same splits."""
+    place = tmp_path_factory.mktemp("runs")
+
+    def run(name: str, **options: object) -> Path:
+        return train(data, output=place, name=name, sets=TINY_SETS, ui=Recorder(), **SETTINGS | options).folder  # type: ignore[arg-type]
+
+    start = run("start")
+    return [run("one", weights=start / "best.pt"), run("two", weights=start / "best.pt", seed=1, lr=0.01), start]
+
+
+def images_of(data: Path) -> list[Path]:
+    return sorted(data.glob("*/*.png"))[:7]
+
+
+def test_an_ensemble_predicts_the_mean_of_the_calibrated_probabilities(folds: Path, data: Path) -> None:
+    found = predict(images_of(data), checkpoint=folds, precision="fp32", ui=Recorder())
+    each = [
+        predict(images_of(data), checkpoint=folds / f"fold-{k}", precision="fp32", ui=Recorder()) for k in (1, 2, 3)
+    ]
+    mean = np.mean([one.probabilities for one in each], axis=0)
+    assert isinstance(found, Predictions)
+    assert np.exp(found.logits) == pytest.approx(mean, abs=1e-6)
+    entropy = [-np.sum(p * np.log(p), axis=1) for p in (mean, *(one.probabilities for one in each))]
+    spread = entropy[0] - np.mean(entropy[1:], axis=0)
+    assert np.array(found.columns["disagreement"], float) == pytest.approx(spread, abs=1e-5)
+    scores = np.mean([np.array(one.columns["ood_score"], float) for one in each], axis=0)
+    assert np.array(found.columns["ood_score"], float) == pytest.approx(scores, rel=1e-4)
+    assert len(found) == 7 and "answer" in found.columns
+
+
+def test_the_test_is_what_no_fold_contains(folds: Path) -> None:
+    """The ensemble was tested once, on whole patients that no fold has; the policy comes from the folds' own tests."""
+    test = json.loads((folds / "ensemble" / "test" / "metrics.json").read_text())
+    table = Predictions.from_csv(folds / "ensemble" / "test" / "predictions.csv")
+    inside = {
+        line.split(",")[0] for k in (1, 2, 3) for line in (folds / f"fold-{k}" / "splits.csv").read_text().split()
+    }
+    assert test["n"] == 12 and not inside & set(table.paths)  # a fifth of 60
+    area = roc_auc_score(table.labels, table.probabilities[:, 1])
+    assert test["overall"]["auroc"]["value"] == pytest.approx(area)
+    pooled = Predictions.from_csv(folds / "test" / "predictions.csv")
+    chosen_on = Predictions.from_csv(folds / "ensemble" / "val" / "predictions.csv")
+    assert set(chosen_on.paths) == set(pooled.paths) and len(pooled) == 48
+    notes = json.loads((folds / "ensemble" / "val" / "metrics.json").read_text())["report"]["notes"]
+    assert any("1 model of 3 said of each image" in note for note in notes)
+    facts = test["report"]["facts"]
+    assert facts["Model"] == "the mean of 3 models (0.333 + 0.333 + 0.333)"
+
+
+def test_an_operating_point_of_the_ensemble_is_chosen_out_of_fold(folds: Path, tmp_path: Path) -> None:
+    found = evaluate(folds, output=tmp_path / "again", target_sensitivity=0.9, ui=Recorder())
+    assert found.metrics.operating_points is not None and found.metrics.operating_points.chosen == "target_sensitivity"
+    with pytest.raises(UsageError, match="no val images of its own"):
+        evaluate(folds, split="val", ui=Recorder())
+
+
+def test_images_of_the_folds_are_not_evaluated_again(folds: Path, data: Path, tmp_path: Path) -> None:
+    for name in ("amber", "blue"):
+        (tmp_path / "again" / name).mkdir(parents=True)
+        for path in sorted((data / name).iterdir())[:20]:
+            shutil.copy(path, tmp_path / "again" / name / f"x{path.name}")
+    with pytest.raises(DataError, match="used to make this model"):
+        evaluate(folds, data=tmp_path / "again", ui=Recorder())
+
+
+def test_an_ensemble_moves_with_its_folds_and_notices_what_changed(folds: Path, data: Path, tmp_path: Path) -> None:
+    there = tmp_path / "moved"
+    shutil.copytree(folds, there)
+    before = predict(images_of(data), checkpoint=folds, ui=Recorder())
+    again = predict(images_of(data), checkpoint=there, ui=Recorder())
+    assert np.array_equal(before.logits, again.logits)
+    shutil.copy(there / "fold-2" / "best.pt", there / "fold-1" / "best.pt")
+    with pytest.raises(CheckpointError, match=r"fold-1/best\.pt holds other weights"):
+        open_model(there)
+    (there / "fold-1" / "best.pt").unlink()
+    with pytest.raises(CheckpointError, match=r"fold-1/best\.pt is missing"):
+        open_model(there)
+    file = there / "ensemble" / "ensemble.json"
+    for content in (
+        "{",
+        "[]",
+        '{"format": "vitmed ensemble", "version": 2}',
+        file.read_text().replace("paths", "path"),
+    ):
+        file.write_text(content)
+        with pytest.raises(CheckpointError, match="damaged"):
+            open_model(there)
+
+
+def test_the_file_names_no_folder_of_the_machine(folds: Path) -> None:
+    assert str(folds.parent) not in (folds / "ensemble" / "ensemble.json").read_text()
+
+
+def test_other_commands_take_an_ensemble(folds: Path, data: Path, tmp_path: Path, vitmed: RUN) -> None:
+    image = images_of(data)[0]
+    expected = predict([image], checkpoint=folds, ui=Recorder())
+    model = load(folds)
+    answer = model.predict(image)
+    assert answer.probability == pytest.approx(float(expected.confidence[0])) and answer.picture.ndim == 3
+    explained = explain([image], checkpoint=folds, output=tmp_path / "maps", ui=Recorder())
+    members = [
+        explain([image], checkpoint=folds / f"fold-{k}", output=tmp_path / str(k), ui=Recorder()) for k in (1, 2, 3)
+    ]
+    for name, grid in explained.maps.items():
+        assert grid == pytest.approx(np.mean([one.maps[name] for one in members], axis=0), abs=1e-6)
+    said = vitmed("predict", str(image), "--checkpoint", str(folds), "--json")
+    assert said.code == 0 and json.loads(said.out)["images"][0]["prediction"] == expected.classes[expected.predicted[0]]
+
+
+def test_an_exported_ensemble_decides_as_the_folder_does(folds: Path, data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    found = export(folds, to=tmp_path / "model.onnx", ui=Recorder())
+    assert found.gate.passed
+    exact = predict(images_of(data), checkpoint=folds, precision="fp32", ui=Recorder())
+    there = predict(images_of(data), checkpoint=found.file, ui=Recorder())
+    assert there.probabilities == pytest.approx(exact.probabilities, abs=1e-5)
+    with pytest.raises(UsageError, match="no ensembles"):
+        export(folds, to=tmp_path / "weights", ui=Recorder())
+
+
+def test_runs_with_the_same_splits_are_joined_and_weighted(runs: list[Path], data: Path, tmp_path: Path) -> None:
+    found = ensemble(runs, output=tmp_path / "greedy", way="greedy", ui=Recorder())
+    assert sum(found.shares.values()) == pytest.approx(1) and set(found.shares) == {"one", "two", "start"}
+    joined = open_model(tmp_path / "greedy")
+    chosen = json.loads((tmp_path / "greedy" / "ensemble.json").read_text())["chosen"]
+    alone = [chosen["numbers"][run.name]["log_loss"]["value"] for run in runs]
+    assert chosen["numbers"]["together"]["log_loss"]["value"] <= min(alone) + 1e-9
+    assert len(joined.splits.samples["val"]) == len(load_checkpoint(runs[0]).splits.samples["val"])
+    tested = evaluate(tmp_path / "greedy", ui=Recorder())
+    assert tested.folder == tmp_path / "greedy" / "test"
+    assert tested.metrics.weights_hash == joined.weights_hash
+
+
+def test_a_soup_is_the_mean_of_weights_with_a_policy_of_its_own(runs: list[Path], tmp_path: Path) -> None:
+    ui = Recorder()
+    found = ensemble(runs[:2], output=tmp_path / "soup", way="soup", ui=ui)
+    soup = load_checkpoint(tmp_path / "soup")
+    used = [load_checkpoint(run) for run in runs[:2] if found.shares[run.name]]
+    for name, tensor in soup.weights.items():
+        if tensor.is_floating_point():
+            mean = np.mean([one.weights[name].double().numpy() for one in used], axis=0)
+            assert tensor.numpy() == pytest.approx(mean, abs=1e-6), name
+    assert soup.policy is not None and soup.policy.weights_hash == soup.weights_hash
+    assert (tmp_path / "soup" / "val" / "predictions.csv").is_file()
+    assert evaluate(tmp_path / "soup", ui=Recorder()).folder.name == "test"
+    with pytest.raises(UsageError, match="did not begin with the same weights"):
+        ensemble([runs[0], runs[2]], output=tmp_path / "no", way="soup", ui=Recorder())
+
+
+def test_what_cannot_be_joined(runs: list[Path], folds: Path, data: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="one run is no ensemble"):
+        ensemble(runs[:1], output=tmp_path / "e", ui=Recorder())
+    with pytest.raises(UsageError, match="named twice"):
+        ensemble([runs[0], runs[0]], output=tmp_path / "e", ui=Recorder())
+    with pytest.raises(UsageError, match="some are folds and some are single runs"):
+        ensemble([runs[0], folds], output=tmp_path / "e", ui=Recorder())
+    with pytest.raises(UsageError, match="needs a folder"):
+        ensemble(runs[:2], ui=Recorder())
+    with pytest.raises(UsageError, match="no soup can be judged"):
+        ensemble([folds], output=tmp_path / "e", way="soup", ui=Recorder())
+    with pytest.raises(UsageError, match="exists already"):
+        ensemble([folds], ui=Recorder())
+    with pytest.raises(UsageError, match="unknown way"):
+        ensemble(runs[:2], output=tmp_path / "e", way="blend", ui=Recorder())
+    other = train(
+        data, output=tmp_path, name="other", sets=(*TINY_SETS, "data.split_seed=3"), ui=Recorder(), **SETTINGS
+    ).folder  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="predictions of some models only"):
+        ensemble([runs[0], other], output=tmp_path / "e", ui=Recorder())
+    assert not (tmp_path / "e").exists()
+
+
+def test_folds_of_deep_images_have_a_window_each(data: Path, tmp_path: Path) -> None:
+    """16-bit images: every fold measures its own window, and the ensemble reads an image once for all of them."""
+    rng = np.random.default_rng(1)
+    for name, level in (("dark", 9000), ("light", 30000)):
+        (tmp_path / "deep" / name).mkdir(parents=True)
+        for i in range(18):
+            pixels = (level + 400 * i + rng.normal(0, 900, (20, 20))).clip(0, 65535).astype(np.uint16)
+            Image.fromarray(pixels).save(tmp_path / "deep" / name / f"p{i // 2}_{i}.png")
+    settings = SETTINGS | {"folds": 2}
+    found = cross_validate(
+        tmp_path / "deep", output=tmp_path, name="cv", sets=(*TINY_SETS, "model.channels=1"), ui=Recorder(), **settings
+    )  # type: ignore[arg-type]
+    assert found is not None
+    joined = open_model(found.folder)
+    windows = {load_checkpoint(found.folder / f"fold-{k}").preprocessing.window for k in (1, 2)}
+    assert len(windows) == 2 and isinstance(joined.preprocessing, JointPreprocessing)
+    image = tmp_path / "deep" / "dark" / "p0_0.png"
+    each = [predict([image], checkpoint=found.folder / f"fold-{k}", precision="fp32", ui=Recorder()) for k in (1, 2)]
+    both = predict([image], checkpoint=found.folder, precision="fp32", ui=Recorder())
+    assert np.exp(both.logits) == pytest.approx((each[0].probabilities + each[1].probabilities) / 2, abs=1e-6)  # type: ignore[union-attr]
+    assert load(found.folder).predict(image).picture.shape[2] == 1
+    with pytest.raises(UsageError, match="which one file cannot hold"):
+        export(found.folder, to=tmp_path / "model.onnx", ui=Recorder())
+
+
+def test_folds_that_ended_before_they_were_joined_go_on(folds: Path, tmp_path: Path) -> None:
+    there = tmp_path / "torn"
+    shutil.copytree(folds, there)
+    shutil.rmtree(there / "ensemble")
+    assert not RunFolder(there / "ensemble").ensemble.is_file()
+    with pytest.raises(CheckpointError, match="vitmed ensemble"):
+        open_model(there)
+    found = cross_validate(resume=there, ui=Recorder())
+    assert found is not None and (there / "ensemble" / "test" / "metrics.json").is_file()
+    with pytest.raises(UsageError, match="finished"):
+        cross_validate(resume=there, ui=Recorder())

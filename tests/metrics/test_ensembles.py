@@ -1,0 +1,91 @@
+"""Means of models, their disagreement, and predictions in other orders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from vitmed.core.errors import DataError
+from vitmed.core.targets import Target
+from vitmed.metrics.ensembles import aligned, averaged, disagreement, out_of_fold
+from vitmed.metrics.finding_predictions import FindingPredictions
+from vitmed.metrics.number_predictions import NumberPredictions
+from vitmed.metrics.predictions import Predictions
+
+
+def classes(probabilities: list[list[float]], names: str = "ab", paths: str = "", **fields: object) -> Predictions:
+    logits = np.log(np.array(probabilities, np.float32))
+    images = tuple(paths or "uvwxyz"[: len(logits)])
+    return Predictions(tuple(names), images, None, np.zeros(len(logits), np.int64), logits, **fields)  # type: ignore[arg-type]
+
+
+def findings(odds: list[float]) -> FindingPredictions:
+    return FindingPredictions(("f", "g"), ("u",), None, None, np.array([odds], np.float32))
+
+
+def test_the_mean_of_calibrated_probabilities() -> None:
+    calibrated = np.array([[0.5, 0.5], [0.1, 0.9]])
+    parts = [classes([[0.9, 0.1], [0.2, 0.8]]), classes([[0.3, 0.7], [0.4, 0.6]], calibrated=calibrated)]
+    assert averaged(parts).probabilities == pytest.approx(np.array([[0.7, 0.3], [0.15, 0.85]]), abs=1e-7)
+    shared = averaged(parts, [0.75, 0.25])
+    assert shared.probabilities == pytest.approx(np.array([[0.8, 0.2], [0.175, 0.825]]), abs=1e-7)
+    assert shared.calibrated is None  # the logits alone hold the mean, so that a policy can calibrate them
+
+
+def test_the_mean_of_findings_and_the_mixture_of_numbers() -> None:
+    odds = [
+        FindingPredictions(("f", "g"), ("u",), None, None, np.array([row], np.float32)) for row in ([0, 2], [4, -2])
+    ]
+    mean = averaged(odds)
+    assert mean.probabilities[0] == pytest.approx([(0.5 + 1 / (1 + np.exp(-4))) / 2, 0.5], abs=1e-6)
+
+    def number(centre: float, spread: float, location: float, scale: float) -> NumberPredictions:
+        target = Target(kind="number", unit="mm", centre=centre, spread=spread)
+        logits = np.array([[location, np.log(scale)]], np.float32)
+        return NumberPredictions(("size",), ("u",), None, None, logits, target)
+
+    one, two = number(10, 2, 1, 0.5), number(0, 1, 8, 3)  # 12 with scale 1, and 8 with scale 3
+    mixed = averaged([one, two])
+    assert mixed.values[0] == pytest.approx(10)
+    assert mixed.scales[0] == pytest.approx(np.sqrt((1 + 9) / 2 + 4), rel=1e-6)  # within and between the models
+    assert disagreement([one, two])[0] == pytest.approx(2)
+
+
+def test_disagreement_is_the_mutual_information_of_class_and_model() -> None:
+    sure = [classes([[1 - 1e-7, 1e-7], [0.3, 0.7]]), classes([[1e-7, 1 - 1e-7], [0.3, 0.7]])]
+    assert disagreement(sure) == pytest.approx([np.log(2), 0], abs=1e-5)  # contradiction; the same doubt
+    findings = [
+        FindingPredictions(("f", "g"), ("u",), None, None, np.array([row], np.float32)) for row in ([0, 20], [0, -20])
+    ]
+    assert disagreement(findings) == pytest.approx([np.log(2)], abs=1e-5)  # of the finding on which they differ
+
+
+def test_rows_and_classes_take_the_order_of_the_first() -> None:
+    first = classes([[0.9, 0.1], [0.2, 0.8]], paths="uv")
+    labels = np.array([1, 1])
+    other = classes([[0.4, 0.6], [0.3, 0.7]], names="ba", paths="vu")
+    both = aligned([first, Predictions(other.classes, other.paths, None, labels, other.logits)])
+    assert both[1].paths == ("u", "v") and both[1].classes == ("a", "b")
+    assert both[1].probabilities == pytest.approx(np.array([[0.7, 0.3], [0.6, 0.4]]))
+    with pytest.raises(DataError, match="some models only, the first is v"):
+        aligned([first, classes([[0.5, 0.5]] * 2, paths="uw")])
+    with pytest.raises(DataError, match="different classes"):
+        aligned([first, classes([[0.5, 0.5]] * 2, names="ac", paths="uv")])
+    with pytest.raises(DataError, match="different labels"):
+        aligned([first, Predictions(("a", "b"), ("u", "v"), None, np.array([0, 1]), first.logits)])
+
+
+def test_repeats_are_averaged_and_their_decisions_counted() -> None:
+    """Three repeats of two folds: every image once; where two decide otherwise than the third, they win."""
+
+    def test(path: str, probability: float, decided: int) -> Predictions:
+        one = classes([[1 - probability, probability]], paths=path, positive="b", threshold=0.1)
+        return replace(one, threshold=0.0 if decided else 1.0)
+
+    tests = ("u", 0.2, 1), ("v", 0.9, 1), ("v", 0.5, 0), ("u", 0.4, 1), ("u", 0.3, 0), ("v", 0.1, 0)
+    found = out_of_fold([test(*one) for one in tests], 2)
+    assert found.paths == ("u", "v")
+    assert found.probabilities[:, 1] == pytest.approx([0.3, 0.5], abs=1e-6)
+    assert found.predicted.tolist() == [1, 0]  # two of three of each
