@@ -144,6 +144,24 @@ def test_folds_stand_below_their_cross_validation(place: Path) -> None:
     assert [run.run for run in runs(folds, sort="run", ui=Recorder()).runs][:2] == ["cv", "fold-1"]
 
 
+def test_an_ensemble_and_a_soup_are_runs(place: Path) -> None:
+    soup = copy(place, "soup")
+    for name in ("metrics.jsonl", "last.pt", "splits.csv", "environment.json"):
+        (soup / name).unlink()
+    shutil.rmtree(soup / "test")
+    joined = place / "cv" / "ensemble"
+    shutil.copytree(soup / "val", joined / "val")
+    (joined / "ensemble.json").write_text('{"members": [{}, {}], "data": {"root": "../../../data"}}')
+    copy(place, "cv/fold-1")
+    (place / "cv" / "folds.json").write_text('{"folds": 2, "window": null}')
+    found = {run.run: run for run in runs(place, ui=Recorder()).runs}
+    for name in ("soup", "cv/ensemble"):
+        assert (found[name].kind, found[name].state, found[name].data) == ("ensemble", "finished", "data")
+        metric = found[name].metric
+        assert metric is not None and metric.of == "validation"
+    assert found["cv/ensemble"].model == "2 models" and found["cv"].progress == "1/2 folds"
+
+
 def test_the_order_of_a_column_and_the_unknown_last(place: Path) -> None:
     for name, value in (("better", 0.999), ("worse", 0.1)):
         file = copy(place, name) / "test" / "metrics.json"

@@ -167,6 +167,7 @@ def with_parts(runs: Sequence[ListedRun]) -> list[ListedRun]:
 
 
 def _joined(run: ListedRun, folds: Sequence[ListedRun]) -> ListedRun:
+    folds = [part for part in folds if part.kind != "ensemble"]
     first = next((fold for fold in folds if fold.data), None)
     known: dict[str, Any] = {"done": sum(fold.state == "finished" for fold in folds)}
     if first is not None:
