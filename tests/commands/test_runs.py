@@ -144,6 +144,15 @@ def test_folds_stand_below_their_cross_validation(place: Path) -> None:
     assert [run.run for run in runs(folds, sort="run", ui=Recorder()).runs][:2] == ["cv", "fold-1"]
 
 
+def test_a_run_that_leaves_its_test_out_is_finished_on_validation(place: Path) -> None:
+    config = place / "done" / "config.yaml"
+    config.write_text(config.read_text().replace("  test: true\n", "  test: false\n"))
+    shutil.rmtree(place / "done" / "test")
+    found = row(place, "done")
+    assert found.state == "finished" and found.metric is not None
+    assert found.metric.of == "validation" and found.metric.estimate.low is not None
+
+
 def test_an_ensemble_and_a_soup_are_runs(place: Path) -> None:
     soup = copy(place, "soup")
     for name in ("metrics.jsonl", "last.pt", "splits.csv", "environment.json"):
