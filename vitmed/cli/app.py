@@ -72,6 +72,8 @@ COMMANDS = {
         "cross-validate": "Train and test on folds by patient, and pool the results.",
         "ensemble": "Join folds or runs to one model.",
         "sweep": "Train a grid of settings with several seeds.",
+        "runs": "List runs with their metric, time and state, as a table or a page.",
+        "diff": "Report what differs between two runs.",
     },
     "Use and evaluate": {
         "predict": "Predict the labels of images.",

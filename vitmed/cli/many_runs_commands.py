@@ -19,11 +19,12 @@ from vitmed.cli.options import (
     SETTINGS,
     AsJson,
     Options,
+    argument,
     command,
     flag,
     output,
 )
-from vitmed.cli.terminal import answer, in_folder, print_rows, train_json
+from vitmed.cli.terminal import answer, in_folder, print_diff, print_rows, print_runs, train_json
 
 JOIN: Options = {
     "join": flag(Path, metavar="DIR", help="Help another process with the runs in this folder.", panel=FIRST),
@@ -88,4 +89,38 @@ def print_sweep(found: Any) -> None:
     )  # fmt: skip
 
 
-MANY_RUNS: dict[str, typer.Typer] = {"cross-validate": cross_validate, "ensemble": ensemble, "sweep": sweep}
+@command(
+    {
+        "folder": argument(Path | None, "Folder of the runs; default runs.", "DIR"),
+        "sort": flag(
+            str, metavar="COLUMN", help="run, kind, data, model, metric, epochs, time or state; default started."
+        ),
+        "html": flag(Path, metavar="FILE", help="Also write the table as a page, with the curve of each run."),
+        "force": flag(bool, "--force", help="Replace an existing page."),
+    },
+    fields={},
+)
+def runs(as_json: AsJson = False, **options: Any) -> None:
+    """List runs with their data, model, metric, time and state; folds below their cross-validation."""
+    answer(vitmed.runs, options, as_json, lambda found: found.to_dict(), print_runs)
+
+
+@command(
+    {
+        "first": argument(Path, "A run folder, a folder of folds, or a checkpoint.", "RUN"),
+        "second": argument(Path, "Another one.", "RUN"),
+    },
+    fields={},
+)
+def diff(as_json: AsJson = False, **options: Any) -> None:
+    """Report what differs between two runs: settings, images, versions, and the result on the same test images."""
+    answer(vitmed.diff, options, as_json, lambda found: found.to_dict(), print_diff)
+
+
+MANY_RUNS: dict[str, typer.Typer] = {
+    "cross-validate": cross_validate,
+    "ensemble": ensemble,
+    "sweep": sweep,
+    "runs": runs,
+    "diff": diff,
+}

@@ -143,7 +143,7 @@ def ensemble(
     known = network.outputs(lambda i: joined.preprocessing.drawn(), 1, lambda done, total: None)
     policy = policy.model_copy(update={"known_logits": tuple(known.logits[0].tolist())})
     joined = replace(joined, policy=policy)
-    ui.say(f"decision policy, chosen on {policy.n:,} images: {policy.summary}")
+    ui.say(f"decision policy, chosen on {counted(policy.n, 'image')}: {policy.summary}")
     notes = [_about_policy(used[0][0], len(members)), *chosen["notes"], *notes_of(policy)]
     predictions, root = policy.apply(for_policy), members[0].splits.root
     with ui.bar("drawing the report", unit="steps"):

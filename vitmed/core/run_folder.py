@@ -122,6 +122,12 @@ class RunFolder:
         return cls(max(called, key=lambda path: path.stat().st_mtime_ns).parent) if called else None
 
     @property
+    def marks(self) -> tuple[Path, ...]:
+        """Files of which one at least is in every run folder, also of a run that has just begun."""
+        made = (self.metrics, self.best, self.last, self.encoder, self.baseline, self.ranking)
+        return self.config, self.folds, self.ensemble, *made
+
+    @property
     def is_run(self) -> bool:
         """Whether the folder is that of a run."""
         some = (self.best, self.last, self.encoder, self.baseline, self.folds, self.ensemble)
