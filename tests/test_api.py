@@ -18,6 +18,7 @@ from vitmed.core.flags import FLAGS
 PUBLIC = [
     "NodeSettings",
     "VitmedError",
+    "auto",
     "build_model",
     "bundle",
     "check",

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what `__getattr__` gives, for type checkers and editors
+    from vitmed.commands.auto import auto as auto
     from vitmed.commands.bundle import bundle as bundle
     from vitmed.commands.check import check as check
     from vitmed.commands.compare import compare as compare
@@ -42,6 +43,7 @@ __version__ = "0.2.0"
 _PUBLIC = {  # name -> the module that defines it; loaded when the name is used, so that `vitmed --help` loads no torch
     "NodeSettings": "vitmed.commands.pacs.settings",
     "VitmedError": "vitmed.core.errors",
+    "auto": "vitmed.commands.auto",
     "build_model": "vitmed.commands.summary",
     "bundle": "vitmed.commands.bundle",
     "check": "vitmed.commands.check",

@@ -32,6 +32,7 @@ class RunFolder:
         self.last = self.path / "last.pt"
         self.folds = self.path / "folds.json"
         self.sweep = self.path / "sweep.json"
+        self.auto = self.path / "auto.json"
         self.joined = self.path / "ensemble"
         self.ensemble = self.path / "ensemble.json"
         self.baseline = self.path / "baseline.pt"
