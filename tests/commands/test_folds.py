@@ -527,6 +527,7 @@ def test_what_joins_and_resumes(repeated: Path, data: Path) -> None:
         train(data, parallel=2, ui=Recorder())
 
 
+@pytest.mark.slow
 def test_a_fold_of_a_killed_process_is_continued_by_another(data: Path, tmp_path: Path) -> None:
     """A process that joined is killed in the first fold: this one waits for the lock, not for the process."""
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Interrupted):
