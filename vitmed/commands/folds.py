@@ -77,7 +77,7 @@ def train_folds(
     if RunFolder(folder.joined).ensemble.is_file():
         raise UsageError(f"{folder.path}: these folds are finished and evaluated", "start a new run")
     jobs = fold_jobs(folder, study, first)
-    if first is None and not jobs[0].attempts(folder):
+    if first is None and not any(place.config.is_file() for place in jobs[0].attempts(folder)):
         fix = "start again with vitmed cross-validate"
         raise CheckpointError(f"{folder.path}: its first fold had not begun", fix)
     try:
