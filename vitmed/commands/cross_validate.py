@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def cross_validate(
         folder = RunFolder(join)
         if not folder.folds.is_file():
             raise CheckpointError(f"{join}: holds no folds", "name the folder that cross-validate makes")
-        join_folds(train, folder, ui)
+        join_folds(partial(train, offline=offline), folder, ui)
         return None
     if resume is not None and not RunFolder(resume).folds.is_file():
         raise CheckpointError(f"{resume}: holds no folds", f"vitmed train --resume {resume}")
