@@ -72,6 +72,7 @@ COMMANDS = {
         "cross-validate": "Train and test on folds by patient, and pool the results.",
         "ensemble": "Join folds or runs to one model.",
         "sweep": "Train a grid of settings with several seeds.",
+        "tune": "Search for better settings, and test the winner once.",
     },
     "Use and evaluate": {
         "predict": "Predict the labels of images.",
