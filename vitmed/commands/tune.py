@@ -33,6 +33,7 @@ from vitmed.metrics.tuning_study import TuningStudy
 from vitmed.report.headline import with_interval
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.tuning import history_figure, importance_figure
+from vitmed.training.plan_rules import fields_set
 from vitmed.training.prepare import PreparedRun, prepare_run
 from vitmed.training.search_space import as_sets, as_text, default_space, read_space, value_of
 
@@ -183,8 +184,8 @@ def _planned(
     prepared = prepare_run(settings, plans, offline, ui)
     if seconds is None:
         return prepared, {}
-    forecast = prepared.forecaster.of(prepared.config)
-    if forecast.total(prepared.config.train.epochs) > seconds / SHARE and plans:
+    forecast, free = prepared.forecaster.of(prepared.config), plans and "epochs" not in fields_set(settings, "train")
+    if free and forecast.total(prepared.config.train.epochs) > seconds / SHARE >= forecast.total(1):
         shorter = with_values(settings, {"train.time": seconds / SHARE})
         prepared = prepare_run(shorter, plans, offline, ui)
         whole = {"train.time": None}
@@ -192,10 +193,11 @@ def _planned(
             prepared, config=with_values(prepared.config, whole), given=with_values(prepared.given, whole)
         )
         forecast = prepared.forecaster.of(prepared.config)
-    least = 2 * forecast.total(prepared.config.train.epochs)
-    if least > seconds:
+    both = 2 * forecast.total(prepared.config.train.epochs)
+    if both > seconds:
         problem = f"--time {duration_text(seconds)} is too short for a trial and the training of the winner"
-        raise UsageError(problem, f"--time {duration_text(round_up(SHARE * least / 2))}, or fewer --epochs")
+        enough = SHARE * forecast.total(1) if free else both
+        raise UsageError(problem, f"--time {duration_text(round_up(enough))}")
     return prepared, forecast._asdict()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from vitmed.core.text import counted
 from vitmed.metrics.tuning_study import TuningStudy
@@ -34,12 +35,12 @@ def history_figure(study: TuningStudy) -> Figure:
         axes.axhline(planned, color=ORANGE, linestyle="--", linewidth=1.2, label="the plan's settings")
     for again, marker, name in ((study.refit_val, "D", "validation"), (study.test, "s", "test")):
         if again is not None and again.value is not None:
-            place = last + (1.5 if marker == "D" else 2.5)
+            place = last + (1.5 if marker == "D" else 2.5) * max(1, last / 25)
             if again.low is not None and again.high is not None:
                 axes.plot([place, place], [again.low, again.high], color=GREEN, linewidth=1.7)
             axes.plot(place, again.value, marker, color=GREEN, label=f"the winner trained once more: {name}")
-    axes.set_xlim(0, last + 3.5)
-    axes.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
+    axes.set_xlim(0, last + 3.5 * max(1, last / 25))
+    axes.set_xticks([tick for tick in MaxNLocator(10, integer=True).tick_values(1, last) if 1 <= tick <= last])
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize=9, frameon=False)
     return figure
 
