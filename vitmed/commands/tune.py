@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -180,19 +180,14 @@ def _refuse(settings: Config) -> None:
 def _planned(
     settings: Config, plans: bool, seconds: float | None, offline: bool, ui: Ui
 ) -> tuple[PreparedRun, dict[str, float]]:
-    """The plan, with `seconds` one of runs that fit so often into it, and then their forecast."""
+    """The plan, with `seconds` one of as many epochs as fit `SHARE` times into it, and then the forecast of a run."""
     prepared = prepare_run(settings, plans, offline, ui)
     if seconds is None:
         return prepared, {}
     forecast, free = prepared.forecaster.of(prepared.config), plans and "epochs" not in fields_set(settings, "train")
-    if free and forecast.total(prepared.config.train.epochs) > seconds / SHARE >= forecast.total(1):
-        shorter = with_values(settings, {"train.time": seconds / SHARE})
-        prepared = prepare_run(shorter, plans, offline, ui)
-        whole = {"train.time": None}
-        prepared = replace(
-            prepared, config=with_values(prepared.config, whole), given=with_values(prepared.given, whole)
-        )
-        forecast = prepared.forecaster.of(prepared.config)
+    passes = int(forecast.passes_in(seconds / SHARE))
+    if free and 1 <= passes < prepared.config.train.epochs:
+        prepared = prepare_run(with_values(settings, {"train.epochs": passes}), plans, offline, ui)
     both = 2 * forecast.total(prepared.config.train.epochs)
     if both > seconds:
         problem = f"--time {duration_text(seconds)} is too short for a trial and the training of the winner"
