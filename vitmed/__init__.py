@@ -7,11 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what `__getattr__` gives, for type checkers and editors
+    from vitmed.commands.auto import auto as auto
     from vitmed.commands.bundle import bundle as bundle
     from vitmed.commands.check import check as check
     from vitmed.commands.compare import compare as compare
     from vitmed.commands.cross_validate import cross_validate as cross_validate
     from vitmed.commands.demo import demo as demo
+    from vitmed.commands.diff import diff as diff
     from vitmed.commands.ensemble import ensemble as ensemble
     from vitmed.commands.evaluate import evaluate as evaluate
     from vitmed.commands.explain import explain as explain
@@ -27,6 +29,7 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for type checkers and editors
     from vitmed.commands.pretrain import pretrain as pretrain
     from vitmed.commands.probe import probe as probe
     from vitmed.commands.push import push as push
+    from vitmed.commands.runs import runs as runs
     from vitmed.commands.sample_size import sample_size as sample_size
     from vitmed.commands.serve import serve as serve
     from vitmed.commands.stress import stress as stress
@@ -41,12 +44,14 @@ __version__ = "0.2.0"
 _PUBLIC = {  # name -> the module that defines it; loaded when the name is used, so that `vitmed --help` loads no torch
     "NodeSettings": "vitmed.commands.pacs.settings",
     "VitmedError": "vitmed.core.errors",
+    "auto": "vitmed.commands.auto",
     "build_model": "vitmed.commands.summary",
     "bundle": "vitmed.commands.bundle",
     "check": "vitmed.commands.check",
     "compare": "vitmed.commands.compare",
     "cross_validate": "vitmed.commands.cross_validate",
     "demo": "vitmed.commands.demo",
+    "diff": "vitmed.commands.diff",
     "ensemble": "vitmed.commands.ensemble",
     "evaluate": "vitmed.commands.evaluate",
     "explain": "vitmed.commands.explain",
@@ -61,6 +66,7 @@ _PUBLIC = {  # name -> the module that defines it; loaded when the name is used,
     "pretrain": "vitmed.commands.pretrain",
     "probe": "vitmed.commands.probe",
     "push": "vitmed.commands.push",
+    "runs": "vitmed.commands.runs",
     "sample_size": "vitmed.commands.sample_size",
     "serve": "vitmed.commands.serve",
     "stress": "vitmed.commands.stress",

@@ -14,7 +14,7 @@ from conftest import Recorder, exit_code
 from vitmed.core.errors import UsageError
 from vitmed.core.files import whole_file, whole_folder
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.run_lock import run_lock
+from vitmed.core.run_lock import is_running, run_lock, was_killed
 
 
 def names(folder: Path) -> list[str]:
@@ -37,8 +37,11 @@ def refused(run: Path, other: int) -> None:
 
 
 def test_a_second_process_is_refused_and_the_first_is_named(tmp_path: Path) -> None:
-    with run_lock(RunFolder(tmp_path), Recorder()):
+    run = RunFolder(tmp_path)
+    with run_lock(run, Recorder()):
         assert exit_code(refused, tmp_path, os.getpid()) == 0
+        assert is_running(run) and is_running(run)  # looking takes nothing away
+    assert not is_running(run) and not was_killed(run)
     assert names(tmp_path) == []
     with run_lock(RunFolder(tmp_path), Recorder()):  # free again
         pass
@@ -54,6 +57,7 @@ def test_a_killed_process_leaves_no_lock_and_its_remains_are_removed(tmp_path: P
     assert exit_code(begin_and_be_killed, tmp_path) == -signal.SIGKILL
     left = names(tmp_path)
     assert len(left) == 4 and all(name.startswith(".") for name in left)  # neither best.pt nor test
+    assert was_killed(RunFolder(tmp_path)) and not is_running(RunFolder(tmp_path))
     (tmp_path / ".mine.part").write_text("of somebody else")
     age(tmp_path)
     with run_lock(RunFolder(tmp_path), Recorder()):

@@ -19,11 +19,12 @@ from vitmed.cli.options import (
     SETTINGS,
     AsJson,
     Options,
+    argument,
     command,
     flag,
     output,
 )
-from vitmed.cli.terminal import answer, in_folder, print_rows, train_json
+from vitmed.cli.terminal import answer, in_folder, print_diff, print_rows, print_runs, train_json
 from vitmed.core.config import Config
 from vitmed.core.flags import flags_of
 
@@ -129,9 +130,46 @@ def print_tune(found: Any) -> None:
     )  # fmt: skip
 
 
+@command(
+    {
+        "folder": argument(Path | None, "Folder of the runs; default runs.", "DIR"),
+        "sort": flag(
+            str, metavar="COLUMN", help="run, kind, data, model, metric, epochs, time or state; default started."
+        ),
+        "html": flag(Path, metavar="FILE", help="Also write the table as a page, with the curve of each run."),
+        "force": flag(bool, "--force", help="Replace an existing page."),
+    },
+    fields={},
+)
+def runs(as_json: AsJson = False, **options: Any) -> None:
+    """List runs with their data, model, metric, time and state; folds below their cross-validation."""
+    answer(vitmed.runs, options, as_json, lambda found: found.to_dict(), print_runs)
+
+
+@command(
+    {
+        "first": argument(Path, "A run folder, a folder of folds, or a checkpoint.", "RUN"),
+        "second": argument(Path, "Another one.", "RUN"),
+    },
+    fields={},
+)
+def diff(as_json: AsJson = False, **options: Any) -> None:
+    """Report what differs between two runs: settings, images, versions, and the result on the same test images."""
+    answer(vitmed.diff, options, as_json, lambda found: found.to_dict(), print_diff)
+
+
+@command({**SETTINGS, **RUN, **RESUME, **OFFLINE})
+def auto(as_json: AsJson = False, **options: Any) -> None:
+    """Find the best model that a time allows: check, compare ways to train, cross-validate, join, test once."""
+    answer(vitmed.auto, options, as_json, lambda found: in_folder(found, found.result.to_dict()))
+
+
 MANY_RUNS: dict[str, typer.Typer] = {
+    "auto": auto,
     "cross-validate": cross_validate,
     "ensemble": ensemble,
     "sweep": sweep,
     "tune": tune,
+    "runs": runs,
+    "diff": diff,
 }

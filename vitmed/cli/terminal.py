@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from vitmed.core.errors import DataError, VitmedError
-from vitmed.core.text import NOTICE, counted, lines_of, visible
+from vitmed.core.text import NOTICE, counted, lines_of, listed, visible
 from vitmed.core.ui import Advance, Ui
 
 if TYPE_CHECKING:  # loaded late
@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # loaded late
     from rich.text import Text
 
     from vitmed.commands.compare import Comparison
+    from vitmed.commands.diff import RunDiff
+    from vitmed.commands.runs import RunList
     from vitmed.metrics.estimates import Estimate
     from vitmed.metrics.paired_comparison import ComparedPair
 
@@ -252,8 +254,8 @@ def print_comparison(found: Comparison) -> None:
     """A row for each pair and number, and of findings for each finding; then the verdict of each pair, the last line
     that of the first two."""
     from vitmed.decisions.targets import TARGETS
+    from vitmed.metrics.estimates import value_text
     from vitmed.metrics.metric_table import METRICS
-    from vitmed.report.plots.drawing import value_text
 
     rows: list[list[str]] = []
     kind = TARGETS[found.content.kind]
@@ -296,6 +298,61 @@ def _difference(pair: ComparedPair, title: str, gap: Estimate, *ps: float | None
     interval = "" if gap.low is None else f"{gap.low:+.3f} to {gap.high:+.3f}"
     shown = ["" if p is None else "<0.0001" if p < 1e-4 else f"{p:.4f}" for p in ps]
     return [pair.first, pair.second, title, value, interval, *shown]
+
+
+def print_runs(found: RunList) -> None:
+    """A row for each run, those inside it indented below it; then why some are not finished."""
+    from vitmed.report.run_list import COLUMNS
+
+    if not found.runs:
+        sys.stdout.write(f"{plain(str(found.folder))}: no runs\n")
+        return
+    rows = [[column.text(run) for column in COLUMNS.values()] for run in found.runs]
+    for run, row in zip(found.runs, rows, strict=True):
+        row[0] = "  " * (run.parent is not None) + row[0]
+    lines = [f"{run.run}: {run.state}, {run.problem}" for run in found.runs if run.problem]
+    hidden = [f"... and {len(lines) - 10:,} more, in --json"] * (len(lines) > 10)
+    titles = [">" * column.right + "/" * (name == "run") + name for name, column in COLUMNS.items()]
+    print_rows("|".join(titles), rows, *lines[:10], *hidden, caption=found.summary, width=200)
+
+
+def print_diff(found: RunDiff, most: int = 3) -> None:
+    """Tables of what differs, images with the first paths of each kind, and last the sentences."""
+    from vitmed.metrics.estimates import value_text
+
+    for what, differences in (("setting", found.settings), ("version or machine", found.environment or [])):
+        rows = [[one.name, _shown(one.first), _shown(one.second), one.meaning] for one in differences]
+        if rows:
+            meaning = "|meaning" * any(row[3] for row in rows)
+            print_rows(f"{what}|{found.first}|{found.second}{meaning}", rows, caption="", width=200)
+    if found.images is not None and found.images.counts:
+        changes = [[what, f"{n:,}", listed(found.images.files[what], most)] for what, n in found.images.counts.items()]
+        print_rows("images|>count|the first of them", changes, caption="", width=200)
+    if found.numbers:
+        results = [
+            [
+                one.title,
+                value_text(one.first),
+                value_text(one.second),
+                value_text(one.difference) if one.difference else "",
+            ]
+            for one in found.numbers
+        ]
+        print_rows(f"test|{found.first}|{found.second}|first minus second", results, caption="", width=200)
+    classes = [
+        f"classes {what}: {listed(names)}"
+        for what, names in (
+            ("added", found.images.classes_added if found.images else []),
+            ("removed", found.images.classes_removed if found.images else []),
+        )
+        if names
+    ]
+    for line in (*classes, *found.notes, found.result, found.verdict):
+        sys.stdout.write(f"{visible(line)}\n")
+
+
+def _shown(value: object) -> str:
+    return "none" if value is None else str(value)
 
 
 def print_datasets(datasets: list[dict[str, Any]]) -> None:

@@ -47,7 +47,7 @@ class Model:
 
 def read_all(paths: Sequence[Path]) -> list[Model]:
     """The models, then the baselines in their folders, each under a unique name."""
-    tables = [_table(path) for path in paths]
+    tables = [table_of(path) for path in paths]
     models: list[Model] = []
     for name, file in zip(_names(tables), tables, strict=True):
         read, own = read_evaluation(file), not file.name.startswith(BASELINE)
@@ -89,8 +89,8 @@ def _answers(found: Any, first: Any) -> np.ndarray:
     return np.asarray(found.logits if isinstance(found, NumberPredictions) else found.probabilities)
 
 
-def _table(path: Path) -> Path:
-    """The predictions.csv of a report folder or run folder, or the file itself."""
+def table_of(path: Path) -> Path:
+    """The predictions.csv of a report folder or run folder, or the file itself. DataError where there is none."""
     if not path.is_dir():
         return path
     run = RunFolder(path)
@@ -117,6 +117,11 @@ def _names(files: Sequence[Path]) -> list[str]:
         own = [*file.resolve().parent.parts[1:], *([] if file.name == PREDICTIONS else [file.stem])]
         inside_run = file.name == PREDICTIONS and own[-1:] == ["test"] and len(own) > 1
         parts.append(own[:-1] if inside_run else own)
+    return short_names(parts)
+
+
+def short_names(parts: Sequence[Sequence[str]]) -> list[str]:
+    """A name for each path: its last part, with as many before it as make the names different."""
     for count in range(1, max(map(len, parts), default=1) + 1):
         names = ["/".join(part[-count:]) for part in parts]
         if len(set(names)) == len(names):

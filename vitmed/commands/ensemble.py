@@ -143,7 +143,7 @@ def ensemble(
     known = network.outputs(lambda i: joined.preprocessing.drawn(), 1, lambda done, total: None)
     policy = policy.model_copy(update={"known_logits": tuple(known.logits[0].tolist())})
     joined = replace(joined, policy=policy)
-    ui.say(f"decision policy, chosen on {policy.n:,} images: {policy.summary}")
+    ui.say(f"decision policy, chosen on {counted(policy.n, 'image')}: {policy.summary}")
     notes = [_about_policy(used[0][0], len(members)), *chosen["notes"], *notes_of(policy)]
     predictions, root = policy.apply(for_policy), members[0].splits.root
     with ui.bar("drawing the report", unit="steps"):
@@ -155,7 +155,7 @@ def ensemble(
         )  # fmt: skip
     val = Evaluation(predictions, metrics, place.path / "val")
     save_ensemble(joined)  # last: without it the folder holds no ensemble
-    if splits.samples["test"]:
+    if splits.samples["test"] and output is not None:
         ui.say(f"to test it once: vitmed evaluate {place.path}")
     ui.say(f"{place.path}: {words}; vitmed predict IMAGE --checkpoint {place.path}")
     names = [one.name for one in found]
@@ -219,7 +219,8 @@ def _choice(
     for note in notes:
         ui.say(note)
     weighted = [f"{one.name} {share:.2f}" for one, share in zip(found, shares.tolist(), strict=True) if share > 0]
-    words = f"the mean of {', '.join(weighted)}" if len(found) > 1 else f"the mean of the folds of {found[0].name}"
+    folds = f"the mean of {counted(len(found[0].members), 'fold')}"
+    words = f"the mean of {', '.join(weighted)}" if len(found) > 1 else folds
     table = {name: {key: one.to_dict() for key, one in row.items()} for name, row in rows.items()}
     return f"{words}, {WAYS[way]}" if len(found) > 1 else words, {"way": way, "numbers": table, "notes": notes}
 

@@ -15,7 +15,7 @@ import torch
 from vitmed.commands.compare import better, compare_models
 from vitmed.commands.compared_tables import Model
 from vitmed.commands.plan import plan_yaml
-from vitmed.commands.train import default_name, file_name, model_label
+from vitmed.commands.train import default_name
 from vitmed.core.cache_folder import cache_folder
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, OutOfMemoryError, UsageError
@@ -23,7 +23,7 @@ from vitmed.core.files import make_folder, write_bytes, write_json, write_text
 from vitmed.core.hardware import describe, pick_device
 from vitmed.core.load_config import build_config, store_paths, with_values
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.text import counted
+from vitmed.core.text import counted, file_name
 from vitmed.core.ui import Silent, Ui
 from vitmed.data.loading import Images
 from vitmed.data.samples import Splits, labelled_by
@@ -33,6 +33,7 @@ from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.paired_comparison import ComparisonResults
 from vitmed.models.pretrained import load_pretrained, open_weights
+from vitmed.models.sizes import model_label
 from vitmed.models.vit import ViT, build_vit
 from vitmed.models.weight_files import magic
 from vitmed.models.weight_layouts import HEAD

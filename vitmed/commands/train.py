@@ -27,17 +27,16 @@ from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.hardware import pick_device
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import build_config, load_config
-from vitmed.core.model_config import ModelConfig
 from vitmed.core.outputs import check_name, refuse_file, refuse_inside
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.ranks import Ranks
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.run_lock import run_lock
-from vitmed.core.text import counted
+from vitmed.core.text import counted, file_name
 from vitmed.core.ui import Ui
 from vitmed.decisions.evaluation_folder import torn_evaluations
 from vitmed.decisions.operating_points import asked_point
-from vitmed.models.vit import SIZES
+from vitmed.models.sizes import model_label
 from vitmed.report.headline import Evaluation, check_gates, parse_gates
 from vitmed.report.pdf import check_formats
 from vitmed.report.plots.drawing import png
@@ -363,18 +362,3 @@ def _is_evaluated(run: RunFolder) -> bool:
 def default_name(root: Path, config: Config | PretrainConfig) -> str:
     """Date, data and model: 2026-11-20_malaria_vit-tiny."""
     return f"{datetime.date.today().isoformat()}_{file_name(root.resolve().name) or 'data'}_{model_label(config.model)}"
-
-
-def model_label(model: ModelConfig) -> str:
-    """A short name of the network: that of its weights or size, or its width and depth."""
-    if model.weights is not None:
-        file = Path(model.weights)
-        own = file.name in ("best.pt", "last.pt", "encoder.pt")
-        return file_name(file.resolve().parent.name if own else file.stem) or "weights"
-    size = SIZES[model.name]
-    width, depth = model.width or size.width, model.depth or size.depth
-    return model.name.replace("_", "-") if (width, depth) == size[:2] else f"vit-{width}x{depth}"
-
-
-def file_name(text: str) -> str:
-    return "".join(c if c.isalnum() or c in "-." else "-" for c in text)[:60]

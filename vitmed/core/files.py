@@ -96,7 +96,7 @@ def _renamed(path: Path) -> Iterator[BinaryIO]:
     temporary = _part_of(path)
     try:
         with temporary.open("xb") as stream:
-            _claim(stream.fileno())
+            claim(stream.fileno())
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -125,7 +125,7 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
             part.mkdir()
             if fcntl is not None:
                 handle = os.open(part, os.O_RDONLY)
-                _claim(handle)
+                claim(handle)
             yield part
             _sync(part)
             if os.name == "nt" and path.is_dir():  # elsewhere an empty folder is replaced
@@ -160,10 +160,14 @@ def _part_of(path: Path) -> Path:
     return path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.part")
 
 
-def _claim(handle: int) -> bool | None:
-    """Lock an open file or folder until it is closed; False: another process has it; None: there are no locks here."""
+def claim(handle: int, shared: bool = False) -> bool | None:
+    """Lock an open file or folder until it is closed; False: another process has it; None: there are no locks here.
+
+    Args:
+        shared: beside others that share it; it need not be open for writing.
+    """
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except (OSError, AttributeError):
@@ -179,7 +183,7 @@ def _is_abandoned(part: Path) -> bool:
             return age > OLD
         handle = os.open(part, os.O_RDONLY)
         try:
-            free = _claim(handle)
+            free = claim(handle)
         finally:
             os.close(handle)
         return age > OLD if free is None else free

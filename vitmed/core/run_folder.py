@@ -35,6 +35,7 @@ class RunFolder:
         self.tune = self.path / "tune.json"
         self.journal = self.path / "journal.log"
         self.tuned = self.path / "tuned.yaml"
+        self.auto = self.path / "auto.json"
         self.joined = self.path / "ensemble"
         self.ensemble = self.path / "ensemble.json"
         self.baseline = self.path / "baseline.pt"
@@ -123,6 +124,12 @@ class RunFolder:
             if re.fullmatch(rf"{re.escape(name)}(-\d+)?", path.parent.name)
         ]
         return cls(max(called, key=lambda path: path.stat().st_mtime_ns).parent) if called else None
+
+    @property
+    def marks(self) -> tuple[Path, ...]:
+        """Files of which one at least is in every run folder, also of a run that has just begun."""
+        made = (self.metrics, self.best, self.last, self.encoder, self.baseline, self.ranking)
+        return self.config, self.folds, self.ensemble, *made
 
     @property
     def is_run(self) -> bool:

@@ -6,11 +6,12 @@ import contextlib
 import datetime
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from vitmed.core.errors import UsageError
-from vitmed.core.files import remove_abandoned, write_text
+from vitmed.core.files import claim, remove_abandoned, write_text
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Ui
 
@@ -26,9 +27,8 @@ def run_lock(run: RunFolder, ui: Ui) -> Iterator[None]:
     Raises:
         UsageError: another process writes to the folder; names it.
     """
-    lock, holder = run.path / ".lock", run.path / ".lock.holder"
-    known = holder.read_text(encoding="utf-8").strip().split(maxsplit=1) if holder.is_file() else []
-    number, since = known if len(known) == 2 else ("", "")
+    lock, holder = _files(run)
+    number, since = _holder(holder)
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(FileLock(lock).acquire(0 if _is_alive(number) else ORPHANS))
@@ -45,6 +45,31 @@ def run_lock(run: RunFolder, ui: Ui) -> Iterator[None]:
             write_text(holder, f"{os.getpid()} {datetime.datetime.now():%Y-%m-%d %H:%M:%S}\n")
         remove_abandoned(run.path)
         yield
+
+
+def is_running(run: RunFolder) -> bool:
+    """Whether a process writes to a run folder now. Changes nothing there, and works in one that cannot be written."""
+    lock, holder = _files(run)
+    free = None
+    with contextlib.suppress(OSError), lock.open("rb") as stream:
+        free = claim(stream.fileno(), shared=True)
+    return _is_alive(_holder(holder)[0]) if free is None and holder.is_file() else free is False
+
+
+def was_killed(run: RunFolder) -> bool:
+    """Whether the last process that wrote to a run folder, and no longer does, was killed: it left its name there."""
+    return _files(run)[1].is_file()
+
+
+def _files(run: RunFolder) -> tuple[Path, Path]:
+    """The lock, and the number of the process that has it."""
+    return run.path / ".lock", run.path / ".lock.holder"
+
+
+def _holder(file: Path) -> tuple[str, str]:
+    """The number of the process that has, or had, the lock, and since when; "" where it is not known."""
+    known = file.read_text(encoding="utf-8").strip().split(maxsplit=1) if file.is_file() else []
+    return (known[0], known[1]) if len(known) == 2 else ("", "")
 
 
 def _is_alive(number: str) -> bool:

@@ -90,3 +90,8 @@ def visible(text: str) -> str:
 def first_line(error: BaseException | str) -> str:
     """The first line of an error's message, or the name of its class if it has none."""
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def file_name(text: str) -> str:
+    """A text as part of a file name: letters, digits, dots and hyphens, at most 60."""
+    return "".join(c if c.isalnum() or c in "-." else "-" for c in text)[:60]

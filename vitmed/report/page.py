@@ -80,7 +80,7 @@ def render(
         if text or shown:
             sections.append({"key": key, **chapter._asdict(), "text": Markup(text), "figures": shown})
     style, script = (Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
-    policy = {"style": _hash(style), "script": _hash(script)}
+    policy = {"style": csp_hash(style), "script": csp_hash(script)}
     parts = (GOOD, FAILS, DONE)
     return fill("report.html.j2", **context, sections=sections, parts=parts, style=style, script=script, policy=policy)
 
@@ -208,7 +208,7 @@ def of_classes(classes: Sequence[str]) -> str:
     return f"{MOST_CLASSES} of {len(classes):,} classes shown; metrics.json has all. " if more else ""
 
 
-def _hash(text: str) -> str:
+def csp_hash(text: str) -> str:
     """The name of an inline style or script in a Content-Security-Policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 

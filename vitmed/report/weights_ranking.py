@@ -6,9 +6,8 @@ from vitmed.core.base_models import Frozen
 from vitmed.core.targets import Kind
 from vitmed.core.text import counted
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
-from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.metrics.paired_comparison import ComparedPair
-from vitmed.report.plots.drawing import value_text
 
 NAME, NUMBER = 28, 24  # characters of a column
 

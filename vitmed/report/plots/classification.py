@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vitmed.core.text import counted
-from vitmed.metrics.estimates import ClassNumbers, Numbers
+from vitmed.metrics.estimates import ClassNumbers, Numbers, value_text
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.ranking import threshold_counts
@@ -25,7 +25,6 @@ from vitmed.report.plots.drawing import (
     percent,
     plot,
     short,
-    value_text,
 )
 from vitmed.report.results import Results
 

@@ -13,9 +13,9 @@ from vitmed.core.text import counted
 from vitmed.decisions.out_of_distribution import scores_of
 from vitmed.decisions.reliability import Reliability
 from vitmed.metrics.clinical_utility import NetBenefit, percentage
-from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.metrics.predictions import Predictions, positive_index
-from vitmed.report.plots.drawing import BLACK, BLUE, GREY, RED, add_grid, draw_band, numbers, plot, short, value_text
+from vitmed.report.plots.drawing import BLACK, BLUE, GREY, RED, add_grid, draw_band, numbers, plot, short
 from vitmed.report.results import Results
 
 

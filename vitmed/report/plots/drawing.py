@@ -23,7 +23,7 @@ from matplotlib.ticker import FixedLocator
 from PIL import Image
 
 from vitmed.core.text import visible
-from vitmed.metrics.estimates import Estimate, decimals
+from vitmed.metrics.estimates import Estimate
 
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 COLOURS = (BLUE, RED, GREEN, ORANGE, "#CC79A7", "#56B4E9", "#000000", "#B8A800")
@@ -209,15 +209,6 @@ def draw_estimate(axes: Axes, y: float, found: Estimate, colour: str, marker: st
     if found.low is not None:
         axes.plot(numbers([found.low, found.high]), [y, y], color=colour, linewidth=1.7)
     axes.plot(found.value, y, marker, color=colour, markersize=5.5)
-
-
-def value_text(found: Estimate) -> str:
-    """`0.912 (0.881 to 0.934)`, the value alone if it has no interval, or `undefined`."""
-    if found.value is None:
-        return "undefined"
-    digits = decimals(found)
-    interval = "" if found.low is None else f" ({found.low:.{digits}f} to {found.high:.{digits}f})"
-    return f"{found.value:.{digits}f}{interval}"
 
 
 def percent(share: float) -> str:

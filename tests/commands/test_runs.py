@@ -1,0 +1,258 @@
+"""The table of runs: what state a folder is in by its files alone, in which order, as JSON and as a page."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import browser
+from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, interrupt_at, listing, python
+
+from vitmed import pretrain, runs, train
+from vitmed.core.errors import Interrupted, UsageError
+from vitmed.core.run_folder import RunFolder
+from vitmed.core.run_lock import run_lock
+from vitmed.report.pdf import find_browser
+from vitmed.report.run_list import ListedRun
+
+PROGRAM = find_browser()
+
+
+def row(folder: Path, name: str) -> ListedRun:
+    return next(run for run in runs(folder, ui=Recorder()).runs if run.run == name)
+
+
+def cut(run: Path, epochs: int) -> None:
+    """Make a finished run look as it did after so many epochs."""
+    for part in ("val", "test"):
+        shutil.rmtree(run / part)
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[:epochs]))
+
+
+@pytest.fixture
+def place(trained: Trained, tmp_path: Path) -> Path:
+    """A folder with a copy of a finished run."""
+    shutil.copytree(trained.folder, tmp_path / "runs" / "done")
+    return tmp_path / "runs"
+
+
+def copy(place: Path, name: str) -> Path:
+    return Path(shutil.copytree(place / "done", place / name))
+
+
+def test_a_finished_run_has_the_number_of_its_report(trained: Trained, place: Path) -> None:
+    found = row(place, "done")
+    assert trained.result.test is not None
+    known = trained.result.test.metrics.overall["auroc"]
+    assert found.metric is not None and found.metric.of == "test" and found.metric.estimate == known
+    assert (found.kind, found.state, found.data, found.model) == ("training", "finished", "data", "vit-16x1")
+    assert (found.done, found.of) == (6, 6)
+    records = [json.loads(line) for line in (place / "done" / "metrics.jsonl").read_text().splitlines()]
+    assert found.seconds == pytest.approx(sum(record["seconds"] for record in records))
+    before = listing(place)
+    runs(place, ui=Recorder())
+    assert listing(place) == before
+
+
+def test_the_states_of_runs_that_are_not_finished(place: Path) -> None:
+    cut(copy(place, "ctrl-c"), 3)
+    cut(copy(place, "killed"), 3)
+    (place / "killed" / ".lock").touch()
+    (place / "killed" / ".lock.holder").write_text("4194305 2026-11-23 10:00:00")
+    cut(copy(place, "not-evaluated"), 6)
+    cut(copy(place, "no-last"), 0)
+    (place / "no-last" / "last.pt").unlink()
+    cut(copy(place, "busy"), 3)
+    (place / "empty").mkdir()
+    with run_lock(RunFolder(place / "busy"), Recorder()):
+        found = {run.run: run for run in runs(place, ui=Recorder()).runs}
+    assert {name: run.state for name, run in found.items()} == {
+        "done": "finished", "ctrl-c": "interrupted", "killed": "interrupted", "not-evaluated": "not evaluated",
+        "no-last": "incomplete", "busy": "running", "empty": "incomplete",
+    }  # fmt: skip
+    assert "was killed" in found["killed"].problem and not found["ctrl-c"].problem
+    metric = found["ctrl-c"].metric
+    assert metric is not None and metric.of == "validation" and metric.text.endswith(", validation")
+    assert found["no-last"].metric is None
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("config.yaml", b"data: [1, 2"),
+        ("config.yaml", b"\xff\xfe"),
+        ("config.yaml", b"data: {no_such_field: 1}\nevaluate: {}\n"),
+        ("config.yaml", None),
+        ("metrics.jsonl", b"3\n"),
+        ("metrics.jsonl", b'{"epoch": 1}\n'),
+        ("metrics.jsonl", b"\xff\xfe"),
+        ("test/metrics.json", b'{"n": 1'),
+        ("test/metrics.json", b"[]"),
+        ("folds.json", b"{}"),
+    ],
+)
+def test_a_damaged_file_is_named_and_the_others_are_listed(place: Path, file: str, content: bytes | None) -> None:
+    bad = copy(place, "bad")
+    (bad / file).unlink(missing_ok=True)
+    if content is not None:
+        (bad / file).write_bytes(content)
+    found = {run.run: run for run in runs(place, ui=Recorder()).runs}
+    assert found["bad"].state == "damaged" and found["bad"].problem.startswith(f"{file}: ")
+    assert str(place) not in found["bad"].problem and found["done"].state == "finished"
+
+
+def test_a_torn_last_line_and_a_damaged_environment_hide_nothing(place: Path) -> None:
+    with (place / "done" / "metrics.jsonl").open("a") as stream:
+        stream.write('{"epoch": 7, "st')
+    (place / "done" / "environment.json").write_text('{"started": "yesterday"}')
+    found = row(place, "done")
+    assert found.state == "finished" and found.done == 6 and found.started is None
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_real_runs_that_are_interrupted_or_only_pretrained(trained: Trained, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {**TINY, "epochs": 4}
+    with pytest.raises(Interrupted):
+        train(trained.data, output=tmp_path, name="cut", sets=TINY_SETS, ui=interrupt_at(8), **settings)
+    sets = ("model.width=16", "model.depth=1", "model.heads=2")
+    small: Any = {"image_size": 16, "patch_size": 8, "epochs": 2, "device": "cpu", "workers": 0}
+    pretrain(trained.data, output=tmp_path, name="mae", sets=sets, ui=Recorder(), **small)
+    cut, mae = row(tmp_path, "cut"), row(tmp_path, "mae")
+    assert (cut.state, cut.kind, cut.of) == ("interrupted", "training", 4) and 0 < cut.done < 4
+    assert (mae.state, mae.kind, mae.done) == ("finished", "pretraining", 2)
+    assert mae.metric is not None and mae.metric.text.startswith("loss ")
+
+
+def test_folds_stand_below_their_cross_validation(place: Path) -> None:
+    folds = place / "cv"
+    for name in ("fold-1", "fold-2", "fold-10"):
+        copy(place, f"cv/{name}")
+    cut(folds / "fold-10", 3)
+    (folds / "folds.json").write_text('{"folds": 10, "window": null}')
+    found = runs(place, sort="run", ui=Recorder()).runs
+    assert [run.run for run in found] == ["cv", "cv/fold-1", "cv/fold-2", "cv/fold-10", "done"]
+    assert [run.parent for run in found] == [None, "cv", "cv", "cv", None]
+    parent = found[0]
+    assert (parent.kind, parent.state, parent.progress) == ("cross-validation", "interrupted", "2/10 folds")
+    assert parent.data == "data" and parent.seconds == pytest.approx(sum(run.seconds or 0 for run in found[1:4]))
+    shutil.copytree(place / "done" / "test", folds / "test")
+    assert row(place, "cv").state == "finished"
+    assert [run.run for run in runs(folds, sort="run", ui=Recorder()).runs][:2] == ["cv", "fold-1"]
+
+
+def test_a_run_that_leaves_its_test_out_is_finished_on_validation(place: Path) -> None:
+    config = place / "done" / "config.yaml"
+    config.write_text(config.read_text().replace("  test: true\n", "  test: false\n"))
+    shutil.rmtree(place / "done" / "test")
+    found = row(place, "done")
+    assert found.state == "finished" and found.metric is not None
+    assert found.metric.of == "validation" and found.metric.estimate.low is not None
+
+
+def test_an_ensemble_and_a_soup_are_runs(place: Path) -> None:
+    soup = copy(place, "soup")
+    for name in ("metrics.jsonl", "last.pt", "splits.csv", "environment.json"):
+        (soup / name).unlink()
+    shutil.rmtree(soup / "test")
+    joined = place / "cv" / "ensemble"
+    shutil.copytree(soup / "val", joined / "val")
+    (joined / "ensemble.json").write_text('{"members": [{}, {}], "data": {"root": "../../../data"}}')
+    copy(place, "cv/fold-1")
+    (place / "cv" / "folds.json").write_text('{"folds": 2, "window": null}')
+    found = {run.run: run for run in runs(place, ui=Recorder()).runs}
+    for name in ("soup", "cv/ensemble"):
+        assert (found[name].kind, found[name].state, found[name].data) == ("ensemble", "finished", "data")
+        metric = found[name].metric
+        assert metric is not None and metric.of == "validation"
+    assert found["cv/ensemble"].model == "2 models" and found["cv"].progress == "1/2 folds"
+
+
+def test_the_order_of_a_column_and_the_unknown_last(place: Path) -> None:
+    for name, value in (("better", 0.999), ("worse", 0.1)):
+        file = copy(place, name) / "test" / "metrics.json"
+        content = json.loads(file.read_text())
+        content["overall"]["auroc"]["value"] = value
+        file.write_text(json.dumps(content))
+    content = json.loads((place / "done" / "test" / "metrics.json").read_text())
+    content["overall"]["auroc"]["value"] = 0.5
+    (place / "done" / "test" / "metrics.json").write_text(json.dumps(content))
+    (place / "none").mkdir()
+    order = [run.run for run in runs(place, sort="metric", ui=Recorder()).runs]
+    assert order == ["better", "done", "worse", "none"]
+    started = {"better": "2026-01-03", "done": "2026-01-01", "worse": "2026-01-02"}
+    for name, day in started.items():
+        (place / name / "environment.json").write_text(json.dumps({"started": f"{day}T00:00:00+00:00"}))
+    assert [run.run for run in runs(place, ui=Recorder()).runs] == ["better", "worse", "done", "none"]
+    with pytest.raises(UsageError, match="metric"):
+        runs(place, sort="metrics")
+
+
+def test_a_second_evaluation_of_another_checkpoint_is_not_the_runs(place: Path) -> None:
+    shutil.copytree(place / "done" / "test", place / "done" / "test-2")
+    file = place / "done" / "test-2" / "metrics.json"
+    content = json.loads(file.read_text())
+    content["overall"]["auroc"]["value"], content["weights_hash"] = 0.123, "0" * 64
+    file.write_text(json.dumps(content))
+    metric = row(place, "done").metric
+    assert metric is not None and metric.estimate.value != 0.123
+
+
+def test_many_runs_take_seconds_and_no_torch(place: Path) -> None:
+    small = [f for f in (place / "done").rglob("*") if f.suffix in (".yaml", ".json", ".jsonl", ".csv")]
+    for i in range(200):
+        for file in small:
+            target = place / f"run-{i}" / file.relative_to(place / "done")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, target)
+    start = time.perf_counter()
+    code = "import sys, vitmed; n = len(vitmed.runs(sys.argv[1]).runs); print(n, 'torch' in sys.modules)"
+    assert python("-c", code, str(place)).stdout.split() == ["201", "False"]
+    assert time.perf_counter() - start < 20  # 200 runs; 1 s on an idle core
+
+
+def test_the_command_line(vitmed: Callable[..., Answer], place: Path, tmp_path: Path) -> None:
+    shown = vitmed("runs", place)
+    assert shown.code == 0 and "done" in shown.out and "1 run: 1 finished" in shown.out
+    content = json.loads(vitmed("runs", place, "--json").out)
+    assert content["folder"] == "runs" and content["runs"][0]["metric"]["of"] == "test"
+    assert str(tmp_path) not in json.dumps(content)
+    assert vitmed("runs", tmp_path / "none").code == 2
+    (tmp_path / "none").mkdir()
+    assert "no runs" in vitmed("runs", tmp_path / "none").out
+    page = tmp_path / "page.html"
+    assert vitmed("runs", place, "--html", page).code == 0
+    assert (
+        vitmed("runs", place, "--html", page).code == 2 and vitmed("runs", place, "--html", page, "--force").code == 0
+    )
+    assert str(tmp_path) not in page.read_text()
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="no Chromium")
+def test_the_page_sorts_and_is_readable_on_a_phone(place: Path, tmp_path: Path) -> None:
+    cut(copy(place, "cut"), 3)
+    hostile = copy(place, "<b>&amp;")
+    shutil.rmtree(hostile / "val")
+    (place / "empty").mkdir()
+    file = tmp_path / "page.html"
+    runs(place, sort="run", html=file, ui=Recorder())
+    names = "[...document.querySelectorAll('tbody th')].map((cell) => cell.textContent.trim())"
+    assert PROGRAM is not None
+    with browser(PROGRAM) as page:
+        for width in (1280, 360):
+            page.open(file, width=width)
+            assert page.run("document.documentElement.scrollWidth") <= width
+        page.open(file)
+        assert sorted(page.run(names)) == sorted(["<b>&amp;", "cut", "done", "empty"])
+        click = "document.querySelectorAll('thead button')[5].click()"  # epochs
+        page.run(click)
+        assert page.run(names)[2:] == ["cut", "empty"]
+        page.run(click)
+        assert page.run(names)[0] == "cut" and page.run(names)[-1] == "empty"  # the unknown stays last
+        assert page.run("document.querySelectorAll('svg polyline').length") == 3
+        label = page.run("document.querySelector('svg').getAttribute('aria-label')")
+        assert label.startswith("validation AUROC, ")
+        assert page.complaints() == [] and page.requests() == [file.as_uri()]
