@@ -13,7 +13,7 @@ from conftest import TINY, TINY_SETS, Answer, Recorder, draw_image, draw_nothing
 from PIL import Image
 from sklearn.metrics import roc_auc_score
 
-from vitmed import cross_validate, ensemble, evaluate, explain, export, load, predict, train
+from vitmed import cross_validate, ensemble, evaluate, explain, export, load, predict, stress, train
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.core.run_folder import RunFolder
 from vitmed.imaging.joint_preprocessing import JointPreprocessing
@@ -162,6 +162,19 @@ def test_other_commands_take_an_ensemble(folds: Path, data: Path, tmp_path: Path
         assert grid == pytest.approx(np.mean([one.maps[name] for one in members], axis=0), abs=1e-6)
     said = vitmed("predict", str(image), "--checkpoint", str(folds), "--json")
     assert said.code == 0 and json.loads(said.out)["images"][0]["prediction"] == expected.classes[expected.predicted[0]]
+
+
+def test_commands_that_take_one_network_say_so(folds: Path, tmp_path: Path, vitmed: RUN) -> None:
+    for command in (["bundle", str(folds), "--to", str(tmp_path / "b.tar")], ["push", str(folds), "a/b"]):
+        answer = vitmed(*command)
+        assert answer.code in (2, 4) and "one network" in answer.err, answer.err
+
+
+def test_stress_and_serving_take_an_ensemble(folds: Path, data: Path, tmp_path: Path) -> None:
+    found = stress(folds, corruptions=["shot_noise"], images=8, output=tmp_path / "stress", resamples=20, ui=Recorder())
+    assert found.content.n == 8 and list(found.content.corruptions) == ["shot_noise"]
+    rows = load(folds).predict_proba([str(path) for path in images_of(data)])
+    assert rows == pytest.approx(predict(images_of(data), checkpoint=folds, ui=Recorder()).probabilities)  # type: ignore[union-attr]
 
 
 def test_an_exported_ensemble_decides_as_the_folder_does(folds: Path, data: Path, tmp_path: Path) -> None:

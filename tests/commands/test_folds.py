@@ -527,6 +527,7 @@ def test_what_joins_and_resumes(repeated: Path, data: Path) -> None:
         train(data, parallel=2, ui=Recorder())
 
 
+@pytest.mark.slow
 def test_a_fold_of_a_killed_process_is_continued_by_another(data: Path, tmp_path: Path) -> None:
     """A process that joined is killed in the first fold: this one waits for the lock, not for the process."""
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Interrupted):
@@ -544,6 +545,28 @@ def test_a_fold_of_a_killed_process_is_continued_by_another(data: Path, tmp_path
     found = cross_validate(resume=tmp_path / "all", ui=Recorder())
     assert found is not None and found.test is not None and found.test.metrics.n == 36
     assert sorted(path.name for path in (tmp_path / "all").glob("fold-*")) == ["fold-1", "fold-2"]
+
+
+def test_a_first_fold_that_could_not_write_begins_again(data: Path, tmp_path: Path) -> None:
+    """As on a full disk, which is mended before the folds go on."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrainingRun, "save_last", refuse)
+        with pytest.raises(UsageError, match="No space left"):
+            run(data, tmp_path, folds=2)
+    found = cross_validate(resume=tmp_path / "all", ui=Recorder())
+    assert found is not None and found.test is not None and found.test.metrics.n == 36
+    assert sorted(path.name for path in (tmp_path / "all").glob("fold-*")) == ["fold-1", "fold-1-2", "fold-2"]
+
+
+def test_five_folds_without_asking(data: Path, tmp_path: Path) -> None:
+    settings = {name: value for name, value in SETTINGS.items() if name != "folds"} | {"group_regex": "(amber|blue)"}
+    with pytest.raises(DataError, match="2 patients are too few for 5 folds"):
+        cross_validate(data, output=tmp_path, sets=TINY_SETS, ui=Recorder(), **settings)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+def refuse(self: TrainingRun) -> None:
+    raise UsageError(f"{self.folder.last}: cannot be written (No space left on device)", "make room on this disk")
 
 
 def stop(self: TrainingRun, event: object) -> None:

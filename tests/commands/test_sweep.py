@@ -101,10 +101,10 @@ def models(quality: float, seeds: int, patients: int = 40) -> tuple[Predictions,
 
 def test_the_interval_resamples_patients_for_all_seeds_together() -> None:
     parts = models(0.8, 3)
-    study = study_of([Cell("x", {"k": "1"}, parts, ["r"] * 3, 1.0, 10, "")], TARGETS["classes"], 3, 2000)
+    study = study_of([Cell("x", {"k": "1"}, parts, ["r"] * 3, 1.0, 10, "")], TARGETS["classes"], 3, 500)
     number, rng = study.cells[0].number, np.random.default_rng(5)
     drawn = []
-    for _ in range(1000):
+    for _ in range(400):
         rows = np.concatenate([[2 * p, 2 * p + 1] for p in rng.integers(0, 40, 40)])
         drawn.append(np.mean([roc_auc_score(p.labels[rows], p.probabilities[rows, 1]) for p in parts]))
     low, high = np.quantile(drawn, [0.025, 0.975])

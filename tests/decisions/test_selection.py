@@ -44,8 +44,8 @@ def test_the_first_round_takes_the_best_alone_and_no_round_may_be_worse() -> Non
 
 
 def test_the_nested_loss_has_no_optimism() -> None:
-    """Of forty models of noise the chosen ones look better than chance, but not on images that did not choose them."""
-    parts = models([0.0] * 40, images=120, patients=60)
+    """Of twenty models of noise the chosen ones look better than chance, but not on images that did not choose them."""
+    parts = models([0.0] * 20, images=120, patients=60)
     inside = loss_of(averaged(parts, greedy_selection(parts)))
     nested = nested_predictions(parts)
     assert nested is not None and sorted(nested.paths) == sorted(parts[0].paths)

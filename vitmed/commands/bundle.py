@@ -26,6 +26,7 @@ from vitmed.core.text import counted, listed
 from vitmed.core.ui import Silent, Ui
 from vitmed.decisions.evaluation_folder import find_evaluation, read_metrics
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.training.ensemble import Ensemble
 from vitmed.training.onnx_model import ONNX, OnnxModel, load_onnx
 from vitmed.training.open_model import open_model
 from vitmed.training.saved_model import SavedModel
@@ -78,6 +79,8 @@ def bundle(
     if to is None or Path(to).suffix != TAR:
         raise UsageError(f"{to}: expected a file that ends in {TAR}" if to else "no file is named", "--to model.tar")
     ui, file, saved = ui or Ui(), Path(to), open_model(model)
+    if isinstance(saved, Ensemble):
+        raise UsageError(f"{saved.path}: a bundle holds one network or file", f"vitmed export {model} --to model.onnx")
     exported = _exported(saved, onnx)
     if no_torch and exported is None:
         raise UsageError("--no-torch needs an exported model", "name one of this run: --onnx model.onnx")

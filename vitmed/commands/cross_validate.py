@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from vitmed.commands.folds import join_folds
 from vitmed.commands.train import TrainResult, train
 from vitmed.core.errors import CheckpointError, UsageError
-from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.load_config import load_config
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Ui
@@ -60,12 +60,12 @@ def cross_validate(
         folder = RunFolder(join)
         if not folder.folds.is_file():
             raise CheckpointError(f"{join}: holds no folds", "name the folder that cross-validate makes")
-        join_folds(train, folder, ui)
+        join_folds(partial(train, offline=offline), folder, ui)
         return None
     if resume is not None and not RunFolder(resume).folds.is_file():
         raise CheckpointError(f"{resume}: holds no folds", f"vitmed train --resume {resume}")
-    given = load_config(config, read_overrides(flags, FLAGS, "cross-validate"), sets).data
-    if resume is None and not given.divided:
+    named = flags.get("folds") is not None or flags.get("sites") is not None
+    if resume is None and not named and not load_config(config, {}, sets).data.divided:
         flags["folds"] = USUAL
     return train(
         data, config=config, sets=sets, output=output, name=name, resume=resume, fail_under=fail_under, offline=offline,

@@ -64,8 +64,8 @@ def fold_jobs(folder: RunFolder, study: Study, first: Mapping[str, Any] | None) 
     """The runs of all folds. The others begin when the first one has a configuration: all folds have one plan."""
 
     def begin(repeat: int, fold: int) -> dict[str, Any] | None:
-        if (repeat, fold) == (1, 1):
-            return None if first is None else {**first, "fold": 1}
+        if (repeat, fold) == (1, 1) and first is not None:
+            return {**first, "fold": 1}
         planned = [place.config for place in jobs[0].attempts(folder) if place.config.is_file()]
         if not planned:
             return None

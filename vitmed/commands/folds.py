@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,12 @@ def new_folds(config: Config, output: str | Path, name: str, ui: Ui) -> RunFolde
 
 
 def train_folds(
-    train: Callable[..., Any], folder: RunFolder, first: Mapping[str, Any] | None, ui: Ui, parallel: int = 1
+    train: Callable[..., Any],
+    folder: RunFolder,
+    first: Mapping[str, Any] | None,
+    ui: Ui,
+    parallel: int = 1,
+    offline: bool = False,
 ) -> Evaluation:
     """Train and evaluate each fold that is not finished, and evaluate the tests of all folds together.
 
@@ -66,6 +72,7 @@ def train_folds(
         folder: from `new_folds`.
         first: arguments of `train` for the first fold, None to resume; the other folds take its configuration.
         parallel: processes that train folds at the same time.
+        offline: open no connection.
 
     Returns:
         the evaluation of the pooled predictions, each from models that were not trained on the image.
@@ -77,12 +84,13 @@ def train_folds(
     if RunFolder(folder.joined).ensemble.is_file():
         raise UsageError(f"{folder.path}: these folds are finished and evaluated", "start a new run")
     jobs = fold_jobs(folder, study, first)
-    if first is None and not jobs[0].attempts(folder):
+    if first is None and not any(place.config.is_file() for place in jobs[0].attempts(folder)):
         fix = "start again with vitmed cross-validate"
         raise CheckpointError(f"{folder.path}: its first fold had not begun", fix)
     try:
-        with helpers("cross-validate", folder, parallel, ui):
-            places = [place for place in run_jobs(train, folder, jobs, ui) if place is not None]
+        with helpers("cross-validate", folder, parallel, ui, offline):
+            found = run_jobs(partial(train, offline=offline), folder, jobs, ui)
+            places = [place for place in found if place is not None]
     except Interrupted as error:
         raise Interrupted(error.problem, f"vitmed cross-validate --resume {folder.path}") from None
     except KeyboardInterrupt:

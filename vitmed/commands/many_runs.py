@@ -136,7 +136,7 @@ def claimed(folder: RunFolder, name: str, ui: Ui, wait: float = 0) -> Iterator[b
 
 
 @contextlib.contextmanager
-def helpers(verb: str, folder: RunFolder, parallel: int, ui: Ui) -> Iterator[None]:
+def helpers(verb: str, folder: RunFolder, parallel: int, ui: Ui, offline: bool = False) -> Iterator[None]:
     """Start `parallel` - 1 processes that join in: `vitmed VERB --join FOLDER`; end them afterwards.
 
     Each has a share of the CPU cores, and one of the GPUs in turn. What one prints is in helper-2.log and so on.
@@ -150,7 +150,7 @@ def helpers(verb: str, folder: RunFolder, parallel: int, ui: Ui) -> Iterator[Non
     started: list[tuple[subprocess.Popen[bytes], TextIO]] = []
     try:
         for number in range(2, parallel + 1):
-            own = {"OMP_NUM_THREADS": str(threads)}
+            own = {"OMP_NUM_THREADS": str(threads)} | ({"VITMED_OFFLINE": "1"} if offline else {})
             if gpus > 1:
                 given = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus)))).split(",")
                 own["CUDA_VISIBLE_DEVICES"] = given[(number - 1) % gpus]

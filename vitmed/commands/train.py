@@ -51,6 +51,7 @@ from vitmed.training.plan_rules import describe
 from vitmed.training.prepare import prepare_run, time_needed
 from vitmed.training.run_setup import all_its_images
 from vitmed.training.time_budget import Clock
+from vitmed.training.trackers import check_trackers, tracked
 from vitmed.training.train_state import Record
 from vitmed.training.training_run import TrainingRun
 
@@ -65,6 +66,7 @@ RESUMABLE = {
     "train.compile",
     "train.shard",
     "train.micro_batch",
+    "train.track",
     "train.grad_checkpointing",
     "data.cache",
     "data.cache_gb",
@@ -151,19 +153,20 @@ def _lead(
             ui.say(f"restart {ranks.restarts}: going on from {folder.last}")
             with run_lock(folder, ui):
                 remove_torn(folder, ui)
-                return _train_and_evaluate(_resume_run(folder, data, {}, ui, ranks, clock), ui, each_epoch)
+                return _train_and_evaluate(_resume_run(folder, data, {}, ui, ranks, clock), ui, offline, each_epoch)
     if resume is not None and RunFolder(resume).folds.is_file():
         _refuse_ranks(ranks, "folds", "one fold at a time: --folds N --fold I")
         if (name, config, data) != (None, None, None) or sets or overrides:
             raise UsageError("--resume uses the configuration of the folds", "give --resume alone")
-        return _train_folds(RunFolder(resume), None, parallel, ui)
+        return _train_folds(RunFolder(resume), None, parallel, offline, ui)
     if resume is not None:
         changes = [*overrides, *sets] + ["config"] * (config is not None)
         folder = folder_to_resume(Path(resume), name, changes, FLAGS, RESUMABLE)
         with run_lock(folder, ui):
             remove_torn(folder, ui)
-            return _train_and_evaluate(_resume_run(folder, data, overrides, ui, ranks, clock), ui, each_epoch)
+            return _train_and_evaluate(_resume_run(folder, data, overrides, ui, ranks, clock), ui, offline, each_epoch)
     settings = load_config(config, {"data.root": data, **overrides}, sets)
+    check_trackers(settings.train.track)
     divided = settings.data.divided and settings.data.fold is None
     if not settings.train.test and (gated or settings.train.freeze or divided):
         what = "--fail-under" if gated else "--freeze" if settings.train.freeze else "--folds"
@@ -179,17 +182,17 @@ def _lead(
         folder = new_folds(
             settings, output, name or f"{default_name(data_folder(settings.data.root), settings)}_{of}", ui
         )
-        first = {"data": data, "config": config, "sets": sets, "offline": offline, **flags}
+        first = {"data": data, "config": config, "sets": sets, **flags}
         if (limit := settings.train.time) is not None:
             rounds = -(-len(Study.read(folder).places) // parallel)
             first["time"] = (limit - POOLING - clock.seconds()) / rounds
             ui.say(f"--time {duration_text(limit)}: {duration_text(first['time'])} for each fold")
-        return _train_folds(folder, first, parallel, ui)
+        return _train_folds(folder, first, parallel, offline, ui)
     if parallel > 1:
         raise UsageError(f"--parallel {parallel}: one run is not divided", "--folds 5, or --devices for one run")
     run = _new_run(settings, output, name, ui, config is None, offline, ranks, clock)
     with run_lock(run.folder, ui):
-        return _train_and_evaluate(run, ui, each_epoch)
+        return _train_and_evaluate(run, ui, offline, each_epoch)
 
 
 def _refuse_ranks(ranks: Ranks, what: str, fix: str) -> None:
@@ -198,17 +201,31 @@ def _refuse_ranks(ranks: Ranks, what: str, fix: str) -> None:
         raise UsageError(f"{what}: not with {ranks.world} processes", fix)
 
 
-def _train_folds(folder: RunFolder, first: dict[str, Any] | None, parallel: int, ui: Ui) -> TrainResult:
+def _train_folds(folder: RunFolder, first: dict[str, Any] | None, parallel: int, offline: bool, ui: Ui) -> TrainResult:
     with run_lock(folder, ui):
-        return TrainResult(folder.path, None, None, train_folds(train, folder, first, ui, parallel))
+        return TrainResult(folder.path, None, None, train_folds(train, folder, first, ui, parallel, offline))
 
 
 def _train_and_evaluate(
-    run: TrainingRun, ui: Ui, each_epoch: Callable[[Record], None] | None = None
-) -> TrainResult:  # fmt: skip
-    """Train to the end, choose the decision policy on validation, and evaluate val and test."""
+    run: TrainingRun, ui: Ui, offline: bool, each_epoch: Callable[[Record], None] | None
+) -> TrainResult:
+    """Train and evaluate, with the trackers of the run."""
     if each_epoch is not None:
         run.each_epoch = each_epoch
+    config = run.config
+    with tracked(config.train.track, run.folder, offline, ui) as run.tracking:
+        run.tracking.start(config)
+        run.tracking.epochs(run.state.history)
+        result = _to_the_end(run, ui)
+        for split, found in (("val", result.val), ("test", result.test)):
+            if found is not None:
+                pages = not config.evaluate.show_names  # a page that names images stays here
+                run.tracking.result(split, found.metrics.overall, found.folder, run.state.epoch, pages)
+    return result
+
+
+def _to_the_end(run: TrainingRun, ui: Ui) -> TrainResult:
+    """Train to the end, choose the decision policy on validation, and evaluate val and test."""
     folder, best, device = run.folder, run.folder.best, run.device.type
     trained = not run.config.train.freeze and finished(run.state, run.config)
     try:
@@ -319,6 +336,7 @@ def _resume_run(
     fix = f"name its current place: vitmed train DIR --resume {folder.path}"
     root = data_folder(data) if data is not None else checkpoint.data_root(fix)
     config = build_config(resumed_settings(checkpoint.config, folder, root, overrides), given=overrides)
+    check_trackers(config.train.track)
     epochs = checkpoint.config.train.epochs
     if config.train.epochs != epochs:
         new = counted(config.train.epochs, "epoch")

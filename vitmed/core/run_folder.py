@@ -26,6 +26,8 @@ class RunFolder:
         self.summary = self.path / "summary.txt"
         self.weights = self.path / "weights.json"
         self.metrics = self.path / "metrics.jsonl"
+        self.trackers = self.path / "trackers.json"
+        self.tensorboard = self.path / "tensorboard"
         self.contact_sheet = self.path / "contact_sheet.png"
         self.training_curves = self.path / "training_curves.png"
         self.best = self.path / "best.pt"
@@ -51,6 +53,12 @@ class RunFolder:
     def pretraining(self) -> RunFolder:
         """The folder of the first phase of `train --pretrain`, with an encoder of its own."""
         return RunFolder(self.path / "pretrain")
+
+    @property
+    def group(self) -> RunFolder | None:
+        """The folder of the folds that this run is one of; None for a run on its own."""
+        parent = RunFolder(self.path.resolve().parent)
+        return parent if parent.folds.is_file() else None
 
     @property
     def name(self) -> str:

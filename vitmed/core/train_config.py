@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import field_validator, model_validator
 
 from vitmed.core.durations import read_duration
-from vitmed.core.settings import Flag, Section, setting
+from vitmed.core.settings import Flag, Section, names_in, setting
 
 
 class AugmentConfig(Section):
@@ -214,6 +214,13 @@ class TrainConfig(LoopConfig):
         "compared on validation and one of them tested.",
         Flag(panel="Output"),
     )
+    track: list[str] = setting(
+        [],
+        "Also show the run in tensorboard, mlflow or wandb. A tracker that fails stops no run. See docs/tracking.md.",
+        Flag(metavar="NAME", panel="Output"),
+    )
     save_every: int | None = setting(
         None, "Also keep a checkpoint every N epochs.", Flag(metavar="N", panel="Output"), ge=1
     )
+
+    _track = field_validator("track", mode="before")(names_in)

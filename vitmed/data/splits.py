@@ -177,9 +177,9 @@ def _site_cells(listing: Listing, config: DataConfig) -> list[str]:
     """The site of each image. Raises UsageError for an unknown column, DataError for an empty cell."""
     assert config.sites is not None
     if config.sites not in listing.columns:
-        have = f"columns {', '.join(listing.columns)}" if listing.columns else "no further columns"
+        have = f"; the others are {', '.join(listing.columns)}" if listing.columns else ""
         raise UsageError(
-            f"{listing.source}: there is no column {config.sites!r} for --sites, but {have}",
+            f"{listing.source}: there is no column {config.sites!r} (--sites){have}",
             "name a column of the table of labels (--labels TABLE)",
         )
     column = listing.columns.index(config.sites)

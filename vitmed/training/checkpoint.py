@@ -269,6 +269,12 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     if (path / "best.pt").is_file():
         path = path / "best.pt"
     for mark, what, fix in (
+        ("ensemble.json", "an ensemble, where one network is expected", "name the best.pt of a member"),
+        (
+            "ensemble/ensemble.json",
+            "folds and their ensemble, where one network is expected",
+            f"name {path / 'fold-1'}",
+        ),
         ("encoder.pt", "a pretraining run, which has no classifier", f"vitmed train DIR --weights {path}/encoder.pt"),
         (
             "folds.json",

@@ -45,6 +45,7 @@ from vitmed.training.losses import LossOf
 from vitmed.training.progress import epoch_of, with_progress
 from vitmed.training.run_setup import RunSetup, check_images
 from vitmed.training.time_budget import Contention, TimeBudget
+from vitmed.training.trackers import Tracking
 from vitmed.training.train_state import Record
 
 
@@ -205,6 +206,7 @@ class TrainingRun(Run[Config]):
         self.skipped = 0  # files that cannot be read
         self.warned = False
         self.each_epoch: Callable[[Record], None] = lambda record: None  # after it is saved and reported
+        self.tracking = Tracking()
         self._describe(start if weights is None else f"{self.report}; images normalised by {config.data.normalize}")
 
     def _describe(self, start: str) -> None:
@@ -329,6 +331,7 @@ class TrainingRun(Run[Config]):
             self._save(self.folder.epoch(state.epoch), training=False)
         self.save_last()
         self.report_epoch(record, f"  {_monitor_text(record, monitor)}{' *' if record['best'] else '  '}")
+        self.tracking.epochs(state.history)
         undefined = [entry for entry in state.history if f"val_{monitor}" not in entry]
         if undefined == [record]:  # for the first time
             self.ui.warn(

@@ -1,0 +1,388 @@
+"""Trackers: TensorBoard, MLflow and Weights & Biases show the numbers of a run beside those of other runs.
+
+None of them stops a run: one that fails is left out with a warning. None is given a path, a host or a user.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import math
+import os
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol
+from urllib.parse import urlsplit
+
+from vitmed.core.config import Config
+from vitmed.core.downloads import is_offline
+from vitmed.core.errors import Interrupted, UsageError, unknown_key
+from vitmed.core.files import write_json
+from vitmed.core.load_config import without_places
+from vitmed.core.run_folder import REPORT, RunFolder
+from vitmed.core.text import first_line
+from vitmed.core.ui import Ui
+from vitmed.metrics.estimates import Estimate
+from vitmed.training.train_state import Record
+
+State = Literal["finished", "interrupted", "failed"]
+SILENT = frozenset({"epoch", "step"})  # of a record: the epoch is the step of every tracker
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tracker writes.
+
+    Attributes:
+        run: the run folder.
+        group: name of the folder whose runs belong together, such as folds; "" for a run on its own.
+        shared: the folder of what runs share.
+        offline: open no connection, whatever the tracker's own variables say.
+    """
+
+    run: RunFolder
+    group: str
+    shared: Path
+    offline: bool
+
+    @property
+    def name(self) -> str:
+        """Of the run."""
+        return self.run.path.resolve().name
+
+
+class Tracker(Protocol):
+    """What vitmed needs of a tracker. An error of any method ends the tracker, not the run.
+
+    Attributes:
+        packages: that must be installed.
+        variables: environment variables during every call, unless the user has set them.
+    """
+
+    packages: ClassVar[tuple[str, ...]]
+    variables: ClassVar[dict[str, str]]
+
+    def start(self, place: Place, known: str | None) -> str:
+        """Begin a run, or go on with the one of this id; returns its id."""
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """Store the configuration, once for a run."""
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Store the numbers of an epoch."""
+
+    def finish(self, files: Mapping[str, Path], state: State) -> None:
+        """Attach figures and pages, by name, and end."""
+
+
+class TensorBoard:
+    """One file of events for each start, in the run folder.
+
+    The writers of tensorboard and torch put the host into its name, so this one writes the records itself.
+    """
+
+    packages: ClassVar[tuple[str, ...]] = ("tensorboard",)
+    variables: ClassVar[dict[str, str]] = {}
+
+    def start(self, place: Place, known: str | None) -> str:
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        folder = place.run.tensorboard
+        folder.mkdir(exist_ok=True)
+        file = folder / f"events.out.tfevents.{time.time_ns() // 1000}.vitmed"
+        self.step, self.writer = 0, RecordWriter(file.open("xb"))
+        self._write(file_version="brain.Event:2")
+        return folder.name
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        from torch.utils.tensorboard.summary import text
+
+        self._write(summary=text("configuration", "".join(f"    {key}: {value}\n" for key, value in settings.items())))
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        self.step = step
+        numbers = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        self._write(step=step, summary=Summary(value=numbers))
+
+    def finish(self, files: Mapping[str, Path], state: State) -> None:
+        from PIL import Image
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        for name, file in files.items():
+            if file.suffix == ".png":
+                with Image.open(file) as picture:
+                    width, height = picture.size
+                image = Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=file.read_bytes())
+                self._write(step=self.step, summary=Summary(value=[Summary.Value(tag=name, image=image)]))
+        self.writer.close()
+
+    def _write(self, **content: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self.writer.write(Event(wall_time=time.time(), **content).SerializeToString())
+        self.writer.flush()
+
+
+class MLflow:
+    """A run in the experiment of the group; in a database beside the runs unless MLFLOW_TRACKING_URI names a store."""
+
+    packages: ClassVar[tuple[str, ...]] = ("mlflow", "sqlalchemy", "alembic")
+    variables: ClassVar[dict[str, str]] = {
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_LOGGING_LEVEL": "WARNING",
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # the defaults wait for minutes for a server that is away
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    }
+    states: ClassVar[dict[State, str]] = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+
+    def start(self, place: Place, known: str | None) -> str:
+        from mlflow.tracking import MlflowClient
+
+        store = os.environ.get("MLFLOW_TRACKING_URI", "")
+        local = not store or (place.offline and urlsplit(store).scheme not in ("", "file", "sqlite"))
+        if local:
+            store = f"sqlite:///{(place.shared / 'mlflow.db').resolve().as_posix()}"
+        self.client = MlflowClient(tracking_uri=store)
+        if known is not None:
+            self.run = known
+            self.client.update_run(known, status="RUNNING")
+            return known
+        files = (place.shared / "mlartifacts").resolve().as_uri() if local else None
+        experiment = self._experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME") or place.group or "vitmed", files)
+        tags = {"group": place.group} if place.group else {}
+        self.run = self.client.create_run(experiment, run_name=place.name, tags=tags).info.run_id
+        return self.run
+
+    def _experiment(self, name: str, files: str | None) -> str:
+        from mlflow.exceptions import MlflowException
+
+        if (found := self.client.get_experiment_by_name(name)) is None:
+            try:
+                return self.client.create_experiment(name, artifact_location=files)
+            except MlflowException:
+                if (found := self.client.get_experiment_by_name(name)) is None:  # else another fold has just made it
+                    raise
+        return found.experiment_id
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        from mlflow.entities import Param
+        from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH, MAX_PARAMS_TAGS_PER_BATCH
+
+        params = [Param(key, value[:MAX_PARAM_VAL_LENGTH]) for key, value in settings.items()]
+        for start in range(0, len(params), MAX_PARAMS_TAGS_PER_BATCH):
+            self.client.log_batch(self.run, params=params[start : start + MAX_PARAMS_TAGS_PER_BATCH])
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        from mlflow.entities import Metric
+
+        now = time.time_ns() // 1_000_000
+        self.client.log_batch(self.run, metrics=[Metric(name, value, now, step) for name, value in values.items()])
+
+    def finish(self, files: Mapping[str, Path], state: State) -> None:
+        for name, file in files.items():
+            self.client.log_artifact(self.run, str(file), name.rpartition("/")[0])
+        self.client.set_terminated(self.run, self.states[state])
+
+
+class WeightsAndBiases:
+    """A run of the project, in a folder inside the run: offline, unless WANDB_MODE says otherwise."""
+
+    packages: ClassVar[tuple[str, ...]] = ("wandb",)
+    variables: ClassVar[dict[str, str]] = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
+
+    def start(self, place: Place, known: str | None) -> str:
+        import wandb
+
+        private = wandb.Settings(
+            host="", username="", email="", program="", disable_git=True, disable_code=True, save_code=False,
+            disable_job_creation=True, console="off", silent=True, x_disable_meta=True, x_disable_stats=True,
+            x_disable_machine_info=True, x_save_requirements=False, init_timeout=30, finish_timeout=120,
+        )  # fmt: skip
+        mode: Any = "offline" if place.offline else os.environ.get("WANDB_MODE") or "offline"
+        self.folder, hooks = place.run.path / "wandb", (sys.exit, sys.excepthook)
+        try:
+            self.run = wandb.init(
+                project=os.environ.get("WANDB_PROJECT") or "vitmed", group=place.group or None, name=place.name,
+                id=known or secrets.token_hex(4), resume="allow", reinit="create_new", dir=str(place.run.path),
+                mode=mode, settings=private,
+            )  # fmt: skip
+        finally:
+            sys.exit, sys.excepthook = hooks
+        return str(self.run.id)
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        self.run.config.update(dict(settings), allow_val_change=True)
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        self.step = step
+        self.run.log(dict(values), step=step)
+
+    def finish(self, files: Mapping[str, Path], state: State) -> None:
+        import wandb
+
+        kinds: dict[str, Any] = {".png": wandb.Image, ".html": lambda page: wandb.Html(page, inject=False)}
+        if files:
+            self.run.log({name: kinds[file.suffix](str(file)) for name, file in files.items()}, step=self.step)
+        self.run.finish(0 if state == "finished" else 1)
+        for link in self.folder.glob("debug*.log"):
+            link.unlink()
+        shutil.rmtree(Path(self.run.settings.log_user).parent, ignore_errors=True)  # they name folders of this machine
+
+
+TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WeightsAndBiases}
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Raise UsageError, before any work, for an unknown tracker and for one whose package is missing."""
+    for name in names:
+        if name not in TRACKERS:
+            raise unknown_key("tracker", name, TRACKERS)
+        for package in TRACKERS[name].packages:
+            spec = importlib.util.find_spec(package)
+            if spec is None or spec.origin is None:  # without one it is a folder of that name, such as ./wandb
+                raise UsageError(f"--track {name} needs one more package: {package}", f"pip install 'vitmed[{name}]'")
+
+
+class Tracking:
+    """The trackers of a run. trackers.json keeps their ids, and how many epochs each has."""
+
+    def __init__(self, names: Sequence[str] = (), place: Place | None = None, ui: Ui | None = None):
+        self._trackers: dict[str, Tracker] = {}
+        self._place, self._ui, self._files = place, ui or Ui(), dict[str, Path]()
+        self._known = _read(place.run.trackers) if place is not None and names else {}
+        self._names = names
+
+    def start(self, config: Config) -> None:
+        """Begin, or go on with what trackers.json names."""
+        settings = tracked_settings(config)
+
+        def begin(name: str, _: Tracker | None) -> None:
+            assert self._place is not None
+            tracker, known = TRACKERS[name](), self._known.get(name)
+            found = tracker.start(self._place, None if known is None else known["id"])
+            if known is None:
+                tracker.configure(settings)
+                self._known[name] = {"id": found, "epochs": 0}
+            self._trackers[name] = tracker
+
+        for name in self._names:
+            self._guard(name, begin)
+        self._keep()
+
+    def epochs(self, history: Sequence[Record]) -> None:
+        """Log the epochs that a tracker does not have yet."""
+
+        def log(name: str, tracker: Tracker) -> None:
+            for record in history[self._known[name]["epochs"] :]:
+                tracker.log(record_values(record), record["epoch"])
+                self._known[name]["epochs"] = record["epoch"]
+
+        self._each(log)
+        self._keep()
+
+    def result(self, split: str, numbers: Mapping[str, Estimate], folder: Path, step: int, pages: bool) -> None:
+        """Log the final metrics of a split with the ends of their intervals; keep its figures for the end.
+
+        Args:
+            folder: of the evaluation.
+            step: the last epoch.
+            pages: also attach the report.
+        """
+        values = {
+            f"final/{split}_{name}{end}": value
+            for name, found in numbers.items()
+            for end, value in (("", found.value), ("_low", found.low), ("_high", found.high))
+            if value is not None
+        }
+        self._each(lambda _, tracker: tracker.log(values, step))
+        files = [*sorted(folder.glob("*.png")), *[page for page in [folder / REPORT] if pages and page.is_file()]]
+        self._files |= {f"{split}/{file.name}": file for file in files}
+
+    def finish(self, state: State) -> None:
+        """Attach the files and end."""
+        self._each(lambda _, tracker: tracker.finish(self._files, state))
+
+    def _each(self, call: Callable[[str, Any], None]) -> None:
+        for name in list(self._trackers):
+            self._guard(name, call)
+
+    def _guard(self, name: str, call: Callable[[str, Any], None]) -> None:
+        """Call, and leave the tracker out from then on if it fails."""
+        try:
+            with _variables(TRACKERS[name].variables):
+                call(name, self._trackers.get(name))
+        except (Exception, SystemExit) as error:
+            self._trackers.pop(name, None)
+            self._ui.warn(f"--track {name} fails ({first_line(error)}); the run goes on without it")
+
+    def _keep(self) -> None:
+        """Write trackers.json."""
+        if self._trackers and self._place is not None:
+            write_json(self._place.run.trackers, self._known)
+
+
+@contextlib.contextmanager
+def tracked(names: Sequence[str], folder: RunFolder, offline: bool, ui: Ui) -> Iterator[Tracking]:
+    """The trackers of a run, which end as the block does."""
+    group = folder.group
+    shared = (group or folder).path.resolve().parent
+    found = Tracking(names, Place(folder, group.name if group else "", shared, is_offline(offline)), ui)
+    state: State = "failed"
+    try:
+        yield found
+        state = "finished"
+    except (Interrupted, KeyboardInterrupt):
+        state = "interrupted"
+        raise
+    finally:
+        found.finish(state)
+
+
+def tracked_settings(config: Config) -> dict[str, str]:
+    """{"train.lr": "0.0005"}: every setting, of the data folder the name alone, and no other place."""
+    sections = without_places(config).model_dump()
+    sections["data"]["root"] = Path(config.data.root or "").resolve().name
+    return {
+        f"{section}.{name}": value if isinstance(value, str) else json.dumps(value)
+        for section, fields in sections.items()
+        for name, value in fields.items()
+    }
+
+
+def record_values(record: Record) -> dict[str, float]:
+    """The numbers of the record of an epoch."""
+    return {
+        name: float(value)
+        for name, value in record.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if name not in SILENT
+    }
+
+
+def _read(file: Path) -> dict[str, dict[str, Any]]:
+    """What trackers.json holds; nothing where it is missing or damaged, so that the trackers begin anew."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        return {name: {"id": str(one["id"]), "epochs": int(one["epochs"])} for name, one in found.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+@contextlib.contextmanager
+def _variables(defaults: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables that the user has not set, for the length of a call."""
+    before = dict(os.environ)
+    os.environ.update({name: value for name, value in defaults.items() if name not in before})
+    try:
+        yield
+    finally:
+        for name in set(os.environ) - set(before):  # wandb leaves one of its own
+            del os.environ[name]
