@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for type checkers and editors
     from vitmed.commands.summary import summary as summary
     from vitmed.commands.sweep import sweep as sweep
     from vitmed.commands.train import train as train
+    from vitmed.commands.tune import tune as tune
     from vitmed.core.errors import VitmedError as VitmedError
 
 __version__ = "0.2.0"
@@ -72,6 +73,7 @@ _PUBLIC = {  # name -> the module that defines it; loaded when the name is used,
     "summary": "vitmed.commands.summary",
     "sweep": "vitmed.commands.sweep",
     "train": "vitmed.commands.train",
+    "tune": "vitmed.commands.tune",
 }
 __all__ = list(_PUBLIC)
 

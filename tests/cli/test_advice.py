@@ -23,6 +23,7 @@ RAISED_BY = {
     "commands/folds.py": "train cross-validate",
     "commands/many_runs.py": "cross-validate",
     "commands/soup.py": "ensemble",
+    "training/search_space.py": "tune",
     "commands/bundle_packages.py": "bundle",
     "commands/rank_weights.py": "probe",
     "commands/serving/limits.py": "serve",

@@ -73,6 +73,7 @@ COMMANDS = {
         "cross-validate": "Train and test on folds by patient, and pool the results.",
         "ensemble": "Join folds or runs to one model.",
         "sweep": "Train a grid of settings with several seeds.",
+        "tune": "Search for better settings, and test the winner once.",
         "runs": "List runs with their metric, time and state, as a table or a page.",
         "diff": "Report what differs between two runs.",
     },

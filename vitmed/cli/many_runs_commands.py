@@ -25,6 +25,8 @@ from vitmed.cli.options import (
     output,
 )
 from vitmed.cli.terminal import answer, in_folder, print_diff, print_rows, print_runs, train_json
+from vitmed.core.config import Config
+from vitmed.core.flags import flags_of
 
 JOIN: Options = {
     "join": flag(Path, metavar="DIR", help="Help another process with the runs in this folder.", panel=FIRST),
@@ -91,6 +93,45 @@ def print_sweep(found: Any) -> None:
 
 @command(
     {
+        **SETTINGS,
+        "trials": flag(int, min=1, metavar="N", help="Trials; default 20, or as many as --time allows.", panel=FIRST),
+        "time": flag(str, metavar="TIME", help="How long the whole command may take, such as 2h.", panel=FIRST),
+        "space": flag(
+            list[str], metavar="SETTING=LOW..HIGH|A,B", panel=FIRST,
+            help="A setting to search, instead of the plan's; can be repeated.",
+        ),
+        "prune": flag(bool, "--prune/--no-prune", help="Stop poor trials early, as by default.", panel=FIRST),
+        **RUN, **RESUME, **PARALLEL, **JOIN, **OFFLINE,
+    },
+    fields=flags_of(Config, without=("train.time",)),
+)  # fmt: skip
+def tune(as_json: AsJson = False, **options: Any) -> None:
+    """Search for better settings on validation; train the winner once more, and test that once."""
+    answer(vitmed.tune, options, as_json, lambda found: in_folder(found, found.to_dict()), print_tune)
+
+
+def print_tune(found: Any) -> None:
+    """The table of the best trials on stdout."""
+    from vitmed.report.headline import with_interval
+
+    study, rows = found.study, []
+    settings = list(study.trial(study.best).values)
+    for trial in study.ranked[:10]:
+        value = "" if trial.value is None else f"{trial.value:.3f}"
+        if trial.estimate is not None:
+            value = with_interval(trial.estimate)
+        name = f"{trial.number} (plan)" if trial.number == study.plan else f"{trial.number}"
+        shown = [str(trial.values.get(place, "")) for place in settings]
+        rows.append([name, *shown, value, f"{trial.epochs}", f"{trial.seconds:,.0f}", trial.reason or trial.state])
+    titles = "|".join(f">{place.partition('.')[2]}" for place in settings)
+    print_rows(
+        f">trial|{titles}|{study.title} (95 %)|>epochs|>seconds|state", rows,
+        f"on validation; the best {len(rows)} of {len(study.trials)}. Table and pictures: {found.folder}",
+    )  # fmt: skip
+
+
+@command(
+    {
         "folder": argument(Path | None, "Folder of the runs; default runs.", "DIR"),
         "sort": flag(
             str, metavar="COLUMN", help="run, kind, data, model, metric, epochs, time or state; default started."
@@ -128,6 +169,7 @@ MANY_RUNS: dict[str, typer.Typer] = {
     "cross-validate": cross_validate,
     "ensemble": ensemble,
     "sweep": sweep,
+    "tune": tune,
     "runs": runs,
     "diff": diff,
 }

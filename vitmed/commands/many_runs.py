@@ -91,7 +91,7 @@ def run_jobs(
             return [job.done(folder) for job in jobs]
         worked = False
         for job in left:
-            with _claimed(folder, job.name, ui) as mine:
+            with claimed(folder, job.name, ui) as mine:
                 if not mine or job.done(folder) is not None or job.failure(folder).is_file():
                     continue
                 ui.say(job.title)
@@ -113,11 +113,15 @@ def run_jobs(
 
 
 @contextlib.contextmanager
-def _claimed(folder: RunFolder, name: str, ui: Ui) -> Iterator[bool]:
-    """Whether this process alone has the job. On a file system without locks every process has it, with a warning."""
+def claimed(folder: RunFolder, name: str, ui: Ui, wait: float = 0) -> Iterator[bool]:
+    """Whether this process alone has the job. On a file system without locks every process has it, with a warning.
+
+    Args:
+        wait: for another process that has it, s; -1: until it ends.
+    """
     lock = FileLock(folder.path / f".{name}.lock")
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=wait)
     except Timeout:
         yield False
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -52,6 +52,7 @@ from vitmed.training.prepare import prepare_run, time_needed
 from vitmed.training.run_setup import all_its_images
 from vitmed.training.time_budget import Clock
 from vitmed.training.trackers import check_trackers, tracked
+from vitmed.training.train_state import Record
 from vitmed.training.training_run import TrainingRun
 
 POOLING = 15.0  # s, for the report on all folds
@@ -97,6 +98,7 @@ def train(
     fail_under: Sequence[str] = (),
     offline: bool = False,
     parallel: int = 1,
+    each_epoch: Callable[[Record], None] | None = None,
     ui: Ui | None = None,
     **flags: Any,
 ) -> TrainResult:
@@ -111,6 +113,8 @@ def train(
         fail_under: gates on the test metrics, such as "auroc=0.9".
         offline: open no connection, not even for public weights; see docs/weights.md.
         parallel: with folds, how many processes train them at the same time.
+        each_epoch: called with the record of an epoch, its line of metrics.jsonl, when last.pt holds the epoch; what it
+            raises ends the run. Not called with folds.
         ui: where messages and progress go.
         **flags: the names in `FLAGS`, as on the command line: epochs=5, lr=1e-3.
 
@@ -126,8 +130,9 @@ def train(
         clock, ui.began = Clock(ui.began), None  # each of several folds has its own
         check_parallel(parallel)
         result = _lead(
-            ranks, clock, data, config, sets, output, name, resume, offline, parallel, bool(gates), ui, flags
-        )
+            ranks, clock, data, config, sets, output, name, resume, offline, parallel, bool(gates), each_epoch, ui,
+            flags,
+        )  # fmt: skip
         ranks.send("end", result)
     if result.test is not None:
         check_gates(gates, result.test.metrics, result)
@@ -137,7 +142,7 @@ def train(
 def _lead(
     ranks: Ranks, clock: Clock, data: str | Path | None, config: str | Path | None, sets: Sequence[str],
     output: str | Path, name: str | None, resume: str | Path | None, offline: bool, parallel: int, gated: bool,
-    ui: Ui, flags: dict[str, Any],
+    each_epoch: Callable[[Record], None] | None, ui: Ui, flags: dict[str, Any],
 ) -> TrainResult:  # fmt: skip
     """What `train` does on the rank that leads; the other arguments are those of `train`."""
     overrides = read_overrides(flags, FLAGS, "train")
@@ -148,7 +153,7 @@ def _lead(
             ui.say(f"restart {ranks.restarts}: going on from {folder.last}")
             with run_lock(folder, ui):
                 remove_torn(folder, ui)
-                return _train_and_evaluate(_resume_run(folder, data, {}, ui, ranks, clock), ui, offline)
+                return _train_and_evaluate(_resume_run(folder, data, {}, ui, ranks, clock), ui, offline, each_epoch)
     if resume is not None and RunFolder(resume).folds.is_file():
         _refuse_ranks(ranks, "folds", "one fold at a time: --folds N --fold I")
         if (name, config, data) != (None, None, None) or sets or overrides:
@@ -159,7 +164,7 @@ def _lead(
         folder = folder_to_resume(Path(resume), name, changes, FLAGS, RESUMABLE)
         with run_lock(folder, ui):
             remove_torn(folder, ui)
-            return _train_and_evaluate(_resume_run(folder, data, overrides, ui, ranks, clock), ui, offline)
+            return _train_and_evaluate(_resume_run(folder, data, overrides, ui, ranks, clock), ui, offline, each_epoch)
     settings = load_config(config, {"data.root": data, **overrides}, sets)
     check_trackers(settings.train.track)
     divided = settings.data.divided and settings.data.fold is None
@@ -187,7 +192,7 @@ def _lead(
         raise UsageError(f"--parallel {parallel}: one run is not divided", "--folds 5, or --devices for one run")
     run = _new_run(settings, output, name, ui, config is None, offline, ranks, clock)
     with run_lock(run.folder, ui):
-        return _train_and_evaluate(run, ui, offline)
+        return _train_and_evaluate(run, ui, offline, each_epoch)
 
 
 def _refuse_ranks(ranks: Ranks, what: str, fix: str) -> None:
@@ -201,8 +206,12 @@ def _train_folds(folder: RunFolder, first: dict[str, Any] | None, parallel: int,
         return TrainResult(folder.path, None, None, train_folds(train, folder, first, ui, parallel, offline))
 
 
-def _train_and_evaluate(run: TrainingRun, ui: Ui, offline: bool) -> TrainResult:
+def _train_and_evaluate(
+    run: TrainingRun, ui: Ui, offline: bool, each_epoch: Callable[[Record], None] | None
+) -> TrainResult:
     """Train and evaluate, with the trackers of the run."""
+    if each_epoch is not None:
+        run.each_epoch = each_epoch
     config = run.config
     with tracked(config.train.track, run.folder, offline, ui) as run.tracking:
         run.tracking.start(config)

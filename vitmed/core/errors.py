@@ -37,6 +37,10 @@ class UsageError(VitmedError):
     exit_code = 2
 
 
+class DiskFullError(UsageError):
+    """No room on a disk, which no other setting mends."""
+
+
 class DataError(VitmedError):
     """A folder or an image that cannot be used."""
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from vitmed.core.errors import DataError, UsageError
+from vitmed.core.errors import DataError, DiskFullError, UsageError
 
 # What a path may lead to that has no end, no content or an effect when it is opened.
 SPECIAL = {
@@ -71,7 +71,7 @@ def whole_file(path: str | Path) -> Iterator[BinaryIO]:
         with _opened(path) if is_stream(path) else _renamed(Path(os.path.realpath(path))) as stream:
             yield stream
     except OSError as error:
-        raise _not_written(path, error) from None
+        raise not_written(path, error) from None
 
 
 def is_stream(path: Path) -> bool:
@@ -145,7 +145,7 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
             raise UsageError(f"{path}: exists already and is not empty", "name a new folder") from None
-        raise _not_written(path, error) from None
+        raise not_written(path, error) from None
 
 
 def remove_abandoned(folder: Path) -> None:
@@ -201,13 +201,14 @@ def _sync(folder: Path) -> None:
             os.close(handle)
 
 
-def _not_written(path: Path, error: OSError) -> UsageError:
+def not_written(path: Path, error: OSError) -> UsageError:
+    """The error for a file that the system does not let us write."""
     if error.errno not in (errno.ENOSPC, errno.EDQUOT) or is_stream(path):
         return UsageError(f"{path}: cannot be written ({error.strerror or error})", "choose another place")
     free = "unknown"
     with contextlib.suppress(OSError):
         free = f"{shutil.disk_usage(path.parent).free / 2**20:,.1f} MB"
-    return UsageError(f"{path}: cannot be written ({error.strerror}; free: {free})", "make room on this disk")
+    return DiskFullError(f"{path}: cannot be written ({error.strerror}; free: {free})", "make room on this disk")
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:

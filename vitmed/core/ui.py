@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from vitmed.core.text import visible
 
@@ -39,3 +40,17 @@ class Silent(Ui):
 
     def say(self, text: str) -> None:
         """Print nothing."""
+
+
+class Logged(Ui):
+    """Adds every line to a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def say(self, text: str) -> None:
+        with self.file.open("a", encoding="utf-8", errors="backslashreplace") as stream:
+            stream.write(f"{visible(text)}\n")
+
+    def warn(self, text: str) -> None:
+        self.say(f"warning: {text}")

@@ -205,6 +205,7 @@ class TrainingRun(Run[Config]):
         self.held_out: list[str] = []  # the same of val and test
         self.skipped = 0  # files that cannot be read
         self.warned = False
+        self.each_epoch: Callable[[Record], None] = lambda record: None  # after it is saved and reported
         self.tracking = Tracking()
         self._describe(start if weights is None else f"{self.report}; images normalised by {config.data.normalize}")
 
@@ -346,6 +347,7 @@ class TrainingRun(Run[Config]):
             self.ui.say(f"the time for training is used, in {counted(state.epoch, 'epoch')}")
         elif state.epoch < self.config.train.epochs and finished(state, self.config):
             self.ui.say(f"stopped early: {monitor} has not improved for {self.config.train.patience} epochs")
+        self.each_epoch(record)
 
     def save_last(self) -> None:
         self._save(self.folder.last, training=True)
