@@ -89,8 +89,8 @@ def train_folds(
         raise CheckpointError(f"{folder.path}: its first fold had not begun", fix)
     try:
         with helpers("cross-validate", folder, parallel, ui, offline):
-            found = run_jobs(partial(train, offline=offline), folder, jobs, ui)
-            places = [place for place in found if place is not None]
+            runs = run_jobs(partial(train, offline=offline), folder, jobs, ui)
+            places = [place for place in runs if place is not None]
     except Interrupted as error:
         raise Interrupted(error.problem, f"vitmed cross-validate --resume {folder.path}") from None
     except KeyboardInterrupt:

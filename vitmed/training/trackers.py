@@ -229,12 +229,15 @@ class WeightsAndBiases:
         import wandb
 
         kinds: dict[str, Any] = {".png": wandb.Image, ".html": lambda page: wandb.Html(page, inject=False)}
-        if files:
-            self.run.log({name: kinds[file.suffix](str(file)) for name, file in files.items()}, step=self.step)
-        self.run.finish(0 if state == "finished" else 1)
-        for link in self.folder.glob("debug*.log"):
-            link.unlink()
-        shutil.rmtree(Path(self.run.settings.log_user).parent, ignore_errors=True)  # they name folders of this machine
+        try:
+            if files:
+                self.run.log({name: kinds[file.suffix](str(file)) for name, file in files.items()}, step=self.step)
+        finally:
+            self.run.finish(0 if state == "finished" else 1)
+            for link in self.folder.glob("debug*.log"):
+                link.unlink()
+            for logs in self.folder.glob("*/logs"):  # they name folders of this machine
+                shutil.rmtree(logs, ignore_errors=True)
 
 
 TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WeightsAndBiases}

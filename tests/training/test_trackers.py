@@ -1,0 +1,186 @@
+"""`train --track`: what trackers get, and that none of them stops a run."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from conftest import TINY, TINY_SETS, Recorder, draw_image, draw_nothing
+from PIL import Image
+
+from vitmed import cross_validate, train
+from vitmed.core.config import Config
+from vitmed.core.errors import Interrupted, UsageError
+from vitmed.core.files import read_json_lines
+from vitmed.training import trackers
+from vitmed.training.trackers import Place, check_trackers, tracked_settings
+from vitmed.training.training_run import TrainingRun
+
+SETTINGS = TINY | {"epochs": 2, "group_regex": r"(p\d+)_", "resamples": 20, "map_images": 0}
+
+
+class Kept:
+    """A tracker that keeps what it gets."""
+
+    packages: ClassVar[tuple[str, ...]] = ()
+    variables: ClassVar[dict[str, str]] = {}
+    all: ClassVar[list[Kept]] = []
+
+    def start(self, place: Place, known: str | None) -> str:
+        self.place, self.known, self.logged = place, known, list[tuple[int, dict[str, float]]]()
+        self.settings: dict[str, str] = {}
+        Kept.all.append(self)
+        return known or "id-1"
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        self.settings = dict(settings)
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        self.logged.append((step, dict(values)))
+
+    def finish(self, files: Mapping[str, Path], state: str) -> None:
+        self.files, self.state = dict(files), state
+
+
+class Failing(Kept):
+    """A tracker whose server is away."""
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        raise ConnectionError("the server is away")
+
+
+@pytest.fixture(autouse=True)
+def _kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw_nothing(monkeypatch)
+    monkeypatch.setattr(Kept, "all", [])
+    monkeypatch.setitem(trackers.TRACKERS, "kept", Kept)
+    monkeypatch.setitem(trackers.TRACKERS, "failing", Failing)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root, rng = tmp_path_factory.mktemp("tracked") / "secret-folder" / "data", np.random.default_rng(0)
+    for name, colour in (("amber", (230, 160, 30)), ("blue", (40, 60, 230))):
+        (root / name).mkdir(parents=True)
+        for i in range(18):
+            Image.fromarray(draw_image(rng, colour)).save(root / name / f"p{i // 2}_{i}.png")
+    return root
+
+
+def run(data: Path, output: Path, ui: Recorder | None = None, **options: object) -> Path:
+    given = SETTINGS | options
+    return train(data, output=output, name="one", sets=TINY_SETS, ui=ui or Recorder(), **given).folder  # type: ignore[arg-type]
+
+
+def test_a_tracker_gets_every_epoch_and_the_result(data: Path, tmp_path: Path) -> None:
+    folder = run(data, tmp_path, track=["kept"])
+    (found,) = Kept.all
+    records = read_json_lines(folder / "metrics.jsonl")
+    assert [step for step, _ in found.logged[:2]] == [1, 2] and found.state == "finished"
+    assert found.logged[1][1]["val_auroc"] == records[1]["val_auroc"]
+    assert found.logged[0][1]["train_loss"] == records[0]["train_loss"]
+    test = json.loads((folder / "test" / "metrics.json").read_text())["overall"]["auroc"]
+    final = {name: value for _, values in found.logged[2:] for name, value in values.items()}
+    assert final["final/test_auroc"] == test["value"] and final["final/test_auroc_low"] == test["low"]
+    assert "final/val_auroc" in final and float(found.settings["train.epochs"]) == 2
+    assert all(path.is_file() for path in found.files.values())
+    assert "secret-folder" not in json.dumps(found.settings) and found.settings["data.root"] == "data"
+
+
+def test_a_failing_tracker_stops_no_run(data: Path, tmp_path: Path) -> None:
+    ui = Recorder()
+    folder = run(data, tmp_path, ui, track=["failing", "kept"])
+    assert (folder / "test" / "metrics.json").is_file()
+    told = [text for text in ui.warned if "--track" in text]
+    assert told == ["--track failing fails (the server is away); the run goes on without it"]
+    assert [one.state for one in Kept.all if type(one) is Kept] == ["finished"]  # the other one has everything
+
+
+def test_a_resumed_run_is_the_same_one_for_its_tracker(data: Path, tmp_path: Path) -> None:
+    original = TrainingRun.end_epoch
+
+    def stopped(self: TrainingRun, event: object) -> None:
+        original(self, event)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(TrainingRun, "end_epoch", stopped)
+        run(data, tmp_path, track=["kept"])
+    assert Kept.all[0].state == "interrupted"
+    train(resume=tmp_path / "one", ui=Recorder())
+    again = Kept.all[1]
+    assert again.known == "id-1" and again.settings == {}  # the configuration is there already
+    sent = [step for one in Kept.all for step, values in one.logged if "train_loss" in values]
+    assert sorted(sent) == [1, 2]  # each epoch once
+
+
+def test_folds_are_a_group(data: Path, tmp_path: Path) -> None:
+    settings = SETTINGS | {"epochs": 1, "folds": 2, "track": ["kept"]}
+    cross_validate(data, output=tmp_path, name="cv", sets=TINY_SETS, ui=Recorder(), **settings)  # type: ignore[arg-type]
+    assert [(one.place.name, one.place.group) for one in Kept.all] == [("fold-1", "cv"), ("fold-2", "cv")]
+    assert {one.place.shared for one in Kept.all} == {tmp_path.resolve()}
+
+
+def test_trackers_that_cannot_be(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="unknown tracker 'board'"):
+        run(data, tmp_path, track=["board"])
+    monkeypatch.setattr(Kept, "packages", ("no_such_package",))
+    with pytest.raises(UsageError, match=r"pip install 'vitmed\[kept\]'"):
+        check_trackers(["kept"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_settings_name_no_place() -> None:
+    config = Config.model_validate({"data": {"root": "/home/somebody/images", "labels": "/home/somebody/t.csv"}})
+    assert "somebody" not in json.dumps(tracked_settings(config))
+
+
+def private(folder: Path, data: Path) -> list[str]:
+    """Files that name the host, the data or the folder of the run."""
+    words = [word.encode() for word in (socket.gethostname(), "secret-folder", str(folder.parent)) if len(word) > 3]
+    files = [file for file in folder.rglob("*") if file.is_file() and not file.is_symlink()]
+    return [file.relative_to(folder).as_posix() for file in files if any(word in file.read_bytes() for word in words)]
+
+
+def test_tensorboard_has_numbers_and_pictures(data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder = run(data, tmp_path, track=["tensorboard"])
+    found = EventAccumulator(str(folder / "tensorboard")).Reload()
+    records = read_json_lines(folder / "metrics.jsonl")
+    assert [one.step for one in found.Scalars("val_auroc")] == [1, 2]
+    assert [one.value for one in found.Scalars("train_loss")] == pytest.approx([r["train_loss"] for r in records])
+    assert "final/test_auroc" in found.Tags()["scalars"]
+    assert private(folder / "tensorboard", data) == []
+
+
+def test_mlflow_has_a_finished_run(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow")
+    from mlflow.tracking import MlflowClient
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    folder = run(data, tmp_path, track=["mlflow"])
+    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    (found,) = client.search_runs([client.get_experiment_by_name("vitmed").experiment_id])
+    assert (found.info.run_name, found.info.status) == ("one", "FINISHED")
+    test = json.loads((folder / "test" / "metrics.json").read_text())["overall"]["auroc"]["value"]
+    assert found.data.metrics["final/test_auroc"] == pytest.approx(test)
+    assert len(client.get_metric_history(found.info.run_id, "val_auroc")) == 2
+
+
+def test_wandb_writes_offline_and_nothing_of_the_machine(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    ui = Recorder()
+    folder = run(data, tmp_path, ui, track=["wandb"])  # its figures are no pictures here, which it refuses
+    assert [text for text in ui.warned if "cannot identify image file" in text]
+    assert len(list((folder / "wandb").glob("offline-run-*/*.wandb"))) == 1
+    assert private(folder / "wandb", data) == []
