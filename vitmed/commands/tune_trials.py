@@ -36,7 +36,7 @@ from vitmed.training.train_state import Record
 
 NAME = "tune"  # of the study in the journal
 REDUCTION = 3  # Hyperband keeps one of so many trials
-RUNGS = REDUCTION**2  # the first look at a trial is after this part of its epochs
+RUNGS = REDUCTION**2  # the first look at a trial is after one of so many parts of its epochs
 STARTUP = 5  # trials at random, before the tree-structured Parzen estimator has something to learn from
 STARTS = 3  # of a trial without a new epoch, before it is given up
 ENOUGH = 6  # finished trials, from which importance is estimated
@@ -233,8 +233,8 @@ class Trials:
         )
         self.study.pruner = pruners.NopPruner()
         if self.asked.prune:
-            first = max(1, self.asked.epochs // RUNGS)
-            self.study.pruner = pruners.HyperbandPruner(first, max(first, self.asked.epochs), REDUCTION)
+            first = -(-self.asked.epochs // RUNGS)  # then the looks are at a ninth and a third, and none near the end
+            self.study.pruner = pruners.HyperbandPruner(first, self.asked.epochs, REDUCTION)
 
     def _train(self, trial: Any) -> None:
         """Train a trial and tell Optuna how it ended."""
