@@ -132,6 +132,16 @@ def exit_code(work: Callable[..., None], *args: object) -> int | None:
     return process.exitcode
 
 
+def draw_pairs(root: Path, images: int) -> Path:
+    """So many images of amber cells and of blue ones, two of each patient and class: `amber/p0_1.png`."""
+    rng = np.random.default_rng(0)
+    for name, colour in (("amber", (230, 160, 30)), ("blue", (40, 60, 230))):
+        (root / name).mkdir(parents=True)
+        for i in range(images):
+            Image.fromarray(draw_image(rng, colour)).save(root / name / f"p{i // 2}_{i}.png")
+    return root
+
+
 class Recorder(Ui):
     """Keeps what a command says; calls `on_batch(batches done)` while it trains."""
 

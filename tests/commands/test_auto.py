@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, TINY_SETS, Answer, Recorder, draw_image, draw_nothing
-from PIL import Image
+from conftest import TINY, TINY_SETS, Answer, Recorder, draw_nothing, draw_pairs
 from sklearn.metrics import roc_auc_score
 
 from vitmed import auto, predict, train
@@ -33,12 +32,7 @@ def _small() -> None:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root, rng = tmp_path_factory.mktemp("auto") / "data", np.random.default_rng(0)
-    for name, colour in (("amber", (230, 160, 30)), ("blue", (40, 60, 230))):
-        (root / name).mkdir(parents=True)
-        for i in range(40):
-            Image.fromarray(draw_image(rng, colour)).save(root / name / f"p{i // 2}_{i}.png")
-    return root
+    return draw_pairs(tmp_path_factory.mktemp("auto") / "data", 40)
 
 
 def run(data: Path, output: Path, **options: object) -> AutoRun:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import TINY, TINY_ARGS, TINY_SETS, Answer, Recorder, draw_image, draw_nothing
+from conftest import TINY, TINY_ARGS, TINY_SETS, Answer, Recorder, draw_nothing, draw_pairs
 from matplotlib.text import Text
 from PIL import Image
 from sklearn.metrics import roc_auc_score
@@ -54,12 +54,7 @@ def _small() -> None:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Nine patients with two images of each class."""
-    root, rng = tmp_path_factory.mktemp("folds") / "data", np.random.default_rng(0)
-    for name, colour in (("amber", (230, 160, 30)), ("blue", (40, 60, 230))):
-        (root / name).mkdir(parents=True)
-        for i in range(18):
-            Image.fromarray(draw_image(rng, colour)).save(root / name / f"p{i // 2}_{i}.png")
-    return root
+    return draw_pairs(tmp_path_factory.mktemp("folds") / "data", 18)
 
 
 def run(data: Path, output: Path, **options: object) -> Path:

@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
 import pytest
-from conftest import TINY, TINY_SETS, Recorder, draw_image, draw_nothing
-from PIL import Image
+from conftest import TINY, TINY_SETS, Recorder, draw_nothing, draw_pairs
 
 from vitmed import cross_validate, train
 from vitmed.core.config import Config
@@ -64,12 +62,7 @@ def _kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root, rng = tmp_path_factory.mktemp("tracked") / "secret-folder" / "data", np.random.default_rng(0)
-    for name, colour in (("amber", (230, 160, 30)), ("blue", (40, 60, 230))):
-        (root / name).mkdir(parents=True)
-        for i in range(18):
-            Image.fromarray(draw_image(rng, colour)).save(root / name / f"p{i // 2}_{i}.png")
-    return root
+    return draw_pairs(tmp_path_factory.mktemp("tracked") / "secret-folder" / "data", 18)
 
 
 def run(data: Path, output: Path, ui: Recorder | None = None, **options: object) -> Path:
