@@ -22,15 +22,17 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from vitmed import train, tune
 from vitmed.commands import tune_trials
-from vitmed.commands.tune import TuneResult
+from vitmed.commands.tune import TuneResult, _with_refit
 from vitmed.commands.tune_trials import Asked, Trials, mend_journal
 from vitmed.core.errors import CheckpointError, DataError, DiskFullError, OutOfMemoryError, UsageError
 from vitmed.core.load_config import load_config
 from vitmed.core.run_folder import RunFolder
+from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.tuning_study import TrialResult, TuningStudy
 from vitmed.report.plots.tuning import history_figure, importance_figure
 from vitmed.training.search_space import read_space
+from vitmed.training.time_budget import Clock
 
 optuna = pytest.importorskip("optuna")
 RUN = Callable[..., Answer]
@@ -126,6 +128,34 @@ def test_the_winner_is_trained_with_another_seed_and_tested_once(done: TuneResul
     assert f"reach {study.refit_val.value:.3f} on validation" in said and "On the test, evaluated once: AUROC" in said
     lines = [line for line in told.said if line.startswith("trial ") and " of 8: " in line]
     assert len(lines) == 8 and any("stopped after epoch" in line for line in lines)
+
+
+@pytest.mark.parametrize(("value", "keep"), [(0.7, True), (0.9, False)])
+def test_a_winner_that_another_seed_makes_worse_than_the_plan_is_not_recommended(value: float, keep: bool) -> None:
+    trials = [
+        TrialResult(number=1, state="done", values={"a": 1}, value=0.8),
+        TrialResult(number=2, state="done", values={"a": 2}, value=0.95),
+    ]
+    study = TuningStudy(
+        metric="auroc", title="AUROC", higher=True, epochs=9, trials=trials, best=2, plan=1, changed={}, importance={}
+    )
+
+    class Given:
+        def estimate(self, run: RunFolder, split: str) -> Estimate:
+            return Estimate(value=value, low=None, high=None)
+
+    notes = " ".join(_with_refit(study, Given(), RunFolder("x")).notes)  # type: ignore[arg-type]
+    assert f"reach {value:.3f} on validation, {0.95 - value:.3f} worse" in notes and ("Keep the plan" in notes) == keep
+
+
+def test_the_time_of_the_command_is_not_that_of_its_last_training(data: Path, tmp_path: Path) -> None:
+    ui = Recorder()
+    ui.began = time.monotonic() - 500  # as if the command had begun long ago
+    found = run(data, tmp_path, ui, trials=1, time="20m")
+    left = load_config(found.folder / "winner" / "config.yaml").train.time
+    assert left is not None and 500 < left < 701
+    epochs = (found.folder / "winner" / "metrics.jsonl").read_text().splitlines()
+    assert len(epochs) == 2  # both, with 11 minutes left
 
 
 def test_tuned_yaml_trains_what_the_winner_was(done: TuneResult, data: Path, tmp_path: Path) -> None:
@@ -293,12 +323,12 @@ def test_the_clock_counts_what_a_killed_process_used(data: Path, tmp_path: Path)
     folder = RunFolder(run(data, tmp_path, trials=1).folder)
     asked = Asked.read(folder).model_copy(update={"time": 1000.0, "before": 10.0, "one_pass": 4.0, "after": 20.0})
     first = Trials(folder, asked, Recorder())
-    first.start_clock()
+    first.start_clock(Clock())
     spent = first.spent
     assert first.reserve == 10 + 2 * 4 + 20 and not first.late
     os.utime(folder.journal, (time.time(), time.time() + 970))  # its last line, 970 s later; then it was killed
     second = Trials(folder, asked, Recorder())
-    second.start_clock()
+    second.start_clock(Clock())
     assert second.spent == pytest.approx(spent + 970, abs=3) and second.late  # 1000 - 38 s are for trials
 
 

@@ -36,6 +36,7 @@ from vitmed.report.plots.tuning import history_figure, importance_figure
 from vitmed.training.plan_rules import fields_set
 from vitmed.training.prepare import PreparedRun, prepare_run
 from vitmed.training.search_space import as_sets, as_text, default_space, read_space, value_of
+from vitmed.training.time_budget import Clock
 
 USUAL = 20  # trials
 SHARE = 6  # a run takes at most this part of --time
@@ -97,6 +98,7 @@ def tune(
     if is_rank():
         raise UsageError("vitmed tune does not run under torchrun", "--parallel N trains N trials at the same time")
     ui = ui or Ui()
+    clock, ui.began = Clock(ui.began), None  # the trainings have their own
     check_parallel(parallel)
     optuna_package()
     seconds = _seconds(time)
@@ -116,7 +118,7 @@ def tune(
     try:
         with quiet_optuna():
             if join is None:
-                return _lead(folder, asked, parallel, ui)
+                return _lead(folder, asked, parallel, clock, ui)
             Trials(folder, asked, ui).work()
             return None
     except (Interrupted, KeyboardInterrupt) as error:
@@ -210,12 +212,12 @@ def _extended(folder: RunFolder, trials: int | None, seconds: float | None) -> A
     return asked
 
 
-def _lead(folder: RunFolder, asked: Asked, parallel: int, ui: Ui) -> TuneResult:
+def _lead(folder: RunFolder, asked: Asked, parallel: int, clock: Clock, ui: Ui) -> TuneResult:
     """Train all trials with the helpers, then the winner once more, and write what was found."""
     mend_journal(folder)
     with run_lock(folder, ui):
         state = Trials(folder, asked, ui)
-        state.start_clock()
+        state.start_clock(clock)
         many = "trials" if asked.trials is None else counted(asked.trials, "trial")
         limit = "" if asked.time is None else f" in {duration_text(asked.time)}"
         ui.say(f"{many}{limit} of at most {counted(asked.epochs, 'epoch')} in {folder.path}; they search:")
@@ -273,18 +275,22 @@ def _with_refit(study: TuningStudy, state: Trials, place: RunFolder) -> TuningSt
     """The study with what its winner reached when it was trained once more, and notes on all of it."""
     val, test = state.estimate(place, "val"), state.estimate(place, "test")
     best, title = study.trial(study.best), study.title
+    planned = None if study.plan is None else study.trial(study.plan).value
     first = (
-        f"best of {counted(len(study.trials), 'trial')}: trial {best.number}, {title} {best.value:.3f} on validation"
+        f"best of {counted(len(study.trials), 'trial')} on validation: trial {best.number}, {title} {best.value:.3f}"
     )
-    if study.plan is not None and (planned := study.trial(study.plan).value) is not None:
+    if planned is not None:
         first += "; these are the plan's settings" if best.number == study.plan else f"; the plan's: {planned:.3f}"
     notes = [first]
     if val.value is not None and best.value is not None:
-        gap = (best.value - val.value) * (1 if study.higher else -1)
+        sign = 1 if study.higher else -1
+        gap = sign * (best.value - val.value)
         notes.append(
             f"The same settings, trained once more with another seed, reach {val.value:.3f} on validation, "
-            f"{abs(gap):.3f} {'less' if gap > 0 else 'more'}. Both numbers are of the images that chose the settings."
+            f"{abs(gap):.3f} {'worse' if gap > 0 else 'better'}. Both are of the images that chose the settings."
         )
+        if planned is not None and best.number != study.plan and sign * (planned - val.value) > 0:
+            notes.append("That is worse than the plan: the search found nothing that is surely better. Keep the plan.")
     notes.append(f"On the test, evaluated once: {title} {with_interval(test)}.")
     stopped = [t for t in study.trials if t.state == "stopped"]
     if stopped:

@@ -32,6 +32,7 @@ from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.tuning_study import TrialResult
 from vitmed.report.results import Results
 from vitmed.training.search_space import as_sets, contains, suggest
+from vitmed.training.time_budget import Clock
 from vitmed.training.train_state import Record
 
 NAME = "tune"  # of the study in the journal
@@ -156,9 +157,9 @@ class Trials:
 
     # ---- time ----
 
-    def start_clock(self) -> None:
+    def start_clock(self, clock: Clock) -> None:
         """Begin, or go on with, the time of the command. A killed process counts until its last line in the journal."""
-        known, now = self.study.user_attrs, time.time()
+        known, now = self.study.user_attrs, time.time() - clock.seconds()
         spent = 0.0
         if "began" in known:
             spent = known["spent"] + max(0.0, self.folder.journal.stat().st_mtime - known["began"])
