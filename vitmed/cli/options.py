@@ -164,7 +164,7 @@ RUN: Options = {  # of a command that makes a run folder
 RESUME: Options = {"resume": flag(Path, help="Run folder of an interrupted run to continue.", panel="Training")}
 PARALLEL: Options = {  # of a command that makes several runs
     "parallel": flag(
-        int, min=1, metavar="N", help="Processes that train folds at the same time; default 1.", panel="Patients"
+        int, min=1, metavar="N", help="Processes that train several runs at the same time; default 1.", panel="Patients"
     )
 }
 EVALUATED: Options = {  # which images to evaluate
