@@ -305,7 +305,8 @@ def test_every_flag_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPa
         "batch_size": 5, "accumulate": 2, "lr": 0.002, "weight_decay": 0.1, "warmup_epochs": 1.5, "seed": 9,
         "device": "cpu", "precision": "bf16", "workers": 1,
     }  # fmt: skip
-    flags = {"labels": "l.csv", "groups": "g.csv", "folds": 5, "fold": 2, "allow_leakage": True}
+    flags = {"labels": "l.csv", "groups": "g.csv", "folds": 5, "fold": 2, "repeats": 3, "allow_leakage": True}
+    flags |= {"hold_out": 0.2}
     flags |= {"target": "findings", "finding": ["edema"], "uncertain": "ones", "unit": "years", "resplit": True}
     values |= flags | {"window": "percentiles", "frame": 2, "cache": False, "cache_size": 3.5, "on_bad_file": "skip"}
     values |= {
@@ -321,7 +322,7 @@ def test_every_flag_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPa
         "drop_path": 0.1,
     }
     del values["group_regex"]  # one way of knowing patients at a time
-    assert {*values, "group_regex"} == set(PRETRAIN_FLAGS)
+    assert {*values, "group_regex", "sites"} == set(PRETRAIN_FLAGS)
     seen: list[PretrainConfig] = []
     monkeypatch.setattr(pretrain, "_new_run", lambda config, *_: seen.append(config) or 1 / 0)
     args: list[object] = []

@@ -218,7 +218,7 @@ def _train_and_evaluate(
         run.tracking.epochs(run.state.history)
         result = _to_the_end(run, ui)
         for split, found in (("val", result.val), ("test", result.test)):
-            if found is not None:
+            if found is not None and config.train.track:
                 pages = not config.evaluate.show_names  # a page that names images stays here
                 run.tracking.result(split, found.metrics.overall, found.folder, run.state.epoch, pages)
     return result
