@@ -51,7 +51,7 @@ def ensemble(
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
-    """Join folds or runs to one model, which every other command takes."""
+    """Join folds or runs into one model, which every other command takes."""
 
     def content(found: Any) -> dict[str, Any]:
         return in_folder(found, {"shares": found.shares, "val": found.val.metrics.to_dict()})

@@ -89,7 +89,7 @@ def ensemble(
     way: str = "mean",
     ui: Ui | None = None,
 ) -> EnsembleResult:
-    """Join folds or runs to one model, with a decision policy of its own.
+    """Join folds or runs into one model, with a decision policy of its own.
 
     Args:
         runs: folders of `cross-validate`, or run folders with the same validation images.
