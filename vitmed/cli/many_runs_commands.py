@@ -18,6 +18,7 @@ from vitmed.cli.options import (
     RUN,
     SETTINGS,
     AsJson,
+    Devices,
     Options,
     argument,
     command,
@@ -105,9 +106,9 @@ def print_sweep(found: Any) -> None:
     },
     fields=flags_of(Config, without=("train.time",)),
 )  # fmt: skip
-def tune(as_json: AsJson = False, **options: Any) -> None:
+def tune(as_json: AsJson = False, devices: Devices = None, **options: Any) -> None:
     """Search for better settings on validation; train the winner once more, and test that once."""
-    answer(vitmed.tune, options, as_json, lambda found: in_folder(found, found.to_dict()), print_tune)
+    answer(vitmed.tune, options, as_json, lambda found: in_folder(found, found.to_dict()), print_tune, devices)
 
 
 def print_tune(found: Any) -> None:

@@ -85,6 +85,7 @@ def answer(
     as_json: bool,
     content: Callable[[Any], dict[str, Any]],
     show: Callable[[Any], None] = lambda found: None,
+    devices: int | None = None,
 ) -> Any:
     """Run a command, print its result, also if a gate is not met, and return it.
 
@@ -92,7 +93,13 @@ def answer(
         run: the Python function; options: its keywords, and whether to be quiet.
         content: the result as JSON.
         show: prints the result without `as_json`.
+        devices: how many processes are to run the whole command line.
     """
+    if devices is not None and devices > 1 and "RANK" not in os.environ:
+        from vitmed.training.launch import launch
+
+        raise SystemExit(launch(devices, options.get("device", "auto"), sys.argv[1:]))
+    as_json = as_json and os.environ.get("RANK", "0") == "0"
     found, ui = None, Terminal(options.pop("quiet", False))
     try:
         found = run(**options, ui=ui)

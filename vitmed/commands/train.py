@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -52,8 +52,7 @@ from vitmed.training.prepare import prepare_run, time_needed
 from vitmed.training.run_setup import all_its_images
 from vitmed.training.time_budget import Clock
 from vitmed.training.trackers import check_trackers, tracked
-from vitmed.training.train_state import Record
-from vitmed.training.training_run import TrainingRun
+from vitmed.training.training_run import EachEpoch, TrainingRun
 
 POOLING = 15.0  # s, for the report on all folds
 # Settings allowed beside --resume: the length of the training, and those that change no result.
@@ -98,7 +97,7 @@ def train(
     fail_under: Sequence[str] = (),
     offline: bool = False,
     parallel: int = 1,
-    each_epoch: Callable[[Record], None] | None = None,
+    each_epoch: EachEpoch | None = None,
     ui: Ui | None = None,
     **flags: Any,
 ) -> TrainResult:
@@ -113,8 +112,8 @@ def train(
         fail_under: gates on the test metrics, such as "auroc=0.9".
         offline: open no connection, not even for public weights; see docs/weights.md.
         parallel: with folds, how many processes train them at the same time.
-        each_epoch: called with the record of an epoch, its line of metrics.jsonl, when last.pt holds the epoch; what it
-            raises ends the run. Not called with folds.
+        each_epoch: called with the record of an epoch, its line of metrics.jsonl, when last.pt holds the epoch; where
+            it returns true, the run ends with EndedByCaller. Not called with folds.
         ui: where messages and progress go.
         **flags: the names in `FLAGS`, as on the command line: epochs=5, lr=1e-3.
 
@@ -129,10 +128,14 @@ def train(
         ui = ui or Ui()
         clock, ui.began = Clock(ui.began), None  # each of several folds has its own
         check_parallel(parallel)
-        result = _lead(
-            ranks, clock, data, config, sets, output, name, resume, offline, parallel, bool(gates), each_epoch, ui,
-            flags,
-        )  # fmt: skip
+        try:
+            result = _lead(
+                ranks, clock, data, config, sets, output, name, resume, offline, parallel, bool(gates), each_epoch, ui,
+                flags,
+            )  # fmt: skip
+        except BaseException:
+            ranks.withdraw("start", "end")
+            raise
         ranks.send("end", result)
     if result.test is not None:
         check_gates(gates, result.test.metrics, result)
@@ -142,7 +145,7 @@ def train(
 def _lead(
     ranks: Ranks, clock: Clock, data: str | Path | None, config: str | Path | None, sets: Sequence[str],
     output: str | Path, name: str | None, resume: str | Path | None, offline: bool, parallel: int, gated: bool,
-    each_epoch: Callable[[Record], None] | None, ui: Ui, flags: dict[str, Any],
+    each_epoch: EachEpoch | None, ui: Ui, flags: dict[str, Any],
 ) -> TrainResult:  # fmt: skip
     """What `train` does on the rank that leads; the other arguments are those of `train`."""
     overrides = read_overrides(flags, FLAGS, "train")
@@ -206,9 +209,7 @@ def _train_folds(folder: RunFolder, first: dict[str, Any] | None, parallel: int,
         return TrainResult(folder.path, None, None, train_folds(train, folder, first, ui, parallel, offline))
 
 
-def _train_and_evaluate(
-    run: TrainingRun, ui: Ui, offline: bool, each_epoch: Callable[[Record], None] | None
-) -> TrainResult:
+def _train_and_evaluate(run: TrainingRun, ui: Ui, offline: bool, each_epoch: EachEpoch | None) -> TrainResult:
     """Train and evaluate, with the trackers of the run."""
     if each_epoch is not None:
         run.each_epoch = each_epoch

@@ -11,7 +11,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -19,11 +19,20 @@ from vitmed.commands.many_runs import PAUSE, Job, claimed
 from vitmed.commands.sweep import BASE, QUICK, identity
 from vitmed.commands.train import train
 from vitmed.core.base_models import Frozen
-from vitmed.core.errors import CheckpointError, DataError, DiskFullError, Interrupted, UsageError, VitmedError
+from vitmed.core.errors import (
+    CheckpointError,
+    DataError,
+    DiskFullError,
+    EndedByCaller,
+    Interrupted,
+    UsageError,
+    VitmedError,
+)
 from vitmed.core.files import not_written, read_json_lines
 from vitmed.core.load_config import load_config
+from vitmed.core.ranks import LeaderReports, Ranks
 from vitmed.core.run_folder import NUMBERS, RunFolder
-from vitmed.core.text import listed
+from vitmed.core.text import first_line, listed
 from vitmed.core.ui import Advance, Logged, Ui
 from vitmed.data.splits import make_splits
 from vitmed.decisions.evaluation_folder import read_metrics
@@ -34,6 +43,7 @@ from vitmed.report.results import Results
 from vitmed.training.search_space import as_sets, contains, suggest
 from vitmed.training.time_budget import Clock
 from vitmed.training.train_state import Record
+from vitmed.training.training_run import EachEpoch
 
 NAME = "tune"  # of the study in the journal
 REDUCTION = 3  # Hyperband keeps one of so many trials
@@ -98,19 +108,48 @@ def quiet_optuna() -> Iterator[None]:
         log.set_verbosity(before)
 
 
+class AllRanks:
+    """`train` on every rank: where one process alone decides what to train, it calls this, and the others follow."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks, self.number = ranks, 0
+
+    def __call__(self, **arguments: Any) -> Any:
+        """`train` with these arguments."""
+        self._next()
+        return train(**arguments)
+
+    def _next(self) -> None:
+        self.number += 1
+        self.ranks.send(f"training {self.number}")
+
+    def follow(self, data: Any) -> None:
+        """Take part in the trainings of the leader until it ends; `data`: the data folder on this machine, or None."""
+        with contextlib.suppress(LeaderReports):
+            while True:
+                self._next()
+                with contextlib.suppress(VitmedError):  # the leader reports it
+                    train(data)
+
+    def end(self) -> None:
+        """Let the other ranks follow no longer."""
+        self.ranks.withdraw(f"training {self.number + 1}")
+
+
 class Trials:
     """The trials of a study, as this process sees them.
 
     Args:
         folder: of the study.
+        training: trains a run.
         new: the identity of the data, to begin the journal; None to go on with the one that is there.
 
     Raises:
         CheckpointError: a damaged journal. DataError: the journal is of other data.
     """
 
-    def __init__(self, folder: RunFolder, asked: Asked, ui: Ui, new: str | None = None) -> None:
-        self.optuna, self.folder, self.asked, self.ui = optuna_package(), folder, asked, ui
+    def __init__(self, folder: RunFolder, asked: Asked, ui: Ui, training: AllRanks, new: str | None = None) -> None:
+        self.optuna, self.folder, self.asked, self.ui, self.training = optuna_package(), folder, asked, ui, training
         self.metric, self.pace = ALL_METRICS[asked.metric], asked.one_pass
         self.said: set[int] = set()
         journal = self.optuna.storages.journal
@@ -250,9 +289,9 @@ class Trials:
             trial.set_user_attr("starts", starts)
             with self.ui.bar(job.title, unit="epochs") as advance:
                 if job.done(self.folder) is None:
-                    job.train(partial(train, each_epoch=self._watch(trial, advance)), self.folder, log)
+                    job.train(partial(self.training, each_epoch=self._watch(trial, advance)), self.folder, log)
             value = self._value(job)
-        except self.optuna.TrialPruned:
+        except EndedByCaller:
             self.study.tell(number, state=state.PRUNED)
         except (Interrupted, KeyboardInterrupt):
             trial.set_user_attr("starts", starts[:-1])
@@ -261,7 +300,8 @@ class Trials:
             raise
         except VitmedError as error:
             log.warn(str(error))
-            trial.set_user_attr("failure", error.line)
+            several = "\n" in error.problem  # such as the files of a batch, which are in the log
+            trial.set_user_attr("failure", first_line(error.problem).rstrip(":") if several else error.line)
             self.study.tell(number, state=state.FAIL)
         else:
             self.study.tell(number, value)
@@ -271,12 +311,12 @@ class Trials:
             "config": self.folder.path / BASE, "sets": (*as_sets(values), *QUICK), "offline": self.asked.offline
         }  # fmt: skip
 
-    def _watch(self, trial: Any, advance: Advance) -> Callable[[Record], None]:
-        """What follows each epoch of a trial: it is reported to Optuna, which may stop the trial."""
+    def _watch(self, trial: Any, advance: Advance) -> EachEpoch:
+        """What follows each epoch of a trial: it is reported to Optuna, which may end the trial."""
         known, began, first = trial_steps(self.study, trial.number), time.monotonic(), list[int]()
         plan = self.has_plan and trial.number == 0  # every other trial is compared with it
 
-        def watch(record: Record) -> None:
+        def watch(record: Record) -> bool:
             epoch, value = record["epoch"], record.get(f"val_{self.asked.metric}")
             first.append(epoch)
             self.pace = max(self.pace, (time.monotonic() - began) / (epoch - first[0] + 1))
@@ -284,12 +324,11 @@ class Trials:
             if epoch not in known:  # it is, where training had to begin again
                 trial.report(math.nan if value is None else value, epoch)
             if epoch >= self.asked.epochs:
-                return
+                return False
             if self.late:
                 trial.set_user_attr("late", True)
-                raise self.optuna.TrialPruned
-            if not plan and trial.should_prune():
-                raise self.optuna.TrialPruned
+                return True
+            return not plan and bool(trial.should_prune())
 
         return watch
 

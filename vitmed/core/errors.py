@@ -69,6 +69,10 @@ class GateError(VitmedError):
         self.result = result
 
 
+class EndedByCaller(VitmedError):
+    """The function that `train` calls after each epoch has ended the run."""
+
+
 class Interrupted(VitmedError):
     """Stopped by Ctrl-C or SIGTERM, after `last.pt` was saved."""
 

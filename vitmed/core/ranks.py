@@ -7,10 +7,10 @@ import contextlib
 import os
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from itertools import pairwise
-from typing import Any, NamedTuple
+from itertools import count, pairwise
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -59,6 +59,8 @@ class Ranks:
     local_rank: int = 0
     local_world: int = 1
     store: Any = None
+    joined: ClassVar[Ranks | None] = None  # by the outermost block of `join` that is under way
+    numbers: ClassVar[count[int]] = count(1)  # of the blocks within
 
     @property
     def leads(self) -> bool:
@@ -88,9 +90,15 @@ class Ranks:
     @classmethod
     @contextlib.contextmanager
     def join(cls) -> Iterator[Ranks]:
-        """The ranks that torchrun has started, connected until the block ends; elsewhere one process alone."""
+        """The ranks that torchrun has started, connected until the block ends; elsewhere one process alone.
+
+        A block within another has the same connection and messages of its own; every rank enters as many.
+        """
         if not is_rank():
             yield cls()
+            return
+        if cls.joined is not None:
+            yield replace(cls.joined, store=dist.PrefixStore(f"{next(cls.numbers)}", cls.joined.store))
             return
         known, rank, world = next(dist.rendezvous("env://"))
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # messages of an earlier one name dead processes
@@ -99,7 +107,9 @@ class Ranks:
         backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
         local, there = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-        yield cls(rank, world, local, there, store)
+        cls.joined = cls(rank, world, local, there, store)
+        yield cls.joined
+        cls.joined = None
         dist.destroy_process_group()  # not after an error, where it may wait for a rank that has ended
 
     def device(self, device: torch.device) -> torch.device:
@@ -146,17 +156,28 @@ class Ranks:
         """Give `value` of the leader to every rank. The others wait for it, however long the leader works.
 
         Args:
-            name: of the message, once in a training.
+            name: of the message, once in a block of `join`.
+
+        Raises:
+            LeaderReports: the leader has withdrawn the message.
         """
         if not self.wide:
             return value
         if self.leads:
-            self.store.set(name, b"1")
+            self.store.set(name, b"sent")
         else:
             self.store.wait([name], PREPARATION)
+            if self.store.get(name) != b"sent":
+                raise LeaderReports(f"rank 0 sends no {name}")
         box = [value]
         dist.broadcast_object_list(box)
         return box[0]
+
+    def withdraw(self, *names: str) -> None:
+        """Let the ranks that wait for these messages of the leader, now or later, wait no longer."""
+        if self.wide:
+            for name in names:
+                self.store.compare_set(name, "", "withdrawn")  # unless it has been sent
 
     def agree(self, error: VitmedError | None = None, stop: bool = False) -> bool:
         """Whether any rank is to stop. Raises on every rank the error of any rank; all ranks call this together."""

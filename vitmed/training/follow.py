@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.core.environment import versions
-from vitmed.core.errors import DataError, Interrupted, UsageError, VitmedError
+from vitmed.core.errors import DataError, EndedByCaller, Interrupted, UsageError, VitmedError
 from vitmed.core.hardware import pick_device
 from vitmed.core.inputs import data_folder
 from vitmed.core.ranks import LeaderReports, Ranks
@@ -37,7 +37,10 @@ def follow(ranks: Ranks, data: str | Path | None) -> Any:
     Args:
         data: the data folder on this machine; None: where the leader has it.
     """
-    start: Start = ranks.send("start")
+    try:
+        start: Start = ranks.send("start")
+    except LeaderReports:
+        return None
     run, error = None, None
     for turn in (True, False):  # one rank of each machine first: the others then find its images in the cache
         if (ranks.local_rank == 0) == turn:
@@ -50,7 +53,7 @@ def follow(ranks: Ranks, data: str | Path | None) -> Any:
         except LeaderReports:
             return None
     assert run is not None
-    with contextlib.suppress(LeaderReports, Interrupted):
+    with contextlib.suppress(LeaderReports, Interrupted, EndedByCaller):
         run.run_epochs()
         return ranks.send("end")
     return None

@@ -1,4 +1,4 @@
-"""`vitmed train --devices N`: this command line in several processes of this machine, started by torchrun's engine."""
+"""`--devices N` of train and tune: the command line in several processes here, started by torchrun's engine."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def launch(devices: int, device: str, args: list[str]) -> int:
         for rank, code in ends.items():
             if code < 0 and -code != signal.SIGTERM:  # the engine ends the others by SIGTERM
                 problem = f"{signal.Signals(-code).name} ended process {rank} of {devices}"
-                fix = "look for full memory; vitmed train --resume RUN continues from last.pt"
+                fix = f"look for full memory; vitmed {args[0]} --resume RUN continues from what is saved"
                 raise VitmedError(problem, fix) from None
         return max(ends.values(), key=lambda code: (code > 0, code))
     return 0

@@ -14,7 +14,7 @@ from torch import nn
 
 from vitmed.core.config import Config
 from vitmed.core.environment import versions
-from vitmed.core.errors import CheckpointError, DataError, Interrupted, VitmedError
+from vitmed.core.errors import CheckpointError, DataError, EndedByCaller, Interrupted, VitmedError
 from vitmed.core.files import write_json, write_text
 from vitmed.core.hardware import Precision, describe, seeded, using_threads
 from vitmed.core.load_config import AnyConfig, store_paths, with_values
@@ -47,6 +47,8 @@ from vitmed.training.run_setup import RunSetup, check_images
 from vitmed.training.time_budget import Contention, TimeBudget
 from vitmed.training.trackers import Tracking
 from vitmed.training.train_state import Record
+
+EachEpoch = Callable[[Record], bool | None]  # whether to end the run after this epoch
 
 
 @dataclass(frozen=True)
@@ -205,7 +207,7 @@ class TrainingRun(Run[Config]):
         self.held_out: list[str] = []  # the same of val and test
         self.skipped = 0  # files that cannot be read
         self.warned = False
-        self.each_epoch: Callable[[Record], None] = lambda record: None  # after it is saved and reported
+        self.each_epoch: EachEpoch = lambda record: None  # after it is saved and reported
         self.tracking = Tracking()
         self._describe(start if weights is None else f"{self.report}; images normalised by {config.data.normalize}")
 
@@ -347,7 +349,8 @@ class TrainingRun(Run[Config]):
             self.ui.say(f"the time for training is used, in {counted(state.epoch, 'epoch')}")
         elif state.epoch < self.config.train.epochs and finished(state, self.config):
             self.ui.say(f"stopped early: {monitor} has not improved for {self.config.train.patience} epochs")
-        self.each_epoch(record)
+        if self.ranks.agree(stop=bool(self.each_epoch(record))):
+            raise EndedByCaller(f"ended after epoch {state.epoch}; {self.folder.last} is saved", self.go_on())
 
     def save_last(self) -> None:
         self._save(self.folder.last, training=True)
