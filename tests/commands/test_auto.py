@@ -86,16 +86,18 @@ def test_the_page_says_what_was_tried(done: AutoRun) -> None:
         assert text in page, text
     written = json.loads((done.folder / "result.json").read_text())
     assert written["winner"] == done.result.winner and written["used"] <= 300
+    assert (done.folder / written["checked"].split("; ")[1]).is_file()
     assert str(done.folder) not in page + (done.folder / "auto.json").read_text()
 
 
 def test_an_interrupted_run_goes_on_where_it_was(data: Path, tmp_path: Path) -> None:
-    original, calls = TrainingRun.end_epoch, []
+    original, calls, saved = TrainingRun.end_epoch, [], []
 
     def stopped(self: TrainingRun, event: object) -> None:
         original(self, event)  # type: ignore[arg-type]
         calls.append(1)
         if len(calls) == 2:
+            saved.append(json.loads((tmp_path / "a" / "auto.json").read_text())["used"])
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
@@ -103,7 +105,7 @@ def test_an_interrupted_run_goes_on_where_it_was(data: Path, tmp_path: Path) -> 
         with pytest.raises(Interrupted, match="vitmed auto --resume"):
             run(data, tmp_path)
         used = json.loads((tmp_path / "a" / "auto.json").read_text())["used"]
-        assert used > 0
+        assert used > saved[0] > 0  # as a killed process leaves it
         found = auto(resume=tmp_path / "a", ui=Recorder())
     assert len(calls) == 3 and found.result.used > used  # three folds of one epoch: none was trained twice
     assert [one.name for one in found.result.tried] == ["scratch"] and "only way" in found.result.why

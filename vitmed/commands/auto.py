@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,7 @@ from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.grid_study import drawn_metric
 from vitmed.report.auto_page import PAGE, AutoResult, Tried, write_auto
+from vitmed.report.data_check_page import PAGE as CHECK_PAGE
 from vitmed.report.headline import with_interval
 from vitmed.report.results import Results
 from vitmed.training.ensemble import load_ensemble
@@ -105,15 +106,18 @@ def auto(
     def spent() -> float:
         return float(state["used"]) + time.monotonic() - began
 
+    def save() -> None:  # with the time, so that a killed one goes on with what was left after its last step
+        write_json(folder.auto, {**state, "used": spent()})
+
     try:
         with run_lock(folder, ui):
-            return _go_on(folder, state, spent, ui)
+            return _go_on(folder, state, spent, save, ui)
     except (Interrupted, KeyboardInterrupt) as error:
         problem = error.problem if isinstance(error, Interrupted) else "stopped at once"
         raise Interrupted(problem, f"vitmed auto --resume {folder.path}") from None
     finally:
         if folder.auto.is_file():
-            write_json(folder.auto, {**state, "used": spent()})
+            save()
 
 
 def _begin(
@@ -177,8 +181,14 @@ def _arguments(folder: RunFolder, state: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def _go_on(folder: RunFolder, state: dict[str, Any], spent: Any, ui: Ui) -> AutoRun:
-    """Everything that is not done yet."""
+def _go_on(
+    folder: RunFolder, state: dict[str, Any], spent: Callable[[], float], save: Callable[[], None], ui: Ui
+) -> AutoRun:
+    """Everything that is not done yet.
+
+    Args:
+        spent: returns the seconds used; save: writes auto.json.
+    """
     arguments = _arguments(folder, state)
     settings = load_config(
         arguments["config"],
@@ -188,14 +198,15 @@ def _go_on(folder: RunFolder, state: dict[str, Any], spent: Any, ui: Ui) -> Auto
         problem = f"{settings.data.root}: other images, labels or splits than {folder.path} began with"
         raise DataError(problem, "restore them, or start anew")
     limit = float(state["time"])
-    checked = _checked(folder, state, settings, ui)
-    ways, ranking = _ways(folder, state, arguments, limit, ui)
+    checked = _checked(folder, state, settings, ui, save)
+    ways, ranking = _ways(folder, state, arguments, limit, ui, save)
     folds = FOLDS if limit >= LITTLE else FEW_FOLDS
     divided: dict[str, Any] = {"folds": folds} | ({} if state["own_test"] else {"hold_out": HELD_OUT})
     jobs = _jobs(ways, arguments, divided, max(SHORTEST, limit * TO_CHOOSE / len(ways)))
     if len(jobs) > 1:
         ui.say(f"comparing {counted(len(jobs), 'way')} to train: {listed([job.name for job in jobs])}")
         run_jobs(train, folder, jobs, ui, keep_failures=True)
+        save()
     tried, winner, why = _compared(folder, jobs, ways)
     ui.say(why)
     place = RunFolder(folder.path / "folds")
@@ -224,7 +235,7 @@ def _flags(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in arguments.items() if key not in ("data", "config", "sets", "offline")}
 
 
-def _checked(folder: RunFolder, state: dict[str, Any], settings: Config, ui: Ui) -> str:
+def _checked(folder: RunFolder, state: dict[str, Any], settings: Config, ui: Ui, save: Callable[[], None]) -> str:
     """What the data check found, in a line. Raises DataError for data that training refuses."""
     if "checked" not in state:
         data = settings.data
@@ -235,22 +246,27 @@ def _checked(folder: RunFolder, state: dict[str, Any], settings: Config, ui: Ui)
             output=folder.path / "data-check", ui=ui,
         )  # fmt: skip
         errors, warnings = found.count("error"), found.count("warning")
-        state["checked"] = f"{counted(errors, 'error')}, {counted(warnings, 'warning')}; data-check/report.html"
-        write_json(folder.auto, state)
+        state["checked"] = f"{counted(errors, 'error')}, {counted(warnings, 'warning')}; data-check/{CHECK_PAGE}"
+        save()
         if errors and not data.allow_leakage:
             raise DataError(f"{data.root}: the data check found {counted(errors, 'error')}", "see its report above")
     return str(state["checked"])
 
 
 def _ways(
-    folder: RunFolder, state: dict[str, Any], arguments: Mapping[str, Any], limit: float, ui: Ui
+    folder: RunFolder,
+    state: dict[str, Any],
+    arguments: Mapping[str, Any],
+    limit: float,
+    ui: Ui,
+    save: Callable[[], None],
 ) -> tuple[Ways, list[str]]:
     """Name -> what it is, and its arguments of `train`; and the ranking of local weights, in words."""
     if "weights" in arguments:
         return {"weights": (f"fine-tuned from {Path(arguments['weights']).name}", {})}, []
     if "ranked" not in state:
         state["ranked"] = _ranked(folder, arguments, ui)
-        write_json(folder.auto, state)
+        save()
     ways: Ways = {"scratch": ("the plan, from random weights", {})}
     if state["ranked"]:
         best = state["ranked"][0]
