@@ -167,3 +167,11 @@ def test_a_pipe_that_closes_is_no_error(trained: Trained) -> None:
 
 def test_the_recipes_are_offered_by_name() -> None:
     assert load_config("demo").model.width == 96
+
+
+def test_every_process_of_a_cluster_prints_its_own_answer(
+    vitmed: RUN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only those that share one training or study print one together."""
+    monkeypatch.setenv("RANK", "1")
+    assert json.loads(vitmed("runs", tmp_path, "--json").out)["runs"] == []

@@ -19,7 +19,7 @@ from checkpoints import same, save
 from conftest import TINY, TINY_SETS, Recorder, Trained, draw_splits, exit_code, interrupt_at
 
 from vitmed import train
-from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
+from vitmed.core.errors import CheckpointError, DataError, EndedByCaller, Interrupted, UsageError
 from vitmed.training.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -262,3 +262,13 @@ def test_data_that_have_moved_are_found_where_no_later_epoch_is_better(trained: 
     assert after["record"] == before["record"] and after["config"]["train"] == before["config"]["train"]
     for file in ("best.pt", "last.pt", "epoch_0004.pt"):  # every checkpoint of the run can be evaluated
         assert load_checkpoint(run / file).data_root() == tmp_path / "new place" / "data"
+
+
+def test_a_run_that_the_caller_ends_can_be_resumed(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(EndedByCaller, match="ended after epoch 2") as error:
+        start(data, tmp_path / "ended", each_epoch=lambda record: record["epoch"] == 2)
+    run = tmp_path / "ended" / "run"
+    assert error.value.fix == f"vitmed train --resume {run}"
+    assert training(run)["training"]["epoch"] == 2 and not (run / "test").exists()
+    train(resume=run, ui=Recorder())
+    assert_same_run(run, start(data, tmp_path / "whole", each_epoch=lambda record: None))

@@ -21,9 +21,10 @@ from PIL import Image
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from vitmed import train, tune
-from vitmed.commands import tune_trials
+from vitmed.commands import all_ranks
+from vitmed.commands.all_ranks import AllRanks
 from vitmed.commands.tune import TuneResult, _refuse_ranks, _with_refit
-from vitmed.commands.tune_trials import AllRanks, Asked, Trials, mend_journal
+from vitmed.commands.tune_trials import Asked, Trials, mend_journal
 from vitmed.core.errors import CheckpointError, DataError, DiskFullError, OutOfMemoryError, UsageError
 from vitmed.core.load_config import load_config
 from vitmed.core.ranks import ALONE, Ranks
@@ -199,7 +200,7 @@ def test_a_trial_that_fails_is_recorded_and_the_study_goes_on(
             raise OutOfMemoryError("no memory for one image", "--image-size 8")
         return train(*args, **given)
 
-    monkeypatch.setattr(tune_trials, "train", sometimes)
+    monkeypatch.setattr(all_ranks, "train", sometimes)
     space = ["model.width=16,18", "lr=1e-4..1e-2"]  # two heads divide both
     found = run(data, tmp_path, trials=4, space=space, prune=False)
     assert [t.state for t in found.study.trials] == ["done", "failed", "done", "done"]
@@ -221,7 +222,7 @@ def test_a_full_disk_ends_the_study_and_counts_no_trial(
         raise DiskFullError("x: cannot be written", "make room on this disk")
 
     with monkeypatch.context() as patch:
-        patch.setattr(tune_trials, "train", full)
+        patch.setattr(all_ranks, "train", full)
         with pytest.raises(DiskFullError):
             run(data, tmp_path, trials=2)
     with (tmp_path / "t" / "journal.log").open("a") as stream:
@@ -289,7 +290,7 @@ def test_a_trial_whose_process_dies_again_and_again_is_given_up(data: Path, tmp_
 
     for _ in range(3):
         with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-            patch.setattr(tune_trials, "train", die)
+            patch.setattr(all_ranks, "train", die)
             if (tmp_path / "t").exists():
                 tune(resume=tmp_path / "t", ui=Recorder())
             else:

@@ -6,6 +6,7 @@ A command's options stand above it where it passes them on, in its signature whe
 from __future__ import annotations
 
 import functools
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -56,7 +57,7 @@ PATIENTS = ("data.group_regex", "data.groups", "data.labels")
 @command({**SETTINGS, **RUN, **RESUME, **PARALLEL, **GATES, **OFFLINE})
 def train(as_json: AsJson = False, devices: Devices = None, **options: Any) -> None:
     """Train on a folder of labelled images, then evaluate the best checkpoint on validation and on the test split."""
-    answer(vitmed.train, options, as_json, train_json, devices=devices)
+    answer(vitmed.train, options, as_json and os.environ.get("RANK", "0") == "0", train_json, devices=devices)
 
 
 @command(

@@ -99,7 +99,6 @@ def answer(
         from vitmed.training.launch import launch
 
         raise SystemExit(launch(devices, options.get("device", "auto"), sys.argv[1:]))
-    as_json = as_json and os.environ.get("RANK", "0") == "0"
     found, ui = None, Terminal(options.pop("quiet", False))
     try:
         found = run(**options, ui=ui)

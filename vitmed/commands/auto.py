@@ -198,8 +198,10 @@ def _go_on(
         problem = f"{settings.data.root}: other images, labels or splits than {folder.path} began with"
         raise DataError(problem, "restore them, or start anew")
     limit = float(state["time"])
-    checked = _checked(folder, state, settings, ui, save)
-    ways, ranking = _ways(folder, state, arguments, limit, ui, save)
+    checked = _checked(folder, state, settings, ui)
+    save()
+    ways, ranking = _ways(folder, state, arguments, limit, ui)
+    save()
     folds = FOLDS if limit >= LITTLE else FEW_FOLDS
     divided: dict[str, Any] = {"folds": folds} | ({} if state["own_test"] else {"hold_out": HELD_OUT})
     jobs = _jobs(ways, arguments, divided, max(SHORTEST, limit * TO_CHOOSE / len(ways)))
@@ -235,7 +237,7 @@ def _flags(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in arguments.items() if key not in ("data", "config", "sets", "offline")}
 
 
-def _checked(folder: RunFolder, state: dict[str, Any], settings: Config, ui: Ui, save: Callable[[], None]) -> str:
+def _checked(folder: RunFolder, state: dict[str, Any], settings: Config, ui: Ui) -> str:
     """What the data check found, in a line. Raises DataError for data that training refuses."""
     if "checked" not in state:
         data = settings.data
@@ -247,26 +249,19 @@ def _checked(folder: RunFolder, state: dict[str, Any], settings: Config, ui: Ui,
         )  # fmt: skip
         errors, warnings = found.count("error"), found.count("warning")
         state["checked"] = f"{counted(errors, 'error')}, {counted(warnings, 'warning')}; data-check/{CHECK_PAGE}"
-        save()
         if errors and not data.allow_leakage:
             raise DataError(f"{data.root}: the data check found {counted(errors, 'error')}", "see its report above")
     return str(state["checked"])
 
 
 def _ways(
-    folder: RunFolder,
-    state: dict[str, Any],
-    arguments: Mapping[str, Any],
-    limit: float,
-    ui: Ui,
-    save: Callable[[], None],
+    folder: RunFolder, state: dict[str, Any], arguments: Mapping[str, Any], limit: float, ui: Ui
 ) -> tuple[Ways, list[str]]:
     """Name -> what it is, and its arguments of `train`; and the ranking of local weights, in words."""
     if "weights" in arguments:
         return {"weights": (f"fine-tuned from {Path(arguments['weights']).name}", {})}, []
     if "ranked" not in state:
         state["ranked"] = _ranked(folder, arguments, ui)
-        save()
     ways: Ways = {"scratch": ("the plan, from random weights", {})}
     if state["ranked"]:
         best = state["ranked"][0]

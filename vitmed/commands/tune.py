@@ -11,11 +11,12 @@ from typing import Any
 
 import yaml
 
+from vitmed.commands.all_ranks import AllRanks
 from vitmed.commands.many_runs import Job, check_parallel, helpers
 from vitmed.commands.plan import plan_yaml
 from vitmed.commands.sweep import BASE, identity
 from vitmed.commands.train import check_place, default_name
-from vitmed.commands.tune_trials import AllRanks, Asked, Trials, mend_journal, optuna_package, quiet_optuna
+from vitmed.commands.tune_trials import Asked, Trials, mend_journal, optuna_package, quiet_optuna
 from vitmed.core.config import Config
 from vitmed.core.durations import duration_text, read_duration, round_up
 from vitmed.core.errors import DataError, Interrupted, UsageError

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from vitmed.commands.all_ranks import AllRanks
 from vitmed.commands.many_runs import PAUSE, Job, claimed
 from vitmed.commands.sweep import BASE, QUICK, identity
-from vitmed.commands.train import train
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import (
     CheckpointError,
@@ -30,7 +30,6 @@ from vitmed.core.errors import (
 )
 from vitmed.core.files import not_written, read_json_lines
 from vitmed.core.load_config import load_config
-from vitmed.core.ranks import LeaderReports, Ranks
 from vitmed.core.run_folder import NUMBERS, RunFolder
 from vitmed.core.text import first_line, listed
 from vitmed.core.ui import Advance, Logged, Ui
@@ -106,34 +105,6 @@ def quiet_optuna() -> Iterator[None]:
         yield
     finally:
         log.set_verbosity(before)
-
-
-class AllRanks:
-    """`train` on every rank: where one process alone decides what to train, it calls this, and the others follow."""
-
-    def __init__(self, ranks: Ranks) -> None:
-        self.ranks, self.number = ranks, 0
-
-    def __call__(self, **arguments: Any) -> Any:
-        """`train` with these arguments."""
-        self._next()
-        return train(**arguments)
-
-    def _next(self) -> None:
-        self.number += 1
-        self.ranks.send(f"training {self.number}")
-
-    def follow(self, data: Any) -> None:
-        """Take part in the trainings of the leader until it ends; `data`: the data folder on this machine, or None."""
-        with contextlib.suppress(LeaderReports):
-            while True:
-                self._next()
-                with contextlib.suppress(VitmedError):  # the leader reports it
-                    train(data)
-
-    def end(self) -> None:
-        """Let the other ranks follow no longer."""
-        self.ranks.withdraw(f"training {self.number + 1}")
 
 
 class Trials:
