@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for type checkers and editors
     from vitmed.commands.tune import tune as tune
     from vitmed.core.errors import VitmedError as VitmedError
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 _PUBLIC = {  # name -> the module that defines it; loaded when the name is used, so that `vitmed --help` loads no torch
     "NodeSettings": "vitmed.commands.pacs.settings",
     "VitmedError": "vitmed.core.errors",

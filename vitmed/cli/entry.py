@@ -25,6 +25,7 @@ from vitmed.core.aliases import OldNameWarning
 from vitmed.core.errors import Interrupted, OutOfMemoryError, UsageError, VitmedError
 from vitmed.core.process import is_rank, tune_process
 from vitmed.core.text import visible
+from vitmed.core.upgrade import gone
 
 
 def main(args: list[str] | None = None) -> None:
@@ -37,7 +38,7 @@ def main(args: list[str] | None = None) -> None:
     out, err = Stream(sys.stdout), Stream(sys.stderr)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings(), _signals():
         warnings.showwarning = _show_warning(warnings.showwarning)
-        error = _error_of(lambda: _run(given))
+        error = _error_of(lambda: _run(given), given)
         out.flush()
         if error is None and out.broken is not None and not isinstance(out.broken, BrokenPipeError):
             error = UsageError(f"the result cannot be written to stdout ({out.broken.strerror})", "write it elsewhere")
@@ -101,7 +102,7 @@ def _run(args: list[str]) -> None:
         command.invoke(context)
 
 
-def _error_of(run: Callable[[], None]) -> VitmedError | None:
+def _error_of(run: Callable[[], None], args: list[str]) -> VitmedError | None:
     """What ended the command, reported on stderr; None if it reached its end."""
     found: VitmedError
     try:
@@ -117,7 +118,7 @@ def _error_of(run: Callable[[], None]) -> VitmedError | None:
         found = OutOfMemoryError("out of memory", "end other programs, or use a machine with more memory")
     except Exception as error:
         if hasattr(error, "show") and hasattr(error, "format_message"):  # a wrong flag: click's, or typer's copy of it
-            return _wrong_usage(error)
+            return _wrong_usage(error, args)
         if type(error).__name__ == "OutOfMemoryError":  # of torch, which need not be loaded here
             found = OutOfMemoryError("the GPU is out of memory", "end other programs on it, or use --device cpu")
         else:
@@ -128,7 +129,7 @@ def _error_of(run: Callable[[], None]) -> VitmedError | None:
     return found
 
 
-def _wrong_usage(error: Any) -> UsageError:
+def _wrong_usage(error: Any, args: list[str]) -> UsageError:
     """Report an error of the parser in the words of vitmed; the whole help if a command is missing."""
     message = error.format_message().rstrip(".")
     fix = f"{error.ctx.command_path if error.ctx is not None else 'vitmed'} --help"
@@ -137,7 +138,7 @@ def _wrong_usage(error: Any) -> UsageError:
         return UsageError("no command is named", fix)
     if hasattr(error.__cause__, "errors"):  # pydantic's, which knows the value
         message += f", found {error.__cause__.errors()[0]['input']!r}"
-    found = UsageError(message, fix)
+    found = gone(args, message) or UsageError(message, fix)
     _stderr(f"error: {found}")
     return found
 

@@ -12,6 +12,7 @@ from vitmed.core.config import Config, RunConfig, expected
 from vitmed.core.errors import UsageError
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.settings import Flag
+from vitmed.core.upgrade import gone
 
 
 def flags_of(kind: type[RunConfig], *places: str, without: tuple[str, ...] = ()) -> dict[str, str]:
@@ -50,7 +51,8 @@ def read_overrides(flags: dict[str, Any], known: dict[str, str], command: str) -
     """{"epochs": 5} -> {"train.epochs": 5}, without flags that are None (not given). Raises UsageError."""
     unknown = set(flags) - set(known)
     if unknown:
-        raise UsageError(
+        words = [f"--{flag.replace('_', '-')}" for flag in sorted(unknown)]
+        raise gone(words, " ".join(words)) or UsageError(
             f"{command} has no option {', '.join(sorted(unknown))}", f"it has {', '.join(known)}, config, sets"
         )
     if known is not EVALUATE_FLAGS:

@@ -16,6 +16,7 @@ from vitmed.core.files import why_unreadable
 from vitmed.core.flags import fields_of, flags_of
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.stored_paths import find_path, store_path
+from vitmed.core.upgrade import without_gone
 from vitmed.core.yaml_files import YamlError, parse_yaml, read_yaml
 
 AnyConfig = TypeVar("AnyConfig", Config, PretrainConfig)
@@ -141,6 +142,7 @@ def build_config(
     Raises:
         UsageError: names the key, or its flag, and what is accepted.
     """
+    tree = without_gone(tree)
     for section, fields in tree.items():
         if section not in kind.model_fields:
             raise unknown_key("config section", str(section), kind.model_fields)

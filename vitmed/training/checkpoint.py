@@ -40,7 +40,6 @@ from vitmed.training.saved_model import SavedModel
 
 VERSION = 1
 PRETRAINING = "vitmed pretraining"
-REMOVED = {"data.cache_mb"}  # fields of earlier versions; none of them changed a result
 
 
 @dataclass(frozen=True)
@@ -238,12 +237,8 @@ def _damage(path: Path) -> Iterator[None]:
 
 
 def _read_config(content: dict[str, Any], kind: type[AnyConfig]) -> AnyConfig:
-    """The stored configuration, without the fields in `REMOVED`."""
-    tree = {
-        section: {field: value for field, value in fields.items() if f"{section}.{field}" not in REMOVED}
-        for section, fields in content["config"].items()
-    }
-    return build_config(tree, kind)
+    """The stored configuration."""
+    return build_config(content["config"], kind)
 
 
 def _load(path: Path, format: str, what: str, fix: str) -> dict[str, Any]:

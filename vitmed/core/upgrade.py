@@ -1,0 +1,52 @@
+"""What earlier versions had and this one lacks: for each command, flag and setting, what to use instead.
+
+An entry stays for one version, then it goes. A stored setting at its old default changes nothing and is dropped; any
+other value needs the version that still has it.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from vitmed.core.errors import UsageError
+
+READER = "0.2.0"  # the last version that has what is listed here
+ANY = object()  # every value may be dropped: the setting never changed a result
+
+COMMANDS: dict[str, str] = {}  # `vitmed NAME` -> what to use instead
+FLAGS: dict[str, str] = {}  # "--flag" -> what to use instead
+SETTINGS: dict[str, tuple[Any, str]] = {  # "section.field" -> its old default, what to use instead
+    "data.cache_mb": (ANY, "leave it out"),
+}
+VALUES: dict[str, dict[Any, str]] = {}  # "section.field" -> {value that is gone: what to use instead}
+
+
+def without_gone(tree: dict[str, Any]) -> dict[str, Any]:
+    """The sections of a configuration without settings that are gone. Raises UsageError for one that mattered."""
+    tree = copy.deepcopy(tree)
+    for key, (default, instead) in SETTINGS.items():
+        section, _, field = key.partition(".")
+        fields = tree.get(section)
+        if isinstance(fields, dict) and field in fields:
+            value = fields.pop(field)
+            if default is not ANY and value != default:
+                raise UsageError(f"{key} = {value!r} is no longer there; vitmed {READER} has it", instead)
+    for key, values in VALUES.items():
+        section, _, field = key.partition(".")
+        fields = tree.get(section)
+        value = fields.get(field) if isinstance(fields, dict) else None
+        if isinstance(value, str | int | float | bool) and value in values:
+            raise UsageError(f"{key} = {value!r} is no longer there; vitmed {READER} has it", values[value])
+    return tree
+
+
+def gone(words: list[str], message: str) -> UsageError | None:
+    """What to use instead of the command or flag that the parser did not know; None where it never existed."""
+    for word in words:
+        name = word.partition("=")[0]
+        instead = FLAGS.get(name) or COMMANDS.get(name)
+        if instead is not None and name in message:
+            what = name if name.startswith("-") else f"vitmed {name}"
+            return UsageError(f"{what} is no longer there; vitmed {READER} has it", instead)
+    return None
