@@ -115,7 +115,11 @@ def answer(instance):
 
 
 def mark(instance, text):
-    orthanc.RestApiPut(f"/instances/{instance}/metadata/{MARK}", text)
+    """Note on an image, for people, what became of it."""
+    try:
+        orthanc.RestApiPut(f"/instances/{instance}/metadata/{MARK}", text)
+    except orthanc.OrthancException as error:  # such as CheckRevisions, which lets nobody change an earlier note
+        orthanc.LogWarning(f"vitmed: instance {instance} cannot be marked: {error}")
     if not text.startswith("report"):
         orthanc.LogWarning(f"vitmed: instance {instance} {text}")
 
