@@ -39,7 +39,7 @@ if not settings["Only"].get("Modality") or not all(isinstance(one, list) for one
     raise ValueError('Vitmed.Only in orthanc.json: expected what the model is for: {"Modality": ["DX", "CR"]}')
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # images never go to a proxy
 stopping, news = threading.Event(), threading.Event()
-state = {"since": 0, "problem": ""}  # what GET /vitmed shows
+state = {"since": None, "problem": ""}  # what GET /vitmed shows; None before Orthanc has started
 asked = []  # by POST /vitmed: the change to begin again after
 worker = None
 
@@ -73,10 +73,10 @@ def is_ready():
 
 def predict(image):
     """The Structured Report on a DICOM file."""
-    mark = secrets.token_hex(16)
-    head = f'--{mark}\r\nContent-Disposition: form-data; name="images"; filename="image.dcm"\r\n\r\n'
-    form = head.encode() + image + f"\r\n--{mark}--\r\n".encode()
-    headers = {"Content-Type": f"multipart/form-data; boundary={mark}", "Accept": "application/dicom"}
+    line = secrets.token_hex(16)
+    head = f'--{line}\r\nContent-Disposition: form-data; name="images"; filename="image.dcm"\r\n\r\n'
+    form = head.encode() + image + f"\r\n--{line}--\r\n".encode()
+    headers = {"Content-Type": f"multipart/form-data; boundary={line}", "Accept": "application/dicom"}
     status, body = ask("/v1/predict", form, **headers)
     if status == 200:
         return body
@@ -188,10 +188,10 @@ def on_change(change, level, resource):
 
 def on_request(output, uri, **request):
     """GET /vitmed: how far the plugin is. POST /vitmed, body N: begin again after change N (0: all images)."""
-    if request["method"] == "POST":
-        asked.append(int(request["body"] or 0))
-        news.set()
     last = json.loads(orthanc.RestApiGet("/changes?last"))["Last"]
+    if request["method"] == "POST":
+        asked.append(min(int(request["body"] or 0), last))
+        news.set()
     output.AnswerBuffer(json.dumps({**state, "last": last}), "application/json")
 
 

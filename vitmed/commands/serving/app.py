@@ -149,8 +149,8 @@ class Service:
                         entries = [entry for entry, _, _ in found]
                         if not any(isinstance(entry, ImageAnswer) for entry in entries):
                             raise _unreadable(found)
-                        if header is not None:
-                            (entry, _, answer), *_ = found
+                        entry, _, answer = found[0]
+                        if header is not None and isinstance(entry, ImageAnswer) and answer is not None:
                             file = await in_pool(reports.write_report, self.model, header, answer, entry.note)
                             return Response(file, media_type=reports.DICOM)
                 except TimeoutError:
