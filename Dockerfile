@@ -46,7 +46,7 @@ ENTRYPOINT ["vitmed"]
 FROM base AS serve
 COPY --from=build-serve /opt/vitmed /opt/vitmed
 USER 10001:10001
-EXPOSE 8000 11112
+EXPOSE 8000
 HEALTHCHECK --interval=30s --timeout=5s --start-period=60s \
     CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8000/health/ready', timeout=4)"]
 # Other machines need the key in VITMED_API_KEY.

@@ -16,7 +16,6 @@ from vitmed.core.errors import UsageError
 from vitmed.core.flags import FLAGS
 
 PUBLIC = [
-    "NodeSettings",
     "VitmedError",
     "auto",
     "build_model",

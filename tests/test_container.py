@@ -66,23 +66,29 @@ def test_it_neither_calls_home_nor_writes_outside_tmp_and_the_volumes(image: str
     assert PurePosixPath(last(image, "WORKDIR"), "runs") == PurePosixPath("/runs")
 
 
-def test_the_server_has_its_extras_its_ports_and_a_health_check() -> None:
+def test_the_server_has_its_extras_its_port_and_a_health_check() -> None:
     extras = re.findall(r"\[([\w,]+)\]\"", " ".join(args for name, args in stages()["build-serve"] if name == "RUN"))
     assert {"serve", "export", "pacs", "dicom", "weights"} == {one for group in extras for one in group.split(",")}
-    assert last("serve", "EXPOSE").split() == ["8000", "11112"]
+    assert last("serve", "EXPOSE").split() == ["8000"]
     assert "http://127.0.0.1:8000/health/ready" in last("serve", "HEALTHCHECK")
     assert json.loads(last("serve", "CMD"))[0] == "serve"
 
 
-def test_the_compose_file_starts_the_serving_image_with_flags_that_serve_has() -> None:
-    services = yaml.safe_load((ROOT / "docs" / "compose.yaml").read_text(encoding="utf-8"))["services"]
-    own, archive = services["vitmed"], json.loads(services["orthanc"]["environment"]["ORTHANC_JSON"])
+def test_the_compose_file_starts_the_serving_image_and_an_orthanc_that_asks_it() -> None:
+    deploy = ROOT / "deploy" / "orthanc"
+    services = yaml.safe_load((deploy / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    own, archive = services["vitmed"], services["orthanc"]
     assert own["image"] == "vitmed:serve" and own["read_only"]
-    command = dict(zip(own["command"].split()[2::2], own["command"].split()[3::2], strict=True))
-    assert set(command) <= {flag for option in typer.main.get_command(APPS["serve"]).params for flag in option.opts}
-    title, host, port = archive["DicomModalities"]["vitmed"]
-    assert (command["--ae"], host, command["--dicom-port"]) == (title, "vitmed", str(port))
-    assert command["--to"].endswith(f":{archive['DicomAet']}") and command["--allow"] == archive["DicomAet"]
+    verb, _, *flags = own["command"].split()
+    assert verb == "serve"
+    assert set(flags[::2]) <= {flag for option in typer.main.get_command(APPS["serve"]).params for flag in option.opts}
+    config = json.loads(archive["environment"]["ORTHANC_JSON"])
+    sample = json.loads((deploy / "orthanc.json").read_text(encoding="utf-8"))
+    assert config["Vitmed"]["Url"] == "http://vitmed:8000"
+    assert own["environment"]["VITMED_API_KEY"] == archive["environment"]["VITMED_API_KEY"]
+    assert f"./vitmed_plugin.py:{config['PythonScript']}:ro" in archive["volumes"]
+    assert set(config["Vitmed"]) <= set(sample["Vitmed"]) and config["UserMetadata"] == sample["UserMetadata"]
+    assert (deploy / sample["PythonScript"]).is_file()
     assert all(port.startswith("127.0.0.1:") for one in services.values() for port in one["ports"])
 
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for type checkers and editors
     from vitmed.commands.lr_find import lr_find as lr_find
     from vitmed.commands.merge import merge as merge
     from vitmed.commands.monitor import monitor as monitor
-    from vitmed.commands.pacs.settings import NodeSettings as NodeSettings
     from vitmed.commands.plan import plan as plan
     from vitmed.commands.predict import predict as predict
     from vitmed.commands.predict_shard import predict_shard as predict_shard
@@ -42,7 +41,6 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for type checkers and editors
 
 __version__ = "0.3.0"
 _PUBLIC = {  # name -> the module that defines it; loaded when the name is used, so that `vitmed --help` loads no torch
-    "NodeSettings": "vitmed.commands.pacs.settings",
     "VitmedError": "vitmed.core.errors",
     "auto": "vitmed.commands.auto",
     "build_model": "vitmed.commands.summary",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import json
 import os
@@ -18,7 +17,6 @@ from typer.main import get_command
 
 import vitmed as package
 from vitmed.cli.commands import APPS
-from vitmed.cli.deployment_commands import DICOM
 from vitmed.core.config import Config
 from vitmed.core.flags import EVALUATE_FLAGS, FLAGS
 from vitmed.core.load_config import load_config
@@ -56,24 +54,14 @@ def test_every_keyword_of_the_python_function_is_an_option(vitmed: RUN, name: st
     fields = {"summary": {"image_size", "patch_size", "channels"}, "evaluate": set(EVALUATE_FLAGS)}
     own = {"check": {"no_index"}, "train": {"devices"}, "tune": {"devices"}}
     own["predict"] = {"top_k", "csv", "plot", "force", "shard", "output", "features"}  # three are of `predict_shard`
-    own["serve"] = set(DICOM)
     printed = own.get(name, set()) | {"as_json", "quiet"}
     offered = set(options) - printed - fields.get(name, set())
     if "flags" in keywords and name != "evaluate":
         flags = set(PRETRAIN_FLAGS if name == "pretrain" else FLAGS)
         offered, keywords = offered - flags, keywords - flags
-    assert offered == keywords - {"ui", "flags", "fields", "index", "baselines", "dicom", "each_epoch"}
+    assert offered == keywords - {"ui", "flags", "fields", "index", "baselines", "each_epoch"}
     for param in options.values():
         assert param.param_type_name == "argument" or all(word in shown for word in param.opts), param.name
-
-
-def test_the_flags_of_the_dicom_node_are_the_fields_of_its_settings() -> None:
-    options: dict[str, Any] = {str(param.name): param for param in get_command(APPS["serve"]).params}
-    given = {field.name: field.default for field in dataclasses.fields(package.NodeSettings)}
-    assert {name.removeprefix("dicom_") for name in DICOM} == set(given)
-    for name in DICOM:
-        if isinstance(default := given[name.removeprefix("dicom_")], str):
-            assert f"default {default}." in options[name].help, name
 
 
 @pytest.mark.parametrize("name", [name for name in APPS if name not in ("data", "weights")])

@@ -1,4 +1,4 @@
-"""The commands that take a model out of the machine: as a file, behind an address, into a DICOM network."""
+"""The commands that take a model out of the machine: as a file, behind an address."""
 
 from __future__ import annotations
 
@@ -61,23 +61,7 @@ def push(as_json: AsJson = False, **options: Any) -> None:
     answer(vitmed.push, options, as_json, content)
 
 
-NODE = "DICOM node"
 HTTP = "HTTP"
-DICOM = {  # keyword -> flag; the keywords are the fields of `NodeSettings`, some after "dicom_"
-    "dicom_port": flag(
-        int, metavar="PORT", help="Also listen as a DICOM node on this port, such as 11112.", panel=NODE
-    ),
-    "ae": flag(str, help="AE title of the node; default VITMED.", panel=NODE),
-    "dicom_host": flag(str, help="Address that it listens at; default 127.0.0.1.", panel=NODE),
-    "allow": flag(str, metavar="AE[,AE]", help="AE titles that may call.", panel=NODE),
-    "watch": flag(Path, help="Answer each new file of this folder.", panel=NODE),
-    "to": flag(str, metavar="HOST:PORT:AE|URL", help="Send reports to this node, or to DICOMweb.", panel=NODE),
-    **output("Or write reports into this folder.", NODE),
-    "spool": flag(Path, help="Keep unsent reports here; default dicom-spool beside the model.", panel=NODE),
-    "modality": flag(str, metavar="CS[,CS]", help="Take only these, such as DX,CR.", panel=NODE),
-    "body_part": flag(str, metavar="CS[,CS]", help="Take only these, such as CHEST.", panel=NODE),
-    "view": flag(str, metavar="CS[,CS]", help="Take only these view positions, such as PA,AP.", panel=NODE),
-}
 
 
 @command(
@@ -97,17 +81,14 @@ DICOM = {  # keyword -> flag; the keywords are the fields of `NodeSettings`, som
         "scores": flag(
             Path, metavar="FILE.csv", help="Log what the model says, without names, for monitor.", panel=HTTP
         ),
-        **DICOM,
         **precision("auto"),
     },
     "train.device",
     "data.frame",
 )
 def serve(**options: Any) -> None:
-    """Answer images over HTTP until Ctrl-C, on an address for programs and a page; also as a DICOM node."""
+    """Answer images over HTTP until Ctrl-C, on an address for programs and a page."""
     ui = Terminal(options.pop("quiet", False))
-    if node := {name.removeprefix("dicom_"): options.pop(name) for name in DICOM if name in options}:
-        options["dicom"] = vitmed.NodeSettings(**node)
     vitmed.serve(**options, ui=ui)
 
 

@@ -1,11 +1,9 @@
-"""`vitmed serve`: a model behind an address, for programs and for a page, and as a DICOM node."""
+"""`vitmed serve`: a model behind an address, for programs and for a page."""
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vitmed.commands.load import load
 from vitmed.commands.predict import RAW, preprocessing_of
@@ -13,9 +11,6 @@ from vitmed.core.errors import UsageError
 from vitmed.core.process import stop_signals
 from vitmed.core.ui import Ui
 from vitmed.training.open_model import open_model
-
-if TYPE_CHECKING:
-    from vitmed.commands.pacs.settings import NodeSettings
 
 FIX = "pip install 'vitmed[serve]'"
 
@@ -35,7 +30,6 @@ def serve(
     queue: int = 256,
     batch: int | None = None,
     scores: str | Path | None = None,
-    dicom: NodeSettings | None = None,
     frame: int | None = None,
     device: str = "auto",
     precision: str = "auto",
@@ -54,7 +48,6 @@ def serve(
         queue: images that may wait for their answers.
         batch: images computed at once, 1 to 64; default as many as `predict` computes. 1 answers one image soonest.
         scores: a CSV file that gets what the model says of each image, for `monitor`; without names.
-        dicom: also answer images of a DICOM network, with the same model.
         frame, device, precision: as in `predict`.
 
     Raises:
@@ -104,11 +97,6 @@ def serve(
         app = create_app(service, key=key, hosts=hosts, log=ui.say)
         name = f"[{host}]" if ":" in host else host
         address = f"{'http' if certificate is None else 'https'}://{name}:{at.getsockname()[1]}"
-        with contextlib.ExitStack() as stack:
-            asked = stack.enter_context(stop_signals())
-            if dicom is not None:
-                from vitmed.commands.pacs.node import DicomNode
-
-                stack.enter_context(DicomNode(model, dicom, ui, log))
+        with stop_signals() as asked:
             listen(app, service, at, certificate, asked, lambda: ui.say(f"{saved.path.name} answers at {address}"))
     ui.say("stopped; every request was answered")

@@ -15,7 +15,10 @@ READER = "0.2.0"  # the last version that has what is listed here
 ANY = object()  # every value may be dropped: the setting never changed a result
 
 COMMANDS: dict[str, str] = {}  # `vitmed NAME` -> what to use instead
-FLAGS: dict[str, str] = {}  # "--flag" -> what to use instead
+NODE = "dicom-port dicom-host ae allow watch to output spool modality body-part view"  # of a DICOM node
+FLAGS: dict[str, str] = {  # "--flag", or "command --flag" where other commands have it -> what to use instead
+    **{f"serve --{flag}": "let Orthanc ask vitmed serve: docs/orthanc.md" for flag in NODE.split()},
+}
 SETTINGS: dict[str, tuple[Any, str]] = {  # "section.field" -> its old default, what to use instead
     "data.cache_mb": (ANY, "leave it out"),
 }
@@ -45,7 +48,7 @@ def gone(words: list[str], message: str) -> UsageError | None:
     """What to use instead of the command or flag that the parser did not know; None where it never existed."""
     for word in words:
         name = word.partition("=")[0]
-        instead = FLAGS.get(name) or COMMANDS.get(name)
+        instead = FLAGS.get(name) or FLAGS.get(f"{words[0]} {name}") or COMMANDS.get(name)
         if instead is not None and name in message:
             what = name if name.startswith("-") else f"vitmed {name}"
             return UsageError(f"{what} is no longer there; vitmed {READER} has it", instead)

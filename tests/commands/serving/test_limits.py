@@ -16,7 +16,7 @@ import image_files
 import numpy as np
 import pytest
 from conftest import Recorder, Trained
-from dicom_network import NAME, dicom_image
+from dicom_files import NAME, dicom_image
 from PIL import Image
 from served import Served, serving
 

@@ -7,6 +7,7 @@ batching    one thread that owns the model and answers several requests in one b
 content     what the addresses return, as typed data
 counters    the numbers of /metrics
 scores      the log of what the model said, for `vitmed monitor`
+reports     the answer as a Structured Report
 maps        the attention map of an image
 pages       the page for images, and the page that describes the addresses
 listening   socket, certificate, signals

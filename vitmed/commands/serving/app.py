@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,7 +18,7 @@ from starlette.types import ASGIApp
 
 from vitmed import __version__
 from vitmed.commands.load import Answer, Model, png_address
-from vitmed.commands.serving import guard, pages
+from vitmed.commands.serving import guard, pages, reports
 from vitmed.commands.serving.batching import LEAST, Batcher
 from vitmed.commands.serving.content import (
     PICTURE,
@@ -45,6 +46,7 @@ DECODERS = 4  # images decoded at once, at most: a large one takes a gigabyte
 CLOSE = 1e-3  # how far a probability, or the share of a number, may move between two answers to one image
 FRESH = 2.0  # s that an answer of /health/ready counts
 Found = tuple[Answer, AttentionMap | None, str | None]  # the last is the id of its line in the log of scores
+Answered = tuple[ImageAnswer | ImageProblem, int, Answer | None]
 
 
 class Service:
@@ -127,8 +129,8 @@ class Service:
         same = np.allclose(found, self.known, rtol=CLOSE, atol=CLOSE)
         return "" if same else "the model gives another answer to a stored image than the one stored with it"
 
-    async def predict(self, request: Request, pictures: bool) -> Reply:
-        """The answers to the images of a form. Raises Refusal."""
+    async def predict(self, request: Request, pictures: bool) -> Reply | Response:
+        """The answers to the images of a form; a Structured Report where the sender asks for it. Raises Refusal."""
         self.load.check_open()
         with Held(self.load) as held:
             try:
@@ -137,27 +139,34 @@ class Service:
             except TimeoutError:
                 fix = "send fewer images, or start the server with a longer --timeout"
                 raise Refusal(408, f"the request did not arrive in {self.limits.timeout:g} s", fix) from None
+            in_pool = functools.partial(asyncio.get_running_loop().run_in_executor, self.pool)
             with self.load.waiting(len(uploads)):
                 try:
                     async with asyncio.timeout(self.limits.timeout):
+                        header = await in_pool(reports.read_head, uploads) if reports.is_wanted(request) else None
+                        pictures = pictures and header is None
                         found = await asyncio.gather(*(self._answer(upload, pictures) for upload in uploads))
+                        entries = [entry for entry, _, _ in found]
+                        if not any(isinstance(entry, ImageAnswer) for entry in entries):
+                            raise _unreadable(found)
+                        entry, _, answer = found[0]
+                        if header is not None and isinstance(entry, ImageAnswer) and answer is not None:
+                            file = await in_pool(reports.write_report, self.model, header, answer, entry.note)
+                            return Response(file, media_type=reports.DICOM)
                 except TimeoutError:
                     problem = f"there was no answer in {self.limits.timeout:g} s"
                     raise Refusal(503, problem, "send it again later, or fewer images", headers=AGAIN) from None
-        entries = [entry for entry, _ in found]
-        if not any(isinstance(entry, ImageAnswer) for entry in entries):
-            raise _unreadable(found)
         return Reply(images=entries, model=self.hash)
 
-    async def _answer(self, upload: Upload, pictures: bool) -> tuple[ImageAnswer | ImageProblem, int]:
-        """The entry of an image, and the status of HTTP that it would have alone."""
+    async def _answer(self, upload: Upload, pictures: bool) -> Answered:
+        """The entry of an image, the status of HTTP that it would have alone, and what the model says."""
         self.load.decoding += 1
         try:
             square, note = await asyncio.get_running_loop().run_in_executor(self.pool, self.model.seen, upload.data)
             waiting = self.batcher.put(square, pictures)
         except VitmedError as error:
             self.counters.images.labels("unreadable").inc()
-            return ImageProblem(image=upload.name, **_words(error)), _status(error)
+            return ImageProblem(image=upload.name, **_words(error)), _status(error), None
         except OSError as error:  # /dev/shm of a container may be small
             problem = f"the server has no memory for the image ({error.strerror})"
             raise Refusal(503, problem, "give its container a larger --shm-size", headers=AGAIN) from None
@@ -168,7 +177,7 @@ class Service:
         entry = image_answer(upload.name, answer, note, line)
         if pictures:
             entry.picture, entry.attention = png_address(square, PICTURE), found
-        return entry, 200
+        return entry, 200, answer
 
 
 def _numbers(answer: Answer) -> np.ndarray:
@@ -202,10 +211,10 @@ def _words(error: VitmedError) -> dict[str, str]:
     return {"problem": error.problem.removeprefix("image: "), "fix": error.fix}
 
 
-def _unreadable(found: Sequence[tuple[ImageAnswer | ImageProblem, int]]) -> Refusal:
+def _unreadable(found: Sequence[Answered]) -> Refusal:
     """No image can be read: the status that they share, else 422."""
-    statuses = {status for _, status in found}
-    entries = [entry.model_dump() for entry, _ in found]
+    statuses = {status for _, status, _ in found}
+    entries = [entry.model_dump() for entry, _, _ in found]
     first, status = entries[0], statuses.pop() if len(statuses) == 1 else 422
     problem = first["problem"] if len(found) == 1 else "no image can be read: see images"
     return Refusal(status, problem, first["fix"], {"images": entries})
@@ -230,9 +239,13 @@ def create_app(
     refusals: dict[int | str, dict[str, Any]] = {
         status: {"model": Problem, "description": text} for status, text in STATUSES.items()
     }
+    report = {"content": {reports.DICOM: {"schema": {"type": "string", "format": "binary"}}}}
 
-    async def predict(request: Request, pictures: bool = False) -> Reply:
-        """Answer the images of a form. `pictures=true` adds what the network saw, and its attention map."""
+    async def predict(request: Request, pictures: bool = False) -> Any:
+        """Answer the images of a form. `pictures=true` adds what the network saw, and its attention map.
+
+        With the header `Accept: application/dicom` one DICOM image gets a Structured Report.
+        """
         return await service.predict(request, pictures)
 
     async def card() -> ModelCard:
@@ -262,7 +275,8 @@ def create_app(
         return shown(pages.of_addresses(app.openapi()))
 
     bearer: dict[str, Any] = {"security": [{"key": []}]} if key is not None else {}
-    app.post(guard.PREDICT, responses=refusals, openapi_extra=FORM | bearer)(predict)
+    answers = {200: report} | refusals
+    app.post(guard.PREDICT, response_model=Reply, responses=answers, openapi_extra=FORM | bearer)(predict)
     app.get(guard.CARD, responses={401: refusals[401]}, openapi_extra=bearer)(card)
     app.get(guard.LIVE)(live)
     app.get(guard.READY, responses={503: refusals[503]})(ready)
@@ -312,6 +326,7 @@ FORM = {
 }
 STATUSES = {
     401: "The key is missing or wrong.",
+    406: "A Structured Report of several images, or by a server without highdicom.",
     408: "The request arrives too slowly.",
     413: "Too many bytes, images or pixels.",
     415: "Not a form, or no image of a known type.",

@@ -73,7 +73,7 @@ class ScoreLog:
         pairs = zip(ids, predictions.rows(), strict=True)
         rows = [[now, self.weights_hash, name, *(row[i] for i in own)] for name, row in pairs]
         with self.lock:
-            if self.broken or self.stream.closed:  # a DICOM node may end later
+            if self.broken:
                 return ids
             try:
                 self.stream.write(csv_text(rows).encode())

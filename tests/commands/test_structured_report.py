@@ -14,12 +14,12 @@ import numpy as np
 import pydicom
 import pytest
 from conftest import Trained
-from dicom_network import dcmtk, dicom_image
+from dicom_files import dcmtk, dicom_image
 from pydicom.data import get_charset_files, get_testdata_file
 
 import vitmed
 from vitmed.commands.load import Answer
-from vitmed.commands.pacs.structured_report import report_uid, structured_report
+from vitmed.commands.structured_report import report_uid, structured_report
 from vitmed.core.process import NO_WARNINGS
 from vitmed.decisions.finding_policy import FindingPolicy
 from vitmed.decisions.number_intervals import IntervalReach

@@ -34,6 +34,7 @@ UCUM = {  # what users call a unit -> its code
     "HU": "[hnsf'U]", "mmHg": "mm[Hg]", "ml": "mL",
     **{unit: unit for unit in ("%", "mm", "cm", "mm2", "cm2", "mL", "g", "kg", "mg", "ms", "s", "kg/m2", "g/L")},
 }  # fmt: skip
+UIDS = ("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID")  # that an image needs
 TYPE_2 = {  # what each report must have, if only empty -> whether a value can be written
     **dict.fromkeys(("PatientID", "PatientName", "AccessionNumber", "StudyID", "ReferringPhysicianName"), bool),
     "PatientBirthDate": lambda value: valuerep("DA", value),
@@ -279,7 +280,7 @@ def evidence(header: Any) -> Any:
     from pydicom.dataset import Dataset
 
     kept = Dataset()
-    for keyword in ("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID"):
+    for keyword in UIDS:
         if not header.get(keyword):
             raise ValueError(f"no {keyword}")
         setattr(kept, keyword, str(header[keyword].value).strip())
