@@ -22,7 +22,6 @@ RAISED_BY = {
     "cli/entry.py": "train pretrain predict evaluate explain stress",
     "commands/folds.py": "train cross-validate",
     "commands/many_runs.py": "cross-validate",
-    "commands/soup.py": "ensemble",
     "training/search_space.py": "tune",
     "commands/bundle_packages.py": "bundle",
     "commands/rank_weights.py": "probe",

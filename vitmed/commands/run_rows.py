@@ -135,7 +135,7 @@ def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
         row |= {"kind": "no network", "metric": _evaluated(run, "test")} | ({"model": ""} if of_colours else {})
         row["state"] = "incomplete" if row["metric"] is None else "finished"
         return
-    if run.best.is_file() and not (run.metrics.is_file() or run.last.is_file()):  # `vitmed ensemble --way soup`
+    if run.best.is_file() and not (run.metrics.is_file() or run.last.is_file()):  # a soup of 0.2.0
         row |= {"kind": "ensemble", "state": "finished", "metric": _evaluated(run, "test") or _evaluated(run, "val")}
         return
     row |= {"kind": "training" if isinstance(config, Config) else "pretraining", "of": config.train.epochs}

@@ -19,7 +19,9 @@ FLAGS: dict[str, str] = {}  # "--flag" -> what to use instead
 SETTINGS: dict[str, tuple[Any, str]] = {  # "section.field" -> its old default, what to use instead
     "data.cache_mb": (ANY, "leave it out"),
 }
-VALUES: dict[str, dict[Any, str]] = {}  # "section.field" -> {value that is gone: what to use instead}
+VALUES: dict[str, dict[Any, str]] = {  # "section.field", or "command.keyword" -> {value that is gone: what to use instead}
+    "ensemble.way": {"soup": "--way mean"},
+}
 
 
 def without_gone(tree: dict[str, Any]) -> dict[str, Any]:
@@ -32,13 +34,17 @@ def without_gone(tree: dict[str, Any]) -> dict[str, Any]:
             value = fields.pop(field)
             if default is not ANY and value != default:
                 raise UsageError(f"{key} = {value!r} is no longer there; vitmed {READER} has it", instead)
-    for key, values in VALUES.items():
+    for key in VALUES:
         section, _, field = key.partition(".")
         fields = tree.get(section)
-        value = fields.get(field) if isinstance(fields, dict) else None
-        if isinstance(value, str | int | float | bool) and value in values:
-            raise UsageError(f"{key} = {value!r} is no longer there; vitmed {READER} has it", values[value])
+        check_value(key, fields.get(field) if isinstance(fields, dict) else None)
     return tree
+
+
+def check_value(key: str, value: Any) -> None:
+    """Raise UsageError for a value that is gone."""
+    if isinstance(value, str | int | float | bool) and value in VALUES[key]:
+        raise UsageError(f"{key} = {value!r} is no longer there; vitmed {READER} has it", VALUES[key][value])
 
 
 def gone(words: list[str], message: str) -> UsageError | None:
