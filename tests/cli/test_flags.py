@@ -151,9 +151,6 @@ ALONE = {
     "freeze": True,
     "lora": 4,
     "group_regex": "(P.)",
-    "pretrain": True,
-    "pretrain_epochs": 7,
-    "pretrain_also": "u",
 }
 
 

@@ -146,21 +146,6 @@ class LoopConfig(Section):
 class TrainConfig(LoopConfig):
     """The optimisation and its bookkeeping."""
 
-    pretrain: bool = setting(
-        False,
-        "First pretrain the network without labels, on the training images and on those of --pretrain-also. See "
-        "docs/pretraining.md.",
-        Flag(),
-    )
-    pretrain_epochs: int | None = setting(
-        None, "Passes of --pretrain over these images; null: as many as the plan chooses.", Flag(metavar="N"), ge=1
-    )
-    pretrain_also: str | None = setting(
-        None,
-        "Folder of images without labels, at any depth, that --pretrain also uses. Images of validation and test are "
-        "left out. In a YAML file, relative to that file.",
-        Flag(metavar="DIR"),
-    )
     layer_decay: float = setting(
         1.0, "Learning rate factor per block, from the head down; 1 is off.", Flag(), gt=0, le=1
     )

@@ -13,13 +13,23 @@ from vitmed.core.errors import UsageError
 
 READER = "0.2.0"  # the last version that has what is listed here
 ANY = object()  # every value may be dropped: the setting never changed a result
+PRETRAIN_FIRST = "vitmed pretrain DIR, then vitmed train DIR --weights RUN/encoder.pt"
 
 COMMANDS: dict[str, str] = {}  # `vitmed NAME` -> what to use instead
-FLAGS: dict[str, str] = {}  # "--flag" -> what to use instead
+FLAGS: dict[str, str] = {  # "--flag" -> what to use instead
+    "--pretrain": PRETRAIN_FIRST,
+    "--pretrain-epochs": "vitmed pretrain --epochs",
+    "--pretrain-also": "vitmed pretrain --unlabelled",
+}
 SETTINGS: dict[str, tuple[Any, str]] = {  # "section.field" -> its old default, what to use instead
     "data.cache_mb": (ANY, "leave it out"),
+    "train.pretrain": (False, PRETRAIN_FIRST),
+    "train.pretrain_epochs": (None, "vitmed pretrain --epochs"),
+    "train.pretrain_also": (None, "vitmed pretrain --unlabelled"),
 }
-VALUES: dict[str, dict[Any, str]] = {  # "section.field", or "command.keyword" -> {value that is gone: what to use instead}
+# "section.field" or "command.keyword" -> {value that is gone: what to use instead}
+VALUES: dict[str, dict[Any, str]] = {
+    "augment.policy": {"views": "leave it out"},
     "ensemble.way": {"soup": "--way mean"},
 }
 

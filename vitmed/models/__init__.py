@@ -11,7 +11,6 @@ patch_embedding    from an image to patches
 batch_layers       random masks and batch statistics, also of a batch that several processes share
 block_kernels      which attention kernel, and compiled or not
 mae                the masked autoencoder
-vicreg             learning without labels from pairs of views
 lora               low-rank adaptation
 summary            a network in words, and torchinfo's table
 pretrained         starting from somebody's weights

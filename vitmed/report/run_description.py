@@ -62,8 +62,6 @@ def describe_window(how: Preprocessing) -> str:
 def started_from(saved: SavedModel) -> str:
     """The weights that training began with, their licence, and what it demands."""
     model = saved.config.model
-    if saved.config.train.pretrain:
-        return f"weights pretrained without labels on {len(saved.seen) - len(saved.hashes['val']):,} images in this run"
     if model.weights is None:
         return "random weights"
     terms = f". {model.terms}" if model.terms else ""

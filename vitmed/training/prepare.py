@@ -42,7 +42,6 @@ from vitmed.training.time_plan import (
     next_larger,
     only_epochs,
     time_line,
-    training_time,
 )
 
 SAMPLE = 200  # training images whose size is read
@@ -109,7 +108,7 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
     warn_of_shrinking(inputs.side, complete.model.image_size, ui)
     complete = build_config(one_batch(complete).model_dump())  # raises for values that do not go together
     if complete.train.time is not None and trains:
-        check_time(complete.train.time, forecaster.of(complete), complete.train.pretrain)
+        check_time(complete.train.time, forecaster.of(complete))
     return PreparedRun(given, complete, splits, weights, device, inputs, settings, forecaster)
 
 
@@ -188,7 +187,7 @@ def planned(config: Config, inputs: PlanInputs, first: Sequence[Rule] = ()) -> t
 
 def time_rules(config: Config, inputs: PlanInputs, forecaster: Forecaster) -> list[Rule]:
     """The rule that `train.time` adds to the plan; none where you set the epochs, so that the time only ends them."""
-    seconds = training_time(config.train)
+    seconds = config.train.time
     if seconds is None or "epochs" in fields_set(config, "train"):
         return []
     usual = planned(config, inputs)[1].train

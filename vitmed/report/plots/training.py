@@ -71,14 +71,14 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def loss_curves(records: Sequence[Mapping[str, Any]], name: str) -> Figure:
-    """Training and validation loss, of that name, and the learning rate by epoch, of the records of pretraining."""
+def loss_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
+    """Training and validation loss, and the learning rate by epoch, of the records of pretraining."""
     epochs = [record["epoch"] for record in records]
     figure = Figure(figsize=(9, 3.8), layout="constrained")
     loss, rate = figure.subplots(1, 2)
     loss.plot(epochs, [r["train_loss"] for r in records], color=BLUE, label="training")
     loss.plot(epochs, [r["val_loss"] for r in records], color=ORANGE, linestyle="--", label="validation")
-    loss.set_ylabel(name)
+    loss.set_ylabel("mean squared error of hidden patches")
     loss.legend(fontsize=9)
     rate.plot(epochs, [r["lr"] for r in records], color=BLUE)
     rate.set_ylabel("learning rate")
