@@ -79,7 +79,7 @@ def test_decisions_of_findings() -> None:
 
 
 def test_decisions_of_a_number() -> None:
-    target = Target(kind="number", unit="years", centre=50.0, spread=12.0, distribution="gaussian")
+    target = Target(kind="number", unit="years", centre=50.0, spread=12.0)
     logits = RNG.normal(0, 1, (S, 2)).astype(np.float32)
     ages = 50 + 12 * logits[:, 0] + RNG.normal(0, 5, S)
     validation = NumberPredictions(("age",), PATHS, None, ages, logits, target)

@@ -163,11 +163,6 @@ class TrainConfig(LoopConfig):
     )
     baseline: bool = setting(True, "Also fit baselines that need no training, and compare them at the end.", Flag())
     smoothing: float = setting(0.05, "Label smoothing.", Flag(), ge=0, lt=1)
-    loss: Literal["auto", "cross_entropy", "binary", "asymmetric", "laplace", "gaussian"] = setting(
-        "auto",
-        "Classes and grades: cross_entropy. Findings: binary cross-entropy, or asymmetric for rare ones. A number: "
-        "gaussian (squared errors) or laplace (absolute ones). auto: the first of them.",
-    )
     balance: Literal["none", "adjust", "loss", "sampler"] = setting(
         "none",
         "Counter class imbalance in training: logit adjustment (adjust), class weights (loss) or a balanced sampler. "

@@ -7,6 +7,7 @@ other value needs the version that still has it.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 from vitmed.core.errors import UsageError
@@ -21,8 +22,12 @@ FLAGS: dict[str, str] = {  # "--flag" -> what to use instead
     "--pretrain-epochs": "vitmed pretrain --epochs",
     "--pretrain-also": "vitmed pretrain --unlabelled",
 }
-SETTINGS: dict[str, tuple[Any, str]] = {  # "section.field" -> its old default, what to use instead
+# "section.field" -> its old default, or a frozenset of the values that change nothing; what to use instead
+SETTINGS: dict[str, tuple[Any, str]] = {
     "data.cache_mb": (ANY, "leave it out"),
+    "evaluate.conformal": ("lac", "leave it out"),
+    "model.head": (frozenset({"auto", "linear"}), "leave it out"),
+    "train.loss": (frozenset({"auto", "cross_entropy", "binary", "gaussian"}), "leave it out"),
     "train.pretrain": (False, PRETRAIN_FIRST),
     "train.pretrain_epochs": (None, "vitmed pretrain --epochs"),
     "train.pretrain_also": (None, "vitmed pretrain --unlabelled"),
@@ -42,13 +47,24 @@ def without_gone(tree: dict[str, Any]) -> dict[str, Any]:
         fields = tree.get(section)
         if isinstance(fields, dict) and field in fields:
             value = fields.pop(field)
-            if default is not ANY and value != default:
+            same = default if isinstance(default, frozenset) else (default,)
+            if default is not ANY and value not in list(same):
                 raise UsageError(f"{key} = {value!r} is no longer there; vitmed {READER} has it", instead)
     for key in VALUES:
         section, _, field = key.partition(".")
         fields = tree.get(section)
         check_value(key, fields.get(field) if isinstance(fields, dict) else None)
     return tree
+
+
+def target(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What the labels are. Raises UsageError for a number whose absolute errors were learned."""
+    if content.get("distribution") != "laplace":
+        return dict(content)
+    if content.get("kind") == "number":
+        problem = f"a number of train.loss = 'laplace' is no longer there; vitmed {READER} has it"
+        raise UsageError(problem, "train again without train.loss")
+    return {name: value for name, value in content.items() if name != "distribution"}
 
 
 def check_value(key: str, value: Any) -> None:

@@ -4,7 +4,6 @@ vit                the Vision Transformer, and `SIZES`
 rotary_positions   DINOv3's positions
 fixed_positions    positions by sine and cosine
 swiglu             the gated MLP
-ordinal_head       the head of grades
 attention_pooling  the read-out of SigLIP and CONCH
 check_network      whether the numbers of a network go together
 patch_embedding    from an image to patches

@@ -91,7 +91,7 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
         splits = make_splits(config.data, advance, config.evaluate.ordinal)
     report_known_set(splits, ui)
     config = config_of_target(config, splits)
-    splits = standardised(splits, config)
+    splits = standardised(splits)
     check_against_splits(config, splits)
     device = pick_device(config.train.device)
     inputs = plan_inputs(config, splits, weights, device)
@@ -161,13 +161,12 @@ def config_of_target(config: Config, splits: Splits) -> Config:
     return config
 
 
-def standardised(splits: Splits, config: Config) -> Splits:
-    """The splits; of a number with the mean and standard deviation of the training labels, and its distribution."""
+def standardised(splits: Splits) -> Splits:
+    """The splits; of a number with the mean and standard deviation of the training labels."""
     if splits.target.kind != "number":
         return splits
     numbers = np.array([sample.targets[0] for sample in splits.samples["train"]])
-    loss = "laplace" if config.train.loss == "laplace" else "gaussian"
-    values = {"centre": float(numbers.mean()), "spread": float(numbers.std()) or 1.0, "distribution": loss}
+    values = {"centre": float(numbers.mean()), "spread": float(numbers.std()) or 1.0}
     return replace(splits, target=splits.target.model_copy(update=values))
 
 
