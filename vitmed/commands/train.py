@@ -17,6 +17,7 @@ from vitmed.commands.evaluate import evaluate, known_evaluation, write_card
 from vitmed.commands.folds import Study, new_folds, train_folds
 from vitmed.commands.many_runs import check_parallel
 from vitmed.commands.resuming import folder_to_resume, resumable, resumed_settings, train_and_draw
+from vitmed.core import upgrade
 from vitmed.core.config import Config
 from vitmed.core.durations import duration_text
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
@@ -41,7 +42,7 @@ from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
 from vitmed.report.plots.training import drawn_curves
 from vitmed.training.baselines import Baselines
-from vitmed.training.checkpoint import Checkpoint, load_checkpoint
+from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.epoch_records import finished
 from vitmed.training.fit_policy import fit_decision_policy
 from vitmed.training.follow import follow
@@ -323,7 +324,9 @@ def _resume_run(
     checkpoint = load_checkpoint(folder.last)
     if checkpoint.training is None:
         raise CheckpointError(f"{folder.last}: holds no training state", "resume needs the last.pt that train wrote")
-    _refuse_old_balance(checkpoint, folder)
+    why = upgrade.why_not_resumed(checkpoint.versions["vitmed"], checkpoint.config.train.balance)
+    if why is not None:
+        raise CheckpointError(f"{folder.last}: {why}", f"start a new run: vitmed train --config {folder.config}")
     checkpoint.model()  # raises before a network is built whose sizes are not those of the weights
     fix = f"name its current place: vitmed train DIR --resume {folder.path}"
     root = data_folder(data) if data is not None else checkpoint.data_root(fix)
@@ -349,17 +352,6 @@ def _resume_run(
             f"more {more.format(folder.path)}; a new report: vitmed evaluate {folder.path}",
         )
     return run
-
-
-def _refuse_old_balance(checkpoint: Checkpoint, folder: RunFolder) -> None:
-    """Raise CheckpointError for a run of vitmed 0.1, whose balanced loss left the prevalence out of the logits."""
-    balance, version = checkpoint.config.train.balance, checkpoint.versions["vitmed"]
-    if balance in ("loss", "sampler") and version.startswith("0.1."):
-        raise CheckpointError(
-            f"{folder.last}: vitmed {version} began this run with --balance {balance}, which now trains other logits "
-            "(at the prevalence of training), so the run cannot continue",
-            f"start a new run: vitmed train --config {folder.config}",
-        )
 
 
 def _is_evaluated(run: RunFolder) -> bool:

@@ -68,8 +68,8 @@ def read_membership(path: Path, content: dict[str, Any]) -> tuple[Splits, dict[s
         classes,
         samples,
         dict(data["made"]),
-        columns=tuple(data.get("columns", ())),  # none in files of vitmed 0.1
-        patients=data.get("patients", ""),
+        columns=tuple(data["columns"]),
+        patients=data["patients"],
         target=target,
         bins=bins,
     )

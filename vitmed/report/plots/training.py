@@ -31,8 +31,8 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
     """Loss, validation metrics and learning rate by epoch, the epoch of best.pt marked.
 
     Args:
-        records: of `metrics.jsonl`: epoch, train_loss, val_loss, val_<metric>, lr; kept, whether best.pt was written
-            (`best` in runs of 0.1); and monitor, the name of the watched metric. Missing or null values are gaps.
+        records: of `metrics.jsonl`: epoch, train_loss, val_loss, val_<metric>, lr; kept, whether best.pt was written;
+            and monitor, the name of the watched metric. Missing or null values are gaps.
     """
     epochs = [record["epoch"] for record in records]
     monitor = next((str(r["monitor"]) for r in records if r.get("monitor") in ALL_METRICS), "auroc")
@@ -40,7 +40,7 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
     def values(key: str) -> np.ndarray:
         return np.array([np.nan if r.get(key) is None else float(r[key]) for r in records])
 
-    kept = [i for i, record in enumerate(records) if record.get("kept", record.get("best"))]
+    kept = [i for i, record in enumerate(records) if record.get("kept")]
     best = kept[-1] if kept else None
     usual = ("auroc", "balanced_accuracy", "accuracy", "mcc", "subset_accuracy", "r2", "ccc")
     bounded = [name for name in usual if any(f"val_{name}" in record for record in records)][:4]
