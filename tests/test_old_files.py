@@ -20,9 +20,9 @@ import torch
 from conftest import Recorder, python
 
 from vitmed import compare, evaluate, explain, predict, train
-from vitmed.core.upgrade import OldNameWarning
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import CheckpointError
+from vitmed.core.upgrade import OldNameWarning
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.results import Results
 from vitmed.training.checkpoint import load_checkpoint

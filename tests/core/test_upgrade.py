@@ -55,7 +55,7 @@ def test_settings_of_losses_and_pretraining(key: str, kept: list[object], refuse
     ],
 )
 def test_files_that_need_what_is_gone(read: Any, content: dict[str, Any], names: str) -> None:
-    with pytest.raises(UsageError, match="vitmed 0.2.0 has") as error:
+    with pytest.raises(UsageError, match=r"vitmed 0\.2\.0 has") as error:
         read(content)
     assert names in error.value.problem and error.value.fix
 

@@ -133,11 +133,10 @@ def same_policy(first: Mapping[str, Any] | None, second: Mapping[str, Any] | Non
     unlike images, or else by the calibration."""
     if first is None or second is None:
         return first is second
-    scores = first.get("ood_score"), second.get("ood_score")
-    if scores[0] is None or scores[1] is None:
-        fitted = first.get("calibration"), second.get("calibration")
-        return None not in fitted and all(fitted[0][key] == fitted[1][key] for key in ("method", "scale", "bias"))
-    return all(scores[0][key] == scores[1][key] for key in ("n", "scale"))
+    scored = first.get("ood_score") is not None and second.get("ood_score") is not None
+    part, keys = ("ood_score", ("n", "scale")) if scored else ("calibration", ("method", "scale", "bias"))
+    one, other = first.get(part), second.get(part)
+    return one is not None and other is not None and all(one[key] == other[key] for key in keys)
 
 
 def records(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
