@@ -83,7 +83,7 @@ def checkpoint(content: Mapping[str, Any]) -> dict[str, Any]:
     stem = found["config"]["model"]["stem"] if found["format"] == "vitmed pretraining" else "patch"
     if stem != "patch":
         problem = f"pretraining behind the stem {stem!r} is no longer there; vitmed {READER} has it"
-        raise UsageError(problem, "begin again without --stem; its encoder.pt still starts a training")
+        raise UsageError(problem, "vitmed pretrain DIR without --stem; the encoder.pt of the old run still starts a training")
     return found
 
 
