@@ -80,10 +80,13 @@ def checkpoint(content: Mapping[str, Any]) -> dict[str, Any]:
     found["data"] = {"fingerprints": {}, **found["data"]}
     if found.get("training") is not None:
         found["training"] = {"spent": 0.0, "share": 0.0, **found["training"]}
+        found["training"]["history"] = records(found["training"]["history"])
     stem = found["config"]["model"]["stem"] if found["format"] == "vitmed pretraining" else "patch"
     if stem != "patch":
         problem = f"pretraining behind the stem {stem!r} is no longer there; vitmed {READER} has it"
-        raise UsageError(problem, "vitmed pretrain DIR without --stem; the encoder.pt of the old run still starts a training")
+        raise UsageError(
+            problem, "vitmed pretrain DIR without --stem; the encoder.pt of the old run still starts a training"
+        )
     return found
 
 
@@ -139,9 +142,10 @@ def same_policy(first: Mapping[str, Any] | None, second: Mapping[str, Any] | Non
     return one is not None and other is not None and all(one[key] == other[key] for key in keys)
 
 
-def records(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def records(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The epochs in a metrics.jsonl; 0.1.0 wrote best.pt in every epoch that was the best so far."""
-    return [{"kept": line["best"], **line} if "best" in line else dict(line) for line in lines]
+    old = [isinstance(line, dict) and "best" in line and "kept" not in line for line in lines]
+    return [line | {"kept": line["best"]} if one else line for line, one in zip(lines, old, strict=True)]
 
 
 def target(content: Mapping[str, Any]) -> dict[str, Any]:
