@@ -1,12 +1,11 @@
-"""One model, the mean of five folds, copies of an image, and soups, on images that none of them saw.
+"""One model, the mean of five folds, and copies of an image, on images that none of them saw.
 
     python benchmarks/ensembles.py DATA WORK --sets busi herlev_pap --minutes 2
     python benchmarks/ensembles.py DATA WORK --table
 
 The parts are those of medical_sets.py: the folds divide train and val by patient or group, and the test is scored here.
 Each fold trains for `--minutes`. "one" is the mean over the five folds; other rows are differences from it, in one
-bootstrap by patient (or group) of all five and the row. With `--soup`, four runs begin with the weights of one run, and
-"soup" is the difference of the mean of their weights from the mean of the four.
+bootstrap by patient (or group) of all five and the row.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
 from vitmed.metrics.ensembles import averaged
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.grid_study import drawn_metric
-from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.ensemble import load_ensemble
 from vitmed.training.torch_network import TorchNetwork
 
@@ -49,13 +47,12 @@ def main() -> None:
     parser.add_argument("work", type=Path)
     parser.add_argument("--sets", nargs="+", default=["busi", "herlev_pap"], choices=list(SETS))
     parser.add_argument("--minutes", type=float, default=2, help="of a fold")
-    parser.add_argument("--soup", action="store_true")
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     results = options.work / "ensembles.jsonl"
     if not options.table:
         for name in options.sets:
-            for row in (soups if options.soup else folds)(name, options):
+            for row in folds(name, options):
                 with results.open("a", encoding="utf-8") as stream:
                     stream.write(json.dumps(row) + "\n")
     for line in results.read_text(encoding="utf-8").splitlines():
@@ -65,7 +62,7 @@ def main() -> None:
 
 
 def _text(one: dict[str, Any], row: str) -> str:
-    sign = "" if row in ("one", "fine-tuned, one") else "+"
+    sign = "" if row == "one" else "+"
     return f"{one['value']:{sign}.3f} ({one['low']:{sign}.3f} to {one['high']:{sign}.3f})"
 
 
@@ -103,34 +100,6 @@ def folds(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
             rows[f"five folds, {views}"] = ([averaged(copies)], plain)
     return [
         {"set": name, "views of the plan": given, "minutes": options.minutes, "row": row, **differences(first, second)}
-        for row, (first, second) in rows.items()
-    ]
-
-
-def soups(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Four runs that begin with the weights of one; the mean of their outputs, and of their weights."""
-    root, table = table_of(name, options, {"train": "train", "val": "val", "test": "test"})
-    place = options.work / "soups" / name
-    common = {"labels": str(table), "sets": (*QUICK, "train.test=false"), "output": place, "allow_leakage": True}
-
-    def run(called: str, **settings: Any) -> Path:
-        if not (place / called / "val" / "metrics.json").is_file():
-            vitmed.train(root, name=called, ui=Silent(), **common, **settings)
-        return place / called
-
-    start = run("start", time=f"{options.minutes * 60:.0f}s")
-    seconds = f"{options.minutes * 30:.0f}s"
-    rates = (1, 2, 3, 4)
-    runs = [run(f"run-{seed}", weights=start / "best.pt", seed=seed, time=seconds) for seed in rates]
-    if not (place / "soup" / "best.pt").is_file():
-        vitmed.ensemble(runs, output=place / "soup", way="soup", ui=Silent())
-    members = [load_checkpoint(one) for one in runs]
-    test, views = members[0].splits.samples["test"], members[0].config.augment.views
-    plain = [tested(one, test, root, views) for one in members]
-    soup = tested(load_checkpoint(place / "soup"), test, root, views)
-    rows = {"fine-tuned, one": ([], plain), "mean of four": ([averaged(plain)], plain), "soup": ([soup], plain)}
-    return [
-        {"set": name, "minutes": options.minutes, "row": row, **differences(first, second)}
         for row, (first, second) in rows.items()
     ]
 

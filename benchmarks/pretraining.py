@@ -1,7 +1,7 @@
 """What pretraining without labels buys from scratch: few labels, many images, at equal steps and at equal time.
 
     python benchmarks/pretraining.py DATA_FOLDER WORK_FOLDER [--sets pbc_blood ...] [--labels 100 500 0]
-        [--seeds 0 1] [--ways scratch longer views masked]
+        [--seeds 0 1] [--ways scratch longer masked]
 
 DATA_FOLDER holds the development sets, unpacked. Validation images of vitmed's split are judged, up to JUDGED of
 them; never the test. The training images, up to MOST, are there to pretrain on; some of them, drawn by seed and by
@@ -9,9 +9,8 @@ class, have labels (0: all of them). The network is that of the plan, at 64 px a
 minute or two:
 
     scratch    from random weights, STEPS steps
-    views      pretrained on pairs of views (VICReg) for PRETRAIN_STEPS steps of 64 images, then as scratch
-    masked     with the plain stem, which a masked autoencoder needs, pretrained for as many steps, then as scratch
-    longer     from random weights, for the processor time of `views` together with its pretraining
+    masked     with the plain stem, a masked autoencoder for PRETRAIN_STEPS steps of 64 images, then as scratch
+    longer     from random weights, for the processor time of `masked` together with its pretraining
 
 The last epoch is judged. Every finished run is a line of WORK_FOLDER/results.jsonl and is not repeated; the table is of
 all lines there. Times are seconds of one processor core in the process.
@@ -42,7 +41,6 @@ MOST, JUDGED = 4000, 500  # images to learn from, and to be judged on
 EACH_EPOCH = 1000  # labelled images, if need be the same ones several times: validation would take longer than training
 NETWORK = ("model.width=64", "model.depth=4", "model.heads=4")
 COMMON = {"image_size": 64, "patch_size": 16, "workers": 0, "device": "cpu"}
-STEMS = {"masked": "patch"}
 METRICS = ("auroc", "balanced_accuracy", "log_loss")
 
 
@@ -89,24 +87,24 @@ def passes(tree: Path, steps: float, batch: int) -> int:
 
 def one_run(data: Path, work: Path, name: str, labels: int, seed: int, way: str, known: dict) -> dict:
     unlabelled, tree = trees(data, work, name, labels, seed)
-    stem, before = STEMS.get(way, "residual"), 0.0
+    before = 0.0
     flags: dict[str, Any] = {**COMMON, "seed": seed}
     ui, output = Ui(), work / "runs"
-    if way in ("views", "masked"):
+    if way == "masked":
         folder, file = output / f"{name}-{way}-{seed}", work / f"{name}-{way}-{seed}.seconds"
         if not file.is_file():
             start = time.process_time()
             epochs = passes(unlabelled, PRETRAIN_STEPS, 64)
-            pretrain(unlabelled, output=output, name=folder.name, stem=stem, epochs=epochs, batch_size=64, lr=1e-3,
+            pretrain(unlabelled, output=output, name=folder.name, epochs=epochs, batch_size=64, lr=1e-3,
                      warmup_epochs=epochs / 20, sets=NETWORK, ui=ui, **flags)  # fmt: skip
             file.write_text(str(time.process_time() - start))
         before, flags["weights"] = float(file.read_text()), folder / "encoder.pt"
         network: tuple[str, ...] = ()
     else:
-        flags["stem"], network = stem, NETWORK
+        flags["stem"], network = "residual", NETWORK
     share = 1.0
     if way == "longer":
-        paid, alone = (known[(name, labels, seed, kind)]["seconds"] for kind in ("views", "scratch"))
+        paid, alone = (known[(name, labels, seed, kind)]["seconds"] for kind in ("masked", "scratch"))
         share = paid / alone
     epochs = passes(tree, STEPS * share, BATCH)
     sets = (*network, "train.choose=last", "evaluate.map_images=0")
@@ -144,7 +142,7 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     parser.add_argument("--labels", type=int, nargs="+", default=[100, 500, 0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
-    parser.add_argument("--ways", nargs="+", default=["scratch", "views", "longer", "masked"])
+    parser.add_argument("--ways", nargs="+", default=["scratch", "masked", "longer"])
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
     file = options.work / "results.jsonl"

@@ -1,7 +1,7 @@
 """Findings and grades of real sets: `vitmed train` beside ResNet-18 and beside the naive treatments.
 
     python benchmarks/targets.py WORK_FOLDER [--data DATA_FOLDER] [--sets nih_cxr_multilabel knee_oa_kl]
-        [--rows plan asymmetric ...] [--folds 0 1 2] [--share 0.5] [--threads N] [--tell]
+        [--rows plan balance ...] [--folds 0 1 2] [--share 0.5] [--threads N] [--tell]
 
 DATA_FOLDER (default: VITMED_DATA) holds the development sets, packed or unpacked. The official train and val parts are
 divided into three folds by patient; the official test part is never read. Each fold is judged once, by a network that
@@ -14,16 +14,13 @@ the plan's passes.
 
 of findings (NIH chest X-rays: 14, of which an image has several or none):
 
-    asymmetric   --set train.loss=asymmetric
     balance      --balance loss
     classes      the first finding as the class of an image: one of the four commonest, another, or none
     separate     a run of two classes for each of the four commonest findings, each as long as the plan's
 
 of grades (knees, KL 0 to 4):
 
-    corn         --set model.head=ordinal
     number       --target number: the grade as a number
-    laplace      the same with --set train.loss=laplace
 
 A finished run is a line of WORK_FOLDER/results.jsonl and is not repeated.
 """
@@ -257,7 +254,6 @@ STUDIES = {
         {
             "plan": (_findings, ("data.target=findings",)),
             "resnet18": (_findings, ("data.target=findings",)),
-            "asymmetric": (_findings, ("data.target=findings", "train.loss=asymmetric")),
             "balance": (_findings, ("data.target=findings", "train.balance=loss")),
             "classes": (_first, ()),
             "separate": (_first, ()),
@@ -270,9 +266,7 @@ STUDIES = {
         {
             "plan": (_grade, _ORDER),
             "resnet18": (_grade, _ORDER),
-            "corn": (_grade, (*_ORDER, "model.head=ordinal")),
             "number": (_number, ("data.target=number",)),
-            "laplace": (_number, ("data.target=number", "train.loss=laplace")),
         },
         grade_scores,
     ),

@@ -224,7 +224,7 @@ def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "png", lambda figure: b"a figure")
     for module in (write, train):
         monkeypatch.setattr(module, "drawn_curves", lambda records: nothing)
-    monkeypatch.setattr(pretraining_run, "loss_curves", lambda records, name: None)
+    monkeypatch.setattr(pretraining_run, "loss_curves", lambda records: None)
     monkeypatch.setattr(pretraining_run, "reconstruction_figure", lambda pictures: None)
     monkeypatch.setattr(train, "contact_sheet", lambda images, classes: None)
 

@@ -20,9 +20,9 @@ import torch
 from conftest import Recorder, python
 
 from vitmed import compare, evaluate, explain, predict, train
-from vitmed.core.aliases import OldNameWarning
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import CheckpointError
+from vitmed.core.upgrade import OldNameWarning
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.results import Results
 from vitmed.training.checkpoint import load_checkpoint
@@ -259,7 +259,7 @@ def test_old_names_are_reported_once(run: Path) -> None:
     assert any("'unfamiliarity'" in text and "'ood_score'" in text for text in told)
 
 
-@pytest.mark.filterwarnings("ignore::vitmed.core.aliases.OldNameWarning")
+@pytest.mark.filterwarnings("ignore::vitmed.core.upgrade.OldNameWarning")
 def test_metrics_json_has_the_names_of_today() -> None:
     before = metrics(OLD / "run" / "test")
     with pytest.warns(OldNameWarning, match="familiarity"):
@@ -268,4 +268,10 @@ def test_metrics_json_has_the_names_of_today() -> None:
     assert today is not None and today.n_above == old["n_unfamiliar"]
     close(today.error_rate_below, old["error_rate_familiar"])
     close(today.error_rate_above, old["error_rate_unfamiliar"])
-    assert found.report.policy == before["report"]["judgement"] and found.weights_hash is None
+    policy, stored = found.report.policy, before["report"]["judgement"]
+    assert (
+        policy is not None
+        and policy["prediction_sets"] == stored["sets"]
+        and policy["ood_score"] == stored["familiarity"]
+    )
+    assert found.report.facts["Images"].startswith("test of data: 24 evaluated") and found.weights_hash is None

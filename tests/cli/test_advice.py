@@ -17,12 +17,10 @@ LABELLED = f"{CONFIGURED} check evaluate stress"  # that read the labels or pati
 # Module -> the commands that raise its errors with a flag in the fix; of `commands/<verb>.py` the verb.
 RAISED_BY = {
     "checks/evaluation_images.py": "evaluate stress",
-    "checks/further_images.py": "train",
     "cli/commands.py": "predict",
     "cli/entry.py": "train pretrain predict evaluate explain stress",
     "commands/folds.py": "train cross-validate",
     "commands/many_runs.py": "cross-validate",
-    "commands/soup.py": "ensemble",
     "training/search_space.py": "tune",
     "commands/bundle_packages.py": "bundle",
     "commands/rank_weights.py": "probe",

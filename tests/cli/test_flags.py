@@ -137,7 +137,7 @@ def values() -> dict[str, object]:
         "subgroup": ["site"], "rater": ["reader"], "rater_score": ["score"], "ordinal": ["mild", "severe"],
         "calibration": "vector", "youden": True, "balanced": True, "target_sensitivity": 0.95,
         "target_specificity": 0.9, "cost": "10:1",
-        "prevalence": 0.02, "coverage": 0.8, "conformal": "aps", "max_risk": 0.03,
+        "prevalence": 0.02, "coverage": 0.8, "max_risk": 0.03,
         "resamples": 50, "map_images": 7, "format": "html,md", "show_names": True, "report": False,
         "shard_model": True, "save_every": 2, "seed": 9, "device": "cpu", "precision": "bf16",
         "workers": 1,
@@ -151,9 +151,6 @@ ALONE = {
     "freeze": True,
     "lora": 4,
     "group_regex": "(P.)",
-    "pretrain": True,
-    "pretrain_epochs": 7,
-    "pretrain_also": "u",
 }
 
 

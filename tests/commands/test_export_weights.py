@@ -145,7 +145,6 @@ def test_without_the_library_it_says_that_nothing_was_compared(
         ({}, None, None),
         ({"stem": "residual"}, "stem of convolutions (residual)", "stem of convolutions"),
         ({"positions": "rotary"}, "rotary", "rotary"),
-        ({"head": "ordinal"}, "CORN", "CORN"),
         ({"pool": "cls_mean"}, "read-out cls_mean", "read-out cls_mean"),
         ({"pool": "mean"}, None, "read-out mean"),
         ({"registers": 4}, None, "registers"),

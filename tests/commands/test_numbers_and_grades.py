@@ -19,7 +19,6 @@ import vitmed
 from vitmed.core.errors import UsageError
 from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
-from vitmed.models.ordinal_head import OrdinalHead
 from vitmed.training.checkpoint import load_checkpoint
 
 GRADES = ("none", "mild", "severe")
@@ -65,8 +64,7 @@ def ages(root: Path) -> vitmed.TrainResult:
 
 @pytest.fixture(scope="module")
 def graded(root: Path) -> vitmed.TrainResult:
-    more = ("model.head=ordinal",)
-    return trained(root, "grades.csv", "grades", target="grades", ordinal=",".join(GRADES), more=more)
+    return trained(root, "grades.csv", "grades", target="grades", ordinal=",".join(GRADES))
 
 
 def test_the_network_learns_a_number_and_its_errors_are_those_of_scikit_learn(ages: vitmed.TrainResult) -> None:
@@ -159,7 +157,7 @@ def test_a_map_explains_a_side_of_a_number(ages: vitmed.TrainResult, root: Path,
 def test_grades_are_in_order_and_their_kappa_is_that_of_scikit_learn(graded: vitmed.TrainResult) -> None:
     predictions, saved = graded.test.predictions, load_checkpoint(graded.folder)
     assert isinstance(predictions, Predictions) and predictions.labels is not None
-    assert predictions.classes == GRADES == saved.classes and isinstance(saved.model().head, OrdinalHead)
+    assert predictions.classes == GRADES == saved.classes
     assert saved.record["monitor"] == "quadratic_kappa"
     found = json.loads((graded.test.folder / "metrics.json").read_text())["grades"]
     kappa = cohen_kappa_score(predictions.labels, predictions.predicted, weights="quadratic")
@@ -169,7 +167,7 @@ def test_grades_are_in_order_and_their_kappa_is_that_of_scikit_learn(graded: vit
 
 def test_two_classes_of_settings_do_not_mix(root: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not for number"):
-        settings = {"target": "number", "sets": ["train.loss=binary"], "output": tmp_path, "ui": Recorder()}
+        settings = {"target": "number", "sets": ["train.balance=loss"], "output": tmp_path, "ui": Recorder()}
         vitmed.train(root, labels=root / "ages.csv", **settings)
 
 

@@ -277,6 +277,7 @@ def test_bad_input_ends_before_there_is_a_run_folder(tmp_path: Path, vitmed: RUN
         (2, "16 of 16 patches are visible", data, ("--mask-ratio", "0.01")),
         (2, "did you mean 'epochs'", data, ("--set", "train.epoch=3")),
         (2, "not divisible", data, ("--patch-size", "5")),
+        (2, "leave --stem out", data, ("--stem", "conv")),
         (2, "lies in the data folder", data, ("-o", data / "runs")),
     ):
         answer = vitmed("pretrain", where, "-o", runs, *flags, *sets, *more)

@@ -153,7 +153,7 @@ def test_a_run_that_leaves_its_test_out_is_finished_on_validation(place: Path) -
     assert found.metric.of == "validation" and found.metric.estimate.low is not None
 
 
-def test_an_ensemble_and_a_soup_are_runs(place: Path) -> None:
+def test_an_ensemble_and_a_soup_of_version_0_2_are_runs(place: Path) -> None:
     soup = copy(place, "soup")
     for name in ("metrics.jsonl", "last.pt", "splits.csv", "environment.json"):
         (soup / name).unlink()

@@ -150,7 +150,6 @@ def test_one_set_may_be_a_text() -> None:
         ({"train.balance": "foo"}, [], "--balance foo: "),
         ({"train.lr": 1.0}, ["train.balance=foo"], "config train.balance = 'foo'"),
         ({}, ["train.balance=foo"], "config train.balance = 'foo'"),
-        ({"train.pretrain_epochs": 3}, [], "--pretrain-epochs needs --pretrain"),
         ({"data.groups": "g.csv"}, ["data.group_regex=x"], "--groups and data.group_regex both define the patients"),
         ({"data.fold": 2}, [], "--fold needs --folds"),
         ({"data.window": "5"}, [], "--window '5': expected"),

@@ -57,7 +57,7 @@ def test_an_unknown_finding_does_not_count() -> None:
 
 
 def test_a_number() -> None:
-    target = Target(kind="number", unit="years", centre=50, spread=10, distribution="gaussian")
+    target = Target(kind="number", unit="years", centre=50, spread=10)
     logits = np.array([[0.0, 0.0], [1.0, 0.0]], dtype=np.float32)
     found = watch_number(
         NumberPredictions(("age",), ("a", "b"), None, np.array([52.0, 75.0]), logits, target, reach=1.0)

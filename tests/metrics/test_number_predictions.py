@@ -12,7 +12,7 @@ from vitmed.core.targets import Target
 from vitmed.metrics.number_predictions import NumberPredictions, is_of_number
 from vitmed.metrics.predictions import Predictions
 
-AGE = Target(kind="number", unit="years", centre=61.237, spread=11.0049, distribution="gaussian")
+AGE = Target(kind="number", unit="years", centre=61.237, spread=11.0049)
 
 
 def draw(size: int = 40, labels: bool = True, groups: bool = True, reach: float | None = 1.7) -> NumberPredictions:

@@ -194,13 +194,13 @@ def test_training_curves_mark_the_epoch_of_best_pt() -> None:
             "val_loss": 1.0,
             "val_auroc": v,
             "monitor": "auroc",
-            "best": kept,
+            "kept": kept,
         }
         for i, (v, kept) in enumerate([(None, True), (0.9, True), (0.8, False)])
     ]
     figure = training_curves(records)
     assert "best.pt: epoch 2, validation AUROC 0.900" in texts(figure) and is_png(figure)
-    last = training_curves([record | {"best": True} for record in records])
+    last = training_curves([record | {"kept": True} for record in records])
     assert "best.pt: epoch 3, validation AUROC 0.800" in texts(last)
     last = training_curves([record | {"kept": True} for record in records])  # since 0.2 `best` says which is the best
     assert "best.pt: epoch 3, validation AUROC 0.800" in texts(last)

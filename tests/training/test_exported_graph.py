@@ -43,9 +43,9 @@ def in_graph(graph: nn.Module, logits: np.ndarray) -> dict[str, np.ndarray]:
     [
         (2, {}),
         (2, {"youden": True, "max_risk": 0.1}),
-        (2, {"target_sensitivity": 0.95, "conformal": "aps", "calibration": "none"}),
+        (2, {"target_sensitivity": 0.95, "calibration": "none"}),
         (5, {"calibration": "vector", "max_risk": 0.2}),
-        (5, {"balanced": True, "conformal": "raps"}),
+        (5, {"balanced": True}),
         (3, {"cost": [[0, 1, 5], [2, 0, 1], [9, 1, 0]], "calibration": "temperature"}),
     ],
 )
@@ -79,7 +79,7 @@ def test_decisions_of_findings() -> None:
 
 
 def test_decisions_of_a_number() -> None:
-    target = Target(kind="number", unit="years", centre=50.0, spread=12.0, distribution="gaussian")
+    target = Target(kind="number", unit="years", centre=50.0, spread=12.0)
     logits = RNG.normal(0, 1, (S, 2)).astype(np.float32)
     ages = 50 + 12 * logits[:, 0] + RNG.normal(0, 5, S)
     validation = NumberPredictions(("age",), PATHS, None, ages, logits, target)

@@ -36,7 +36,7 @@ def number(root: Path) -> Splits:
     samples = {
         name: (Sample("a.png", 0, None, (), (0.1 + 0.2,)), Sample("b.png", 1, None, (), (1e-300,))) for name in NAMES
     }
-    target = Target(kind="number", unit="years", centre=0.15, spread=1 / 3, distribution="gaussian")
+    target = Target(kind="number", unit="years", centre=0.15, spread=1 / 3)
     return Splits(root, ("age",), samples, dict.fromkeys(NAMES, ""), target=target, bins=("0 to 1", "2"))
 
 

@@ -107,9 +107,6 @@ def test_a_time_for_less_than_a_pass_is_refused_with_one_that_is_enough() -> Non
     check_time(37.0, forecast)
     with pytest.raises(UsageError, match=r"--time 36s is too short: 8 s to read .* 4 s for one epoch, 20 s") as caught:
         check_time(36.0, forecast)
-    check_time(74.0, forecast, pretrains=True)
-    with pytest.raises(UsageError, match="half for pretraining"):
-        check_time(73.0, forecast, pretrains=True)
     assert caught.value.fix == "--time 45s"
 
 

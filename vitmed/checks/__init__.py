@@ -7,6 +7,5 @@ folder_problems     checks of names and counts, before any file is opened
 folder_contents     the layout of a folder in any state
 duplicates          copies: identical and nearly identical
 shortcuts           labels that size, format, colour or border reveal
-further_images      which images without labels pretraining may use
 evaluation_images   which images an evaluation uses, and leakage
 """

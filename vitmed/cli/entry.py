@@ -21,11 +21,10 @@ import typer
 from vitmed.cli.app import app
 from vitmed.cli.streams import Stream, fill_closed
 from vitmed.cli.terminal import STARTED
-from vitmed.core.aliases import OldNameWarning
 from vitmed.core.errors import Interrupted, OutOfMemoryError, UsageError, VitmedError
 from vitmed.core.process import is_rank, tune_process
 from vitmed.core.text import visible
-from vitmed.core.upgrade import gone
+from vitmed.core.upgrade import OldNameWarning, gone
 
 
 def main(args: list[str] | None = None) -> None:

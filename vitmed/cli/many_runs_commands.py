@@ -43,7 +43,7 @@ def cross_validate(as_json: AsJson = False, **options: Any) -> None:
 @command(
     {
         **output("A new folder; default: ensemble in the only folder of folds.", FIRST),
-        "way": flag(str, metavar="mean|greedy|soup", help="How to join them; default mean.", panel=FIRST),
+        "way": flag(str, metavar="mean|greedy", help="How to join them; default mean.", panel=FIRST),
     },
     fields={},
 )

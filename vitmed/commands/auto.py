@@ -53,7 +53,6 @@ HELD_OUT = 0.2
 TO_CHOOSE = 0.25  # of the time, for the ways that are compared
 SHORTEST = 45.0  # s of a way
 AT_END = 40.0  # s, for the report
-TO_PRETRAIN = 1000  # training images from which pretraining without labels is tried
 QUICK = ("evaluate.report=false", "evaluate.map_images=0")
 RESAMPLES = 500
 Ways = dict[str, tuple[str, dict[str, Any]]]  # name -> what it is, and its arguments of `train`
@@ -82,9 +81,8 @@ def auto(
 ) -> AutoRun:
     """Check the data, compare ways to train on validation, cross-validate the best, and join and test its folds.
 
-    The ways: from random weights; from the best weights on this machine, ranked as frozen features; pretrained without
-    labels on the training images, where there are many. A fifth of the patients, or the test of the folder, is held
-    out of everything and read once, by the ensemble.
+    The ways: from random weights; from the best weights on this machine, ranked as frozen features. A fifth of the
+    patients, or the test of the folder, is held out of everything and read once, by the ensemble.
 
     Args:
         data, config, sets, output, name, offline, flags: as in `train`; `time` is of the whole, default an hour.
@@ -126,8 +124,8 @@ def _begin(
 ) -> RunFolder:  # fmt: skip
     """A new folder with what was asked for. Arguments are those of `auto`."""
     settings = load_config(config, {"data.root": data, **read_overrides(dict(flags), FLAGS, "auto")}, sets)
-    if settings.data.divided or settings.train.freeze or settings.train.pretrain or not settings.train.test:
-        raise UsageError("--folds, --sites, --freeze, --pretrain and --no-test: auto decides these", "leave them out")
+    if settings.data.divided or settings.train.freeze or not settings.train.test:
+        raise UsageError("--folds, --sites, --freeze and --no-test: auto decides these", "leave them out")
     limit = settings.train.time or USUAL
     if limit < LEAST:
         raise UsageError(f"--time {duration_text(limit)}: too short for folds", f"--time {duration_text(LEAST)}")
@@ -266,8 +264,6 @@ def _ways(
     if state["ranked"]:
         best = state["ranked"][0]
         ways["weights"] = (f"fine-tuned from {Path(best['name']).name}", {"weights": best["name"]})
-    if state["images"] >= TO_PRETRAIN and limit >= LITTLE:
-        ways["pretrained"] = ("first pretrained without labels on the training images", {"pretrain": True})
     return ways, [one["text"] for one in state["ranked"]]
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.core.aliases import FLOW, with_new_names
 from vitmed.core.csv_files import from_cell
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder
@@ -225,7 +224,7 @@ def _digests(model: Model) -> dict[str, str]:
     if model.known is None or model.file is None:
         return {}
     try:
-        split = with_new_names(model.known.metrics["flow"], FLOW)["evaluated"]["split"]  # None: not the run's own
+        split = model.known.metrics["flow"]["evaluated"]["split"]  # None: not the run's own
         text = RunFolder(model.file.parent.parent).splits.read_text(encoding="utf-8")
         rows = csv.DictReader(io.StringIO(text, newline=""))
         return {from_cell(row["path"]): row["sha256"] for row in rows if row["split"] == split}

@@ -13,7 +13,6 @@ import numpy as np
 from vitmed.commands.evaluate import thumbnail
 from vitmed.commands.fold_runs import Study, fold_jobs
 from vitmed.commands.resuming import resumed_settings
-from vitmed.commands.soup import make_soup
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, UsageError, unknown_key
 from vitmed.core.load_config import build_config
@@ -21,6 +20,7 @@ from vitmed.core.outputs import check_folder
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, listed
 from vitmed.core.ui import Silent, Ui
+from vitmed.core.upgrade import check_value
 from vitmed.data.samples import Sample, Splits
 from vitmed.data.scan_cache import hash_files
 from vitmed.data.splits import held_out
@@ -41,14 +41,13 @@ from vitmed.training.open_model import open_network
 WAYS = {
     "mean": "all alike",
     "greedy": "chosen and weighted by their loss on these images (Caruana et al. 2004)",
-    "soup": "their weights averaged to one network",
 }
 LEAST_RESAMPLES = 200
 
 
 @dataclass(frozen=True)
 class EnsembleResult:
-    """The folder of an ensemble, or of a soup, and its evaluation on the images on which its policy was chosen.
+    """The folder of an ensemble, and its evaluation on the images on which its policy was chosen.
 
     Attributes:
         shares: name of each folder that was joined -> its share.
@@ -94,13 +93,13 @@ def ensemble(
     Args:
         runs: folders of `cross-validate`, or run folders with the same validation images.
         output: a new folder; default `ensemble` in the only folder of folds.
-        way: "mean" of all calibrated probabilities; "greedy" selection; or "soup", the mean of the weights of runs that
-            began with the same weights.
+        way: "mean" of all calibrated probabilities, or "greedy" selection.
 
     Raises:
         UsageError, DataError: runs that do not fit each other. CheckpointError: a run is incomplete or damaged.
     """
     ui = ui or Ui()
+    check_value("ensemble.way", way)
     if way not in WAYS:
         raise unknown_key("way", way, WAYS)
     if not runs:
@@ -119,12 +118,6 @@ def ensemble(
     if output is None and place.path.is_dir() and not place.ensemble.is_file():
         shutil.rmtree(place.path)  # an earlier process ended before it was complete
     check_folder(place.path, [found[0].members[0].splits.root])
-    if way == "soup":
-        if found[0].folds:
-            problem = "folds have no validation image that none of them was trained on, so no soup can be judged"
-            raise UsageError(problem, "join runs with the same splits, or --way mean")
-        parts_of, val = make_soup([one.members[0] for one in found], place, ui)
-        return EnsembleResult(place.path, dict(zip([one.name for one in found], parts_of, strict=True)), val)
     parts = aligned([one.predictions for one in found])
     shares = np.full(len(found), 1 / len(found)) if way == "mean" else greedy_selection(parts)
     words, chosen = _choice(found, parts, shares, way, ui)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from vitmed.checks.evaluation_images import EvaluationImages, ImageRequest, choose_samples
+from vitmed.core import upgrade
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.files import read_json_lines, write_text
@@ -138,7 +139,7 @@ def evaluate(
         metrics = write_report(
             folder, predictions, title=what, facts=facts(saved, what, len(samples), used),
             read=lambda path: thumbnail(root / path, saved.preprocessing),
-            records=read_json_lines(run.metrics) or None,
+            records=upgrade.records(read_json_lines(run.metrics)) or None,
             validation=read_split(run, "val", saved.weights_hash, policy) if split != "val" else None,
             internal=internal, config=config, notes=notes, policy=policy, weights_hash=saved.weights_hash,
             baselines=baselines() if baselines is not None else known,

@@ -90,7 +90,7 @@ def plan_yaml(prepared: PreparedRun, folder: Path) -> str:
             or field in fields_set(prepared.given, section)
             or value != getattr(asked, field)  # an `auto` that was resolved
         }
-        for key in ("root", "groups", "labels", "weights", "pretrain_also"):
+        for key in ("root", "groups", "labels", "weights"):
             if isinstance(fields.get(key), str) and os.path.exists(fields[key]):  # noqa: PTH110
                 fields[key] = as_written(fields[key], folder)
         if fields:

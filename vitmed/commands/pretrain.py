@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitmed.commands.pretraining_run import PretrainingRun, resumed, with_view_defaults
-from vitmed.commands.resuming import folder_to_resume, resumable, train_and_draw
+from vitmed.commands.pretraining_run import PretrainingRun
+from vitmed.commands.resuming import folder_to_resume, resumable, resumed_settings, train_and_draw
 from vitmed.commands.train import check_place, default_name
 from vitmed.core.config import Config
 from vitmed.core.errors import DataError, Interrupted, UsageError, unknown_key
 from vitmed.core.flags import read_overrides
 from vitmed.core.hardware import pick_device
 from vitmed.core.inputs import data_folder
-from vitmed.core.load_config import load_config
+from vitmed.core.load_config import build_config, load_config
 from vitmed.core.model_config import ModelConfig
 from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig, PretrainDataConfig
 from vitmed.core.process import is_rank
@@ -26,7 +26,7 @@ from vitmed.core.ui import Ui
 from vitmed.data.folders import has_classes
 from vitmed.data.patients import show_expression
 from vitmed.data.pretraining_splits import pretraining_splits
-from vitmed.data.read_images import read_splits
+from vitmed.data.read_images import read_all, read_splits
 from vitmed.data.samples import Splits
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.training.checkpoint import load_pretraining
@@ -34,6 +34,7 @@ from vitmed.training.epoch_records import finished
 from vitmed.training.memory import one_batch
 from vitmed.training.plan_rules import SCRATCH, PlanInputs, plan_settings
 from vitmed.training.prepare import median_side, with_window
+from vitmed.training.run_setup import all_its_images
 
 UNLABELLED_VAL = 0.05  # share of images for validation where there are no classes
 # Beside --resume: they change no result.
@@ -118,7 +119,6 @@ def _new_run(config: PretrainConfig, output: str | Path, name: str | None, ui: U
     if config.augment.policy not in POLICIES:
         raise unknown_key("policy", config.augment.policy, POLICIES)
     config = config.model_copy(update={"model": _default_model(config.model), "data": _default_data(config.data)})
-    config = with_view_defaults(config)
     show_expression(config.data.group_regex, ui)
     with ui.bar("finding images", unit="files") as advance:
         splits, held_out = pretraining_splits(config.data, advance)
@@ -145,7 +145,7 @@ def _default_model(model: ModelConfig) -> ModelConfig:
     if model.weights is not None:
         raise UsageError("pretraining starts from random weights", "leave model.weights out")
     stem, pool = ("patch" if model.stem == "auto" else model.stem), ("mean" if model.pool == "auto" else model.pool)
-    positions = model.positions if stem != "patch" or "positions" in model.model_fields_set else "sincos_2d"
+    positions = model.positions if "positions" in model.model_fields_set else "sincos_2d"
     return model.model_copy(update={"stem": stem, "pool": pool, "positions": positions})
 
 
@@ -173,7 +173,12 @@ def _default_data(data: PretrainDataConfig) -> PretrainDataConfig:
 def _resume_run(folder: RunFolder, data: str | Path | None, overrides: dict[str, Any], ui: Ui) -> PretrainingRun:
     saved = load_pretraining(folder.last)
     root = data_folder(data if data is not None else saved.splits.root)
-    run = resumed(folder, saved, root, overrides, ui)
+    settings = resumed_settings(saved.config, folder, root, overrides)
+    run = PretrainingRun(build_config(settings, PretrainConfig), replace(saved.splits, root=root), ui)
+    with all_its_images():
+        run.hashes = read_all(run.images, run.config.data, ui)
+    run.check_unchanged(saved.hashes)
+    run.resume(folder, saved.training)
     if finished(run.state, run.config):
         raise UsageError(f"{folder.path}: this run is finished", f"vitmed train DIR --weights {folder.encoder}")
     return run

@@ -120,7 +120,7 @@ def _open_folder(config: Config, output: str | Path, parts: str, ui: Ui) -> tupl
     check_folder(config.data, ui, config.evaluate.ordinal)
     report_patients(splits, f"one patient may be in two {parts}, which makes results look too good", ui)
     RunFolder.probe(output)
-    return with_window(config, splits, ui), standardised(splits, config)
+    return with_window(config, splits, ui), standardised(splits)
 
 
 def _colours_alone(

@@ -6,16 +6,17 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pydantic import AliasChoices, ConfigDict, Field
+from pydantic import ConfigDict, model_validator
 
+from vitmed.core import upgrade
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import Config
-from vitmed.core.errors import VitmedError
+from vitmed.core.errors import UsageError, VitmedError
 from vitmed.core.files import read_json_lines
 from vitmed.core.load_config import build_config, read_config
 from vitmed.core.pretrain_config import PretrainConfig
@@ -46,7 +47,12 @@ class _EvaluatedImages(_Part):
 
 
 class _Flow(_Part):
-    evaluated: _EvaluatedImages | None = Field(default=None, validation_alias=AliasChoices("evaluated", "judged"))
+    evaluated: _EvaluatedImages | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_today(cls, content: Any) -> Any:
+        return upgrade.flow(content) if isinstance(content, Mapping) else content
 
 
 class Head(_Part):
@@ -135,12 +141,12 @@ def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
         row |= {"kind": "no network", "metric": _evaluated(run, "test")} | ({"model": ""} if of_colours else {})
         row["state"] = "incomplete" if row["metric"] is None else "finished"
         return
-    if run.best.is_file() and not (run.metrics.is_file() or run.last.is_file()):  # `vitmed ensemble --way soup`
+    if run.best.is_file() and not (run.metrics.is_file() or run.last.is_file()):  # a soup of 0.2.0
         row |= {"kind": "ensemble", "state": "finished", "metric": _evaluated(run, "test") or _evaluated(run, "val")}
         return
     row |= {"kind": "training" if isinstance(config, Config) else "pretraining", "of": config.train.epochs}
     with _reading(run, run.metrics):
-        records = read_json_lines(run.metrics)
+        records = upgrade.records(read_json_lines(run.metrics))
         monitor = config.train.monitor if isinstance(config, Config) else "loss"
         row |= {"done": len(records), "metric": _last_metric(records, monitor), "curve": _curve(records, monitor)}
         row["seconds"] = sum(float(record["seconds"]) for record in records) if records else None
@@ -177,7 +183,7 @@ def _ended(records: Records, config: Config | PretrainConfig) -> bool:
 def _kept(records: Records) -> int:
     """The index of the epoch of best.pt, or else of the last."""
     last = len(records) - 1
-    return next((i for i in range(last, -1, -1) if records[i].get("kept", records[i].get("best"))), last)
+    return next((i for i in range(last, -1, -1) if records[i].get("kept")), last)
 
 
 def _last_metric(records: Records, monitor: str) -> RunMetric | None:
@@ -218,7 +224,10 @@ def _evaluated(run: RunFolder, split: str) -> RunMetric | None:
 
 def read_head(file: Path) -> Head:
     """The first number of a metrics.json. Raises OSError or ValueError if it is none."""
-    return Head.model_validate_json(file.read_bytes())
+    try:
+        return Head.model_validate_json(file.read_bytes())
+    except UsageError as error:
+        raise ValueError(error.problem) from None
 
 
 def _heads(run: RunFolder, split: str) -> list[Head]:

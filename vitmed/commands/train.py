@@ -13,12 +13,11 @@ from typing import Any
 
 from vitmed.checks.data_check import check_before_training, check_folder
 from vitmed.checks.duplicates import fingerprints
-from vitmed.checks.further_images import further_prefix
 from vitmed.commands.evaluate import evaluate, known_evaluation, write_card
 from vitmed.commands.folds import Study, new_folds, train_folds
 from vitmed.commands.many_runs import check_parallel
-from vitmed.commands.pretrain_first import pretrain_first
 from vitmed.commands.resuming import folder_to_resume, resumable, resumed_settings, train_and_draw
+from vitmed.core import upgrade
 from vitmed.core.config import Config
 from vitmed.core.durations import duration_text
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
@@ -43,7 +42,7 @@ from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
 from vitmed.report.plots.training import drawn_curves
 from vitmed.training.baselines import Baselines
-from vitmed.training.checkpoint import Checkpoint, load_checkpoint
+from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.epoch_records import finished
 from vitmed.training.fit_policy import fit_decision_policy
 from vitmed.training.follow import follow
@@ -174,8 +173,6 @@ def _lead(
     if not settings.train.test and (gated or settings.train.freeze or divided):
         what = "--fail-under" if gated else "--freeze" if settings.train.freeze else "--folds"
         raise UsageError(f"--no-test leaves the test out, which {what} needs", "leave one of the two out")
-    if settings.train.pretrain:
-        _refuse_ranks(ranks, "--pretrain", "start one process, or vitmed pretrain first and then --weights")
     if settings.train.freeze:
         _refuse_ranks(ranks, "--freeze, which trains no network", "start one process")
     if divided:
@@ -232,8 +229,6 @@ def _to_the_end(run: TrainingRun, ui: Ui) -> TrainResult:
     try:
         if not (run.config.train.freeze or folder.last.is_file()):
             run.save_last()  # so that an interruption before the first step can be resumed too
-        if run.config.train.pretrain and not run.state.step:
-            pretrain_first(run)
         baselines = Baselines(run)
         if not run.config.train.freeze:
             train_and_draw(run, lambda: _draw_curves(run))
@@ -278,8 +273,6 @@ def _new_run(
 ) -> TrainingRun:  # fmt: skip
     check_place(config, output, name)
     check_formats(config.evaluate)
-    if config.train.pretrain_also is not None:
-        further_prefix(config.train.pretrain_also, data_folder(config.data.root))  # raises now, not later
     prepared = prepare_run(config, plans, offline, ui, ranks.world)
     config, splits = prepared.config, prepared.splits
     check_folder(config.data, ui, config.evaluate.ordinal)
@@ -318,7 +311,6 @@ def _check_images(run: TrainingRun) -> None:
     rest = iter(fingerprints(records))  # in the order of the splits
     by_split = {name: list(islice(rest, len(part))) for name, part in run.splits.samples.items()}
     run.fingerprints = {name: by_split[name] for name in ("train", "val")}
-    run.held_out = by_split["val"] + by_split["test"]
 
 
 def _draw_curves(run: TrainingRun) -> None:
@@ -332,7 +324,9 @@ def _resume_run(
     checkpoint = load_checkpoint(folder.last)
     if checkpoint.training is None:
         raise CheckpointError(f"{folder.last}: holds no training state", "resume needs the last.pt that train wrote")
-    _refuse_old_balance(checkpoint, folder)
+    why = upgrade.why_not_resumed(checkpoint.versions["vitmed"], checkpoint.config.train.balance)
+    if why is not None:
+        raise CheckpointError(f"{folder.last}: {why}", f"start a new run: vitmed train --config {folder.config}")
     checkpoint.model()  # raises before a network is built whose sizes are not those of the weights
     fix = f"name its current place: vitmed train DIR --resume {folder.path}"
     root = data_folder(data) if data is not None else checkpoint.data_root(fix)
@@ -358,17 +352,6 @@ def _resume_run(
             f"more {more.format(folder.path)}; a new report: vitmed evaluate {folder.path}",
         )
     return run
-
-
-def _refuse_old_balance(checkpoint: Checkpoint, folder: RunFolder) -> None:
-    """Raise CheckpointError for a run of vitmed 0.1, whose balanced loss left the prevalence out of the logits."""
-    balance, version = checkpoint.config.train.balance, checkpoint.versions["vitmed"]
-    if balance in ("loss", "sampler") and version.startswith("0.1."):
-        raise CheckpointError(
-            f"{folder.last}: vitmed {version} began this run with --balance {balance}, which now trains other logits "
-            "(at the prevalence of training), so the run cannot continue",
-            f"start a new run: vitmed train --config {folder.config}",
-        )
 
 
 def _is_evaluated(run: RunFolder) -> bool:

@@ -203,9 +203,8 @@ def _new_study(
 
 def _refuse(settings: Config) -> None:
     """Raises UsageError for what is more than one training."""
-    if settings.data.divided or settings.train.freeze or settings.train.pretrain:
-        fix = "leave them out; pretrain first, then tune --weights FOLDER/encoder.pt"
-        raise UsageError("--folds, --freeze and --pretrain do not go with tune", fix)
+    if settings.data.divided or settings.train.freeze:
+        raise UsageError("--folds and --freeze do not go with tune", "leave them out")
 
 
 def _planned(

@@ -24,7 +24,6 @@ downloads        fetching a public file: resumed, checked, whole or not at all
 hardware         device and arithmetic
 ranks            the processes of one training, and what they exchange
 process          cores, memory allocation, waiting threads and signals of this process
-aliases          names of 0.1.0 in a user's files
 environment      what a run depended on, for environment.json
 ui               messages and progress bars
 text             counts and lists in sentences; names without control characters

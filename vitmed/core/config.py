@@ -86,18 +86,9 @@ class Config(RunConfig):
     def _one_way_to_tune(cls, train: TrainConfig) -> TrainConfig:
         if train.freeze and (train.probe_first or train.lora or train.freeze_blocks is not None):
             raise ValueError("train.freeze trains no weights, so it excludes every other way of fine-tuning")
-        for name in ("pretrain_epochs", "pretrain_also"):
-            if dict(train)[name] is not None and not train.pretrain:
-                raise ValueError(f"train.{name} needs train.pretrain")
         if train.lora and train.freeze_blocks is not None:
             raise ValueError("train.lora already freezes all blocks, so it excludes train.freeze_blocks")
         return train
-
-    @model_validator(mode="after")
-    def _one_start(self) -> Config:
-        if self.train.pretrain and self.model.weights is not None:
-            raise ValueError("train.pretrain starts from random weights, and model.weights from others")
-        return self
 
 
 def expected(error: Mapping[str, Any]) -> str:
@@ -111,5 +102,5 @@ def expected(error: Mapping[str, Any]) -> str:
 
 # Fields that name a file or folder, relative to their YAML file.
 PATHS = (
-    ("data", "root"), ("data", "groups"), ("data", "labels"), ("model", "weights"), ("train", "pretrain_also"),
+    ("data", "root"), ("data", "groups"), ("data", "labels"), ("model", "weights"),
 )  # fmt: skip

@@ -101,12 +101,6 @@ class EvaluateConfig(Section):
     coverage: float = setting(
         0.9, "How often the prediction set of an image holds its true class.", Flag(metavar="SHARE"), gt=0, lt=1
     )
-    conformal: Literal["lac", "aps", "raps"] = setting(
-        "lac",
-        "The score that orders the classes of a prediction set: lac for small sets, aps for larger sets on hard "
-        "images, raps between.",
-        Flag(),
-    )
     max_risk: float | None = setting(
         None,
         "Abstain on uncertain images, to keep the share of wrong answers at or below this.",

@@ -38,11 +38,6 @@ class ModelConfig(Section):
         "attention: as in SigLIP; coca: as in CONCH. auto: mean from scratch, what the publisher uses with weights.",
         Flag(),
     )
-    head: Literal["auto", "linear", "ordinal"] = setting(
-        "auto",
-        "Last layer: linear; or ordinal, for grades: one output for each step from a grade to the next (CORN). "
-        "auto: linear.",
-    )
     pool_width: int | None = setting(None, "Width of attention pooling; null: the width of the network.", ge=4, le=8192)
     class_token: bool = setting(True, "Whether the network has a class token; SigLIP has none.")
     registers: int = setting(0, "Learned tokens without a place; some DINOv2 weights have 4.", ge=0, le=64)

@@ -77,14 +77,9 @@ class PretrainConfig(RunConfig):
     train: PretrainTrainConfig = PretrainTrainConfig()
 
     @property
-    def masked(self) -> bool:
-        """Whether the network predicts masked patches. Behind convolutions patches overlap, so it compares views."""
-        return self.model.stem in ("auto", "patch")
-
-    @property
     def encoder(self) -> ModelConfig:
         """The network that learns. A decoder needs `norm` over every token, and pooling the mean moves it behind."""
-        return self.model.model_copy(update={"pool": "cls"}) if self.masked else self.model
+        return self.model.model_copy(update={"pool": "cls"})
 
 
 PRETRAIN_FLAGS = flags_of(PretrainConfig, without=("model.weights", "data.positive"))

@@ -50,11 +50,6 @@ class RunFolder:
         self.held_out = self.path / "held_out"
 
     @property
-    def pretraining(self) -> RunFolder:
-        """The folder of the first phase of `train --pretrain`, with an encoder of its own."""
-        return RunFolder(self.path / "pretrain")
-
-    @property
     def group(self) -> RunFolder | None:
         """The folder of the folds that this run is one of; None for a run on its own."""
         parent = RunFolder(self.path.resolve().parent)

@@ -31,23 +31,13 @@ def store_path(path: str | Path, folder: str | Path) -> str:
         near = project_path(os.path.normpath(whole), os.path.normpath(way(Path(folder))), _home())
         if near is not None:
             return near
-    return marked(whole)
-
-
-def marked(path: Path) -> str:
-    """The name of an absolute path that a shared file may hold: `elsewhere-<mark>/<name>`; see `find_path`."""
-    return f"elsewhere-{_mark_of(str(path))}/{path.name}"
+    return f"elsewhere-{_mark_of(str(whole))}/{whole.name}"
 
 
 def as_written(path: str | Path, folder: str | Path) -> str:
     """How a person would name `path` in a file in `folder`: relative within a project, else absolute."""
     whole = os.path.normpath(Path(path).absolute())
     return project_path(whole, os.path.normpath(Path(folder).absolute()), _home()) or whole
-
-
-def path_between(path: Path, folder: Path) -> str | None:
-    """`path` relative to `folder`, with forward slashes; None if that would name private folders."""
-    return project_path(os.path.normpath(path.absolute()), os.path.normpath(folder), _home())
 
 
 def find_path(stored: str, folder: Path) -> Path:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from vitmed.core import upgrade
 from vitmed.core.base_models import Frozen
 
 Kind = Literal["classes", "findings", "grades", "number"]
@@ -23,15 +25,19 @@ class Target(Frozen):
         unit: of a number, such as "years"; "" for none.
         centre, spread: of a number: mean and standard deviation of the training labels. The network predicts
             (number - centre) / spread.
-        distribution: of a number around its prediction: "laplace", whose scale is the mean absolute error, or
-            "gaussian", whose scale is the standard deviation.
+        distribution: of a number around its prediction, whose scale is the standard deviation.
     """
 
     kind: Kind = "classes"
     unit: str = ""
     centre: float = 0.0
     spread: float = Field(default=1.0, gt=0)
-    distribution: Literal["laplace", "gaussian"] = "laplace"
+    distribution: Literal["gaussian"] = "gaussian"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_today(cls, content: Any) -> Any:
+        return upgrade.target(content) if isinstance(content, Mapping) else content
 
 
 CLASSES = Target()

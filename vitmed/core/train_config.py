@@ -146,21 +146,6 @@ class LoopConfig(Section):
 class TrainConfig(LoopConfig):
     """The optimisation and its bookkeeping."""
 
-    pretrain: bool = setting(
-        False,
-        "First pretrain the network without labels, on the training images and on those of --pretrain-also. See "
-        "docs/pretraining.md.",
-        Flag(),
-    )
-    pretrain_epochs: int | None = setting(
-        None, "Passes of --pretrain over these images; null: as many as the plan chooses.", Flag(metavar="N"), ge=1
-    )
-    pretrain_also: str | None = setting(
-        None,
-        "Folder of images without labels, at any depth, that --pretrain also uses. Images of validation and test are "
-        "left out. In a YAML file, relative to that file.",
-        Flag(metavar="DIR"),
-    )
     layer_decay: float = setting(
         1.0, "Learning rate factor per block, from the head down; 1 is off.", Flag(), gt=0, le=1
     )
@@ -178,11 +163,6 @@ class TrainConfig(LoopConfig):
     )
     baseline: bool = setting(True, "Also fit baselines that need no training, and compare them at the end.", Flag())
     smoothing: float = setting(0.05, "Label smoothing.", Flag(), ge=0, lt=1)
-    loss: Literal["auto", "cross_entropy", "binary", "asymmetric", "laplace", "gaussian"] = setting(
-        "auto",
-        "Classes and grades: cross_entropy. Findings: binary cross-entropy, or asymmetric for rare ones. A number: "
-        "gaussian (squared errors) or laplace (absolute ones). auto: the first of them.",
-    )
     balance: Literal["none", "adjust", "loss", "sampler"] = setting(
         "none",
         "Counter class imbalance in training: logit adjustment (adjust), class weights (loss) or a balanced sampler. "

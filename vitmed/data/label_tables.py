@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitmed.core.aliases import COLUMNS
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.text import counted_doing, lines_of
+from vitmed.core.upgrade import COLUMNS
 from vitmed.data.group_words import known_by_column
 from vitmed.data.label_kinds import Asked, Read
 from vitmed.data.split_names import SPLIT_WORDS, split_of

@@ -131,20 +131,17 @@ class UnusableFiles(DataError):
 class TrainImages(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
     """(epoch, index) -> image (S, S, C) uint8 augmented for that epoch, its target, index.
 
-    With a `BatchAugmenter`, the images come as they are, and `finish` augments them. With several `views`, an image
-    comes augmented as often, side by side in its channels: (S, S, views x C).
+    With a `BatchAugmenter`, the images come as they are, and `finish` augments them.
     """
 
-    def __init__(self, images: Images, augmenter: Augmenter | BatchAugmenter, seed: int, views: int = 1):
+    def __init__(self, images: Images, augmenter: Augmenter | BatchAugmenter, seed: int):
         self.images, self.augmenter, self.seed = images, augmenter, seed
-        self.numbers: list[tuple[int, ...]] = [()] if views == 1 else [(view,) for view in range(views)]
 
     def __getitem__(self, key: Key) -> tuple[torch.Tensor, torch.Tensor, int]:
         epoch, index = key
         image = self.images.read(index)
         if isinstance(self.augmenter, Augmenter):
-            seeds = [(self.seed, epoch, index, *number) for number in self.numbers]
-            image = np.concatenate([self.augmenter(image, seed) for seed in seeds], axis=2)
+            image = self.augmenter(image, (self.seed, epoch, index))
         return torch.from_numpy(np.array(image)), self.images.targets[index], index
 
     def __getitems__(self, keys: Sequence[Key]) -> list[Any]:
@@ -161,9 +158,7 @@ class TrainImages(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
         """Do what is left for the device of the training: augment a batch (B, S, S, C) uint8 of these images there."""
         if isinstance(self.augmenter, Augmenter):
             return images
-        indices = indices.to(images.device, non_blocking=True)
-        seeds = [seed_of(self.seed, epoch, *number) for number in self.numbers]
-        return torch.cat([self.augmenter(images, seed, indices) for seed in seeds], dim=3)
+        return self.augmenter(images, seed_of(self.seed, epoch), indices.to(images.device, non_blocking=True))
 
 
 class EpochBatches(Sampler[list[Key]]):

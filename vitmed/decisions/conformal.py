@@ -1,8 +1,8 @@
 """Prediction sets: classes that include the true one with a chosen probability, for any model (split conformal).
 
-`SCORES` has the scores that order the classes of an image: LAC, APS and RAPS. Each class has a threshold of its own
-(Mondrian: Vovk, Ann. Math. Artif. Intell. 74 (2015) 9). Where patients are known, each counts once, its images sharing
-its weight (Lee, Barber & Willett, arXiv 2306.06342, HCP).
+A class with a higher probability enters the set earlier (LAC: Sadinle, Lei & Wasserman, J. Am. Stat. Assoc. 114 (2019)
+223). Each class has a threshold of its own (Mondrian: Vovk, Ann. Math. Artif. Intell. 74 (2015) 9). Where patients are
+known, each counts once, its images sharing its weight (Lee, Barber & Willett, arXiv 2306.06342, HCP).
 
 Guaranteed: if you take one image of a class from each new patient of the same population as validation, at least the
 chosen share of these images have the true class in their set, on average over validation sets. Not guaranteed: the same
@@ -12,8 +12,7 @@ validation also chose the epoch and the calibration.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +26,6 @@ from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.ranking import ratio
 
 SHOWN = 30  # classes whose coverage and set size the report shows
-PENALTY, FREE_RANKS = 0.1, 1  # of RAPS, for each class after the first: lambda and k_reg of the paper
 
 
 class SetNumbers(Frozen):
@@ -55,7 +53,6 @@ class PredictionSets(Frozen):
 
     Attributes:
         asked: the coverage that was asked for, `by` "patient" or "image"; without: classes without a guarantee.
-        score: its name in `SCORES`; results of 0.2.0 and earlier do not state it.
         per_class: the first `SHOWN` classes.
         sizes: how many images have a set of 0, 1, 2, ... classes.
     """
@@ -67,13 +64,11 @@ class PredictionSets(Frozen):
     per_class: dict[str, ClassSets]
     sizes: list[int]
     without: list[str]
-    score: str = "lac"
 
 
 class SetThresholds(Stored):
     """From which score a class belongs to the set of an image."""
 
-    score: Literal["lac", "aps", "raps"] = "lac"  # a name in `SCORES`; checkpoints of 0.2.0 and earlier have none
     coverage: float  # how often the set is to hold the truth
     by: str  # "patient" or "image", the unit of the guarantee
     note: str  # what a reader must know about the guarantee; "" if nothing
@@ -82,9 +77,7 @@ class SetThresholds(Stored):
     without: Names  # classes without a guarantee of their own
 
 
-def fit_sets(
-    validation: Predictions, coverage: float, score: Literal["lac", "aps", "raps"] = "lac"
-) -> SetThresholds | None:
+def fit_sets(validation: Predictions, coverage: float) -> SetThresholds | None:
     """Choose the thresholds; None where validation has too few images for any guarantee.
 
     The unit is the patient where patients are known and there are at least coverage / (1 - coverage) of them; else the
@@ -95,14 +88,14 @@ def fit_sets(
         validation: calibrated, with labels.
     """
     labels = known_labels(validation)
-    true = SCORES[score](validation.probabilities)[np.arange(len(labels)), labels]
+    true = validation.probabilities[np.arange(len(labels)), labels]
     pooled, units, by, note = guaranteed_score(true, validation, coverage)
     if pooled is None:
         return None
     rows = [labels == c for c in range(len(validation.classes))]
     own = [least_score(true[chosen], units[chosen], coverage) for chosen in rows]
     return SetThresholds(
-        score=score, coverage=coverage, by=by, note=note,
+        coverage=coverage, by=by, note=note,
         least=tuple(pooled if least is None else least for least in own),
         units=tuple(len(np.unique(units[chosen])) for chosen in rows),
         without=tuple(name for name, least in zip(validation.classes, own, strict=True) if least is None),
@@ -154,7 +147,7 @@ def least_score(true: np.ndarray, units: np.ndarray, coverage: float) -> float |
 
 def prediction_sets(predictions: Predictions, fitted: SetThresholds) -> np.ndarray:
     """(S, K) bool: the classes in the set of each image; the predicted class is always in it."""
-    inside = SCORES[fitted.score](predictions.probabilities) >= np.array(fitted.least)
+    inside = predictions.probabilities >= np.array(fitted.least)
     inside[np.arange(len(predictions)), predictions.predicted] = True
     return inside
 
@@ -185,29 +178,5 @@ def report_sets(
     }
     return PredictionSets(
         asked=fitted.coverage, by=fitted.by, note=fitted.note, overall=SetNumbers(**numbers(0)), per_class=per_class,
-        sizes=np.bincount(sizes).tolist(), without=list(fitted.without), score=fitted.score,
+        sizes=np.bincount(sizes).tolist(), without=list(fitted.without),
     )  # fmt: skip
-
-
-def adaptive_scores(probabilities: np.ndarray, penalty: float = 0.0) -> np.ndarray:
-    """(S, K) probabilities -> (S, K) scores of APS, 0..1: the total probability of the less probable classes.
-
-    1 - this is the score of Romano, Sesia & Candes, NeurIPS 2020, without randomisation: the total probability of the
-    class and of the more probable ones. So an image always has the same set. With a penalty it is that of RAPS
-    (Angelopoulos, Bates, Malik & Jordan, ICLR 2021): each rank after `FREE_RANKS` costs so much, so sets stay small.
-    """
-    order = np.argsort(-probabilities, axis=1, kind="stable")[:, ::-1]  # (S, K), from the least probable class
-    below = np.cumsum(np.take_along_axis(probabilities, order, axis=1), axis=1)
-    below = np.concatenate([np.zeros_like(below[:, :1]), below[:, :-1]], axis=1)  # (S, K)
-    rank = np.arange(probabilities.shape[1], 0, -1)  # (K,), 1 for the most probable class
-    scores = np.empty_like(below)
-    np.put_along_axis(scores, order, below - penalty * np.maximum(0, rank - FREE_RANKS), axis=1)
-    return scores
-
-
-# `evaluate.conformal` -> (S, K) probabilities to (S, K) scores: a class with a higher score enters the set earlier.
-SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "lac": lambda probabilities: probabilities,  # Sadinle, Lei & Wasserman, J. Am. Stat. Assoc. 114 (2019) 223
-    "aps": adaptive_scores,
-    "raps": lambda probabilities: adaptive_scores(probabilities, PENALTY),
-}

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.core.aliases import FLOW, HOLDER, with_new_names
+from vitmed.core import upgrade
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.run_folder import BASELINE, ISSUES, NUMBERS, PREDICTIONS, REPORT, RunFolder
 from vitmed.core.targets import Target
@@ -38,7 +38,7 @@ class Evaluated:
 
     @property
     def run(self) -> str:
-        """The name of the run folder; "" where it is not known, as in reports of 0.2.0 and earlier."""
+        """The name of the run folder; "" where it is not known."""
         return str(self.metrics.get("report", {}).get("run", ""))
 
     @property
@@ -75,7 +75,7 @@ def read_evaluation(file: Path) -> Evaluated:
             found: AnyPredictions = policy.apply(read)
             return found
         known = policy.calibration
-        if "judgement" in metrics["report"]:  # the logits of 0.1.0 are calibrated
+        if metrics.get("weights_hash") is None and upgrade.has_calibrated_logits(_stored(beside)):
             read = replace(read, logits=(read.logits.astype(np.float64) - known.bias) / known.scale)
         return known.calibrate(read)
 
@@ -97,6 +97,16 @@ def read_evaluation(file: Path) -> Evaluated:
 
 def read_metrics(file: Path) -> dict[str, Any]:
     """The content of a metrics.json; {} where there is no such file. Raises DataError for anything else."""
+    try:
+        return upgrade.results(_stored(file))
+    except UsageError as error:
+        raise DataError(f"{file}: {error.problem}", error.fix) from None
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise _no_report(file) from None
+
+
+def _stored(file: Path) -> dict[str, Any]:
+    """The content of a metrics.json as it is in the file; {} without one."""
     if not file.is_file():
         return {}
     try:
@@ -113,7 +123,7 @@ def _no_report(file: Path) -> DataError:
 
 
 def _policy_of(file: Path, metrics: Mapping[str, Any]) -> DecisionPolicy | None:
-    stored = with_new_names(metrics["report"], HOLDER).get("policy")
+    stored = metrics["report"].get("policy")
     try:
         return None if stored is None else policy_of(stored, metrics["classes"])
     except ValueError as error:
@@ -131,7 +141,7 @@ def find_evaluation(run: RunFolder, split: str, weights_hash: str | None, policy
     for folder in run.evaluations(split):
         try:
             metrics = read_metrics(folder / NUMBERS)
-            who = with_new_names(metrics.get("flow") or {}, FLOW).get("evaluated") or {"split": split}
+            who = (metrics.get("flow") or {}).get("evaluated") or {"split": split}
             found = who["split"] == split and is_of(metrics, weights_hash, policy)
             found = found and metrics["report"].get("precision", "fp32") == "fp32"  # decisions rest on fp32 alone
         except (DataError, KeyError, TypeError):  # a folder that vitmed did not write
@@ -179,22 +189,10 @@ def take_place(folder: Path, place: Path) -> Path:
 
 
 def is_of(metrics: Mapping[str, Any], weights_hash: str | None, policy: DecisionPolicy | None) -> bool:
-    """Whether a metrics.json is of these weights.
-
-    A file of 0.1.0 states no hash; its out-of-distribution score, or else its calibration, must equal the policy's.
-    """
+    """Whether a metrics.json is of these weights; one without their hash must have the policy of these."""
     if not metrics or metrics.get("weights_hash") is not None:
         return bool(metrics) and metrics["weights_hash"] == weights_hash
-    theirs = _policy_of(Path(NUMBERS), metrics)
-    if theirs is None or policy is None:
-        return theirs is policy
-    if theirs.ood_score is None or policy.ood_score is None:
-        return (
-            isinstance(theirs, ClassPolicy)
-            and isinstance(policy, ClassPolicy)
-            and (theirs.calibration == policy.calibration)
-        )
-    return (theirs.ood_score.n, theirs.ood_score.scale) == (policy.ood_score.n, policy.ood_score.scale)
+    return upgrade.same_policy(metrics["report"].get("policy"), None if policy is None else policy.to_json())
 
 
 def read_split(

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 from pydantic import JsonValue, ValidationError
 
-from vitmed.core.aliases import POLICY, with_new_names
+from vitmed.core import upgrade
 from vitmed.core.base_models import Frozen, Numbers, Stored
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.decisions.calibration import Calibration, fit_calibration
@@ -34,18 +34,15 @@ YES, NO = "yes", "no: "
 UNLIKE, SEVERAL, UNSURE = "unlike the training images", "classes are possible", "too unsure for the chosen risk"
 MOST_NAMES = 20  # classes that the cell of a set names
 CHOOSING = {  # fields of `evaluate` that change what is chosen
-    *(
-        "calibration",
-        "youden",
-        "balanced",
-        "target_sensitivity",
-        "target_specificity",
-        "cost",
-        "prevalence",
-        "coverage",
-        "max_risk",
-    ),
-    "conformal",
+    "calibration",
+    "youden",
+    "balanced",
+    "target_sensitivity",
+    "target_specificity",
+    "cost",
+    "prevalence",
+    "coverage",
+    "max_risk",
 }
 
 
@@ -54,10 +51,10 @@ class DecisionPolicy(Stored):
 
     asked: dict[str, JsonValue]  # the fields `CHOOSING` of the configuration
     n: int  # validation images
-    weights_hash: str | None = None  # None: not known, as in 0.1.0
+    weights_hash: str | None = None  # None: not known
     ood_score: OodScore | None = None  # None where it could not be fitted
     other_scores: Numbers = ()  # OOD scores of the images that `--unlike` names
-    known_logits: Numbers = ()  # (K,) of `Preprocessing.drawn` in fp32, for a self-test; (): not known, as in 0.2
+    known_logits: Numbers = ()  # (K,) of `Preprocessing.drawn` in fp32, for a self-test; (): not known
 
     @property
     def summary(self) -> str:
@@ -89,7 +86,7 @@ class DecisionPolicy(Stored):
             ValueError: it is not such a policy; the message names the part and the expected content.
         """
         try:
-            policy = cls.model_validate(with_new_names(content, POLICY))
+            policy = cls.model_validate(upgrade.policy(content))
         except ValidationError as error:
             first = error.errors()[0]
             raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
@@ -269,7 +266,7 @@ def choose_policy(
     return ClassPolicy(
         asked=policy_settings(config), n=len(validation), weights_hash=weights_hash,
         calibration=calibration, operating=operating,
-        prediction_sets=fit_sets(plain, config.coverage, config.conformal),
+        prediction_sets=fit_sets(plain, config.coverage),
         abstention=choose_abstention(apply_point(plain, operating), config.max_risk), ood_score=ood_score,
     )  # fmt: skip
 

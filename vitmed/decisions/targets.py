@@ -72,7 +72,7 @@ class TargetKind:
         values: metrics of an epoch, name -> value; NaN where undefined.
         evaluate: metrics with intervals, from predictions and a number of resamples.
         metrics: by name, what `values` and `evaluate` find.
-        losses: values of `train.loss`; the first is the usual one.
+        loss: of training, its name.
         monitor: the metric that chooses the best epoch, unless you name another.
         val_loss: the metric that stands beside the loss of training.
         choose: the decision policy, from validation predictions, configuration, OOD score and the hash of the weights.
@@ -89,7 +89,7 @@ class TargetKind:
     values: Callable[[Any], dict[str, float]]
     evaluate: Callable[[Any, int], Numbers]
     metrics: dict[str, Metric]
-    losses: tuple[str, ...]
+    loss: str
     monitor: str
     val_loss: str
     choose: Callable[..., DecisionPolicy]
@@ -105,7 +105,7 @@ class TargetKind:
 
 TARGETS: dict[str, TargetKind] = {
     "classes": TargetKind(
-        metric_values, evaluate_predictions, METRICS, ("cross_entropy",), monitor="auroc",
+        metric_values, evaluate_predictions, METRICS, "cross_entropy", monitor="auroc",
         val_loss="log_loss", choose=choose_policy, headline=("auroc", "balanced_accuracy", "accuracy", "mcc"),
         compare=compare_predictions, compare_each=compare_classes, watch=watch_classes,
         stress=Stressed(
@@ -115,7 +115,7 @@ TARGETS: dict[str, TargetKind] = {
         ),
     ),
     "findings": TargetKind(
-        finding_values, evaluate_findings, FINDING_METRICS, ("binary", "asymmetric"), monitor="auroc",
+        finding_values, evaluate_findings, FINDING_METRICS, "binary", monitor="auroc",
         val_loss="log_loss", choose=choose_finding_policy, headline=("auroc", "average_precision", "subset_accuracy"),
         compare=compare_findings, compare_each=compare_each_finding, watch=watch_findings,
         stress=Stressed(("auroc", "average_precision", "subset_accuracy"), drawn_findings, lambda p: 0.5),
@@ -126,7 +126,7 @@ TARGETS: dict[str, TargetKind] = {
         ),
     ),
     "number": TargetKind(
-        number_values, evaluate_number, NUMBER_METRICS, ("gaussian", "laplace"), monitor="mae", val_loss="log_score",
+        number_values, evaluate_number, NUMBER_METRICS, "gaussian", monitor="mae", val_loss="log_score",
         choose=choose_number_policy, headline=("mae", "r2", "ccc", "bias"), compare=compare_numbers, watch=watch_number,
         stress=Stressed(("mae", "bias", "coverage"), drawn_numbers, error_of_mean), linear="ridge regression",
         followed="how far the number lies on its side of the training mean, from 0 to 1 (0.5 is the mean, 0.88 is one "

@@ -3,8 +3,7 @@
 Images come in and leave as (S, S, C) uint8; orientation, resizing, padding and normalisation happen elsewhere.
 `POLICIES` states what each policy does and leaves out, with its source in brackets:
 Tellez 2019, arXiv 1902.06543 (stain in histology); Elgendi 2021, Front Med 8:629134 (chest X-ray);
-DeepDRiD, PMC9214346 (fundus); EAGT, arXiv 2605.16427 (ultrasound); He 2021, arXiv 2111.06377 (MAE);
-Chen 2020, arXiv 2002.05709 (views).
+DeepDRiD, PMC9214346 (fundus); EAGT, arXiv 2605.16427 (ultrasound); He 2021, arXiv 2111.06377 (MAE).
 """
 
 from __future__ import annotations
@@ -379,12 +378,6 @@ POLICIES: dict[str, Policy] = {
             do.gamma(90, 110, p=0.3),
             do.noise(),
         ],
-    ),
-    "views": Policy(
-        True,
-        "For `vitmed pretrain` of pairs of views: crops of 25 to 100 % of the area, mirrors left-right, brightness and "
-        "contrast (Chen 2020).",
-        lambda do: [do.crop(0.25, 1, ratio=(3 / 4, 4 / 3)), *do.mirror(), do.brightness(0.3, 0.8)],
     ),
     "mae": Policy(
         True,

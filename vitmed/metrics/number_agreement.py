@@ -150,8 +150,7 @@ def calibration_of_intervals(predictions: NumberPredictions) -> list[LevelCovera
     z = np.abs(labels - predictions.values) / predictions.scales
     found = []
     for level in LEVELS:
-        laplace = predictions.target.distribution == "laplace"
-        reach = float(-np.log(1 - level)) if laplace else NormalDist().inv_cdf((1 + level) / 2)
+        reach = NormalDist().inv_cdf((1 + level) / 2)
         coverage = of_share(share(z <= reach, np.ones(len(z), bool), units))
         found.append(LevelCoverage(level=level, coverage=coverage, width=float(2 * reach * predictions.scales.mean())))
     return found

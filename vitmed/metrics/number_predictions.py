@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from pydantic import ValidationError
 
 from vitmed.core.errors import DataError
 from vitmed.core.targets import SIDES, Kind, Target
+from vitmed.core.upgrade import READER
 from vitmed.metrics.predictions import PerImage
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OF_NUMBERS, RAW, TARGET, Table, read_table, table_text
 
@@ -245,11 +245,6 @@ def _target(table: Table) -> Target:
     if not table.rows:
         return Target(kind="number")
     centre, spread = _float(table, TARGET + "centre"), _float(table, TARGET + "spread", TINY)
-    distribution = _same(table, TARGET + "distribution") or "laplace"
-    try:
-        return Target.model_validate({
-            "kind": "number", "unit": _same(table, TARGET + "unit"), "centre": centre, "spread": spread,
-            "distribution": distribution,
-        })  # fmt: skip
-    except ValidationError:
-        raise table.wrong(0, TARGET + "distribution", "laplace or gaussian") from None
+    if _same(table, TARGET + "distribution") not in ("", "gaussian"):
+        raise table.wrong(0, TARGET + "distribution", f"gaussian (vitmed {READER} reads laplace)")
+    return Target(kind="number", unit=_same(table, TARGET + "unit"), centre=centre, spread=spread)

@@ -2,8 +2,7 @@
 
 All but the median are functions of sums over images, so that each patient can be left out: `number_evaluation`.
 Concordance: Lin, Biometrics 45 (1989) 255, with variances over the number of images. Log score and CRPS: Gneiting &
-Raftery, J. Am. Stat. Assoc. 102 (2007) 359, with less is better; of a Laplace distribution Jordan, Krueger & Lerch,
-J. Stat. Softw. 90 (2019) 12.
+Raftery, J. Am. Stat. Assoc. 102 (2007) 359, with less is better.
 """
 
 from __future__ import annotations
@@ -87,11 +86,9 @@ def distribution_scores(predictions: NumberPredictions) -> tuple[np.ndarray, np.
     The log score is that of the standardised number, as in training: -ln of the density in the unit is larger by the
     log of `Target.spread`.
     """
-    labels, scales, target = known_numbers(predictions), predictions.scales, predictions.target
+    labels, scales = known_numbers(predictions), predictions.scales
     z = (labels - predictions.values) / scales
     log_scale = predictions.logits[:, 1].astype(np.float64)
-    if target.distribution == "laplace":
-        return scales * (np.abs(z) + np.exp(-np.abs(z)) - 0.75), np.abs(z) + log_scale + np.log(2)
     from scipy.special import ndtr  # imported here: predict starts without it
 
     density = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitmed.core.aliases import COLUMNS, report_alias
+from vitmed.core import upgrade
 from vitmed.core.csv_files import csv_text, describe_header, from_cell, read_text, rows_of, separator_of
 from vitmed.core.errors import DataError
 from vitmed.core.text import counted, listed
@@ -263,7 +263,7 @@ def read_table(file: str | Path | Table) -> Table:
 
 
 def _is_ours(name: str) -> bool:
-    ours = (*FIXED_COLUMNS, *OF_NUMBERS, OOD_SCORE, *COLUMNS)
+    ours = (*FIXED_COLUMNS, *OF_NUMBERS, OOD_SCORE, *upgrade.COLUMNS)
     return name.lower() in ours or name.lower().startswith((PROB, LOGIT))
 
 
@@ -274,13 +274,11 @@ def _usual(header: Sequence[str]) -> list[str]:
         low = name.strip().lower()
         if low in (*FIXED_COLUMNS, *OF_NUMBERS, OOD_SCORE, "error") and low not in header:
             name = low
-        if low in COLUMNS and COLUMNS[low] not in header:
-            report_alias(low, name := COLUMNS[low])
         for kind in (PROB, LOGIT, LABEL):
             if low.startswith(kind) and not any(other.startswith(kind) for other in header):
                 name = kind + name.lstrip()[len(kind) :]
         names.append(name)
-    return names
+    return upgrade.columns(names)
 
 
 def _take_decimal_commas(header: Sequence[str], rows: Sequence[dict[str, str]]) -> None:

@@ -38,7 +38,7 @@ def digests_of(content: Mapping[str, Any]) -> dict[str, str]:
 def check_digests(path: Path, content: Mapping[str, Any]) -> None:
     """Raise CheckpointError, which names the part, for content that is not what was saved.
 
-    Files of vitmed 0.2 and earlier hold no digests, and pass.
+    A file without digests passes.
     """
     if DIGESTS not in content:
         return

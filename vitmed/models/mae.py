@@ -60,7 +60,7 @@ class MAE(nn.Module):
         if not isinstance(encoder.patch_embed, PatchEmbed):
             raise UsageError(
                 "a masked autoencoder needs the plain stem: the patches of a convolutional stem overlap",
-                "--set model.stem=patch",
+                "leave --stem out, or --stem patch; vitmed train --weights takes the stem of the encoder",
             )
         if encoder.cls_token is None or encoder.pos_embed is None or not isinstance(encoder.norm_pre, nn.Identity):
             raise UsageError(

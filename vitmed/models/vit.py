@@ -27,7 +27,6 @@ from vitmed.models.attention_pooling import COCA_EPS, COCA_HEADS, AttentionPool
 from vitmed.models.batch_layers import Drop, DropPath, OfBatch, drop
 from vitmed.models.check_network import check_pooling, check_sizes
 from vitmed.models.fixed_positions import sincos_1d, sincos_2d
-from vitmed.models.ordinal_head import OrdinalHead
 from vitmed.models.patch_embedding import ConvStem, PatchEmbed
 from vitmed.models.rotary_positions import NoKeyBias, RotaryPositions, turn
 from vitmed.models.sizes import SIZES
@@ -204,7 +203,6 @@ class ViT(nn.Module):
         norm_pre: a norm before the blocks, as in CLIP.
         norm_eps: epsilon of the layer norms.
         dropout, attention_dropout, drop_path: rates in [0, 1).
-        head: "linear", or "ordinal" for grades.
 
     Raises:
         UsageError: sizes do not divide, or the pooling needs a class token that is not there.
@@ -236,7 +234,6 @@ class ViT(nn.Module):
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
         drop_path: float = 0.0,
-        head: str = "linear",
     ):
         super().__init__()
         check_sizes(image_size, patch_size, width, heads, positions)
@@ -272,7 +269,7 @@ class ViT(nn.Module):
             )
         elif pool == "coca":
             self.attn_pool = AttentionPool(width, out, COCA_HEADS, None, COCA_EPS)
-        self.head = (OrdinalHead if head == "ordinal" else nn.Linear)(out, num_classes)
+        self.head = nn.Linear(out, num_classes)
         self.frozen: int | None = None  # number of frozen blocks; None: everything learns
         self._initialise(positions, grid)
 
@@ -380,7 +377,7 @@ def arguments_of(config: ModelConfig) -> dict[str, Any]:
     if config.name not in SIZES:
         raise unknown_key("model", config.name, SIZES)
     fields = config.model_dump(exclude={"name", "weights", "licence", "terms"})
-    plain = {"stem": "patch", "pool": "cls", "head": "linear", **SIZES[config.name]._asdict()}
+    plain = {"stem": "patch", "pool": "cls", **SIZES[config.name]._asdict()}
     return fields | {name: usual for name, usual in plain.items() if fields[name] in (None, "auto")}
 
 

@@ -87,7 +87,6 @@ def stopped(fields: dict[str, Any]) -> str | None:
     parts = {
         f"a stem of convolutions ({fields['stem']})": fields["stem"] != "patch",
         "rotary positions": fields["positions"] == "rotary",
-        "an ordinal head (CORN)": fields["head"] == "ordinal",
         f"the read-out {fields['pool']}": fields["pool"] in ("cls_mean", "coca"),
     }
     return next((part for part, there in parts.items() if there), None)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from vitmed.core import upgrade
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.evaluate_config import EvaluateConfig
@@ -73,7 +74,7 @@ def rebuild(
     on_validation = file.parent in run.evaluations("val")
     metrics = write_report(
         folder, predictions, title=origin.title, facts=origin.facts, notes=notes, config=config,
-        records=(read_json_lines(run.metrics) or None) if of_model else None,
+        records=(upgrade.records(read_json_lines(run.metrics)) or None) if of_model else None,
         validation=read_split(run, "val", weights_hash, policy) if of_model and not on_validation else None,
         internal=internal, baselines=baselines, policy=policy, weights_hash=weights_hash, found=found, flow=flow,
         folds=folds, run=origin.run or run.name, precision=origin.precision, earlier=origin,
@@ -108,8 +109,7 @@ def _counted_again(before: Results, predictions: AnyPredictions) -> tuple[Result
     if flow is not None and flow.evaluated is not None:
         evaluated = evaluated_images(predictions, flow.evaluated.split, flow.evaluated.seen, flow.evaluated.folds)
         flow = flow.model_copy(update={"evaluated": evaluated})
-    for word in ("evaluated", "judged"):  # the second is that of 0.1.0
-        facts = {k: text.replace(f": {before.n:,} {word}", f": {rows:,} {word}") for k, text in facts.items()}
+    facts = {k: text.replace(f": {before.n:,} evaluated", f": {rows:,} evaluated") for k, text in facts.items()}
     of = f"{rows:,} of the {before.n:,}" if rows < before.n else f"{rows:,} instead of the {before.n:,}"
     note = f"The table has {of} rows that the report was made of."
     report = before.report.model_copy(update={"facts": facts})

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from vitmed.core.aliases import FLOW, HOLDER, OUT_OF_DISTRIBUTION, RESULTS, with_new_names
+from vitmed.core import upgrade
 from vitmed.core.base_models import Frozen
 from vitmed.core.targets import CLASSES, Target
 from vitmed.core.text import identity
@@ -91,7 +91,7 @@ class Origin(Frozen):
         policy: the decision policy; None where nothing was chosen on validation.
         precision: in which the network computed the predictions.
         run: the name of the run folder, never a path; "" where there is none.
-        created: when the images were evaluated: ISO date and time, UTC; None in reports of 0.2.0 and earlier.
+        created: when the images were evaluated: ISO date and time, UTC.
         rebuilt: when the report was made again from its table; None where it was not.
     """
 
@@ -259,8 +259,4 @@ class Results(Numbers):
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> Results:
         """What a metrics.json holds, of this version or of 0.1.0. Raises ValueError for anything else."""
-        found = with_new_names(content, RESULTS)
-        for key, names in (("report", HOLDER), ("flow", FLOW), ("out_of_distribution", OUT_OF_DISTRIBUTION)):
-            if isinstance(found.get(key), Mapping):
-                found[key] = with_new_names(found[key], names)
-        return cls.model_validate(found)
+        return cls.model_validate(upgrade.results(content))

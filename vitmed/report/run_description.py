@@ -62,8 +62,6 @@ def describe_window(how: Preprocessing) -> str:
 def started_from(saved: SavedModel) -> str:
     """The weights that training began with, their licence, and what it demands."""
     model = saved.config.model
-    if saved.config.train.pretrain:
-        return f"weights pretrained without labels on {len(saved.seen) - len(saved.hashes['val']):,} images in this run"
     if model.weights is None:
         return "random weights"
     terms = f". {model.terms}" if model.terms else ""
@@ -78,7 +76,7 @@ def optimisation(train: TrainConfig, kind: str) -> str:
     ways += [f"LoRA of rank {train.lora}, other weights frozen"] if train.lora is not None else []
     ways += [f"embedding and first {train.freeze_blocks} blocks frozen"] if train.freeze_blocks is not None else []
     ways += ["head started from a logistic regression"] if train.probe_first else []
-    loss = TARGETS[kind].losses[0] if train.loss == "auto" else train.loss
+    loss = TARGETS[kind].loss
     smoothed = loss == "cross_entropy"
     limit = "" if train.time is None else f" in {duration_text(train.time)}"
     return ", ".join(

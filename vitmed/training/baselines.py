@@ -113,7 +113,7 @@ class Baselines:
         self.run = run
         self.logits: dict[str, BySplit] = {}
         train, file = run.config.train, run.folder.baseline
-        untrained = run.config.model.weights is not None and run.state.step == 0 and run.config.model.head != "ordinal"
+        untrained = run.config.model.weights is not None and run.state.step == 0
         if untrained and (train.baseline or train.freeze or train.probe_first):
             self._fit_frozen()
         if train.baseline and file.is_file():

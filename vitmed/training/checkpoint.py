@@ -7,7 +7,6 @@ from which `--resume` continues.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitmed.core.aliases import HOLDER, with_new_names
+from vitmed.core import upgrade
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, VitmedError
 from vitmed.core.files import whole_file
@@ -31,7 +30,7 @@ from vitmed.decisions.policies import policy_of
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.decisions.reduced_precision import ReducedPrecision
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.models.digests import DIGESTS, bytes_of, check_digests, digests_of, hash_of
+from vitmed.models.digests import DIGESTS, check_digests, digests_of, hash_of
 from vitmed.models.pretrained import ENCODER, FORMAT, is_text
 from vitmed.models.vit import ViT, build_vit
 from vitmed.models.weight_files import AGAIN, safe_load
@@ -106,13 +105,12 @@ def _save(path: Path, format: str, config: AnyConfig, **content: Any) -> None:
         "versions": {"vitmed": vitmed.__version__, "torch": str(torch.__version__)},
         "config": store_paths(config, path.parent).model_dump(),
     }
-    _write(path, head | content | {DIGESTS: {}})
+    _write(path, head | content)
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
-    """Write a file, with the digests of its content unless vitmed 0.2 or earlier wrote it: they decide its hash."""
-    if DIGESTS in content:
-        content[DIGESTS] = digests_of(content)
+    """Write a file, with the digests of its content."""
+    content[DIGESTS] = digests_of(content)
     with whole_file(path) as stream:
         try:
             torch.save(content, stream)
@@ -124,18 +122,9 @@ def _on_cpu(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().cpu() for name, tensor in weights.items()}
 
 
-def hash_weights(weights: Mapping[str, torch.Tensor]) -> str:
-    """The sha256 of the weights in a file without digests, of vitmed 0.2 or earlier: names and bytes."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(weights.items()):
-        digest.update(name.encode())
-        digest.update(bytes_of(tensor))
-    return digest.hexdigest()
-
-
 def add_policy(path: Path, policy: DecisionPolicy, reduced: ReducedPrecision | None = None) -> None:
     """Store the decision policy in a checkpoint, and how reduced precision compares with fp32 under it."""
-    content = with_new_names(_load(path, FORMAT, "a vitmed checkpoint", "name the best.pt of a run"), HOLDER)
+    content = _load(path, FORMAT, "a vitmed checkpoint", "name the best.pt of a run")
     content["policy"], score = policy.to_json(), policy.ood_score
     if score is not None:
         arrays = {"means": score.means, "precision": score.precision}
@@ -251,7 +240,8 @@ def _load(path: Path, format: str, what: str, fix: str) -> dict[str, Any]:
             "use the vitmed that wrote it",
         )
     check_digests(path, content)
-    return content
+    with _damage(path):
+        return upgrade.checkpoint(content)
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:
@@ -307,11 +297,11 @@ def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
     expect("weights", weights.values(), torch.Tensor)
     expect("record", record.values(), str | int | float | None)
     expect("training", [training], dict | None)
-    weights_hash = hash_of(content[DIGESTS], "weights") if DIGESTS in content else hash_weights(weights)
-    fingerprints = {name: list(part) for name, part in content["data"].get("fingerprints", {}).items()}
+    weights_hash = hash_of(content.get(DIGESTS) or digests_of({"weights": weights}), "weights")
+    fingerprints = {name: list(part) for name, part in content["data"]["fingerprints"].items()}
     if not all(re.fullmatch("([0-9a-f]{64})?", text) for part in fingerprints.values() for text in part):
         raise ValueError("fingerprints of images")
-    reduced = content.get("reduced_precision")  # files of vitmed 0.3 and earlier have none
+    reduced = content.get("reduced_precision")
     return Checkpoint(
         path, config, classes, how, splits, hashes, record, versions, seen, _read_policy(content), weights_hash,
         fingerprints, weights, training, None if reduced is None else ReducedPrecision.model_validate(reduced),
@@ -319,7 +309,7 @@ def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
 
 
 def _read_policy(content: dict[str, Any]) -> DecisionPolicy | None:
-    stored = with_new_names(content, HOLDER).get("policy")
+    stored = content.get("policy")
     if stored is None:
         return None
     try:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from vitmed.core.errors import UsageError
 from vitmed.core.targets import Target
-from vitmed.decisions.conformal import FREE_RANKS, PENALTY
 from vitmed.decisions.finding_policy import FindingPolicy
 from vitmed.decisions.number_policy import NumberPolicy
 from vitmed.decisions.operating_points import costs_of_balance
@@ -172,7 +171,6 @@ class _Decisions(nn.Module):
                 costs = list(costs_of_balance(expected))
             self.costs = _numbers(costs)  # (K, K)
         sets = [one.prediction_sets for one in policies]
-        self.scores = [None if one is None else one.score for one in sets]
         answers = len(policies[0].calibration.scale)
         never = [[math.inf] * answers]  # only the predicted answer is in a set that was not fitted
         self.least = _numbers([never[0] if one is None else one.least for one in sets])  # (G, K)
@@ -197,7 +195,7 @@ class _Decisions(nn.Module):
             odds = torch.logit(self.thresholds, LEAST)
             own, other = (z.gather(2, where)[:, :, 0] for where in (positive, 1 - positive))
             sure = torch.where(self.moved, torch.sigmoid((own - other - odds).abs()), sure)
-        inside = self.in_set(p) | (torch.arange(p.shape[2]) == predicted[:, :, None])  # (B, G, K)
+        inside = (p >= self.least) | (torch.arange(p.shape[2]) == predicted[:, :, None])  # (B, G, K)
         answered = (sure >= self.sure).all(dim=1)
         if self.several:
             answered = answered & (inside.sum(dim=2) <= 1).all(dim=1)
@@ -206,27 +204,6 @@ class _Decisions(nn.Module):
         else:
             found = (p[:, 0].float(), predicted[:, 0], inside[:, 0])
         return *found[: len(self.outputs)], answered
-
-    def in_set(self, p: Tensor) -> Tensor:
-        """(B, G, K) bool: the answers whose score reaches the threshold of the sets."""
-        kinds = {score for score in self.scores if score is not None}
-        inside = p >= self.least
-        for penalty, kind in ((0.0, "aps"), (PENALTY, "raps")):
-            if kind in kinds:
-                of = torch.tensor([score == kind for score in self.scores])[:, None]  # (G, 1)
-                inside = torch.where(of, _adaptive(p, penalty) >= self.least, inside)
-        return inside
-
-
-def _adaptive(p: Tensor, penalty: float) -> Tensor:
-    """As `adaptive_scores`: the total probability of the less probable answers, (B, G, K)."""
-    place = torch.arange(p.shape[2])
-    one, other = p[..., :, None], p[..., None, :]  # (B, G, K, 1), (B, G, 1, K)
-    before = (other > one) | ((other == one) & (place < place[:, None]))  # in the order from the most probable
-    after = (other < one) | ((other == one) & (place > place[:, None]))
-    below = torch.where(after, other, torch.zeros_like(other)).sum(dim=3)
-    rank = 1 + before.sum(dim=3)
-    return below - penalty * (rank - FREE_RANKS).clamp(min=0)
 
 
 class _Number(nn.Module):

@@ -46,10 +46,7 @@ def stuck(
     still = share >= FAIR and max(losses) - min(losses) <= STILL * max(losses)
     cause = _cause(round(last[-1]["step"] * config.train.epochs / last[-1]["epoch"]), config)
     if still and all((record.get("val_r2") or 1) <= 0 for record in last):
-        advice = cause
-        if config.train.loss == "laplace":
-            advice = "It stays at the median, where absolute errors keep it. Try --set train.loss=gaussian"
-        return f"the network does not learn: one number for all validation images is no worse. {advice}"
+        return f"the network does not learn: one number for all validation images is no worse. {cause}"
     if "top_class" not in last[-1]:  # findings and numbers have no one class that is always predicted
         return None
     guessing = math.log(len(classes))  # for any frequencies, smoothing, mixing and class weights

@@ -61,7 +61,6 @@ def check_target(config: Config, kind: str) -> None:
     """Raises UsageError for a setting that does not go with the kind of label."""
     learning, train, augment = LEARNING[kind], config.train, config.augment
     for name, value, good in (
-        ("train.loss", train.loss, ("auto", *TARGETS[kind].losses)),
         ("train.balance", train.balance, learning.balances),
         ("train.monitor", train.monitor, tuple(name for name in TARGETS[kind].metrics if name in RANKING)),
     ):
@@ -69,12 +68,10 @@ def check_target(config: Config, kind: str) -> None:
             raise UsageError(f"{name} {value}: not for {kind}", f"one of {', '.join(good)}")
     if not learning.mixes and (augment.mixup or augment.cutmix):
         raise UsageError(f"mixup and cutmix mix classes; these labels are {kind}", "leave them out")
-    if kind != "grades" and config.model.head == "ordinal":
-        raise UsageError(f"model.head ordinal: for grades; these labels are {kind}", "--target grades")
 
 
 def _start_classes(model: ViT, targets: Tensor, config: Config) -> None:
-    if config.train.balance != "none" and config.model.head != "ordinal":
+    if config.train.balance != "none":
         start_balanced(model, targets.numpy())
 
 

@@ -8,7 +8,6 @@ training, which calibration and operating points start from.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -28,7 +27,6 @@ LossOf = Callable[[Tensor, Tensor], Callable[[Rows], Tensor]]
 """Images (B, S, S, C) uint8 and their targets, on the device -> rows -> their share of the batch's mean loss, ()."""
 
 MOST_WEIGHT = 100.0  # of the positives of a rare finding
-FOCUS, MARGIN = 4.0, 0.05  # of the asymmetric loss, as in its paper
 LEAST_SCALE, MOST_SCALE = -7.0, 7.0  # bounds of the log of a scale, so that one image cannot end a run
 
 
@@ -74,21 +72,16 @@ def finding_loss(
 ) -> LossOf:
     """The mean binary cross-entropy over the known labels of all findings; the unknown ones have no part in it.
 
-    With `balance: loss`, positives of a finding weigh as much as its negatives. With `loss: asymmetric`, easy negatives
-    hardly count (Ridnik et al. 2021, arXiv 2009.14119, equation 7: gamma- 4, gamma+ 0, margin 0.05); calibration on
-    validation then makes probabilities of the scores.
+    With `balance: loss`, positives of a finding weigh as much as its negatives.
 
     The arguments are those of `classification_loss`.
     """
-    device, asymmetric = next(model.parameters()).device, config.train.loss == "asymmetric"
+    device = next(model.parameters()).device
     weights = finding_weights(images.targets).to(device) if config.train.balance == "loss" else None
     shift = 0.0 if weights is None else weights.log()  # the logits stay those of the prevalence of training
 
     def each(logits: Tensor, y: Tensor) -> Tensor:
-        if not asymmetric:
-            return F.binary_cross_entropy_with_logits(logits + shift, y, pos_weight=weights, reduction="none")
-        hard = (logits.sigmoid() - MARGIN).clamp(min=0)
-        return -(y * F.logsigmoid(logits) + (1 - y) * hard**FOCUS * torch.log1p(-hard))
+        return F.binary_cross_entropy_with_logits(logits + shift, y, pos_weight=weights, reduction="none")
 
     return _known_loss(model, images, config, precision, ranks, each)
 
@@ -98,18 +91,14 @@ def number_loss(
 ) -> LossOf:
     """The mean negative log likelihood of a standardised number whose scale the network predicts too.
 
-    "gaussian": squared errors, each weighted by the scale as it is (beta-NLL with beta 1/2: Seitzer et al., ICLR 2022,
+    Squared errors, each weighted by the scale as it is (beta-NLL with beta 1/2: Seitzer et al., ICLR 2022,
     arXiv 2203.09168), as the plain likelihood neglects what is hard at first; it is not the log score.
-    "laplace": |y - location| / scale + log scale + ln 2, as the log score of validation; its optimum is the median,
-    where a network can stay (docs/targets.md).
 
     The arguments are those of `classification_loss`.
     """
 
     def each(outputs: Tensor, y: Tensor) -> Tensor:
         location, log_scale = outputs[:, 0], outputs[:, 1].clamp(LEAST_SCALE, MOST_SCALE)
-        if images.target.distribution == "laplace":
-            return (y - location).abs() * (-log_scale).exp() + log_scale + math.log(2)
         squared = 0.5 * ((y - location) * (-log_scale).exp()) ** 2
         return (squared + log_scale) * log_scale.detach().exp()
 

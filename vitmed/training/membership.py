@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vitmed.core.stored_paths import find_path, marked, store_path
+from vitmed.core.stored_paths import find_path, store_path
 from vitmed.core.targets import CLASSES, UNKNOWN, Target
 from vitmed.data.samples import Sample, Splits
 
@@ -29,7 +27,7 @@ def membership_of(splits: Splits, hashes: dict[str, list[str]], path: Path) -> d
             **({"columns": [list(sample.columns) for sample in samples]} if splits.columns else {}),
             **({"targets": [list(sample.targets) for sample in samples]} if splits.bins else {}),
         }
-        for name, samples in portable(splits).samples.items()
+        for name, samples in splits.samples.items()
     }
     return {
         "root": store_path(splits.root, path.parent),
@@ -39,31 +37,6 @@ def membership_of(splits: Splits, hashes: dict[str, list[str]], path: Path) -> d
         "patients": splits.patients,
         **({"target": splits.target.model_dump(), "bins": list(splits.bins)} if splits.target != CLASSES else {}),
     }
-
-
-def portable(splits: Splits) -> Splits:
-    """The splits with a mark in place of the folder of images on another disk, which have absolute paths here."""
-    far = [s.path for part in splits.samples.values() for s in part if Path(s.path).is_absolute()]
-    if not far:
-        return splits
-    top = Path(os.path.commonpath([os.path.dirname(path) for path in far]))  # noqa: PTH120
-    name = marked(top)
-    samples = {
-        split: tuple(
-            s._replace(path=f"{name}/{Path(s.path).relative_to(top).as_posix()}") if Path(s.path).is_absolute() else s
-            for s in part
-        )
-        for split, part in splits.samples.items()
-    }
-    return replace(splits, samples=samples)
-
-
-def _found(path: str, folder: Path) -> str:
-    """The path of an image that `portable` named."""
-    if not path.startswith("elsewhere-") or path.count("/") < 2:
-        return path
-    mark, name, rest = path.split("/", 2)
-    return (find_path(f"{mark}/{name}", folder) / rest).as_posix()
 
 
 def read_membership(path: Path, content: dict[str, Any]) -> tuple[Splits, dict[str, list[str]]]:
@@ -87,8 +60,7 @@ def read_membership(path: Path, content: dict[str, Any]) -> tuple[Splits, dict[s
             raise ValueError(f"data.splits.{name}: {len(part['sha256'])} digests of {len(part['paths'])} images")
         further = map(tuple, part["columns"]) if "columns" in part else ((),) * len(part["paths"])
         targets = _targets(name, part, target, len(classes)) if bins else [()] * len(part["paths"])
-        paths = [_found(name, path.parent) for name in part["paths"]]
-        rows = zip(paths, part["labels"], part["groups"], further, targets, strict=True)
+        rows = zip(part["paths"], part["labels"], part["groups"], further, targets, strict=True)
         samples[name] = tuple(Sample(*row) for row in rows)
         hashes[name] = list(part["sha256"])
     splits = Splits(
@@ -96,8 +68,8 @@ def read_membership(path: Path, content: dict[str, Any]) -> tuple[Splits, dict[s
         classes,
         samples,
         dict(data["made"]),
-        columns=tuple(data.get("columns", ())),  # none in files of vitmed 0.1
-        patients=data.get("patients", ""),
+        columns=tuple(data["columns"]),
+        patients=data["patients"],
         target=target,
         bins=bins,
     )

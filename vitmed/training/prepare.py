@@ -42,7 +42,6 @@ from vitmed.training.time_plan import (
     next_larger,
     only_epochs,
     time_line,
-    training_time,
 )
 
 SAMPLE = 200  # training images whose size is read
@@ -92,7 +91,7 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
         splits = make_splits(config.data, advance, config.evaluate.ordinal)
     report_known_set(splits, ui)
     config = config_of_target(config, splits)
-    splits = standardised(splits, config)
+    splits = standardised(splits)
     check_against_splits(config, splits)
     device = pick_device(config.train.device)
     inputs = plan_inputs(config, splits, weights, device)
@@ -109,7 +108,7 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
     warn_of_shrinking(inputs.side, complete.model.image_size, ui)
     complete = build_config(one_batch(complete).model_dump())  # raises for values that do not go together
     if complete.train.time is not None and trains:
-        check_time(complete.train.time, forecaster.of(complete), complete.train.pretrain)
+        check_time(complete.train.time, forecaster.of(complete))
     return PreparedRun(given, complete, splits, weights, device, inputs, settings, forecaster)
 
 
@@ -162,13 +161,12 @@ def config_of_target(config: Config, splits: Splits) -> Config:
     return config
 
 
-def standardised(splits: Splits, config: Config) -> Splits:
-    """The splits; of a number with the mean and standard deviation of the training labels, and its distribution."""
+def standardised(splits: Splits) -> Splits:
+    """The splits; of a number with the mean and standard deviation of the training labels."""
     if splits.target.kind != "number":
         return splits
     numbers = np.array([sample.targets[0] for sample in splits.samples["train"]])
-    loss = "laplace" if config.train.loss == "laplace" else "gaussian"
-    values = {"centre": float(numbers.mean()), "spread": float(numbers.std()) or 1.0, "distribution": loss}
+    values = {"centre": float(numbers.mean()), "spread": float(numbers.std()) or 1.0}
     return replace(splits, target=splits.target.model_copy(update=values))
 
 
@@ -188,7 +186,7 @@ def planned(config: Config, inputs: PlanInputs, first: Sequence[Rule] = ()) -> t
 
 def time_rules(config: Config, inputs: PlanInputs, forecaster: Forecaster) -> list[Rule]:
     """The rule that `train.time` adds to the plan; none where you set the epochs, so that the time only ends them."""
-    seconds = training_time(config.train)
+    seconds = config.train.time
     if seconds is None or "epochs" in fields_set(config, "train"):
         return []
     usual = planned(config, inputs)[1].train

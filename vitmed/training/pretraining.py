@@ -15,21 +15,13 @@ from vitmed.core.errors import VitmedError
 from vitmed.core.hardware import Precision
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.ranks import Rows
-from vitmed.data.loading import Images, TrainImages, seed_of
+from vitmed.data.loading import Images, seed_of
 from vitmed.data.thread_batches import check_readable, read_batches
-from vitmed.imaging.augmentation import Augmenter
 from vitmed.models.mae import MAE, decoder_size
-from vitmed.models.vicreg import VICReg
 from vitmed.models.vit import ViT
 from vitmed.training.epoch_records import common_record
 from vitmed.training.losses import LossOf
 from vitmed.training.train_state import Record, TrainState
-from vitmed.training.views import VIEWS, validation_loss
-
-
-def build_learner(encoder: ViT, config: PretrainConfig) -> MAE | VICReg:
-    """The network around the encoder that learns without labels. Raises UsageError for sizes that do not fit."""
-    return build_mae(encoder, config) if config.masked else VICReg(encoder)
 
 
 def build_mae(encoder: ViT, config: PretrainConfig) -> MAE:
@@ -71,14 +63,8 @@ def validate_pretraining(
     state: TrainState, val: Images, batches: int, config: PretrainConfig, device: torch.device, precision: Precision
 ) -> Record:
     """The record of the epoch that has just ended; `batches` of the epoch. VitmedError: its loss is not finite."""
-    seed, model = config.train.seed, state.model
-    if isinstance(model, MAE):
-        loss = reconstruction_loss(model, val, seed, device, precision)
-    else:
-        augmenter = Augmenter(
-            config.augment.policy, config.model.image_size, config.model.channels, config.augment.flips
-        )
-        loss = validation_loss(model, TrainImages(val, augmenter, seed, VIEWS), device, precision)
+    assert isinstance(state.model, MAE)
+    loss = reconstruction_loss(state.model, val, config.train.seed, device, precision)
     if not np.isfinite(loss):
         raise VitmedError(f"epoch {state.epoch + 1}: the validation loss is {loss}", "lower --lr")
     state.best_epoch = state.epoch + 1

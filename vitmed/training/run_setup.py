@@ -43,7 +43,6 @@ from vitmed.models.vit import checkpoint_gradients
 from vitmed.models.weight_files import AGAIN
 from vitmed.training.autotune import autotune, is_open
 from vitmed.training.losses import LossOf, rows_of
-from vitmed.training.membership import portable
 from vitmed.training.memory import fit_memory
 from vitmed.training.time_budget import Clock
 from vitmed.training.train_state import new_state
@@ -59,7 +58,6 @@ class RunSetup(Generic[AnyConfig]):
 
     model: nn.Module
     folder: RunFolder
-    views: int = 1  # how often an image is augmented for one batch
 
     def __init__(self, config: AnyConfig, splits: Splits, device: torch.device, ui: Ui, ranks: Ranks = ALONE):
         self.config: AnyConfig = config
@@ -77,9 +75,8 @@ class RunSetup(Generic[AnyConfig]):
         train, augment, model, images = self.config.train, self.config.augment, self.config.model, self.images["train"]
         on_device = train.augment_on == "device"  # auto is the CPU in runs from before there was a choice
         kind = BatchAugmenter if on_device else Augmenter
-        self.dataset = TrainImages(
-            images, kind(augment.policy, model.image_size, model.channels, augment.flips), train.seed, self.views
-        )
+        augmenter = kind(augment.policy, model.image_size, model.channels, augment.flips)
+        self.dataset = TrainImages(images, augmenter, train.seed)
         balanced = isinstance(self.config, Config) and self.config.train.balance == "sampler"
         mixed = isinstance(self.config, Config) and bool(self.config.augment.mixup or self.config.augment.cutmix)
         rows = rows_of(self.ranks, images, self.config)
@@ -199,7 +196,7 @@ def splits_csv(splits: Splits, hashes: dict[str, list[str]]) -> str:
     """One row per image: path, sha256, class, group, split, and any other columns of a labels table."""
     rows = [
         [sample.path, digest, splits.text_of(sample), sample.group or "", name, *sample.columns]
-        for name, samples in portable(splits).samples.items()
+        for name, samples in splits.samples.items()
         for sample, digest in zip(samples, hashes[name], strict=True)
     ]
     head = ["path", "sha256", "class", "group", "split", *splits.columns]

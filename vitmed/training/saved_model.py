@@ -50,7 +50,7 @@ class SavedModel:
         policy: the decision policy; None if there is none.
         weights_hash: the sha256 of the weights, which every evaluation of them states.
         fingerprints: train and val -> `checks.duplicates.fingerprints` of the images, in the order of the samples;
-            empty in files of vitmed 0.1.
+            empty where they are not known.
     """
 
     path: Path

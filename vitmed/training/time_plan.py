@@ -14,11 +14,9 @@ from vitmed.core.config import Config
 from vitmed.core.durations import about, duration_text, round_up
 from vitmed.core.errors import UsageError
 from vitmed.core.text import counted
-from vitmed.core.train_config import TrainConfig
 from vitmed.training.forecast import Forecast
 from vitmed.training.plan_rules import SMALL, PlanInputs, Rule, fields_set
 
-PRETRAINING = 0.5  # share of --time for --pretrain, which the default number of its passes takes too
 CLEARLY = 1.2  # times as long
 MOST_KNEES = 3  # passes beyond the knee that may still help: more are not made, however much time there is
 FIXING = {"name", "width", "depth", "heads", "patch_size", "image_size", "weights"}  # fields that decide the network
@@ -137,19 +135,11 @@ def only_epochs(seconds: float, planned: int, weights: bool) -> Rule:
     return Rule(f"--time {duration_text(seconds)}", lambda _: True, {"train.epochs": MOST_KNEES * planned}, why)
 
 
-def training_time(train: TrainConfig) -> float | None:
-    """The seconds of `--time` for everything but the pretraining of `--pretrain`."""
-    return train.time if train.time is None or not train.pretrain else (1 - PRETRAINING) * train.time
-
-
-def check_time(seconds: float, forecast: Forecast, pretrains: bool = False) -> None:
-    """Raises UsageError if a command of so many seconds, of which pretraining takes its share, has no time for a pass
-    over the images."""
-    parts, least = "", forecast.total(1)
-    if pretrains:
-        parts, least = "half for pretraining, ", least / (1 - PRETRAINING)
+def check_time(seconds: float, forecast: Forecast) -> None:
+    """Raises UsageError if a command of so many seconds has no time for a pass over the images."""
+    least = forecast.total(1)
     if seconds < least < math.inf:
-        parts += f"{about(forecast.before)} to read the images and prepare, {about(forecast.one_pass)} for one epoch"
+        parts = f"{about(forecast.before)} to read the images and prepare, {about(forecast.one_pass)} for one epoch"
         raise UsageError(
             f"--time {duration_text(seconds)} is too short: {parts}, {about(forecast.after)} for the evaluation",
             f"--time {duration_text(round_up(least))}",
@@ -158,16 +148,15 @@ def check_time(seconds: float, forecast: Forecast, pretrains: bool = False) -> N
 
 def time_line(config: Config, forecast: Forecast, more: str = "") -> tuple[float, str]:
     """The seconds that the command takes, and a line that says for what; `more` is a clause on what more time buys."""
-    limit, epochs = training_time(config.train), config.train.epochs
-    name = "time after pretraining" if config.train.pretrain else "time"
+    limit, epochs = config.train.time, config.train.epochs
     if math.isinf(forecast.one_pass):
-        return 0.0, f"{name}: not known, because the memory is too small for a timed step"
+        return 0.0, "time: not known, because the memory is too small for a timed step"
     passes = epochs if limit is None else max(1, min(epochs, int(forecast.passes_in(limit))))
     parts = f"{about(forecast.before)} before training, about {counted(passes, 'epoch')} in "
     parts += f"{about(passes * forecast.one_pass)}, {about(forecast.after)} for the evaluation"
     seconds = forecast.total(passes)
     if limit is None:
-        return seconds, f"{name}: about {about(seconds)} and the reading of the images ({parts})" + more
+        return seconds, f"time: about {about(seconds)} and the reading of the images ({parts})" + more
     if passes < epochs:
-        return limit, f"{name}: {duration_text(limit)} ({parts})"
-    return seconds, f"{name}: about {about(seconds)} of {duration_text(limit)} ({parts}); no more epochs are planned"
+        return limit, f"time: {duration_text(limit)} ({parts})"
+    return seconds, f"time: about {about(seconds)} of {duration_text(limit)} ({parts}); no more epochs are planned"

@@ -110,7 +110,6 @@ class TrainState:
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Restore what `state_dict` returned. Other content raises ValueError, KeyError, TypeError or RuntimeError."""
-        saved = {"spent": 0.0, "share": 0.0, **saved}  # older files have none
         position = _Position.model_validate({name: saved[name] for name in POSITION})
         if not position.best_epoch <= position.epoch == len(position.history):
             raise ValueError(f"{len(position.history)} records of {position.epoch} finished epochs")

@@ -204,7 +204,6 @@ class TrainingRun(Run[Config]):
         self.notes: list[str] = []  # about the data, for the head of every report
         self.counts: dict[str, int] = {}  # files found and copies, for the flow diagram of every report
         self.fingerprints: dict[str, list[str]] = {}  # of train and val, to notice near copies in an evaluation
-        self.held_out: list[str] = []  # the same of val and test
         self.skipped = 0  # files that cannot be read
         self.warned = False
         self.each_epoch: EachEpoch = lambda record: None  # after it is saved and reported
@@ -269,13 +268,6 @@ class TrainingRun(Run[Config]):
         write_text(folder.summary, summarise(self.model, self.config.model))
         if self.report is not None:
             write_json(folder.weights, asdict(self.report))
-
-    def start_from(self, weights: Weights) -> None:
-        """Begin with weights that were made in this run, before the first step."""
-        self.report, self.seen = load_pretrained(self.model, weights), weights.seen
-        write_json(self.folder.weights, asdict(self.report))
-        self.ui.say(str(self.report))
-        self.prepare()
 
     def resume_from(self, folder: RunFolder, checkpoint: Checkpoint) -> None:
         """Continue from last.pt, perhaps with the data in another folder than before."""

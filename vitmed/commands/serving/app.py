@@ -189,7 +189,7 @@ def _numbers(answer: Answer) -> np.ndarray:
 def _stored(model: Model, drawn: np.ndarray) -> np.ndarray | None:
     """The numbers of the answer to the drawn image by the logits that the model's file holds.
 
-    None where it holds none, as of vitmed 0.2, or where this process computes in reduced precision.
+    None where it holds none, or where this process computes in reduced precision.
     """
     saved = model.saved
     if saved.policy is None or not saved.policy.known_logits or model.network.precision != "fp32":

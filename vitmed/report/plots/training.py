@@ -31,8 +31,8 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
     """Loss, validation metrics and learning rate by epoch, the epoch of best.pt marked.
 
     Args:
-        records: of `metrics.jsonl`: epoch, train_loss, val_loss, val_<metric>, lr; kept, whether best.pt was written
-            (`best` in runs of 0.1); and monitor, the name of the watched metric. Missing or null values are gaps.
+        records: of `metrics.jsonl`: epoch, train_loss, val_loss, val_<metric>, lr; kept, whether best.pt was written;
+            and monitor, the name of the watched metric. Missing or null values are gaps.
     """
     epochs = [record["epoch"] for record in records]
     monitor = next((str(r["monitor"]) for r in records if r.get("monitor") in ALL_METRICS), "auroc")
@@ -40,7 +40,7 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
     def values(key: str) -> np.ndarray:
         return np.array([np.nan if r.get(key) is None else float(r[key]) for r in records])
 
-    kept = [i for i, record in enumerate(records) if record.get("kept", record.get("best"))]
+    kept = [i for i, record in enumerate(records) if record.get("kept")]
     best = kept[-1] if kept else None
     usual = ("auroc", "balanced_accuracy", "accuracy", "mcc", "subset_accuracy", "r2", "ccc")
     bounded = [name for name in usual if any(f"val_{name}" in record for record in records)][:4]
@@ -71,14 +71,14 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def loss_curves(records: Sequence[Mapping[str, Any]], name: str) -> Figure:
-    """Training and validation loss, of that name, and the learning rate by epoch, of the records of pretraining."""
+def loss_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
+    """Training and validation loss, and the learning rate by epoch, of the records of pretraining."""
     epochs = [record["epoch"] for record in records]
     figure = Figure(figsize=(9, 3.8), layout="constrained")
     loss, rate = figure.subplots(1, 2)
     loss.plot(epochs, [r["train_loss"] for r in records], color=BLUE, label="training")
     loss.plot(epochs, [r["val_loss"] for r in records], color=ORANGE, linestyle="--", label="validation")
-    loss.set_ylabel(name)
+    loss.set_ylabel("mean squared error of hidden patches")
     loss.legend(fontsize=9)
     rate.plot(epochs, [r["lr"] for r in records], color=BLUE)
     rate.set_ylabel("learning rate")
