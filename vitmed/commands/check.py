@@ -27,6 +27,7 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.core.targets import CLASSES
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
+from vitmed.data.folders import import_fix
 from vitmed.data.known_sets import KnownSet, find_known_set, say_known_set
 from vitmed.data.label_kinds import Asked, Read
 from vitmed.data.label_tables import labels_from_table
@@ -166,7 +167,8 @@ def _contents(root: Path) -> FolderContents:
         closed, reason = next(iter(contents.unreadable.items()))
         raise DataError(f"{root / closed}: cannot be read ({reason})", "check its permissions")
     if not contents.files:
-        raise DataError(f"{root}: contains no image of a type that vitmed reads", "name a folder of images")
+        fix = import_fix(root) or "name a folder of images"
+        raise DataError(f"{root}: contains no image of a type that vitmed reads", fix)
     return contents
 
 

@@ -36,9 +36,7 @@ class DataConfig(Section):
 
     panel = "Data"
 
-    root: str | None = setting(
-        None, "Folder of images, or a MedMNIST .npz file. In a YAML file, relative to that file."
-    )
+    root: str | None = setting(None, "Folder of images. In a YAML file, relative to that file.")
     resize: Literal["pad", "squash", "crop"] = setting(
         "pad", "How an image becomes square: pad keeps all of it, squash distorts it, crop cuts its sides.", Flag()
     )

@@ -31,5 +31,6 @@ pixel_cache         decoded squares on disk
 dataset_cards       the cards of public data sets
 public_files        MedMNIST, CIFAR and MNIST files
 archives            unpack downloads safely
+webdataset          unpacked WebDataset tars as class folders
 synthetic           drawn blood cells for `vitmed demo`
 """

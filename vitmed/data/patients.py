@@ -27,7 +27,6 @@ from vitmed.data.patient_names import Guess, class_folder, guess_patients
 from vitmed.data.samples import Splits
 from vitmed.data.tables import groups_from_table
 from vitmed.data.thread_batches import Progress
-from vitmed.imaging import npz
 from vitmed.imaging.decode import decode
 from vitmed.imaging.dicom import QUIET
 
@@ -260,8 +259,7 @@ def report_patients(splits: Splits, risk: str, ui: Ui) -> None:
         return
     guess = splits.guess
     if guess is None:
-        way = "--groups TABLE" if npz.is_npz(splits.root) else "--group-regex or --groups"
-        ui.warn(f"patients are unknown: {risk} (use {way})")
+        ui.warn(f"patients are unknown: {risk} (use --group-regex or --groups)")
         return
     examples = ", ".join(guess.examples) + (", ..." if guess.patients > len(guess.examples) else "")
     by = f", {guess.evidence}" if guess.evidence else ""
