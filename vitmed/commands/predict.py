@@ -62,14 +62,23 @@ def predict(
     ui = ui or Ui()
     check_precision(precision)
     saved = find_checkpoint(checkpoint, runs, ui)
-    if saved.policy is None:
-        ui.warn(f"{saved.path}: {RAW}")
-    preprocessing = preprocessing_of(saved, frame)
     names = list_images([images] if isinstance(images, str | Path) else images)
-    network = open_network(saved, saved.policy, device, precision, ui)
-    warn_of_flat(names, preprocessing, ui)
+    network, preprocessing = open_for(names, saved, device, precision, frame, ui)
     with ui.bar("predicting") as advance:
         return predict_named(saved, network, preprocessing, names, advance)[0]
+
+
+def open_for(
+    names: Sequence[str], saved: SavedModel, device: str, precision: str, frame: int | None, ui: Ui
+) -> tuple[Network, Preprocessing]:
+    """What runs the model over these images, and how it reads one; warns of what makes its answers worse."""
+    if saved.policy is None:
+        ui.warn(f"{saved.path}: {RAW}")
+    how, network = preprocessing_of(saved, frame), open_network(saved, saved.policy, device, precision, ui)
+    if how.window is not None and (flat := sum(map(_is_flat, names))):
+        found = counted_doing(flat, "image", "has 8 bits and is", "have 8 bits and are")
+        ui.warn(f"{found} not windowed; the model was trained on deeper ones")
+    return network, how
 
 
 def predict_named(
@@ -90,13 +99,6 @@ def predict_named(
         tuple((names[i], problem) for i, problem in sorted(found.problems.items())), found.columns,
     )  # fmt: skip
     return saved.policy.apply(predictions) if saved.policy else predictions, found.features
-
-
-def warn_of_flat(names: Sequence[str], how: Preprocessing, ui: Ui) -> None:
-    """Warn of 8-bit images where the model was trained on deeper ones."""
-    if how.window is not None and (flat := sum(_is_flat(name) for name in names)):
-        found = counted_doing(flat, "image", "has 8 bits and is", "have 8 bits and are")
-        ui.warn(f"{found} not windowed; the model was trained on deeper ones")
 
 
 def _is_flat(path: str) -> bool:
