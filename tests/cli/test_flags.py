@@ -151,6 +151,7 @@ ALONE = {
     "freeze": True,
     "lora": 4,
     "group_regex": "(P.)",
+    "card": "busi",
     "pretrain": True,
     "pretrain_epochs": 7,
     "pretrain_also": "u",

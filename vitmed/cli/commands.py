@@ -68,6 +68,7 @@ def train(as_json: AsJson = False, devices: Devices = None, **options: Any) -> N
         "strict": flag(bool, "--strict", help="Exit code 3 if there is a warning, as for an error."),
         "leakage_gap": flag(bool, "--leakage-gap", help="Fit cheap baselines by image and by patient; report the gap."),
     },
+    "data.card",
     *PATIENTS,
     "data.target",
     "data.findings",

@@ -10,6 +10,7 @@ from typing import Any
 
 from vitmed.core.cache_folder import cache_folder
 from vitmed.core.csv_files import csv_text
+from vitmed.core.dataset_cards import Card, advice, cards, find_set
 from vitmed.core.downloads import fetch_file
 from vitmed.core.errors import DataError
 from vitmed.core.files import write_text
@@ -17,7 +18,6 @@ from vitmed.core.outputs import refuse_inside
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.archives import check_new, is_archive, new_folder, unpack
-from vitmed.data.dataset_cards import Card, advice, cards, find_set
 from vitmed.data.folders import has_classes, image_files, refuse_among_classes
 from vitmed.data.patients import groups_of
 from vitmed.data.public_files import LABELS, OTHER, read_public_files, write_folder

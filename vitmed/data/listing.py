@@ -180,14 +180,13 @@ def _in_grades(listing: Listing, asked: Asked) -> Listing:
 def with_patients(listing: Listing, config: DataConfig, progress: Progress | None = None) -> Listing:
     """Add the patients that the configuration names; if it and the table name none, a guess from file names."""
     by_folder = not listing.source.is_file()
-    labels = [listing.classes[label] for label in listing.labels.tolist()]
-    known = find_patients(config, listing.root, listing.paths, progress, by_folder, labels)
+    known = find_patients(config, listing.root, listing.paths, progress, by_folder)
     if known is not None:
         notes = (*listing.notes, *known.notes)
         return replace(listing, groups=known.groups, patients=known.source, notes=notes)
     if listing.groups is not None:
         return listing
-    return replace(listing, guess=suggest_groups(listing.root, listing.paths, by_folder, labels))
+    return replace(listing, guess=suggest_groups(listing.paths, by_folder))
 
 
 def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[str]) -> Listing:

@@ -23,10 +23,10 @@ import numpy as np
 from PIL import Image
 
 from vitmed.core.csv_files import csv_text
+from vitmed.core.dataset_cards import cards, medmnist_classes
 from vitmed.core.errors import DataError
 from vitmed.core.files import write_text
 from vitmed.core.ui import Ui
-from vitmed.data.dataset_cards import cards, medmnist_classes
 from vitmed.data.split_names import SPLITS
 from vitmed.data.thread_batches import in_threads
 
