@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import itertools
 import multiprocessing
 import os
 import resource
@@ -28,9 +27,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from vitmed.commands.data import import_dataset
 from vitmed.core.errors import VitmedError
-from vitmed.data.folders import npz_images
-from vitmed.imaging import npz
 from vitmed.imaging.decode import read_header
 from vitmed.imaging.preprocessing import Preprocessing
 
@@ -168,10 +166,10 @@ def damaged(whole: bytes, rng: np.random.Generator) -> bytes:
 
 
 def read(file: Path) -> None:
-    """Everything that vitmed does with an image before the network; of an .npz file with its first images."""
+    """Everything that vitmed does with an image before the network; an .npz file is imported."""
     if file.suffix == ".npz":
-        for name, _ in itertools.islice(npz_images(file / next(iter(npz.open_npz(file)))), 4):
-            HOW.read(file / name)
+        with tempfile.TemporaryDirectory(dir=file.parent) as place:
+            import_dataset(file, Path(place) / "set")
     else:
         read_header(file)
         HOW.read(file)

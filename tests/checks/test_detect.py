@@ -150,16 +150,6 @@ def test_training_warns_once_of_a_finding_that_a_split_lacks(tmp_path: Path) -> 
     assert [text for text in warned if "mass" in text] == ["no image of val has mass, so nothing can be chosen for it"]
 
 
-def test_findings_of_an_npz_file(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    content = {f"{name}_images": rng.integers(0, 256, (20, 20, 20), np.uint8) for name in ("train", "val", "test")}
-    content |= {f"{name}_labels": np.eye(20, 3, dtype=np.uint8) for name in ("train", "val", "test")}
-    np.savez(tmp_path / "mine.npz", **content)
-    found = check(tmp_path / "mine.npz", output=tmp_path / "report", ui=Recorder())
-    table = {(row["split"], row["class"]): row["images"] for row in found.content["table"]}
-    assert table["val", "finding 1"] == 1 and table["val", "no finding"] == 17 and not found.count("error")
-
-
 def test_training_names_the_flag_against_a_split_that_leaks(tmp_path: Path) -> None:
     """And what to do about a class that few patients have, once."""
     rows = [[f"P{i % 2}_{i // 2}", "ab"[i % 2], "train" if i < 40 else "val" if i < 60 else "test"] for i in range(80)]

@@ -151,6 +151,7 @@ ALONE = {
     "freeze": True,
     "lora": 4,
     "group_regex": "(P.)",
+    "card": "busi",
 }
 
 

@@ -26,8 +26,8 @@ from vitmed.checks.problems import PROBLEMS
 from vitmed.commands import check as check_command
 from vitmed.commands.check import DataCheck
 from vitmed.core.data_config import DataConfig
+from vitmed.core.dataset_cards import cards
 from vitmed.core.errors import DataError, UsageError
-from vitmed.data.dataset_cards import cards
 from vitmed.data.scan import scan
 from vitmed.data.scan_cache import VERSION, ScanCache, digests_of, hash_files
 from vitmed.data.splits import make_splits
@@ -285,13 +285,6 @@ def flipped_copies(root: Path) -> None:
             (root / name / f"{name}_{i}.png").rename(root / name / f"{name}_{i - 1}_flip.png")
 
 
-@made("known_set", "note")
-def names_of_busi(root: Path) -> None:
-    for name, kind in (("amber", "benign"), ("blue", "malignant")):
-        for i in range(12):
-            (root / name / f"{name}_{i}.png").rename(root / name / f"{kind} ({i + 1}).png")
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return draw_classes(tmp_path / "data", 12)
@@ -316,12 +309,14 @@ def test_each_trouble_is_found_by_its_name(
     assert after == before  # nothing of the user's was touched
 
 
-def test_a_known_set_and_the_warnings_of_its_card(folder: Path, tmp_path: Path) -> None:
-    names_of_busi(folder)
-    found, card = run(folder, tmp_path), cards()["busi"]
-    assert found.content["known_set"]["pitfalls"] == card.pitfalls and found.content["known_set"]["images"] == 24
+def test_the_card_that_is_named(folder: Path, tmp_path: Path) -> None:
+    card, ui = cards()["busi"], Recorder()
+    found = check(folder, card="busi", output=tmp_path / "report", ui=ui)
+    assert found.content["card"]["pitfalls"] == card.pitfalls
+    assert ui.warned[0] == f"the card of busi ({card.title}) warns:" and f"  - {card.pitfalls[0]}" in ui.said
     page = (found.folder / "data_report.html").read_text(encoding="utf-8")
     assert "The card of busi warns" in page and all(text[:60] in html.unescape(page) for text in card.pitfalls)
+    assert run(folder, tmp_path).content["card"] is None
 
 
 def test_copies_of_one_original_in_two_splits(tmp_path: Path) -> None:

@@ -49,17 +49,6 @@ def test_pictures_and_json(trained: Trained, vitmed: RUN, tmp_path: Path) -> Non
     assert "rollout:" in answer.err.lower()
 
 
-def test_a_medmnist_file(trained: Trained, tmp_path: Path) -> None:
-    """Its test part, each image by its name in the file; `explain` says what `predict` does."""
-    images = np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), dtype=np.uint8)
-    file = tmp_path / "mine.npz"
-    np.savez(file, test_images=images, test_labels=np.array([[2], [0], [1]]))
-    found = package.explain(file, checkpoint=trained.best, output=tmp_path / "maps", ui=Recorder())
-    assert list(found.predictions.paths) == [f"{file}/test/{k}/00000{i}" for i, k in enumerate((2, 0, 1))]
-    predicted = package.predict(file, checkpoint=trained.best, ui=Recorder())
-    assert found.predictions.logits.tobytes() == predicted.logits.tobytes() and (tmp_path / "maps/row-3.png").is_file()
-
-
 def test_a_method_and_a_class_can_be_named(trained: Trained, tmp_path: Path) -> None:
     image = trained.data / "test" / "blue" / "blue_0.png"
     found = package.explain(

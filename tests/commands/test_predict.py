@@ -178,27 +178,6 @@ def test_all_that_is_unread_is_counted_and_the_csv_is_named(trained: Trained, tm
     assert f"all predictions: {tmp_path / 'p.csv'}" in answer.err and len(table(tmp_path / "p.csv")) == 23
 
 
-def test_a_medmnist_file(trained: Trained, tmp_path: Path, vitmed: ANSWER) -> None:
-    """Its test part, or the part that is named; an image is named by part, class number and index."""
-    rng = np.random.default_rng(0)
-    arrays = {f"{part}_images": rng.integers(0, 256, (4, 16, 16, 3), dtype=np.uint8) for part in ("train", "test")}
-    labels = np.array([[2], [0], [1], [2]])
-    file = tmp_path / "mine.npz"
-    np.savez(file, **arrays, train_labels=labels, test_labels=labels)
-    said = predict(file, checkpoint=trained.best, ui=Recorder())
-    assert list(said.paths) == [f"{file}/test/{name}" for name in ("2/000000", "0/000001", "1/000002", "2/000003")]
-    for i, pixels in enumerate(arrays["test_images"]):
-        Image.fromarray(pixels).save(tmp_path / f"{i}.png")
-    pictures = [tmp_path / f"{i}.png" for i in range(4)]
-    assert said.logits.tobytes() == predict(pictures, checkpoint=trained.best, ui=Recorder()).logits.tobytes()
-    other = predict(f"{tmp_path}/*.npz", checkpoint=trained.best, ui=Recorder())
-    assert other.paths == said.paths
-    named = predict([file / "train", file / "test/1/000002"], checkpoint=trained.best, ui=Recorder())
-    assert len(named) == 5 and named.logits[4].tobytes() == said.logits[2].tobytes()
-    answer = vitmed("predict", file / "val", "--checkpoint", trained.best)
-    assert answer.code == 3 and "mine.npz: holds train, test but no val" in answer.err
-
-
 def test_json_is_one_object_and_nothing_else(trained: Trained, mixed: Path, vitmed: ANSWER) -> None:
     answer = vitmed("predict", mixed, "--checkpoint", trained.best, "--json", "--top-k", 2)
     assert answer.code == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,16 +15,11 @@ from conftest import Recorder, Trained, listing, python
 
 from vitmed import merge, predict, predict_shard
 from vitmed.core.errors import DataError, UsageError
-from vitmed.metrics import predictions_parquet
 from vitmed.metrics.predictions import Predictions
 
+pa, pc = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.compute")
 pq = pytest.importorskip("pyarrow.parquet")
 ANSWER = Callable[..., Any]
-
-
-@pytest.fixture(autouse=True)
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predictions_parquet, "ROWS", 4)
 
 
 @pytest.fixture
@@ -54,94 +50,116 @@ def test_the_merged_table_is_that_of_one_process_to_the_byte(
         given = "--shard", f"{number}/3", "-o", tmp_path / "parts"
         answer = vitmed("predict", images, "--checkpoint", trained.best, *given)
         assert answer.code == (3 if number == 2 else 0), answer.err
-    assert "1 of 6 images could not be read" in vitmed(
-        "predict", images, "--checkpoint", trained.best, "--shard", "2/3", "-o", tmp_path / "parts"
-    ).err  # fmt: skip
+    again = "predict", images, "--checkpoint", trained.best, "--shard", "2/3", "-o", tmp_path / "parts"
+    assert "1 of 6 images could not be read" in vitmed(*again).err  # finished before, and reported as then
     answer = vitmed("merge", tmp_path / "parts", "--json")
     assert answer.code == whole.code == 3 and "blue_1a.png" in answer.err
     assert json.loads(answer.out)["images"] == 18 and json.loads(answer.out)["unreadable"] == 1
     assert (tmp_path / "parts" / "predictions.csv").read_bytes() == (tmp_path / "p.csv").read_bytes()
-    assert len(parts(tmp_path / "parts")) == 6 and len(listing(tmp_path / "parts")) == 7
+    assert len(parts(tmp_path / "parts")) == 3 and len(listing(tmp_path / "parts")) == 4
     again = vitmed("merge", tmp_path / "parts")
     assert again.code == 2 and "is there already" in again.err
 
 
-def test_one_parquet_file_with_features(trained: Trained, images: Path, tmp_path: Path) -> None:
+def test_an_array_of_100_tasks_of_which_one_was_killed(
+    trained: Trained, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task is run again, by itself, when all others are done; tasks without an image write nothing."""
+    folder, killed = tmp_path / "parts", 43  # it holds one image
+    for name, value in (("MIN", 0), ("MAX", 99), ("COUNT", 100)):
+        monkeypatch.setenv(f"SLURM_ARRAY_TASK_{name}", str(value))
+    for task in [*(task for task in range(100) if task != killed - 1), killed - 1]:
+        monkeypatch.setenv("SLURM_ARRAY_TASK_ID", str(task))
+        if task == killed - 1:
+            left = folder / ".part-00043-of-00100.parquet.0123456789abcdef.part"
+            left.write_bytes(b"what the killed task left")
+            os.utime(left, (0, 0))
+            with pytest.raises(DataError, match=r"1 of 100 parts missing:\n--shard 43/100") as error:
+                merge(folder, ui=Recorder())
+            assert "again with --shard 43/100" in error.value.fix
+        predict_shard(images, output=folder, shard="auto", checkpoint=trained.best, device="cpu", ui=Recorder())
+    done = merge(folder, ui=Recorder())
+    whole = predict(images, checkpoint=trained.best, device="cpu", ui=Recorder())
+    assert done.file.read_bytes() == whole.to_csv(errors=True).encode() and len(parts(folder)) == 19
+    assert not list(folder.glob(".*"))
+
+
+def test_features_stay_in_the_parts(trained: Trained, images: Path, tmp_path: Path) -> None:
     folder = shards(images, tmp_path / "parts", trained, features=True)
-    done = merge(folder, output=tmp_path / "all.parquet", ui=Recorder())
-    table, expected = pq.read_table(done.file), predict(images, checkpoint=trained.best, ui=Recorder())
-    assert (done.read, done.unread) == (18, 1) and table.num_rows == 19
-    assert table["ood_score"].type == "double" and table["logit_blue"].type == "float"
-    read = table.filter(table["error"].is_null())
+    expected = predict(images, checkpoint=trained.best, ui=Recorder())
+    table = pa.concat_tables(map(pq.read_table, parts(folder)), promote_options="default")
+    assert table["ood_score"].type == "double" and table["logit_blue"].type == "float" and len(table) == 19
+    read = table.filter(pc.equal(table["error"], ""))
     assert read["path"].to_pylist() == list(expected.paths)
     assert np.array_equal(read["logit_blue"].to_numpy(), expected.logits[:, 1])
     features = np.array(read["features"].to_pylist(), np.float32)  # (18, D)
     assert features.shape == (18, 16) and np.isfinite(features).all() and len(np.unique(features, axis=0)) == 18
-    merge(folder, output=tmp_path / "all.csv", ui=Recorder())
+    done = merge(folder, output=tmp_path / "all.csv", ui=Recorder())
+    assert (done.read, len(done.errors)) == (18, 1)
     assert (Predictions.from_csv(tmp_path / "all.csv").logits == expected.logits).all()
 
 
-def test_finished_parts_are_skipped_and_a_torn_one_is_predicted_again(
-    trained: Trained, images: Path, tmp_path: Path
-) -> None:
+def test_a_finished_part_is_skipped(trained: Trained, images: Path, tmp_path: Path) -> None:
     folder = shards(images, tmp_path / "parts", trained)
-    before = {file.name: file.read_bytes() for file in parts(folder)}
-    times = {file: file.stat().st_mtime_ns for file in parts(folder)}
-    first, second, third, *_ = parts(folder)
-    first.write_bytes(before[first.name][:-100])
+    before = listing(folder)  # with sizes and times
+    for number in (1, 2, 3):
+        predict_shard(images, output=folder, shard=f"{number}/3", checkpoint=trained.best, ui=Recorder())
+    assert listing(folder) == before
+
+
+def test_a_part_that_is_missing_damaged_or_there_twice(trained: Trained, images: Path, tmp_path: Path) -> None:
+    folder = shards(images, tmp_path / "parts", trained)
+    first, second, _ = parts(folder)
+    data = second.read_bytes()
     second.unlink()
-    (folder / ".part-x.parquet.0123456789abcdef.part").write_bytes(b"what a killed process left")
-    ui = Recorder()
-    done = predict_shard(images, output=folder, shard="1/3", checkpoint=trained.best, ui=ui)
-    assert (done.parts, done.skipped) == (2, 0) and f"{first}: not a whole part" in ui.warned[0]
-    assert {file.name: file.read_bytes() for file in parts(folder)} == before
-    assert third.stat().st_mtime_ns == times[third]
-    assert predict_shard(images, output=folder, shard="2/3", checkpoint=trained.best, ui=Recorder()).skipped == 2
-
-
-def test_a_part_that_is_missing_torn_or_there_twice(trained: Trained, images: Path, tmp_path: Path) -> None:
-    folder = shards(images, tmp_path / "parts", trained)
-    names = parts(folder)
-    data = names[3].read_bytes()
-    names[3].unlink()
-    with pytest.raises(DataError, match=r"2 of 19 images are missing: shard 2/3 \(2 images\)") as error:
-        merge(folder, ui=Recorder())
-    assert "--shard 2/3" in error.value.fix
-    names[3].write_bytes(data[: len(data) // 2])
-    with pytest.raises(DataError, match=f"{names[3].name}: not a whole part"):
+    with pytest.raises(DataError, match=r"1 of 3 parts missing:\n--shard 2/3"):
         merge(folder, ui=Recorder())
     spoilt = bytearray(data)
     spoilt[40] ^= 0xFF  # in a page, not in the footer
-    names[3].write_bytes(spoilt)
-    with pytest.raises(DataError, match=f"{names[3].name}: not a whole part"):
-        merge(folder, ui=Recorder())
-    names[3].write_bytes(data)
-    shutil.copy(names[0], folder / "part-00001-of-00003-000007.parquet")
+    for content in (data[: len(data) // 2], bytes(spoilt)):
+        second.write_bytes(content)
+        with pytest.raises(DataError, match=f"{second.name}: not a whole part") as error:
+            merge(folder, ui=Recorder())
+        assert "remove it" in error.value.fix
+        with pytest.raises(DataError, match=f"{second.name}: not a whole part"):
+            predict_shard(images, output=folder, shard="2/3", checkpoint=trained.best, ui=Recorder())
+    second.unlink()
+    shards(images, folder, trained, (2,))
+    assert second.read_bytes() == data
+    shutil.copy(first, folder / "part-00004-of-00003.parquet")
     with pytest.raises(DataError, match="hold the same images"):
         merge(folder, ui=Recorder())
+    (folder / "part-00004-of-00003.parquet").unlink()
+    table = pq.read_table(first)
+    pq.write_table(table.slice(1), first)  # with its description
+    with pytest.raises(DataError, match="holds 5 rows, not those of its shard"):
+        merge(folder, ui=Recorder())
+    pq.write_table(table.replace_schema_metadata({}), first)  # as 0.2.0 wrote no such description
+    with pytest.raises(UsageError, match="not a part of this version") as usage:
+        merge(folder, ui=Recorder())
+    assert "vitmed 0.2.0" in usage.value.fix
     assert not (folder / "predictions.csv").exists() and list(folder.glob(".*")) == []
 
 
 def test_parts_of_another_checkpoint_list_or_number_of_shards(trained: Trained, images: Path, tmp_path: Path) -> None:
-    folder = shards(images, tmp_path / "parts", trained)
-    before = listing(folder)
     other = trained.folder / "epoch_0002.pt"
-    for given, why in (
-        ({"checkpoint": other}, "different checkpoints"),
-        ({"shard": "1/4"}, "are of 3 and of 4 shards"),
-        ({"features": True}, "different settings"),
-        ({"images": images / "amber"}, "different lists of images"),
+    for place, (given, why) in enumerate(
+        (
+            ({"checkpoint": other}, "different checkpoints"),
+            ({"shard": "1/4"}, "different shards"),
+            ({"features": True}, "different settings"),
+            ({"images": images / "amber"}, "different lists of images"),
+        )
     ):
+        folder = shards(images, tmp_path / str(place), trained, (2, 3))
         options: dict[str, Any] = {"images": images, "shard": "1/3", "checkpoint": trained.best, **given}
-        with pytest.raises(UsageError, match=why) as error:
-            predict_shard(output=folder, ui=Recorder(), **options)
-        assert "name a new folder" in error.value.fix
-    assert listing(folder) == before
-    predict_shard(images, output=tmp_path / "other", shard="1/3", checkpoint=other, ui=Recorder())
-    for file in parts(tmp_path / "other"):
-        shutil.copy(file, folder)
-    with pytest.raises(DataError, match="different checkpoints"):
-        merge(folder, ui=Recorder())
+        foreign = predict_shard(output=folder, ui=Recorder(), **options).file
+        with pytest.raises(DataError, match=f"{foreign} and .* are of {why}"):
+            merge(folder, ui=Recorder())
+        if foreign.name == "part-00001-of-00003.parquet":  # the right one does not take its place
+            with pytest.raises(UsageError, match="is there, of other") as error:
+                shards(images, folder, trained, (1,))
+            assert "name a new folder" in error.value.fix
 
 
 def test_more_shards_than_images(trained: Trained, tmp_path: Path) -> None:
@@ -155,13 +173,13 @@ def test_more_shards_than_images(trained: Trained, tmp_path: Path) -> None:
 def test_wrong_commands(trained: Trained, images: Path, tmp_path: Path, vitmed: ANSWER) -> None:
     given = "predict", images, "--checkpoint", trained.best
     for args, code, told in (
-        ((*given, "--shard", "5/4", "-o", tmp_path / "p"), 2, "there is no shard 5/4"),
+        ((*given, "--shard", "5/4", "-o", tmp_path / "p"), 2, "no such shard"),
         ((*given, "--shard", "1/4"), 2, "--output FOLDER"),
         ((*given, "--features"), 2, "--output FOLDER"),
         ((*given, "-o", tmp_path / "p", "--csv", tmp_path / "p.csv"), 2, "vitmed merge"),
         ((*given, "-o", images / "parts"), 2, "lies in the data folder"),
         ((*given, "-o", trained.best), 2, "it is a file, expected a folder"),
-        (("merge", tmp_path / "none"), 3, "no such folder"),
+        (("merge", tmp_path / "none"), 3, "holds no part of predictions"),
         (("merge", images), 3, "holds no part of predictions"),
     ):
         answer = vitmed(*args)

@@ -29,7 +29,7 @@ from vitmed.report.results import Origin, Results
             for name in ("patient", "Patient ID", "patientId", "PATIENTID", "subject_id", "case", "id")
         ),
         *((name, "patient") for name in ("paziente", "pat_nr", "MRN", "donor", "Person")),
-        *((name, f"{name} group") for name in ("slide_field", "slide", "subtype", "image.no", "who")),
+        *((name, f"{name} group") for name in ("slide_field", "lesion_id", "slide", "subtype", "image.no", "who")),
         ("group", "group"),
         ("Group", "group"),
         ("a {b} | c", "a_b_c group"),  # brackets and bars mean something in a report

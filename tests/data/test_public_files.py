@@ -7,20 +7,24 @@ import gzip
 import io
 import os
 import pickle
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import Recorder
 from PIL import Image
 from torchvision import datasets as reference
 
+from vitmed.commands.data import import_dataset
+from vitmed.core.data_config import DataConfig
+from vitmed.core.dataset_cards import cards
 from vitmed.core.errors import DataError
 from vitmed.core.ui import Silent
 from vitmed.data import public_files
-from vitmed.data.dataset_cards import cards
 from vitmed.data.public_files import read_idx, read_public_files, write_folder
+from vitmed.data.samples import Splits
+from vitmed.data.splits import make_splits
 
 CIFAR10 = cards()["cifar10"].classes
 FINE = [f"fine {k:02d}" for k in range(100)]
@@ -133,13 +137,20 @@ def test_mnist_with_a_dot_in_its_names(tmp_path: Path) -> None:
     assert found is not None and np.array_equal(found.parts["test"].images, made["t10k"])
 
 
+def unpacked(folder: Path, **arrays: np.ndarray) -> Path:
+    """The arrays of a file of MedMNIST, as they lie in a folder once it is unpacked."""
+    folder.mkdir(exist_ok=True)
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    return folder
+
+
 @pytest.mark.parametrize("colour", [True, False])
 def test_what_is_written_is_read_back_without_loss(tmp_path: Path, colour: bool) -> None:
     images = RNG.integers(0, 256, (20, 9, 7, 3) if colour else (20, 9, 7), dtype=np.uint8)
     labels = (np.arange(20) % 2).astype(np.uint8)[:, None]
     arrays = {"train_images": images, "train_labels": labels, "test_images": images[:4] + 1, "test_labels": labels[:4]}
-    np.savez_compressed(tmp_path / "pneumoniamnist.npz", **arrays)
-    found = read_public_files(tmp_path / "pneumoniamnist.npz")
+    found = read_public_files(unpacked(tmp_path / "arrays", **arrays), tmp_path / "pneumoniamnist.npz")
     assert found is not None and write_folder(found, tmp_path / "out", Silent()) == 24
     expected = {
         f"{split}/{('normal', 'pneumonia')[k % 2]}/{k:06d}.png": arrays[f"{split}_images"][k]
@@ -232,7 +243,7 @@ def test_a_pickle_that_is_no_batch(tmp_path: Path, content: bytes) -> None:
 
 def test_no_pickle_is_read_but_by_the_reader_of_arrays() -> None:
     text = Path(public_files.__file__).read_text()
-    assert "pickle.load" not in text and "allow_pickle" not in text
+    assert "pickle.load" not in text and "allow_pickle=True" not in text
 
 
 # --- files that are wrong
@@ -314,10 +325,172 @@ def test_mnist_with_a_file_missing_or_of_another_length(tmp_path: Path) -> None:
         read_public_files(tmp_path / "set")
 
 
-def test_a_zip_is_no_original(tmp_path: Path) -> None:
+# --- MedMNIST
+
+CHEST = (
+    "atelectasis", "cardiomegaly", "effusion", "infiltration", "mass", "nodule", "pneumonia", "pneumothorax",
+    "consolidation", "edema", "emphysema", "fibrosis", "pleural", "hernia",
+)  # fmt: skip  # the order of medmnist/info.py
+
+
+def medmnist(classes: int = 3, counts: tuple[int, ...] = (12, 6, 6)) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    for name, count in zip(("train", "val", "test"), counts, strict=True):
+        content[f"{name}_images"] = RNG.integers(0, 256, (count, 8, 8, 3), dtype=np.uint8)
+        content[f"{name}_labels"] = (np.arange(count) % classes)[:, None].astype(np.uint8)
+    return content
+
+
+def imported(file: Path, folder: Path, **flags: Any) -> Splits:
+    """The splits of the folder that `vitmed data import` writes of a file, all of its images there."""
+    import_dataset(file, folder, Recorder())
+    table = folder / "labels.csv"
+    return make_splits(DataConfig(root=str(folder), labels=str(table) if table.is_file() else None, **flags))
+
+
+@pytest.mark.parametrize(
+    ("name", "classes"),
+    [
+        ("bloodmnist_224.npz", ("basophil", "eosinophil", "erythroblast")),
+        ("BloodMNIST.NPZ", ("basophil", "eosinophil", "erythroblast")),
+        ("organamnist_64.npz", ("bladder", "femur-left", "femur-right")),
+        ("bloodmnistlike.npz", ("0", "1", "2")),
+        ("pneumoniamnist.npz", ("0", "1", "2")),  # more classes than the set of that name has
+    ],
+)
+def test_the_splits_and_the_names_of_the_classes(tmp_path: Path, name: str, classes: tuple[str, ...]) -> None:
+    content = medmnist()
+    np.savez_compressed(tmp_path / "file.npz", **content)
+    (tmp_path / "file.npz").rename(tmp_path / name)
+    splits = imported(tmp_path / name, tmp_path / "out")
+    assert splits.classes == classes
+    for part, samples in splits.samples.items():
+        for sample in samples:
+            k = int(Path(sample.path).stem)
+            assert sample.label == content[f"{part}_labels"][k, 0]
+            assert np.array_equal(np.asarray(Image.open(splits.root / sample.path)), content[f"{part}_images"][k])
+
+
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [
+        ("chestmnist_64.npz", CHEST),
+        ("mine.npz", ("finding 0", "finding 1", "finding 2")),
+        ("chestmnist.npz", ("finding 0", "finding 1", "finding 2")),  # other findings than the set of that name
+    ],
+)
+def test_the_findings_of_chestmnist_with_some_not_known(tmp_path: Path, name: str, names: tuple[str, ...]) -> None:
+    content = medmnist(counts=(40, 20, 20))
+    for part, count in (("train", 40), ("val", 20), ("test", 20)):
+        content[f"{part}_labels"] = (RNG.random((count, len(names))) < 0.5).astype(np.float32)
+    content["train_labels"][:5] = np.nan
+    content["train_labels"][5:, 0] = (0, 1, *[-1] * 33)
+    np.savez_compressed(tmp_path / name, **content)
+    splits = imported(tmp_path / name, tmp_path / "out")
+    assert splits.classes == names and splits.target.kind == "findings" and len(splits.samples["train"]) == 35
+    assert (splits.targets("train")[:, 0] == -1).sum() == 33
+    for sample in splits.samples["test"]:
+        assert sample.targets == tuple(content["test_labels"][int(Path(sample.path).stem)])
+
+
+def test_the_grades_of_retinamnist_and_numbers(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "mine.npz", **medmnist(classes=11, counts=(22, 22, 22)))
+    grades = imported(tmp_path / "mine.npz", tmp_path / "grades", target="grades")
+    assert grades.classes == tuple(map(str, range(11))) and grades.target.kind == "grades"
+    content = medmnist(counts=(40, 20, 20))
+    ages = {f"{name}_labels": np.linspace(20, 80.5, len(content[f"{name}_images"])) for name in grades.samples}
+    np.savez_compressed(tmp_path / "ages.npz", **content | ages)
+    splits = imported(tmp_path / "ages.npz", tmp_path / "ages", unit="years")
+    assert splits.target.kind == "number"
+    for sample in splits.samples["val"]:
+        assert sample.targets == (ages["val_labels"][int(Path(sample.path).stem)],)
+
+
+class Bad:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("hacked",)
+
+
+LABELS = medmnist()["train_labels"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"train_labels": np.eye(12, 14, dtype=np.uint8)}, "labels of several kinds"),
+        ({"train_labels": np.eye(12, 14, dtype=np.uint8) * 2}, "14 findings holds 0 to 2"),
+        ({"train_labels": LABELS[:-1]}, "expected numbers .12, 1"),
+        ({"train_labels": LABELS.astype(np.complex64)}, "complex64"),
+        ({"train_labels": LABELS + 0.5}, "labels of several kinds"),
+        ({"train_labels": LABELS.astype(np.int64) - 1}, "holds -1 to 1"),
+        ({"train_labels": LABELS.astype(np.uint64) + np.uint64(2**63)}, "expected classes"),
+        ({"train_images": np.zeros((12, 8, 8), np.uint16)}, "train_images is uint16"),
+        ({"train_images": np.zeros((12, 28, 28, 28), np.uint8)}, "volume"),
+        ({"train_images": np.zeros((12, 28, 28, 4), np.uint8)}, r"expected uint8 \(N, H, W\)"),
+        ({"train_images": np.zeros((0, 28, 28), np.uint8), "train_labels": LABELS[:0]}, "0, 28, 28|not an array"),
+        ({"train_labels": np.array([Bad()] * 12, dtype=object)}, "not an array .*Python objects"),
+    ],
+)
+def test_arrays_of_another_kind_are_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez_compressed(tmp_path / "mine.npz", **medmnist() | changes)
+    with pytest.raises(DataError, match=told) as error:
+        import_dataset(tmp_path / "mine.npz", tmp_path / "out", Recorder())
+    assert "mine.npz" in str(error.value) and not Path("hacked").exists() and not (tmp_path / "out").exists()
+
+
+def header(shape: tuple[int, ...]) -> bytes:
     stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
-        archive.writestr("x", "x")
-    (tmp_path / "x.npz").write_bytes(stream.getvalue())
-    with pytest.raises(DataError, match="not a file of MedMNIST"):
-        read_public_files(tmp_path / "x.npz")
+    np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "images",
+    [
+        header((12, 10**6, 10**6)),  # terabytes, in a file of some hundred bytes
+        header((12, 20, 20)) + bytes(12 * 20 * 20 - 1),
+        header((12, 20, 20)) + bytes(12 * 20 * 20 + 1),
+        header((2**62, 2**62, 4)),
+        b"\x93NUMPY\x02\x00\xff\xff\xff\xff",
+        b"\x93NUMPY\x01\x00\xff\xff" + b"(" * 60_000,
+        b"\x93NUMPY\x01\x00" + (9001).to_bytes(2, "little") + b"-" * 9000 + b"1",
+        b"\x93NUMPY\x01\x00" + (11).to_bytes(2, "little") + b"{'descr': (",
+        b"no numpy at all",
+        b"",
+        pickle.dumps(Bad()),
+    ],
+)
+def test_a_header_that_is_wrong_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images: bytes
+) -> None:
+    """NumPy parses it as Python, which fails in ways of its own."""
+    monkeypatch.chdir(tmp_path)
+    folder = unpacked(tmp_path / "set", train_labels=LABELS)
+    (folder / "train_images.npy").write_bytes(images)
+    with pytest.raises(DataError, match=r"mine\.npz: train_images\.npy is not an array"):
+        read_public_files(folder, Path("mine.npz"))
+    assert not Path("hacked").exists()
+
+
+def test_a_file_of_another_kind(tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", x=np.zeros(3))
+    with pytest.raises(DataError, match=r"mine\.npz: not a file of MedMNIST, it holds x\.npy"):
+        import_dataset(tmp_path / "mine.npz", tmp_path / "out", Recorder())
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    file = tmp_path / "mine.npz"
+    np.savez_compressed(file, **medmnist())
+    whole = file.read_bytes()
+    flipped, offset = bytearray(whole), bytearray(whole)
+    flipped[300] ^= 0xFF  # inside the first member: the CRC tells
+    end = whole.rindex(b"PK\x05\x06")
+    offset[end + 16 : end + 20] = b"\xf0\xff\xff\x7f"  # where the list of members begins
+    for content in (b"no zip", b"", whole[: len(whole) // 2], flipped, offset):
+        file.write_bytes(content)
+        with pytest.raises(DataError, match=r"mine\.npz: not a complete archive"):
+            import_dataset(file, tmp_path / "out", Recorder())
+    assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))

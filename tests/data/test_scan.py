@@ -16,10 +16,11 @@ from conftest import TINY, TINY_SETS, Recorder, draw_classes, draw_nothing, draw
 from PIL import Image
 
 import vitmed
+from vitmed.data import scan_cache
 from vitmed.data.scan import scan
 from vitmed.data.scan_cache import ScanCache, hash_files
 from vitmed.data.thread_batches import in_threads
-from vitmed.imaging import choose_window, npz, rasters
+from vitmed.imaging import choose_window, rasters
 
 
 @pytest.fixture(autouse=True)
@@ -149,13 +150,13 @@ def test_files_are_hashed_in_threads_and_a_missing_one_has_no_hash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = draw_classes(tmp_path / "data", 3)
-    real, threads = npz.content, set()
+    real, threads = scan_cache.check_regular, set()
 
-    def content(path: Path) -> bytes:
+    def check_regular(path: str) -> None:
         threads.add(threading.current_thread())
-        return real(path)
+        real(path)
 
-    monkeypatch.setattr(npz, "content", content)
+    monkeypatch.setattr(scan_cache, "check_regular", check_regular)
     found = hash_files([*(str(data / name) for name in files(data)), str(data / "gone.png")])
     assert [len(digest) for digest in found] == [64] * 6 + [0]
     assert threads and threading.main_thread() not in threads

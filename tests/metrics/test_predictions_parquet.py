@@ -1,4 +1,4 @@
-"""A part of predictions reads back exactly, whatever the names are."""
+"""A part of predictions reads back exactly, whatever the names are: `vitmed merge` gives the table that was written."""
 
 from __future__ import annotations
 
@@ -6,30 +6,33 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import Recorder
 
-from vitmed.core.csv_files import csv_text, to_unicode
+from vitmed import merge
 from vitmed.core.targets import Target
-from vitmed.metrics.any_predictions import read_predictions, target_of
+from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.predictions_parquet import (
-    PartAbout,
-    errors_of,
-    header_of,
-    in_order,
-    listing_digest,
-    read_about,
-    read_part,
-    rows_of,
-    write_part,
-)
+from vitmed.metrics.predictions_parquet import read_part, write_part
 
 pytest.importorskip("pyarrow")
 
 
+def merged(folder: Path, before: AnyPredictions, features: int = 0) -> bytes:
+    """The table of a list of one shard, written as a part and merged."""
+    count = len(before) + len(before.errors)
+    about = {"checkpoints": "w", "lists of images": "l", "images": count, "shards": 1, "shard": 1}
+    file = folder / "part-00001-of-00001.parquet"
+    write_part(file, about, before, np.ones((len(before), features), np.float32))
+    assert read_part(file)[0] == about
+    done = merge(folder, force=True, ui=Recorder())
+    assert done.read == len(before) and done.errors == before.errors
+    return done.file.read_bytes()
+
+
 @pytest.mark.parametrize("readable", [3, 0])
-def test_a_part_reads_back_to_the_bit(tmp_path: Path, readable: int) -> None:
+def test_a_part_reads_back_to_the_byte(tmp_path: Path, readable: int) -> None:
     classes, rng = ("=b", "caf\udce9"), np.random.default_rng(0)
     names = ["a/\udce9.png", "\\ud83d.png", "no.png", "=1+1.png"]
     read = [name for name in names if name != "no.png"][:readable]
@@ -40,21 +43,11 @@ def test_a_part_reads_back_to_the_bit(tmp_path: Path, readable: int) -> None:
         columns={"ood_score": ("0.123456", "1e-09", "12")[:readable], "set": ("caf\udce9",) * readable},
         calibrated=rng.dirichlet((1, 1), readable).reshape(readable, 2), decided=np.arange(readable) % 2,
     )  # fmt: skip
-    about = PartAbout(
-        checkpoint="w", settings="s", listing=listing_digest(names).hexdigest(), images=4, shard=1, shards=1, first=0,
-        rows=4, unread=4 - readable, names=tuple(map(to_unicode, classes)),
-    )  # fmt: skip
-    file = tmp_path / "part-00001-of-00001-000000.parquet"
-    write_part(file, about, names, before, rng.normal(size=(readable, 5)).astype(np.float32))
-    assert read_about(file) == about and about.classes == classes
-    ((_, _, table),) = in_order([(about, file)])
-    header = header_of(table, about)
-    assert header == before.header() and rows_of(table, header) == before.rows()
-    assert errors_of(table) == before.errors
+    assert merged(tmp_path, before, features=5) == before.to_csv(errors=True).encode()
 
 
 @pytest.mark.parametrize("reach", [2.5, None])
-def test_parts_of_findings_and_of_numbers_read_back_to_the_bit(tmp_path: Path, reach: float | None) -> None:
+def test_parts_of_findings_and_of_numbers_too(tmp_path: Path, reach: float | None) -> None:
     rng, columns = np.random.default_rng(1), {"ood_score": ("0.5", "1e-09"), "answer": ("yes", "")}
     names, logits = ("a.png", "b.png"), rng.normal(size=(2, 2)).astype(np.float32)
     age = Target(kind="number", unit="years", centre=1 / 3, spread=2.7)
@@ -63,24 +56,10 @@ def test_parts_of_findings_and_of_numbers_read_back_to_the_bit(tmp_path: Path, r
         FindingPredictions(("Mass", "a|b"), names, None, None, logits, (), columns, (0.3, None), calibrated=chances),
         NumberPredictions(("age",), names, None, None, logits, age, (), columns, reach),
     ):
-        about = PartAbout(
-            checkpoint="w", settings="s", listing=listing_digest(names).hexdigest(), images=2, shard=1, shards=1,
-            first=0, rows=2, unread=0, names=before.classes, target=target_of(before),
-        )  # fmt: skip
-        file = tmp_path / "part.parquet"
-        write_part(file, about, names, before, np.empty((2, 0), np.float32))
-        assert read_about(file) == about
-        table = read_part(file)
-        words = {"path", "prediction", "answer", "error"} if before.kind == "findings" else {
-            "path", "target_name", "target_unit", "target_distribution", "answer", "error"
-        }  # fmt: skip
-        assert {field.name for field in table.schema if str(field.type) == "string"} == words
+        assert merged(tmp_path, before) == before.to_csv(errors=True).encode()
+        table = read_part(tmp_path / "part-00001-of-00001.parquet")[1]
         raw = {"raw_location", "raw_log_scale", "logit_Mass", "logit_a|b"}  # float32, as the network gives them
         assert {field.name for field in table.schema if str(field.type) == "float"} == raw & {*table.column_names}
-        assert rows_of(table, header_of(table, about)) == before.rows() and header_of(table, about) == before.header()
-        csv = tmp_path / "p.csv"
-        csv.write_text(csv_text([header_of(table, about), *rows_of(table, before.header())]))
-        again = read_predictions(csv)
-        assert again.rows() == before.rows() and np.array_equal(again.logits, logits)
+        assert table["ood_score"].to_pylist() == [0.5, 1e-09]
         if before.kind == "number":
             assert table["target_spread"].to_pylist() == [2.7, 2.7] and table["reach"].to_pylist() == [reach, reach]

@@ -12,22 +12,13 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.inputs import data_folder
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.core.ui import Ui
-from vitmed.data.folders import class_names, holds_tars, split_folders
+from vitmed.data.folders import class_names, split_folders
 from vitmed.data.label_kinds import Asked
-from vitmed.data.listing import (
-    ALL,
-    Listing,
-    list_by_folder,
-    list_by_npz,
-    list_by_table,
-    list_by_tars,
-    with_patients,
-)
+from vitmed.data.listing import ALL, Listing, list_by_folder, list_by_table, with_patients
 from vitmed.data.patients import UNKNOWN, patient_notes, show_expression
 from vitmed.data.samples import Sample
 from vitmed.data.scan import scan
 from vitmed.data.scan_cache import ScanCache, hash_files
-from vitmed.imaging.npz import is_npz
 from vitmed.training.saved_model import SavedModel
 
 
@@ -136,17 +127,11 @@ def foreign_images(saved: SavedModel, root: Path, request: ImageRequest, ui: Ui)
     """
     kind, several = saved.splits.target.kind, bool(saved.splits.bins)
     asked = Asked(kind, (), saved.config.data.uncertain, saved.splits.target.unit, outputs=saved.classes)
-    if several and request.labels is None and not is_npz(root):
+    if several and request.labels is None:
         raise DataError(f"{root}: folders name one class of an image; the model predicts {kind}", "add --labels TABLE")
     if request.labels is not None:
         own_groups = request.groups is None and request.group_regex is None
         listing = list_by_table(root, Path(request.labels), own_groups, asked, None if several else saved.classes)
-        parts = list(listing.parts)
-    elif several:
-        listing = list_by_npz(root, asked)
-        parts = list(listing.parts)
-    elif holds_tars(split_folders(root).get(request.split, root)):
-        listing = list_by_tars(root, saved.classes)
         parts = list(listing.parts)
     else:
         folders = split_folders(root)

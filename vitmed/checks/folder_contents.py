@@ -11,22 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from vitmed.core.errors import DataError
-from vitmed.data.folders import (
-    class_names,
-    has_npz_classes,
-    image_names,
-    list_folder,
-    npz_images,
-    split_folders,
-    tar_images,
-    tar_labels,
-)
-from vitmed.data.label_kinds import Asked, Read
+from vitmed.data.folders import list_folder
+from vitmed.data.label_kinds import Read
 from vitmed.data.label_tables import Labels
-from vitmed.data.listing import read_npz
 from vitmed.data.split_names import SPLITS, split_of
-from vitmed.imaging import npz
 
 
 class Place(NamedTuple):
@@ -75,10 +63,7 @@ class FolderContents:
 
 def read_contents(root: Path) -> FolderContents:
     """Walk the folder once. Links are followed, but never in a circle."""
-    if npz.is_npz(root):
-        return _npz_contents(root)
     files, rubbish, others, unreadable = list[str](), list[str](), Counter[str](), dict[str, str]()
-    of_tars: dict[str, str | None] = {}  # image in a WebDataset tar -> its class
     below: dict[str, list[str]] = {}  # folder with a final slash -> names of the folders in it
     stack: list[tuple[str, frozenset[str]]] = [("", frozenset())]
     while stack:
@@ -91,16 +76,9 @@ def read_contents(root: Path) -> FolderContents:
             continue
         below[prefix] = sorted(inside.folders)
         files += [prefix + name for name in inside.images]
-        for name in inside.tars:
-            try:
-                names = tar_images(root / prefix / name, f"{prefix}{name}/")
-                of_tars.update(zip(names, tar_labels(root, names), strict=True))
-            except DataError as error:
-                unreadable[prefix + name] = error.problem.partition(": ")[2]
         rubbish += [prefix + name for name in inside.rubbish]
         others.update(os.path.splitext(name.lower())[1] or "no suffix" for name in inside.others)  # noqa: PTH122
         stack += [(f"{prefix}{name}/", links) for name, links in inside.folders.items()]
-    files += of_tars
     files.sort()
     base = _base(below, {path.rpartition("/")[0] for path in files})
     top = below.get(base, [])
@@ -118,33 +96,15 @@ def read_contents(root: Path) -> FolderContents:
         else:
             label, slash, _ = path[len(start) :].partition("/")
             kept.append(path)
-            places.append(Place(starts[start], of_tars.get(path, label if slash else None)))
+            places.append(Place(starts[start], label if slash else None))
     folders: dict[str | None, tuple[str, ...]] = {}
     for start, of_split in starts.items():
         own = [name for name in below.get(start, []) if start + name not in copies]
-        own += sorted({label for path, label in of_tars.items() if path.startswith(start) and label})
         folders[of_split] = (*folders.get(of_split, ()), *own)
     return FolderContents(
         base, tuple(kept), tuple(places), folders, splits, tuple(sorted(rubbish)), dict(others.most_common()),
         tuple(outside), copies, unreadable,
     )  # fmt: skip
-
-
-def _npz_contents(file: Path) -> FolderContents:
-    """The same for an .npz file."""
-    files, places, folders = [], [], dict[str | None, tuple[str, ...]]()
-    if not has_npz_classes(file):
-        read = read_npz(file, Asked())
-        files = image_names(file)
-        places = [Place(path.partition("/")[0], label or None) for path, label in zip(files, read.labels, strict=True)]
-        folders = dict.fromkeys(dict.fromkeys(place.split for place in places), read.classes)
-        return FolderContents("", tuple(files), tuple(places), folders, {}, read=read)
-    for split, folder in split_folders(file).items():
-        folders[split] = tuple(class_names(folder))
-        for path, label in npz_images(folder):
-            files.append(path)
-            places.append(Place(split, label))
-    return FolderContents("", tuple(files), tuple(places), folders, {str(split): (str(split),) for split in folders})
 
 
 def named_in_table(contents: FolderContents, table: Labels) -> FolderContents:

@@ -198,10 +198,6 @@ NOTES = {
         "finds may be chance, and the test is too small to say. Training shows this as a warning.",
         "start from public weights (vitmed weights list) and train with --folds 5, which tests every image once",
     ),
-    "known_set": (
-        "The file names and counts are those of a public data set; its card names mistakes that others made with it.",
-        "read the warnings of the card",
-    ),
     "outside_splits": ("Images lie beside the split folders; training ignores them.", "move them, or leave them"),
     "near_copies": (
         "Two files of one class and split show the same picture in another size, quality or brightness.",

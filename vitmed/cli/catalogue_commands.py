@@ -44,15 +44,18 @@ def data_get(
 
 @data.command("import")
 def data_import(
-    source: Annotated[Path, typer.Argument(metavar="FILE_OR_FOLDER", help="MedMNIST .npz, CIFAR, MNIST, archives.")],
+    sources: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE_OR_FOLDER...", help="MedMNIST .npz, WebDataset tars, CIFAR, MNIST, archives."),
+    ],
     folder: NewFolder,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the files of a public set as folders of PNG images."""
+    """Write the files of a public set as folders of images."""
     from vitmed.commands.data import import_dataset
 
-    options = {"source": source, "folder": folder, "quiet": quiet}
+    options = {"source": sources, "folder": folder, "quiet": quiet}
     answer(import_dataset, options, as_json, lambda path: {"folder": str(path)})
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -67,6 +68,7 @@ def train(as_json: AsJson = False, devices: Devices = None, **options: Any) -> N
         "strict": flag(bool, "--strict", help="Exit code 3 if there is a warning, as for an error."),
         "leakage_gap": flag(bool, "--leakage-gap", help="Fit cheap baselines by image and by patient; report the gap."),
     },
+    "data.card",
     *PATIENTS,
     "data.target",
     "data.findings",
@@ -189,7 +191,7 @@ def demo(as_json: AsJson = False, **options: Any) -> None:
         "shard": flag(str, metavar="I/N|auto", help="Only this share of the images, from 1/N to N/N; with --output."),
         **precision("auto"),
         "features": flag(bool, "--features", help="Also write the features of each image; with --output."),
-        **output("Folder of numbered Parquet parts, for many images; vitmed merge joins them."),
+        **output("Folder of Parquet parts, one a shard, for many images; vitmed merge joins them."),
     },
     "train.device",
     "data.frame",
@@ -206,7 +208,7 @@ def predict(
     if options.keys() & {"shard", "features", "output"}:
         if csv is not None or plot is not None:
             raise UsageError("--csv and --plot do not go with --output, --shard and --features", "vitmed merge FOLDER")
-        _predict_shard(as_json, options)
+        _write_predictions(vitmed.predict_shard, as_json, options)
         return
     from vitmed.commands.predict import (
         find_checkpoint_and_check,
@@ -232,31 +234,25 @@ def predict(
     refuse_unread(len(found), len(found.errors), found.errors)
 
 
-def _predict_shard(as_json: bool, options: dict[str, Any]) -> None:
+def _write_predictions(run: Callable[..., Any], as_json: bool, options: dict[str, Any]) -> None:
     ui = Terminal(options.pop("quiet", False))
-    found = vitmed.predict_shard(**options, ui=ui)
+    found = run(**options, ui=ui)
     if as_json:
-        counts = {"parts": found.parts, "images": found.read, "unreadable": found.unread}
-        print_json({"folder": str(found.folder), "shard": str(found.shard), **counts})
-    refuse_unread(found.read, found.unread, found.errors)
+        print_json({"file": str(found.file), "images": found.read, "unreadable": len(found.errors)})
+    refuse_unread(found.read, len(found.errors), found.errors)
 
 
 @command(
     {
         "folder": argument(Path, "The --output of vitmed predict."),
-        **output("File to write: .csv, or .parquet; default predictions.csv in the folder."),
+        **output("CSV file to write; default predictions.csv in the folder."),
         **FORCE,
     },
     fields={},
 )
 def merge(as_json: AsJson = False, **options: Any) -> None:
     """Join the parts of vitmed predict --output to one table, and check that every image is there once."""
-
-    ui = Terminal(options.pop("quiet", False))
-    found = vitmed.merge(**options, ui=ui)
-    if as_json:
-        print_json({"file": str(found.file), "images": found.read, "unreadable": found.unread})
-    refuse_unread(found.read, found.unread, found.errors)
+    _write_predictions(vitmed.merge, as_json, options)
 
 
 @command(

@@ -151,7 +151,7 @@ GATES: Options = {
     "fail_under": flag(list[str], "--fail-under", metavar="METRIC=VALUE", help="Exit code 6 if the result is worse.")
 }
 SETTINGS: Options = {  # of a command that reads a configuration
-    "data": argument(Path | None, "Folder: <class>/ or {train,val,test}/<class>/; or FILE.npz."),
+    "data": argument(Path | None, "Folder: <class>/ or {train,val,test}/<class>/."),
     "config": flag(str, "--config", "-c", metavar="FILE|NAME", help="YAML file, or name of a recipe.", panel=FIRST),
     "sets": flag(
         list[str], "--set", metavar="SECTION.FIELD=VALUE", help="Any field of docs/configuration.md.", panel="Training"
@@ -184,7 +184,7 @@ def precision(default: str) -> Options:
 
 
 PREDICTED: Options = {  # images to predict, and the checkpoint
-    "images": argument(list[str], "Image files, folders, patterns, WebDataset tars, or a MedMNIST .npz file."),
+    "images": argument(list[str], "Image files, folders or patterns."),
     "checkpoint": flag(Path, help="Default: best.pt of the newest run in --runs."),
     "runs": flag(Path, help="Folder of the runs; default runs."),
 }

@@ -18,6 +18,7 @@ from vitmed.checks.folder_problems import folder_problems
 from vitmed.checks.problems import Problem, in_order, make
 from vitmed.checks.shortcuts import BASELINES, FAMILIES, leakage_gap
 from vitmed.core.data_config import DataConfig
+from vitmed.core.dataset_cards import find_card, report_card
 from vitmed.core.errors import DataError
 from vitmed.core.files import free_name, whole_folder
 from vitmed.core.inputs import data_folder
@@ -27,7 +28,7 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.core.targets import CLASSES
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
-from vitmed.data.known_sets import KnownSet, find_known_set, say_known_set
+from vitmed.data.folders import import_fix
 from vitmed.data.label_kinds import Asked, Read
 from vitmed.data.label_tables import labels_from_table
 from vitmed.data.patient_names import Guess
@@ -39,6 +40,8 @@ from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.window import Window
 from vitmed.report.data_check_page import NUMBERS, PAGE, sizes, table, write_data_report
+
+OF_CARD = {"name", "title", "source", "licence", "pitfalls", "group_regex", "group_note"}  # that the report shows
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class DataCheck:
 def check(
     data: str | Path,
     *,
+    card: str | None = None,
     group_regex: str | None = None,
     groups: str | Path | None = None,
     labels: str | Path | None = None,
@@ -89,6 +93,7 @@ def check(
 
     Args:
         data: any folder of images, with or without classes and splits.
+        card: the public set that the images are; its card warns, and says how to find the patients, as for `train`.
         group_regex: finds the patient in a path relative to `data`; without it the patients are guessed from the file
             names, for these problems only.
         groups: a table of patients (path, patient), or "dicom" for the PatientID of DICOM files.
@@ -109,30 +114,29 @@ def check(
     ui = ui or Ui()
     root = data_folder(data)
     table_of = None if groups is None else str(groups)
-    given = {"root": str(root), "group_regex": group_regex, "groups": table_of, "on_bad_file": "skip"}
+    given = {"root": str(root), "card": card, "group_regex": group_regex, "groups": table_of, "on_bad_file": "skip"}
     kind = {"target": target, "findings": finding, "uncertain": uncertain, "unit": unit}
     flags: dict[str, Any] = {f"data.{name}": value for name, value in {**given, **kind}.items()}
     whole = load_config(overrides={**flags, "evaluate.ordinal": ordinal})
     config, order = whole.data, whole.evaluate.ordinal
-    compile_group(group_regex)  # raises now, not after the scan
+    report_card(config.card, ui)
+    compile_group(config.group_regex)  # raises now, not after the scan
     refuse_inside(root, output)
     refuse_file(output)
     RunFolder.probe(Path(output).parent)
     contents, named = _contents(root), None
     if labels is not None:
-        own_groups = group_regex is None and groups is None
+        own_groups = config.group_regex is None and config.groups is None
         contents, named = _by_table(root, contents, Path(labels), own_groups, Asked.of(config, order), ui)
     window = _window(root, contents, frame, ui)
     records = scan(root, contents.files, ScanCache.open(frame, ui=ui, window=window, keep=index), ui)
-    known, guess = _from_names(root, contents, labels is None)
+    guess = suggest_groups(contents.files, labels is None)
     patients, source = named if named is not None else _patients(config, root, contents.files, guess, ui)
     labels_of = contents.read or Read(CLASSES, [], ())
     images = _images(contents, labels_of, records, patients)
     found = run_checks(images, source, ui)
-    if known is not None:
-        say_known_set(known, source not in (None, GUESSED), ui)
     classes = sorted({kind for image in images for kind in image.kinds})
-    by_name = _name_problems(classes, known, guess if source is None else None, contents)
+    by_name = _name_problems(classes, guess if source is None else None, contents)
     problems = in_order([*found.problems, *by_name, *folder_problems(contents)])
     numbers = {
         "data": root.resolve().name,
@@ -144,7 +148,7 @@ def check(
         "table": table(images),
         "sizes": sizes(images),
         "shortcuts": _shortcuts(found),
-        "known_set": None if known is None else known.to_dict(),
+        "card": None if card is None else find_card(card).model_dump(include=OF_CARD),
         "leakage_gap": _gaps(images, ui) if leakage_gap else [],
         "problems": [problem.to_dict() for problem in problems],
     }
@@ -166,7 +170,8 @@ def _contents(root: Path) -> FolderContents:
         closed, reason = next(iter(contents.unreadable.items()))
         raise DataError(f"{root / closed}: cannot be read ({reason})", "check its permissions")
     if not contents.files:
-        raise DataError(f"{root}: contains no image of a type that vitmed reads", "name a folder of images")
+        fix = import_fix(root) or "name a folder of images"
+        raise DataError(f"{root}: contains no image of a type that vitmed reads", fix)
     return contents
 
 
@@ -181,13 +186,6 @@ def _window(root: Path, contents: FolderContents, frame: int | None, ui: Ui) -> 
     return found.window
 
 
-def _from_names(root: Path, contents: FolderContents, by_folder: bool) -> tuple[KnownSet | None, Guess | None]:
-    """What the file names say: a public data set, and groups."""
-    labels = [place.label for place in contents.places]
-    known = find_known_set(root, contents.files, labels)
-    return known, suggest_groups(root, contents.files, by_folder, labels)
-
-
 def _images(
     contents: FolderContents, labels: Read, records: Sequence[FileRecord], patients: Sequence[str | None]
 ) -> list[Image]:
@@ -200,15 +198,10 @@ def _images(
     ]
 
 
-def _name_problems(
-    classes: Sequence[str], known: KnownSet | None, guess: Guess | None, contents: FolderContents
-) -> Iterator[Problem]:
-    """What the names of classes and files reveal: mirrored classes, a public data set, augmented copies."""
+def _name_problems(classes: Sequence[str], guess: Guess | None, contents: FolderContents) -> Iterator[Problem]:
+    """What the names of classes and files reveal: mirrored classes, augmented copies."""
     if pair := mirrored_pair(classes):
         yield make("left_right", f"{pair[0]!r} and {pair[1]!r} differ only by left and right", pair)
-    if known is not None:
-        fix = f"read the warnings; patients: --group-regex '{known.card.group_regex}'" if known.card.group_regex else ""
-        yield make("known_set", f"this looks like {known}", fix=fix)
     if guess is not None and guess.what == "original":
         yield _copies_by_name(guess, contents)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from vitmed.core.cache_folder import cache_folder
 from vitmed.core.csv_files import csv_text
+from vitmed.core.dataset_cards import Card, advice, cards, find_set
 from vitmed.core.downloads import fetch_file
 from vitmed.core.errors import DataError
 from vitmed.core.files import write_text
@@ -17,13 +18,13 @@ from vitmed.core.outputs import refuse_inside
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.archives import check_new, is_archive, new_folder, unpack
-from vitmed.data.dataset_cards import Card, advice, cards, find_set
 from vitmed.data.folders import has_classes, image_files, refuse_among_classes
 from vitmed.data.patients import groups_of
-from vitmed.data.public_files import LABELS, read_public_files, write_folder
+from vitmed.data.public_files import LABELS, OTHER, read_public_files, write_folder
+from vitmed.data.webdataset import names_classes, tars_of, write_class_folders
 
 GROUPS = "groups.csv"
-KINDS = "a MedMNIST .npz, a folder of CIFAR or MNIST files, or an archive of one of these or of folders of images"
+KINDS = "a MedMNIST .npz, WebDataset tars, CIFAR or MNIST files, or an archive of one of these or of folders of images"
 
 
 def datasets_table() -> list[dict[str, Any]]:
@@ -75,47 +76,50 @@ def fetch_dataset(name: str, folder: str | Path, offline: bool = False, ui: Ui |
         if card.download.layout == "folders":
             _pick_classes(what, card, part, ui)
         else:
-            _convert(what, part, ui)
+            _convert([what], part, ui)
         images = image_files(part)
         patients = _write_groups(part, images, card)
     known = f"{counted(patients, 'patient')} ({folder / GROUPS})" if patients is not None else "patients unknown"
     ui.say(f"{folder}: {counted(len(images), 'image')}, {known}")
-    if card.download.layout == "medmnist":
-        ui.say(f"you can also train on the file itself: vitmed train {files[0]}")
     ui.say(f"the download is kept in {store}; you can delete it")
     ui.say(f"{advice(card, folder)}{_by_table(folder)}")
     return folder
 
 
-def import_dataset(source: str | Path, folder: str | Path, ui: Ui | None = None) -> Path:
+def import_dataset(source: str | Path | Sequence[str | Path], folder: str | Path, ui: Ui | None = None) -> Path:
     """Write the files of a public set, without loss, as a folder for `train`.
 
     Args:
-        source: a MedMNIST .npz; a folder of CIFAR-10, CIFAR-100 (binary or Python version) or MNIST's four files; or
-            a zip or tar of such a folder or of folders of images.
+        source: a MedMNIST .npz; WebDataset tars, or a folder of them; a folder of CIFAR-10, CIFAR-100 (binary or Python
+            version) or MNIST's four files; or a zip or tar of such a folder or of folders of images.
         folder: a new or empty folder. It is written completely or not at all.
         ui: where messages and progress go.
 
     Returns:
         the folder: `{train,val,test}/<class>/<index>.png`; of several findings or a number, `{train,val,test}/*.png`
-        and `labels.csv`.
+        and `labels.csv`; of WebDataset `[{train,val,test}/]<class>/<tar>/<name>`, without any class `<tar>/<name>`.
 
     Raises:
         UsageError: a folder that is not empty or cannot be written.
         DataError: files of another kind, or damaged, incomplete or hostile ones.
     """
-    ui, source, folder = ui or Ui(), Path(source), Path(folder)
+    ui, folder = ui or Ui(), Path(folder)
+    sources = [Path(one) for one in ([source] if isinstance(source, str | Path) else source)]
     check_new(folder)
-    if not source.exists():
-        raise DataError(f"{source}: no such file or folder", f"name {KINDS}")
-    if source.is_dir():
-        refuse_inside(source, folder)
+    for one in sources:
+        if not one.exists():
+            raise DataError(f"{one}: no such file or folder", f"name {KINDS}")
+        if one.is_dir():
+            refuse_inside(one, folder)
     refuse_among_classes(folder)
     with new_folder(folder) as part:
-        _convert(source, part, ui)
+        labelled = _convert(sources, part, ui)
         count = len(image_files(part))
-    ui.say(f"{folder}: {counted(count, 'image')}, patients unknown")
-    ui.say(f"to train on it: vitmed train {folder}{_by_table(folder)}")
+    ui.say(f"{folder}: {counted(count, 'image')}, {'patients' if labelled else 'classes'} unknown")
+    if labelled:
+        ui.say(f"to train on it: vitmed train {folder}{_by_table(folder)}")
+    else:
+        ui.say(f"to predict them: vitmed predict {folder}; to train on them, add --labels TABLE")
     return folder
 
 
@@ -124,48 +128,76 @@ def _by_table(folder: Path) -> str:
     return f" --labels {folder / LABELS}" if (folder / LABELS).is_file() else ""
 
 
-def _convert(source: Path, part: Path, ui: Ui) -> None:
-    """Fill the folder `part` from files of a known kind, or from an archive of these or of folders of images.
+def _convert(sources: Sequence[Path], part: Path, ui: Ui) -> bool:
+    """Fill the folder `part` from files of a known kind, or from archives of these or of folders of images.
+
+    Returns whether the images have labels.
 
     Raises:
         DataError: other kinds.
     """
-    if not (source.is_file() and is_archive(source)):
-        original = read_public_files(source)
-        if original is None:
-            raise DataError(f"{source}: vitmed does not know this kind of file", f"name {KINDS}")
+    source = sources[0]
+    if len(sources) == 1 and source.is_file() and is_archive(source):
+        with _unpacked({source.name: source}, part, ui) as top:
+            return _take_over(top, part, source, ui)
+    if len(sources) == 1 and source.is_dir() and (original := read_public_files(source)) is not None:
         write_folder(original, part, ui)
-        return
-    with _unpacked(source, part, ui) as place:
-        while (original := read_public_files(place)) is None and not has_classes(place):
-            inner = [entry for entry in place.iterdir() if not entry.name.startswith(".")]
-            if len(inner) != 1 or not inner[0].is_dir():
-                raise DataError(f"{source}: holds no kind of file that vitmed knows", f"name {KINDS}")
+        return True
+    tars: dict[str, Path] = {}
+    for one in sources:
+        found = tars_of(one)
+        if not found:
+            raise DataError(f"{one}: vitmed does not know this kind of file", f"name {KINDS}")
+        if twice := sorted(tars.keys() & found):
+            raise DataError(f"{tars[twice[0]]} and {found[twice[0]]} have the same name", "rename one of them")
+        tars |= found
+    with _unpacked(tars, part, ui) as top:
+        return write_class_folders(top, part, source)
+
+
+def _take_over(top: Path, part: Path, source: Path, ui: Ui) -> bool:
+    """Fill `part` from the only archive unpacked in `top`. Returns, and raises, as `_convert`."""
+    place = top / source.name
+    if names_classes(place):
+        return write_class_folders(top, part, source)
+    while (original := read_public_files(place, source)) is None and not has_classes(place):
+        inner = [entry for entry in place.iterdir() if not entry.name.startswith(".")]
+        if len(inner) == 1 and inner[0].is_dir():
             place = inner[0]
-        if original is not None:
-            write_folder(original, part, ui)
+        elif tars_of(source) and image_files(place):
+            return write_class_folders(top, part, source)
+        elif source.suffix.lower() == ".npz":
+            names = ", ".join(sorted(entry.name for entry in inner)[:8]) or "nothing"
+            raise DataError(f"{source}: not a file of MedMNIST, it holds {names}", OTHER)
         else:
-            for entry in sorted(place.iterdir()):
-                entry.rename(part / entry.name)
+            raise DataError(f"{source}: holds no kind of file that vitmed knows", f"name {KINDS}")
+    if original is not None:
+        write_folder(original, part, ui)
+    else:
+        for entry in sorted(place.iterdir()):
+            entry.rename(part / entry.name)
+    return True
 
 
 @contextlib.contextmanager
-def _unpacked(archive: Path, part: Path, ui: Ui) -> Iterator[Path]:
-    """The content of an archive in a folder that lasts until the end of the block."""
-    place = part / ".unpacked"
-    place.mkdir()
-    unpack(archive, place, ui)
-    shutil.rmtree(place / "__MACOSX", ignore_errors=True)  # added to zip files by macOS
-    yield place
-    shutil.rmtree(place)
+def _unpacked(archives: Mapping[str, Path], part: Path, ui: Ui) -> Iterator[Path]:
+    """A folder with the content of each archive in a folder of its name, until the end of the block."""
+    top = part / ".unpacked"
+    for name, archive in archives.items():
+        place = top / name
+        place.mkdir(parents=True)
+        unpack(archive, place, ui)
+        shutil.rmtree(place / "__MACOSX", ignore_errors=True)  # added to zip files by macOS
+    yield top
+    shutil.rmtree(top)
 
 
 def _pick_classes(archive: Path, card: Card, part: Path, ui: Ui) -> None:
     """Take only the class folders named by the card from the archive."""
     assert card.download is not None
-    with _unpacked(archive, part, ui) as place:
+    with _unpacked({archive.name: archive}, part, ui) as top:
         for name in card.classes:
-            found = place / card.download.folder / name
+            found = top / archive.name / card.download.folder / name
             if not found.is_dir():
                 missing = f"{archive}: has no folder {card.download.folder}/{name}"
                 raise DataError(missing, "report it: the card of this set may be out of date")

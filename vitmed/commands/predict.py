@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.inputs import newest_run
+from vitmed.core.inputs import newest_run, refuse_archive
 from vitmed.core.outputs import check_output
 from vitmed.core.targets import NO_FINDING
 from vitmed.core.text import NOTICE, counted_doing
 from vitmed.core.ui import Advance, Ui
-from vitmed.data.folders import image_names, tar_images
-from vitmed.imaging import npz, tars
+from vitmed.data.folders import image_names, import_fix
 from vitmed.imaging.decode import read_header, read_image
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.any_predictions import AnyPredictions, unlabelled
@@ -47,9 +46,7 @@ def predict(
     """Predict the labels of images with a checkpoint and its preprocessing.
 
     Args:
-        images: files, folders (searched with their subfolders), glob patterns, WebDataset tars, and MedMNIST .npz
-            files: their test part, or the part in `blood.npz/val`. An image is `cells.tar/000123.png`, or
-            `blood.npz/test/3/000017`: part, class number, index; of findings without the class number.
+        images: files, folders (searched with their subfolders), and glob patterns.
         checkpoint: a checkpoint, a run folder, an exported .onnx file, or what `open_model` read; default the best of
             the newest run in `runs`.
         precision: "fp32"; "bf16"; or "auto": 16-bit floats if they are faster on this device and changed no decision on
@@ -65,14 +62,23 @@ def predict(
     ui = ui or Ui()
     check_precision(precision)
     saved = find_checkpoint(checkpoint, runs, ui)
-    if saved.policy is None:
-        ui.warn(f"{saved.path}: {RAW}")
-    preprocessing = preprocessing_of(saved, frame)
     names = list_images([images] if isinstance(images, str | Path) else images)
-    network = open_network(saved, saved.policy, device, precision, ui)
-    warn_of_flat(names, preprocessing, ui)
+    network, preprocessing = open_for(names, saved, device, precision, frame, ui)
     with ui.bar("predicting") as advance:
         return predict_named(saved, network, preprocessing, names, advance)[0]
+
+
+def open_for(
+    names: Sequence[str], saved: SavedModel, device: str, precision: str, frame: int | None, ui: Ui
+) -> tuple[Network, Preprocessing]:
+    """What runs the model over these images, and how it reads one; warns of what makes its answers worse."""
+    if saved.policy is None:
+        ui.warn(f"{saved.path}: {RAW}")
+    how, network = preprocessing_of(saved, frame), open_network(saved, saved.policy, device, precision, ui)
+    if how.window is not None and (flat := sum(map(_is_flat, names))):
+        found = counted_doing(flat, "image", "has 8 bits and is", "have 8 bits and are")
+        ui.warn(f"{found} not windowed; the model was trained on deeper ones")
+    return network, how
 
 
 def predict_named(
@@ -84,7 +90,7 @@ def predict_named(
     Args:
         saved: the model; network: runs it.
         how: reads an image.
-        names: of files, and of images in .npz files and tars.
+        names: of files.
         advance: called with the number of images done and their total.
     """
     found = network.outputs(lambda i: how.read(names[i]), len(names), advance, also_features)
@@ -93,13 +99,6 @@ def predict_named(
         tuple((names[i], problem) for i, problem in sorted(found.problems.items())), found.columns,
     )  # fmt: skip
     return saved.policy.apply(predictions) if saved.policy else predictions, found.features
-
-
-def warn_of_flat(names: Sequence[str], how: Preprocessing, ui: Ui) -> None:
-    """Warn of 8-bit images where the model was trained on deeper ones."""
-    if how.window is not None and (flat := sum(_is_flat(name) for name in names)):
-        found = counted_doing(flat, "image", "has 8 bits and is", "have 8 bits and are")
-        ui.warn(f"{found} not windowed; the model was trained on deeper ones")
 
 
 def _is_flat(path: str) -> bool:
@@ -123,17 +122,14 @@ def find_checkpoint(checkpoint: str | Path | SavedModel | None, runs: str | Path
 
 
 def list_images(names: Sequence[str | Path]) -> list[str]:
-    """Files, images in folders and in .npz files, and matches of patterns. Raises DataError without any."""
+    """Files, images in folders, and matches of patterns. Raises DataError without any."""
     found: list[str] = []
     for path in find_named(names):
-        if npz.is_npz(path) or npz.is_npz(path.parent):
-            inside = _npz_part(path)
-        elif tars.is_tar(path):
-            inside = tar_images(path, f"{path.as_posix()}/")
-        else:  # a missing file becomes a row with its error
-            inside = image_names(path, (path / "_").as_posix()[:-1]) if path.is_dir() else [path.as_posix()]
+        refuse_archive(path)
+        # a missing file becomes a row with its error
+        inside = image_names(path, (path / "_").as_posix()[:-1]) if path.is_dir() else [path.as_posix()]
         if not inside and path in map(Path, names):
-            raise DataError(f"{path}: no images in this folder", "name a folder of images")
+            raise DataError(f"{path}: no images in this folder", import_fix(path) or "name a folder of images")
         found += inside
     if not found:
         raise DataError("no image is named", "vitmed predict image.png")
@@ -184,15 +180,6 @@ def find_checkpoint_and_check(
     for file in files:
         check_output(file, force=force, data=[saved.splits.root])
     return saved
-
-
-def _npz_part(path: Path) -> list[str]:
-    """The images of `file.npz/val`, or of the test part for `file.npz`. Raises DataError if the file lacks the part."""
-    file, part = (path, "test") if npz.is_npz(path) else (path.parent, path.name)
-    have = npz.open_npz(file)
-    if part not in have:
-        raise DataError(f"{file}: holds {', '.join(have)} but no {part}", f"name a part: {file / next(iter(have))}")
-    return [f"{file.as_posix()}/{part}/{name}" for name in have[part].paths]
 
 
 def ranking(predictions: Predictions | FindingPredictions, row: int, top_k: int) -> list[tuple[str, float]]:

@@ -11,6 +11,7 @@ from vitmed.commands.pretraining_run import PretrainingRun
 from vitmed.commands.resuming import folder_to_resume, resumable, resumed_settings, train_and_draw
 from vitmed.commands.train import check_place, default_name
 from vitmed.core.config import Config
+from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import DataError, Interrupted, UsageError, unknown_key
 from vitmed.core.flags import read_overrides
 from vitmed.core.hardware import pick_device
@@ -119,6 +120,7 @@ def _new_run(config: PretrainConfig, output: str | Path, name: str | None, ui: U
     if config.augment.policy not in POLICIES:
         raise unknown_key("policy", config.augment.policy, POLICIES)
     config = config.model_copy(update={"model": _default_model(config.model), "data": _default_data(config.data)})
+    report_card(config.data.card, ui)
     show_expression(config.data.group_regex, ui)
     with ui.bar("finding images", unit="files") as advance:
         splits, held_out = pretraining_splits(config.data, advance)

@@ -12,6 +12,7 @@ from vitmed.commands.evaluate import thumbnail
 from vitmed.commands.rank_weights import ALL_LOCAL, RankingResult, rank_weights, weight_list
 from vitmed.commands.train import TrainResult, check_place, default_name, train
 from vitmed.core.config import Config
+from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import UsageError
 from vitmed.core.files import write_text
 from vitmed.core.flags import FLAGS, read_overrides
@@ -114,6 +115,7 @@ def _refuse_all_folds(settings: Config, problem: str) -> None:
 
 def _open_folder(config: Config, output: str | Path, parts: str, ui: Ui) -> tuple[Config, Splits]:
     """The images of a folder, which are divided into `parts`, and the configuration with their window."""
+    report_card(config.data.card, ui)
     show_expression(config.data.group_regex, ui)
     with ui.bar("finding images", unit="files") as advance:
         splits = make_splits(config.data, advance, config.evaluate.ordinal)

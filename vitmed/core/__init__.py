@@ -20,6 +20,7 @@ outputs          where a command may write
 shards           one share of a long list of images
 run_lock         one process at a time writes to a run folder
 cache_folder     where downloads and decoded images are kept
+dataset_cards    the cards of public data sets
 downloads        fetching a public file: resumed, checked, whole or not at all
 hardware         device and arithmetic
 ranks            the processes of one training, and what they exchange

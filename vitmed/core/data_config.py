@@ -36,9 +36,7 @@ class DataConfig(Section):
 
     panel = "Data"
 
-    root: str | None = setting(
-        None, "Folder of images, or a MedMNIST .npz file. In a YAML file, relative to that file."
-    )
+    root: str | None = setting(None, "Folder of images. In a YAML file, relative to that file.")
     resize: Literal["pad", "squash", "crop"] = setting(
         "pad", "How an image becomes square: pad keeps all of it, squash distorts it, crop cuts its sides.", Flag()
     )
@@ -71,6 +69,13 @@ class DataConfig(Section):
         0, "Seed of the split. Apart from train.seed, so that seeds of training can be compared.", ge=0
     )
     max_train: int | None = setting(None, "Train on a stratified sample of this many images.", Flag(), ge=2)
+    card: str | None = setting(
+        None,
+        "Public data set that the images are, by its name in `vitmed data list`. Its card says how to find the "
+        "patients, which augmentation policy fits, and what the columns of its tables are called; your own settings "
+        "win. vitmed prints what the card warns of. See docs/datasets.md.",
+        Flag(metavar="NAME"),
+    )
     group_regex: str | None = setting(
         None,
         "Regular expression that finds the patient in a file's path; a patient is never split. The path is relative "

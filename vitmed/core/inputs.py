@@ -12,6 +12,9 @@ from vitmed.core.flags import flags_of, read_overrides
 from vitmed.core.load_config import load_config
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import lines_of
+from vitmed.core.upgrade import READER
+
+ARCHIVES = (".npz", ".tar")  # which hold images, and are imported before use
 
 
 def check_inputs(options: dict[str, Any], kind: Any) -> None:
@@ -59,18 +62,27 @@ def data_folder(root: str | Path | None) -> Path:
     if root is None:
         raise UsageError("no data folder is named", "vitmed train DIR, or data.root in the config")
     folder = Path(root)
-    if not folder.is_dir() and not (folder.suffix.lower() == ".npz" and folder.is_file()):
+    refuse_archive(folder)
+    if not folder.is_dir():
         what = "is a file, not a folder" if folder.exists() else "no such folder"
         raise DataError(f"{folder}: {what}", "name a folder that contains one folder of images per class")
     return folder
 
 
+def refuse_archive(path: Path) -> None:
+    """Raise DataError if a path is, or lies in, a .npz or .tar file, with the command that unpacks it."""
+    for archive in (path, *path.parents) if set(ARCHIVES) & {part[-4:].lower() for part in path.parts} else ():
+        if archive.suffix.lower() in ARCHIVES and archive.is_file():
+            problem = f"{archive}: vitmed reads no images from archives; vitmed {READER} does"
+            raise DataError(problem, f"vitmed data import {archive} FOLDER")
+
+
 def check_images(names: Sequence[str]) -> None:
     """Raise DataError if not one of these files, folders and patterns exists; one of many becomes a row of its own."""
-    paths = [Path(name) for name in names]  # the parent of one may be a file: cells.npz/val
-    if not any(
-        path.exists() or path.is_symlink() or path.parent.is_file() or glob.has_magic(str(path)) for path in paths
-    ):
+    paths = [Path(name) for name in names]
+    for path in paths:
+        refuse_archive(path)
+    if not any(path.exists() or path.is_symlink() or glob.has_magic(str(path)) for path in paths):
         missing = [f"{name}: no such file or folder" for name in names]
         raise DataError(lines_of(missing), "name images, folders or patterns")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -142,7 +143,7 @@ def build_config(
     Raises:
         UsageError: names the key, or its flag, and what is accepted.
     """
-    tree = without_gone(tree)
+    tree = with_card(without_gone(tree), kind)
     for section, fields in tree.items():
         if section not in kind.model_fields:
             raise unknown_key("config section", str(section), kind.model_fields)
@@ -164,6 +165,22 @@ def build_config(
         problem = f"config {key} = {first['input']!r}: {expected(first)}"
         problem = _as_flags(problem, tree, given, kind)
         raise UsageError(problem, f"see {key} in docs/configuration.md") from None
+
+
+def with_card(tree: dict[str, Any], kind: type[RunConfig]) -> dict[str, Any]:
+    """The tree with the patients and the policy of the card that it names, where it names none itself."""
+    data = tree.get("data")
+    if not isinstance(data, dict) or not isinstance(data.get("card"), str):
+        return tree
+    from vitmed.core.dataset_cards import find_card  # here, since downloads are slow to import
+
+    card, found = find_card(data["card"]), copy.deepcopy(tree)
+    if card.group_regex is not None and not {"group_regex", "groups"} & set(data):
+        found["data"]["group_regex"] = card.group_regex
+    policy, augment = card.policy_of(data["card"]), found.setdefault("augment", {})
+    if policy is not None and kind is Config and isinstance(augment, dict):
+        augment.setdefault("policy", policy)
+    return found
 
 
 def find_config(name: str | Path) -> Path:

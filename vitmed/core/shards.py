@@ -10,6 +10,9 @@ from vitmed.core.errors import UsageError
 
 AUTO = "auto"
 FIX = "name it: --shard 1/4 to --shard 4/4, for example"
+MALFORMED = "no such shard; expected NUMBER/COUNT, from 1/COUNT to COUNT/COUNT"
+UNKNOWN = "neither torchrun (RANK, WORLD_SIZE) nor a Slurm array of even steps started this process"
+RANKS, TASKS = ("RANK", "WORLD_SIZE"), tuple(f"SLURM_ARRAY_TASK_{name}" for name in ("ID", "MIN", "MAX", "COUNT"))
 
 
 @dataclass(frozen=True)
@@ -28,44 +31,18 @@ class Shard:
 
 
 def read_shard(text: str, environment: Mapping[str, str]) -> Shard:
-    """The shard that `--shard` names.
-
-    Args:
-        text: "2/4", the second of four; or "auto": RANK and WORLD_SIZE, as torchrun sets them, else the
-            SLURM_ARRAY_TASK_ variables of a Slurm array, whose lowest task is shard 1.
-        environment: the variables.
-
-    Raises:
-        UsageError: no such shard, or "auto" without these variables.
-    """
-    if text != AUTO:
-        match = re.fullmatch(r"([0-9]{1,7})/([0-9]{1,7})", text, re.ASCII)
-        if match is None:
-            raise UsageError(f"--shard {text}: expected NUMBER/COUNT, such as 1/4, or auto", FIX)
-        return _checked(Shard(int(match[1]), int(match[2])), f"--shard {text}")
-    if "RANK" in environment and "WORLD_SIZE" in environment:
-        rank, size = (_number(environment, name) for name in ("RANK", "WORLD_SIZE"))
-        return _checked(Shard(rank + 1, size), f"--shard auto: RANK {rank} and WORLD_SIZE {size}")
-    if "SLURM_ARRAY_TASK_ID" in environment:
-        task, low, high, count = (
-            _number(environment, f"SLURM_ARRAY_TASK_{name}") for name in ("ID", "MIN", "MAX", "COUNT")
-        )
-        step = (high - low) // (count - 1) if count > 1 else 1
-        if low + step * (count - 1) != high or (task - low) % step:
-            raise UsageError(f"--shard auto: the tasks of this Slurm array, {low} to {high}, have gaps", FIX)
-        return _checked(Shard((task - low) // step + 1, count), f"--shard auto: task {task} of {low} to {high}")
-    raise UsageError("--shard auto: neither torchrun (RANK, WORLD_SIZE) nor a Slurm array started this process", FIX)
-
-
-def _number(environment: Mapping[str, str], name: str) -> int:
-    text = environment.get(name, "")
-    if not re.fullmatch(r"[0-9]{1,9}", text, re.ASCII):
-        raise UsageError(f"--shard auto: {name} is {text!r}, expected a number", FIX)
-    return int(text)
-
-
-def _checked(shard: Shard, source: str) -> Shard:
-    if not 1 <= shard.number <= shard.count:
-        of = f"expected 1/{shard.count} to {shard.count}/{shard.count}" if shard.count else "expected 1 shard or more"
-        raise UsageError(f"{source}: there is no shard {shard}, {of}", FIX)
-    return shard
+    """The shard that `--shard` names: "2/4"; or "auto", from RANK and WORLD_SIZE, as torchrun sets them, else from the
+    SLURM_ARRAY_TASK_ variables, whose lowest task is shard 1. Raises UsageError without such a shard."""
+    names = next((names for names in (RANKS, TASKS) if environment.keys() >= {*names}), ())
+    words = [environment[name] for name in names] if text == AUTO else text.split("/")
+    numbers = [int(word) if re.fullmatch("[0-9]{1,7}", word, re.ASCII) else -1 for word in words]
+    if text == AUTO and len(numbers) == 4:  # the lowest task and the highest, with the same step between all
+        task, low, high, count = numbers
+        step = (high - low) // max(1, count - 1) or 1
+        even = low + step * (count - 1) == high and (task - low) % step == 0
+        numbers = [(task - low) // step + 1, count * even]
+    elif text == AUTO:
+        numbers = [number + (k == 0) for k, number in enumerate(numbers)]  # ranks begin at 0
+    if len(numbers) == 2 and 1 <= numbers[0] <= numbers[1]:
+        return Shard(*numbers)
+    raise UsageError(f"--shard {text}: {UNKNOWN if text == AUTO else MALFORMED}", FIX)

@@ -21,15 +21,14 @@ group_words         what groups are called: patients, originals, groups of a col
 patients            the patient of each image: by expression, table, DICOM PatientID; notes on patients and splits
 patient_names       a guess of patients from file names
 augmented_copies    a guess of augmented copies of one original from file names
-known_sets          a folder recognised as a public data set with a card
 scan                every file hashed and decoded once: `Scan`
 scan_cache          hashes and identical images; what earlier scans found, by content and decoder versions
 read_images         the scan of a run, and where its squares are kept
 loading             samples to batches
 thread_batches      work on many files in threads
 pixel_cache         decoded squares on disk
-dataset_cards       the cards of public data sets
 public_files        MedMNIST, CIFAR and MNIST files
 archives            unpack downloads safely
+webdataset          unpacked WebDataset tars as class folders
 synthetic           drawn blood cells for `vitmed demo`
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import errno
 import gzip
 import hashlib
 import lzma
@@ -34,7 +35,8 @@ BLOCK = 1 << 20  # bytes
 RATIO = 100  # unpacked bytes per packed byte above which an archive counts as a bomb; images stay below 10
 LEAST = 1 << 24  # bytes that every archive may unpack to
 MEMBERS = 5_000_000
-SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+ZIPS = (".zip", ".npz")
+SUFFIXES = (*ZIPS, ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 PACKERS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, UnicodeError)
 AGAIN = "fetch or copy it again"
@@ -108,7 +110,7 @@ def unpack(archive: Path, folder: Path, ui: Ui | None = None) -> None:
     with stream, _as_data_error(archive), (ui or Ui()).bar(f"unpacking {archive.name}", unit="files") as advance:
         members: list[Member] = []
         total, limit = 0, max(LEAST, RATIO * archive.stat().st_size)
-        for member in (_zip_members if archive.name.lower().endswith(".zip") else _tar_members)(archive, stream):
+        for member in (_zip_members if archive.name.lower().endswith(ZIPS) else _tar_members)(archive, stream):
             total += abs(member.size)
             if total > limit or len(members) > MEMBERS:  # before more of a tar is unpacked
                 raise _bomb(archive)
@@ -149,6 +151,9 @@ def _tar_members(archive: Path, stream: IO[bytes]) -> Iterator[Member]:
         if not (info.isreg() or info.isdir()):
             raise _no_file(archive, info.name)
         yield Member(info.name, info.size, cast(Any, partial(file.extractfile, info)) if info.isreg() else None)
+    plain.seek(file.offset)
+    if any(plain.read(tarfile.BLOCKSIZE) or b"x"):  # a whole tar ends in blocks of zeros
+        raise tarfile.ReadError("it ends early")
 
 
 class _LimitedReads:
@@ -193,7 +198,8 @@ def _as_data_error(archive: Path) -> Iterator[None]:
     try:
         yield
     except (*DAMAGED, OSError) as error:
-        if getattr(error, "errno", None) is not None:  # of the disk; gzip and bz2 have none
+        # Of the disk; gzip and bz2 have no number, and EINVAL is an offset that the file states.
+        if getattr(error, "errno", None) not in (None, errno.EINVAL):
             raise
         raise DataError(f"{archive}: not a complete archive ({error})", AGAIN) from None
     except (NotImplementedError, RuntimeError) as error:  # an unknown compression, or a password

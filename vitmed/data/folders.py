@@ -1,4 +1,4 @@
-"""List files and class folders; a MedMNIST .npz file reads like a folder of splits.
+"""List files and class folders.
 
 One pass of `os.scandir`, in strings, is fast enough for a million files.
 """
@@ -8,18 +8,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.inputs import ARCHIVES
 from vitmed.core.text import counted
-from vitmed.data.dataset_cards import medmnist_classes
 from vitmed.data.split_names import SPLITS, split_of
-from vitmed.imaging import npz, tars
 from vitmed.imaging.decode import READERS, is_image
 
 RUBBISH = {"thumbs.db", "ehthumbs.db", "desktop.ini", ".ds_store", ".directory", "icon\r"}
@@ -28,8 +23,6 @@ RUBBISH_FOLDERS = {"__macosx", "@eadir", "$recycle.bin"}  # beside the hidden on
 
 def split_folders(root: Path) -> dict[str, Path]:
     """Split name -> its folder, if the root has split folders. Raises DataError for two folders of one split."""
-    if npz.is_npz(root):
-        return {name: root / name for name in npz.open_npz(root)}
     found: dict[str, Path] = {}
     for folder in subfolders(root):
         if (name := split_of(folder.name)) is not None:
@@ -42,21 +35,29 @@ def split_folders(root: Path) -> dict[str, Path]:
 def has_classes(root: Path) -> bool:
     """Whether the images are in two or more folders that training would use as classes."""
     folders = split_folders(root)
-    if npz.is_npz(root):
-        return "train" in folders
     return len(subfolders(folders.get("train", root))) > 1 and (not folders or "train" in folders)
 
 
 def class_names(folder: Path) -> list[str]:
     """The class folders, sorted by name. Raises DataError if there are none."""
-    if npz.inside(folder):
-        return sorted({name for _, name in npz_images(folder)})
     names = sorted(entry.name for entry in subfolders(folder))
     if not names:
         loose = len(list_folder(str(folder)).images)
         what = f"{counted(loose, 'image')} but no class folders" if loose else "neither class folders nor images"
-        raise DataError(f"{folder}: contains {what}", "sort the images into one folder per class, or --labels TABLE")
+        fix = "sort the images into one folder per class, or --labels TABLE"
+        raise DataError(f"{folder}: contains {what}", import_fix(folder) or fix)
     return names
+
+
+def import_fix(folder: Path) -> str:
+    """The command that unpacks the archives in a folder without images, or beside one of its splits; "" without any."""
+    root = folder.parent if split_of(folder.name) else folder
+    for place in (root, *subfolders(root)):
+        inside = list_folder(str(place))
+        for name in () if inside.images else inside.others:
+            if name.lower().endswith(ARCHIVES):
+                return f"vitmed data import {root if name.lower().endswith('.tar') else place / name} FOLDER"
+    return ""
 
 
 def subfolders(root: Path) -> list[Path]:
@@ -80,63 +81,12 @@ def image_names(folder: Path, prefix: str = "") -> list[str]:
     Raises:
         DataError: a folder that cannot be read, or folders nested too deep.
     """
-    if npz.is_npz(folder):
-        return [f"{prefix}{name}/{path}" for name, part in npz.open_npz(folder).items() for path in part.paths]
     found: list[str] = []
     try:
         _collect(str(folder), prefix, found, frozenset())
     except RecursionError:
         raise DataError(f"{folder}: folders are nested too deep", "look for a folder that holds itself") from None
     return found
-
-
-def tar_images(file: Path, prefix: str = "") -> list[str]:
-    """The images of a tar, sorted, each with `prefix` before its name. Raises DataError if the tar is damaged."""
-    return [prefix + name for name in tars.image_names(file, frozenset(READERS))]
-
-
-def holds_tars(folder: Path) -> bool:
-    """Whether a folder holds WebDataset tars, and neither images nor folders."""
-    return folder.is_dir() and bool(list_folder(str(folder)).tars)
-
-
-def tar_labels(root: Path, paths: Sequence[str]) -> list[str | None]:
-    """The class of each image in the tars of a folder, from its .cls or .json; None where it has none."""
-    found: list[str | None] = []
-    for file, of_tar in groupby(paths, lambda path: tars.file_of(root / path)):
-        inside = list(of_tar)
-        if file is None:
-            found += [None] * len(inside)
-        else:
-            above = f"{file.relative_to(root).as_posix()}/"
-            found += tars.labels(file, [path.removeprefix(above) for path in inside])
-    return found
-
-
-def npz_images(folder: Path) -> list[tuple[str, str]]:
-    """Path relative to the .npz file and class name of every image in `file.npz/split`, in the order of the file."""
-    file, split = folder.parent, folder.name
-    names, part = npz_classes(file), npz.open_npz(file)[split]
-    return [(f"{split}/{path}", names[label]) for path, label in zip(part.paths, part.labels.tolist(), strict=True)]
-
-
-def npz_classes(file: Path) -> dict[int, str]:
-    """Class number -> name, from the card if the file's name matches a set, else the number as text."""
-    numbers = np.unique(np.concatenate([part.labels for part in npz.open_npz(file).values()])).tolist()
-    known = medmnist_classes(file.name)
-    return dict(enumerate(known)) if known and numbers[-1] < len(known) else {k: str(k) for k in numbers}
-
-
-def has_npz_classes(file: Path) -> bool:
-    """Whether the labels of an .npz file are classes, not findings or numbers."""
-    return all(part.classified for part in npz.open_npz(file).values())
-
-
-def npz_findings(file: Path) -> tuple[str, ...]:
-    """Names of the findings of a file, from the card if the file's name matches a set, else "finding 0" and so on."""
-    count = next(iter(npz.open_npz(file).values())).labels.shape[1]
-    known = medmnist_classes(file.name)
-    return tuple(known) if known and len(known) == count else tuple(f"finding {k}" for k in range(count))
 
 
 def refuse_among_classes(path: str | Path) -> None:
@@ -165,8 +115,6 @@ def _collect(where: str, prefix: str, found: list[str], followed: frozenset[str]
         inside = list_folder(where, followed)
     except OSError as error:
         raise _unreadable(where, error) from None
-    for name in inside.tars:
-        found += tar_images(Path(where, name), f"{prefix}{name}/")
     if not inside.folders:
         found += [prefix + name for name in inside.images] if prefix else inside.images
         return
@@ -183,14 +131,12 @@ class FolderEntries(NamedTuple):
     Attributes:
         images: sorted; folders: name -> the links followed to it; others: files that are no images.
         rubbish: files left behind by the operating system.
-        tars: sorted, of a folder without images and folders, where they count as folders of images.
     """
 
     images: list[str]
     folders: dict[str, frozenset[str]]
     others: list[str]
     rubbish: list[str]
-    tars: list[str]
 
 
 def list_folder(where: str, followed: frozenset[str] = frozenset()) -> FolderEntries:
@@ -202,7 +148,7 @@ def list_folder(where: str, followed: frozenset[str] = frozenset()) -> FolderEnt
     Raises:
         OSError: the folder cannot be read.
     """
-    found = FolderEntries([], {}, [], [], [])
+    found = FolderEntries([], {}, [], [])
     with os.scandir(where) as entries:
         for entry in entries:
             name = entry.name
@@ -219,11 +165,8 @@ def list_folder(where: str, followed: frozenset[str] = frozenset()) -> FolderEnt
             elif (target := os.path.realpath(entry.path)) not in followed and not _within(where, target):
                 found.folders[name] = followed | {target}
     found.images.sort()
-    if not found.images and not found.folders:
-        found.tars[:] = sorted(name for name in found.others if name.lower().endswith(tars.SUFFIX))
-        found.others[:] = [name for name in found.others if name not in found.tars]
     # Names can be listed, but no file be opened.
-    if (found.images or found.others or found.tars) and not os.access(where, os.X_OK):
+    if (found.images or found.others) and not os.access(where, os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), where)
     return found
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 
 AS_ORIGINALS = "as originals of augmented copies"
-PEOPLE = re.compile(r"pa[tzc]ien|person|subj|case|donor|particip|proband|mouse|animal|\b(sub|pat|pt|p?id|mrn)s?\b")
+PEOPLE = re.compile(
+    r"pa[tzc]ien|person|subj|case|donor|particip|proband|mouse|animal|\b(sub|pat|pt|pid|mrn)s?\b|^ids?$"
+)
 
 
 def known_by_column(column: str, flag: str) -> str:

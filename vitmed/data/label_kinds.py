@@ -20,7 +20,8 @@ MISSING = {"", "nan", "na", "n/a", "null", "unknown", "?"}  # cells of which the
 class Asked(NamedTuple):
     """What you ask of the labels: fields of `DataConfig`; the grades in order; the outputs of a model to evaluate.
 
-    The findings of a model that a table lacks are not known; other findings of the table do not count.
+    The findings of a model that a table lacks are not known; other findings of the table do not count. A card may name
+    the columns of the table.
     """
 
     kind: str = "auto"
@@ -29,6 +30,7 @@ class Asked(NamedTuple):
     unit: str = ""
     order: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    card: str | None = None
 
     @classmethod
     def of(cls, config: DataConfig, ordinal: Sequence[str] = ()) -> Asked:
@@ -43,7 +45,7 @@ class Asked(NamedTuple):
                 raise UsageError(f"{flag} is for --target {needed}, not for --target {kind}", f"omit {flag}")
             kind = needed if given and kind == "auto" else kind
         order = tuple(ordinal) if kind == "grades" else ()
-        return cls(kind, tuple(config.findings), config.uncertain, config.unit, order)
+        return cls(kind, tuple(config.findings), config.uncertain, config.unit, order, card=config.card)
 
 
 @dataclass(frozen=True)

@@ -63,9 +63,9 @@ def labels_from_table(
         UsageError: as `read_targets`; or a finding is the column of paths, patients or splits.
     """
     table = read_table(file)
-    path = table.required(table.find(PATH_NAMES), "path of an image", PATH_NAMES)
-    label = table.find(LABEL_NAMES)
-    split, group = table.find(SPLIT_COLUMN_NAMES), table.find(GROUP_NAMES) if own_groups else None
+    path = table.required(table.find(PATH_NAMES, asked.card), "path of an image", PATH_NAMES)
+    label = table.find(LABEL_NAMES, asked.card)
+    split, group = table.find(SPLIT_COLUMN_NAMES), table.find(GROUP_NAMES, asked.card) if own_groups else None
     for column, what in ((path, "path"), (group, "patient"), (split, "split")):
         if column is not None and table.header[column] in asked.findings:
             name = table.header[column]

@@ -9,35 +9,28 @@ from pathlib import Path
 
 import numpy as np
 
-from vitmed.core.data_config import GROUP_WORDS, DataConfig
+from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.inputs import data_folder
 from vitmed.core.targets import CLASSES, NO_FINDING, UNKNOWN, Target
-from vitmed.core.text import counted, counted_doing, listed
-from vitmed.data.finding_labels import finding_strata, findings_in
+from vitmed.core.text import listed
+from vitmed.data.finding_labels import finding_strata
 from vitmed.data.folders import (
     class_names,
-    has_npz_classes,
-    holds_tars,
     image_names,
-    npz_classes,
-    npz_findings,
-    npz_images,
+    import_fix,
     split_folders,
     subfolders,
-    tar_labels,
 )
 from vitmed.data.grades import grade_order
 from vitmed.data.group_words import group_word
-from vitmed.data.label_kinds import Asked, Read
+from vitmed.data.label_kinds import Asked
 from vitmed.data.label_tables import AUTO, Labels, labels_from_table
 from vitmed.data.patient_names import Guess
 from vitmed.data.patients import find_patients, suggest_groups
-from vitmed.data.quantities import of_numbers
 from vitmed.data.samples import Sample
 from vitmed.data.split_names import SPLITS, split_of
 from vitmed.data.thread_batches import Progress
-from vitmed.imaging import npz, tars
 
 ALL = "all"  # the part that is not split yet
 
@@ -156,68 +149,27 @@ def list_images(config: DataConfig, progress: Progress | None = None, ordinal: S
                 "add rows of another class",
             )
         return with_patients(listing, config, progress)
-    if npz.is_npz(root) and (asked.kind in ("findings", "number") or not has_npz_classes(root)):
-        return with_patients(list_by_npz(root, asked), config, progress)
     if asked.kind in ("findings", "number"):
         raise UsageError(f"--target {asked.kind}: folders name one class of an image", "add --labels TABLE")
     folders = split_folders(root)
-    if holds_tars(folders.get("train", root)):
-        listing = list_by_tars(root)
-        if len(listing.classes) < 2:
-            fix = "a classifier needs two"
-            raise DataError(f"{root}: all images of the tars have the class {listing.classes[0]!r}", fix)
-    else:
-        if folders and "train" not in folders:
-            names = ", ".join(folder.name for folder in folders.values())
-            raise DataError(f"{root}: has {names} but no train folder", "add train/, or name a folder of classes")
-        first = folders.get("train", root)
-        classes = class_names(first)
-        if len(classes) < 2:
-            only = first / classes[0]
-            fix = f"name {only}" if only.is_dir() and len(subfolders(only)) > 1 else "add a folder for each other class"
-            raise DataError(f"{first}: holds one class folder, {classes[0]!r}; a classifier needs two", fix)
-        listing = list_by_folder(root, folders or {ALL: root}, classes)
+    if folders and "train" not in folders:
+        names = ", ".join(folder.name for folder in folders.values())
+        raise DataError(f"{root}: has {names} but no train folder", "add train/, or name a folder of classes")
+    first = folders.get("train", root)
+    classes = class_names(first)
+    if len(classes) < 2:
+        only = first / classes[0]
+        fix = f"name {only}" if only.is_dir() and len(subfolders(only)) > 1 else "add a folder for each other class"
+        raise DataError(f"{first}: holds one class folder, {classes[0]!r}; a classifier needs two", fix)
+    listing = list_by_folder(root, folders or {ALL: root}, classes)
     if asked.kind == "grades":
         listing = _in_grades(listing, asked)
     return with_patients(listing, config, progress)
 
 
-def read_npz(file: Path, asked: Asked) -> Read:
-    """The labels of all images of an .npz file, in their order, where they are findings or a number.
-
-    Raises:
-        DataError: labels of another kind than you ask for.
-        UsageError: a finding that the file does not have.
-    """
-    labels = np.concatenate([part.labels for part in npz.open_npz(file).values()]).astype(np.float64)
-    kind = "findings" if labels.ndim == 2 else "number"
-    if asked.kind not in ("auto", kind):
-        what = f"{labels.shape[1]} findings" if labels.ndim == 2 else "numbers or classes"
-        raise DataError(f"{file}: its labels are {what}, not {asked.kind}", f"--target {kind}")
-    if kind == "findings":
-        names = npz_findings(file)
-        return findings_in(labels, names, asked, f"{counted(len(names), 'finding')}, from {file.name}", str(file))
-    name = asked.outputs[0] if asked.outputs else "number"
-    unit = f" in {asked.unit}" if asked.unit else ""
-    return of_numbers(labels, name, asked.unit, f"a number{unit}, from {file.name}", str(file))
-
-
-def list_by_npz(file: Path, asked: Asked) -> Listing:
-    """The images of an .npz file whose labels are findings or a number. Raises DataError, UsageError: as `read_npz`."""
-    read = read_npz(file, asked)
-    rows, notes = [row for row, label in enumerate(read.labels) if label], read.notes
-    if left := len(read.labels) - len(rows):
-        notes = (*notes, f"{file}: {counted_doing(left, 'image')} left out, of which no label is known")
-    table = Labels(rows, read.of_rows(rows), None, None, (), [], notes)
-    listing = _by_labels(file, file, image_names(file), table, None)
-    return replace(listing, where={name: f"folder {name}/" for name in listing.where})
-
-
 def _in_grades(listing: Listing, asked: Asked) -> Listing:
     """The classes of folders as grades, from the lowest. Raises DataError, UsageError: as `grade_order`."""
-    own = tuple(npz_classes(listing.root).values()) if npz.is_npz(listing.root) else ()
-    own = tuple(name for name in own if name in listing.classes)  # in the order of their numbers
-    order = grade_order(listing.classes, asked.order or own, str(listing.root))
+    order = grade_order(listing.classes, asked.order, str(listing.root))
     rank = np.array([order.index(name) for name in listing.classes])
     source = f"{len(order)} grades, from folders"
     labels, target = rank[listing.labels], Target(kind="grades")
@@ -227,17 +179,14 @@ def _in_grades(listing: Listing, asked: Asked) -> Listing:
 
 def with_patients(listing: Listing, config: DataConfig, progress: Progress | None = None) -> Listing:
     """Add the patients that the configuration names; if it and the table name none, a guess from file names."""
-    if npz.is_npz(listing.root) and (config.group_regex is not None or config.groups in GROUP_WORDS):
-        raise DataError(f"{listing.root}: an .npz file does not identify patients", "name them with --groups TABLE")
-    by_folder = not listing.source.is_file() or npz.is_npz(listing.root)
-    labels = [listing.classes[label] for label in listing.labels.tolist()]
-    known = find_patients(config, listing.root, listing.paths, progress, by_folder, labels)
+    by_folder = not listing.source.is_file()
+    known = find_patients(config, listing.root, listing.paths, progress, by_folder)
     if known is not None:
         notes = (*listing.notes, *known.notes)
         return replace(listing, groups=known.groups, patients=known.source, notes=notes)
     if listing.groups is not None:
         return listing
-    return replace(listing, guess=suggest_groups(listing.root, listing.paths, by_folder, labels))
+    return replace(listing, guess=suggest_groups(listing.paths, by_folder))
 
 
 def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[str]) -> Listing:
@@ -262,10 +211,7 @@ def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[st
         for label, class_name in enumerate(classes):
             if class_name not in there:
                 continue
-            if npz.inside(folder):
-                found = [path for path, of_class in npz_images(folder) if of_class == class_name]
-            else:
-                found = image_names(folder / class_name, f"{above}{class_name}/")
+            found = image_names(folder / class_name, f"{above}{class_name}/")
             paths += found
             labels += [label] * len(found)
         parts[name] = np.arange(begin, len(paths))
@@ -288,26 +234,9 @@ def list_by_table(
     """
     every = image_names(root)
     if not every:
-        raise DataError(f"{root}: holds no image", "name the folder that the table's paths start from")
+        fix = import_fix(root) or "name the folder that the table's paths start from"
+        raise DataError(f"{root}: holds no image", fix)
     return _by_labels(root, file, every, labels_from_table(file, root, every, own_groups, asked), classes)
-
-
-def list_by_tars(root: Path, classes: Sequence[str] | None = None) -> Listing:
-    """The images of the WebDataset tars below a folder, with the class that each names; split by the folders.
-
-    Raises:
-        DataError: as `list_by_table`; an image without a class.
-    """
-    paths = image_names(root)
-    labels = tar_labels(root, paths)
-    if not paths or None in labels:
-        where = root / paths[labels.index(None)] if paths else root
-        found = f"{labels.count(None):,} of {len(paths):,} images of the tars have no class"
-        raise DataError(f"{where}: {found}", "add a member KEY.cls with the class, or --labels TABLE")
-    names = [str(label) for label in labels]
-    read = Read(CLASSES, names, tuple(sorted(set(names))))
-    table = Labels(list(range(len(paths))), read, None, None, (), [], ())
-    return _by_labels(root, tars.file_of(root / paths[0]) or root, paths, table, classes)
 
 
 def _by_labels(root: Path, file: Path, every: Sequence[str], table: Labels, classes: Sequence[str] | None) -> Listing:

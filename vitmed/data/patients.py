@@ -22,12 +22,10 @@ from vitmed.core.text import counted, counted_doing, lines_of, visible
 from vitmed.core.ui import Ui
 from vitmed.data.augmented_copies import guess_copies
 from vitmed.data.group_words import AS_ORIGINALS, known_by_column
-from vitmed.data.known_sets import find_known_set
-from vitmed.data.patient_names import Guess, class_folder, guess_patients
+from vitmed.data.patient_names import Guess, guess_patients
 from vitmed.data.samples import Splits
 from vitmed.data.tables import groups_from_table
 from vitmed.data.thread_batches import Progress
-from vitmed.imaging import npz
 from vitmed.imaging.decode import decode
 from vitmed.imaging.dicom import QUIET
 
@@ -55,7 +53,6 @@ def find_patients(
     paths: Sequence[str],
     progress: Progress | None = None,
     folders_are_classes: bool = True,
-    labels: Sequence[str | None] = (),
 ) -> KnownPatients | None:
     """The patients by `config.group_regex` or `config.groups`; None if neither is set.
 
@@ -63,7 +60,7 @@ def find_patients(
         root: the data folder.
         paths: of the images, relative to it, with forward slashes.
         progress: called while the headers of DICOM files are read.
-        folders_are_classes, labels: as in `suggest_groups`.
+        folders_are_classes: as in `suggest_groups`.
 
     Raises:
         DataError: an image without a patient, or a table that cannot be used.
@@ -72,7 +69,7 @@ def find_patients(
     if config.group_regex is not None:
         return KnownPatients(_by_expression(config.group_regex, root, paths), "from the file paths (--group-regex)", [])
     if config.groups == NAMES:
-        guess = suggest_groups(root, paths, folders_are_classes, labels)
+        guess = suggest_groups(paths, folders_are_classes)
         if guess is None:
             raise DataError(
                 f"{root}: the file names do not identify patients in a form that vitmed knows (--groups names)",
@@ -87,28 +84,17 @@ def find_patients(
         return None
     if config.groups == DICOM:
         return KnownPatients(_by_dicom(root, paths, progress, config), "by PatientID (--groups dicom)", [])
-    groups, column, notes = groups_from_table(config.groups, root, paths)
+    groups, column, notes = groups_from_table(config.groups, root, paths, config.card)
     return KnownPatients(groups, known_by_column(column, "--groups"), notes)
 
 
-def suggest_groups(
-    root: Path, paths: Sequence[str], folders_are_classes: bool = True, labels: Sequence[str | None] = ()
-) -> Guess | None:
-    """The groups that file names suggest: by the card of a known set, else by a usual form, else by augmented copies.
+def suggest_groups(paths: Sequence[str], folders_are_classes: bool = True) -> Guess | None:
+    """The groups that file names suggest: by a usual form of name, else by augmented copies.
 
     Args:
-        root, paths: as in `find_patients`.
+        paths: as in `find_patients`.
         folders_are_classes: whether the first folder (after train, val or test) is the class.
-        labels: the class of each image, if it is known otherwise.
     """
-    if folders_are_classes and not labels:
-        labels = [class_folder(path) for path in paths]
-    known = find_known_set(root, paths, labels)
-    if known is not None and known.card.group_regex is not None:
-        found = set(groups_of(known.card.group_regex, paths))
-        if None not in found:
-            first = tuple(sorted(map(str, found))[:3])
-            return Guess(known.card.group_regex, len(found), first, evidence=f"by the card of {known.card.name}")
     return guess_patients(paths, folders_are_classes) or guess_copies(paths, folders_are_classes)
 
 
@@ -260,8 +246,7 @@ def report_patients(splits: Splits, risk: str, ui: Ui) -> None:
         return
     guess = splits.guess
     if guess is None:
-        way = "--groups TABLE" if npz.is_npz(splits.root) else "--group-regex or --groups"
-        ui.warn(f"patients are unknown: {risk} (use {way})")
+        ui.warn(f"patients are unknown: {risk} (use --group-regex or --groups)")
         return
     examples = ", ".join(guess.examples) + (", ..." if guess.patients > len(guess.examples) else "")
     by = f", {guess.evidence}" if guess.evidence else ""

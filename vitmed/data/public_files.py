@@ -1,4 +1,7 @@
-"""Convert the files of public data sets to folders: MedMNIST .npz, CIFAR batches, MNIST's IDX.
+"""Convert the files of public data sets to folders: MedMNIST's arrays, CIFAR batches, MNIST's IDX.
+
+MedMNIST: `{train,val,test}_images`, (N, H, W) or (N, H, W, 3) uint8, and `{train,val,test}_labels`: (N, 1) or (N,)
+integers, which are classes, or floats, a number; or (N, F) findings: 1, 0, or -1 where not known.
 
 CIFAR: https://www.cs.toronto.edu/~kriz/cifar.html. A record of the binary version is one label byte (CIFAR-100: a
 coarse and a fine one) and 3 planes of 32 x 32, red, green, blue. The Python version consists of pickles; only arrays
@@ -10,8 +13,9 @@ from __future__ import annotations
 
 import gzip
 import pickle
+import tokenize
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,39 +23,54 @@ import numpy as np
 from PIL import Image
 
 from vitmed.core.csv_files import csv_text
+from vitmed.core.dataset_cards import cards, medmnist_classes
 from vitmed.core.errors import DataError
 from vitmed.core.files import write_text
 from vitmed.core.ui import Ui
-from vitmed.data.dataset_cards import cards
-from vitmed.data.folders import has_npz_classes, npz_classes, npz_findings
+from vitmed.data.split_names import SPLITS
 from vitmed.data.thread_batches import in_threads
-from vitmed.imaging import npz
 
 PIXELS = 3 * 32 * 32
 RATIO = 100  # unpacked bytes per packed byte of an IDX file; MNIST's is 5
 LEAST = 1 << 24
 LABELS = "labels.csv"
+CLASSES = 10_000  # larger labels are not classes
 AGAIN = "fetch or copy it again"
+OTHER = "vitmed reads the files of MedMNIST: {train,val,test}_{images,labels}, images uint8"
+
+
+class Split(NamedTuple):
+    """Images (N, H, W) or (N, H, W, 3) uint8; labels (N,) int64 classes, (N, F) int64 findings, or (N,) float64."""
+
+    images: np.ndarray
+    labels: np.ndarray
+
+    @property
+    def classified(self) -> bool:
+        """Whether the labels are classes."""
+        return self.labels.ndim == 1 and self.labels.dtype.kind in "iu"
 
 
 class PublicSet(NamedTuple):
     """A complete data set: number -> name of the class or finding, and split name -> images and labels."""
 
     classes: dict[int, str]
-    parts: dict[str, npz.Split]
+    parts: dict[str, Split]
 
 
-def read_public_files(path: Path) -> PublicSet | None:
-    """Read a MedMNIST file, or a folder of CIFAR or MNIST files; None for any other path.
+def read_public_files(folder: Path, source: Path | None = None) -> PublicSet | None:
+    """Read a folder of MedMNIST's arrays, or of CIFAR or MNIST files; None for any other folder.
+
+    Args:
+        source: the file that the folder was unpacked from, whose name says which set of MedMNIST it is.
 
     Raises:
         DataError: damaged, incomplete or hostile files.
     """
-    for reader in READERS:
-        if (found := reader(path)) is not None:
-            _check(path, found)
-            return found
-    return None
+    found = _medmnist(folder, source or folder) or _cifar(folder) or _mnist(folder)
+    if found is not None:
+        _check(source or folder, found)
+    return found
 
 
 def write_folder(original: PublicSet, folder: Path, ui: Ui) -> int:
@@ -59,25 +78,25 @@ def write_folder(original: PublicSet, folder: Path, ui: Ui) -> int:
 
     Without classes, `folder/<split>/<index>.png` and a table of labels.
     """
-    rows = [(split, index, path) for split, part in original.parts.items() for index, path in enumerate(part.paths)]
     files = {}
-    for split, index, path in rows:
-        label = original.classes[int(original.parts[split].labels[index])] if "/" in path else ""
-        files[split, index] = f"{split}/{label}{'/' * bool(label)}{index:06d}.png"
+    for split, part in original.parts.items():
+        for index, label in enumerate(part.labels):
+            above = f"{original.classes[int(label)]}/" if part.classified else ""
+            files[split, index] = f"{split}/{above}{index:06d}.png"
     for above in {file.rpartition("/")[0] for file in files.values()}:
         (folder / above).mkdir(parents=True)
 
-    def write(row: tuple[str, int, str]) -> None:
-        split, index, _ = row
+    def write(row: tuple[str, int]) -> None:
+        split, index = row
         image = Image.fromarray(np.ascontiguousarray(original.parts[split].images[index]))
         image.save(folder / files[split, index], compress_level=4)
 
     with ui.bar("writing", unit="images") as advance:
-        for done, _ in enumerate(in_threads(write, rows), 1):
-            advance(done, len(rows))
-    if not all("/" in path for _, _, path in rows):
+        for done, _ in enumerate(in_threads(write, list(files)), 1):
+            advance(done, len(files))
+    if not all(part.classified for part in original.parts.values()):
         write_text(folder / LABELS, _table(original, files))
-    return len(rows)
+    return len(files)
 
 
 def _table(original: PublicSet, files: Mapping[tuple[str, int], str]) -> str:
@@ -99,7 +118,12 @@ def _check(path: Path, original: PublicSet) -> None:
             raise DataError(
                 f"{path}: label {unknown[0]} in {split} is not one of {len(original.classes)} classes", AGAIN
             )
-    names = list(original.classes.values())
+    check_class_names(path, original.classes.values())
+
+
+def check_class_names(path: Path, classes: Iterable[str]) -> None:
+    """Raise DataError for a class that cannot name a folder on every system."""
+    names = list(classes)
     bad = [n for n in names if n != n.strip(" .") or not n or len(n) > 200 or any(c in n for c in '/\\:*?"<>|\0\n\r')]
     if bad or len({name.casefold() for name in names}) < len(names):
         raise DataError(f"{path}: class names that cannot name folders: {bad or names}", AGAIN)
@@ -108,14 +132,61 @@ def _check(path: Path, original: PublicSet) -> None:
 # --- MedMNIST
 
 
-def _medmnist(path: Path) -> PublicSet | None:
-    if not npz.is_npz(path):
+def _medmnist(folder: Path, source: Path) -> PublicSet | None:
+    have = [name for name in SPLITS if (folder / f"{name}_images.npy").is_file()]
+    if not have or not all((folder / f"{name}_labels.npy").is_file() for name in have):
         return None
-    parts = npz.open_npz(path)
-    if has_npz_classes(path):
-        return PublicSet(npz_classes(path), parts)
-    several = next(iter(parts.values())).labels.ndim == 2
-    return PublicSet(dict(enumerate(npz_findings(path) if several else ())), parts)
+    parts = {name: _split(folder, name, source) for name in have}
+    if len({(part.labels.shape[1:], part.labels.dtype) for part in parts.values()}) > 1:
+        shapes = ", ".join(f"{name} {part.labels.dtype} {part.labels.shape}" for name, part in parts.items())
+        raise DataError(f"{source}: its splits have labels of several kinds: {shapes}", OTHER)
+    names, labels = medmnist_classes(source.name) or [], parts[have[0]].labels
+    if labels.ndim == 2:
+        unnamed = [f"finding {k}" for k in range(labels.shape[1])]
+        return PublicSet(dict(enumerate(names if len(names) == len(unnamed) else unnamed)), parts)
+    if not parts[have[0]].classified:
+        return PublicSet({}, parts)
+    numbers = sorted({k for part in parts.values() for k in np.unique(part.labels).tolist()})
+    return PublicSet(dict(enumerate(names)) if numbers[-1] < len(names) else {k: str(k) for k in numbers}, parts)
+
+
+def _split(folder: Path, name: str, source: Path) -> Split:
+    """The images, mapped from their file, and the labels of a split. Raises DataError for arrays of another kind."""
+    images, labels = (_array(folder / f"{name}_{kind}.npy", source) for kind in ("images", "labels"))
+    shape = images.shape
+    if images.dtype != np.uint8 or not (len(shape) == 3 or (len(shape) == 4 and shape[3] == 3)) or 0 in shape:
+        raise DataError(
+            f"{source}: {name}_images is {images.dtype} {shape}, expected uint8 (N, H, W) or (N, H, W, 3)",
+            "vitmed reads no volumes (MedMNIST 3D); save the slices" if len(shape) == 4 else OTHER,
+        )
+    if labels.dtype.kind not in "iubf" or labels.ndim not in (1, 2) or len(labels) != shape[0] or not labels.size:
+        expected = f"expected numbers ({shape[0]}, 1) or findings ({shape[0]}, F)"
+        raise DataError(f"{source}: {name}_labels is {labels.dtype} {labels.shape}, {expected}", OTHER)
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        labels = np.nan_to_num(labels, nan=-1)
+        if not np.isin(labels, (-1, 0, 1)).all():
+            what = f"{labels.min():g} to {labels.max():g}, expected 1, 0, or -1 (not known)"
+            raise DataError(f"{source}: {name}_labels of {labels.shape[1]} findings holds {what}", OTHER)
+        return Split(images, labels.astype(np.int64))
+    labels = labels.reshape(-1)
+    if labels.dtype.kind == "f" and not np.all(labels == labels // 1):
+        return Split(images, labels.astype(np.float64))
+    labels = labels.astype(np.int64)
+    if labels.min() < 0 or labels.max() >= CLASSES:
+        raise DataError(f"{source}: {name}_labels holds {labels.min()} to {labels.max()}, expected classes", OTHER)
+    return Split(images, labels)
+
+
+def _array(file: Path, source: Path) -> np.ndarray:
+    """An array mapped from its file; objects, which can run programs, are refused. Raises DataError."""
+    try:
+        array = np.load(file, mmap_mode="r", allow_pickle=False)
+        if array.offset + array.nbytes != file.stat().st_size:
+            raise ValueError(f"{array.dtype} {array.shape} is not what it holds")
+    except (ValueError, TypeError, AttributeError, EOFError, OverflowError, OSError, tokenize.TokenError,
+            RecursionError, MemoryError) as error:  # fmt: skip
+        raise DataError(f"{source}: {file.name} is not an array ({str(error)[:200]})", OTHER) from None
+    return array
 
 
 # --- CIFAR
@@ -138,31 +209,31 @@ def _cifar(path: Path) -> PublicSet | None:
         if len(there) < len(names):
             missing = ", ".join(sorted(set(names) - set(there)))
             raise DataError(f"{path}: {missing} is missing, of CIFAR-{count}", AGAIN)
-        read: Callable[[Path, int], npz.Split] = _binary_batch if names[0].endswith(".bin") else _pickled_batch
+        read: Callable[[Path, int], Split] = _binary_batch if names[0].endswith(".bin") else _pickled_batch
         parts = {}
         for split, batches in files.items():
             read_batches = [read(path / name, count) for name in batches]
-            parts[split] = npz.Split(*(np.concatenate(arrays) for arrays in zip(*read_batches, strict=True)))
+            parts[split] = Split(*(np.concatenate(arrays) for arrays in zip(*read_batches, strict=True)))
         return PublicSet(_cifar_names(path / meta, count), parts)
     return None
 
 
-def _binary_batch(file: Path, count: int) -> npz.Split:
+def _binary_batch(file: Path, count: int) -> Split:
     before = 1 if count == 10 else 2  # label bytes of a record; the last is the one that counts
     data = np.frombuffer(_read(file), dtype=np.uint8)
     if not len(data) or len(data) % (before + PIXELS):
         raise DataError(f"{file}: {len(data):,} bytes are no whole number of records of {before + PIXELS}", AGAIN)
     records = data.reshape(-1, before + PIXELS)
-    return npz.Split(_interleaved(records[:, before:]), records[:, before - 1].astype(np.int64))
+    return Split(_interleaved(records[:, before:]), records[:, before - 1].astype(np.int64))
 
 
-def _pickled_batch(file: Path, count: int) -> npz.Split:
+def _pickled_batch(file: Path, count: int) -> Split:
     tree = _unpickle(file)
     data, labels = (_entry(tree, name) for name in ("data", "labels" if count == 10 else "fine_labels"))
     good = isinstance(labels, list) and all(isinstance(k, int) for k in labels)
     if not good or not isinstance(data, _Array) or data.values.ndim != 2 or data.values.shape[1:] != (PIXELS,):
         raise DataError(f"{file}: not a batch of CIFAR-{count}", AGAIN)
-    return npz.Split(_interleaved(data.values), np.array(labels, dtype=np.int64))
+    return Split(_interleaved(data.values), np.array(labels, dtype=np.int64))
 
 
 def _interleaved(planes: np.ndarray) -> np.ndarray:
@@ -261,7 +332,7 @@ def _mnist(path: Path) -> PublicSet | None:
     if missing := [name.rpartition("-")[0] for name in names if name not in found]:
         raise DataError(f"{path}: {', '.join(missing)} is missing, expected MNIST's four files", AGAIN)
     parts = {
-        split: npz.Split(read_idx(found[images], 3), read_idx(found[labels], 1))
+        split: Split(read_idx(found[images], 3), read_idx(found[labels], 1))
         for split, (images, labels) in MNIST.items()
     }
     numbers = sorted({k for part in parts.values() for k in np.unique(part.labels).tolist()})
@@ -303,6 +374,3 @@ def _read(file: Path, limit: int = 1 << 30) -> bytes:
     if len(data) > limit:
         raise DataError(f"{file}: holds over {limit:,} bytes, too many for such a file", AGAIN)
     return data
-
-
-READERS = (_medmnist, _cifar, _mnist)

@@ -23,9 +23,9 @@ import numpy as np
 
 from vitmed.core.cache_folder import cache_folder
 from vitmed.core.errors import DataError
+from vitmed.core.files import check_regular
 from vitmed.core.ui import Ui
 from vitmed.data.thread_batches import Progress, batched, in_threads
-from vitmed.imaging import npz, tars
 from vitmed.imaging.decode import decoding_version
 from vitmed.imaging.file_record import NUMBERS, SIDE, FileRecord
 from vitmed.imaging.raw_image import ImageHeader
@@ -168,7 +168,7 @@ def hash_files(files: Sequence[str], cache: ScanCache | None = None, progress: P
     """The sha256 of the content of every file, in threads; "" where it cannot be read.
 
     Args:
-        files: absolute paths; a path below an .npz file is one of its images, and the pixels are hashed.
+        files: absolute paths.
         cache: knows unchanged files, which are not opened; None reads every file.
     """
     cache = cache or ScanCache()
@@ -190,15 +190,12 @@ def hash_files(files: Sequence[str], cache: ScanCache | None = None, progress: P
 def first_copies(root: Path, paths: Sequence[str], cache: ScanCache | None = None) -> np.ndarray:
     """(S,) int64: for every image the first one with the same bytes, or itself.
 
-    Opens only files that share their size. An empty or unreadable file is no copy, nor is an image of an .npz file,
-    which has its own splits.
+    Opens only files that share their size. An empty or unreadable file is no copy.
 
     Args:
         cache: knows the hashes of unchanged files.
     """
     first = np.arange(len(paths))
-    if npz.is_npz(root):
-        return first
     top = os.path.abspath(root)  # noqa: PTH100  (a million of them)
     files = [os.path.join(top, path) for path in paths]  # noqa: PTH118
     sizes = np.fromiter(in_threads(_size, files, 256), np.int64, len(paths))
@@ -224,15 +221,15 @@ def digests_of(hashes: Sequence[str], files: Sequence[str]) -> np.ndarray:
 
 
 def _size(path: str) -> int:
-    with contextlib.suppress(OSError, DataError):
-        return len(tars.read(Path(path))) if tars.inside(path) else os.stat(path).st_size  # noqa: PTH116
+    with contextlib.suppress(OSError):
+        return os.stat(path).st_size  # noqa: PTH116
     return 0
 
 
 def _identity(path: str) -> str:
     """Changes when the file does; "" if there is no such file, or if it changed just now."""
     try:
-        about = os.stat(npz.file_of(path) or tars.file_of(path) or path)  # noqa: PTH116  (a million of them)
+        about = os.stat(path)  # noqa: PTH116  (a million of them)
     except OSError:
         return ""
     settled = 0 <= about.st_mtime_ns < time.time_ns() - int(FRESH * 1e9)
@@ -241,7 +238,8 @@ def _identity(path: str) -> str:
 
 def _sha256(path: str) -> str:
     try:
-        return hashlib.sha256(npz.content(Path(path))).hexdigest()
+        check_regular(path)
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except (OSError, DataError):
         return ""
 

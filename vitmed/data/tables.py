@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 
 from vitmed.core.csv_files import OLD, from_cell, read_text
+from vitmed.core.dataset_cards import find_card
 from vitmed.core.errors import DataError
 from vitmed.core.excel_files import sheet_rows
 from vitmed.core.text import counted_doing, lines_of
@@ -38,8 +39,10 @@ class Table:
     rows: list[list[str]]
     notes: tuple[str, ...] = ()
 
-    def find(self, names: Sequence[str]) -> int | None:
-        """The index of the first of these columns that the table has, or None."""
+    def find(self, names: Sequence[str], card: str | None = None) -> int | None:
+        """The index of the first of these columns that the table has, or None; a card may name another."""
+        if card is not None and (own := find_card(card).columns.get(names[0])) in self.header:  # type: ignore[call-overload]
+            return self.header.index(str(own))
         plain = [re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") for name in self.header]
         return next((plain.index(name) for name in names if name in plain), None)
 
@@ -166,8 +169,13 @@ def _plain(path: str) -> str:
     return path if path.isascii() else unicodedata.normalize("NFC", path)
 
 
-def groups_from_table(file: str | Path, root: Path, paths: Sequence[str]) -> tuple[list[str], str, list[str]]:
+def groups_from_table(
+    file: str | Path, root: Path, paths: Sequence[str], card: str | None = None
+) -> tuple[list[str], str, list[str]]:
     """The patient of every image, from a table with a column for the path and one for the patient.
+
+    Args:
+        card: of the set that the table belongs to; it may name the columns.
 
     Returns:
         patients in the order of `paths`, the name of their column, and notes for the user.
@@ -176,7 +184,7 @@ def groups_from_table(file: str | Path, root: Path, paths: Sequence[str]) -> tup
         DataError: the table cannot be read, lacks a column, a value or an image, or has two patients for an image.
     """
     table = read_table(file)
-    path, group = table.find(PATH_NAMES), table.find(GROUP_NAMES)
+    path, group = table.find(PATH_NAMES, card), table.find(GROUP_NAMES, card)
     if len(table.header) == 2 and path is None and group is not None:
         path = 1 - group  # the only other column
     elif len(table.header) == 2 and group is None and path is not None:

@@ -4,8 +4,6 @@ decode         a file to pixels: the one entry point, `READERS`, and the version
 rasters        PNG, JPEG, TIFF, BMP, WebP, GIF, JPEG 2000
 dicom          DICOM
 arrays         .npy files
-npz            MedMNIST's .npz files
-tars           the members of WebDataset tars
 jpeg_headers   size and depth from the head of a JPEG stream
 file_record    one decode: a record for the data check and a square for the network
 personal_data  names and metadata that identify a person

@@ -1,4 +1,4 @@
-"""NumPy arrays on disk: .npy, and the images in a MedMNIST .npz file."""
+"""NumPy arrays on disk: .npy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 from PIL import Image
 
 from vitmed.core.errors import DataError
-from vitmed.imaging import npz, tars
 from vitmed.imaging.colours import MODES
 from vitmed.imaging.raw_image import ImageHeader, MinSize, RawImage, pick_frame, refuse_large
 
@@ -20,8 +19,8 @@ def read_header(path: Path) -> ImageHeader:
     array = _open(path)
     frames, height, width, channels = _shape(path, array)
     bits = 1 if array.dtype == bool else 8 * array.dtype.itemsize
-    deep, format = array.dtype not in (bool, np.uint8), "NPZ" if npz.inside(path) else "NPY"
-    return ImageHeader(format, MODES[channels], bits, width, height, frames, 1, deep)
+    deep = array.dtype not in (bool, np.uint8)
+    return ImageHeader("NPY", MODES[channels], bits, width, height, frames, 1, deep)
 
 
 def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | Image.Image:
@@ -46,12 +45,7 @@ def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | 
 
 def _open(path: Path) -> np.ndarray:
     """The array, mapped from its file."""
-    if npz.inside(path):
-        return npz.read(path)
-    if tars.inside(path):
-        array = np.load(tars.open_file(path), allow_pickle=False)
-    else:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "buif" or array.dtype.itemsize > 8:
         kind = getattr(array, "dtype", "several arrays")
         raise DataError(f"{path}: holds {kind}, expected integers or real numbers", "save a plain array of the pixels")

@@ -16,7 +16,7 @@ from PIL import Image, UnidentifiedImageError
 from vitmed.core.errors import DataError, VitmedError
 from vitmed.core.files import check_regular
 from vitmed.core.process import NO_WARNINGS
-from vitmed.imaging import arrays, dicom, npz, rasters, tars
+from vitmed.imaging import arrays, dicom, rasters
 from vitmed.imaging.colours import to_mode
 from vitmed.imaging.raw_image import ImageHeader, MinSize, RawImage, too_large
 from vitmed.imaging.window import Linear, Window, file_window_index, to_grey
@@ -125,14 +125,11 @@ def decoding_version() -> str:
 
 def _reader(path: Path) -> ModuleType:
     """The module that reads a file, chosen by its content, not by its suffix."""
-    if npz.inside(path):
-        return arrays
     named = READERS.get(path.suffix.lower())
     if named is None and not is_image(path):
         raise DataError(f"{path}: not an image type that vitmed reads", f"use {', '.join(READERS)}")
-    if not tars.inside(path):
-        check_regular(path)
-    with tars.open_file(path) as stream:
+    check_regular(path)
+    with path.open("rb") as stream:
         head = stream.read(132)
     if not head:
         raise DataError(f"{path}: the file is empty (0 bytes)", "copy it again, or remove it")

@@ -16,7 +16,6 @@ from PIL import Image
 
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.process import NO_WARNINGS, SharedContext
-from vitmed.imaging import tars
 from vitmed.imaging.jpeg_headers import read_stream
 from vitmed.imaging.raw_image import BYTES, ImageHeader, MinSize, RawImage, pick_frame, refuse_large
 from vitmed.imaging.window import FileWindow, Linear, Sigmoid, Table
@@ -24,7 +23,6 @@ from vitmed.imaging.window import FileWindow, Linear, Sigmoid, Table
 GREY = ("MONOCHROME1", "MONOCHROME2")
 DEFLATED = "1.2.840.10008.1.2.1.99"
 RLE = "1.2.840.10008.1.2.5"
-META = 4096  # bytes within which the file meta information ends
 # Decoders that are safe with damaged files (pyjpegls, for example, never ends on some truncated streams). vitmed uses
 # the first one installed, and tries no other if it fails.
 DECODERS = {
@@ -123,12 +121,9 @@ def _plain(path: Path) -> BinaryIO:
     """Open the file; a deflated data set (PS3.5, A.5) is unpacked in memory, within limits."""
     from pydicom.filereader import read_file_meta_info
 
-    syntax, stream = "", tars.open_file(path)
-    if isinstance(stream, BytesIO):  # its name stands in the first bytes
-        syntax = DEFLATED if DEFLATED.encode() in stream.getvalue()[:META] else ""
-    else:
-        with contextlib.suppress(Exception):  # the reader reports it later
-            syntax = str(read_file_meta_info(path).get("TransferSyntaxUID", ""))
+    syntax, stream = "", path.open("rb")
+    with contextlib.suppress(Exception):  # the reader reports it later
+        syntax = str(read_file_meta_info(path).get("TransferSyntaxUID", ""))
     if syntax == DEFLATED:
         with stream:
             data = stream.read()

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from vitmed.core.errors import VitmedError
-from vitmed.imaging import npz
+from vitmed.core.files import check_regular
 from vitmed.imaging.decode import apply_window, decode, read_header, to_8_bit
 from vitmed.imaging.personal_data import personal_fields
 from vitmed.imaging.raw_image import ImageHeader, RawImage
@@ -92,7 +92,8 @@ def examine(
 def _head(path: Path, sha256: str) -> FileRecord:
     """Size and metadata; for a file that cannot be opened, the decoder raises the error."""
     try:
-        data = npz.content(path)
+        check_regular(path)
+        data = path.read_bytes()
     except OSError:
         return FileRecord(sha256=sha256)
     return FileRecord(len(data), sha256, personal=personal_fields(path, data) if data else ())

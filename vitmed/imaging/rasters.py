@@ -13,7 +13,6 @@ from PIL import Image, ImageChops, ImageCms, TiffImagePlugin, UnidentifiedImageE
 
 from vitmed.core.errors import DataError
 from vitmed.core.process import SharedContext
-from vitmed.imaging import tars
 from vitmed.imaging.jpeg_headers import Stream, read_stream
 from vitmed.imaging.raw_image import FRAMES, ImageHeader, MinSize, RawImage, pick_frame, refuse_large
 
@@ -29,7 +28,7 @@ Tags = TiffImagePlugin.ImageFileDirectory_v2
 
 def read_header(path: Path) -> ImageHeader:
     """The header of a raster file. Raises DataError, and errors of Pillow."""
-    with tars.open_file(path) as stream:
+    with path.open("rb") as stream:
         head = stream.read(26)
         if head.startswith(TIFF):
             frames, page = _tiff_pages(path, stream)
@@ -51,7 +50,7 @@ def read_header(path: Path) -> ImageHeader:
 
 def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | Image.Image:
     """Decode; a JPEG perhaps at a smaller size, not below `min_size`. Raises DataError, and errors of Pillow."""
-    with tars.open_file(path) as stream:
+    with path.open("rb") as stream:
         head = stream.read(26)
         if head.startswith(TIFF):
             return _read_tiff(path, stream, frame)

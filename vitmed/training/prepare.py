@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from vitmed.core.config import Config
+from vitmed.core.dataset_cards import report_card
 from vitmed.core.durations import duration_text
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.hardware import pick_device
 from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
 from vitmed.core.model_config import ModelConfig
 from vitmed.core.ui import Ui
-from vitmed.data.known_sets import report_known_set
 from vitmed.data.patients import show_expression
 from vitmed.data.samples import Splits
 from vitmed.data.splits import make_splits
@@ -86,10 +86,10 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
         weights = open_weights(config.model.weights, ui, offline)
         config = config_with_weights(config, weights)
     check_weights(config)
+    report_card(config.data.card, ui)
     show_expression(config.data.group_regex, ui)
     with ui.bar("finding images", unit="files") as advance:
         splits = make_splits(config.data, advance, config.evaluate.ordinal)
-    report_known_set(splits, ui)
     config = config_of_target(config, splits)
     splits = standardised(splits)
     check_against_splits(config, splits)

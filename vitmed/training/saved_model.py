@@ -16,13 +16,13 @@ import numpy as np
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, unknown_key
 from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.inputs import refuse_archive
 from vitmed.core.stored_paths import is_elsewhere
 from vitmed.data.samples import Splits
 from vitmed.decisions.evaluation_folder import validation_of
 from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.policy import DecisionPolicy, policy_settings
 from vitmed.decisions.targets import TARGETS
-from vitmed.imaging.npz import is_npz
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions_csv import OOD_SCORE
 
@@ -74,7 +74,8 @@ class SavedModel:
     def data_root(self, fix: str = "name its current place: --data DIR") -> Path:
         """The data folder of the run. Raises DataError if it is missing; `fix` says how to name another place."""
         root = self.splits.root
-        if not root.is_dir() and not is_npz(root):
+        refuse_archive(root)
+        if not root.is_dir():
             what = f"{root}: the data folder of {self.path} is missing"
             if is_elsewhere(root):
                 what = f"{root.name}, the data folder of {self.path}, was outside the project at an unknown place"

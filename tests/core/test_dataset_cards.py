@@ -3,14 +3,23 @@
 import csv
 import os
 import re
+import zlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
+from conftest import Recorder
+from PIL import Image
 
+from vitmed.core.config import Config
+from vitmed.core.dataset_cards import cards, read_card
 from vitmed.core.errors import DataError
-from vitmed.data.dataset_cards import read_card
+from vitmed.core.load_config import build_config, load_config
+from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.data.splits import make_splits
+from vitmed.training.prepare import prepare_run
 
 ROOT = Path(__file__).parents[2]
 CARDS = sorted((ROOT / "datasets").glob("*.yaml"))
@@ -30,7 +39,7 @@ FIELDS = [
     "download",
     "by_hand",
     "layout",
-    "recognise",
+    "columns",
     "group_regex",
     "group_note",
     "examples",
@@ -38,7 +47,7 @@ FIELDS = [
     "pitfalls",
     "published",
 ]
-MAY_BE_EMPTY = {"checksum", "download", "by_hand", "recognise", "group_regex", "examples", "published"}
+MAY_BE_EMPTY = {"checksum", "download", "by_hand", "columns", "group_regex", "examples", "published"}
 
 
 def read(card: Path) -> dict[str, Any]:
@@ -83,7 +92,7 @@ def test_a_card_is_what_the_model_allows(card: Path, tmp_path: Path) -> None:
         "images": {"images": "many"},
         "download.url": {"download": {"url": "http://x/{file}", "layout": "folders"}},
         "title": {"title": None},
-        "recognise.names": {"recognise": {"names": {"(": 3}}},
+        "columns.age": {"columns": {"age": "x"}},
     }.items():
         (tmp_path / "card.yaml").write_text(yaml.safe_dump(read(card) | changes))
         with pytest.raises(DataError, match=re.escape(f"card.yaml: {name}")):
@@ -137,3 +146,65 @@ def test_the_malaria_regex_finds_the_200_patients_of_the_whole_set() -> None:
     assert [row for row in rows if group(pattern, row["path"]) != row["patient"]] == []
     assert len(rows) == 27_558
     assert len({row["patient"] for row in rows}) == 200
+
+
+# --- --card NAME
+
+
+def draw(file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.random.default_rng(zlib.crc32(file.name.encode())).integers(0, 256, (8, 8), np.uint8)).save(file)
+
+
+def test_a_card_gives_patients_and_policy_and_what_you_set_wins() -> None:
+    found = load_config(overrides={"data.card": "nih_malaria"})
+    assert found.data.group_regex == r"(?:^|/)(C\d+)[^/]*$" and found.augment.policy == "blood_smear"
+    own = load_config(overrides={"data.card": "nih_malaria", "data.groups": "names", "augment.policy": "light"})
+    assert (own.data.groups, own.data.group_regex, own.augment.policy) == ("names", None, "light")
+    assert load_config(overrides={"data.card": "bloodmnist_64"}).augment.policy == "blood_smear"
+    assert load_config(overrides={"data.card": "medmnist_plus"}).augment.policy == Config().augment.policy
+    pretrain = load_config(overrides={"data.card": "nih_malaria"}, kind=PretrainConfig)
+    assert pretrain.augment.policy == "mae" and pretrain.data.group_regex == found.data.group_regex
+    again = build_config(found.model_dump())  # as a run stores it
+    assert again == found
+    changed = found.model_dump()
+    changed["data"]["group_regex"] = None
+    assert build_config(changed).data.group_regex is None
+
+
+def test_an_unknown_card_lists_the_known_ones(vitmed: Any, tmp_path: Path) -> None:
+    answer = vitmed("train", tmp_path, "--card", "nih_malari")
+    assert answer.code == 2 and "did you mean 'nih_malaria'" in answer.err
+    answer = vitmed("check", tmp_path, "--card", "unheard_of")
+    assert answer.code == 2 and all(name in answer.err for name in ("aptos_2019", "pcam"))
+
+
+def test_the_columns_of_a_card(tmp_path: Path) -> None:
+    """HAM10000: the class in dx, the lesion in lesion_id, which groups the images."""
+    rows = ["lesion_id,image_id,dx,age"]
+    for i in range(40):
+        draw(tmp_path / f"images/ISIC_{i:07}.jpg")
+        rows.append(f"HAM_{i // 2},ISIC_{i:07},{('nv', 'mel')[i // 2 % 2]},{i}")
+    table = tmp_path / "HAM10000_metadata"
+    table.write_text("\n".join(rows))
+    config = load_config(
+        overrides={"data.root": str(tmp_path / "images"), "data.labels": str(table), "data.card": "ham10000"}
+    )
+    splits = make_splits(config.data)
+    assert splits.classes == ("mel", "nv") and splits.unit == "lesion_id group" and not splits.shared()
+    assert not make_splits(config.data.model_copy(update={"card": None})).grouped
+    table.write_text(table.read_text().replace("dx", "diagnostic").replace("image_id", "img_id"))
+    with pytest.raises(DataError, match="no column for the"):
+        make_splits(config.data)
+    other = config.data.model_copy(update={"card": "pad_ufes_20"})
+    assert make_splits(other).classes == ("mel", "nv")
+
+
+def test_training_takes_them_and_prints_the_warnings(tmp_path: Path, ui: Recorder) -> None:
+    for i in range(60):
+        draw(tmp_path / f"data/{('Parasitized', 'Uninfected')[i % 2]}/C{i // 2}P1_cell_{i}.png")
+    config = load_config(overrides={"data.root": str(tmp_path / "data"), "data.card": "nih_malaria"})
+    prepared = prepare_run(config, plans=False, offline=True, ui=ui)
+    assert prepared.splits.grouped and prepared.config.augment.policy == "blood_smear"
+    pitfalls = cards()["nih_malaria"].pitfalls
+    assert ui.warned[0].startswith("the card of nih_malaria") and all(f"  - {text}" in ui.said for text in pitfalls)

@@ -1,17 +1,17 @@
-"""The cards of public data sets in `datasets/`: what each set is, and how to get it."""
+"""The cards of public data sets in `datasets/`: what each set is, how to get it, and what training needs to know."""
 
 from __future__ import annotations
 
 import difflib
-import re
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vitmed.core.downloads import Source
-from vitmed.core.errors import DataError, UsageError
+from vitmed.core.errors import DataError, UsageError, unknown_key
+from vitmed.core.ui import Ui
 from vitmed.core.yaml_files import YamlError, read_yaml
 
 
@@ -47,33 +47,6 @@ class Download(_Strict):
     folder: str = ""
 
 
-class Recognise(_Strict):
-    """How to recognise a set, also a part of it, in renamed folders or in another file format.
-
-    Attributes:
-        names: expression that the name of a file fits without its suffix (case does not matter) -> the number of
-            different images with such names. If it has brackets, the text of the first that matches is the image.
-        shapes: how many of these expressions must occur.
-        classes: if names are not enough: an expression that the classes fit, sorted and joined by |.
-        size_px: if names are not enough: the longer side of the images. Classes or size must fit, if either is given.
-    """
-
-    names: dict[str, int] = Field(min_length=1)
-    shapes: int = Field(default=1, ge=1)
-    classes: str | None = None
-    size_px: int | None = None
-
-    @field_validator("names", "classes")
-    @classmethod
-    def _are_expressions(cls, value: dict[str, int] | str | None) -> dict[str, int] | str | None:
-        for expression in [value] if isinstance(value, str) else value or ():
-            try:
-                re.compile(expression)
-            except re.error as error:
-                raise ValueError(f"{expression}: not a regular expression ({error})") from None
-        return value
-
-
 class Card(_Strict):
     """A card; datasets/README.md says what each field means."""
 
@@ -92,7 +65,7 @@ class Card(_Strict):
     download: Download | None
     by_hand: str | None
     layout: str
-    recognise: Recognise | None
+    columns: dict[Literal["path", "label", "patient"], str]
     group_regex: str | None
     group_note: str
     examples: dict[str, str]
@@ -126,6 +99,12 @@ class Card(_Strict):
             return self.licence
         own = (text for key, text in self.licence.items() if name.startswith(key.lower()))
         return next(own, self.licence["others"])
+
+    def policy_of(self, name: str) -> str | None:
+        """The augmentation policy of a set; None for a collection, which has one for each of its sets."""
+        if isinstance(self.augmentation, str):
+            return self.augmentation
+        return next((policy for key, policy in self.augmentation.items() if name.startswith(key.lower())), None)
 
     def sources(self, name: str) -> list[Source]:
         """The files of a set, for `downloads.fetch_file`."""
@@ -162,6 +141,25 @@ def read_card(file: Path) -> Card:
         raise DataError(f"{file}: {field}: {first['msg']}", "see datasets/README.md") from None
     except YamlError as error:
         raise DataError(f"{file}: not a readable card ({error})", "see datasets/README.md") from None
+
+
+def find_card(name: str) -> Card:
+    """The card of that name, or of a set in a collection. Raises UsageError, which lists the names."""
+    card = next((card for card in cards().values() if name in (card.name, *card.sets)), None)
+    if card is None:
+        raise unknown_key("card", name, cards())
+    return card
+
+
+def report_card(name: str | None, ui: Ui) -> None:
+    """Print what the card of `data.card` warns of, if one is named."""
+    if name is not None:
+        card = find_card(name)
+        ui.warn(f"the card of {name} ({card.title}) warns:")
+        for pitfall in card.pitfalls:
+            ui.say(f"  - {pitfall}")
+        if card.group_regex is None:
+            ui.say(f"  patients: {card.group_note}")
 
 
 def find_set(name: str) -> Card:
