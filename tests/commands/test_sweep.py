@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 from conftest import TINY, TINY_SETS, Answer, Recorder, draw_nothing, draw_pairs
 from sklearn.metrics import roc_auc_score
+from vitmed.commands.sweep import SweepResult, read_grid
+from vitmed.metrics.grid_study import Cell, study_of
+from vitmed.report.plots.grid_study import grid_figure
 
 from vitmed import sweep
-from vitmed.commands.sweep import SweepResult, read_grid
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.decisions.targets import TARGETS
-from vitmed.metrics.grid_study import Cell, study_of
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.plots.grid_study import grid_figure
 
 RUN = Callable[..., Answer]
 SETTINGS = {name: value for name, value in TINY.items() if name != "epochs"} | {"group_regex": r"(p\d+)_"}
