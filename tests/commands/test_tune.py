@@ -27,9 +27,10 @@ from vitmed.commands.tune_trials import Asked, Trials
 from vitmed.core.errors import CheckpointError, DataError, DiskFullError, OutOfMemoryError, UsageError
 from vitmed.core.load_config import load_config
 from vitmed.core.run_folder import RunFolder
+from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.tuning_study import TrialResult, TuningStudy
+from vitmed.metrics.tuning_study import TrialResult, TuningStudy, combined, with_intervals
 from vitmed.report.plots.tuning import history_figure, importance_figure
 from vitmed.training.search_space import read_space
 
@@ -350,7 +351,7 @@ def test_bad_use(data: Path, done: TuneResult, tmp_path: Path, monkeypatch: pyte
     ):
         with pytest.raises(UsageError, match=problem):
             run(data, tmp_path, **given)
-    with pytest.raises(UsageError, match="use the settings of the study"):
+    with pytest.raises(UsageError, match="uses the settings of the study"):
         tune(data, resume=done.folder, ui=Recorder())
     with pytest.raises(CheckpointError, match="holds no study"):
         tune(resume=data, ui=Recorder())
@@ -398,3 +399,115 @@ def test_pictures_show_every_kind_of_trial(done: TuneResult) -> None:
     bars = importance_figure(study)
     assert bars is not None and [p.get_width() for p in bars.axes[0].patches] == [0.25, 0.75]
     assert importance_figure(study.model_copy(update={"importance": {}})) is None
+
+
+@pytest.fixture(scope="module")
+def grid(data: Path, tmp_path_factory: pytest.TempPathFactory) -> TuneResult:
+    """Widths that four heads divide, and one that they do not; two seeds."""
+    values = ["model.heads=2,4", "model.width=16,18"]
+    return run(data, tmp_path_factory.mktemp("grid"), grid=values, seeds="0,1", trials=None, epochs=1)
+
+
+def test_every_combination_of_a_grid_is_trained_with_every_seed(grid: TuneResult) -> None:
+    study = grid.study
+    assert [(t.values["train.seed"], t.values["model.heads"], t.values["model.width"]) for t in study.trials] == [
+        (seed, heads, width) for seed in "01" for heads in "24" for width in ("16", "18")
+    ]
+    assert [one.trials for one in study.combinations] == [[1, 5], [2, 6], [3, 7], [4, 8]]
+    for trial in study.trials:
+        if trial.state == "done":
+            config = load_config(grid.folder / str(trial.run) / "config.yaml")
+            assert [str(config.train.seed), str(config.model.heads), str(config.model.width)] == list(
+                trial.values.values()
+            )
+            assert not (grid.folder / str(trial.run) / "test").exists()  # the test is not read
+    last = study.combinations[3]
+    assert last.state == "failed" and last.value is None and "4 heads do not divide width 18" in last.reason
+    assert last.parameters is None and study.combinations[0].parameters
+    winner = load_config(grid.folder / "winner" / "config.yaml")
+    assert winner.train.seed == 2 and str(winner.model.heads) == study.of(study.best).values["model.heads"]
+    assert study.test is not None and [path.name for path in (grid.folder / "winner").glob("test*")] == ["test"]
+
+
+def test_a_combination_of_a_grid_is_the_mean_over_seeds(grid: TuneResult) -> None:
+    one = grid.study.combinations[0]
+    areas = [auroc(grid.folder / f"trial-000{number}") for number in one.trials]
+    assert one.value == pytest.approx(np.mean(areas)) and one.sd == pytest.approx(np.std(areas, ddof=1))
+    assert one.estimate is not None and one.estimate.value == one.value and one.estimate.low is not None
+    with (grid.folder / "trials.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert [float(rows[k]["mean_over_seeds"]) for k in (0, 4)] == pytest.approx([one.value] * 2)
+    assert float(rows[4]["auroc"]) == pytest.approx(areas[1]) and "do not divide" in rows[3]["reason"]
+    assert grid.study.best == max((c for c in grid.study.combinations if c.value), key=lambda c: c.value or 0).number
+    names = [text.get_text() for text in history_figure(grid.study).axes[0].get_xticklabels()]
+    assert names[3] == "heads 4, width 18"
+
+
+def drawn(quality: float, seeds: int, patients: int = 40, seed: int = 1, known: bool = True) -> list[Predictions]:
+    """Predictions for the same images, two of each patient."""
+    rng, labels = np.random.default_rng(seed), np.tile([0, 1], patients)
+    groups = tuple(f"P{i // 2}" for i in range(2 * patients)) if known else None
+    found = []
+    for _ in range(seeds):
+        odds = quality * (2 * labels - 1) + rng.normal(0, 1, len(labels))
+        logits = np.stack([np.zeros(len(labels)), odds], axis=1).astype(np.float32)
+        found.append(Predictions(("a", "b"), tuple(map(str, range(len(labels)))), groups, labels, logits, positive="b"))
+    return found
+
+
+def compared(cells: list[list[Predictions]]) -> tuple[list[TrialResult], float | None]:
+    """The combinations of a grid with these predictions, a list for each."""
+    tables = {len(cells) * seed + k + 1: part for k, parts in enumerate(cells) for seed, part in enumerate(parts)}
+    trials = [
+        TrialResult(
+            number=number, state="done", value=float(roc_auc_score(part.labels, part.probabilities[:, 1])),
+            values={"train.seed": str((number - 1) // len(cells)), "k": str((number - 1) % len(cells))},
+        )
+        for number, part in sorted(tables.items())
+    ]  # fmt: skip
+    return with_intervals(combined(trials), tables, TARGETS["classes"], "auroc", True)
+
+
+def test_the_interval_resamples_patients_for_all_seeds_together() -> None:
+    parts, rng = drawn(0.8, 3), np.random.default_rng(5)
+    number, values = compared([parts])[0][0].estimate, []
+    for _ in range(400):
+        rows = np.concatenate([[2 * p, 2 * p + 1] for p in rng.integers(0, 40, 40)])
+        values.append(np.mean([roc_auc_score(p.labels[rows], p.probabilities[rows, 1]) for p in parts]))
+    low, high = np.quantile(values, [0.025, 0.975])
+    assert number is not None and [number.low, number.high] == pytest.approx([low, high], abs=0.02)
+
+
+def test_the_best_of_equal_combinations_looks_better_than_it_is() -> None:
+    """Twenty equal ones: the optimism is about as large as the best one's lead over their mean."""
+    cells = [drawn(0.5, 1, 60, seed, False) for seed in range(20)]
+    found, optimism = compared(cells)
+    values = [one.value or 0 for one in found]
+    lead = max(values) - np.mean(values)
+    assert optimism is not None and 0.3 * lead < optimism < 1.5 * lead
+    assert compared(cells[:1])[1] is None  # nothing was chosen
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"grid": ["model.heads"]}, "--grid model.heads: expected a setting and its values"),
+        ({"grid": ["model.heads=2,,4"]}, "expected a setting and its values"),
+        ({"grid": ["lr=1e-4..1e-3"]}, "expected a setting and its values"),
+        ({"grid": ["heads=2", "model.heads=4"]}, "expected section.field"),
+        ({"grid": ["epochs=1,1"]}, "each setting once"),
+        ({"grid": ["epochs=1", "train.epochs=2"]}, "each setting once"),
+        ({"grid": ["data.val_fraction=0.1,0.2"]}, "share images, splits"),
+        ({"grid": ["seed=1,2"]}, "share images, splits"),
+        ({"grid": ["model.headz=2"]}, "headz"),
+        ({"grid": ["model.heads=two"]}, "heads"),
+        ({"grid": ["model.heads=2"], "seeds": "0,0"}, "--seeds 0,0"),
+        ({"grid": ["model.heads=2"], "space": ["lr=1e-4..1e-3"]}, "--seeds go with --grid"),
+        ({"grid": ["model.heads=2"], "trials": 3}, "--seeds go with --grid"),
+        ({"seeds": "0,1"}, "--seeds go with --grid"),
+    ],
+)
+def test_grids_that_cannot_be(given: dict[str, Any], problem: str, data: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=problem):
+        run(data, tmp_path, **({"trials": None} | given))
+    assert not (tmp_path / "t").exists()

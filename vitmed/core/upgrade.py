@@ -14,8 +14,12 @@ from vitmed.core.errors import UsageError
 READER = "0.2.0"  # the last version that has what is listed here
 ANY = object()  # every value may be dropped: the setting never changed a result
 
-COMMANDS: dict[str, str] = {}  # `vitmed NAME` -> what to use instead
-FLAGS: dict[str, str] = {}  # "--flag" -> what to use instead
+COMMANDS: dict[str, str] = {
+    "sweep": "vitmed tune DIR --grid model.heads=2,4,8 --seeds 0,1,2",
+}  # `vitmed NAME` -> what to use instead
+FLAGS: dict[str, str] = {
+    "--join": "--parallel N on one machine; on several, vitmed train --folds N --fold K as a Slurm array",
+}  # "--flag" -> what to use instead
 SETTINGS: dict[str, tuple[Any, str]] = {  # "section.field" -> its old default, what to use instead
     "data.cache_mb": (ANY, "leave it out"),
 }
