@@ -92,17 +92,13 @@ def print_tune(found: Any) -> None:
             value = with_interval(one.estimate)
         name = f"{one.number} (plan)" if one.number == study.plan else f"{one.number}"
         shown = [str(one.values.get(place, "")) for place in settings]
-        if study.seeds:
-            shown += [
-                "" if one.sd is None else f"± {one.sd:.3f}",
-                "" if one.parameters is None else f"{one.parameters:,}",
-            ]
+        value += "" if one.sd is None else f" ± {one.sd:.3f}"
         rows.append([name, *shown, value, f"{one.epochs}", f"{one.seconds:,.0f}", one.reason or one.state])
     titles = "|".join(f">{place.partition('.')[2]}" for place in settings)
-    titles += "|over seeds|>parameters" if study.seeds else ""
+    spread = "; ±: standard deviation over seeds" if study.seeds else ""
     print_rows(
         f">trial|{titles}|{study.title} (95 %)|>epochs|>seconds|state", rows,
-        f"on validation; the best {len(rows)} of {len(study.combinations)}. Table and pictures: {found.folder}",
+        f"on validation{spread}; the best {len(rows)} of {len(study.combinations)}. Table and picture: {found.folder}",
     )  # fmt: skip
 
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from vitmed.commands.executors import Job, local
 from vitmed.commands.plan import plan_yaml
 from vitmed.commands.train import check_place, default_name
-from vitmed.commands.tune_trials import BASE, Asked, Trials, optuna_package
+from vitmed.commands.tune_trials import BASE, Asked, Trials
 from vitmed.core.config import Config
 from vitmed.core.durations import duration_text, round_up
-from vitmed.core.errors import DataError, Interrupted, UsageError, VitmedError
+from vitmed.core.errors import DataError, Interrupted, UsageError
 from vitmed.core.files import write_bytes, write_json, write_text
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.inputs import data_folder
@@ -30,11 +30,10 @@ from vitmed.core.ui import Ui
 from vitmed.data.splits import make_splits
 from vitmed.decisions.evaluation_folder import read_evaluation
 from vitmed.decisions.targets import TARGETS
-from vitmed.metrics.tuning_study import TrialResult, TuningStudy, combined, with_intervals
-from vitmed.models.vit import build_vit
+from vitmed.metrics.tuning_study import SEED, TuningStudy, combined
 from vitmed.report.headline import with_interval
 from vitmed.report.plots.drawing import png
-from vitmed.report.plots.tuning import history_figure, importance_figure
+from vitmed.report.plots.tuning import history_figure
 from vitmed.training.plan_rules import fields_set
 from vitmed.training.prepare import PreparedRun, prepare_run
 from vitmed.training.search_space import as_sets, as_text, default_space, read_space, value_of
@@ -42,7 +41,7 @@ from vitmed.training.time_budget import Clock
 
 USUAL, MOST = 20, 1000  # trials
 SHARE = 6  # a run takes at most this part of --time
-TABLE, HISTORY, IMPORTANCE, REFIT = "trials.csv", "history.png", "importance.png", "winner"
+TABLE, HISTORY, REFIT = "trials.csv", "history.png", "winner"
 
 
 @dataclass(frozen=True)
@@ -105,47 +104,40 @@ def tune(
     if is_rank():
         raise UsageError("tune: not as one of the processes of torchrun", "vitmed tune DIR --devices N")
     if parallel < 1 or (trials is not None and trials < 1):
-        what = f"--parallel {parallel}" if parallel < 1 else f"--trials {trials}"
-        raise UsageError(f"{what}: expected at least 1", f"{what.split()[0]} 2")
+        flag = f"--parallel {parallel}" if parallel < 1 else f"--trials {trials}"
+        raise UsageError(f"{flag}: expected at least 1", f"{flag.split()[0]} 2")
     seconds = load_config(None, {"train.time": time}).train.time
-    with optuna_package() as optuna:
-        if resume is None:
-            settings = load_config(config, {"data.root": data, **read_overrides(dict(flags), FLAGS, "tune")}, sets)
-            fixed = _trials_of(trials, space, grid, seeds, prune, sets)
-            check_place(settings, output, name)
-            prepared, forecast = _planned(settings, config is None, seconds, offline, ui, devices or 1)
-            fixed |= {**forecast, "time": seconds, "offline": offline}
-            folder, asked = _new_study(prepared, fixed, output, name)
-        elif (data, config, name, prune, seeds) != (None,) * 5 or space or grid or sets or flags:
+    try:
+        import optuna
+    except ImportError:
+        raise UsageError("vitmed tune needs one more package", "pip install 'vitmed[tune]'") from None
+    if resume is not None:
+        if (data, config, name, prune, seeds) != (None,) * 5 or space or grid or sets or flags:
             allowed = "with --resume, add only --trials, --time, --parallel and --devices"
             raise UsageError("--resume uses the settings of the study", allowed)
-        else:
-            folder, asked = _resumed(RunFolder(resume), trials, seconds)
+        folder, asked = _resumed(RunFolder(resume), trials, seconds)
+    else:
+        settings = load_config(config, {"data.root": data, **read_overrides(dict(flags), FLAGS, "tune")}, sets)
+        domains = read_space(space or grid, sets, "--grid" if grid else "--space")
+        if grid or seeds is not None:
+            if not grid or space or trials is not None or prune:
+                raise UsageError("--seeds go with --grid, and --space, --trials and --prune do not", "leave some out")
+            numbers = "0" if seeds is None else seeds if isinstance(seeds, str) else ",".join(map(str, seeds))
+            domains = {**read_space([f"{SEED}={numbers}"], sets, "--seeds"), **domains}
+        what = {"space": domains, "trials": trials, "prune": not grid and prune is not False, "time": seconds}
+        check_place(settings, output, name)
+        prepared, forecast = _planned(settings, config is None, seconds, offline, ui, devices or 1)
+        folder, asked = _new_study(prepared, {**what, **forecast, "offline": offline}, output, name)
+    with contextlib.ExitStack() as stack:
+        stack.callback(optuna.logging.set_verbosity, optuna.logging.get_verbosity())
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        stack.enter_context(run_lock(folder, ui))
         try:
-            with run_lock(folder, ui):
-                state = Trials(optuna, folder, asked, clock, ui)
-                return TuneResult(folder.path, _lead(state, parallel, devices))
+            study = _lead(Trials(optuna, folder, asked, clock, ui), parallel, devices)
         except (Interrupted, KeyboardInterrupt) as error:
             problem = error.problem if isinstance(error, Interrupted) else "stopped; what is trained is saved"
             raise Interrupted(problem, f"vitmed tune --resume {folder.path}") from None
-
-
-def _trials_of(
-    trials: int | None, space: Sequence[str], grid: Sequence[str], seeds: str | Sequence[int] | None,
-    prune: bool | None, sets: Sequence[str],
-) -> dict[str, Any]:  # fmt: skip
-    """What a study tries; the arguments are those of `tune`. Raises UsageError."""
-    if not grid and seeds is None:
-        return {"space": read_space(space, sets), "seeds": [], "trials": trials, "prune": prune is not False}
-    try:
-        numbers = [int(seed) for seed in (seeds.split(",") if isinstance(seeds, str) else seeds or [0])]
-    except ValueError:
-        numbers = []
-    if not numbers or min(numbers) < 0 or len(set(numbers)) < len(numbers):
-        raise UsageError(f"--seeds {seeds}: expected different numbers from 0", "--seeds 0,1,2")
-    if not grid or space or trials is not None or prune:
-        raise UsageError("--seeds go with --grid, and --space, --trials and --prune do not", "leave some out")
-    return {"space": read_space(grid, sets, "--grid"), "seeds": numbers, "trials": None, "prune": False}
+    return TuneResult(folder.path, study)
 
 
 def _planned(
@@ -177,15 +169,15 @@ def _new_study(
     domains = what["space"] = what["space"] or default_space(prepared)
     if not domains:
         raise UsageError("nothing to search: every setting is fixed", "leave some out, or name --space")
-    if what["trials"] is None and what["time"] is None and not what["seeds"]:
+    if SEED in domains and (count := math.prod(len(domain.split(",")) for domain in domains.values())) > MOST:
+        raise UsageError(f"{count:,} trials, more than {MOST:,}", "fewer values or seeds")
+    if what["trials"] is None and what["time"] is None and SEED not in domains:
         what["trials"] = USUAL
     epochs = domains.get("train.epochs", str(train.epochs))  # Hyperband counts to the most
     asked = Asked(
         planned={place: value_of(config, place) for place in domains}, seed=train.seed, metric=train.monitor,
         epochs=max(int(part) for part in epochs.replace("..", ",").split(",")), data=prepared.splits.digest, **what,
     )  # fmt: skip
-    if len(asked.queue) > MOST:
-        raise UsageError(f"{len(asked.queue):,} trials, more than {MOST:,}", "fewer values or seeds")
     folder = RunFolder.create(output, name or f"{default_name(data_folder(config.data.root), config)}_tune")
     write_text(folder.path / BASE, plan_yaml(prepared, folder.path))
     write_json(folder.tune, asked.to_dict())  # last: a folder with it is complete
@@ -237,8 +229,6 @@ def _lead(state: Trials, parallel: int, devices: int | None) -> TuningStudy:
     write_text(folder.tuned, "\n".join(lines) + "\n" + tuned.to_yaml())
     write_text(folder.path / TABLE, _table(study))
     write_bytes(folder.path / HISTORY, png(history_figure(study)))
-    if (figure := importance_figure(study)) is not None:
-        write_bytes(folder.path / IMPORTANCE, png(figure))
     for note in study.notes:
         ui.say(note)
     ui.say(f"to train with these settings: vitmed train DIR --config {folder.tuned}")
@@ -249,38 +239,27 @@ def _chosen(state: Trials) -> TuningStudy:
     """The trials, their combinations and the winner. Raises DataError where no trial ended well."""
     asked, higher, optimism = state.asked, state.metric.higher_is_better, None
     trials = [state.result(number) for number in range(len(state.files))]
-    valued = [trial for trial in trials if trial.value is not None]
-    if not valued:
+    if not any(t.value is not None and (t.state == "done" or not asked.seeds) for t in trials):
         reasons = listed(sorted({trial.reason for trial in trials if trial.reason}), 3, "; ")
         raise DataError(f"{state.folder.path}: no trial ended well: {reasons}", "mend that and start a new study")
-    combinations = combined(trials) if asked.seeds else trials
-    if asked.seeds and (done := [trial for trial in trials if trial.state == "done"]):
-        tables = {t.number: read_evaluation(state.folder.path / str(t.run) / "val" / PREDICTIONS) for t in done}
-        found = {number: one.predictions for number, one in tables.items()}
+    combinations = trials
+    if asked.seeds:
+        done = {t.number: state.folder.path / str(t.run) for t in trials if t.state == "done"}
+        found = {number: read_evaluation(run / "val" / PREDICTIONS).predictions for number, run in done.items()}
         kind = TARGETS[next(iter(found.values())).kind]
-        combinations, optimism = with_intervals(combinations, found, kind, asked.metric, higher)
-        combinations = [one.model_copy(update={"parameters": _parameters(state, one)}) for one in combinations]
+        combinations, optimism = combined(trials, found, kind, asked.metric, higher)
     pool = [one for one in combinations if one.value is not None]
     pool = [one for one in pool if one.state == "done"] or [one for one in pool if one.reason] or pool
     best = max(pool, key=lambda one: ((one.value or 0.0) * (1 if higher else -1), -one.number))
-    planned = {place: as_text(value) for place, value in asked.planned.items()}
+    planned = {place: as_text(value) for place, value in asked.planned.items() if place != SEED}
     changed = {place: value for place, value in best.values.items() if as_text(value) != planned[place]}
     plan = [one.number for one in combinations if {p: as_text(v) for p, v in one.values.items()} == planned]
+    plan = plan if asked.seeds else [1][: len(state.queue)]
     return TuningStudy(
         metric=asked.metric, title=state.metric.title, higher=higher, epochs=asked.epochs, seeds=asked.seeds,
         trials=trials, combinations=combinations, best=best.number, changed=changed, optimism=optimism,
-        plan=(1 if state.queue else None) if not asked.seeds else next(iter(plan), None), importance=state.importance(),
+        plan=next(iter(plan), None), importance=state.importance(),
     )  # fmt: skip
-
-
-def _parameters(state: Trials, one: TrialResult) -> int | None:
-    """Of the network; None where there is no such network."""
-    try:
-        with torch.device("meta"):
-            network = build_vit(load_config(state.folder.path / BASE, None, as_sets(one.values)).model, 2)
-    except VitmedError:
-        return None
-    return sum(part.numel() for part in network.parameters())
 
 
 def _notes(study: TuningStudy) -> list[str]:
@@ -305,8 +284,10 @@ def _notes(study: TuningStudy) -> list[str]:
             notes.append("That is worse than the plan: the search found nothing that is surely better. Keep the plan.")
     if study.test is not None:
         notes.append(f"On the test, evaluated once: {title} {with_interval(study.test)}.")
-    stopped = [trial for trial in study.trials if trial.state == "stopped"]
-    if stopped:
+    if study.importance:
+        shares = [f"{place} {share:.0%}" for place, share in sorted(study.importance.items(), key=lambda one: -one[1])]
+        notes.append(f"Share of the variance between finished trials that each setting explains: {', '.join(shares)}.")
+    if stopped := [trial for trial in study.trials if trial.state == "stopped"]:
         used, most = sum(trial.epochs for trial in study.trials), study.epochs * len(study.trials)
         notes.append(f"{counted(len(stopped), 'trial')} stopped early: {used:,} of {most:,} epochs were trained.")
     if failed := [trial.reason for trial in study.trials if trial.state == "failed"]:
@@ -316,20 +297,18 @@ def _notes(study: TuningStudy) -> list[str]:
 
 def _table(study: TuningStudy) -> str:
     """trials.csv: a row for each trial, in a grid with what its combination reached over all seeds."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    settings = list(dict.fromkeys(place for trial in study.trials for place in trial.values))
-    of: Mapping[int, TrialResult] = {number: one for one in study.combinations for number in one.trials}
-    over = ["mean_over_seeds", "sd_over_seeds", "mean_low", "mean_high", "parameters"] if study.seeds else []
-    ends = ["low", "high", "epochs", "seconds", "run", "reason"]
-    writer.writerow(["trial", "state", *settings, study.metric, *ends, *over])
+    rows = []
     for trial in study.trials:
-        row: list[Any] = [trial.number, trial.state, *(trial.values.get(place) for place in settings), trial.value]
-        row += [getattr(trial.estimate, "low", None), getattr(trial.estimate, "high", None)]
-        row += [trial.epochs, trial.seconds, trial.run, trial.reason]
+        row: dict[str, Any] = {"trial": trial.number, "state": trial.state, **trial.values, study.metric: trial.value}
+        row |= {end: trial.estimate and trial.estimate[end] for end in ("low", "high")}
+        row |= {"epochs": trial.epochs, "seconds": trial.seconds, "run": trial.run, "reason": trial.reason}
         if study.seeds:
-            one = of[trial.number]
-            low, high = getattr(one.estimate, "low", None), getattr(one.estimate, "high", None)
-            row += [one.value, one.sd, low, high, one.parameters]
-        writer.writerow(["" if value is None else value for value in row])
+            one = next(one for one in study.combinations if trial.number in one.trials)
+            row |= {"mean_over_seeds": one.value, "sd_over_seeds": one.sd}
+            row |= {f"mean_{end}": one.estimate and one.estimate[end] for end in ("low", "high")}
+        rows.append(row)
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     return stream.getvalue()

@@ -3,11 +3,9 @@ run. Optuna, in memory, suggests and stops; on --resume it is told of all trials
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import time
-from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +18,6 @@ from vitmed.core.errors import (
     DiskFullError,
     EndedByCaller,
     Interrupted,
-    UsageError,
     VitmedError,
 )
 from vitmed.core.files import read_json_lines, write_json
@@ -45,7 +42,6 @@ RUNGS = REDUCTION**2  # the first look at a trial is after one of so many parts 
 STARTUP = 5  # trials at random, before the tree-structured Parzen estimator has something to learn from
 STARTS = 3  # of a trial without a new epoch, before it is given up
 ENOUGH = 6  # finished trials, from which importance is estimated
-STATES = {"stopped": "PRUNED", "failed": "FAIL"}  # of Optuna
 
 
 class Asked(Frozen):
@@ -53,7 +49,6 @@ class Asked(Frozen):
 
     Attributes:
         space: "section.field" -> "LOW..HIGH" or "A,B,C"; planned: the plan's values of these settings.
-        seeds: of a grid, which has every combination of the space; [] for a search.
         trials: how many, None without a limit; time: of the whole command, s.
         metric: of validation, which decides; epochs: of a trial that is not stopped; data: the digest of the splits.
         before, one_pass, after: the forecast of a run, s; 0 without `time`.
@@ -61,7 +56,6 @@ class Asked(Frozen):
 
     space: dict[str, str]
     planned: dict[str, Any]
-    seeds: list[int]
     trials: int | None
     time: float | None
     prune: bool
@@ -77,33 +71,38 @@ class Asked(Frozen):
     @classmethod
     def read(cls, folder: RunFolder) -> Asked:
         """Raises CheckpointError for a folder without a tune.json, a damaged one, or one of an earlier version."""
+        fix = "start a new study with vitmed tune"
         if any((folder.path / old).is_file() for old in ("journal.log", "sweep.json")):
-            problem = f"{folder.path}: a study of vitmed {READER}, which alone can continue it"
-            raise CheckpointError(problem, "start a new study with vitmed tune")
+            raise CheckpointError(f"{folder.path}: a study of vitmed {READER}, which alone can continue it", fix)
         if not folder.tune.is_file():
             raise CheckpointError(f"{folder.path}: holds no study of vitmed tune", "name the folder that it made")
         try:
             return cls.model_validate_json(folder.tune.read_bytes())
         except (OSError, ValueError):
-            raise CheckpointError(f"{folder.tune}: cannot be read", "start again with vitmed tune") from None
+            raise CheckpointError(f"{folder.tune}: cannot be read", fix) from None
+
+    @property
+    def seeds(self) -> list[int]:
+        """Of a grid, in which they are an axis."""
+        return [int(seed) for seed in self.space[SEED].split(",")] if SEED in self.space else []
 
     @property
     def queue(self) -> list[dict[str, Any]]:
         """The values of the first trials: the plan's own, where the space has them; of a grid every combination, seed
         by seed, so that a stopped study knows something of each."""
         if self.seeds:
-            parts = {SEED: ",".join(map(str, self.seeds)), **self.space}
-            values = itertools.product(*(domain.split(",") for domain in parts.values()))
-            return [dict(zip(parts, one, strict=True)) for one in values]
-        first = {p: self.planned[p] if ".." in domain else str(self.planned[p]) for p, domain in self.space.items()}
-        return [first] if all(contains(domain, self.planned[p]) for p, domain in self.space.items()) else []
+            values = itertools.product(*(domain.split(",") for domain in self.space.values()))  # the seed is the first
+            return [dict(zip(self.space, one, strict=True)) for one in values]
+        if not all(contains(domain, self.planned[place]) for place, domain in self.space.items()):
+            return []
+        return [{p: self.planned[p] if ".." in domain else str(self.planned[p]) for p, domain in self.space.items()}]
 
 
 class TrialFile(Frozen):
     """What is known of a trial beside its run.
 
     Attributes:
-        state, reason: of one that ended early; starts: the epochs it had at each start without an end.
+        state, reason: of one that ended early; starts: the epochs that it had at each start without an end.
         spent: seconds of the whole command so far.
     """
 
@@ -112,21 +111,6 @@ class TrialFile(Frozen):
     reason: str = ""
     starts: list[int] = []
     spent: float = 0.0
-
-
-@contextlib.contextmanager
-def optuna_package() -> Iterator[Any]:
-    """Optuna without its own lines on stderr. Raises UsageError where it is not installed."""
-    try:
-        import optuna
-    except ImportError:
-        raise UsageError("vitmed tune needs one more package", "pip install 'vitmed[tune]'") from None
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        yield optuna
-    finally:
-        optuna.logging.set_verbosity(before)
 
 
 class Trials:
@@ -144,20 +128,31 @@ class Trials:
         self.study = optuna.create_study(study_name=NAME, direction=direction, pruner=pruner)
         self.files: list[TrialFile] = []
         self.open: dict[int, Any] = {}  # trials that have begun and not ended
-        while (path := self._path(len(self.files))).is_file():
+        while (path := self._path(number := len(self.files))).is_file():
             try:
-                file = TrialFile.model_validate_json(path.read_bytes())
+                trial = self._ask(file := TrialFile.model_validate_json(path.read_bytes()))
             except ValueError:
                 raise CheckpointError(f"{path}: cannot be read", "start a new study with vitmed tune") from None
-            trial = self._ask(file)
-            for record in self._records(trial.number):
+            for record in (records := self._records(number)):
                 self._look(trial, record)
-            if file.state or self._value(trial.number) is not None:
-                self._tell(trial.number)
+            if not file.state and file.starts.count(len(records)) >= STARTS:
+                reason = f"its process ended {STARTS} times, perhaps for lack of memory"
+                self._note(number, state="failed", reason=reason)
+            if self.files[number].state or self.result(number).value is not None:
+                self._tell(number)
         clock.go_on(max((file.spent for file in self.files), default=0))
 
     def _path(self, number: int) -> Path:
         return self.folder.path / f"trial-{number + 1:04d}.json"
+
+    def _job(self, number: int) -> Job:
+        sets = (*as_sets(self.files[number].values), *QUICK)
+        arguments = {"config": self.folder.path / BASE, "sets": sets, "offline": self.asked.offline}
+        return Job(self._path(number).stem, f"trial {number + 1}", arguments, "val")
+
+    def _records(self, number: int) -> list[Record]:
+        runs = self._job(number).attempts(self.folder)
+        return read_json_lines(runs[-1].metrics) if runs else []
 
     def _note(self, number: int, **values: Any) -> None:
         """Write what is known of a trial."""
@@ -173,9 +168,9 @@ class Trials:
         if file is not None or number < len(self.queue):
             self.study.enqueue_trial(self.queue[number] if file is None else file.values)
         trial = self.open[number] = self.study.ask()
-        seeds = {SEED: ",".join(map(str, self.asked.seeds))} if self.asked.seeds else {}
-        values = suggest(trial, {**seeds, **self.asked.space})
-        self.files.append(file or TrialFile(values=values))
+        self.files.append(file or TrialFile(values={}))
+        values = suggest(trial, self.asked.space)
+        self.files[number] = self.files[number].model_copy(update={"values": values})
         return trial
 
     def _look(self, trial: Any, record: Record) -> bool:
@@ -187,12 +182,9 @@ class Trials:
 
     def _tell(self, number: int) -> None:
         """Tell Optuna how a trial ended."""
-        if state := self.files[number].state:
-            self.study.tell(self.open.pop(number), state=self.optuna.trial.TrialState[STATES[state]])
-        else:
-            self.study.tell(self.open.pop(number), self._value(number))
-
-    # ---- time ----
+        states, state = self.optuna.trial.TrialState, self.files[number].state
+        how = {"": states.COMPLETE, "stopped": states.PRUNED, "failed": states.FAIL}[state]
+        self.study.tell(self.open.pop(number), None if state else self.result(number).value, state=how)
 
     @property
     def reserve(self) -> float:
@@ -204,17 +196,18 @@ class Trials:
         """Whether only the time to train the winner once more is left."""
         return self.asked.time is not None and self.clock.seconds() > self.asked.time - self.reserve
 
-    # ---- trials ----
-
     def work(self, executor: Executor, parallel: int) -> None:
         """Train trials, `parallel` at a time, until there are enough or the time is used."""
         waiting, running = list(self.open), dict[int, Future[RunFolder | None]]()
         try:
             while True:
-                while len(running) < parallel and (waiting or not self.enough):
+                while len(running) < parallel and (waiting or not self.late):
+                    if not waiting and self.most is not None and len(self.files) >= self.most:
+                        break
                     number = waiting.pop(0) if waiting else self._ask().number
+                    self._note(number, starts=[*self.files[number].starts, len(self._records(number))])
                     with (self.ui if parallel == 1 else Silent()).bar(f"trial {number + 1}", "epochs") as advance:
-                        running[number] = self._begin(executor, number, advance)
+                        running[number] = executor.submit(self._job(number), self._watch(number, advance))
                 if not running:
                     return
                 wait(running.values(), return_when=FIRST_COMPLETED)
@@ -225,25 +218,6 @@ class Trials:
                 self._note(number, starts=self.files[number].starts[:-1])
             raise
 
-    @property
-    def enough(self) -> bool:
-        """Whether no other trial is to begin."""
-        return self.late or (self.most is not None and len(self.files) >= self.most)
-
-    def _begin(self, executor: Executor, number: int, advance: Advance) -> Future[RunFolder | None]:
-        starts = [*self.files[number].starts, len(self._records(number))]
-        self._note(number, starts=starts)
-        if starts.count(starts[-1]) <= STARTS:
-            return executor.submit(self._job(number), self._watch(number, advance))
-        future: Future[RunFolder | None] = Future()
-        future.set_exception(VitmedError(f"its process ended {STARTS} times, perhaps for lack of memory"))
-        return future
-
-    def _job(self, number: int) -> Job:
-        sets = (*as_sets(self.files[number].values), *QUICK)
-        arguments = {"config": self.folder.path / BASE, "sets": sets, "offline": self.asked.offline}
-        return Job(self._path(number).stem, f"trial {number + 1}", arguments, "val")
-
     def _watch(self, number: int, advance: Advance) -> OnEpoch:
         """What follows each epoch of a trial: whether it ends now."""
         began, first = time.monotonic(), list[int]()
@@ -253,9 +227,8 @@ class Trials:
             first.append(epoch)
             self.pace = max(self.pace, (time.monotonic() - began) / (epoch - first[0] + 1))
             advance(epoch, self.asked.epochs)
-            poor = self._look(self.open[number], record)
-            late = self.late and epoch < self.asked.epochs
-            if late or self.asked.time is not None:
+            poor, late = self._look(self.open[number], record), self.late and epoch < self.asked.epochs
+            if self.asked.time is not None:
                 self._note(number, reason="the time was used" if late else "")
             return late or (poor and epoch < self.asked.epochs)
 
@@ -266,14 +239,14 @@ class Trials:
         error = future.exception()
         if isinstance(error, EndedByCaller):
             self._note(number, state="stopped")
-        elif not isinstance(error, VitmedError) or isinstance(error, (Interrupted, DataError, DiskFullError)):
-            future.result()  # raises what is of every trial
-            if self._value(number) is None:
-                self._note(number, state="failed", reason=f"validation {self.asked.metric} is undefined")
-        else:  # several lines, such as the files of a batch, are in the log
-            several = "\n" in error.problem
+        elif isinstance(error, VitmedError) and not isinstance(error, (Interrupted, DataError, DiskFullError)):
+            several = "\n" in error.problem  # such as the files of a batch, which are in the log
             reason = first_line(error.problem).rstrip(":") if several else error.line
             self._note(number, state="failed", reason=reason)
+        else:
+            future.result()  # raises what is of every trial
+            if self.result(number).value is None:
+                self._note(number, state="failed", reason=f"validation {self.asked.metric} is undefined")
         self._tell(number)
         trial, of = self.result(number), "" if self.most is None else f" of {self.most}"
         value = "undefined" if trial.value is None else f"{trial.value:.3f}"
@@ -281,16 +254,6 @@ class Trials:
         text = f"{self.metric.title} {value}, {ended or f'{trial.epochs} epochs'}, {trial.seconds:,.0f} s"
         text = f"failed: {trial.reason}" if trial.state == "failed" else text
         self.ui.say(f"trial {trial.number}{of}: {text}; {', '.join(as_sets(trial.values))}")
-
-    # ---- results ----
-
-    def _records(self, number: int) -> list[Record]:
-        runs = self._job(number).attempts(self.folder)
-        return read_json_lines(runs[-1].metrics) if runs else []
-
-    def _value(self, number: int) -> float | None:
-        run = self._job(number).done(self.folder)
-        return None if run is None else self.estimate(run, "val").value
 
     def estimate(self, run: RunFolder, split: str) -> Estimate:
         """The metric of an evaluated run with its interval; a metric of epochs alone has none."""
@@ -302,9 +265,10 @@ class Trials:
         return Estimate(value=value, low=None, high=None)
 
     def result(self, number: int) -> TrialResult:
-        """A trial that has ended."""
-        file, records, runs = self.files[number], self._records(number), self._job(number).attempts(self.folder)
-        estimate = None if file.state else self.estimate(runs[-1], "val")
+        """What a trial reached."""
+        file, job, records = self.files[number], self._job(number), self._records(number)
+        runs, run = job.attempts(self.folder), None if file.state else job.done(self.folder)
+        estimate = None if run is None else self.estimate(run, "val")
         value = records[-1].get(f"val_{self.asked.metric}") if file.state == "stopped" and records else None
         return TrialResult(
             number=number + 1, trials=[number + 1], state=file.state or "done", estimate=estimate,
@@ -315,8 +279,7 @@ class Trials:
 
     def importance(self) -> dict[str, float]:
         """Setting -> share of the variance of finished trials that it explains (fANOVA); {} for too few trials."""
-        done = [file for file in self.files if not file.state]
-        if len(done) < ENOUGH or len(done[0].values) < 2:
+        if sum(not file.state for file in self.files) < ENOUGH or len(self.asked.space) < 2:
             return {}
         how = self.optuna.importance.FanovaImportanceEvaluator(seed=0)
         try:

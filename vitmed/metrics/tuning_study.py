@@ -19,16 +19,14 @@ SEED = "train.seed"  # an axis of a grid, over which its combinations are compar
 
 
 class TrialResult(Frozen):
-    """A trial, or a combination of settings: of a grid the trials with these settings and different seeds.
+    """A trial, or a combination: of a grid the trials with the same settings and different seeds.
 
     Attributes:
         number: of the trial, from 1, or of the first one; trials: the numbers of all in the combination.
         state: done: it reached its last epoch; stopped: before; failed: `reason` says why.
-        values: setting -> value.
         value: the metric on validation, of a stopped trial after its last epoch; of a combination the mean over seeds.
         estimate: the same with its interval, if done; sd: the standard deviation over seeds (n - 1).
-        epochs: trained; seconds: of training, of a combination the mean; parameters: of the network, of a grid.
-        run: the folder in that of the study.
+        epochs: trained; seconds: of training, of a combination the mean; run: the folder in that of the study.
     """
 
     number: int
@@ -40,7 +38,6 @@ class TrialResult(Frozen):
     sd: float | None = None
     epochs: int = 0
     seconds: float = 0.0
-    parameters: int | None = None
     run: str | None = None
     reason: str = ""
 
@@ -52,8 +49,7 @@ class TuningStudy(Frozen):
         metric: a key of the metrics of the kind of label; title: its name; higher: whether more is better.
         epochs: of a trial that is not stopped; seeds: of a grid, else empty.
         trials: in the order of their numbers; combinations: of settings; without a grid these are the trials.
-        best: the number of the combination that won; plan: of the plan's own values.
-        changed: setting -> value of the winner, where it differs from the plan.
+        best: the number of the combination that won; plan: of the plan's own values; changed: what differs of these.
         importance: setting -> share of the variance between trials that it explains, 0 to 1; {} for too few trials.
         optimism: of a grid, by how much the number of the winner is better for having been chosen.
         refit_val, test: the metric of the winner's settings, trained once more with another seed.
@@ -86,28 +82,10 @@ class TuningStudy(Frozen):
         return sorted(self.combinations, key=lambda one: (order.index(one.state), sign * (one.value or 0), one.number))
 
 
-def combined(trials: Sequence[TrialResult]) -> list[TrialResult]:
-    """The combinations of settings that the trials of a grid tried, without intervals."""
-    groups: dict[Any, list[TrialResult]] = {}
-    for trial in trials:
-        groups.setdefault(tuple(item for item in trial.values.items() if item[0] != SEED), []).append(trial)
-    found = []
-    for values, group in groups.items():
-        done = [trial for trial in group if trial.state == "done"] or group
-        each = [trial.value for trial in done if trial.value is not None]
-        known: dict[str, Any] = {"value": float(np.mean(each)) if each else None, "values": dict(values)}
-        known |= {"sd": float(np.std(each, ddof=1)) if each[1:] else None}
-        known |= {"seconds": float(np.mean([trial.seconds for trial in done]))}
-        known |= {"reason": "; ".join(sorted({trial.reason for trial in group if trial.reason}))}
-        known |= {"number": group[0].number, "trials": [trial.number for trial in group], "estimate": None}
-        found.append(done[0].model_copy(update=known))
-    return found
-
-
-def with_intervals(
-    combinations: Sequence[TrialResult], found: Mapping[int, Any], kind: Any, metric: str, higher: bool
+def combined(
+    trials: Sequence[TrialResult], found: Mapping[int, Any], kind: Any, metric: str, higher: bool
 ) -> tuple[list[TrialResult], float | None]:
-    """Combinations with intervals, and the optimism of the choice among them; None where it is not known.
+    """The combinations of a grid, and the optimism of choosing the best of them; None where it is not known.
 
     An interval resamples patients, the same for all seeds, and takes the mean over seeds each time; the spread over
     seeds is apart from it. The optimism is Efron's: in each resample the best combination is chosen, and its number
@@ -116,22 +94,31 @@ def with_intervals(
     Args:
         found: number of a finished trial -> its predictions for validation; kind: the `TargetKind` of the labels.
     """
-    first = next(iter(found.values()))
-    if metric not in kind.stress.names and not (first.kind == "classes" and metric in METRICS):
-        return list(combinations), None
+    first, groups = next(iter(found.values())), dict[Any, list[TrialResult]]()
+    for trial in trials:
+        groups.setdefault(tuple(item for item in trial.values.items() if item[0] != SEED), []).append(trial)
     boot = Bootstrap.of(first, RESAMPLES)
     weights = np.concatenate(list(bootstrap_weights(boot.units.index, boot.resamples, seed=0)))
-    results, means, table = [], [], []
-    for one in combinations:
-        if parts := aligned([first, *(found[number] for number in one.trials if number in found)])[1:]:
+    is_drawn = metric in kind.stress.names or (first.kind == "classes" and metric in METRICS)
+    results, means, table = [], list[float](), list[np.ndarray]()
+    for values, group in groups.items():
+        done = [trial for trial in group if trial.state == "done"]
+        each = [trial.value for trial in done if trial.value is not None]
+        new: dict[str, Any] = {"number": group[0].number, "trials": [trial.number for trial in group]}
+        new |= {"values": dict(values), "reason": "; ".join(sorted({trial.reason for trial in group if trial.reason}))}
+        if each:
+            new |= {"value": float(np.mean(each)), "sd": float(np.std(each, ddof=1)) if each[1:] else None}
+            new |= {"estimate": None, "seconds": float(np.mean([trial.seconds for trial in done]))}
+        if each and is_drawn:
+            parts = aligned([first, *(found[trial.number] for trial in done)])[1:]
             table.append(np.mean([drawn_metric(kind, part, weights, metric) for part in parts], axis=0))
-            means.append(one.value)
-            one = one.model_copy(update={"estimate": boot.estimate(one.value or 0.0, table[-1])})
-        results.append(one)
-    drawn = np.array(table)  # (C, R)
+            means.append(new["value"])
+            new["estimate"] = boot.estimate(new["value"], table[-1])
+        results.append((done or group)[0].model_copy(update=new))
+    drawn, sign = np.array(table), 1 if higher else -1  # (C, R)
     if len(table) < 2 or not np.isfinite(drawn).all():
         return results, None
-    chosen = (drawn if higher else -drawn).argmax(axis=0)
+    chosen = (sign * drawn).argmax(axis=0)
     return results, float(np.mean(drawn[chosen, np.arange(drawn.shape[1])] - np.array(means)[chosen]))
 
 

@@ -25,7 +25,7 @@ def read_space(texts: Sequence[str], sets: Sequence[str] = (), flag: str = "--sp
 
     Args:
         sets: settings that hold for all trials, as in `load_config`.
-        flag: from which the texts are; --grid has no ranges.
+        flag: of the texts: --space; or --grid or --seeds, which have no ranges.
 
     Raises:
         UsageError: another form, an unknown setting, or a value that it cannot have.
@@ -37,12 +37,12 @@ def read_space(texts: Sequence[str], sets: Sequence[str] = (), flag: str = "--sp
         low, dots, high = values.partition("..")
         parts = [low, high] if dots else [part.strip() for part in values.split(",")]
         numbers = [float(part) for part in parts if NUMBER.fullmatch(part)]
-        if not equals or not all(parts) or (dots and (len(numbers) < 2 or flag == "--grid")):
-            what, example = "its values", "--grid model.heads=2,4,8"
-            if flag == "--space":
-                what, example = "a range, or its values", "--space train.lr=1e-5..1e-3 or --space model.width=64,128"
+        if not equals or not all(parts) or (dots and (len(numbers) < 2 or flag != "--space")):
+            what, example = "a range, or its values", "--space train.lr=1e-5..1e-3 or --space model.width=64,128"
+            if flag != "--space":
+                what, example = "its values", "--grid model.heads=2,4,8 --seeds 0,1,2"
             raise UsageError(f"{flag} {text}: expected a setting and {what}", example)
-        if place.startswith(("data.", "evaluate.")) or place in FIXED:
+        if (place.startswith(("data.", "evaluate.")) or place in FIXED) and flag != "--seeds":
             raise UsageError(f"{flag} {text}: all trials share images, splits and evaluation", "leave it out")
         if place in found or len(set(parts)) < len(parts) or (dots and numbers[0] >= numbers[1]):
             raise UsageError(f"{flag} {text}: expected different values in order, each setting once", "correct it")

@@ -1,4 +1,4 @@
-"""The pictures of a search over settings: its history, and which settings mattered."""
+"""The picture of a search over settings."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from vitmed.core.text import counted
-from vitmed.metrics.tuning_study import TrialResult, TuningStudy
+from vitmed.metrics.tuning_study import TuningStudy
 from vitmed.report.plots.drawing import BLUE, GREEN, GREY, ORANGE, RED, numbers, plot, short
 
 NAMED = 24  # combinations of a grid whose settings stand below them
@@ -17,7 +16,9 @@ def history_figure(study: TuningStudy) -> Figure:
     """Each combination: finished, stopped early or failed; the best so far, or of a grid the interval and every seed;
     the plan; the winner trained once more."""
     figure, axes = plot("" if study.seeds else "trial", f"{study.title} on validation")
-    (x, y), (stopped, values) = _points(study, "done"), _points(study, "stopped")
+    known = [(one.state, one.number, one.value) for one in study.combinations if one.value is not None]
+    points = [np.array([row[1:] for row in known if row[0] == state]).reshape(-1, 2).T for state in ("done", "stopped")]
+    (x, y), (stopped, values) = points
     again = [(study.refit_val, "D", "validation", 1.5), (study.test, "s", "test", 2.5)]
     last = max(one.number for one in study.combinations)
     scale = max(1, last / 25)
@@ -53,33 +54,7 @@ def history_figure(study: TuningStudy) -> Figure:
     axes.set_xlim(0, last + 3.5 * scale)
     axes.set_xticks([tick for tick in MaxNLocator(10, integer=True).tick_values(1, last) if 1 <= tick <= last])
     if study.seeds and len(study.combinations) <= NAMED:
-        names = [short(_name(one), 40) for one in study.combinations]
-        axes.set_xticks([one.number for one in study.combinations], names, rotation=90)
+        names = [", ".join(f"{p.partition('.')[2]} {v}" for p, v in one.values.items()) for one in study.combinations]
+        axes.set_xticks([one.number for one in study.combinations], [short(name, 40) for name in names], rotation=90)
     figure.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False)
-    return figure
-
-
-def _name(one: TrialResult) -> str:
-    return ", ".join(f"{place.partition('.')[2]} {value}" for place, value in one.values.items())
-
-
-def _points(study: TuningStudy, state: str) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers and values of the combinations in a state that have a value."""
-    found = [(one.number, one.value) for one in study.combinations if one.state == state and one.value is not None]
-    return np.array([number for number, _ in found]), np.array([value for _, value in found], dtype=float)
-
-
-def importance_figure(study: TuningStudy) -> Figure | None:
-    """The share of the variance between finished trials that each setting explains; None where it is not known."""
-    if not study.importance:
-        return None
-    ranked = sorted(study.importance.items(), key=lambda one: one[1])
-    finished = sum(trial.state == "done" for trial in study.trials)
-    label = f"share of the variance of {study.title} between {counted(finished, 'finished trial')}"
-    figure, axes = plot(label, "", (7.6, 1.4 + 0.42 * len(ranked)))
-    axes.grid(axis="y", visible=False)
-    axes.barh([short(place, 40) for place, _ in ranked], [share for _, share in ranked], color=BLUE, height=0.6)
-    for row, (_, share) in enumerate(ranked):
-        axes.text(share + 0.01, row, f"{share:.0%}", va="center", fontsize=9)
-    axes.set_xlim(0, 1.08)
     return figure
