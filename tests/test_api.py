@@ -46,7 +46,7 @@ PUBLIC += [
     "serve",
     "stress",
 ]
-PUBLIC += ["summary", "sweep", "train", "tune"]
+PUBLIC += ["summary", "train", "tune"]
 
 
 def test_type_checkers_see_the_same_names() -> None:

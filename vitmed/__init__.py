@@ -34,7 +34,6 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for type checkers and editors
     from vitmed.commands.stress import stress as stress
     from vitmed.commands.summary import build_model as build_model
     from vitmed.commands.summary import summary as summary
-    from vitmed.commands.sweep import sweep as sweep
     from vitmed.commands.train import train as train
     from vitmed.commands.tune import tune as tune
     from vitmed.core.errors import VitmedError as VitmedError
@@ -69,7 +68,6 @@ _PUBLIC = {  # name -> the module that defines it; loaded when the name is used,
     "serve": "vitmed.commands.serve",
     "stress": "vitmed.commands.stress",
     "summary": "vitmed.commands.summary",
-    "sweep": "vitmed.commands.sweep",
     "train": "vitmed.commands.train",
     "tune": "vitmed.commands.tune",
 }

@@ -20,7 +20,7 @@ RAISED_BY = {
     "cli/commands.py": "predict",
     "cli/entry.py": "train pretrain predict evaluate explain stress",
     "commands/folds.py": "train cross-validate",
-    "commands/many_runs.py": "cross-validate",
+    "commands/executors.py": "cross-validate",
     "training/search_space.py": "tune",
     "commands/bundle_packages.py": "bundle",
     "commands/rank_weights.py": "probe",

@@ -52,7 +52,7 @@ def test_every_keyword_of_the_python_function_is_an_option(vitmed: RUN, name: st
     options: dict[str, Any] = {str(param.name): param for param in get_command(APPS[name]).params}
     keywords = set(inspect.signature(getattr(package, name.replace("-", "_"))).parameters)
     fields = {"summary": {"image_size", "patch_size", "channels"}, "evaluate": set(EVALUATE_FLAGS)}
-    own = {"check": {"no_index"}, "train": {"devices"}, "tune": {"devices"}}
+    own = {"check": {"no_index"}, "train": {"devices"}}
     own["predict"] = {"top_k", "csv", "plot", "force", "shard", "output", "features"}  # three are of `predict_shard`
     printed = own.get(name, set()) | {"as_json", "quiet"}
     offered = set(options) - printed - fields.get(name, set())

@@ -8,9 +8,6 @@ import json
 import re
 import shutil
 import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,8 +20,8 @@ from PIL import Image
 from sklearn.metrics import roc_auc_score
 
 from vitmed import compare, cross_validate, evaluate, train
+from vitmed.commands.executors import Job
 from vitmed.commands.folds import by_name
-from vitmed.commands.many_runs import Job
 from vitmed.commands.train import TrainResult
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.run_folder import RunFolder
@@ -469,7 +466,7 @@ def test_fold_1_is_not_fold_10(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
 
     def job(fold: int) -> Job:
-        return Job(f"fold-{fold}", "", dict)
+        return Job(f"fold-{fold}", "")
 
     found = {fold: {place.path.name for place in job(fold).attempts(RunFolder(tmp_path))} for fold in (1, 2, 11, 12)}
     assert found == {1: {"fold-1", "fold-1-2"}, 2: {"fold-2"}, 11: {"fold-11-2"}, 12: {"fold-12"}}
@@ -477,9 +474,9 @@ def test_fold_1_is_not_fold_10(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def repeated(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two folds, twice, of the patients that are not held out; the last fold is trained by another process."""
+    """Two folds, twice, of the patients that are not held out; two are trained at the same time."""
     place = tmp_path_factory.mktemp("repeated")
-    settings = SETTINGS | {"folds": 2, "repeats": 2, "hold_out": 0.2}
+    settings = SETTINGS | {"folds": 2, "repeats": 2, "hold_out": 0.2, "report": False}
     found = cross_validate(
         data, output=place, name="all", sets=TINY_SETS, ui=Recorder(), parallel=2, fail_under=["auroc=0"], **settings
     )  # type: ignore[arg-type]
@@ -509,37 +506,16 @@ def test_repeats_average_what_models_say_of_images_that_they_never_saw(repeated:
     assert len(found["folds"]["each"]) == 4 and any("divided 2 times" in note for note in found["report"]["notes"])
 
 
-def test_what_joins_and_resumes(repeated: Path, data: Path) -> None:
-    assert (repeated / "helper-2.log").is_file()  # a second process was started
+def test_what_resumes(repeated: Path, data: Path) -> None:
+    assert len(list(repeated.glob("*fold-?.log"))) == 4  # each fold in a process of its own
     with pytest.raises(UsageError, match="finished"):
         cross_validate(resume=repeated, ui=Recorder())
-    assert cross_validate(join=repeated, ui=Recorder()) is None  # nothing is left to do
-    with pytest.raises(UsageError, match="--join alone"):
-        cross_validate(data, join=repeated, ui=Recorder())
     with pytest.raises(CheckpointError, match="holds no folds"):
-        cross_validate(join=data, ui=Recorder())
+        cross_validate(resume=data, ui=Recorder())
+    with pytest.raises(UsageError, match="--parallel 0"):
+        cross_validate(data, parallel=0, ui=Recorder())
     with pytest.raises(UsageError, match="one run is not divided"):
         train(data, parallel=2, ui=Recorder())
-
-
-@pytest.mark.slow
-def test_a_fold_of_a_killed_process_is_continued_by_another(data: Path, tmp_path: Path) -> None:
-    """A process that joined is killed in the first fold: this one waits for the lock, not for the process."""
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Interrupted):
-        patch.setattr(TrainingRun, "end_epoch", stop)
-        run(data, tmp_path, folds=2)
-    command = [sys.executable, "-m", "vitmed", "cross-validate", "--join", str(tmp_path / "all")]
-    child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    while not (tmp_path / "all" / ".fold-1.lock").exists():
-        time.sleep(0.1)
-        assert child.poll() is None
-    child.kill()
-    child.wait()
-    joined = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "fold 1 of 2" in joined.stderr and "fold 2 of 2" in joined.stderr
-    found = cross_validate(resume=tmp_path / "all", ui=Recorder())
-    assert found is not None and found.test is not None and found.test.metrics.n == 36
-    assert sorted(path.name for path in (tmp_path / "all").glob("fold-*")) == ["fold-1", "fold-2"]
 
 
 def test_a_first_fold_that_could_not_write_begins_again(data: Path, tmp_path: Path) -> None:
@@ -562,10 +538,6 @@ def test_five_folds_without_asking(data: Path, tmp_path: Path) -> None:
 
 def refuse(self: TrainingRun) -> None:
     raise UsageError(f"{self.folder.last}: cannot be written (No space left on device)", "make room on this disk")
-
-
-def stop(self: TrainingRun, event: object) -> None:
-    raise KeyboardInterrupt
 
 
 def test_from_the_command_line(data: Path, tmp_path: Path, vitmed: RUN) -> None:

@@ -20,21 +20,19 @@ from conftest import TINY, TINY_SETS, Answer, Recorder, draw_image, draw_nothing
 from PIL import Image
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
+import vitmed
 from vitmed import train, tune
-from vitmed.commands import all_ranks
-from vitmed.commands.all_ranks import AllRanks
-from vitmed.commands.tune import TuneResult, _refuse_ranks, _with_refit
-from vitmed.commands.tune_trials import Asked, Trials, mend_journal
+from vitmed.commands.tune import TuneResult, _notes
+from vitmed.commands.tune_trials import Asked, Trials
 from vitmed.core.errors import CheckpointError, DataError, DiskFullError, OutOfMemoryError, UsageError
 from vitmed.core.load_config import load_config
-from vitmed.core.ranks import ALONE, Ranks
 from vitmed.core.run_folder import RunFolder
+from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.tuning_study import TrialResult, TuningStudy
-from vitmed.report.plots.tuning import history_figure, importance_figure
+from vitmed.metrics.tuning_study import TrialResult, TuningStudy, combined
+from vitmed.report.plots.tuning import history_figure
 from vitmed.training.search_space import read_space
-from vitmed.training.time_budget import Clock
 
 optuna = pytest.importorskip("optuna")
 RUN = Callable[..., Answer]
@@ -61,9 +59,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(data: Path, output: Path, ui: Recorder | None = None, **options: Any) -> TuneResult:
     given = SETTINGS | {"epochs": 2, "trials": 3, "sets": TINY_SETS} | options
-    found = tune(data, output=output, name="t", ui=ui or Recorder(), **given)
-    assert found is not None
-    return found
+    return tune(data, output=output, name="t", ui=ui or Recorder(), **given)
 
 
 @pytest.fixture(scope="module")
@@ -82,12 +78,6 @@ def auroc(run: Path, split: str = "val") -> float:
     return float(roc_auc_score(table.labels, table.probabilities[:, 1]))
 
 
-def journal(folder: Path) -> Any:
-    """What Optuna itself reads."""
-    backend = optuna.storages.journal.JournalFileBackend(str(folder / "journal.log"))
-    return optuna.load_study(study_name="tune", storage=optuna.storages.JournalStorage(backend))
-
-
 def test_a_trial_is_a_run_with_its_values_and_no_test(done: TuneResult) -> None:
     with (done.folder / "trials.csv").open() as stream:
         rows = list(csv.DictReader(stream))
@@ -104,18 +94,9 @@ def test_a_trial_is_a_run_with_its_values_and_no_test(done: TuneResult) -> None:
 
 
 def test_the_first_trial_is_the_plan_and_is_never_stopped(done: TuneResult) -> None:
-    first, planned = done.study.trial(1), load_config(done.folder / "base.yaml")
+    first, planned = done.study.of(1), load_config(done.folder / "base.yaml")
     assert done.study.plan == 1 and first.state == "done"
     assert first.values["train.lr"] == planned.train.lr and first.values["augment.mixup"] == planned.augment.mixup
-
-
-def test_optuna_reads_the_same_study(done: TuneResult) -> None:
-    study = journal(done.folder)
-    states = {"COMPLETE": "done", "PRUNED": "stopped"}
-    assert [states[t.state.name] for t in study.trials] == [t.state for t in done.study.trials]
-    assert study.best_value == pytest.approx(max(t.value for t in done.study.trials if t.state == "done"))
-    for trial, found in zip(study.trials, done.study.trials, strict=True):
-        assert sorted(trial.intermediate_values) == list(range(1, found.epochs + 1))
 
 
 def test_the_winner_is_trained_with_another_seed_and_tested_once(done: TuneResult, told: Recorder) -> None:
@@ -132,21 +113,19 @@ def test_the_winner_is_trained_with_another_seed_and_tested_once(done: TuneResul
     assert len(lines) == 8 and any("stopped after epoch" in line for line in lines)
 
 
+def study_of(trials: list[TrialResult], best: int, **more: Any) -> TuningStudy:
+    given = {"metric": "auroc", "title": "AUROC", "higher": True, "epochs": 9, "seeds": [], "combinations": trials}
+    return TuningStudy(**(given | {"trials": trials, "best": best, "plan": 1, "changed": {}, "importance": {}} | more))
+
+
 @pytest.mark.parametrize(("value", "keep"), [(0.7, True), (0.9, False)])
 def test_a_winner_that_another_seed_makes_worse_than_the_plan_is_not_recommended(value: float, keep: bool) -> None:
     trials = [
         TrialResult(number=1, state="done", values={"a": 1}, value=0.8),
         TrialResult(number=2, state="done", values={"a": 2}, value=0.95),
     ]
-    study = TuningStudy(
-        metric="auroc", title="AUROC", higher=True, epochs=9, trials=trials, best=2, plan=1, changed={}, importance={}
-    )
-
-    class Given:
-        def estimate(self, run: RunFolder, split: str) -> Estimate:
-            return Estimate(value=value, low=None, high=None)
-
-    notes = " ".join(_with_refit(study, Given(), RunFolder("x")).notes)  # type: ignore[arg-type]
+    again = Estimate(value=value, low=None, high=None)
+    notes = " ".join(_notes(study_of(trials, 2).model_copy(update={"refit_val": again})))
     assert f"reach {value:.3f} on validation, {0.95 - value:.3f} worse" in notes and ("Keep the plan" in notes) == keep
 
 
@@ -164,7 +143,7 @@ def test_tuned_yaml_trains_what_the_winner_was(done: TuneResult, data: Path, tmp
     text = (done.folder / "tuned.yaml").read_text()
     given = {k: v for k, v in SETTINGS.items() if k in ("baseline", "resamples", "map_images", "report")}
     found = train(data, config=done.folder / "tuned.yaml", output=tmp_path, name="again", ui=Recorder(), **given)
-    best = done.study.trial(done.study.best)
+    best = done.study.of(done.study.best)
     again, trial = (
         yaml.safe_load((place / "config.yaml").read_text()) for place in (found.folder, done.folder / str(best.run))
     )
@@ -200,11 +179,11 @@ def test_a_trial_that_fails_is_recorded_and_the_study_goes_on(
             raise OutOfMemoryError("no memory for one image", "--image-size 8")
         return train(*args, **given)
 
-    monkeypatch.setattr(all_ranks, "train", sometimes)
+    monkeypatch.setattr(vitmed, "train", sometimes)
     space = ["model.width=16,18", "lr=1e-4..1e-2"]  # two heads divide both
     found = run(data, tmp_path, trials=4, space=space, prune=False)
     assert [t.state for t in found.study.trials] == ["done", "failed", "done", "done"]
-    assert "no memory for one image" in found.study.trial(2).reason
+    assert "no memory for one image" in found.study.of(2).reason
     assert {t.values["model.width"] for t in found.study.trials} <= {"16", "18"}
     assert "trial failed" in " ".join(found.study.notes)
 
@@ -222,13 +201,11 @@ def test_a_full_disk_ends_the_study_and_counts_no_trial(
         raise DiskFullError("x: cannot be written", "make room on this disk")
 
     with monkeypatch.context() as patch:
-        patch.setattr(all_ranks, "train", full)
+        patch.setattr(vitmed, "train", full)
         with pytest.raises(DiskFullError):
             run(data, tmp_path, trials=2)
-    with (tmp_path / "t" / "journal.log").open("a") as stream:
-        stream.write('{"op_code": 6, "wor')  # what a full disk leaves
     found = tune(resume=tmp_path / "t", ui=Recorder())
-    assert found is not None and [t.state for t in found.study.trials] == ["done", "done"]
+    assert [t.state for t in found.study.trials] == ["done", "done"]
 
 
 def test_lower_can_be_better(data: Path, tmp_path: Path) -> None:
@@ -290,14 +267,14 @@ def test_a_trial_whose_process_dies_again_and_again_is_given_up(data: Path, tmp_
 
     for _ in range(3):
         with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-            patch.setattr(all_ranks, "train", die)
+            patch.setattr(vitmed, "train", die)
             if (tmp_path / "t").exists():
                 tune(resume=tmp_path / "t", ui=Recorder())
             else:
                 run(data, tmp_path, trials=2)
     found = tune(resume=tmp_path / "t", ui=Recorder())
-    assert found is not None and [t.state for t in found.study.trials] == ["failed", "done"]
-    assert "ended 3 times" in found.study.trial(1).reason
+    assert [t.state for t in found.study.trials] == ["failed", "done"]
+    assert "ended 3 times" in found.study.of(1).reason
 
 
 def test_two_processes_share_the_trials(data: Path, tmp_path: Path) -> None:
@@ -306,32 +283,19 @@ def test_two_processes_share_the_trials(data: Path, tmp_path: Path) -> None:
     assert len([p for p in found.folder.glob("trial-*") if p.is_dir()]) == 5
     values = [tuple(t.values.values()) for t in found.study.trials]
     assert len(set(values)) == 5  # no suggestion came twice
-    assert tune(join=found.folder, ui=Recorder()) is None  # nothing is left
+    assert len(list(found.folder.glob("trial-*.log"))) == 5
 
 
 def test_when_the_time_is_used_trials_end_and_the_winner_is_trained(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def late(self: Trials) -> bool:
-        return any(t.number == 1 and t.intermediate_values for t in self.study.trials)
+        return len(self.files) > 1 and bool(self.study.trials[1].intermediate_values)
 
     monkeypatch.setattr(Trials, "late", property(late))
     found = run(data, tmp_path, trials=9, epochs=3)
     assert [(t.state, t.epochs) for t in found.study.trials] == [("done", 3), ("stopped", 1)]
-    assert found.study.trial(2).reason == "the time was used" and found.study.test is not None
-
-
-def test_the_clock_counts_what_a_killed_process_used(data: Path, tmp_path: Path) -> None:
-    folder = RunFolder(run(data, tmp_path, trials=1).folder)
-    asked = Asked.read(folder).model_copy(update={"time": 1000.0, "before": 10.0, "one_pass": 4.0, "after": 20.0})
-    first = Trials(folder, asked, Recorder(), AllRanks(ALONE))
-    first.start_clock(Clock())
-    spent = first.spent
-    assert first.reserve == 10 + 2 * 4 + 20 and not first.late
-    os.utime(folder.journal, (time.time(), time.time() + 970))  # its last line, 970 s later; then it was killed
-    second = Trials(folder, asked, Recorder(), AllRanks(ALONE))
-    second.start_clock(Clock())
-    assert second.spent == pytest.approx(spent + 970, abs=3) and second.late  # 1000 - 38 s are for trials
+    assert found.study.of(2).reason == "the time was used" and found.study.test is not None
 
 
 @pytest.mark.parametrize("epochs", [2, None])
@@ -387,27 +351,33 @@ def test_bad_use(data: Path, done: TuneResult, tmp_path: Path, monkeypatch: pyte
     ):
         with pytest.raises(UsageError, match=problem):
             run(data, tmp_path, **given)
-    with pytest.raises(UsageError, match="use the settings of the study"):
+    with pytest.raises(UsageError, match="uses the settings of the study"):
         tune(data, resume=done.folder, ui=Recorder())
     with pytest.raises(CheckpointError, match="holds no study"):
         tune(resume=data, ui=Recorder())
     broken = RunFolder(tmp_path / "broken")
     broken.path.mkdir()
-    broken.tune.write_bytes((done.folder / "tune.json").read_bytes())
-    broken.journal.write_text("no journal\nat all\n")
-    with pytest.raises(CheckpointError, match=r"journal\.log: not the journal"):
+    for name in ("tune.json", "base.yaml"):
+        (broken.path / name).write_bytes((done.folder / name).read_bytes())
+    (broken.path / "trial-0001.json").write_text('{"values": {}, "sta')
+    with pytest.raises(CheckpointError, match=r"trial-0001\.json: cannot be read"):
         tune(resume=broken.path, ui=Recorder())
+    for old in ("journal.log", "sweep.json"):
+        (tmp_path / old).mkdir()
+        (tmp_path / old / old).write_text("of vitmed 0.2.0")
+        with pytest.raises(CheckpointError, match=r"0\.2\.0, which alone can continue it"):
+            tune(resume=tmp_path / old, ui=Recorder())
+    with monkeypatch.context() as patch:
+        patch.setenv("RANK", "0")
+        patch.setenv("WORLD_SIZE", "2")
+        with pytest.raises(UsageError, match="processes of torchrun") as refused:
+            run(data, tmp_path)
+        assert refused.value.fix == "vitmed tune DIR --devices N"
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "optuna", None)
         with pytest.raises(UsageError) as error:
             run(data, tmp_path)
         assert error.value.fix == "pip install 'vitmed[tune]'"
-
-
-def test_a_whole_journal_is_left_as_it_is(done: TuneResult) -> None:
-    before = (done.folder / "journal.log").read_bytes()
-    mend_journal(RunFolder(done.folder))
-    assert (done.folder / "journal.log").read_bytes() == before
 
 
 def test_pictures_show_every_kind_of_trial(done: TuneResult) -> None:
@@ -418,70 +388,123 @@ def test_pictures_show_every_kind_of_trial(done: TuneResult) -> None:
         TrialResult(number=3, state="failed", values={"a": 3}),
         TrialResult(number=4, state="done", values={"a": 4}, value=0.8),
     ]
-    study = TuningStudy(
-        metric="auroc", title="AUROC", higher=True, epochs=9, trials=trials, best=4, plan=1, changed={},
-        importance={"a": 0.75, "b": 0.25},
-    )  # fmt: skip
+    study = study_of(trials, 4, importance={"a": 0.75, "b": 0.25})
     figure = history_figure(study)
-    names = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
     stopped = "stopped early (at the edge: worse)"  # 0.6 beside 0.7 to 0.8
     assert names == ["best so far", "finished", stopped, "failed", "the plan's settings"]
     assert next(line for line in figure.axes[0].lines if line.get_label() == stopped).get_ydata() == pytest.approx(0.69)
     best = figure.axes[0].lines[0].get_ydata()
     assert list(best) == [0.7, 0.8, 0.8]
-    bars = importance_figure(study)
-    assert bars is not None and [p.get_width() for p in bars.axes[0].patches] == [0.25, 0.75]
-    assert importance_figure(study.model_copy(update={"importance": {}})) is None
+    assert "that each setting explains: a 75%, b 25%." in " ".join(_notes(study))
 
 
-RANKS = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "vitmed", "tune"]
-TEXT = r"""--image-size 16 --patch-size 8 --batch-size 9 --workers 0 --device cpu --precision fp32
- --group-regex (p\d+)_ --set model.width=16 --set model.depth=2 --resamples 20 --set evaluate.map_images=0
- --no-baseline --no-report --no-cache"""
-FLAGS = TEXT.split()
+@pytest.fixture(scope="module")
+def grid(data: Path, tmp_path_factory: pytest.TempPathFactory) -> TuneResult:
+    """Widths that four heads divide, and one that they do not; two seeds."""
+    values = ["model.heads=2,4", "model.width=16,18"]
+    return run(data, tmp_path_factory.mktemp("grid"), grid=values, seeds="0,1", trials=None, epochs=1)
 
 
-def studied(folder: Path) -> list[tuple[Any, ...]]:
-    """Of each trial what does not depend on the clock; the metric to what rounding changes."""
-    with (folder / "trials.csv").open() as stream:
+def test_every_combination_of_a_grid_is_trained_with_every_seed(grid: TuneResult) -> None:
+    study = grid.study
+    assert [(t.values["train.seed"], t.values["model.heads"], t.values["model.width"]) for t in study.trials] == [
+        (seed, heads, width) for seed in "01" for heads in "24" for width in ("16", "18")
+    ]
+    assert [one.trials for one in study.combinations] == [[1, 5], [2, 6], [3, 7], [4, 8]]
+    for trial in study.trials:
+        if trial.state == "done":
+            config = load_config(grid.folder / str(trial.run) / "config.yaml")
+            assert [str(config.train.seed), str(config.model.heads), str(config.model.width)] == list(
+                trial.values.values()
+            )
+            assert not (grid.folder / str(trial.run) / "test").exists()  # the test is not read
+    last = study.combinations[3]
+    assert last.state == "failed" and last.value is None and "4 heads do not divide width 18" in last.reason
+    winner = load_config(grid.folder / "winner" / "config.yaml")
+    assert winner.train.seed == 2 and str(winner.model.heads) == study.of(study.best).values["model.heads"]
+    assert study.test is not None and [path.name for path in (grid.folder / "winner").glob("test*")] == ["test"]
+
+
+def test_a_combination_of_a_grid_is_the_mean_over_seeds(grid: TuneResult) -> None:
+    one = grid.study.combinations[0]
+    areas = [auroc(grid.folder / f"trial-000{number}") for number in one.trials]
+    assert one.value == pytest.approx(np.mean(areas)) and one.sd == pytest.approx(np.std(areas, ddof=1))
+    assert one.estimate is not None and one.estimate.value == one.value and one.estimate.low is not None
+    with (grid.folder / "trials.csv").open() as stream:
         rows = list(csv.DictReader(stream))
-    kept = ("trial", "state", "train.lr", "model.heads", "epochs", "run", "reason")
-    return [(*(row[name] for name in kept), row["auroc"] and round(float(row["auroc"]), 3)) for row in rows]
+    assert [float(rows[k]["mean_over_seeds"]) for k in (0, 4)] == pytest.approx([one.value] * 2)
+    assert float(rows[4]["auroc"]) == pytest.approx(areas[1]) and "do not divide" in rows[3]["reason"]
+    assert grid.study.best == max((c for c in grid.study.combinations if c.value), key=lambda c: c.value or 0).number
+    names = [text.get_text() for text in history_figure(grid.study).axes[0].get_xticklabels()]
+    assert names[3] == "heads 4, width 18"
+
+
+def drawn(quality: float, seeds: int, patients: int = 40, seed: int = 1, known: bool = True) -> list[Predictions]:
+    """Predictions for the same images, two of each patient."""
+    rng, labels = np.random.default_rng(seed), np.tile([0, 1], patients)
+    groups = tuple(f"P{i // 2}" for i in range(2 * patients)) if known else None
+    found = []
+    for _ in range(seeds):
+        odds = quality * (2 * labels - 1) + rng.normal(0, 1, len(labels))
+        logits = np.stack([np.zeros(len(labels)), odds], axis=1).astype(np.float32)
+        found.append(Predictions(("a", "b"), tuple(map(str, range(len(labels)))), groups, labels, logits, positive="b"))
+    return found
+
+
+def compared(cells: list[list[Predictions]]) -> tuple[list[TrialResult], float | None]:
+    """The combinations of a grid with these predictions, a list for each."""
+    tables = {len(cells) * seed + k + 1: part for k, parts in enumerate(cells) for seed, part in enumerate(parts)}
+    trials = [
+        TrialResult(
+            number=number, state="done", value=float(roc_auc_score(part.labels, part.probabilities[:, 1])),
+            values={"train.seed": str((number - 1) // len(cells)), "k": str((number - 1) % len(cells))},
+        )
+        for number, part in sorted(tables.items())
+    ]  # fmt: skip
+    return combined(trials, tables, TARGETS["classes"], "auroc", True)
+
+
+def test_the_interval_resamples_patients_for_all_seeds_together() -> None:
+    parts, rng = drawn(0.8, 3), np.random.default_rng(5)
+    number, values = compared([parts])[0][0].estimate, []
+    for _ in range(400):
+        rows = np.concatenate([[2 * p, 2 * p + 1] for p in rng.integers(0, 40, 40)])
+        values.append(np.mean([roc_auc_score(p.labels[rows], p.probabilities[rows, 1]) for p in parts]))
+    low, high = np.quantile(values, [0.025, 0.975])
+    assert number is not None and [number.low, number.high] == pytest.approx([low, high], abs=0.02)
+
+
+def test_the_best_of_equal_combinations_looks_better_than_it_is() -> None:
+    """Twenty equal ones: the optimism is about as large as the best one's lead over their mean."""
+    cells = [drawn(0.5, 1, 60, seed, False) for seed in range(20)]
+    found, optimism = compared(cells)
+    values = [one.value or 0 for one in found]
+    lead = max(values) - np.mean(values)
+    assert optimism is not None and 0.3 * lead < optimism < 1.5 * lead
+    assert compared(cells[:1])[1] is None  # nothing was chosen
 
 
 @pytest.mark.parametrize(
-    ("space", "length", "states"),
+    ("given", "problem"),
     [
-        (["lr=1e-6,1e-2,1e30", "model.heads=2,3"], ["--trials", "7", "--epochs", "3"], {"done", "failed"}),
-        pytest.param(
-            ["lr=1e-6..1e-2", "model.heads=2,4"], ["--trials", "9", "--epochs", "9"], {"done", "stopped"},
-            marks=pytest.mark.slow,
-        ),
+        ({"grid": ["model.heads"]}, "--grid model.heads: expected a setting and its values"),
+        ({"grid": ["model.heads=2,,4"]}, "expected a setting and its values"),
+        ({"grid": ["lr=1e-4..1e-3"]}, "expected a setting and its values"),
+        ({"grid": ["heads=2", "model.heads=4"]}, "expected section.field"),
+        ({"grid": ["epochs=1,1"]}, "each setting once"),
+        ({"grid": ["epochs=1", "train.epochs=2"]}, "each setting once"),
+        ({"grid": ["data.val_fraction=0.1,0.2"]}, "share images, splits"),
+        ({"grid": ["seed=1,2"]}, "share images, splits"),
+        ({"grid": ["model.headz=2"]}, "headz"),
+        ({"grid": ["model.heads=two"]}, "heads"),
+        ({"grid": ["model.heads=2"], "seeds": "0,0"}, "--seeds train.seed=0,0"),
+        ({"grid": ["model.heads=2"], "space": ["lr=1e-4..1e-3"]}, "--seeds go with --grid"),
+        ({"grid": ["model.heads=2"], "trials": 3}, "--seeds go with --grid"),
+        ({"seeds": "0,1"}, "--seeds go with --grid"),
     ],
-    ids=["failures", "pruning"],
-)  # fmt: skip
-@pytest.mark.skipif(sys.platform == "win32", reason="gloo and torchrun as on Linux")
-def test_rank_0_decides_for_all_ranks(
-    data: Path, tmp_path: Path, space: list[str], length: list[str], states: set[str]
-) -> None:
-    """The same trials with two processes as with one: finished, stopped, failed before the first batch and in it."""
-    searched = [word for one in space for word in ("--space", one)]
-    command = [str(data), *FLAGS, *searched, *length, "-o", str(tmp_path), "--name"]
-    for words in (["-m", "vitmed", "tune", *command, "one"], [*RANKS[1:], *command, "two"]):
-        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=240)
-        assert done.returncode == 0, done.stderr
-    one, two = (studied(tmp_path / name) for name in ("one", "two"))
-    assert one == two and {row[1] for row in one} == states
-    if "failed" in states:
-        assert {row[6].split(" ")[0] for row in one} == {"", "3", "the"}  # heads; the loss became NaN
-    assert done.stderr.count(f"trial {length[1]} of") == 1 and (tmp_path / "two" / "winner" / "test").is_dir()
-
-
-def test_what_several_ranks_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
-    for parallel, join in ((2, None), (1, "runs/t")):
-        with pytest.raises(UsageError, match="not with 2 processes"):
-            _refuse_ranks(Ranks(0, 2), parallel, join)
-    _refuse_ranks(Ranks(0, 2), 1, None)
-    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "1")
-    with pytest.raises(UsageError, match="--max-restarts"):
-        _refuse_ranks(Ranks(0, 2), 1, None)
+)
+def test_grids_that_cannot_be(given: dict[str, Any], problem: str, data: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=problem):
+        run(data, tmp_path, **({"trials": None} | given))
+    assert not (tmp_path / "t").exists()

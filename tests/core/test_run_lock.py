@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import threading
 from pathlib import Path
@@ -28,12 +29,12 @@ def age(folder: Path) -> None:
 
 
 def refused(run: Path, other: int) -> None:
-    with pytest.raises(UsageError, match=f"process {other} has been writing to this run since 20"):  # noqa: SIM117
+    with pytest.raises(UsageError, match=f"process {other} on {platform.node()} has been writing"):  # noqa: SIM117
         with run_lock(RunFolder(run), Recorder()):
             pass
     with pytest.raises(UsageError) as error, run_lock(RunFolder(run), Recorder()):
         pass
-    assert "\n" not in error.value.problem
+    assert "\n" not in error.value.problem and f"(kill {other})" in error.value.fix
 
 
 def test_a_second_process_is_refused_and_the_first_is_named(tmp_path: Path) -> None:
@@ -45,6 +46,24 @@ def test_a_second_process_is_refused_and_the_first_is_named(tmp_path: Path) -> N
     assert names(tmp_path) == []
     with run_lock(RunFolder(tmp_path), Recorder()):  # free again
         pass
+
+
+def test_a_process_on_another_machine_is_named_with_it(tmp_path: Path) -> None:
+    """As on a shared file system: the number says nothing about processes here."""
+    holder = tmp_path / ".lock.holder"
+    with filelock.FileLock(tmp_path / ".lock"):
+        for text, who, fix in (
+            ("4194305 2026-11-23 10:00:00 node-7", "process 4194305 on node-7 has", "(on node-7: kill 4194305)"),
+            ("1 2026-11-23 10:00:00", "process 1 has been", "(kill 1)"),  # of vitmed 0.2.0
+        ):
+            holder.write_text(text)
+            assert is_running(RunFolder(tmp_path))
+            with pytest.raises(UsageError) as error, run_lock(RunFolder(tmp_path), Recorder()):
+                pass
+            assert who in error.value.problem and fix in error.value.fix
+    with run_lock(RunFolder(tmp_path), Recorder()):  # it has ended
+        assert holder.read_text().split()[3] == platform.node()
+    assert not holder.exists()
 
 
 def begin_and_be_killed(run: Path) -> None:

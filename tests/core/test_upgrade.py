@@ -78,3 +78,18 @@ def test_the_flags_of_the_dicom_node_name_orthanc(vitmed: RUN, flag: str, value:
     assert answer.code == 2 and f"{flag} is no longer there; vitmed 0.2.0 has it" in answer.err
     assert "docs/orthanc.md" in answer.err
     assert "no longer there" not in vitmed("monitor", "run", "--to", "x").err  # which never had it
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "fix"),
+    [
+        (["sweep", "DIR", "--grid", "model.heads=2,4"], "vitmed sweep", "vitmed tune DIR --grid"),
+        (["tune", "--join", "runs/t"], "--join", "vitmed train --folds N --fold K"),
+        (["cross-validate", "--join", "runs/t"], "--join", "--parallel N"),
+    ],
+)
+def test_what_trained_many_runs_says_what_replaces_it(
+    words: list[str], name: str, fix: str, vitmed: Callable[..., Answer]
+) -> None:
+    answer = vitmed(*words)
+    assert answer.code == 2 and f"{name} is no longer there; vitmed 0.2.0 has it" in answer.err and fix in answer.err

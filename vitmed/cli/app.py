@@ -72,7 +72,6 @@ COMMANDS = {
         "auto": "Find the best model that a time allows, and report how.",
         "cross-validate": "Train and test on folds by patient, and pool the results.",
         "ensemble": "Join folds or runs into one model.",
-        "sweep": "Train a grid of settings with several seeds.",
         "tune": "Search for better settings, and test the winner once.",
         "runs": "List runs with their metric, time and state, as a table or a page.",
         "diff": "Report what differs between two runs.",

@@ -19,7 +19,6 @@ from vitmed.cli.options import (
     SETTINGS,
     AsJson,
     Devices,
-    Options,
     argument,
     command,
     flag,
@@ -29,12 +28,8 @@ from vitmed.cli.terminal import answer, in_folder, print_diff, print_rows, print
 from vitmed.core.config import Config
 from vitmed.core.flags import flags_of
 
-JOIN: Options = {
-    "join": flag(Path, metavar="DIR", help="Help another process with the runs in this folder.", panel=FIRST),
-}
 
-
-@command({**SETTINGS, **RUN, **RESUME, **PARALLEL, **JOIN, **GATES, **OFFLINE})
+@command({**SETTINGS, **RUN, **RESUME, **PARALLEL, **GATES, **OFFLINE})
 def cross_validate(as_json: AsJson = False, **options: Any) -> None:
     """Train and test on every fold in turn, 5 by default; pool what each model says of images it never saw."""
     answer(vitmed.cross_validate, options, as_json, train_json)
@@ -63,71 +58,47 @@ def ensemble(
 @command(
     {
         **SETTINGS,
-        "grid": flag(list[str], metavar="SETTING=A,B,C", help="Values of a setting; can be repeated.", panel=FIRST),
-        "seeds": flag(str, metavar="A,B,C", help="Seeds of training; default 0.", panel=FIRST),
-        **RUN, **RESUME, **PARALLEL, **JOIN, **OFFLINE,
-    },
-)  # fmt: skip
-def sweep(as_json: AsJson = False, **options: Any) -> None:
-    """Train a grid of settings with several seeds; report what each reaches on validation and costs."""
-    answer(vitmed.sweep, options, as_json, lambda found: in_folder(found, found.to_dict()), print_sweep)
-
-
-def print_sweep(found: Any) -> None:
-    """The table of a sweep on stdout."""
-    from vitmed.report.headline import with_interval
-
-    study, rows = found.study, []
-    for cell in study.cells:
-        one = cell.number
-        value = cell.failure or "no run" if one is None else with_interval(one)
-        spread = "" if cell.sd is None else f"± {cell.sd:.3f}"
-        size = "" if cell.parameters is None else f"{cell.parameters:,}"
-        seconds = "" if cell.seconds is None else f"{cell.seconds:,.0f}"
-        rows.append([*cell.values.values(), value, spread, f"{len(cell.runs)}/{study.seeds}", size, seconds])
-    settings = "|".join(place.partition(".")[2] for place in study.cells[0].values)
-    print_rows(
-        f"{settings}|{study.title} (95 % by {study.unit})|over seeds|>runs|>parameters|>seconds", rows,
-        f"on validation; ±: standard deviation over seeds. Table and picture: {found.folder}",
-    )  # fmt: skip
-
-
-@command(
-    {
-        **SETTINGS,
         "trials": flag(int, min=1, metavar="N", help="Trials; default 20, or as many as --time allows.", panel=FIRST),
         "time": flag(str, metavar="TIME", help="How long the whole command may take, such as 2h.", panel=FIRST),
         "space": flag(
             list[str], metavar="SETTING=LOW..HIGH|A,B", panel=FIRST,
             help="A setting to search, instead of the plan's; can be repeated.",
         ),
+        "grid": flag(
+            list[str], metavar="SETTING=A,B,C", panel=FIRST,
+            help="Train every combination of these values instead; can be repeated.",
+        ),
+        "seeds": flag(str, metavar="A,B,C", help="With --grid, seeds of training; default 0.", panel=FIRST),
         "prune": flag(bool, "--prune/--no-prune", help="Stop poor trials early, as by default.", panel=FIRST),
-        **RUN, **RESUME, **PARALLEL, **JOIN, **OFFLINE,
+        **RUN, **RESUME, **PARALLEL, **OFFLINE,
     },
     fields=flags_of(Config, without=("train.time",)),
 )  # fmt: skip
 def tune(as_json: AsJson = False, devices: Devices = None, **options: Any) -> None:
     """Search for better settings on validation; train the winner once more, and test that once."""
-    answer(vitmed.tune, options, as_json, lambda found: in_folder(found, found.to_dict()), print_tune, devices)
+    run = functools.partial(vitmed.tune, devices=devices)
+    answer(run, options, as_json, lambda found: in_folder(found, found.to_dict()), print_tune)
 
 
 def print_tune(found: Any) -> None:
-    """The table of the best trials on stdout."""
+    """The table of the best combinations on stdout."""
     from vitmed.report.headline import with_interval
 
     study, rows = found.study, []
-    settings = list(study.trial(study.best).values)
-    for trial in study.ranked[:10]:
-        value = "" if trial.value is None else f"{trial.value:.3f}"
-        if trial.estimate is not None:
-            value = with_interval(trial.estimate)
-        name = f"{trial.number} (plan)" if trial.number == study.plan else f"{trial.number}"
-        shown = [str(trial.values.get(place, "")) for place in settings]
-        rows.append([name, *shown, value, f"{trial.epochs}", f"{trial.seconds:,.0f}", trial.reason or trial.state])
+    settings = list(study.of(study.best).values)
+    for one in study.ranked[:10]:
+        value = "" if one.value is None else f"{one.value:.3f}"
+        if one.estimate is not None:
+            value = with_interval(one.estimate)
+        name = f"{one.number} (plan)" if one.number == study.plan else f"{one.number}"
+        shown = [str(one.values.get(place, "")) for place in settings]
+        value += "" if one.sd is None else f" ± {one.sd:.3f}"
+        rows.append([name, *shown, value, f"{one.epochs}", f"{one.seconds:,.0f}", one.reason or one.state])
     titles = "|".join(f">{place.partition('.')[2]}" for place in settings)
+    spread = "; ±: standard deviation over seeds" if study.seeds else ""
     print_rows(
         f">trial|{titles}|{study.title} (95 %)|>epochs|>seconds|state", rows,
-        f"on validation; the best {len(rows)} of {len(study.trials)}. Table and pictures: {found.folder}",
+        f"on validation{spread}; the best {len(rows)} of {len(study.combinations)}. Table and picture: {found.folder}",
     )  # fmt: skip
 
 
@@ -169,7 +140,6 @@ MANY_RUNS: dict[str, typer.Typer] = {
     "auto": auto,
     "cross-validate": cross_validate,
     "ensemble": ensemble,
-    "sweep": sweep,
     "tune": tune,
     "runs": runs,
     "diff": diff,

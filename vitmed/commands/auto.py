@@ -14,15 +14,14 @@ import numpy as np
 
 from vitmed.commands.check import check
 from vitmed.commands.cross_validate import cross_validate
-from vitmed.commands.many_runs import Job, run_jobs
+from vitmed.commands.executors import Job, local
 from vitmed.commands.probe import probe
 from vitmed.commands.rank_weights import RankingResult, local_weights
-from vitmed.commands.sweep import identity
-from vitmed.commands.train import check_place, default_name, train
+from vitmed.commands.train import check_place, default_name
 from vitmed.core.config import Config
 from vitmed.core.durations import duration_text
-from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
-from vitmed.core.files import read_json_lines, write_json
+from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError, VitmedError
+from vitmed.core.files import read_json_lines, write_json, write_text
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config
@@ -39,7 +38,7 @@ from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.grid_study import drawn_metric
+from vitmed.metrics.tuning_study import drawn_metric
 from vitmed.report.auto_page import PAGE, AutoResult, Tried, write_auto
 from vitmed.report.data_check_page import PAGE as CHECK_PAGE
 from vitmed.report.headline import with_interval
@@ -142,7 +141,7 @@ def _begin(
         "files": files, "config": None if config is None else _config_name(config, folder.path), "offline": offline,
     }  # fmt: skip
     content = {
-        "time": limit, "used": 0.0, "identity": identity(splits), "images": len(splits.samples["train"]),
+        "time": limit, "used": 0.0, "identity": splits.digest, "images": len(splits.samples["train"]),
         "own_test": splits.made["test"].startswith(("folder", "table")), "arguments": arguments,
     }  # fmt: skip
     write_json(folder.auto, content)
@@ -192,7 +191,7 @@ def _go_on(
         arguments["config"],
         {"data.root": arguments["data"], **read_overrides(_flags(arguments), FLAGS, "auto")}, arguments["sets"],
     )  # fmt: skip
-    if identity(make_splits(settings.data, ordinal=settings.evaluate.ordinal)) != state["identity"]:
+    if make_splits(settings.data, ordinal=settings.evaluate.ordinal).digest != state["identity"]:
         problem = f"{settings.data.root}: other images, labels or splits than {folder.path} began with"
         raise DataError(problem, "restore them, or start anew")
     limit = float(state["time"])
@@ -205,7 +204,7 @@ def _go_on(
     jobs = _jobs(ways, arguments, divided, max(SHORTEST, limit * TO_CHOOSE / len(ways)))
     if len(jobs) > 1:
         ui.say(f"comparing {counted(len(jobs), 'way')} to train: {listed([job.name for job in jobs])}")
-        run_jobs(train, folder, jobs, ui, keep_failures=True)
+        _train(folder, jobs, ui)
         save()
     tried, winner, why = _compared(folder, jobs, ways)
     ui.say(why)
@@ -291,11 +290,31 @@ def _jobs(
 ) -> list[Job]:
     """A run on the first fold for each way, without the test."""
 
-    def begin(own: Mapping[str, Any]) -> dict[str, Any]:
-        sets = (*arguments["sets"], *QUICK)
-        return {**arguments, **own, **divided, "fold": 1, "test": False, "time": duration_text(seconds), "sets": sets}
+    sets = (*arguments["sets"], *QUICK)
+    shared = {**divided, "fold": 1, "test": False, "time": duration_text(seconds), "sets": sets}
+    return [
+        Job(f"way-{name}", f"{name}: {what}", {**arguments, **own, **shared}, "val")
+        for name, (what, own) in ways.items()
+    ]
 
-    return [Job(f"way-{name}", f"{name}: {what}", partial(begin, own), "val") for name, (what, own) in ways.items()]
+
+def _train(folder: RunFolder, jobs: Sequence[Job], ui: Ui) -> None:
+    """Train the ways one after the other; one that fails leaves a file that says why."""
+    with local(folder, 1, ui) as executor:
+        for job in jobs:
+            if _failure(folder, job).is_file():
+                continue
+            try:
+                executor.submit(job).result()
+            except Interrupted:
+                raise
+            except VitmedError as error:
+                write_text(_failure(folder, job), f"{error}\n")
+                ui.warn(f"{job.title}: {error.line}")
+
+
+def _failure(folder: RunFolder, job: Job) -> Path:
+    return folder.path / f"{job.name}.failed.txt"
 
 
 def _compared(folder: RunFolder, jobs: Sequence[Job], ways: Ways) -> tuple[list[Tried], str, str]:
@@ -307,7 +326,7 @@ def _compared(folder: RunFolder, jobs: Sequence[Job], ways: Ways) -> tuple[list[
     runs = {name: job.done(folder) for name, job in zip(names, jobs, strict=True)}
     known = {name: run for name, run in runs.items() if run is not None}
     if not known:
-        raise DataError(f"{folder.path}: every way failed", f"see {jobs[0].failure(folder)}")
+        raise DataError(f"{folder.path}: every way failed", f"see {_failure(folder, jobs[0])}")
     results = {name: Results.read(read_metrics(run.path / "val" / NUMBERS)) for name, run in known.items()}
     kind = TARGETS[next(iter(results.values())).target.kind]
     metric = kind.headline[0]
@@ -318,7 +337,7 @@ def _compared(folder: RunFolder, jobs: Sequence[Job], ways: Ways) -> tuple[list[
     tried = []
     for name in names:
         if name not in known:
-            reason = jobs[names.index(name)].failure(folder).read_text(encoding="utf-8").splitlines()[0]
+            reason = _failure(folder, jobs[names.index(name)]).read_text(encoding="utf-8").splitlines()[0]
             tried.append(Tried(name=name, what=ways[name][0], run="", failure=reason))
             continue
         seconds = sum(record["seconds"] for record in read_json_lines(known[name].metrics))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vitmed.commands.folds import join_folds
 from vitmed.commands.train import TrainResult, train
-from vitmed.core.errors import CheckpointError, UsageError
+from vitmed.core.errors import CheckpointError
 from vitmed.core.load_config import load_config
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Ui
@@ -25,13 +23,12 @@ def cross_validate(
     output: str | Path = "runs",
     name: str | None = None,
     resume: str | Path | None = None,
-    join: str | Path | None = None,
     parallel: int = 1,
     fail_under: Sequence[str] = (),
     offline: bool = False,
     ui: Ui | None = None,
     **flags: Any,
-) -> TrainResult | None:
+) -> TrainResult:
     """Divide the images into folds, by patient where known; train a model for each, and evaluate it on its fold.
 
     The same as `train` with `folds`, five by default.
@@ -42,9 +39,7 @@ def cross_validate(
         output: the folder in which to make the folder of the folds.
         name: of that folder; default date, data, model and folds.
         resume: a folder of folds to continue.
-        join: a folder of folds that another process trains, perhaps on another machine with the same file system: train
-            the folds that no process trains, and return None when all are finished.
-        parallel: how many processes train folds at the same time.
+        parallel: how many folds to train at the same time, each in a process of its own.
         fail_under: gates on the pooled test metrics, such as "auroc=0.9".
         offline: open no connection.
         ui: where messages and progress go.
@@ -53,15 +48,6 @@ def cross_validate(
     Raises:
         VitmedError: as `train`.
     """
-    ui = ui or Ui()
-    if join is not None:
-        if (data, config, name, resume) != (None,) * 4 or sets or flags:
-            raise UsageError("--join uses the configuration of the folds", "give --join alone")
-        folder = RunFolder(join)
-        if not folder.folds.is_file():
-            raise CheckpointError(f"{join}: holds no folds", "name the folder that cross-validate makes")
-        join_folds(partial(train, offline=offline), folder, ui)
-        return None
     if resume is not None and not RunFolder(resume).folds.is_file():
         raise CheckpointError(f"{resume}: holds no folds", f"vitmed train --resume {resume}")
     named = flags.get("folds") is not None or flags.get("sites") is not None

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from vitmed.commands.evaluate import thumbnail
-from vitmed.commands.fold_runs import Study, fold_jobs
+from vitmed.commands.executors import Job
+from vitmed.commands.fold_runs import Study, fold_name
 from vitmed.commands.resuming import resumed_settings
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, UsageError, unknown_key
@@ -164,7 +165,7 @@ def _candidate(folder: RunFolder) -> Candidate:
         known = validation_of(saved.path, saved.weights_hash, saved.policy, saved.config.data.positive)
         return Candidate(folder, (saved,), saved.policy.apply(known), 1, False)
     study = Study.read(folder)
-    places = [job.done(folder) for job in fold_jobs(folder, study, None)]
+    places = [Job(fold_name(*place), "").done(folder) for place in study.places]
     if None in places:
         problem = f"{folder.path}: {places.count(None)} of {counted(len(places), 'fold')} are not finished"
         raise CheckpointError(problem, f"vitmed cross-validate --resume {folder.path}")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 from typing import Any
 
-from vitmed.commands.many_runs import Job
+from vitmed.commands.executors import Job
 from vitmed.core.errors import CheckpointError
 from vitmed.core.run_folder import RunFolder
 from vitmed.decisions.folds import numbered
@@ -60,24 +60,27 @@ class Study:
         return [(repeat, fold) for repeat in range(1, self.repeats + 1) for fold in range(1, self.folds + 1)]
 
 
-def fold_jobs(folder: RunFolder, study: Study, first: Mapping[str, Any] | None) -> list[Job]:
-    """The runs of all folds. The others begin when the first one has a configuration: all folds have one plan."""
+def fold_jobs(folder: RunFolder, study: Study, first: Mapping[str, Any] | None, offline: bool) -> Iterator[Job]:
+    """The runs of all folds. All have the plan of the first one, which must have begun when the next is asked for.
 
-    def begin(repeat: int, fold: int) -> dict[str, Any] | None:
-        if (repeat, fold) == (1, 1) and first is not None:
-            return {**first, "fold": 1}
-        planned = [place.config for place in jobs[0].attempts(folder) if place.config.is_file()]
-        if not planned:
-            return None
-        wide = "null" if study.window is None else json.dumps(study.window)  # chosen anew from its training images
-        return {"config": planned[0], "sets": (f"data.window={wide}", f"data.repeat={repeat}"), "fold": fold}
-
-    jobs: list[Job] = []
+    Args:
+        first: the arguments of `train` for the first fold; None where it has begun.
+    """
+    wide = "null" if study.window is None else json.dumps(study.window)  # chosen anew from its training images
     for repeat, fold in study.places:
         again = f" of repeat {repeat}" if study.repeats > 1 else ""
         title = f"fold {fold} of {study.folds}{again}" + (f": {study.sites[fold - 1]}" if study.sites else "")
-        jobs.append(Job(fold_name(repeat, fold), title, partial(begin, repeat, fold)))
-    return jobs
+        arguments: dict[str, Any] = {**(first or {}), "fold": fold}
+        if first is None or (repeat, fold) != (1, 1):
+            sets = (f"data.window={wide}", f"data.repeat={repeat}")
+            arguments = {"config": planned(folder), "sets": sets, "fold": fold}
+        yield Job(fold_name(repeat, fold), title, {**arguments, "offline": offline})
+
+
+def planned(folder: RunFolder) -> Path | None:
+    """The configuration of the first fold; None where it has not begun."""
+    there = Job(fold_name(1, 1), "").attempts(folder)
+    return next((place.config for place in there if place.config.is_file()), None)
 
 
 def fold_name(repeat: int, fold: int) -> str:

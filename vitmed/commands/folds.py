@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from vitmed.commands.ensemble import ensemble
 from vitmed.commands.evaluate import evaluate, thumbnail
-from vitmed.commands.fold_runs import Study, fold_jobs
-from vitmed.commands.many_runs import helpers, run_jobs
+from vitmed.commands.executors import local
+from vitmed.commands.fold_runs import Study, fold_jobs, planned
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.evaluate_config import EvaluateConfig
@@ -58,20 +58,14 @@ def new_folds(config: Config, output: str | Path, name: str, ui: Ui) -> RunFolde
 
 
 def train_folds(
-    train: Callable[..., Any],
-    folder: RunFolder,
-    first: Mapping[str, Any] | None,
-    ui: Ui,
-    parallel: int = 1,
-    offline: bool = False,
+    folder: RunFolder, first: Mapping[str, Any] | None, ui: Ui, parallel: int = 1, offline: bool = False
 ) -> Evaluation:
     """Train and evaluate each fold that is not finished, and evaluate the tests of all folds together.
 
     Args:
-        train: `vitmed.train`.
         folder: from `new_folds`.
         first: arguments of `train` for the first fold, None to resume; the other folds take its configuration.
-        parallel: processes that train folds at the same time.
+        parallel: how many folds to train at the same time.
         offline: open no connection.
 
     Returns:
@@ -83,21 +77,26 @@ def train_folds(
     study = Study.read(folder)
     if RunFolder(folder.joined).ensemble.is_file():
         raise UsageError(f"{folder.path}: these folds are finished and evaluated", "start a new run")
-    jobs = fold_jobs(folder, study, first)
-    if first is None and not any(place.config.is_file() for place in jobs[0].attempts(folder)):
+    if first is None and planned(folder) is None:
         fix = "start again with vitmed cross-validate"
         raise CheckpointError(f"{folder.path}: its first fold had not begun", fix)
     try:
-        with helpers("cross-validate", folder, parallel, ui, offline):
-            runs = run_jobs(partial(train, offline=offline), folder, jobs, ui)
-            places = [place for place in runs if place is not None]
-    except Interrupted as error:
-        raise Interrupted(error.problem, f"vitmed cross-validate --resume {folder.path}") from None
-    except KeyboardInterrupt:
-        go_on = f"vitmed cross-validate --resume {folder.path}"
-        raise Interrupted("stopped while other processes trained", go_on) from None
+        with local(folder, parallel, ui) as executor:
+            runs: list[Future[RunFolder | None]] = []
+            for job in fold_jobs(folder, study, first, offline):
+                runs.append(executor.submit(job))
+                while planned(folder) is None and not runs[0].done():  # it has the plan of all
+                    wait(runs, 0.5)
+                for run in runs:
+                    if run.done():
+                        run.result()  # raises its error before another fold begins
+            wait(runs, return_when=FIRST_EXCEPTION)
+            places = [place for run in runs if (place := run.result()) is not None]
+    except (Interrupted, KeyboardInterrupt) as error:
+        problem = error.problem if isinstance(error, Interrupted) else "stopped; what is trained is saved"
+        raise Interrupted(problem, f"vitmed cross-validate --resume {folder.path}") from None
     finally:
-        if first and not jobs[0].attempts(folder):  # refused: nothing began
+        if first and not any(path.is_dir() for path in folder.path.iterdir()):  # refused: nothing began
             shutil.rmtree(folder.path)
     pooled = folder.path / "test"
     if not (pooled / PREDICTIONS).is_file():  # else an earlier process ended before it joined the folds
@@ -108,11 +107,6 @@ def train_folds(
             evaluate(joined.folder, ui=ui)
     found = read_evaluation(pooled / PREDICTIONS)
     return Evaluation(found.predictions, Results.read(found.metrics), pooled)
-
-
-def join_folds(train: Callable[..., Any], folder: RunFolder, ui: Ui) -> None:
-    """Train folds that no other process trains, until all are finished."""
-    run_jobs(train, folder, fold_jobs(folder, Study.read(folder), None), ui)
 
 
 def _pool(folder: RunFolder, places: Sequence[RunFolder], study: Study, ui: Ui) -> Evaluation:

@@ -15,7 +15,6 @@ from vitmed.checks.data_check import check_before_training, check_folder
 from vitmed.checks.duplicates import fingerprints
 from vitmed.commands.evaluate import evaluate, known_evaluation, write_card
 from vitmed.commands.folds import Study, new_folds, train_folds
-from vitmed.commands.many_runs import check_parallel
 from vitmed.commands.resuming import folder_to_resume, resumable, resumed_settings, train_and_draw
 from vitmed.core import upgrade
 from vitmed.core.config import Config
@@ -110,7 +109,7 @@ def train(
         resume: a run folder to continue; the weights come out as if it had never stopped.
         fail_under: gates on the test metrics, such as "auroc=0.9".
         offline: open no connection, not even for public weights; see docs/weights.md.
-        parallel: with folds, how many processes train them at the same time.
+        parallel: with folds, how many to train at the same time, each in a process of its own.
         each_epoch: called with the record of an epoch, its line of metrics.jsonl, when last.pt holds the epoch; where
             it returns true, the run ends with EndedByCaller. Not called with folds.
         ui: where messages and progress go.
@@ -126,7 +125,8 @@ def train(
         gates = parse_gates(fail_under)  # so that a wrong gate ends the run now, not after hours
         ui = ui or Ui()
         clock, ui.began = Clock(ui.began), None  # each of several folds has its own
-        check_parallel(parallel)
+        if parallel < 1:
+            raise UsageError(f"--parallel {parallel}: expected at least 1", "--parallel 2")
         try:
             result = _lead(
                 ranks, clock, data, config, sets, output, name, resume, offline, parallel, bool(gates), each_epoch, ui,
@@ -203,7 +203,7 @@ def _refuse_ranks(ranks: Ranks, what: str, fix: str) -> None:
 
 def _train_folds(folder: RunFolder, first: dict[str, Any] | None, parallel: int, offline: bool, ui: Ui) -> TrainResult:
     with run_lock(folder, ui):
-        return TrainResult(folder.path, None, None, train_folds(train, folder, first, ui, parallel, offline))
+        return TrainResult(folder.path, None, None, train_folds(folder, first, ui, parallel, offline))
 
 
 def _train_and_evaluate(run: TrainingRun, ui: Ui, offline: bool, each_epoch: EachEpoch | None) -> TrainResult:

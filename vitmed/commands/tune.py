@@ -2,47 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from vitmed.commands.all_ranks import AllRanks
-from vitmed.commands.many_runs import Job, check_parallel, helpers
+from vitmed.commands.executors import Job, local
 from vitmed.commands.plan import plan_yaml
-from vitmed.commands.sweep import BASE, identity
 from vitmed.commands.train import check_place, default_name
-from vitmed.commands.tune_trials import Asked, Trials, mend_journal, optuna_package, quiet_optuna
+from vitmed.commands.tune_trials import BASE, Asked, Trials
 from vitmed.core.config import Config
-from vitmed.core.durations import duration_text, read_duration, round_up
+from vitmed.core.durations import duration_text, round_up
 from vitmed.core.errors import DataError, Interrupted, UsageError
-from vitmed.core.files import not_written, write_bytes, write_json, write_text
+from vitmed.core.files import write_bytes, write_json, write_text
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.inputs import data_folder
-from vitmed.core.load_config import load_config, with_values
-from vitmed.core.ranks import Ranks
-from vitmed.core.run_folder import RunFolder
+from vitmed.core.load_config import load_config, store_paths, with_values
+from vitmed.core.process import is_rank
+from vitmed.core.run_folder import PREDICTIONS, RunFolder
 from vitmed.core.run_lock import run_lock
 from vitmed.core.text import counted, listed
 from vitmed.core.ui import Ui
-from vitmed.core.yaml_files import read_yaml
-from vitmed.metrics.tuning_study import TuningStudy
+from vitmed.data.splits import make_splits
+from vitmed.decisions.evaluation_folder import read_evaluation
+from vitmed.decisions.targets import TARGETS
+from vitmed.metrics.tuning_study import SEED, TuningStudy, combined
 from vitmed.report.headline import with_interval
 from vitmed.report.plots.drawing import png
-from vitmed.report.plots.tuning import history_figure, importance_figure
+from vitmed.report.plots.tuning import history_figure
 from vitmed.training.plan_rules import fields_set
 from vitmed.training.prepare import PreparedRun, prepare_run
 from vitmed.training.search_space import as_sets, as_text, default_space, read_space, value_of
 from vitmed.training.time_budget import Clock
 
-USUAL = 20  # trials
+USUAL, MOST = 20, 1000  # trials
 SHARE = 6  # a run takes at most this part of --time
-TABLE, HISTORY, IMPORTANCE, REFIT = "trials.csv", "history.png", "importance.png", "winner"
-TUNE_FLAGS = {name: place for name, place in FLAGS.items() if place != "train.time"}
+TABLE, HISTORY, REFIT = "trials.csv", "history.png", "winner"
 
 
 @dataclass(frozen=True)
@@ -63,22 +62,24 @@ def tune(
     trials: int | None = None,
     time: str | float | None = None,
     space: Sequence[str] = (),
+    grid: Sequence[str] = (),
+    seeds: str | Sequence[int] | None = None,
     prune: bool | None = None,
     config: str | Path | None = None,
     sets: Sequence[str] = (),
     output: str | Path = "runs",
     name: str | None = None,
     resume: str | Path | None = None,
-    join: str | Path | None = None,
     parallel: int = 1,
+    devices: int | None = None,
     offline: bool = False,
     ui: Ui | None = None,
     **flags: Any,
-) -> TuneResult | None:
+) -> TuneResult:
     """Search over settings on validation, train the winner once more with another seed, and test that once.
 
-    Optuna chooses the settings (tree-structured Parzen estimator) and stops poor trials early (Hyperband). Of several
-    ranks, as torchrun starts them, rank 0 alone decides, and all of them share every training; the others return None.
+    Optuna suggests the settings (tree-structured Parzen estimator) and stops poor trials early (Hyperband). With a
+    grid, every combination is trained to its end with every seed instead, and they are compared over the seeds.
 
     Args:
         data, config, sets, flags: as in `train`. What they set is not searched.
@@ -86,131 +87,65 @@ def tune(
         time: of the whole command, such as "2h", or in seconds.
         space: settings and their ranges or values, such as "lr=1e-5..1e-3" or "model.width=64,128", instead of the
             default: a range around what the plan chose.
+        grid: settings and their values, such as "model.heads=2,4,8"; seeds: of training, such as "0,1,2".
         prune: whether to stop poor trials early; default true.
         output: the folder in which to make the folder of the study; name: of that folder.
-        resume: the folder of a study to continue, perhaps with more `trials` or `time`; join: of one that another
-            process leads: train its trials, and return None at the end.
-        parallel: how many processes train at the same time.
+        resume: the folder of a study to continue, perhaps with more `trials` or `time`.
+        parallel: how many trials to train at the same time, each in a process of its own.
+        devices: of each trial, as in `vitmed train --devices`.
         offline: open no connection.
 
     Raises:
         UsageError: a setting or value that cannot be, or Optuna is not installed. VitmedError: as `train`, where no
             trial could be trained.
     """
-    with Ranks.join() as ranks:
-        training = AllRanks(ranks)
-        if not ranks.leads:
-            training.follow(data)
-            return None
-        try:
-            return _tune(
-                training, data, trials, time, space, prune, config, sets, output, name, resume, join, parallel,
-                offline, ui or Ui(), flags,
-            )  # fmt: skip
-        finally:
-            training.end()
-
-
-def _tune(
-    training: AllRanks, data: str | Path | None, trials: int | None, time: str | float | None, space: Sequence[str],
-    prune: bool | None, config: str | Path | None, sets: Sequence[str], output: str | Path, name: str | None,
-    resume: str | Path | None, join: str | Path | None, parallel: int, offline: bool, ui: Ui, flags: dict[str, Any],
-) -> TuneResult | None:  # fmt: skip
-    """What `tune` does on the rank that leads; the other arguments are those of `tune`."""
+    ui = ui or Ui()
     clock, ui.began = Clock(ui.began), None  # the trainings have their own
-    check_parallel(parallel)
-    _refuse_ranks(training.ranks, parallel, join)
-    optuna_package()
-    seconds = _seconds(time)
-    if trials is not None and trials < 1:
-        raise UsageError(f"--trials {trials}: expected at least 1", "--trials 20")
-    if join is not None or resume is not None:
-        given = (data, config, name, prune) != (None,) * 4 or space or sets or flags
-        if given or (join is not None and (trials, time) != (None, None)):
-            allowed = "with --resume, add only --trials, --time and --parallel"
-            raise UsageError("--resume and --join use the settings of the study", allowed)
-        folder = RunFolder(resume if join is None else join)  # type: ignore[arg-type]
-        asked = _extended(folder, trials, seconds)
+    if is_rank():
+        raise UsageError("tune: not as one of the processes of torchrun", "vitmed tune DIR --devices N")
+    if parallel < 1 or (trials is not None and trials < 1):
+        flag = f"--parallel {parallel}" if parallel < 1 else f"--trials {trials}"
+        raise UsageError(f"{flag}: expected at least 1", f"{flag.split()[0]} 2")
+    seconds = load_config(None, {"train.time": time}).train.time
+    try:
+        import optuna
+    except ImportError:
+        raise UsageError("vitmed tune needs one more package", "pip install 'vitmed[tune]'") from None
+    if resume is not None:
+        if (data, config, name, prune, seeds) != (None,) * 5 or space or grid or sets or flags:
+            allowed = "with --resume, add only --trials, --time, --parallel and --devices"
+            raise UsageError("--resume uses the settings of the study", allowed)
+        folder, asked = _resumed(RunFolder(resume), trials, seconds)
     else:
-        folder, asked = _new_study(
-            data, trials, seconds, space, prune is not False, config, sets, output, name, offline, flags, ui, training
-        )
-    try:
-        with quiet_optuna():
-            if join is None:
-                return _lead(folder, asked, parallel, clock, ui, training)
-            Trials(folder, asked, ui, training).work()
-            return None
-    except (Interrupted, KeyboardInterrupt) as error:
-        problem = error.problem if isinstance(error, Interrupted) else "stopped; what is trained is saved"
-        raise Interrupted(problem, f"vitmed tune --resume {folder.path}") from None
-    except OSError as error:  # of the journal
-        raise not_written(folder.journal, error) from None
-
-
-def _refuse_ranks(ranks: Ranks, parallel: int, join: str | Path | None) -> None:
-    """Raises UsageError for what several ranks cannot do."""
-    if ranks.wide and (parallel > 1 or join is not None):
-        problem = f"--parallel and --join: not with {ranks.world} processes, which share every trial"
-        raise UsageError(problem, "leave them out, or start one process")
-    if ranks.may_restart:
-        raise UsageError("torchrun --max-restarts: not with tune", "leave it out; vitmed tune --resume goes on")
-
-
-def _seconds(time: str | float | None) -> float | None:
-    """Of a duration. Raises UsageError."""
-    try:
-        seconds = read_duration(time)
-    except ValueError as error:
-        raise UsageError(f"--time {error}", "--time 2h") from None
-    if seconds is not None and not (isinstance(seconds, float) and seconds > 0):
-        raise UsageError(f"--time {time}: expected a duration above 0", "--time 2h")
-    return seconds
-
-
-def _new_study(
-    data: str | Path | None, trials: int | None, seconds: float | None, space: Sequence[str], prune: bool,
-    config: str | Path | None, sets: Sequence[str], output: str | Path, name: str | None, offline: bool,
-    flags: Mapping[str, Any], ui: Ui, training: AllRanks,
-) -> tuple[RunFolder, Asked]:  # fmt: skip
-    """A new folder with the base configuration and the study; the arguments are those of `tune`."""
-    domains = read_space(space, sets)
-    settings = load_config(config, {"data.root": data, **read_overrides(dict(flags), TUNE_FLAGS, "tune")}, sets)
-    _refuse(settings)
-    check_place(settings, output, name)
-    prepared, forecast = _planned(settings, config is None, seconds, offline, ui, training.ranks.world)
-    domains = domains or default_space(prepared)
-    if not domains:
-        raise UsageError("nothing to search: every setting is fixed", "leave some out, or name --space")
-    train_config = prepared.config.train
-    asked = Asked(
-        space=domains, planned={place: value_of(prepared.config, place) for place in domains},
-        trials=USUAL if trials is None and seconds is None else trials, time=seconds, prune=prune,
-        seed=train_config.seed, offline=offline, metric=train_config.monitor, epochs=train_config.epochs,
-        **forecast,
-    )  # fmt: skip
-    if "train.epochs" in domains:  # then Hyperband counts to the most
-        most = max(int(part) for part in domains["train.epochs"].replace("..", ",").split(","))
-        asked = asked.model_copy(update={"epochs": most})
-    called = name or f"{default_name(data_folder(settings.data.root), prepared.config)}_tune"
-    folder = RunFolder.create(output, called)
-    write_text(folder.path / BASE, plan_yaml(prepared, folder.path))
-    with quiet_optuna():
-        Trials(folder, asked, ui, training, new=identity(prepared.splits))
-    write_json(folder.tune, asked.to_dict())  # last: a folder with it is complete
-    return folder, asked
-
-
-def _refuse(settings: Config) -> None:
-    """Raises UsageError for what is more than one training."""
-    if settings.data.divided or settings.train.freeze:
-        raise UsageError("--folds and --freeze do not go with tune", "leave them out")
+        settings = load_config(config, {"data.root": data, **read_overrides(dict(flags), FLAGS, "tune")}, sets)
+        domains = read_space(space or grid, sets, "--grid" if grid else "--space")
+        if grid or seeds is not None:
+            if not grid or space or trials is not None or prune:
+                raise UsageError("--seeds go with --grid, and --space, --trials and --prune do not", "leave some out")
+            numbers = "0" if seeds is None else seeds if isinstance(seeds, str) else ",".join(map(str, seeds))
+            domains = {**read_space([f"{SEED}={numbers}"], sets, "--seeds"), **domains}
+        what = {"space": domains, "trials": trials, "prune": not grid and prune is not False, "time": seconds}
+        check_place(settings, output, name)
+        prepared, forecast = _planned(settings, config is None, seconds, offline, ui, devices or 1)
+        folder, asked = _new_study(prepared, {**what, **forecast, "offline": offline}, output, name)
+    with contextlib.ExitStack() as stack:
+        stack.callback(optuna.logging.set_verbosity, optuna.logging.get_verbosity())
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        stack.enter_context(run_lock(folder, ui))
+        try:
+            study = _lead(Trials(optuna, folder, asked, clock, ui), parallel, devices)
+        except (Interrupted, KeyboardInterrupt) as error:
+            problem = error.problem if isinstance(error, Interrupted) else "stopped; what is trained is saved"
+            raise Interrupted(problem, f"vitmed tune --resume {folder.path}") from None
+    return TuneResult(folder.path, study)
 
 
 def _planned(
     settings: Config, plans: bool, seconds: float | None, offline: bool, ui: Ui, processes: int
 ) -> tuple[PreparedRun, dict[str, float]]:
     """The plan, with `seconds` one of as many epochs as fit `SHARE` times into it, and then the forecast of a run."""
+    if settings.data.divided or settings.train.freeze:
+        raise UsageError("--folds and --freeze do not go with tune", "leave them out")
     prepared = prepare_run(settings, plans, offline, ui, processes)
     if seconds is None:
         return prepared, {}
@@ -226,91 +161,119 @@ def _planned(
     return prepared, forecast._asdict()
 
 
-def _extended(folder: RunFolder, trials: int | None, seconds: float | None) -> Asked:
-    """What a study was asked for, with more trials or time. Raises UsageError once its winner is chosen."""
-    asked = Asked.read(folder)
-    more = {"trials": trials, "time": seconds}
-    more = {key: value for key, value in more.items() if value is not None}
-    if not more:
-        return asked
-    if _refit(folder, asked, None, 0).attempts(folder):
-        raise UsageError(f"{folder.path}: its winner is chosen, and trained once more", "start a new study")
-    asked = asked.model_copy(update=more)
-    write_json(folder.tune, asked.to_dict())
-    return asked
+def _new_study(
+    prepared: PreparedRun, what: dict[str, Any], output: str | Path, name: str | None
+) -> tuple[RunFolder, Asked]:
+    """A new folder with the base configuration and what was asked for."""
+    config, train = prepared.config, prepared.config.train
+    domains = what["space"] = what["space"] or default_space(prepared)
+    if not domains:
+        raise UsageError("nothing to search: every setting is fixed", "leave some out, or name --space")
+    if SEED in domains and (count := math.prod(len(domain.split(",")) for domain in domains.values())) > MOST:
+        raise UsageError(f"{count:,} trials, more than {MOST:,}", "fewer values or seeds")
+    if what["trials"] is None and what["time"] is None and SEED not in domains:
+        what["trials"] = USUAL
+    epochs = domains.get("train.epochs", str(train.epochs))  # Hyperband counts to the most
+    asked = Asked(
+        planned={place: value_of(config, place) for place in domains}, seed=train.seed, metric=train.monitor,
+        epochs=max(int(part) for part in epochs.replace("..", ",").split(",")), data=prepared.splits.digest, **what,
+    )  # fmt: skip
+    folder = RunFolder.create(output, name or f"{default_name(data_folder(config.data.root), config)}_tune")
+    write_text(folder.path / BASE, plan_yaml(prepared, folder.path))
+    write_json(folder.tune, asked.to_dict())  # last: a folder with it is complete
+    return folder, asked
 
 
-def _lead(folder: RunFolder, asked: Asked, parallel: int, clock: Clock, ui: Ui, training: AllRanks) -> TuneResult:
-    """Train all trials with the helpers, then the winner once more, and write what was found."""
-    mend_journal(folder)
-    with run_lock(folder, ui):
-        state = Trials(folder, asked, ui, training)
-        state.start_clock(clock)
-        many = "trials" if asked.trials is None else counted(asked.trials, "trial")
-        limit = "" if asked.time is None else f" in {duration_text(asked.time)}"
-        ui.say(f"{many}{limit} of at most {counted(asked.epochs, 'epoch')} in {folder.path}; they search:")
-        for setting, domain in asked.space.items():
-            ui.say(f"  {setting} {domain}, planned {as_text(asked.planned[setting])}")
-        with helpers("tune", folder, parallel, ui):
-            state.work()
-        study = _chosen(state)
-        left = None if asked.time is None else max(asked.time - state.spent, state.reserve)
-        refit = _refit(folder, asked, study, left)
-        if refit.done(folder) is None:
-            ui.say(f"trial {study.best} is the best on validation; its settings once more, with another seed")
-            refit.train(training, folder, ui)
-        place = refit.done(folder)
-        assert place is not None
-        study = _with_refit(study, state, place)
-        _write(folder, study)
+def _resumed(folder: RunFolder, trials: int | None, seconds: float | None) -> tuple[RunFolder, Asked]:
+    """A study, with more trials or time. Raises UsageError once its winner is chosen, DataError for other data."""
+    asked, more = Asked.read(folder), {"trials": trials, "time": seconds}
+    settings = load_config(folder.path / BASE)
+    if make_splits(settings.data, ordinal=settings.evaluate.ordinal).digest != asked.data:
+        problem = f"{settings.data.root}: other images, labels or splits than those that {folder.path} began with"
+        raise DataError(problem, "restore them, or start a new study")
+    if more := {key: value for key, value in more.items() if value is not None}:
+        if Job(REFIT, "").attempts(folder):
+            raise UsageError(f"{folder.path}: its winner is chosen, and trained once more", "start a new study")
+        if trials is not None and asked.seeds:
+            raise UsageError(f"--trials {trials}: a grid has all its combinations", "leave it out")
+        asked = asked.model_copy(update=more)
+        write_json(folder.tune, asked.to_dict())
+    return folder, asked
+
+
+def _lead(state: Trials, parallel: int, devices: int | None) -> TuningStudy:
+    """Train all trials, then the winner once more, and write what was found."""
+    folder, asked, ui = state.folder, state.asked, state.ui
+    many = "trials" if state.most is None else counted(state.most, "trial")
+    limit = "" if asked.time is None else f" in {duration_text(asked.time)}"
+    ui.say(f"{many}{limit} of at most {counted(asked.epochs, 'epoch')} in {folder.path}; they search:")
+    for setting, domain in asked.space.items():
+        ui.say(f"  {setting} {domain}, planned {as_text(asked.planned[setting])}")
+    with local(folder, parallel, ui, devices=devices, logged=True) as executor:
+        state.work(executor, parallel)
+    study = _chosen(state)
+    best = study.of(study.best)
+    sets = [*as_sets(best.values), f"train.seed={max([asked.seed, *asked.seeds]) + 1}"]
+    left = {} if asked.time is None else {"time": max(asked.time - state.clock.seconds(), state.reserve)}
+    title = f"trial {best.number} is the best on validation; its settings once more, with another seed"
+    job = Job(REFIT, title, {"config": folder.path / BASE, "sets": sets, "offline": asked.offline, **left})
+    with local(folder, 1, ui, devices=devices) as executor:
+        run = executor.submit(job).result()
+    assert run is not None
+    val, test = state.estimate(run, "val"), state.estimate(run, "test")
+    study = study.model_copy(update={"refit_val": val, "test": test})
+    study = study.model_copy(update={"notes": _notes(study)})
+    changed = [f"#   {p} {as_text(v)}  (planned: {as_text(asked.planned[p])})" for p, v in study.changed.items()]
+    tuned = store_paths(load_config(folder.path / BASE, None, as_sets(study.changed)), folder.path)
+    lines = [f"# vitmed tune: trial {best.number} of {folder.path.resolve().name}", "# The plan, except for:", *changed]
+    write_text(folder.tuned, "\n".join(lines) + "\n" + tuned.to_yaml())
+    write_text(folder.path / TABLE, _table(study))
+    write_bytes(folder.path / HISTORY, png(history_figure(study)))
     for note in study.notes:
         ui.say(note)
     ui.say(f"to train with these settings: vitmed train DIR --config {folder.tuned}")
-    return TuneResult(folder.path, study)
+    return study
 
 
 def _chosen(state: Trials) -> TuningStudy:
-    """The trials and the winner. Raises DataError where no trial ended well."""
-    asked, trials = state.asked, state.results()
-    valued = [t for t in trials if t.value is not None]
-    sign = 1 if state.metric.higher_is_better else -1
-    pool = [t for t in valued if t.state == "done"] or [t for t in valued if t.reason] or valued
-    if not pool:
-        reasons = listed(sorted({t.reason for t in trials if t.reason}), 3, "; ")
+    """The trials, their combinations and the winner. Raises DataError where no trial ended well."""
+    asked, higher, optimism = state.asked, state.metric.higher_is_better, None
+    trials = [state.result(number) for number in range(len(state.files))]
+    if not any(t.value is not None and (t.state == "done" or not asked.seeds) for t in trials):
+        reasons = listed(sorted({trial.reason for trial in trials if trial.reason}), 3, "; ")
         raise DataError(f"{state.folder.path}: no trial ended well: {reasons}", "mend that and start a new study")
-    best = max(pool, key=lambda t: (sign * (t.value or 0.0), -t.number))
-    changed = {place: value for place, value in best.values.items() if as_text(value) != as_text(asked.planned[place])}
+    combinations = trials
+    if asked.seeds:
+        done = {t.number: state.folder.path / str(t.run) for t in trials if t.state == "done"}
+        found = {number: read_evaluation(run / "val" / PREDICTIONS).predictions for number, run in done.items()}
+        kind = TARGETS[next(iter(found.values())).kind]
+        combinations, optimism = combined(trials, found, kind, asked.metric, higher)
+    pool = [one for one in combinations if one.value is not None]
+    pool = [one for one in pool if one.state == "done"] or [one for one in pool if one.reason] or pool
+    best = max(pool, key=lambda one: ((one.value or 0.0) * (1 if higher else -1), -one.number))
+    planned = {place: as_text(value) for place, value in asked.planned.items() if place != SEED}
+    changed = {place: value for place, value in best.values.items() if as_text(value) != planned[place]}
+    plan = [one.number for one in combinations if {p: as_text(v) for p, v in one.values.items()} == planned]
+    plan = plan if asked.seeds else [1][: len(state.queue)]
     return TuningStudy(
-        metric=asked.metric, title=state.metric.title, higher=state.metric.higher_is_better, epochs=asked.epochs,
-        trials=trials, best=best.number, plan=1 if state.has_plan else None, changed=changed,
-        importance=state.importance(),
+        metric=asked.metric, title=state.metric.title, higher=higher, epochs=asked.epochs, seeds=asked.seeds,
+        trials=trials, combinations=combinations, best=best.number, changed=changed, optimism=optimism,
+        plan=next(iter(plan), None), importance=state.importance(),
     )  # fmt: skip
 
 
-def _refit(folder: RunFolder, asked: Asked, study: TuningStudy | None, left: float | None) -> Job:
-    """The winner's settings, with all their epochs and another seed; `left`: seconds for it."""
-
-    def begin() -> dict[str, Any]:
-        assert study is not None
-        sets = [*as_sets(study.trial(study.best).values), f"train.seed={asked.seed + 1}"]
-        timed = {} if left is None else {"time": left}
-        return {"config": folder.path / BASE, "sets": sets, "offline": asked.offline, **timed}
-
-    return Job(REFIT, "the winner once more", begin)
-
-
-def _with_refit(study: TuningStudy, state: Trials, place: RunFolder) -> TuningStudy:
-    """The study with what its winner reached when it was trained once more, and notes on all of it."""
-    val, test = state.estimate(place, "val"), state.estimate(place, "test")
-    best, title = study.trial(study.best), study.title
-    planned = None if study.plan is None else study.trial(study.plan).value
-    first = (
-        f"best of {counted(len(study.trials), 'trial')} on validation: trial {best.number}, {title} {best.value:.3f}"
-    )
+def _notes(study: TuningStudy) -> list[str]:
+    """What must be known of the winner before its numbers are believed."""
+    best, title, val = study.of(study.best), study.title, study.refit_val
+    many = counted(len(study.combinations), "combination" if study.seeds else "trial")
+    planned = None if study.plan is None else study.of(study.plan).value
+    notes = [f"best of {many} on validation: trial {best.number}, {title} {best.value:.3f}"]
     if planned is not None:
-        first += "; these are the plan's settings" if best.number == study.plan else f"; the plan's: {planned:.3f}"
-    notes = [first]
-    if val.value is not None and best.value is not None:
+        notes[0] += "; these are the plan's settings" if best.number == study.plan else f"; the plan's: {planned:.3f}"
+    if study.optimism is not None:
+        too = f"too {'high' if study.higher else 'low'} by about {abs(study.optimism):.3f}"
+        notes.append(f"It was chosen on these very images, which makes its number {too} on average.")
+    if val is not None and val.value is not None and best.value is not None:
         sign = 1 if study.higher else -1
         gap = sign * (best.value - val.value)
         notes.append(
@@ -319,53 +282,33 @@ def _with_refit(study: TuningStudy, state: Trials, place: RunFolder) -> TuningSt
         )
         if planned is not None and best.number != study.plan and sign * (planned - val.value) > 0:
             notes.append("That is worse than the plan: the search found nothing that is surely better. Keep the plan.")
-    notes.append(f"On the test, evaluated once: {title} {with_interval(test)}.")
-    stopped = [t for t in study.trials if t.state == "stopped"]
-    if stopped:
-        used, most = sum(t.epochs for t in study.trials), study.epochs * len(study.trials)
+    if study.test is not None:
+        notes.append(f"On the test, evaluated once: {title} {with_interval(study.test)}.")
+    if study.importance:
+        shares = [f"{place} {share:.0%}" for place, share in sorted(study.importance.items(), key=lambda one: -one[1])]
+        notes.append(f"Share of the variance between finished trials that each setting explains: {', '.join(shares)}.")
+    if stopped := [trial for trial in study.trials if trial.state == "stopped"]:
+        used, most = sum(trial.epochs for trial in study.trials), study.epochs * len(study.trials)
         notes.append(f"{counted(len(stopped), 'trial')} stopped early: {used:,} of {most:,} epochs were trained.")
-    if failed := [t for t in study.trials if t.state == "failed"]:
-        notes.append(f"{counted(len(failed), 'trial')} failed: {listed(sorted({t.reason for t in failed}), 3, '; ')}")
-    return study.model_copy(update={"refit_val": val, "test": test, "notes": notes})
-
-
-def _write(folder: RunFolder, study: TuningStudy) -> None:
-    """trials.csv, tuned.yaml and the pictures."""
-    write_text(folder.path / TABLE, _table(study))
-    write_text(folder.tuned, _tuned_yaml(folder, study))
-    write_bytes(folder.path / HISTORY, png(history_figure(study)))
-    if (figure := importance_figure(study)) is not None:
-        write_bytes(folder.path / IMPORTANCE, png(figure))
-
-
-def _tuned_yaml(folder: RunFolder, study: TuningStudy) -> str:
-    """The plan with the winner's values in their places, which a comment lists."""
-    tree = read_yaml(folder.path / BASE)
-    lines = [f"# vitmed tune: trial {study.best} of {folder.path.resolve().name}", "# The plan, except for:"]
-    for place, value in study.changed.items():
-        section, _, name = place.partition(".")
-        before = tree.setdefault(section, {}).get(name, "its default")
-        tree[section][name] = load_value(place, value)
-        lines.append(f"#   {place} {as_text(value)}  (planned: {as_text(before)})")
-    return "\n".join(lines) + "\n" + yaml.safe_dump(tree, sort_keys=False, width=1000, allow_unicode=True)
-
-
-def load_value(place: str, value: Any) -> Any:
-    """The plain value that a setting has when it is set to this one."""
-    found = value_of(load_config(None, None, as_sets({place: value})), place)
-    return list(found) if isinstance(found, tuple) else found
+    if failed := [trial.reason for trial in study.trials if trial.state == "failed"]:
+        notes.append(f"{counted(len(failed), 'trial')} failed: {listed(sorted(set(failed)), 3, '; ')}")
+    return notes
 
 
 def _table(study: TuningStudy) -> str:
-    """trials.csv."""
-    stream = io.StringIO()
-    writer, settings = csv.writer(stream, lineterminator="\n"), list(study.trials[0].values)
-    for trial in study.trials:  # a failed one may have none
-        settings += [place for place in trial.values if place not in settings]
-    writer.writerow(["trial", "state", *settings, study.metric, "low", "high", "epochs", "seconds", "run", "reason"])
+    """trials.csv: a row for each trial, in a grid with what its combination reached over all seeds."""
+    rows = []
     for trial in study.trials:
-        ends = (None, None) if trial.estimate is None else (trial.estimate.low, trial.estimate.high)
-        row = [trial.number, trial.state, *(trial.values.get(place) for place in settings), trial.value, *ends]
-        row += [trial.epochs, trial.seconds, trial.run, trial.reason]
-        writer.writerow(["" if value is None else value for value in row])
+        row: dict[str, Any] = {"trial": trial.number, "state": trial.state, **trial.values, study.metric: trial.value}
+        row |= {end: trial.estimate and trial.estimate[end] for end in ("low", "high")}
+        row |= {"epochs": trial.epochs, "seconds": trial.seconds, "run": trial.run, "reason": trial.reason}
+        if study.seeds:
+            one = next(one for one in study.combinations if trial.number in one.trials)
+            row |= {"mean_over_seeds": one.value, "sd_over_seeds": one.sd}
+            row |= {f"mean_{end}": one.estimate and one.estimate[end] for end in ("low", "high")}
+        rows.append(row)
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     return stream.getvalue()

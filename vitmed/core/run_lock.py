@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import platform
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from filelock import FileLock, Timeout
 
@@ -25,35 +27,41 @@ def run_lock(run: RunFolder, ui: Ui) -> Iterator[None]:
     The lock ends with its process, however that ends. On a file system without locks there is a warning instead.
 
     Raises:
-        UsageError: another process writes to the folder; names it.
+        UsageError: another process writes to the folder; names it and its machine.
     """
-    lock, holder = _files(run)
-    number, since = _holder(holder)
+    lock, file = _files(run)
+    holder, here = Holder.read(file), platform.node()
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(FileLock(lock).acquire(0 if _is_alive(number) else ORPHANS))
+            stack.enter_context(FileLock(lock).acquire(0 if holder.is_alive else ORPHANS))
         except Timeout:
-            who = f"process {number} has been writing to this run since {since}" if since else "another process writes"
+            who, kill = "another process writes", "kill PID"
+            if holder.since:
+                where = f" on {holder.host}" if holder.host else ""
+                who = f"process {holder.number}{where} has been writing to this run since {holder.since}"
+                kill = (
+                    f"kill {holder.number}" if holder.host in ("", here) else f"on {holder.host}: kill {holder.number}"
+                )
             raise UsageError(
-                f"{run.path}: {who}", f"wait until it ends or stop it (kill {number or 'PID'}), then run this again"
+                f"{run.path}: {who}", f"wait until it ends or stop it ({kill}), then run this again"
             ) from None
         except (OSError, NotImplementedError) as error:
             ui.warn(f"{run.path}: cannot be locked ({error}); make sure that no other process writes to this run")
         else:
-            for file in (lock, holder):
-                stack.callback(file.unlink, missing_ok=True)
-            write_text(holder, f"{os.getpid()} {datetime.datetime.now():%Y-%m-%d %H:%M:%S}\n")
+            for made in (lock, file):
+                stack.callback(made.unlink, missing_ok=True)
+            write_text(file, f"{os.getpid()} {datetime.datetime.now():%Y-%m-%d %H:%M:%S} {here}\n")
         remove_abandoned(run.path)
         yield
 
 
 def is_running(run: RunFolder) -> bool:
     """Whether a process writes to a run folder now. Changes nothing there, and works in one that cannot be written."""
-    lock, holder = _files(run)
+    lock, file = _files(run)
     free = None
     with contextlib.suppress(OSError), lock.open("rb") as stream:
         free = claim(stream.fileno(), shared=True)
-    return _is_alive(_holder(holder)[0]) if free is None and holder.is_file() else free is False
+    return Holder.read(file).is_alive if free is None and file.is_file() else free is False
 
 
 def was_killed(run: RunFolder) -> bool:
@@ -62,22 +70,30 @@ def was_killed(run: RunFolder) -> bool:
 
 
 def _files(run: RunFolder) -> tuple[Path, Path]:
-    """The lock, and the number of the process that has it."""
+    """The lock, and who has it."""
     return run.path / ".lock", run.path / ".lock.holder"
 
 
-def _holder(file: Path) -> tuple[str, str]:
-    """The number of the process that has, or had, the lock, and since when; "" where it is not known."""
-    known = file.read_text(encoding="utf-8").strip().split(maxsplit=1) if file.is_file() else []
-    return (known[0], known[1]) if len(known) == 2 else ("", "")
+class Holder(NamedTuple):
+    """The process that has, or had, the lock, since when, and its machine; "" where it is not known."""
 
+    number: str = ""
+    since: str = ""
+    host: str = ""
 
-def _is_alive(number: str) -> bool:
-    """Whether a process has this number, as far as this process can see."""
-    if os.name == "nt":  # there os.kill(number, 0) is Ctrl-C
+    @classmethod
+    def read(cls, file: Path) -> Holder:
+        """From the file beside the lock; that of 0.2.0 has no machine."""
+        known = file.read_text(encoding="utf-8").split() if file.is_file() else []
+        return cls(known[0], " ".join(known[1:3]), " ".join(known[3:])) if len(known) > 2 else cls()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether there is such a process, as far as this one can see: not on another machine."""
+        if os.name == "nt" or self.host not in ("", platform.node()):  # on Windows os.kill(number, 0) is Ctrl-C
+            return True
+        try:
+            os.kill(int(self.number), 0)
+        except (ValueError, OSError) as error:
+            return isinstance(error, PermissionError)
         return True
-    try:
-        os.kill(int(number), 0)
-    except (ValueError, OSError) as error:
-        return isinstance(error, PermissionError)
-    return True

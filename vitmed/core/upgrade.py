@@ -18,7 +18,9 @@ READER = "0.2.0"  # the last version that has what is listed here
 ANY = object()  # every value may be dropped: the setting never changed a result
 PRETRAIN_FIRST = "vitmed pretrain DIR, then vitmed train DIR --weights RUN/encoder.pt"
 
-COMMANDS: dict[str, str] = {}  # `vitmed NAME` -> what to use instead
+COMMANDS: dict[str, str] = {  # `vitmed NAME` -> what to use instead
+    "sweep": "vitmed tune DIR --grid model.heads=2,4,8 --seeds 0,1,2",
+}
 NODE = "dicom-port dicom-host ae allow watch to output spool modality body-part view"  # of a DICOM node
 FLAGS: dict[str, str] = {  # "--flag", or "command --flag" where other commands have it -> what to use instead
     **{f"serve --{flag}": "let Orthanc ask vitmed serve: docs/orthanc.md" for flag in NODE.split()},
@@ -26,6 +28,7 @@ FLAGS: dict[str, str] = {  # "--flag", or "command --flag" where other commands 
     "--pretrain": PRETRAIN_FIRST,
     "--pretrain-epochs": "vitmed pretrain --epochs",
     "--pretrain-also": "vitmed pretrain --unlabelled",
+    "--join": "--parallel N on one machine; on several, vitmed train --folds N --fold K as a Slurm array",
 }
 # "section.field" -> its old default, or a frozenset of the values that change nothing; what to use instead
 SETTINGS: dict[str, tuple[Any, str]] = {

@@ -20,11 +20,12 @@ FIXED = ("train.seed", "train.test", "train.time", "train.monitor")
 Space = dict[str, str]  # "section.field" -> "LOW..HIGH" or "A,B,C"
 
 
-def read_space(texts: Sequence[str], sets: Sequence[str] = ()) -> Space:
+def read_space(texts: Sequence[str], sets: Sequence[str] = (), flag: str = "--space") -> Space:
     """{"train.lr": "1e-5..1e-3"} of "lr=1e-5..1e-3" or "train.lr=1e-5..1e-3".
 
     Args:
         sets: settings that hold for all trials, as in `load_config`.
+        flag: of the texts: --space; or --grid or --seeds, which have no ranges.
 
     Raises:
         UsageError: another form, an unknown setting, or a value that it cannot have.
@@ -36,17 +37,19 @@ def read_space(texts: Sequence[str], sets: Sequence[str] = ()) -> Space:
         low, dots, high = values.partition("..")
         parts = [low, high] if dots else [part.strip() for part in values.split(",")]
         numbers = [float(part) for part in parts if NUMBER.fullmatch(part)]
-        if not equals or not all(parts) or (dots and len(numbers) < 2):
-            example = "--space train.lr=1e-5..1e-3 or --space model.width=64,128"
-            raise UsageError(f"--space {text}: expected a setting and a range, or its values", example)
-        if place.startswith(("data.", "evaluate.")) or place in FIXED:
-            raise UsageError(f"--space {text}: all trials share images, splits and evaluation", "leave it out")
+        if not equals or not all(parts) or (dots and (len(numbers) < 2 or flag != "--space")):
+            what, example = "a range, or its values", "--space train.lr=1e-5..1e-3 or --space model.width=64,128"
+            if flag != "--space":
+                what, example = "its values", "--grid model.heads=2,4,8 --seeds 0,1,2"
+            raise UsageError(f"{flag} {text}: expected a setting and {what}", example)
+        if (place.startswith(("data.", "evaluate.")) or place in FIXED) and flag != "--seeds":
+            raise UsageError(f"{flag} {text}: all trials share images, splits and evaluation", "leave it out")
         if place in found or len(set(parts)) < len(parts) or (dots and numbers[0] >= numbers[1]):
-            raise UsageError(f"--space {text}: expected different values in order, each setting once", "correct it")
+            raise UsageError(f"{flag} {text}: expected different values in order, each setting once", "correct it")
         for value in parts:
             load_config(None, None, [*sets, f"{place}={value}"])
         if dots and not _kinds(place) & {int, float}:
-            raise UsageError(f"--space {text}: a range is for numbers", f"--space {place}=A,B")
+            raise UsageError(f"{flag} {text}: a range is for numbers", f"{flag} {place}=A,B")
         found[place] = f"{low.strip()}..{high.strip()}" if dots else ",".join(parts)
     return found
 
