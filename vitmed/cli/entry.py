@@ -23,7 +23,7 @@ from vitmed.cli.streams import Stream, fill_closed
 from vitmed.cli.terminal import STARTED
 from vitmed.core.aliases import OldNameWarning
 from vitmed.core.errors import Interrupted, OutOfMemoryError, UsageError, VitmedError
-from vitmed.core.process import is_rank, tune_process
+from vitmed.core.process import end_with_driver, is_rank, tune_process
 from vitmed.core.text import visible
 from vitmed.core.upgrade import gone
 
@@ -32,6 +32,7 @@ def main(args: list[str] | None = None) -> None:
     """Run the command line; turn every user error into a message and an exit code."""
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # else albumentations opens a connection at import
     tune_process()
+    end_with_driver()
     given = sys.argv[1:] if args is None else args
     STARTED.set(time.monotonic() - (time.process_time() if args is None else 0))  # what Python itself took
     fill_closed()

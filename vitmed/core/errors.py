@@ -40,6 +40,8 @@ class UsageError(VitmedError):
 class DiskFullError(UsageError):
     """No room on a disk, which no other setting mends."""
 
+    ROOM = "make room on this disk"
+
 
 class DataError(VitmedError):
     """A folder or an image that cannot be used."""

@@ -208,7 +208,7 @@ def not_written(path: Path, error: OSError) -> UsageError:
     free = "unknown"
     with contextlib.suppress(OSError):
         free = f"{shutil.disk_usage(path.parent).free / 2**20:,.1f} MB"
-    return DiskFullError(f"{path}: cannot be written ({error.strerror}; free: {free})", "make room on this disk")
+    return DiskFullError(f"{path}: cannot be written ({error.strerror}; free: {free})", DiskFullError.ROOM)
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:

@@ -8,11 +8,13 @@ import os
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
+DRIVER = "VITMED_DRIVER"  # the variable with the number of the process that started this one for a job
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # malloc.h of the GNU C library
 
 
@@ -42,6 +44,19 @@ def tune_process() -> None:
 def is_rank() -> bool:
     """Whether torchrun, or another launcher with its variables, has started this process as one of several."""
     return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", 1)) > 1
+
+
+def end_with_driver() -> None:
+    """End this process as SIGTERM does when the one that started it for a job has ended, however it ended."""
+    driver = os.environ.pop(DRIVER, "")
+
+    def watch() -> None:
+        while os.getppid() == int(driver):
+            time.sleep(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if driver:
+        threading.Thread(target=watch, daemon=True).start()
 
 
 def cores() -> int:
