@@ -31,7 +31,7 @@ from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
 from vitmed.metrics.ensembles import averaged
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.grid_study import drawn_metric
+from vitmed.metrics.tuning_study import drawn_metric
 from vitmed.training.ensemble import load_ensemble
 from vitmed.training.torch_network import TorchNetwork
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-from conftest import TINY, TINY_SETS, Answer, Recorder, draw_nothing, draw_pairs
+from conftest import TINY, TINY_SETS, Answer, Recorder, draw_nothing, draw_pairs, draw_splits
 from sklearn.metrics import roc_auc_score
 
-from vitmed import auto, predict, train
-from vitmed.commands import auto as module
+from vitmed import auto, train
 from vitmed.commands.auto import AutoRun
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.metrics.predictions import Predictions
@@ -24,7 +22,7 @@ SETTINGS = TINY | {"epochs": 1, "group_regex": r"(p\d+)_", "resamples": 20, "map
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _small() -> None:
+def _small() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         draw_nothing(patch)
         yield
@@ -35,62 +33,75 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return draw_pairs(tmp_path_factory.mktemp("auto") / "data", 40)
 
 
-def run(data: Path, output: Path, **options: object) -> AutoRun:
-    return auto(data, output=output, name="a", sets=TINY_SETS, ui=Recorder(), **SETTINGS | options)  # type: ignore[arg-type]
+def run(data: Path, output: Path, ui: Recorder | None = None, **options: object) -> AutoRun:
+    return auto(data, output=output, name="a", sets=TINY_SETS, ui=ui or Recorder(), **SETTINGS | options)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
-def done(data: Path, tmp_path_factory: pytest.TempPathFactory) -> AutoRun:
-    """With one file of weights on the machine."""
+def ui() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture(scope="module")
+def done(data: Path, ui: Recorder, tmp_path_factory: pytest.TempPathFactory) -> AutoRun:
+    """With one file of weights in the cache folder, which learned from other images."""
     place = tmp_path_factory.mktemp("done")
-    start = train(data, output=place, name="start", sets=TINY_SETS, ui=Recorder(), **{**SETTINGS, "time": None}).folder  # type: ignore[arg-type]
+    other = draw_splits(place / "other", 8, 8, 4, seed=7)
+    start = train(
+        other,
+        output=place,
+        name="start",
+        sets=TINY_SETS,
+        ui=Recorder(),
+        **{**SETTINGS, "time": None, "group_regex": None},
+    )  # type: ignore[arg-type]
+    (place / "cache" / "weights").mkdir(parents=True)
+    shutil.copy(start.folder / "best.pt", place / "cache" / "weights" / "own.pt")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "local_weights", lambda: [str(start / "best.pt")])
-        return run(data, place)
+        patch.setenv("VITMED_CACHE", str(place / "cache"))
+        return run(data, place, ui)
 
 
-def test_the_ways_are_compared_on_validation_and_the_best_is_cross_validated(done: AutoRun) -> None:
-    found = done.result
-    ways = {one.name: one for one in found.tried}
-    assert set(ways) == {"scratch", "weights"} and found.folds == 3
+def test_the_ways_are_compared_on_validation_and_the_best_is_cross_validated(done: AutoRun, ui: Recorder) -> None:
+    ways = {one["name"]: one for one in done.content["tried"]}
+    assert set(ways) == {"scratch", "weights"} and done.content["divided"]["folds"] == 3
+    assert done.content["ranking"][1][1] == "own.pt"
     areas = {}
     for name, one in ways.items():
-        table = Predictions.from_csv(done.folder / one.run / "val" / "predictions.csv")
+        place = done.folder / f"way-{name}"
+        table = Predictions.from_csv(place / "val" / "predictions.csv")
         areas[name] = roc_auc_score(table.labels, table.probabilities[:, 1])
-        assert one.number is not None and one.number.value == pytest.approx(areas[name])
-        assert not (done.folder / one.run / "test").exists()  # no test is read before the end
-    assert areas[found.winner] == max(areas.values())
-    other = next(one for one in found.tried if one.name != found.winner)
-    assert other.against is not None and other.against.value == pytest.approx(areas[other.name] - areas[found.winner])
+        assert one["value"] == pytest.approx(areas[name])
+        assert any(f"{name}: " in text and "on validation" in text for text in ui.said)
+        assert not (place / "test").exists()  # no test is read before the end
+    assert areas[done.content["winner"]] == max(areas.values()) and "AUROC" in done.content["why"]
     config = (done.folder / "folds" / "fold-1" / "config.yaml").read_text()
-    assert ("best.pt" in config) == (found.winner == "weights")
+    assert ("own.pt" in config) == (done.content["winner"] == "weights")
 
 
-def test_the_held_out_images_are_in_no_step_and_judge_the_ensemble(done: AutoRun, data: Path) -> None:
+def test_the_held_out_images_are_in_no_step_and_judge_the_ensemble(done: AutoRun) -> None:
     table = Predictions.from_csv(done.model / "test" / "predictions.csv")
     seen = set()
     for file in done.folder.rglob("splits.csv"):
         seen |= {line.split(",")[0] for line in file.read_text().splitlines()}
-    assert len(table) == done.result.held_out_images and not seen & set(table.paths)
+    assert len(table) == done.content["test_of_the_ensemble"]["images"] and not seen & set(table.paths)
     area = roc_auc_score(table.labels, table.probabilities[:, 1])
-    assert done.result.held_out is not None and done.result.held_out.value == pytest.approx(area)
-    images = [data / path for path in table.paths]
-    parts = [predict(images, checkpoint=done.folder / "folds" / f"fold-{k}", ui=Recorder()) for k in (1, 2, 3)]
-    alone = [roc_auc_score(table.labels, part.probabilities[:, 1]) for part in parts]  # type: ignore[union-attr]
-    assert done.result.gain is not None and done.result.gain.value == pytest.approx(area - np.mean(alone))
+    assert done.content["test_of_the_ensemble"]["value"] == pytest.approx(area)
+    ranked = json.loads((done.folder / "weights" / "ranking.json").read_text())
+    assert ranked["images"] == sum(
+        line.count(",val") for line in (done.folder / "way-scratch" / "splits.csv").read_text().splitlines()
+    )
 
 
-def test_the_page_says_what_was_tried(done: AutoRun) -> None:
-    page = (done.folder / "report.html").read_text()
-    for text in ("scratch", "fine-tuned from", done.result.why.partition(":")[0], "Research use only"):
-        assert text in page, text
-    written = json.loads((done.folder / "result.json").read_text())
-    assert written["winner"] == done.result.winner and written["used"] <= 300
-    assert (done.folder / written["checked"].split("; ")[1]).is_file()
-    assert str(done.folder) not in page + (done.folder / "auto.json").read_text()
+def test_the_folder_says_where_to_look(done: AutoRun, ui: Recorder) -> None:
+    for place in ("data-check/data_report.html", "folds/test/report.html", "folds/ensemble/test/report.html"):
+        assert (done.folder / place).is_file() and any(str(done.folder / place) in text for text in ui.said), place
+    text = (done.folder / "auto.json").read_text()
+    assert json.loads(text)["used"] == pytest.approx(done.content["used"], abs=5) and str(done.folder) not in text
 
 
-def test_an_interrupted_run_goes_on_where_it_was(data: Path, tmp_path: Path) -> None:
+def test_an_interrupted_run_goes_on_where_it_was(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "cache"))  # without weights
     original, calls, saved = TrainingRun.end_epoch, [], []
 
     def stopped(self: TrainingRun, event: object) -> None:
@@ -107,8 +118,8 @@ def test_an_interrupted_run_goes_on_where_it_was(data: Path, tmp_path: Path) -> 
         used = json.loads((tmp_path / "a" / "auto.json").read_text())["used"]
         assert used > saved[0] > 0  # as a killed process leaves it
         found = auto(resume=tmp_path / "a", ui=Recorder())
-    assert len(calls) == 3 and found.result.used > used  # three folds of one epoch: none was trained twice
-    assert [one.name for one in found.result.tried] == ["scratch"] and "only way" in found.result.why
+    assert len(calls) == 3 and found.content["used"] > used  # three folds of one epoch: none was trained twice
+    assert found.content["winner"] == "scratch" and "only way" in found.content["why"]
     image = next(data.glob("*/*.png"))
     away = tmp_path / "away.png"
     shutil.move(image, away)

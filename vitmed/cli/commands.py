@@ -46,6 +46,7 @@ from vitmed.cli.terminal import (
     print_comparison,
     print_json,
     print_predictions,
+    print_rows,
     refuse_unread,
     train_json,
 )
@@ -142,17 +143,21 @@ PLACES = ("data", "model.weights", "model.image_size", "train.seed", "train.devi
 def probe(as_json: AsJson = False, **options: Any) -> None:
     """Evaluate a baseline that trains no network: with --weights frozen features, else colours and size alone.
 
-    --weights A,B,C or all-local ranks several weights, without the test.
+    --weights A,B,C or all-local ranks several weights on validation, without the test.
     """
 
     def content(found: Any) -> dict[str, Any]:
         if isinstance(found, TrainResult):
             return train_json(found)
-        return {**in_folder(found, found.content.to_dict()), "train": found.command}
+        return {**in_folder(found, found.content), "train": found.command}
+
+    def show(found: Any) -> None:
+        if not isinstance(found, TrainResult):
+            print_rows("|".join(found.rows[0]), found.rows[1:])
 
     from vitmed.commands.train import TrainResult
 
-    answer(vitmed.probe, options, as_json, content)
+    answer(vitmed.probe, options, as_json, content, show)
 
 
 UNLABELLED = {"data": argument(Path | None, "Folder of images, with or without class folders.")}

@@ -130,10 +130,10 @@ def diff(as_json: AsJson = False, **options: Any) -> None:
     answer(vitmed.diff, options, as_json, lambda found: found.to_dict(), print_diff)
 
 
-@command({**SETTINGS, **RUN, **RESUME, **OFFLINE})
+@command({**SETTINGS, **RUN, **RESUME, **PARALLEL, **OFFLINE})
 def auto(as_json: AsJson = False, **options: Any) -> None:
     """Find the best model that a time allows: check, compare ways to train, cross-validate, join, test once."""
-    answer(vitmed.auto, options, as_json, lambda found: in_folder(found, found.result.to_dict()))
+    answer(vitmed.auto, options, as_json, lambda found: in_folder(found, found.content))
 
 
 MANY_RUNS: dict[str, typer.Typer] = {

@@ -19,6 +19,7 @@ from vitmed.core.errors import GateError
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.outputs import data_of_runs
 from vitmed.core.run_folder import RunFolder
+from vitmed.core.targets import Kind
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.core.yaml_files import YamlError, read_yaml
@@ -115,16 +116,19 @@ def compare(
     return found
 
 
-def compare_models(models: Sequence[Model], resamples: int, ui: Ui, notes: Sequence[str] = ()) -> ComparisonResults:
+def compare_models(
+    models: Sequence[Model], resamples: int, ui: Ui, notes: Sequence[str] = (), of: Kind | None = None
+) -> ComparisonResults:
     """Compare every two of several models, at least two, whose predictions are of the same images in one order.
 
     Args:
         resamples: 0 leaves out the intervals that need them: of classes all but AUROC, accuracy and balanced accuracy.
         notes: that are known about the models.
+        of: the kind of their labels; None: as their tables say.
     """
     notes, first = list(notes), models[0].predictions
     units = int(first.units.max()) + 1
-    of = next((model.kind for model in models if model.kind == "grades"), first.kind)
+    of = of or next((model.kind for model in models if model.kind == "grades"), first.kind)
     kind = TARGETS[of]
     numbers = {model.name: kind.evaluate(model.predictions, resamples).overall for model in models}
     pairs = _compare_pairs(models, kind, resamples, units, ui)

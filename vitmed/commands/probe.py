@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,11 +13,12 @@ from vitmed.commands.evaluate import thumbnail
 from vitmed.commands.rank_weights import ALL_LOCAL, RankingResult, rank_weights, weight_list
 from vitmed.commands.train import TrainResult, check_place, default_name, train
 from vitmed.core.config import Config
+from vitmed.core.csv_files import csv_text
 from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import UsageError
-from vitmed.core.files import write_text
+from vitmed.core.files import write_json, write_text
 from vitmed.core.flags import FLAGS, read_overrides
-from vitmed.core.load_config import check_names, load_config, store_paths
+from vitmed.core.load_config import check_names, load_config, store_paths, with_values
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Ui
 from vitmed.data.patients import describe_patients, patient_notes, report_patients, show_expression
@@ -54,7 +56,8 @@ def probe(
     it is ridge regression.
 
     With several weights (a list, names with commas between them, or "all-local" for every file in the cache folder):
-    which of them suit these images, on images of train and validation that fit nothing. The test is not opened.
+    which of them suit these images, by a linear model that is fitted on train and judged on validation. The test is not
+    read.
 
     Args:
         data, config, sets, output, name, fail_under, offline, flags: as in `train`.
@@ -68,44 +71,35 @@ def probe(
     ui = ui or Ui()
     names = weight_list(flags.get("weights"))
     own = {name: value for name, value in flags.items() if names is None or name != "weights"}
-    settings = load_config(config, {"data.root": data, **read_overrides(own, FLAGS, "probe")}, sets)
+    overrides = {"data.root": data, **read_overrides(own, FLAGS, "probe")}
+    settings = load_config(config, overrides, sets)
     check_place(settings, output, name)
     if names is not None:
-        _check_ranking(settings, fail_under)
-        command = train_command({"config": config, "sets": sets, **own}, data)
-        offline = offline or flags["weights"] == ALL_LOCAL
-        settings, splits = _open_folder(settings, output, "folds", ui)
-        return rank_weights(settings, splits, names, output, name, command, config is None, offline, ui)
+        check_names(settings, SIZES, POLICIES, METRICS)
+        _refuse_all_folds(settings, "several weights are ranked on one fold")
+        if fail_under:
+            raise UsageError("--fail-under is about the test, which a ranking of weights does not read", "omit it")
+        settings, splits = _open_folder(with_values(settings, {"model.weights": None}), output, "folds", ui)
+        content, rows, best = rank_weights(settings, splits, names, offline or flags["weights"] == ALL_LOCAL, ui)
+        folder = RunFolder.create(output, name or f"{default_name(splits.root, settings).rpartition('_')[0]}_weights")
+        write_text(folder.config, store_paths(settings, folder.path).to_yaml())
+        write_json(folder.ranking, content)
+        write_text(folder.ranking.with_suffix(".csv"), csv_text(rows))
+        own = {**overrides, "data.root": None}
+        given = [f"{key}={json.dumps(value)}" for key, value in own.items() if value is not None]
+        words = [str(data)] * (data is not None) + ["--config", str(config)] * (config is not None)
+        words += [word for one in (*([sets] if isinstance(sets, str) else sets), *given) for word in ("--set", one)]
+        command = shlex.join(["vitmed", "train", *words, "--weights", best])
+        where = f"the test was not read; files: {folder.path}"
+        for line in (*content["notes"], content["verdict"], where, f"to train: {command}"):
+            ui.say(line)
+        return RankingResult(content, rows, folder.path, best, command)
     if settings.model.weights is not None:
         flags |= {"config": config, "sets": sets, "output": output, "name": name, "fail_under": fail_under}
         return train(data, offline=offline, ui=ui, **{**flags, "freeze": True})
     check_names(settings, SIZES, POLICIES, METRICS)
     _refuse_all_folds(settings, "without weights, probe evaluates one fold")
     return _colours_alone(settings, output, name, parse_gates(fail_under), ui)
-
-
-def _check_ranking(settings: Config, fail_under: Sequence[str]) -> None:
-    """Raises UsageError for what a ranking of several weights does not do."""
-    check_names(settings, SIZES, POLICIES, METRICS)
-    _refuse_all_folds(settings, "several weights are ranked on one fold")
-    if fail_under:
-        raise UsageError("--fail-under is about the test, which a ranking of weights does not open", "omit it")
-
-
-def train_command(options: dict[str, Any], data: str | Path | None) -> str:
-    """The command line of train with these options, and `{}` for its weights."""
-    words = ["vitmed", "train", *([str(data)] if data is not None else [])]
-    for name, value in options.items():
-        flag = "--set" if name == "sets" else f"--{name.replace('_', '-')}"
-        if isinstance(value, bool):
-            words.append(flag if value else f"--no-{flag[2:]}")
-        elif isinstance(value, list | tuple) and not all(isinstance(part, str) for part in value):
-            words += [flag, ",".join(f"{part:g}" for part in value)]  # a window
-        elif value is not None:
-            words += [
-                word for part in (value if isinstance(value, list | tuple) else [value]) for word in (flag, str(part))
-            ]
-    return f"{shlex.join(words).replace('{', '{{').replace('}', '}}')} --weights {{}}"
 
 
 def _refuse_all_folds(settings: Config, problem: str) -> None:

@@ -43,9 +43,6 @@ class RunFolder:
         self.model_card = self.path / "model_card.md"
         self.reconstructions = self.path / "reconstructions.png"
         self.ranking = self.path / "ranking.json"
-        self.ranking_picture = self.path / "ranking.png"
-        self.train_config = self.path / "train.yaml"
-        self.held_out = self.path / "held_out"
 
     @property
     def group(self) -> RunFolder | None:

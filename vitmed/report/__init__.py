@@ -8,7 +8,6 @@ methods_text        the statistical methods in words, for a paper: methods.md
 markdown            report.md
 pdf                 report.pdf
 slider              the numbers behind the threshold slider
-weights_ranking     several weights, ranked by `vitmed probe`
 headline            the result in the terminal, and quality gates
 checklists          CLAIM, TRIPOD+AI and STARD-AI, and what answers their items
 limitations         what a reader should hold against a report

@@ -24,8 +24,6 @@ choose_precision   fp32 or 16-bit floats for predictions
 checkpoint         best.pt and last.pt
 membership         which image is in which split, as a checkpoint stores it
 baselines          models that need no training, and those of a run
-frozen_probe       predictions of frozen features for images that fitted nothing
-feature_cache      features of frozen networks on disk
 pretraining        learning without labels: the loss and validation of masked patches
 lr_range           the learning-rate range test
 """

@@ -6,7 +6,7 @@ size of an image. Every setting is chosen on validation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -34,28 +34,15 @@ LEVELS = np.arange(256, dtype=np.float64)
 BySplit = Callable[[str], np.ndarray]  # name of a split -> logits (S, K) or features (S, D)
 
 
-def frozen_features(
-    model: ViT,
-    images: Images,
-    device: torch.device,
-    progress: Progress | None = None,
-    rows: Sequence[int] | None = None,
-) -> np.ndarray:
-    """(S, D) float32: the input of the network's head for every image, or those of `rows`.
-
-    Raises DataError for an unreadable image.
-    """
-    features = predict_all(model, images, device, progress=progress, forward=model.features, rows=rows)
+def frozen_features(model: ViT, images: Images, device: torch.device, progress: Progress | None = None) -> np.ndarray:
+    """(S, D) float32: the input of the network's head for every image. DataError for an unreadable one."""
+    features = predict_all(model, images, device, progress=progress, forward=model.features)
     check_finite(features, "the pretrained network")
     return features
 
 
-def colour_and_size(
-    images: Images, progress: Progress | None = None, chosen: Sequence[int] | None = None
-) -> np.ndarray:
+def colour_and_size(images: Images, progress: Progress | None = None) -> np.ndarray:
     """(S, 9 C + 2) float32: mean, standard deviation and 7 quantiles per channel; width and height of the file, px.
-
-    Of every image, or of those `chosen`.
 
     These features hold no shape. If a classifier does well on them, a network can take stain, light or format as a
     shortcut.
@@ -73,11 +60,11 @@ def colour_and_size(
             numbers += [mean, spread**0.5, *np.searchsorted(share, QUANTILES)]
         return np.array([*numbers, *read_size(images.root / images.samples[index].path)], dtype=np.float32)
 
-    rows, wanted = [], range(len(images)) if chosen is None else chosen
-    for row in in_threads(features, wanted):
+    rows = []
+    for row in in_threads(features, range(len(images))):
         rows.append(row)
         if progress is not None:
-            progress(len(rows), len(wanted))
+            progress(len(rows), len(images))
     return np.stack(rows)
 
 

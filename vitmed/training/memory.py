@@ -6,9 +6,9 @@ import contextlib
 import ctypes
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -25,7 +25,6 @@ from vitmed.training.train_state import TrainState
 SHARE = 0.8  # of the free memory of a machine; loader processes and the system need some
 FEW = 4  # images that are measured
 STATUS = Path("/proc/self/status")
-Found = TypeVar("Found")
 
 
 class Fit(NamedTuple):
@@ -153,21 +152,6 @@ def _fit_cpu(trial: _Trial, most: int, processes: int) -> Fit:
         need = _peak(trial, few) // few
     count = max(0, min(most, room // max(1, need)))
     return Fit(count, False, f"{need / 1e9:.2g} GB for each, {free / 1e9:.1f} GB free")
-
-
-def with_peak(run: Callable[[], Found], device: torch.device) -> tuple[Found, float]:
-    """What a function returns, and the most bytes that it took beyond those taken before; NaN if that is unknown."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        return run(), float(torch.cuda.max_memory_allocated(device) - before)
-    if device.type != "cpu" or not STATUS.is_file():
-        return run(), float("nan")
-    _trim()
-    before = _reset_peak()
-    is_reset = _status("VmHWM") - before < 2**24  # some containers forbid it
-    found = run()
-    return found, float(_status("VmHWM") - before) if is_reset else float("nan")
 
 
 def _peak(trial: _Trial, count: int) -> int:
