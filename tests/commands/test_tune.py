@@ -19,10 +19,10 @@ import yaml
 from conftest import TINY, TINY_SETS, Answer, Recorder, draw_image, draw_nothing
 from PIL import Image
 from sklearn.metrics import brier_score_loss, roc_auc_score
+from vitmed.commands.all_ranks import AllRanks
 
 from vitmed import train, tune
 from vitmed.commands import all_ranks
-from vitmed.commands.all_ranks import AllRanks
 from vitmed.commands.tune import TuneResult, _refuse_ranks, _with_refit
 from vitmed.commands.tune_trials import Asked, Trials, mend_journal
 from vitmed.core.errors import CheckpointError, DataError, DiskFullError, OutOfMemoryError, UsageError

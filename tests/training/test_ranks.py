@@ -10,6 +10,8 @@ import pytest
 import torch
 from conftest import TINY, TINY_SETS, Recorder, draw_splits
 from torch import nn
+from vitmed.models.batch_layers import BatchNorm, Drop, DropPath, take_rows
+from vitmed.training.follow import _join
 
 from vitmed import train
 from vitmed.core.environment import versions
@@ -18,9 +20,7 @@ from vitmed.core.hardware import seeded
 from vitmed.core.load_config import load_config
 from vitmed.core.ranks import Ranks
 from vitmed.data.loading import EpochBatches
-from vitmed.models.batch_layers import BatchNorm, Drop, DropPath, take_rows
 from vitmed.training.checkpoint import load_checkpoint
-from vitmed.training.follow import _join
 from vitmed.training.losses import mixer
 from vitmed.training.training_run import Start
 

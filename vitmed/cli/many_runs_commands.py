@@ -18,7 +18,6 @@ from vitmed.cli.options import (
     RUN,
     SETTINGS,
     AsJson,
-    Devices,
     Options,
     argument,
     command,
@@ -106,9 +105,9 @@ def print_sweep(found: Any) -> None:
     },
     fields=flags_of(Config, without=("train.time",)),
 )  # fmt: skip
-def tune(as_json: AsJson = False, devices: Devices = None, **options: Any) -> None:
+def tune(as_json: AsJson = False, **options: Any) -> None:
     """Search for better settings on validation; train the winner once more, and test that once."""
-    answer(vitmed.tune, options, as_json, lambda found: in_folder(found, found.to_dict()), print_tune, devices)
+    answer(vitmed.tune, options, as_json, lambda found: in_folder(found, found.to_dict()), print_tune)
 
 
 def print_tune(found: Any) -> None:

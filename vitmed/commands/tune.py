@@ -11,11 +11,10 @@ from typing import Any
 
 import yaml
 
-from vitmed.commands.all_ranks import AllRanks
 from vitmed.commands.many_runs import Job, check_parallel, helpers
 from vitmed.commands.plan import plan_yaml
 from vitmed.commands.sweep import BASE, identity
-from vitmed.commands.train import check_place, default_name
+from vitmed.commands.train import check_place, default_name, train
 from vitmed.commands.tune_trials import Asked, Trials, mend_journal, optuna_package, quiet_optuna
 from vitmed.core.config import Config
 from vitmed.core.durations import duration_text, read_duration, round_up
@@ -24,7 +23,7 @@ from vitmed.core.files import not_written, write_bytes, write_json, write_text
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config, with_values
-from vitmed.core.ranks import Ranks
+from vitmed.core.process import is_rank
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.run_lock import run_lock
 from vitmed.core.text import counted, listed
@@ -77,8 +76,7 @@ def tune(
 ) -> TuneResult | None:
     """Search over settings on validation, train the winner once more with another seed, and test that once.
 
-    Optuna chooses the settings (tree-structured Parzen estimator) and stops poor trials early (Hyperband). Of several
-    ranks, as torchrun starts them, rank 0 alone decides, and all of them share every training; the others return None.
+    Optuna chooses the settings (tree-structured Parzen estimator) and stops poor trials early (Hyperband).
 
     Args:
         data, config, sets, flags: as in `train`. What they set is not searched.
@@ -97,29 +95,11 @@ def tune(
         UsageError: a setting or value that cannot be, or Optuna is not installed. VitmedError: as `train`, where no
             trial could be trained.
     """
-    with Ranks.join() as ranks:
-        training = AllRanks(ranks)
-        if not ranks.leads:
-            training.follow(data)
-            return None
-        try:
-            return _tune(
-                training, data, trials, time, space, prune, config, sets, output, name, resume, join, parallel,
-                offline, ui or Ui(), flags,
-            )  # fmt: skip
-        finally:
-            training.end()
-
-
-def _tune(
-    training: AllRanks, data: str | Path | None, trials: int | None, time: str | float | None, space: Sequence[str],
-    prune: bool | None, config: str | Path | None, sets: Sequence[str], output: str | Path, name: str | None,
-    resume: str | Path | None, join: str | Path | None, parallel: int, offline: bool, ui: Ui, flags: dict[str, Any],
-) -> TuneResult | None:  # fmt: skip
-    """What `tune` does on the rank that leads; the other arguments are those of `tune`."""
+    if is_rank():
+        raise UsageError("tune: not with several processes", "start one process")
+    ui = ui or Ui()
     clock, ui.began = Clock(ui.began), None  # the trainings have their own
     check_parallel(parallel)
-    _refuse_ranks(training.ranks, parallel, join)
     optuna_package()
     seconds = _seconds(time)
     if trials is not None and trials < 1:
@@ -133,28 +113,19 @@ def _tune(
         asked = _extended(folder, trials, seconds)
     else:
         folder, asked = _new_study(
-            data, trials, seconds, space, prune is not False, config, sets, output, name, offline, flags, ui, training
+            data, trials, seconds, space, prune is not False, config, sets, output, name, offline, flags, ui
         )
     try:
         with quiet_optuna():
             if join is None:
-                return _lead(folder, asked, parallel, clock, ui, training)
-            Trials(folder, asked, ui, training).work()
+                return _lead(folder, asked, parallel, clock, ui)
+            Trials(folder, asked, ui).work()
             return None
     except (Interrupted, KeyboardInterrupt) as error:
         problem = error.problem if isinstance(error, Interrupted) else "stopped; what is trained is saved"
         raise Interrupted(problem, f"vitmed tune --resume {folder.path}") from None
     except OSError as error:  # of the journal
         raise not_written(folder.journal, error) from None
-
-
-def _refuse_ranks(ranks: Ranks, parallel: int, join: str | Path | None) -> None:
-    """Raises UsageError for what several ranks cannot do."""
-    if ranks.wide and (parallel > 1 or join is not None):
-        problem = f"--parallel and --join: not with {ranks.world} processes, which share every trial"
-        raise UsageError(problem, "leave them out, or start one process")
-    if ranks.may_restart:
-        raise UsageError("torchrun --max-restarts: not with tune", "leave it out; vitmed tune --resume goes on")
 
 
 def _seconds(time: str | float | None) -> float | None:
@@ -171,14 +142,14 @@ def _seconds(time: str | float | None) -> float | None:
 def _new_study(
     data: str | Path | None, trials: int | None, seconds: float | None, space: Sequence[str], prune: bool,
     config: str | Path | None, sets: Sequence[str], output: str | Path, name: str | None, offline: bool,
-    flags: Mapping[str, Any], ui: Ui, training: AllRanks,
+    flags: Mapping[str, Any], ui: Ui,
 ) -> tuple[RunFolder, Asked]:  # fmt: skip
     """A new folder with the base configuration and the study; the arguments are those of `tune`."""
     domains = read_space(space, sets)
     settings = load_config(config, {"data.root": data, **read_overrides(dict(flags), TUNE_FLAGS, "tune")}, sets)
     _refuse(settings)
     check_place(settings, output, name)
-    prepared, forecast = _planned(settings, config is None, seconds, offline, ui, training.ranks.world)
+    prepared, forecast = _planned(settings, config is None, seconds, offline, ui)
     domains = domains or default_space(prepared)
     if not domains:
         raise UsageError("nothing to search: every setting is fixed", "leave some out, or name --space")
@@ -196,7 +167,7 @@ def _new_study(
     folder = RunFolder.create(output, called)
     write_text(folder.path / BASE, plan_yaml(prepared, folder.path))
     with quiet_optuna():
-        Trials(folder, asked, ui, training, new=identity(prepared.splits))
+        Trials(folder, asked, ui, new=identity(prepared.splits))
     write_json(folder.tune, asked.to_dict())  # last: a folder with it is complete
     return folder, asked
 
@@ -209,16 +180,16 @@ def _refuse(settings: Config) -> None:
 
 
 def _planned(
-    settings: Config, plans: bool, seconds: float | None, offline: bool, ui: Ui, processes: int
+    settings: Config, plans: bool, seconds: float | None, offline: bool, ui: Ui
 ) -> tuple[PreparedRun, dict[str, float]]:
     """The plan, with `seconds` one of as many epochs as fit `SHARE` times into it, and then the forecast of a run."""
-    prepared = prepare_run(settings, plans, offline, ui, processes)
+    prepared = prepare_run(settings, plans, offline, ui)
     if seconds is None:
         return prepared, {}
     forecast, free = prepared.forecaster.of(prepared.config), plans and "epochs" not in fields_set(settings, "train")
     passes = int(forecast.passes_in(seconds / SHARE))
     if free and 1 <= passes < prepared.config.train.epochs:
-        prepared = prepare_run(with_values(settings, {"train.epochs": passes}), plans, offline, ui, processes)
+        prepared = prepare_run(with_values(settings, {"train.epochs": passes}), plans, offline, ui)
     both = 2 * forecast.total(prepared.config.train.epochs)
     if both > seconds:
         problem = f"--time {duration_text(seconds)} is too short for a trial and the training of the winner"
@@ -241,11 +212,11 @@ def _extended(folder: RunFolder, trials: int | None, seconds: float | None) -> A
     return asked
 
 
-def _lead(folder: RunFolder, asked: Asked, parallel: int, clock: Clock, ui: Ui, training: AllRanks) -> TuneResult:
+def _lead(folder: RunFolder, asked: Asked, parallel: int, clock: Clock, ui: Ui) -> TuneResult:
     """Train all trials with the helpers, then the winner once more, and write what was found."""
     mend_journal(folder)
     with run_lock(folder, ui):
-        state = Trials(folder, asked, ui, training)
+        state = Trials(folder, asked, ui)
         state.start_clock(clock)
         many = "trials" if asked.trials is None else counted(asked.trials, "trial")
         limit = "" if asked.time is None else f" in {duration_text(asked.time)}"
@@ -259,7 +230,7 @@ def _lead(folder: RunFolder, asked: Asked, parallel: int, clock: Clock, ui: Ui, 
         refit = _refit(folder, asked, study, left)
         if refit.done(folder) is None:
             ui.say(f"trial {study.best} is the best on validation; its settings once more, with another seed")
-            refit.train(training, folder, ui)
+            refit.train(train, folder, ui)
         place = refit.done(folder)
         assert place is not None
         study = _with_refit(study, state, place)

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from vitmed.commands.all_ranks import AllRanks
 from vitmed.commands.many_runs import PAUSE, Job, claimed
 from vitmed.commands.sweep import BASE, QUICK, identity
+from vitmed.commands.train import train
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import (
     CheckpointError,
@@ -112,15 +112,14 @@ class Trials:
 
     Args:
         folder: of the study.
-        training: trains a run.
         new: the identity of the data, to begin the journal; None to go on with the one that is there.
 
     Raises:
         CheckpointError: a damaged journal. DataError: the journal is of other data.
     """
 
-    def __init__(self, folder: RunFolder, asked: Asked, ui: Ui, training: AllRanks, new: str | None = None) -> None:
-        self.optuna, self.folder, self.asked, self.ui, self.training = optuna_package(), folder, asked, ui, training
+    def __init__(self, folder: RunFolder, asked: Asked, ui: Ui, new: str | None = None) -> None:
+        self.optuna, self.folder, self.asked, self.ui = optuna_package(), folder, asked, ui
         self.metric, self.pace = ALL_METRICS[asked.metric], asked.one_pass
         self.said: set[int] = set()
         journal = self.optuna.storages.journal
@@ -260,7 +259,7 @@ class Trials:
             trial.set_user_attr("starts", starts)
             with self.ui.bar(job.title, unit="epochs") as advance:
                 if job.done(self.folder) is None:
-                    job.train(partial(self.training, each_epoch=self._watch(trial, advance)), self.folder, log)
+                    job.train(partial(train, each_epoch=self._watch(trial, advance)), self.folder, log)
             value = self._value(job)
         except EndedByCaller:
             self.study.tell(number, state=state.PRUNED)

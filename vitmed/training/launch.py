@@ -1,4 +1,4 @@
-"""`--devices N` of train and tune: the command line in several processes here, started by torchrun's engine."""
+"""`train --devices N`: the command line in several processes here, started by torchrun's engine."""
 
 from __future__ import annotations
 

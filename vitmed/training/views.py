@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from vitmed.core.hardware import Precision
-from vitmed.core.ranks import Rows
 from vitmed.data.loading import Images, TrainImages
 from vitmed.data.thread_batches import batched
 from vitmed.training.losses import LossOf
@@ -24,13 +23,12 @@ EVERY_EPOCH = 0  # the epoch whose random views validation always has
 def views_loss(model: nn.Module, images: Images, precision: Precision) -> LossOf:
     """The loss of pairs of views of `images`; a batch of single images is taken as pairs of copies, to be timed."""
 
-    def loss_of(batch: Tensor, _: Tensor) -> Callable[[Rows], Tensor]:
+    def loss_of(batch: Tensor, _: Tensor) -> Callable[[slice], Tensor]:
         views = [images.preprocessing.normalise(view) for view in batch.split(images.preprocessing.channels, dim=3)]
 
-        def part(here: Rows) -> Tensor:
-            rows = slice(here.start, here.stop)
+        def part(rows: slice) -> Tensor:
             with torch.autocast(batch.device.type, precision.dtype, enabled=precision.mixed):
-                return model(views[0][rows], views[-1][rows]) * ((here.stop - here.start) / here.total)
+                return model(views[0][rows], views[-1][rows]) * (len(views[0][rows]) / len(batch))
 
         return part
 
@@ -45,5 +43,5 @@ def validation_loss(model: nn.Module, views: TrainImages, device: torch.device, 
     for indices in batched(range(len(views.images)), AT_ONCE):
         batch = torch.stack([views[(EVERY_EPOCH, index)][0] for index in indices]).to(device)
         batch = views.finish(batch, EVERY_EPOCH, torch.tensor(indices))
-        total += float(loss_of(batch, batch)(Rows(0, len(batch), len(batch)))) * len(batch)
+        total += float(loss_of(batch, batch)(slice(None))) * len(batch)
     return total / len(views.images)
