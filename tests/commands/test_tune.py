@@ -19,15 +19,13 @@ import yaml
 from conftest import TINY, TINY_SETS, Answer, Recorder, draw_image, draw_nothing
 from PIL import Image
 from sklearn.metrics import brier_score_loss, roc_auc_score
-from vitmed.commands.all_ranks import AllRanks
 
 from vitmed import train, tune
-from vitmed.commands import all_ranks
-from vitmed.commands.tune import TuneResult, _refuse_ranks, _with_refit
+from vitmed.commands import tune_trials
+from vitmed.commands.tune import TuneResult, _with_refit
 from vitmed.commands.tune_trials import Asked, Trials, mend_journal
 from vitmed.core.errors import CheckpointError, DataError, DiskFullError, OutOfMemoryError, UsageError
 from vitmed.core.load_config import load_config
-from vitmed.core.ranks import ALONE, Ranks
 from vitmed.core.run_folder import RunFolder
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
@@ -200,7 +198,7 @@ def test_a_trial_that_fails_is_recorded_and_the_study_goes_on(
             raise OutOfMemoryError("no memory for one image", "--image-size 8")
         return train(*args, **given)
 
-    monkeypatch.setattr(all_ranks, "train", sometimes)
+    monkeypatch.setattr(tune_trials, "train", sometimes)
     space = ["model.width=16,18", "lr=1e-4..1e-2"]  # two heads divide both
     found = run(data, tmp_path, trials=4, space=space, prune=False)
     assert [t.state for t in found.study.trials] == ["done", "failed", "done", "done"]
@@ -222,7 +220,7 @@ def test_a_full_disk_ends_the_study_and_counts_no_trial(
         raise DiskFullError("x: cannot be written", "make room on this disk")
 
     with monkeypatch.context() as patch:
-        patch.setattr(all_ranks, "train", full)
+        patch.setattr(tune_trials, "train", full)
         with pytest.raises(DiskFullError):
             run(data, tmp_path, trials=2)
     with (tmp_path / "t" / "journal.log").open("a") as stream:
@@ -290,7 +288,7 @@ def test_a_trial_whose_process_dies_again_and_again_is_given_up(data: Path, tmp_
 
     for _ in range(3):
         with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-            patch.setattr(all_ranks, "train", die)
+            patch.setattr(tune_trials, "train", die)
             if (tmp_path / "t").exists():
                 tune(resume=tmp_path / "t", ui=Recorder())
             else:
@@ -324,12 +322,12 @@ def test_when_the_time_is_used_trials_end_and_the_winner_is_trained(
 def test_the_clock_counts_what_a_killed_process_used(data: Path, tmp_path: Path) -> None:
     folder = RunFolder(run(data, tmp_path, trials=1).folder)
     asked = Asked.read(folder).model_copy(update={"time": 1000.0, "before": 10.0, "one_pass": 4.0, "after": 20.0})
-    first = Trials(folder, asked, Recorder(), AllRanks(ALONE))
+    first = Trials(folder, asked, Recorder())
     first.start_clock(Clock())
     spent = first.spent
     assert first.reserve == 10 + 2 * 4 + 20 and not first.late
     os.utime(folder.journal, (time.time(), time.time() + 970))  # its last line, 970 s later; then it was killed
-    second = Trials(folder, asked, Recorder(), AllRanks(ALONE))
+    second = Trials(folder, asked, Recorder())
     second.start_clock(Clock())
     assert second.spent == pytest.approx(spent + 970, abs=3) and second.late  # 1000 - 38 s are for trials
 
@@ -434,54 +432,8 @@ def test_pictures_show_every_kind_of_trial(done: TuneResult) -> None:
     assert importance_figure(study.model_copy(update={"importance": {}})) is None
 
 
-RANKS = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "vitmed", "tune"]
-TEXT = r"""--image-size 16 --patch-size 8 --batch-size 9 --workers 0 --device cpu --precision fp32
- --group-regex (p\d+)_ --set model.width=16 --set model.depth=2 --resamples 20 --set evaluate.map_images=0
- --no-baseline --no-report --no-cache"""
-FLAGS = TEXT.split()
-
-
-def studied(folder: Path) -> list[tuple[Any, ...]]:
-    """Of each trial what does not depend on the clock; the metric to what rounding changes."""
-    with (folder / "trials.csv").open() as stream:
-        rows = list(csv.DictReader(stream))
-    kept = ("trial", "state", "train.lr", "model.heads", "epochs", "run", "reason")
-    return [(*(row[name] for name in kept), row["auroc"] and round(float(row["auroc"]), 3)) for row in rows]
-
-
-@pytest.mark.parametrize(
-    ("space", "length", "states"),
-    [
-        (["lr=1e-6,1e-2,1e30", "model.heads=2,3"], ["--trials", "7", "--epochs", "3"], {"done", "failed"}),
-        pytest.param(
-            ["lr=1e-6..1e-2", "model.heads=2,4"], ["--trials", "9", "--epochs", "9"], {"done", "stopped"},
-            marks=pytest.mark.slow,
-        ),
-    ],
-    ids=["failures", "pruning"],
-)  # fmt: skip
-@pytest.mark.skipif(sys.platform == "win32", reason="gloo and torchrun as on Linux")
-def test_rank_0_decides_for_all_ranks(
-    data: Path, tmp_path: Path, space: list[str], length: list[str], states: set[str]
-) -> None:
-    """The same trials with two processes as with one: finished, stopped, failed before the first batch and in it."""
-    searched = [word for one in space for word in ("--space", one)]
-    command = [str(data), *FLAGS, *searched, *length, "-o", str(tmp_path), "--name"]
-    for words in (["-m", "vitmed", "tune", *command, "one"], [*RANKS[1:], *command, "two"]):
-        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=240)
-        assert done.returncode == 0, done.stderr
-    one, two = (studied(tmp_path / name) for name in ("one", "two"))
-    assert one == two and {row[1] for row in one} == states
-    if "failed" in states:
-        assert {row[6].split(" ")[0] for row in one} == {"", "3", "the"}  # heads; the loss became NaN
-    assert done.stderr.count(f"trial {length[1]} of") == 1 and (tmp_path / "two" / "winner" / "test").is_dir()
-
-
-def test_what_several_ranks_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
-    for parallel, join in ((2, None), (1, "runs/t")):
-        with pytest.raises(UsageError, match="not with 2 processes"):
-            _refuse_ranks(Ranks(0, 2), parallel, join)
-    _refuse_ranks(Ranks(0, 2), 1, None)
-    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "1")
-    with pytest.raises(UsageError, match="--max-restarts"):
-        _refuse_ranks(Ranks(0, 2), 1, None)
+def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="tune: not with several processes"):
+        tune("data")

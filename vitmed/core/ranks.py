@@ -29,7 +29,7 @@ PREPARATION = timedelta(days=30)  # a rank may read a million images while the o
 Found = TypeVar("Found")
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Ranks:
     """This process among those of the training; by default it is alone. All ranks call its methods together.
 
@@ -37,6 +37,7 @@ class Ranks:
         rank: from 0; world: how many there are, on all machines.
         local_rank, local_world: the same on this machine.
         control: what the ranks exchange beside tensors of the training goes through this group.
+        ended: whether all ranks know of an error.
     """
 
     rank: int = 0
@@ -44,6 +45,7 @@ class Ranks:
     local_rank: int = 0
     local_world: int = 1
     control: Any = None
+    ended: bool = False
 
     @property
     def leads(self) -> bool:
@@ -91,9 +93,9 @@ class Ranks:
         error = None
         try:
             yield
-        except Interrupted:  # of all ranks, or to end at once
-            raise
         except VitmedError as found:
+            if self.ended or isinstance(found, Interrupted):  # by all ranks, or at once
+                raise
             error = found
         self.agree(error)
 
@@ -118,15 +120,17 @@ class Ranks:
         if code == 2:
             errors = self._gather(error)
             rank, first = next((rank, found) for rank, found in enumerate(errors) if found is not None)
-            if not self.leads:
-                raise Reported(first.problem, first.fix)
-            raise error or type(first)(f"rank {rank}: {first.problem}", first.fix)
+            self.ended = True
+            if self.leads and error is not None:
+                raise error
+            raise (type(first) if self.leads else Reported)(f"rank {rank}: " * (rank > 0) + first.problem, first.fix)
         return bool(code)
 
     def first(self, work: Callable[[], Found]) -> Found:
         """What a function returns on rank 0, which alone calls it; its error ends all ranks."""
         if not self.wide:
             return work()
+        self.agree()  # it begins nothing where another rank has failed
         with self.together():
             box: list[Any] = [work() if self.leads else None]
         dist.broadcast_object_list(box, 0, self.control)

@@ -28,7 +28,7 @@ MASKS = 1  # marks the seed of dropout and drop path; mixing has another
 
 
 class Batch(NamedTuple):
-    """A rank's share of a batch, on the device: the batch's number in the epoch, images (B, S, S, C) uint8, labels (B,),
+    """A rank's share of a batch, on the device: its number in the epoch, images (B, S, S, C) uint8, labels (B,), and
     whether a step ends."""
 
     number: int

@@ -173,16 +173,13 @@ class RunSetup(Generic[AnyConfig]):
     def check_ranks(self) -> None:
         """Raises UsageError or DataError if versions, device or images of this rank are not those of rank 0."""
         own = versions() | {"device": self.device.type, "precision": self.precision.name}
-        known = self.ranks.first(lambda: own)
+        known: dict[str, str] = self.ranks.first(lambda: own)
         if other := [name for name in own if own[name] != known[name]]:
             here, there = (listed([f"{name} {found[name]}" for name in other]) for found in (own, known))
             raise UsageError(f"has {here}, rank 0 has {there}", "install the same versions on the same machines")
-        images = {
-            name: hashlib.sha256("\n".join([*map(str, part), *self.hashes[name]]).encode()).hexdigest()
-            for name, part in self.splits.samples.items()
-        }
-        known = self.ranks.first(lambda: images)
-        if changed := [name for name in known if images.get(name) != known[name]]:
+        images = digests(self.splits, self.hashes)
+        first = self.ranks.first(lambda: images)
+        if changed := [name for name in first if images.get(name) != first[name]]:
             raise DataError(
                 f"{self.splits.root}: images or labels of {listed(changed)} differ from those of rank 0",
                 "copy the data folder of rank 0 to every machine",
@@ -208,6 +205,12 @@ def check_images(splits: Splits, preprocessing: Preprocessing, data: DataConfig,
             )
         seen |= dict.fromkeys(read.hashes[name], name)
     return read
+
+
+def digests(splits: Splits, hashes: dict[str, list[str]]) -> dict[str, str]:
+    """Split -> sha256 of the paths, the labels and the files of its images."""
+    texts = {name: "\n".join([*map(str, part), *hashes[name]]) for name, part in splits.samples.items()}
+    return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
 
 
 @contextlib.contextmanager
