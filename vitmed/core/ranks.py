@@ -118,7 +118,7 @@ class Ranks:
         code = torch.tensor(2 if error is not None else int(stop))
         dist.all_reduce(code, dist.ReduceOp.MAX, self.control)
         if code == 2:
-            errors = self._gather(error)
+            errors = self.gather(error)
             rank, first = next((rank, found) for rank, found in enumerate(errors) if found is not None)
             self.ended = True
             if self.leads and error is not None:
@@ -136,9 +136,11 @@ class Ranks:
         dist.broadcast_object_list(box, 0, self.control)
         return box[0]  # type: ignore[no-any-return]
 
-    def _gather(self, value: Any) -> list[Any]:
-        values = [None] * self.world
-        dist.all_gather_object(values, value, self.control)
+    def gather(self, value: Any) -> list[Any]:
+        """What every rank gives, in their order."""
+        values = [value] * self.world
+        if self.wide:
+            dist.all_gather_object(values, value, self.control)
         return values
 
     def mean(self, value: Tensor | float) -> Any:
@@ -149,18 +151,13 @@ class Ranks:
         dist.all_reduce(total)
         return total / self.world
 
-    def gather(self, values: list[str]) -> list[str]:
-        """The texts of all ranks, each once."""
-        parts = self._gather(values) if self.wide else [values]
-        return list(dict.fromkeys(text for part in parts for text in part))
-
     def deal(self, count: int) -> list[int]:
         """The rows, of `count`, for this rank to predict: as many as for every other, some perhaps twice."""
         return [row % count for row in range(self.rank, -(-count // self.world) * self.world, self.world)]
 
     def collect(self, part: np.ndarray, count: int) -> np.ndarray:
         """What the ranks computed for the rows of `deal`, (n, ...) -> all rows once and in order, (count, ...)."""
-        return np.stack(self._gather(part), axis=1).reshape(-1, *part.shape[1:])[:count] if self.wide else part
+        return np.stack(self.gather(part), axis=1).reshape(-1, *part.shape[1:])[:count]
 
     def parts(self, total: int, at_once: int | None) -> list[slice]:
         """This rank's share of a batch in parts of about equal size, as many on every rank.

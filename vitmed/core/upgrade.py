@@ -15,7 +15,9 @@ READER = "0.2.0"  # the last version that has what is listed here
 ANY = object()  # every value may be dropped: the setting never changed a result
 
 COMMANDS: dict[str, str] = {}  # `vitmed NAME` -> what to use instead
-FLAGS: dict[str, str] = {}  # "--flag" -> what to use instead
+FLAGS: dict[str, str] = {  # "--flag" -> what to use instead
+    "--devices": "vitmed train takes it; vitmed tune --parallel N trains several trials at the same time",
+}
 SETTINGS: dict[str, tuple[Any, str]] = {  # "section.field" -> its old default, what to use instead
     "data.cache_mb": (ANY, "leave it out"),
 }

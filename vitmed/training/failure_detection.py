@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from torch import Tensor
@@ -140,6 +141,7 @@ class LossWatch:
         value = float(loss)
         if not math.isfinite(value) or not (self.scaled or math.isfinite(float(norm))):
             what = "gradient" if math.isfinite(value) else "loss"
-            files = self.ranks.gather([self.samples[i].path for i in indices.tolist()])
-            raise VitmedError(*not_finite(what, files, self.epoch, self.config))
+            gathered = self.ranks.gather([self.samples[i].path for i in indices.tolist()])
+            files = dict.fromkeys(chain.from_iterable(gathered))  # of a balanced sampler one may come twice
+            raise VitmedError(*not_finite(what, list(files), self.epoch, self.config))
         self.running["loss"] += value * self.size
