@@ -21,7 +21,7 @@ from checkpoints import same
 from conftest import TINY, TINY_SETS, Recorder, draw_nothing, draw_splits
 
 from vitmed import train
-from vitmed.core.errors import DataError, EndedByCaller, GateError, Reported, UsageError, VitmedError
+from vitmed.core.errors import DataError, EndedByCaller, GateError, OutOfMemoryError, Reported, UsageError, VitmedError
 from vitmed.core.load_config import load_config
 from vitmed.core.ranks import Ranks
 from vitmed.data.loading import EpochBatches
@@ -185,17 +185,22 @@ def test_an_error_of_rank_0_alone_keeps_what_it_holds() -> None:
 
 
 @forks
-def test_a_rank_that_dies_is_noticed() -> None:
-    def work() -> Any:
-        with Ranks.join() as own:
-            if own.rank == 1:
-                os._exit(9)
-            own.agree()
+def test_a_rank_that_dies_or_has_no_memory_amid_a_step_is_noticed() -> None:
+    def work(end: Callable[[], Any]) -> Callable[[], Any]:
+        def run() -> None:
+            with Ranks.join() as own:
+                if own.rank == 1:
+                    end()
+                own.mean(1.0)
 
-    assert on_ranks(2, work) == [
-        (VitmedError, "another process of this training has ended; its own error says why"),
-        None,
-    ]
+        return run
+
+    def no_memory() -> None:
+        raise OutOfMemoryError("out of memory")
+
+    lost = (VitmedError, "another process of this training has ended; its own error says why")
+    assert on_ranks(2, work(lambda: os._exit(9))) == [lost, None]
+    assert on_ranks(2, work(no_memory)) == [lost, (OutOfMemoryError, "out of memory")]
 
 
 @forks

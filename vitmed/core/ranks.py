@@ -20,12 +20,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from vitmed.core.errors import Interrupted, Reported, UsageError, VitmedError
+from vitmed.core.errors import Interrupted, OutOfMemoryError, Reported, UsageError, VitmedError
 from vitmed.core.process import cores, is_rank
 from vitmed.core.text import counted
 
 TIMEOUT = timedelta(minutes=30)  # for a rank that is alive and does not answer; one that dies is noticed at once
 PREPARATION = timedelta(days=30)  # a rank may read a million images while the others wait
+AT_ONCE = (Interrupted, OutOfMemoryError)  # the others may be amid a step, where they wait for this rank's gradients
 Found = TypeVar("Found")
 
 
@@ -94,7 +95,7 @@ class Ranks:
         try:
             yield
         except VitmedError as found:
-            if self.ended or isinstance(found, Interrupted):  # by all ranks, or at once
+            if self.ended or isinstance(found, AT_ONCE):
                 raise
             error = found
         self.agree(error)
