@@ -32,7 +32,6 @@ from torch import Tensor
 from vitmed.core.config import Config
 from vitmed.core.hardware import pick_precision
 from vitmed.core.load_config import load_config
-from vitmed.core.ranks import Rows
 from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
 from vitmed.data.samples import Sample, labelled
 from vitmed.decisions.calibration import fit_calibration
@@ -117,12 +116,11 @@ def loss_function(loss: str, model: torch.nn.Module, images: Images, counts: np.
     weights = torch.tensor(weights_of(loss, counts), dtype=torch.float32) if loss in ("loss", "effective") else None
     offset = torch.tensor(np.log(counts / counts.sum()), dtype=torch.float32) if loss == "adjust" else 0.0
 
-    def loss_of(batch: Tensor, labels: Tensor) -> Callable[[Rows], Tensor]:
+    def loss_of(batch: Tensor, labels: Tensor) -> Callable[[slice], Tensor]:
         x = images.preprocessing.normalise(batch)
         total = len(labels) if weights is None else weights[labels].sum()
 
-        def part(rows: Rows) -> Tensor:
-            here = slice(rows.start, rows.stop)
+        def part(here: slice) -> Tensor:
             logits = model(x[here]) + offset
             return F.cross_entropy(logits, labels[here], weights, reduction="sum", label_smoothing=smoothing) / total
 

@@ -66,7 +66,6 @@ RAISED_BY = {
     "training/epoch_records.py": "train",
     "training/gradients.py": "train pretrain",
     "training/fit_policy.py": "evaluate",
-    "training/follow.py": "train",
     "training/launch.py": "train",
     "training/loop.py": "train pretrain",
     "training/onnx_model.py": "predict evaluate",

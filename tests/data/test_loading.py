@@ -191,7 +191,7 @@ def test_on_the_device_an_image_changes_alike_whatever_the_number_of_ranks_and_o
     dataset = TrainImages(images, BatchAugmenter("medical", 16, 3), seed=5)
 
     def changed(ranks: Ranks, epoch: int, workers: int = 0) -> dict[int, bytes]:
-        sampler = EpochBatches(images.labels, 5, 0, False, ranks.rows(5))
+        sampler = EpochBatches(images.labels, 5, 0, False, ranks.share)
         sampler.epoch = epoch
         found = {}
         for batch, _, indices in train_loader(dataset, sampler, workers, pin=False):

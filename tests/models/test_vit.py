@@ -15,10 +15,9 @@ from torchvision.models.resnet import BasicBlock
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config
 from vitmed.core.model_config import ModelConfig
-from vitmed.models.batch_layers import DropPath
 from vitmed.models.fixed_positions import sincos_1d, sincos_2d
 from vitmed.models.patch_embedding import ResidualBlock
-from vitmed.models.vit import SIZES, ViT, attend, build_vit
+from vitmed.models.vit import SIZES, DropPath, ViT, attend, build_vit
 
 
 def shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:

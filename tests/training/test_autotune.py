@@ -18,7 +18,6 @@ from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
 from vitmed.core.hardware import Precision, pick_precision
 from vitmed.core.load_config import load_config
-from vitmed.core.ranks import Rows
 from vitmed.core.ui import Silent, Ui
 from vitmed.models.block_kernels import compile_network, uncompiled, use_attention
 from vitmed.models.vit import ViT, build_vit
@@ -44,9 +43,9 @@ def config(**fields: Any) -> Config:
     return load_config(None, tiny | {key.replace("__", "."): value for key, value in fields.items()})
 
 
-def loss_for(network: nn.Module, precision: Precision) -> Callable[[Tensor, Tensor], Callable[[Rows], Tensor]]:
-    def loss_of(images: Tensor, labels: Tensor) -> Callable[[Rows], Tensor]:
-        def part(rows: Rows) -> Tensor:
+def loss_for(network: nn.Module, precision: Precision) -> Callable[[Tensor, Tensor], Callable[[slice], Tensor]]:
+    def loss_of(images: Tensor, labels: Tensor) -> Callable[[slice], Tensor]:
+        def part(rows: slice) -> Tensor:
             with torch.autocast("cpu", precision.dtype, enabled=precision.mixed):
                 return nn.functional.cross_entropy(network(images.permute(0, 3, 1, 2) / 255), labels)
 

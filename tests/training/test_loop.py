@@ -341,7 +341,7 @@ def test_nan_names_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch, late:
 
 def test_an_infinite_gradient_is_told(folder: Path) -> None:
     running = {"loss": 0.7, "images": 1.0}
-    watch = LossWatch(running, images(folder).samples, epoch=1, config=config(), scaled=False)
+    watch = LossWatch(running, images(folder).samples, epoch=1, config=config(), scaled=False, size=4)
     watch.add(torch.tensor(1.0), torch.tensor(math.inf), torch.tensor([3, 17]))
     with pytest.raises(VitmedError, match="gradient became NaN or infinite") as error:
         watch.flush()

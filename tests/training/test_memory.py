@@ -14,7 +14,6 @@ from conftest import TINY_ARGS, Answer, draw_splits
 from vitmed.core.errors import UsageError
 from vitmed.core.hardware import Precision
 from vitmed.core.load_config import load_config
-from vitmed.core.ranks import Rows
 from vitmed.models.vit import ViT, build_vit
 from vitmed.training import memory
 from vitmed.training.memory import available_memory, fit_memory, one_batch
@@ -33,7 +32,7 @@ def state(**fields: Any) -> tuple[TrainState, Any]:
 
 
 def found(asked: tuple[TrainState, Any], most: int = 16) -> memory.Fit:
-    return fit_memory(*asked, Rows(0, most, most), FP32, 1)
+    return fit_memory(*asked, most, FP32, 1)
 
 
 # --- the settings

@@ -1,30 +1,38 @@
-"""Several ranks share every batch: the parts of what they compute make up the whole."""
+"""Several processes train as PyTorch's DDP and FSDP do: shares of a batch, masks of their own, one error for all."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+import multiprocessing
+import os
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from queue import Empty
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, TINY_SETS, Recorder, draw_splits
-from torch import nn
+from checkpoints import same
+from conftest import TINY, TINY_SETS, Recorder, draw_nothing, draw_splits
 
 from vitmed import train
-from vitmed.core.environment import versions
-from vitmed.core.errors import DataError, UsageError
-from vitmed.core.hardware import seeded
+from vitmed.core.errors import DataError, EndedByCaller, GateError, OutOfMemoryError, Reported, UsageError, VitmedError
 from vitmed.core.load_config import load_config
 from vitmed.core.ranks import Ranks
 from vitmed.data.loading import EpochBatches
-from vitmed.models.batch_layers import BatchNorm, Drop, DropPath, take_rows
-from vitmed.training.checkpoint import load_checkpoint
-from vitmed.training.follow import _join
-from vitmed.training.losses import mixer
-from vitmed.training.training_run import Start
+from vitmed.models.vit import build_vit
+from vitmed.training import run_setup
+from vitmed.training.gradients import Batch, Gradients
+from vitmed.training.train_state import new_state
 
 WORLDS = [2, 3, 4]
+TOLERANCE = 1e-5  # of weights and losses; measured 3e-6 after 12 steps
+forks = pytest.mark.skipif(sys.platform != "linux" or torch.cuda.is_available(), reason="forks processes with torch")
 
 
 def ranks(world: int) -> list[Ranks]:
@@ -32,13 +40,13 @@ def ranks(world: int) -> list[Ranks]:
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_the_rows_of_the_ranks_are_every_batch_once(world: int) -> None:
+def test_the_shares_of_the_ranks_are_every_batch_once(world: int) -> None:
     labels = np.arange(23) % 3
     whole = list(EpochBatches(labels, 9, 0, False))
-    parts = [list(EpochBatches(labels, 9, 0, False, one.rows(9))) for one in ranks(world)]
-    for batch, slices in zip(whole, zip(*parts, strict=True), strict=True):
-        assert [key for part in slices for key in part] == batch
-        assert max(map(len, slices)) - min(map(len, slices)) <= 1
+    parts = [list(EpochBatches(labels, 9, 0, False, one.share)) for one in ranks(world)]
+    for batch, shares in zip(whole, zip(*parts, strict=True), strict=True):
+        assert sorted(key for part in shares for key in part) == sorted(batch)
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -50,97 +58,287 @@ def test_every_image_is_predicted_and_collected_once(world: int) -> None:
 
 def test_more_processes_than_images_of_a_batch_are_refused() -> None:
     with pytest.raises(UsageError, match="a batch of 3 images for 4 processes"):
-        Ranks(0, 4).rows(3)
+        Ranks(0, 4).check_batch(3)
 
 
-@pytest.mark.parametrize("layer", [Drop(0.4), DropPath(0.4)])
-def test_masks_are_those_of_the_whole_batch(layer: nn.Module) -> None:
-    x = torch.ones(9, 5, 4)
-    with seeded(3):
-        whole = layer(x)
-    found = []
-    for one in ranks(4):
-        rows = one.rows(9)
-        take_rows(layer, rows)
-        with seeded(3):
-            found.append(layer(x[rows.start : rows.stop]))
-    take_rows(layer, None)
-    assert torch.equal(torch.cat(found), whole)
+def test_every_rank_and_every_part_draws_its_own_masks() -> None:
+    """Rank 0 draws what one process draws."""
+    config = load_config(None, {"model.image_size": 16, "model.patch_size": 8, "model.width": 16, "model.heads": 2})
+    device = torch.device("cpu")
+
+    def drawn(one: Ranks, at_once: int) -> list[list[float]]:
+        """Numbers for mixing, and for the masks of each part."""
+        model = build_vit(config.model, 2)
+        state = new_state(model, config, 1, device, run_setup.pick_precision("fp32", device))
+        state.micro_batch, found = at_once, []
+
+        def loss_of(x: torch.Tensor, y: torch.Tensor) -> Callable[[slice], torch.Tensor]:
+            found.append(torch.rand(2).tolist())
+
+            def part(rows: slice) -> torch.Tensor:
+                found.append(torch.rand(2).tolist())
+                return model.head.weight.sum()
+
+            return part
+
+        batches = EpochBatches(np.zeros(8, dtype=np.int64), 8, 0, False)
+        list(Gradients(state, loss_of, config, batches, one).add([Batch(0, torch.zeros(4), torch.zeros(4), True)]))
+        return found
+
+    alone, first, second = (drawn(Ranks(rank, world), 8) for rank, world in ((0, 1), (0, 2), (1, 2)))
+    assert alone == first
+    assert not any(a == b for a in first for b in second)
+    parts = drawn(Ranks(), 2)
+    assert parts[:2] == alone and len({tuple(numbers) for numbers in parts}) == 5
 
 
-@pytest.mark.parametrize("kind", [{"mixup": 0.4}, {"cutmix": 0.5}, {"mixup": 0.4, "cutmix": 0.5}])
-def test_an_image_is_mixed_with_the_image_before_it(kind: dict[str, float]) -> None:
-    """torchvision rolls the batch by one: a rank needs one image more than its rows."""
-    mix = mixer(load_config(None, {f"augment.{name}": value for name, value in kind.items()}), 3)
-    x, y = torch.rand(9, 3, 8, 8), torch.arange(9) % 3
-    for seed in range(4):
-        with seeded(seed):
-            whole = mix(x, y)
-        for one in ranks(4):
-            rows = one.rows(9)
-            chosen = np.arange(rows.start - 1, rows.stop)
-            with seeded(seed):
-                part = mix(x[chosen], y[chosen])
-            for a, b in zip(part, whole, strict=True):
-                assert torch.equal(a[1:], b[rows.start : rows.stop])
+# --- real processes
 
 
-def test_batch_norm_of_the_whole_batch_agrees_with_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitmed.models.batch_layers.sum_over_ranks", lambda value: value)  # one rank has all rows
-    theirs, ours = nn.BatchNorm2d(4), BatchNorm(4)
-    ours.rows = Ranks().rows(6)
-    x = torch.randn(6, 4, 5, 5) * 3 + 1
-    inputs = [x.clone().requires_grad_() for _ in range(2)]
-    results = [layer(value) for layer, value in zip((theirs, ours), inputs, strict=True)]
-    torch.testing.assert_close(results[1], results[0])
-    for result in results:
-        (result * torch.arange(25.0).reshape(5, 5)).sum().backward()
-    torch.testing.assert_close(inputs[1].grad, inputs[0].grad, atol=1e-4, rtol=1e-4)
-    for name, value in theirs.state_dict().items():
-        torch.testing.assert_close(ours.state_dict()[name], value)
+def _child(rank: int, world: int, port: int, work: Callable[[], Any], results: Any) -> None:
+    address = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": world}
+    os.environ.update({name: str(value) for name, value in address.items()})
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    try:
+        found = work()
+    except Exception as error:
+        found = (type(error), getattr(error, "problem", repr(error)))
+    results.put((rank, found))
+    results.close()
+    results.join_thread()
+    os._exit(0)
+
+
+def on_ranks(world: int, work: Callable[[], Any]) -> list[Any]:
+    """What a function returns on every rank, or the kind of its error and the problem; None of one that died."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("fork")
+    results: Any = context.Queue()
+    processes = [context.Process(target=_child, args=(rank, world, port, work, results)) for rank in range(world)]
+    for process in processes:
+        process.start()
+    found: dict[int, Any] = {}
+    end = time.monotonic() + 120
+    while len(found) < world and time.monotonic() < end:
+        try:
+            rank, value = results.get(timeout=1)
+            found[rank] = value
+        except Empty:
+            if not any(process.is_alive() for process in processes):
+                break
+    for process in processes:
+        process.join(10)
+        assert process.exitcode is not None, "a rank waits for another"
+    return [found.get(rank) for rank in range(world)]
+
+
+@forks
+def test_what_ranks_exchange() -> None:
+    def work() -> Any:
+        with Ranks.join() as own:
+            mean = float(own.mean(torch.tensor(float(own.rank))))
+            rows = own.collect(np.array([[row] for row in own.deal(5)]), 5).ravel().tolist()
+            return own.first(lambda: own.rank), mean, rows, own.agree(stop=own.rank == 1), own.gather(own.rank)
+
+    assert on_ranks(2, work) == [(0, 0.5, [0, 1, 2, 3, 4], True, [0, 1])] * 2
+
+
+@forks
+def test_an_error_of_any_rank_ends_all_and_rank_0_alone_raises_it() -> None:
+    def work(fails: Callable[[Ranks], None]) -> Callable[[], Any]:
+        def run() -> Any:
+            with Ranks.join() as own:
+                with own.one_first():
+                    fails(own)
+                own.first(lambda: None)
+            return "no error"
+
+        return run
+
+    def on_one(own: Ranks) -> None:
+        if own.rank == 1:
+            raise DataError("/data: no such folder", "copy it")
+
+    def on_all(own: Ranks) -> None:
+        raise UsageError("no such flag")
+
+    problem = "rank 1: /data: no such folder"
+    assert on_ranks(2, work(on_one)) == [(DataError, problem), (Reported, problem)]
+    assert on_ranks(2, work(on_all)) == [(UsageError, "no such flag"), (Reported, "no such flag")]
+
+
+@forks
+def test_an_error_of_rank_0_alone_keeps_what_it_holds() -> None:
+    def work() -> Any:
+        def gate() -> None:
+            raise GateError("AUROC 0.5", result="a result")
+
+        try:
+            with Ranks.join() as own:
+                own.first(gate)
+        except GateError as error:
+            return error.result
+
+    assert on_ranks(2, work) == ["a result", (Reported, "AUROC 0.5")]
+
+
+@forks
+def test_a_rank_that_dies_or_has_no_memory_amid_a_step_is_noticed() -> None:
+    def work(end: Callable[[], Any]) -> Callable[[], Any]:
+        def run() -> None:
+            with Ranks.join() as own:
+                if own.rank == 1:
+                    end()
+                own.mean(1.0)
+
+        return run
+
+    def no_memory() -> None:
+        raise OutOfMemoryError("out of memory")
+
+    lost = (VitmedError, "another process of this training has ended; its own error says why")
+    assert on_ranks(2, work(lambda: os._exit(9))) == [lost, None]
+    assert on_ranks(2, work(no_memory)) == [lost, (OutOfMemoryError, "out of memory")]
+
+
+@forks
+def test_one_rank_of_a_machine_reads_first(tmp_path: Path) -> None:
+    def work() -> Any:
+        with Ranks.join() as own, own.one_first():
+            there = (tmp_path / "cache").is_file()
+            if not there:
+                time.sleep(0.3)
+                (tmp_path / "cache").touch()
+            return there
+
+    assert on_ranks(3, work) == [False, True, True]
+
+
+# --- trainings
+
+FLAGS: dict[str, Any] = TINY | {
+    "epochs": 3, "batch_size": 9, "accumulate": 2, "policy": "medical", "balance": "loss", "stem": "patch",
+    "report": False, "baseline": False, "resamples": 0, "cache": False,
+}  # fmt: skip
+SETS = (*TINY_SETS, "model.depth=2")
+MASKS = {"mixup": 0.3, "cutmix": 0.5, "drop_path": 0.2, "stem": "conv"}
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
-    """What a leader sends, from the last.pt of a run."""
-    place = tmp_path_factory.mktemp("start")
-    data = draw_splits(place / "data", 4, 2, 2)
-    run = train(data, **TINY | {"epochs": 1, "report": False, "baseline": False}, sets=TINY_SETS, output=place / "runs",
-                ui=Recorder()).folder  # fmt: skip
-    saved = load_checkpoint(run / "last.pt")
-    assert saved.training is not None
-    return Start(saved.config, replace(saved.splits, root=data), saved.hashes, run, saved.training, versions())  # type: ignore[arg-type]
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draw_splits(tmp_path_factory.mktemp("ranks") / "data", 21, 7, 9, ("amber", "blue", "green"))
 
 
-def test_a_rank_takes_the_state_of_the_leader(start: Start) -> None:
-    run = _join(Ranks(1, 2, 1, 2), start, None)
-    assert run.state.epoch == 1 and run.hashes == start.hashes
-    for name, value in run.state.model.state_dict().items():
-        assert torch.equal(value, start.state["model"][name]), name
+def trainer(data: Path, output: Path, name: str, **flags: Any) -> Callable[[], Any]:
+    """A training that returns its last.pt and its records."""
+    sets = (*SETS, *(f"model.{part}=0.1" for part in ("dropout", "attention_dropout") if "drop_path" in flags))
+
+    def work() -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            draw_nothing(patch)
+            run = train(data, output=output, name=name, ui=Recorder(), sets=sets, **FLAGS | flags).folder
+        return str(run)
+
+    return work
 
 
-def test_a_rank_with_other_images_is_refused(start: Start, tmp_path: Path) -> None:
-    other = draw_splits(tmp_path / "data", 4, 2, 2)
-    changed = sorted((other / "val" / "blue").iterdir())[0]
-    changed.write_bytes((other / "train" / "amber" / "amber_0.png").read_bytes())
-    with pytest.raises(
-        DataError, match=r"1 image of val differ from those of rank 0, the first is val/blue/blue_0.png"
-    ):
-        _join(Ranks(1, 2, 1, 2), start, other)
+def last(run: Path) -> dict[str, Any]:
+    return torch.load(run / "last.pt", weights_only=True)
 
 
-def test_a_machine_that_lacks_a_file_is_refused(start: Start, tmp_path: Path) -> None:
-    other = draw_splits(tmp_path / "data", 4, 2, 2)
-    (other / "train" / "blue" / "blue_1.png").unlink()
-    with pytest.raises(DataError, match=r"blue_1.png"):
-        _join(Ranks(1, 2, 1, 2), start, other)
+def assert_close(run: Path, other: Path) -> None:
+    """Weights, moments and losses within the tolerance, after as many steps."""
+    a, b = last(run), last(other)
+    torch.testing.assert_close(a["weights"], b["weights"], atol=TOLERANCE, rtol=TOLERANCE)
+    for part in ("model", "ema", "optimiser"):
+        torch.testing.assert_close(a["training"][part], b["training"][part], atol=TOLERANCE, rtol=TOLERANCE)
+    records = [[json.loads(line) for line in (one / "metrics.jsonl").read_text().splitlines()] for one in (run, other)]
+    for one, two in zip(*records, strict=True):
+        assert (one["step"], one["best"]) == (two["step"], two["best"])
+        for name in ("train_loss", "val_loss", "val_auroc"):
+            assert one[name] == pytest.approx(two[name], abs=TOLERANCE)
 
 
-def test_a_machine_without_the_data_folder_is_refused(start: Start, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no such data folder"):
-        _join(Ranks(1, 2, 1, 2), replace(start, splits=replace(start.splits, root=tmp_path / "gone")), None)
+@pytest.fixture(scope="module")
+def one(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of one process, without masks and mixing."""
+    return Path(trainer(data, tmp_path_factory.mktemp("one"), "run")())
 
 
-def test_other_versions_are_refused(start: Start) -> None:
-    with pytest.raises(UsageError, match=r"has torch .*, rank 0 has torch 1\.0"):
-        _join(Ranks(1, 2, 1, 2), replace(start, versions=start.versions | {"torch": "1.0"}), None)
+@forks
+@pytest.mark.parametrize(
+    ("world", "flags"),
+    [(2, {}), (3, {"micro_batch": 2}), (2, {"shard_model": True, "micro_batch": 2, "grad_checkpointing": True})],
+    ids=["ddp", "parts", "sharded"],
+)
+def test_without_masks_and_mixing_the_ranks_give_what_one_process_gives(
+    data: Path, tmp_path: Path, one: Path, world: int, flags: dict[str, Any]
+) -> None:
+    """Batches of 9, which 2 processes cannot divide evenly; class weights are those of the whole batch."""
+    assert on_ranks(world, trainer(data, tmp_path, "run", **flags)) == [str(tmp_path / "run")] * world
+    assert_close(tmp_path / "run", one)
+
+
+@forks
+def test_the_same_seed_and_number_give_the_same_weights(data: Path, tmp_path: Path) -> None:
+    """To the bit, with masks, mixing and batch norm; another number of processes draws others."""
+    for name, world in (("one", 2), ("two", 2), ("three", 3)):
+        on_ranks(world, trainer(data, tmp_path, name, **MASKS))
+    runs = [last(tmp_path / name) for name in ("one", "two", "three")]
+    for part in ("model", "optimiser", "ema"):
+        same(runs[0]["training"][part], runs[1]["training"][part])
+    assert not all(torch.equal(value, runs[2]["weights"][name]) for name, value in runs[0]["weights"].items())
+
+
+@forks
+def test_a_run_goes_on_with_another_number_of_processes(data: Path, tmp_path: Path, one: Path) -> None:
+    """Three begin, sharded; two go on; one ends. All take the same images."""
+
+    def begin() -> Any:
+        return train(
+            data, output=tmp_path, name="run", ui=Recorder(), sets=SETS, each_epoch=lambda record: True,
+            **FLAGS | {"shard_model": True},
+        )  # fmt: skip
+
+    def go_on() -> Any:
+        return train(
+            resume=tmp_path / "run", ui=Recorder(), shard_model=False, each_epoch=lambda record: record["epoch"] == 2
+        )
+
+    assert [found[0] for found in on_ranks(3, begin)] == [EndedByCaller, Reported, Reported]
+    assert [found[0] for found in on_ranks(2, go_on)] == [EndedByCaller, Reported]
+    with pytest.MonkeyPatch.context() as patch:
+        draw_nothing(patch)
+        train(resume=tmp_path / "run", ui=Recorder())
+    assert_close(tmp_path / "run", one)
+
+
+@forks
+def test_a_rank_with_other_images_is_refused(data: Path, tmp_path: Path) -> None:
+    """Rank 1 reads the data folder of another machine."""
+    other = tmp_path / "other" / "data"
+    shutil.copytree(data, other)
+    first, second = sorted((other / "val" / "blue").iterdir())[:2]
+    first.write_bytes(second.read_bytes())
+
+    def work() -> Any:
+        folder = other if os.environ["RANK"] == "1" else data
+        return trainer(folder, tmp_path / "runs", "run")()
+
+    found = on_ranks(2, work)
+    assert found[0][0] is DataError and found[1][0] is Reported, found
+    assert found[0][1] == f"rank 1: {other}: images or labels of val differ from those of rank 0"
+    shutil.rmtree(other)
+    assert on_ranks(2, work)[0] == (DataError, f"rank 1: {other}: no such folder")
+    assert not (tmp_path / "runs" / "run").exists()
+
+
+@forks
+def test_a_rank_with_other_versions_is_refused(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = run_setup.versions
+    other = lambda: real() | ({"torch": "1.0"} if os.environ["RANK"] == "1" else {})  # noqa: E731
+    monkeypatch.setattr(run_setup, "versions", other)
+    found = on_ranks(2, trainer(data, tmp_path, "run"))
+    assert found[0] == (UsageError, f"rank 1: has torch 1.0, rank 0 has torch {real()['torch']}")

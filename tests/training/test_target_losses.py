@@ -13,7 +13,6 @@ from sklearn.metrics import log_loss
 from vitmed.core.config import Config
 from vitmed.core.hardware import pick_precision
 from vitmed.core.load_config import with_values
-from vitmed.core.ranks import Rows
 from vitmed.core.targets import UNKNOWN, Target
 from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
@@ -49,13 +48,13 @@ def lost(loss: object, outputs: torch.Tensor, images: Images, config: Config, pa
     if parts > 1:  # the whole batch in parts, as where memory is short: the network then sees only its rows
         both = itertools.pairwise(cuts.tolist())
         return sum(part_of(loss, outputs, images, config, a, b, size) for a, b in both)
-    return float(part(Rows(0, size, size)))
+    return float(part(slice(None)))
 
 
 def part_of(loss: object, outputs: torch.Tensor, images: Images, config: Config, a: int, b: int, size: int) -> float:
     batch = torch.zeros(size, 4, 4, 3, dtype=torch.uint8)
     network = Fixed(outputs[a:b])
-    return float(loss(network, images, 0, config, FP32)(batch, images.targets)(Rows(int(a), int(b), size)))  # type: ignore[operator]
+    return float(loss(network, images, 0, config, FP32)(batch, images.targets)(slice(a, b)))  # type: ignore[operator]
 
 
 LABELS = [(1.0, 0.0, UNKNOWN), (0.0, 1.0, 1.0), (1.0, UNKNOWN, 0.0), (UNKNOWN, UNKNOWN, UNKNOWN)]
@@ -74,7 +73,7 @@ def test_binary_loss_is_the_mean_log_loss_of_the_known_labels() -> None:
 def test_an_unknown_label_gives_no_gradient() -> None:
     network = Fixed(LOGITS.clone())
     batch = torch.zeros(4, 4, 4, 3, dtype=torch.uint8)
-    finding_loss(network, FINDINGS, 3, Config(), FP32)(batch, FINDINGS.targets)(Rows(0, 4, 4)).backward()
+    finding_loss(network, FINDINGS, 3, Config(), FP32)(batch, FINDINGS.targets)(slice(None)).backward()
     gradient = network.outputs.grad
     assert gradient is not None
     assert ((gradient == 0) == (FINDINGS.targets == UNKNOWN)).all()
@@ -93,7 +92,7 @@ def test_weighted_positives_leave_the_logits_at_the_prevalence() -> None:
 
     def closure() -> torch.Tensor:
         optimiser.zero_grad()
-        loss = part(Rows(0, 100, 100))
+        loss = part(slice(None))
         loss.backward()
         return loss
 

@@ -21,7 +21,7 @@ import typer
 from vitmed.cli.app import app
 from vitmed.cli.streams import Stream, fill_closed
 from vitmed.cli.terminal import STARTED
-from vitmed.core.errors import Interrupted, OutOfMemoryError, UsageError, VitmedError
+from vitmed.core.errors import Interrupted, OutOfMemoryError, Reported, UsageError, VitmedError
 from vitmed.core.process import end_with_driver, is_rank, tune_process
 from vitmed.core.text import visible
 from vitmed.core.upgrade import OldNameWarning, gone
@@ -125,6 +125,8 @@ def _error_of(run: Callable[[], None], args: list[str]) -> VitmedError | None:
             _stderr(traceback.format_exc())
             found = VitmedError("this is a bug in vitmed; please report it with the lines above")
     rank = "" if os.environ.get("RANK", "0") == "0" else f"rank {os.environ['RANK']}: "  # of a training on several
+    if rank and isinstance(found, Reported | Interrupted):
+        return None  # rank 0 reports it, and torchrun ends rank 0 as soon as another one fails
     _stderr(f"{rank}{'stopped' if isinstance(found, Interrupted) else 'error'}: {found}")
     return found
 

@@ -16,7 +16,6 @@ from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config
 from vitmed.core.outputs import numbered_output
-from vitmed.core.ranks import Rows
 from vitmed.core.ui import Ui
 from vitmed.data.read_images import read_splits
 from vitmed.report.plots.drawing import png
@@ -88,11 +87,11 @@ def _losses(run: TrainingRun, rates: Sequence[float], ui: Ui) -> Iterator[float]
     loss_of = run.loss_of()
     losses: list[torch.Tensor] = []
 
-    def recorded_loss(images: torch.Tensor, labels: torch.Tensor) -> Callable[[Rows], torch.Tensor]:
+    def recorded_loss(images: torch.Tensor, labels: torch.Tensor) -> Callable[[slice], torch.Tensor]:
         part_of = loss_of(images, labels)
         losses.append(torch.zeros((), device=images.device))
 
-        def recorded(rows: Rows) -> torch.Tensor:
+        def recorded(rows: slice) -> torch.Tensor:
             loss = part_of(rows)
             losses[-1] += loss.detach()
             return loss

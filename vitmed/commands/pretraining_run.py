@@ -21,7 +21,7 @@ from vitmed.models.weight_layouts import HEAD
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.training import loss_curves, reconstruction_figure
 from vitmed.training.checkpoint import save_encoder, save_pretraining
-from vitmed.training.losses import LossOf, rows_of
+from vitmed.training.losses import LossOf
 from vitmed.training.pretraining import build_mae, masked_loss, reconstructions, validate_pretraining
 from vitmed.training.train_state import Record
 from vitmed.training.training_run import Run
@@ -52,7 +52,7 @@ class PretrainingRun(Run[PretrainConfig]):
 
     def loss_for(self, network: nn.Module, precision: Precision) -> LossOf:
         images = self.images["train"]
-        return masked_loss(network, self.model.patches, images, precision, rows_of(self.ranks, images, self.config))
+        return masked_loss(network, self.model.patches, images, precision)
 
     def validate(self) -> Record:
         batches, val = self.batches.batches, self.images["val"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -31,7 +33,7 @@ from vitmed.core.ranks import Ranks
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.run_lock import run_lock
 from vitmed.core.text import counted, file_name
-from vitmed.core.ui import Ui
+from vitmed.core.ui import Mute, Ui
 from vitmed.decisions.evaluation_folder import torn_evaluations
 from vitmed.decisions.operating_points import asked_point
 from vitmed.models.sizes import model_label
@@ -44,7 +46,6 @@ from vitmed.training.baselines import Baselines
 from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.epoch_records import finished
 from vitmed.training.fit_policy import fit_decision_policy
-from vitmed.training.follow import follow
 from vitmed.training.plan_rules import describe
 from vitmed.training.prepare import prepare_run, time_needed
 from vitmed.training.run_setup import all_its_images
@@ -116,56 +117,48 @@ def train(
         **flags: the names in `FLAGS`, as on the command line: epochs=5, lr=1e-3.
 
     Raises:
-        VitmedError: a subclass for each kind of problem; docs/training.md lists the exit codes.
+        VitmedError: a subclass for each kind of problem; docs/training.md lists the exit codes. Of several processes,
+            that of rank 0 raises it, and the others raise `core.errors.Reported`.
     """
     with Ranks.join() as ranks:
-        if not ranks.leads:
-            result: TrainResult = follow(ranks, data)
-            return result
         gates = parse_gates(fail_under)  # so that a wrong gate ends the run now, not after hours
-        ui = ui or Ui()
+        ui = (ui or Ui()) if ranks.leads else Mute()
         clock, ui.began = Clock(ui.began), None  # each of several folds has its own
         if parallel < 1:
             raise UsageError(f"--parallel {parallel}: expected at least 1", "--parallel 2")
-        try:
-            result = _lead(
-                ranks, clock, data, config, sets, output, name, resume, offline, parallel, bool(gates), each_epoch, ui,
-                flags,
-            )  # fmt: skip
-        except BaseException:
-            ranks.withdraw("start", "end")
-            raise
-        ranks.send("end", result)
-    if result.test is not None:
-        check_gates(gates, result.test.metrics, result)
-    return result
+        result = _train(
+            ranks, clock, data, config, sets, output, name, resume, offline, parallel, bool(gates), each_epoch, ui,
+            flags,
+        )  # fmt: skip
+        if result.test is not None:
+            check_gates(gates, result.test.metrics, result)
+        return result
 
 
-def _lead(
+def _train(
     ranks: Ranks, clock: Clock, data: str | Path | None, config: str | Path | None, sets: Sequence[str],
     output: str | Path, name: str | None, resume: str | Path | None, offline: bool, parallel: int, gated: bool,
     each_epoch: EachEpoch | None, ui: Ui, flags: dict[str, Any],
 ) -> TrainResult:  # fmt: skip
-    """What `train` does on the rank that leads; the other arguments are those of `train`."""
+    """What `train` does between the first message and the last; the other arguments are those of `train`."""
     overrides = read_overrides(flags, FLAGS, "train")
-    if resume is None and ranks.may_restart:
+    if resume is None and ranks.wide and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)):
         if name is None:
             raise UsageError("torchrun --max-restarts: a restart has to find its run", "add --name")
-        if ranks.restarts and (folder := RunFolder.newest_called(output, name)):
-            ui.say(f"restart {ranks.restarts}: going on from {folder.last}")
-            with run_lock(folder, ui):
-                remove_torn(folder, ui)
-                return _train_and_evaluate(_resume_run(folder, data, {}, ui, ranks, clock), ui, offline, each_epoch)
-    if resume is not None and RunFolder(resume).folds.is_file():
+        restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+        if restart and (known := ranks.first(lambda: RunFolder.newest_called(output, name))):
+            ui.say(f"restart {restart}: going on from {known.last}")
+            with alone(ranks, known, ui):
+                return _train_and_evaluate(_resume_run(known, data, {}, ui, ranks, clock), ui, offline, each_epoch)
+    if resume is not None and ranks.first(RunFolder(resume).folds.is_file):
         _refuse_ranks(ranks, "folds", "one fold at a time: --folds N --fold I")
         if (name, config, data) != (None, None, None) or sets or overrides:
             raise UsageError("--resume uses the configuration of the folds", "give --resume alone")
         return _train_folds(RunFolder(resume), None, parallel, offline, ui)
     if resume is not None:
         changes = [*overrides, *sets] + ["config"] * (config is not None)
-        folder = folder_to_resume(Path(resume), name, changes, FLAGS, RESUMABLE)
-        with run_lock(folder, ui):
-            remove_torn(folder, ui)
+        folder = ranks.first(lambda: folder_to_resume(Path(resume), name, changes, FLAGS, RESUMABLE))
+        with alone(ranks, folder, ui):
             return _train_and_evaluate(_resume_run(folder, data, overrides, ui, ranks, clock), ui, offline, each_epoch)
     settings = load_config(config, {"data.root": data, **overrides}, sets)
     check_trackers(settings.train.track)
@@ -191,8 +184,18 @@ def _lead(
     if parallel > 1:
         raise UsageError(f"--parallel {parallel}: one run is not divided", "--folds 5, or --devices for one run")
     run = _new_run(settings, output, name, ui, config is None, offline, ranks, clock)
-    with run_lock(run.folder, ui):
+    with alone(ranks, run.folder, ui):
         return _train_and_evaluate(run, ui, offline, each_epoch)
+
+
+@contextlib.contextmanager
+def alone(ranks: Ranks, folder: RunFolder, ui: Ui) -> Iterator[None]:
+    """As `run_lock`, for rank 0, which also removes the evaluations whose writing was cut off."""
+    with run_lock(folder, ui) if ranks.leads else contextlib.nullcontext():
+        for torn in torn_evaluations(folder) if ranks.leads else ():
+            shutil.rmtree(torn)
+            ui.warn(f"{torn}: was incomplete, because an earlier process ended while writing it; removed")
+        yield
 
 
 def _refuse_ranks(ranks: Ranks, what: str, fix: str) -> None:
@@ -211,7 +214,7 @@ def _train_and_evaluate(run: TrainingRun, ui: Ui, offline: bool, each_epoch: Eac
     if each_epoch is not None:
         run.each_epoch = each_epoch
     config = run.config
-    with tracked(config.train.track, run.folder, offline, ui) as run.tracking:
+    with tracked(config.train.track if run.ranks.leads else (), run.folder, offline, ui) as run.tracking:
         run.tracking.start(config)
         run.tracking.epochs(run.state.history)
         result = _to_the_end(run, ui)
@@ -224,28 +227,15 @@ def _train_and_evaluate(run: TrainingRun, ui: Ui, offline: bool, each_epoch: Eac
 
 def _to_the_end(run: TrainingRun, ui: Ui) -> TrainResult:
     """Train to the end, choose the decision policy on validation, and evaluate val and test."""
-    folder, best, device = run.folder, run.folder.best, run.device.type
+    folder, leads = run.folder, run.ranks.leads
     trained = not run.config.train.freeze and finished(run.state, run.config)
     try:
-        if not (run.config.train.freeze or folder.last.is_file()):
+        if not (run.config.train.freeze or run.ranks.first(folder.last.is_file)):
             run.save_last()  # so that an interruption before the first step can be resumed too
-        baselines = Baselines(run)
+        baselines = Baselines(run) if leads else None
         if not run.config.train.freeze:
-            train_and_draw(run, lambda: _draw_curves(run))
-        fit_decision_policy(best, run.images, run.device, ui)
-
-        def evaluated(split: str) -> Evaluation:
-            if trained and (found := known_evaluation(best, split)):  # before the run was interrupted
-                ui.say(f"{found.folder}: is complete already")
-                return found
-            others, page = partial(baselines.predictions, split), run.config.evaluate.report
-            return evaluate(best, split=split, device=device, baselines=others, report=page, ui=ui)
-
-        val, test = evaluated("val"), None
-        if run.config.train.test:
-            test = evaluated("test")
-            if not folder.model_card.is_file():
-                write_card(folder, test, ui)
+            train_and_draw(run, lambda: _draw_curves(run) if leads else None)
+        val, test = run.ranks.first(lambda: _evaluated(run, baselines, trained, ui))
     except (UsageError, DataError) as error:  # a full disk, an image that has become unreadable
         raise resumable(error, run) from None
     except KeyboardInterrupt:
@@ -257,14 +247,35 @@ def _to_the_end(run: TrainingRun, ui: Ui) -> TrainResult:
         used, limit = (duration_text(seconds) for seconds in (run.clock.seconds(), run.config.train.time))
         ui.say(f"time: {used} of {limit} used")
     ui.say(f"to predict images: vitmed predict IMAGE --checkpoint {folder.path}")
-    return TrainResult(folder.path, best, val, test)
+    return TrainResult(folder.path, folder.best, val, test)
 
 
-def remove_torn(folder: RunFolder, ui: Ui) -> None:
-    """Remove the evaluations whose writing was cut off, so that new ones take their place."""
-    for torn in torn_evaluations(folder):
-        shutil.rmtree(torn)
-        ui.warn(f"{torn}: was incomplete, because an earlier process ended while writing it; removed")
+def _evaluated(
+    run: TrainingRun, baselines: Baselines | None, trained: bool, ui: Ui
+) -> tuple[Evaluation, Evaluation | None]:
+    """Choose the decision policy on validation, and evaluate val and, unless it is left out, test.
+
+    Args:
+        trained: whether the run was at its end when this process began.
+    """
+    assert baselines is not None
+    folder, best, device = run.folder, run.folder.best, run.device.type
+    fit_decision_policy(best, run.images, run.device, ui)
+
+    def evaluated(split: str) -> Evaluation:
+        if trained and (found := known_evaluation(best, split)):  # before the run was interrupted
+            ui.say(f"{found.folder}: is complete already")
+            return found
+        others, page = partial(baselines.predictions, split), run.config.evaluate.report
+        return evaluate(best, split=split, device=device, baselines=others, report=page, ui=ui)
+
+    val = evaluated("val")
+    if not run.config.train.test:
+        return val, None
+    test = evaluated("test")
+    if not folder.model_card.is_file():
+        write_card(folder, test, ui)
+    return val, test
 
 
 def _new_run(
@@ -273,7 +284,13 @@ def _new_run(
 ) -> TrainingRun:  # fmt: skip
     check_place(config, output, name)
     check_formats(config.evaluate)
-    prepared = prepare_run(config, plans, offline, ui, ranks.world)
+    if ranks.leads:
+        prepared = prepare_run(config, plans, offline, ui, ranks.world)
+    planned = ranks.first(lambda: prepared.config)  # with what rank 0 has timed
+    with ranks.one_first():
+        if not ranks.leads:  # from the images and the weights of this machine
+            given = planned.model_copy(update={"data": config.data})
+            prepared = prepare_run(given, False, offline, ui, ranks.world)
     config, splits = prepared.config, prepared.splits
     check_folder(config.data, ui, config.evaluate.ordinal)
     asked_point(config.evaluate, splits.choices)  # raises now, not after hours of training
@@ -283,14 +300,15 @@ def _new_run(
         ui.say(f"plan for {prepared.inputs} (flags override it, --config replaces it):")
         for line in describe(prepared.settings):
             ui.say(f"  {line}")
-    if not config.train.freeze:
+    if not config.train.freeze and ranks.leads:
         ui.say(time_needed(prepared)[1])
-    RunFolder.probe(output)
+    ranks.first(lambda: RunFolder.probe(output))
     _check_images(run)
-    folder = RunFolder.create(output, name or default_name(splits.root, config))
+    folder = ranks.first(lambda: RunFolder.create(output, name or default_name(splits.root, config)))
     run.begin(folder)
     with ui.bar("drawing augmented images", unit="steps"):
-        write_bytes(folder.contact_sheet, png(contact_sheet(run.augmented_examples(), len(run.splits.strata))))
+        if ranks.leads:
+            write_bytes(folder.contact_sheet, png(contact_sheet(run.augmented_examples(), len(run.splits.strata))))
     ui.say(f"run folder: {folder.path}; {folder.contact_sheet.name} there shows augmented training images")
     return run
 
@@ -306,7 +324,11 @@ def check_place(config: Config | PretrainConfig, output: str | Path, name: str |
 
 def _check_images(run: TrainingRun) -> None:
     """Read every image and report what the data check finds."""
-    records = run.check_images()
+    with run.ranks.one_first():
+        records = run.check_images()
+    run.check_ranks()
+    if not run.ranks.leads:
+        return
     run.notes, run.counts = check_before_training(run.splits, records, run.skipped, run.config, run.ui)
     rest = iter(fingerprints(records))  # in the order of the splits
     by_split = {name: list(islice(rest, len(part))) for name, part in run.splits.samples.items()}
@@ -321,7 +343,7 @@ def _draw_curves(run: TrainingRun) -> None:
 def _resume_run(
     folder: RunFolder, data: str | Path | None, overrides: dict[str, Any], ui: Ui, ranks: Ranks, clock: Clock
 ) -> TrainingRun:
-    checkpoint = load_checkpoint(folder.last)
+    checkpoint = ranks.first(lambda: load_checkpoint(folder.last))
     if checkpoint.training is None:
         raise CheckpointError(f"{folder.last}: holds no training state", "resume needs the last.pt that train wrote")
     why = upgrade.why_not_resumed(checkpoint.versions["vitmed"], checkpoint.config.train.balance)
@@ -329,7 +351,7 @@ def _resume_run(
         raise CheckpointError(f"{folder.last}: {why}", f"start a new run: vitmed train --config {folder.config}")
     checkpoint.model()  # raises before a network is built whose sizes are not those of the weights
     fix = f"name its current place: vitmed train DIR --resume {folder.path}"
-    root = data_folder(data) if data is not None else checkpoint.data_root(fix)
+    root = data_folder(data if data is not None else ranks.first(lambda: checkpoint.data_root(fix)))
     config = build_config(resumed_settings(checkpoint.config, folder, root, overrides), given=overrides)
     check_trackers(config.train.track)
     epochs = checkpoint.config.train.epochs
@@ -343,7 +365,7 @@ def _resume_run(
         _check_images(run)
     run.check_unchanged(checkpoint.hashes)
     run.resume_from(folder, checkpoint)
-    if finished(run.state, run.config) and _is_evaluated(folder):
+    if finished(run.state, run.config) and ranks.first(lambda: _is_evaluated(folder)):
         length, more = counted(epochs, "epoch"), "epochs: vitmed train --resume {} --epochs N"
         if run.state.share >= 1:
             length, more = duration_text(config.train.time or 0), "time: vitmed train --resume {} --time TIME"

@@ -75,6 +75,10 @@ class EndedByCaller(VitmedError):
     """The function that `train` calls after each epoch has ended the run."""
 
 
+class Reported(VitmedError):
+    """An error of a training on several ranks, on a rank that does not lead: rank 0 raises the error itself."""
+
+
 class Interrupted(VitmedError):
     """Stopped by Ctrl-C or SIGTERM, after `last.pt` was saved."""
 

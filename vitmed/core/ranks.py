@@ -1,16 +1,16 @@
-"""The processes of one training. Each is a rank and computes its rows of every batch; rank 0 leads: it prepares,
-prints and writes. Only this module and `training/sharding.py` know `torch.distributed`."""
+"""The processes of one training, as torchrun starts them: every rank runs the same program and computes its share of
+each batch; rank 0 prints and writes. Only this module knows `torch.distributed`."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
-from itertools import count, pairwise
-from typing import Any, ClassVar, NamedTuple
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,47 +20,33 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from vitmed.core.errors import UsageError, VitmedError
+from vitmed.core.errors import Interrupted, OutOfMemoryError, Reported, UsageError, VitmedError
 from vitmed.core.process import cores, is_rank
 from vitmed.core.text import counted
 
 TIMEOUT = timedelta(minutes=30)  # for a rank that is alive and does not answer; one that dies is noticed at once
-PREPARATION = timedelta(days=30)  # the leader may read a million images first
+PREPARATION = timedelta(days=30)  # a rank may read a million images while the others wait
+AT_ONCE = (Interrupted, OutOfMemoryError)  # the others may be amid a step, where they wait for this rank's gradients
+Found = TypeVar("Found")
 
 
-class Rows(NamedTuple):
-    """Rows of a batch that are computed at once: from `start` to before `stop`, of `total`.
-
-    `together` counts them on all ranks; 0 where there are no other ranks.
-    """
-
-    start: int
-    stop: int
-    total: int
-    together: int = 0
-
-
-class LeaderReports(VitmedError):
-    """An error that ends this rank and that the leader reports."""
-
-
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Ranks:
-    """This process among those of the training; by default it is alone.
+    """This process among those of the training; by default it is alone. All ranks call its methods together.
 
     Attributes:
         rank: from 0; world: how many there are, on all machines.
         local_rank, local_world: the same on this machine.
-        store: where the ranks leave messages; None for one process.
+        control: what the ranks exchange beside tensors of the training goes through this group.
+        ended: whether all ranks know of an error.
     """
 
     rank: int = 0
     world: int = 1
     local_rank: int = 0
     local_world: int = 1
-    store: Any = None
-    joined: ClassVar[Ranks | None] = None  # by the outermost block of `join` that is under way
-    numbers: ClassVar[count[int]] = count(1)  # of the blocks within
+    control: Any = None
+    ended: bool = False
 
     @property
     def leads(self) -> bool:
@@ -73,44 +59,126 @@ class Ranks:
         return self.world > 1
 
     @property
-    def restarts(self) -> int:
-        """How often torchrun has started these processes anew after a failure."""
-        return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) if self.wide else 0
-
-    @property
-    def may_restart(self) -> bool:
-        """Whether torchrun starts these processes anew after a failure."""
-        return self.wide and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)) > 0
-
-    def lost(self, error: RuntimeError) -> bool:
-        """Whether the error says that another rank has ended."""
-        text = str(error)
-        return self.wide and (isinstance(error, dist.DistError) or "by peer" in text or "Broken pipe" in text)
+    def share(self) -> slice:
+        """This rank's images of a batch."""
+        return slice(self.rank, None, self.world)
 
     @classmethod
     @contextlib.contextmanager
     def join(cls) -> Iterator[Ranks]:
         """The ranks that torchrun has started, connected until the block ends; elsewhere one process alone.
 
-        A block within another has the same connection and messages of its own; every rank enters as many.
+        An error of any rank ends all of them: rank 0 raises it, the others raise `Reported`.
         """
         if not is_rank():
             yield cls()
             return
-        if cls.joined is not None:
-            yield replace(cls.joined, store=dist.PrefixStore(f"{next(cls.numbers)}", cls.joined.store))
-            return
-        known, rank, world = next(dist.rendezvous("env://"))
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # messages of an earlier one name dead processes
-        store = dist.PrefixStore(f"vitmed {attempt}", known)
-        cuda = torch.cuda.is_available() and dist.is_nccl_available()
-        backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
+        gpus = torch.cuda.is_available() and dist.is_nccl_available()
+        dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=TIMEOUT)
         local, there = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-        cls.joined = cls(rank, world, local, there, store)
-        yield cls.joined
-        cls.joined = None
+        control = dist.new_group(backend="gloo", timeout=PREPARATION)
+        ranks = cls(dist.get_rank(), dist.get_world_size(), local, there, control)
+        try:
+            with ranks.together():
+                yield ranks
+        except RuntimeError as error:
+            if isinstance(error, dist.DistError) or "by peer" in str(error) or "Broken pipe" in str(error):
+                problem = "another process of this training has ended; its own error says why"
+                raise VitmedError(problem, "vitmed train --resume RUN continues from what is saved") from None
+            raise
         dist.destroy_process_group()  # not after an error, where it may wait for a rank that has ended
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """All ranks end this block together, with the error of any."""
+        error = None
+        try:
+            yield
+        except VitmedError as found:
+            if self.ended or isinstance(found, AT_ONCE):
+                raise
+            error = found
+        self.agree(error)
+
+    @contextlib.contextmanager
+    def one_first(self) -> Iterator[None]:
+        """One rank of each machine does the block first: the others then find in the caches what it has read."""
+        if self.local_rank:
+            self.agree()
+        with self.together():
+            yield
+        if not self.local_rank:
+            self.agree()
+
+    def agree(self, error: VitmedError | None = None, stop: bool = False) -> bool:
+        """Whether any rank is to stop. Raises the error of any rank: rank 0 reports it, so the others do not."""
+        if not self.wide:
+            if error is not None:
+                raise error
+            return stop
+        code = torch.tensor(2 if error is not None else int(stop))
+        dist.all_reduce(code, dist.ReduceOp.MAX, self.control)
+        if code == 2:
+            errors = self.gather(error)
+            rank, first = next((rank, found) for rank, found in enumerate(errors) if found is not None)
+            self.ended = True
+            if self.leads and error is not None:
+                raise error
+            raise (type(first) if self.leads else Reported)(f"rank {rank}: " * (rank > 0) + first.problem, first.fix)
+        return bool(code)
+
+    def first(self, work: Callable[[], Found]) -> Found:
+        """What a function returns on rank 0, which alone calls it; its error ends all ranks."""
+        if not self.wide:
+            return work()
+        self.agree()  # it begins nothing where another rank has failed
+        with self.together():
+            box: list[Any] = [work() if self.leads else None]
+        dist.broadcast_object_list(box, 0, self.control)
+        return box[0]  # type: ignore[no-any-return]
+
+    def gather(self, value: Any) -> list[Any]:
+        """What every rank gives, in their order."""
+        values = [value] * self.world
+        if self.wide:
+            dist.all_gather_object(values, value, self.control)
+        return values
+
+    def mean(self, value: Tensor | float) -> Any:
+        """The mean of a number over the ranks, without gradient."""
+        if not self.wide:
+            return value
+        total = torch.as_tensor(value).detach().float().clone()
+        dist.all_reduce(total)
+        return total / self.world
+
+    def deal(self, count: int) -> list[int]:
+        """The rows, of `count`, for this rank to predict: as many as for every other, some perhaps twice."""
+        return [row % count for row in range(self.rank, -(-count // self.world) * self.world, self.world)]
+
+    def collect(self, part: np.ndarray, count: int) -> np.ndarray:
+        """What the ranks computed for the rows of `deal`, (n, ...) -> all rows once and in order, (count, ...)."""
+        return np.stack(self.gather(part), axis=1).reshape(-1, *part.shape[1:])[:count]
+
+    def parts(self, total: int, at_once: int | None) -> list[slice]:
+        """This rank's share of a batch in parts of about equal size, as many on every rank.
+
+        Args:
+            total: images of the batch, at least one for each rank.
+            at_once: the most images in a part; None: no limit. Where the ranks have unequal shares, a part of 2 may
+                take the place of two of 1.
+        """
+        own = len(range(total)[self.share])
+        count = 1 if at_once is None else min(total // self.world, -(-total // (self.world * at_once)))
+        return [slice(*cuts) for cuts in pairwise(own * i // count for i in range(count + 1))]
+
+    def check_batch(self, total: int) -> None:
+        """Raises UsageError if a batch has fewer images than there are ranks."""
+        if total < self.world:
+            raise UsageError(
+                f"a batch of {counted(total, 'image')} for {self.world} processes, expected at least one for each",
+                f"fewer processes, or --batch-size {self.world} or more",
+            )
 
     def device(self, device: torch.device) -> torch.device:
         """The device of this rank. Raises UsageError if this machine has fewer than ranks."""
@@ -125,112 +193,6 @@ class Ranks:
         torch.cuda.set_device(self.local_rank)
         return torch.device("cuda", self.local_rank)
 
-    def rows(self, total: int) -> Rows:
-        """This rank's rows of a batch. Raises UsageError if the batch has fewer images than there are ranks."""
-        if total < self.world:
-            raise UsageError(
-                f"a batch of {counted(total, 'image')} for {self.world} processes, expected at least one for each",
-                f"fewer processes, or --batch-size {self.world} or more",
-            )
-        return Rows(total * self.rank // self.world, total * (self.rank + 1) // self.world, total, total)
-
-    def parts(self, total: int, at_once: int | None) -> list[Rows]:
-        """This rank's rows of a batch in parts of about equal size, as many on every rank.
-
-        Args:
-            total: images of the batch, at least one for each rank.
-            at_once: the most images in a part; None: no limit. Where the ranks have unequal numbers of rows, a part of
-                2 may take the place of two of 1.
-        """
-        world = self.world
-        count = 1 if at_once is None else min(total // world, -(-total // (world * at_once)))
-        cuts = [total * i // (world * count) for i in range(world * count + 1)]
-        sizes = [stop - start for start, stop in pairwise(cuts)]
-        first = self.rank * count
-        return [
-            Rows(cuts[first + i], cuts[first + i + 1], total, sum(sizes[i::count]) if self.wide else 0)
-            for i in range(count)
-        ]
-
-    def send(self, name: str, value: Any = None) -> Any:
-        """Give `value` of the leader to every rank. The others wait for it, however long the leader works.
-
-        Args:
-            name: of the message, once in a block of `join`.
-
-        Raises:
-            LeaderReports: the leader has withdrawn the message.
-        """
-        if not self.wide:
-            return value
-        if self.leads:
-            self.store.set(name, b"sent")
-        else:
-            self.store.wait([name], PREPARATION)
-            if self.store.get(name) != b"sent":
-                raise LeaderReports(f"rank 0 sends no {name}")
-        box = [value]
-        dist.broadcast_object_list(box)
-        return box[0]
-
-    def withdraw(self, *names: str) -> None:
-        """Let the ranks that wait for these messages of the leader, now or later, wait no longer."""
-        if self.wide:
-            for name in names:
-                self.store.compare_set(name, "", "withdrawn")  # unless it has been sent
-
-    def agree(self, error: VitmedError | None = None, stop: bool = False) -> bool:
-        """Whether any rank is to stop. Raises on every rank the error of any rank; all ranks call this together."""
-        if not self.wide:
-            if error is not None:
-                raise error
-            return stop
-        code = torch.tensor(2 if error is not None else int(stop))
-        dist.all_reduce(code, dist.ReduceOp.MAX)
-        if code == 2:
-            errors: list[VitmedError | None] = [None] * self.world
-            dist.all_gather_object(errors, error)
-            rank, first = next((rank, found) for rank, found in enumerate(errors) if found is not None)
-            where = f"rank {rank}: " if rank else ""
-            raise (type(first) if self.leads else LeaderReports)(where + first.problem, first.fix)
-        return bool(code)
-
-    def total(self, value: Tensor) -> Tensor:
-        """The sum of a tensor over all ranks, without gradient."""
-        if self.wide:
-            value = value.detach().clone()
-            dist.all_reduce(value)
-        return value
-
-    def of_leader(self, value: float) -> float:
-        """The leader's value; all ranks call this together."""
-        if not self.wide:
-            return value
-        box = torch.tensor(value, dtype=torch.float64)
-        dist.broadcast(box, 0)
-        return float(box)
-
-    def gather(self, values: list[str]) -> list[str]:
-        """The texts of all ranks, each once."""
-        parts = [values]
-        if self.wide:
-            parts = [[]] * self.world
-            dist.all_gather_object(parts, values)
-        return list(dict.fromkeys(text for part in parts for text in part))
-
-    def deal(self, count: int) -> list[int]:
-        """The rows, of `count`, for this rank to predict: as many as for every other, some perhaps twice."""
-        return [row % count for row in range(self.rank, -(-count // self.world) * self.world, self.world)]
-
-    def collect(self, part: np.ndarray, count: int) -> np.ndarray:
-        """What the ranks computed for the rows of `deal`, (n, ...) -> all rows once and in order, (count, ...)."""
-        if not self.wide:
-            return part
-        own = torch.from_numpy(np.ascontiguousarray(part))
-        parts = [torch.empty_like(own) for _ in range(self.world)]
-        dist.all_gather(parts, own)
-        return torch.stack(parts, dim=1).flatten(0, 1)[:count].numpy()
-
     def wrap(self, model: nn.Module, device: torch.device) -> nn.Module:
         """The network to call in training; its gradients are then averaged over the ranks."""
         if not self.wide:
@@ -244,6 +206,11 @@ class Ranks:
         for module in (*parts, model):
             fully_shard(module, mesh=mesh, reshard_after_forward=True)
 
+    def share_statistics(self, model: nn.Module) -> None:
+        """Give every rank the batch statistics of rank 0, which has seen its own share alone on a CPU."""
+        for buffer in model.buffers() if self.wide else ():
+            dist.broadcast(buffer, 0)
+
     @contextlib.contextmanager
     def shared_cores(self) -> Iterator[None]:
         """Divide the cores of this machine among its ranks, unless OMP_NUM_THREADS does."""
@@ -252,16 +219,14 @@ class Ranks:
             torch.set_num_threads(max(1, cores() // self.local_world))
         try:
             with warnings.catch_warnings():
-                warnings.filterwarnings(
-                    "ignore", "Grad strides do not match"
-                )  # of DDP, on speed, for a 1x1 convolution
+                warnings.filterwarnings("ignore", "Grad strides do not match")  # DDP's, on speed, for a 1x1 convolution
                 yield
         finally:
             torch.set_num_threads(before)
 
 
 def sync_gradients(network: nn.Module, on: bool) -> None:
-    """Whether the next backward pass ends with the sum over the ranks: only in the last batch of a step."""
+    """Whether the next backward pass ends with the mean over the ranks: only in the last batch of a step."""
     if isinstance(network, nn.parallel.DistributedDataParallel):
         network.require_backward_grad_sync = on  # as its no_sync() does
     elif isinstance(network, FSDPModule):
@@ -285,25 +250,6 @@ def sharded_like(value: Any, own: Tensor) -> Any:
     if not isinstance(own, DTensor) or not isinstance(value, Tensor) or value.shape != own.shape:
         return value
     return distribute_tensor(value.to(own.device), own.device_mesh, own.placements, src_data_rank=None)
-
-
-class _Sum(torch.autograd.Function):
-    """The sum over all ranks; so is its gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor) -> Tensor:
-        value = value.contiguous().clone()
-        dist.all_reduce(value)
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
-        return _Sum.forward(ctx, gradient)
-
-
-def sum_over_ranks(value: Tensor) -> Tensor:
-    """The sum of a tensor over all ranks, with its gradient."""
-    return _Sum.apply(value)  # type: ignore[no-any-return]
 
 
 ALONE = Ranks()

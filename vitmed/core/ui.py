@@ -42,6 +42,13 @@ class Silent(Ui):
         """Print nothing."""
 
 
+class Mute(Silent):
+    """Prints nothing."""
+
+    def warn(self, text: str) -> None:
+        """Print nothing."""
+
+
 class Logged(Ui):
     """Adds every line to a file."""
 

@@ -20,7 +20,6 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from vitmed.core.errors import DataError
 from vitmed.core.process import cores
-from vitmed.core.ranks import Rows
 from vitmed.core.targets import CLASSES, Target
 from vitmed.core.text import lines_of
 from vitmed.data.pixel_cache import Squares
@@ -170,17 +169,17 @@ class EpochBatches(Sampler[list[Key]]):
     Args:
         labels: (S,) class indices.
         balanced: draw with replacement, every class equally often.
-        rows: of every batch that this rank computes; default all.
-        mixed: also give, as the first, the image before these rows, with which the first of them is mixed.
+        share: of every batch, for this rank.
     """
 
-    def __init__(
-        self, labels: np.ndarray, batch_size: int, seed: int, balanced: bool, rows: Rows | None = None,
-        mixed: bool = False,
-    ):  # fmt: skip
+    def __init__(self, labels: np.ndarray, batch_size: int, seed: int, balanced: bool, share: slice = slice(None)):
         self.labels, self.batch_size, self.seed, self.balanced = labels, batch_size, seed, balanced
-        self.epoch = self.start = 0
-        self.chosen = None if rows is None else np.arange(rows.start - mixed, rows.stop)  # -1 is the last image
+        self.epoch, self.start, self.share = 0, 0, share
+
+    @property
+    def size(self) -> int:
+        """Images of a batch, on all ranks."""
+        return min(self.batch_size, len(self.labels))
 
     @property
     def batches(self) -> int:
@@ -202,7 +201,7 @@ class EpochBatches(Sampler[list[Key]]):
         order = self.order(self.epoch)
         for batch in range(self.start, self.batches):
             part = order[batch * self.batch_size : (batch + 1) * self.batch_size]
-            yield [(self.epoch, int(index)) for index in (part if self.chosen is None else part[self.chosen])]
+            yield [(self.epoch, int(index)) for index in part[self.share]]
 
 
 def train_loader(dataset: TrainImages, batches: EpochBatches, workers: int, pin: bool) -> DataLoader:

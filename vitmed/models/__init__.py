@@ -7,7 +7,6 @@ swiglu             the gated MLP
 attention_pooling  the read-out of SigLIP and CONCH
 check_network      whether the numbers of a network go together
 patch_embedding    from an image to patches
-batch_layers       random masks and batch statistics, also of a batch that several processes share
 block_kernels      which attention kernel, and compiled or not
 mae                the masked autoencoder
 lora               low-rank adaptation

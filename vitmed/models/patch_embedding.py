@@ -8,8 +8,6 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitmed.models.batch_layers import BatchNorm
-
 
 class PatchEmbed(nn.Module):
     """Image -> patches by one convolution; kernel and stride equal the patch size."""
@@ -39,12 +37,12 @@ class ConvStem(nn.Module):
         last = channels
         for i in range(halvings):
             out = max(8, width >> (halvings - 1 - i))
-            layers += [nn.Conv2d(last, out, 3, stride=2, padding=1, bias=False), BatchNorm(out), nn.ReLU()]
+            layers += [nn.Conv2d(last, out, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(out), nn.ReLU()]
             if residual and i:
                 layers.append(ResidualBlock(out))
             last = out
         if rest > 1:
-            layers += [nn.Conv2d(last, width, rest, stride=rest, bias=False), BatchNorm(width), nn.ReLU()]
+            layers += [nn.Conv2d(last, width, rest, stride=rest, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
             last = width
         self.stem = nn.Sequential(*layers)
         self.proj = nn.Conv2d(last, width, 1)
@@ -60,9 +58,9 @@ class ResidualBlock(nn.Module):
     def __init__(self, channels: int):
         super().__init__()
         self.conv1 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn1 = BatchNorm(channels)
+        self.bn1 = nn.BatchNorm2d(channels)
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn2 = BatchNorm(channels)
+        self.bn2 = nn.BatchNorm2d(channels)
         nn.init.zeros_(self.bn2.weight)
 
     def forward(self, x: Tensor) -> Tensor:

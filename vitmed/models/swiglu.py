@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitmed.models.batch_layers import Drop
-
 
 class SwiGLU(nn.Module):
     """(B, N, D) -> (B, N, D): fc2(silu(gate) x value); `fc1` gives gate and value side by side, as timm packs them."""
@@ -15,7 +13,7 @@ class SwiGLU(nn.Module):
         super().__init__()
         self.fc1 = nn.Linear(width, 2 * hidden)
         self.fc2 = nn.Linear(hidden, width)
-        self.drop = Drop(dropout)
+        self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         gate, value = self.fc1(x).chunk(2, dim=-1)  # 2 x (B, N, hidden)

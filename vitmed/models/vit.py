@@ -22,9 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.model_config import ModelConfig
-from vitmed.core.ranks import Rows
 from vitmed.models.attention_pooling import COCA_EPS, COCA_HEADS, AttentionPool
-from vitmed.models.batch_layers import Drop, DropPath, OfBatch, drop
 from vitmed.models.check_network import check_pooling, check_sizes
 from vitmed.models.fixed_positions import sincos_1d, sincos_2d
 from vitmed.models.patch_embedding import ConvStem, PatchEmbed
@@ -36,7 +34,7 @@ ALL = slice(None)
 Angles = tuple[Tensor, Tensor]  # of rotary positions: cosine and sine, (L, D/A) each
 
 
-class Attention(OfBatch):
+class Attention(nn.Module):
     """Multi-head self-attention; with rotary positions, keys have no bias.
 
     Attributes:
@@ -49,7 +47,7 @@ class Attention(OfBatch):
         self.qkv = (NoKeyBias if rotary else nn.Linear)(width, 3 * width)
         self.attn_drop = attention_dropout
         self.proj = nn.Linear(width, width)
-        self.proj_drop = Drop(dropout)
+        self.proj_drop = nn.Dropout(dropout)
         self.fused: bool | None = None
 
     def forward(
@@ -65,8 +63,8 @@ class Attention(OfBatch):
         fused = not q.requires_grad or self.fused
         if fused is None:
             fused = not prefers_explicit(q.device, q.dtype, N)
-        if collected is not None or rate or not fused:  # the fused kernel draws masks of its own
-            x, attention = attend(q, k, v, rate, self.rows)  # (B, A, R, D/A), (B, A, R, N)
+        if collected is not None or rate or not fused:
+            x, attention = attend(q, k, v, rate)  # (B, A, R, D/A), (B, A, R, N)
             if collected is not None:
                 collected.append(attention)
         else:
@@ -75,16 +73,15 @@ class Attention(OfBatch):
         return self.proj_drop(self.proj(x))  # (B, R, D)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, rows: Rows | None = None) -> tuple[Tensor, Tensor]:
+def attend(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
     """softmax(q k' / sqrt(D/A)) v, (B, A, N, D/A), and the attention probabilities (B, A, N, N) before dropout.
 
     Args:
         q, k, v: (B, A, N, D/A).
-        dropout: its rate; rows: of the batch that q holds, None: all.
+        dropout: its rate.
     """
     attention = ((q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)).softmax(dim=-1)  # (B, A, N, N)
-    dropped = drop(attention, dropout, rows) if dropout else attention
-    return dropped.to(v.dtype) @ v, attention
+    return F.dropout(attention, dropout).to(v.dtype) @ v, attention
 
 
 def prefers_explicit(device: torch.device, dtype: torch.dtype, tokens: int) -> bool:
@@ -101,7 +98,7 @@ class Mlp(nn.Module):
         super().__init__()
         self.fc1 = nn.Linear(width, hidden)
         self.fc2 = nn.Linear(hidden, width)
-        self.drop = Drop(dropout)
+        self.drop = nn.Dropout(dropout)
         self.gelu = gelu
 
     def forward(self, x: Tensor) -> Tensor:
@@ -116,6 +113,19 @@ def quick_gelu(x: Tensor) -> Tensor:
 def build_mlp(kind: str, width: int, hidden: int, dropout: float = 0.0) -> nn.Module:
     """The MLP of a block: "swiglu", or a key of `GELUS`."""
     return SwiGLU(width, hidden, dropout) if kind == "swiglu" else Mlp(width, hidden, dropout, GELUS[kind])
+
+
+class DropPath(nn.Module):
+    """Skips a whole branch for some images (stochastic depth, Huang et al. 2016, arXiv 1603.09382)."""
+
+    def __init__(self, rate: float):
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.rate or not self.training:
+            return x
+        return x * x.new_empty(len(x), *(1,) * (x.ndim - 1)).bernoulli_(1 - self.rate) / (1 - self.rate)
 
 
 class LayerScale(nn.Module):
@@ -251,7 +261,7 @@ class ViT(nn.Module):
         places, rotary = torch.zeros(1, class_token + grid * grid, width), positions == "rotary"
         self.pos_embed = None if rotary else nn.Parameter(places, requires_grad=positions == "learned")
         self.rope = RotaryPositions(grid, width // heads) if rotary else None
-        self.pos_drop = Drop(dropout)
+        self.pos_drop = nn.Dropout(dropout)
         self.norm_pre = nn.LayerNorm(width, eps=norm_eps) if norm_pre else nn.Identity()
         rates = [drop_path * i / max(1, depth - 1) for i in range(depth)]
         hidden = int(width * mlp_ratio + 1e-6)  # a ratio of two whole numbers may be rounded down

@@ -13,7 +13,6 @@ run_setup          a run before its first batch
 training_run       a run under way
 progress           its progress bar, and what to do when memory is full
 launch             `train --devices`: this command line in several processes
-follow             a process that takes part in the training of another
 prepare            weights, splits and plan before the first batch
 plan_rules         the rules of the plan, and their sources
 time_plan          which network a time is enough for

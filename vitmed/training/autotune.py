@@ -27,7 +27,6 @@ from vitmed.core.errors import UsageError
 from vitmed.core.files import make_folder, write_text
 from vitmed.core.hardware import Precision, busy, machine, pick_precision, seeded, synchronise, using_threads
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.ranks import Rows
 from vitmed.core.text import counted, first_line, listed
 from vitmed.core.ui import Advance, Ui
 from vitmed.models.block_kernels import (
@@ -240,7 +239,7 @@ class Race:
         with using_threads(engine.threads), seeded(self.config.train.seed, self.device):
             synchronise(self.device)
             start = time.perf_counter()
-            loss = loss_of(self.images, self.labels)(Rows(0, len(self.labels), len(self.labels)))
+            loss = loss_of(self.images, self.labels)(slice(None))
             loss.backward()
             synchronise(self.device)
             seconds = time.perf_counter() - start

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vitmed.core.config import Config
-from vitmed.core.errors import DataError, VitmedError
+from vitmed.core.errors import VitmedError
 from vitmed.core.hardware import Precision
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.ranks import ALONE, Ranks
@@ -37,12 +37,9 @@ def validate(
     Raises DataError if a file can no longer be read, VitmedError if a logit is NaN or infinite.
     """
     device = next(state.model.parameters()).device
-    part, error = np.empty(0), None
-    try:
+    ranks.share_statistics(state.evaluated_model)
+    with ranks.together():
         part = predict_all(state.evaluated_model, val, device, precision, rows=ranks.deal(len(val)))
-    except DataError as unreadable:
-        error = unreadable
-    ranks.agree(error)
     logits = ranks.collect(part, len(val))
     predictions = labelled_by(target, classes, val.samples, logits, config.data.positive)
     return epoch_record(state, batches, predictions, config, target.kind)

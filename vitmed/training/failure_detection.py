@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from vitmed.core.config import Config
 from vitmed.core.errors import VitmedError
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.ranks import Ranks
+from vitmed.core.ranks import ALONE, Ranks
 from vitmed.data.samples import Sample
 
 WINDOW = 3  # last epochs, which must agree
@@ -101,9 +102,9 @@ class LossWatch:
         samples: the training images.
         epoch: from 1.
         scaled: whether a gradient scaler skips the steps of infinite gradients.
-        pending: loss, gradient norm and sample indices of the last batch, until they are checked.
+        size: images of a batch.
         ranks: share every batch; the loss and the norm are those of the whole batch.
-        batch: images of a whole batch; None: as many as there are indices.
+        pending: loss, gradient norm and sample indices of the last batch, until they are checked.
     """
 
     running: dict[str, float]
@@ -111,14 +112,14 @@ class LossWatch:
     epoch: int
     config: Config | PretrainConfig
     scaled: bool
+    size: int
+    ranks: Ranks = ALONE
     pending: tuple[Tensor, Tensor, Tensor] | None = None
-    ranks: Ranks = field(default_factory=Ranks)
-    batch: int | None = None
 
     @property
     def mean(self) -> float:
         """Mean loss over the images of the epoch that are in the sum."""
-        waiting = self._count(self.pending[2]) if self.pending else 0
+        waiting = self.size if self.pending else 0
         return self.running["loss"] / max(1, self.running["images"] - waiting)
 
     def add(self, loss: Tensor, norm: Tensor, indices: Tensor) -> None:
@@ -127,10 +128,7 @@ class LossWatch:
         self.pending = (loss, norm, indices)
         if not self.running["images"]:
             self.flush()  # so that the first batch has a loss to show
-        self.running["images"] += self._count(indices)
-
-    def _count(self, indices: Tensor) -> int:
-        return len(indices) if self.batch is None else self.batch
+        self.running["images"] += self.size
 
     def flush(self) -> None:
         """Raises VitmedError if the last batch's loss or gradient is not finite, naming its files."""
@@ -140,6 +138,7 @@ class LossWatch:
         value = float(loss)
         if not math.isfinite(value) or not (self.scaled or math.isfinite(float(norm))):
             what = "gradient" if math.isfinite(value) else "loss"
-            files = self.ranks.gather([self.samples[i].path for i in indices.tolist()])
-            raise VitmedError(*not_finite(what, files, self.epoch, self.config))
-        self.running["loss"] += value * self._count(indices)
+            gathered = self.ranks.gather([self.samples[i].path for i in indices.tolist()])
+            files = dict.fromkeys(chain.from_iterable(gathered))  # of a balanced sampler one may come twice
+            raise VitmedError(*not_finite(what, list(files), self.epoch, self.config))
+        self.running["loss"] += value * self.size

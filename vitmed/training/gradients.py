@@ -1,7 +1,7 @@
 """The gradients of an optimiser step, computed in parts where memory is short.
 
-A batch is normalised and mixed as a whole, and every part draws the masks of the whole batch, so the parts add up to
-what the batch gives at once (up to rounding, and to the statistics of batch norm, which are those of a part).
+A batch is normalised and mixed as a whole, so the parts add up to what the batch gives at once (up to rounding, to the
+masks of dropout and drop path, and to the statistics of batch norm, which are those of a part).
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitmed.core.config import Config
 from vitmed.core.errors import OutOfMemoryError
 from vitmed.core.hardware import seeded
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.ranks import Ranks, Rows, sync_gradients
+from vitmed.core.ranks import Ranks, sync_gradients
 from vitmed.core.text import counted
-from vitmed.data.loading import seed_of
-from vitmed.models.batch_layers import BatchNorm, take_rows
+from vitmed.data.loading import EpochBatches, seed_of
 from vitmed.models.vit import checkpoint_gradients, checkpoints_gradients
 from vitmed.training.losses import LossOf
 from vitmed.training.train_state import TrainState
@@ -29,7 +28,8 @@ MASKS = 1  # marks the seed of dropout and drop path; mixing has another
 
 
 class Batch(NamedTuple):
-    """A batch on the device: its number in the epoch, images (B, S, S, C) uint8, labels (B,), whether a step ends."""
+    """A rank's share of a batch, on the device: its number in the epoch, images (B, S, S, C) uint8, labels (B,), and
+    whether a step ends."""
 
     number: int
     images: Tensor
@@ -64,22 +64,24 @@ class Gradients:
 
     Args:
         loss_of: as in `loop.train_epoch`.
-        batches: of the epoch.
-        rows: of every batch that this rank computes; None: all.
+        ranks: each adds those of its share, with masks and mixing of its own.
     """
 
     def __init__(
-        self, state: TrainState, loss_of: LossOf, config: Config | PretrainConfig, batches: int, rows: Rows | None,
+        self,
+        state: TrainState,
+        loss_of: LossOf,
+        config: Config | PretrainConfig,
+        batches: EpochBatches,
         ranks: Ranks,
-    ):  # fmt: skip
+    ):
         self.state, self.loss_of, self.config, self.batches, self.ranks = state, loss_of, config, batches, ranks
-        self.rows = rows
-        norms = [module for module in state.model.modules() if isinstance(module, BatchNorm)]
+        norms = [module for module in state.model.modules() if isinstance(module, nn.BatchNorm2d)]
         self.statistics = [buffer for module in norms for buffer in module.buffers()]
 
     def add(self, batches: Sequence[Batch]) -> Generator[Relief, None, Tensor]:
-        """Add those of the last of `batches`, which an optimiser step has so far; return its loss, (), or this rank's
-        part of it.
+        """Add those of the last of `batches`, which an optimiser step has so far; return its loss, (), whose
+        mean over the ranks is that of the whole batch.
 
         Where memory runs out, what the step has added is thrown away, and all its batches are computed in smaller
         parts. Several ranks do not do so: the others wait for the gradients of the one that would begin again.
@@ -107,32 +109,27 @@ class Gradients:
         return loss
 
     def _add(self, batch: Batch) -> Tensor:
-        """Add the gradients of a batch; its loss, or this rank's part of it."""
+        """Add the gradients of a batch; its loss."""
         state, train, device = self.state, self.config.train, batch.images.device
-        with seeded(seed_of(train.seed, state.epoch, batch.number), device):  # mixing, hidden patches
+        seed = train.seed + self.ranks.rank
+        with seeded(seed_of(seed, state.epoch, batch.number), device):  # mixing, hidden patches
             part_of = self.loss_of(batch.images, batch.labels)
         first = batch.number - batch.number % train.accumulate  # a step averages over the batches from here
-        scale = self.ranks.world / min(train.accumulate, self.batches - first)  # the mean over ranks is then their sum
-        parts = self._parts(batch)
+        scale = 1 / min(train.accumulate, self.batches.batches - first)
+        parts = self.ranks.parts(self.batches.size, state.micro_batch)
         total = torch.zeros((), device=device)
-        for rows in parts:
-            if len(parts) > 1:
-                take_rows(state.model, rows)
-            sync_gradients(state.network, on=batch.last and rows is parts[-1])
-            with seeded(seed_of(train.seed, state.epoch, batch.number, MASKS), device):  # dropout, drop path
+        with seeded(seed_of(seed, state.epoch, batch.number, MASKS), device):  # dropout, drop path
+            for rows in parts:
+                sync_gradients(state.network, on=batch.last and rows is parts[-1])
                 loss = part_of(rows)
-            state.scaler.scale(loss * scale).backward()
-            total += loss.detach()
+                state.scaler.scale(loss * scale).backward()
+                total += loss.detach()
         return total
-
-    def _parts(self, batch: Batch) -> list[Rows]:
-        """The rows of this rank, divided."""
-        return self.ranks.parts(self.rows.total if self.rows else len(batch.labels), self.state.micro_batch)
 
     def _relieve(self, batch: Batch) -> Relief:
         """Compute half as many images at once, or, where it is one already, checkpoint gradients."""
         state = self.state
-        before = max(part.stop - part.start for part in self._parts(batch))
+        before = max(part.stop - part.start for part in self.ranks.parts(self.batches.size, state.micro_batch))
         if before == 1 and checkpoints_gradients(state.model):
             px = self.config.model.image_size
             raise OutOfMemoryError(

@@ -23,7 +23,7 @@ from vitmed.imaging.augmentation import without_opencv_threads
 from vitmed.training.epoch_records import end_epoch, finished, speed
 from vitmed.training.failure_detection import LossWatch
 from vitmed.training.gradients import Batch, Gradients, Relief
-from vitmed.training.losses import LossOf, rows_of
+from vitmed.training.losses import LossOf
 from vitmed.training.optimiser import scheduled_lr, set_learning_rate
 from vitmed.training.train_state import Record, TrainState
 
@@ -96,19 +96,15 @@ def train_epoch(
         loss_of: torch's generators are seeded for the batch during each call.
         stop: whether to end after the current step; one rank that says so ends all.
         rate: optimiser step -> learning rate; default the configured schedule.
-        ranks: share every batch; all randomness is drawn for the whole batch, so their number changes no result.
+        ranks: share every batch.
         tick: called before every optimiser step, and by `fit` after validation; it sets `state.share` where the time is
             limited.
     """
     train, count = config.train, batches.batches
     device = next(state.model.parameters()).device
-    images_of_run = loader.dataset.images  # type: ignore[attr-defined]
-    rows = rows_of(ranks, images_of_run, config)
-    watch = LossWatch(
-        state.running, images_of_run.samples, state.epoch + 1, config, state.scaler.is_enabled(), ranks=ranks,
-        batch=rows and rows.total,
-    )  # fmt: skip
-    gradients, under_way = Gradients(state, loss_of, config, count, rows, ranks), list[Batch]()
+    samples, scaled = loader.dataset.images.samples, state.scaler.is_enabled()  # type: ignore[attr-defined]
+    watch = LossWatch(state.running, samples, state.epoch + 1, config, scaled, batches.size, ranks)
+    gradients, under_way = Gradients(state, loss_of, config, batches, ranks), list[Batch]()
     rate = rate or (lambda step: scheduled_lr(step, count, config, state.share))
     batches.epoch, batches.start = state.epoch, state.batch
     state.model.train()
@@ -126,7 +122,7 @@ def train_epoch(
             images = loader.dataset.finish(images, state.epoch, indices)  # type: ignore[attr-defined]
             stepped = (state.batch + 1) % train.accumulate == 0 or state.batch + 1 == count
             under_way.append(Batch(state.batch, images, labels, stepped))
-            loss = norm = ranks.total((yield from gradients.add(under_way)))
+            loss = norm = ranks.mean((yield from gradients.add(under_way)))
             state.batch += 1
             if stepped:
                 tick()

@@ -17,14 +17,16 @@ from torch import Tensor, nn
 
 from vitmed.core.config import Config
 from vitmed.core.hardware import Precision
-from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.ranks import ALONE, Ranks, Rows
+from vitmed.core.ranks import ALONE, Ranks
 from vitmed.core.targets import UNKNOWN
 from vitmed.data.loading import Images
 from vitmed.models.vit import ViT
 
-LossOf = Callable[[Tensor, Tensor], Callable[[Rows], Tensor]]
-"""Images (B, S, S, C) uint8 and their targets, on the device -> rows -> their share of the batch's mean loss, ()."""
+LossOf = Callable[[Tensor, Tensor], Callable[[slice], Tensor]]
+"""Images (B, S, S, C) uint8 and their targets, on the device -> rows -> their share of the batch's mean loss, ().
+
+Of several ranks each gives its own images; the mean over the ranks is the loss of the whole batch.
+"""
 
 MOST_WEIGHT = 100.0  # of the positives of a rare finding
 LEAST_SCALE, MOST_SCALE = -7.0, 7.0  # bounds of the log of a scale, so that one image cannot end a run
@@ -38,7 +40,7 @@ def classification_loss(
     Args:
         images: of training; the class weights follow from their labels.
         classes: K.
-        ranks: each computes its rows of a batch.
+        ranks: share a batch.
     """
     train = config.train
     device = next(model.parameters()).device
@@ -46,21 +48,16 @@ def classification_loss(
     weights = balanced if train.balance == "loss" else None
     shift = balanced.log() if train.balance in ("loss", "sampler") else torch.zeros_like(balanced)
     mix = mixer(config, classes)
-    own = rows_of(ranks, images, config)
 
-    def loss_of(batch: Tensor, labels: Tensor) -> Callable[[Rows], Tensor]:
+    def loss_of(batch: Tensor, labels: Tensor) -> Callable[[slice], Tensor]:
         x, y = mix(images.preprocessing.normalise(batch), labels)  # (B, C, S, S); (B,) int64 or (B, K) float
-        first = 0
-        if own is not None:  # without the image that was there to be mixed
-            x, y, first = x[own.start - own.stop :], y[own.start - own.stop :], own.start
-        count = None if weights is None or y.ndim == 2 else ranks.total(weights[y].sum())
+        count = ranks.mean(len(y) if weights is None or y.ndim == 2 else weights[y].sum())
 
-        def part(rows: Rows) -> Tensor:
-            here = slice(rows.start - first, rows.stop - first)
+        def part(rows: slice) -> Tensor:
             with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
-                logits = model(x[here]) + shift  # (B, K) float32
-                total = F.cross_entropy(logits, y[here], weights, reduction="sum", label_smoothing=train.smoothing)
-            return total / (rows.total if count is None else count)
+                logits = model(x[rows]) + shift  # (B, K) float32
+                total = F.cross_entropy(logits, y[rows], weights, reduction="sum", label_smoothing=train.smoothing)
+            return total / count
 
         return part
 
@@ -111,20 +108,18 @@ def _known_loss(
 ) -> LossOf:  # fmt: skip
     """The mean over known targets of a loss: outputs (B, ...) float32, targets -> the loss of each target."""
     device = next(model.parameters()).device
-    own, findings = rows_of(ranks, images, config), images.targets.ndim == 2
+    findings = images.targets.ndim == 2
 
-    def loss_of(batch: Tensor, y: Tensor) -> Callable[[Rows], Tensor]:
+    def loss_of(batch: Tensor, y: Tensor) -> Callable[[slice], Tensor]:
         x = images.preprocessing.normalise(batch)  # (B, C, S, S)
         known = y != UNKNOWN if findings else torch.ones_like(y, dtype=torch.bool)
-        count = ranks.total(known.sum().float()).clamp(min=1)
-        first = 0 if own is None else own.start
+        count = ranks.mean(known.sum().float()).clamp(min=1 / ranks.world)
 
-        def part(rows: Rows) -> Tensor:
-            here = slice(rows.start - first, rows.stop - first)
+        def part(rows: slice) -> Tensor:
             with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
-                outputs = model(x[here])
-            lost = each(outputs.float(), y[here].clamp(min=0) if findings else y[here])
-            return (lost * known[here]).sum() / count
+                outputs = model(x[rows])
+            lost = each(outputs.float(), y[rows].clamp(min=0) if findings else y[rows])
+            return (lost * known[rows]).sum() / count
 
         return part
 
@@ -143,11 +138,6 @@ def start_findings(model: ViT, targets: Tensor) -> None:
     with learning that most are absent (Lin et al. 2017, arXiv 1708.02002, section 3.3)."""
     positives, negatives = (targets == 1).sum(dim=0), (targets == 0).sum(dim=0)
     model.head.bias.copy_(((positives + 0.5) / (negatives + 0.5)).log())
-
-
-def rows_of(ranks: Ranks, images: Images, config: Config | PretrainConfig) -> Rows | None:
-    """The rows of every batch that this rank computes; None for one process, which computes all."""
-    return ranks.rows(min(config.train.batch_size, len(images))) if ranks.wide else None
 
 
 def class_weights(labels: np.ndarray, classes: int, device: torch.device) -> Tensor:

@@ -15,9 +15,7 @@ from torch import nn
 
 from vitmed.core.hardware import Precision, seeded
 from vitmed.core.load_config import AnyConfig, with_values
-from vitmed.core.ranks import Rows
 from vitmed.core.text import counted
-from vitmed.models.batch_layers import take_rows
 from vitmed.models.vit import checkpoint_gradients
 from vitmed.training.gradients import is_out_of_memory
 from vitmed.training.train_state import TrainState
@@ -49,16 +47,16 @@ def one_batch(config: AnyConfig) -> AnyConfig:
     return with_values(config, {"train.batch_size": train.batch_size * train.accumulate, "train.accumulate": 1})
 
 
-def fit_memory(state: TrainState, config: AnyConfig, rows: Rows, precision: Precision, processes: int) -> Fit:
-    """How many of these rows of a batch can be computed at once; changes nothing in the state.
+def fit_memory(state: TrainState, config: AnyConfig, most: int, precision: Precision, processes: int) -> Fit:
+    """How many images of a batch can be computed at once; changes nothing in the state.
 
     Args:
         state: before the first step, or later; its network lies on the device.
-        rows: that this process computes.
+        most: that this process computes.
         processes: that share the memory of a CPU.
     """
     device = next(state.model.parameters()).device
-    most, given = rows.stop - rows.start, config.train.grad_checkpointing
+    given = config.train.grad_checkpointing
     found = Fit(1, True, "more may not fit")
     for recompute in dict.fromkeys((given, True)):
         trial = _Trial(state, config, most, precision)
@@ -95,11 +93,10 @@ class _Trial:
 
     @contextlib.contextmanager
     def nothing_changes(self) -> Iterator[None]:
-        """Restore the mode, the statistics, the rows and the random state, and throw gradients away."""
+        """Restore the mode, the statistics and the random state, and throw gradients away."""
         model: nn.Module = self.state.model
         training = model.training
         before = [buffer.clone() for buffer in model.buffers()]
-        take_rows(model, None)
         model.train()
         try:
             with seeded(0, next(model.parameters()).device):

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from vitmed.core.errors import VitmedError
 from vitmed.core.hardware import Precision
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.ranks import Rows
 from vitmed.data.loading import Images, seed_of
 from vitmed.data.thread_batches import check_readable, read_batches
 from vitmed.models.mae import MAE, decoder_size
@@ -34,25 +33,20 @@ def build_mae(encoder: ViT, config: PretrainConfig) -> MAE:
     return MAE(encoder, mae.mask_ratio, width, mae.decoder_depth or depth, heads, mae.normalise_patches)
 
 
-def masked_loss(
-    model: nn.Module, patches: int, images: Images, precision: Precision, rows: Rows | None = None
-) -> LossOf:
+def masked_loss(model: nn.Module, patches: int, images: Images, precision: Precision) -> LossOf:
     """The mean squared error of the hidden patches of normalised `images`.
 
     Args:
         model: a MAE as training calls it; patches: how many an image has.
-        rows: of every batch that this rank computes.
     """
 
-    def loss_of(batch: Tensor, _: Tensor) -> Callable[[Rows], Tensor]:
+    def loss_of(batch: Tensor, _: Tensor) -> Callable[[slice], Tensor]:
         x = images.preprocessing.normalise(batch)  # (B, C, S, S)
-        own = rows or Rows(0, len(x), len(x))
-        noise = torch.rand(own.total, patches, device=x.device)
+        noise = torch.rand(len(x), patches, device=x.device)
 
-        def part(here: Rows) -> Tensor:
-            some = x[here.start - own.start : here.stop - own.start]
+        def part(rows: slice) -> Tensor:
             with torch.autocast(x.device.type, precision.dtype, enabled=precision.mixed):
-                return model(some, noise[here.start : here.stop]) * (len(some) / here.total)
+                return model(x[rows], noise[rows]) * (len(x[rows]) / len(x))
 
         return part
 

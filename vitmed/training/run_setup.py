@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,14 +15,14 @@ from torch import nn
 from vitmed.core.config import Config
 from vitmed.core.csv_files import csv_text
 from vitmed.core.data_config import DataConfig
-from vitmed.core.environment import environment
+from vitmed.core.environment import environment, versions
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.core.files import write_json, write_text
 from vitmed.core.hardware import Precision, pick_precision
 from vitmed.core.load_config import AnyConfig, store_paths, with_values
 from vitmed.core.ranks import ALONE, Ranks
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.text import counted, first_line
+from vitmed.core.text import counted, first_line, listed
 from vitmed.core.ui import Ui
 from vitmed.data.loading import (
     EpochBatches,
@@ -37,12 +38,11 @@ from vitmed.data.samples import Splits
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.batch_augmentation import BatchAugmenter
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.models.batch_layers import take_rows
 from vitmed.models.block_kernels import require_compiler
 from vitmed.models.vit import checkpoint_gradients
 from vitmed.models.weight_files import AGAIN
 from vitmed.training.autotune import autotune, is_open
-from vitmed.training.losses import LossOf, rows_of
+from vitmed.training.losses import LossOf
 from vitmed.training.memory import fit_memory
 from vitmed.training.time_budget import Clock
 from vitmed.training.train_state import new_state
@@ -66,7 +66,7 @@ class RunSetup(Generic[AnyConfig]):
         if config.train.compile:
             require_compiler(device)
         self.images = images_of(splits, Preprocessing.of(config))
-        rows_of(ranks, self.images["train"], config)  # raises now, not after the images are read
+        ranks.check_batch(min(config.train.batch_size, len(splits.samples["train"])))
         self.hashes: dict[str, list[str]] = {}
         self.clock = Clock()
 
@@ -78,9 +78,7 @@ class RunSetup(Generic[AnyConfig]):
         augmenter = kind(augment.policy, model.image_size, model.channels, augment.flips)
         self.dataset = TrainImages(images, augmenter, train.seed)
         balanced = isinstance(self.config, Config) and self.config.train.balance == "sampler"
-        mixed = isinstance(self.config, Config) and bool(self.config.augment.mixup or self.config.augment.cutmix)
-        rows = rows_of(self.ranks, images, self.config)
-        self.batches = EpochBatches(images.labels, train.batch_size, train.seed, balanced, rows, mixed)
+        self.batches = EpochBatches(images.labels, train.batch_size, train.seed, balanced, self.ranks.share)
         workers = pick_workers(
             train.workers, augment.policy != "none" and not on_device, images.in_memory, self.device,
             self.ranks.local_world,
@@ -89,16 +87,16 @@ class RunSetup(Generic[AnyConfig]):
         self.state = new_state(self.model, self.config, self.batches.batches, self.device, self.precision)
         if train.micro_batch == "auto":
             self.fit_memory()
-        take_rows(self.model, rows)
 
     def fit_memory(self) -> None:
         """Set how many images are computed at once to what fits the memory."""
-        ranks, total = self.ranks, min(self.config.train.batch_size, len(self.images["train"]))
+        ranks, total = self.ranks, self.batches.size
         if ranks.wide and isinstance(self.config, Config) and self.config.train.shard:
             raise UsageError(
                 "--batch-size auto measures the whole network, and --shard-model divides it", "name --micro-batch N"
             )
-        found = fit_memory(self.state, self.config, ranks.rows(total), self.precision, ranks.local_world)
+        most = -(-total // ranks.world)
+        found = ranks.first(lambda: fit_memory(self.state, self.config, most, self.precision, ranks.local_world))
         sizes = [part.stop - part.start for part in ranks.parts(total, found.micro_batch)]
         self.set_parts(max(sizes), found.grad_checkpointing)
         how = ", with gradient checkpointing" if found.grad_checkpointing else ""
@@ -118,13 +116,23 @@ class RunSetup(Generic[AnyConfig]):
     def begin(self, folder: RunFolder) -> None:
         """Write everything known before the first batch, and make a new state."""
         self.folder = folder
-        place = pick_place(self.config.train.augment_on, self.device, self.ranks.local_world)
+        train, ranks = self.config.train, self.ranks
+        place = ranks.first(lambda: pick_place(train.augment_on, self.device, ranks.local_world))
         self.config = with_values(self.config, {"train.augment_on": place})
         self.tune()
         self.prepare()
-        write_text(folder.config, store_paths(self.config, folder.path).to_yaml())
+        ranks.first(self.write_start)
+
+    def write_start(self) -> None:
+        """Write everything known before the first batch."""
+        folder = self.folder
+        self.write_config()
         write_json(folder.environment, environment(self.config, self.device, self.precision, self.hashes))
         write_text(folder.splits, splits_csv(self.splits, self.hashes))
+
+    def write_config(self) -> None:
+        """Write config.yaml."""
+        write_text(self.folder.config, store_paths(self.config, self.folder.path).to_yaml())
 
     def tune(self) -> None:
         """Settle how a step is computed, where the configuration leaves it open; several processes take the usual."""
@@ -148,8 +156,8 @@ class RunSetup(Generic[AnyConfig]):
             problem = f"{folder.last}: its training state does not fit ({first_line(error)})"
             raise CheckpointError(problem, f"{AGAIN}, or start a new run") from None
         self.clock.go_on(self.state.spent)
-        write_text(folder.config, store_paths(self.config, folder.path).to_yaml())  # epochs or data folder may be new
-        self.write_records()  # a kill may have come between last.pt and metrics.jsonl
+        self.ranks.first(self.write_config)  # epochs or data folder may be new
+        self.ranks.first(self.write_records)  # a kill may have come between last.pt and metrics.jsonl
         self.ui.say(f"resuming {folder.path} at epoch {self.state.epoch + 1}, batch {self.state.batch + 1}")
 
     def check_unchanged(self, hashes: dict[str, list[str]]) -> None:
@@ -159,14 +167,27 @@ class RunSetup(Generic[AnyConfig]):
                 f"{self.splits.root}: images of {', '.join(changed)} have changed since the run began", AS_BEFORE
             )
 
+    def check_ranks(self) -> None:
+        """Raises UsageError or DataError if versions, device or images of this rank are not those of rank 0."""
+        own = versions() | {"device": self.device.type, "precision": self.precision.name}
+        known: dict[str, str] = self.ranks.first(lambda: own)
+        if other := [name for name in own if own[name] != known[name]]:
+            here, there = (listed([f"{name} {found[name]}" for name in other]) for found in (own, known))
+            raise UsageError(f"has {here}, rank 0 has {there}", "install the same versions on the same machines")
+        images = digests(self.splits, self.hashes)
+        first = self.ranks.first(lambda: images)
+        if changed := [name for name in first if images.get(name) != first[name]]:
+            raise DataError(
+                f"{self.splits.root}: images or labels of {listed(changed)} differ from those of rank 0",
+                "copy the data folder of rank 0 to every machine",
+            )
+
     def loss_for(self, network: nn.Module, precision: Precision) -> LossOf:
         """The loss of a batch for a network that training calls."""
         raise NotImplementedError
 
     def write_records(self) -> None:
         """Write metrics.jsonl."""
-        if not self.ranks.leads:
-            return
         write_text(self.folder.metrics, "".join(json.dumps(r, allow_nan=False) + "\n" for r in self.state.history))
 
 
@@ -181,6 +202,12 @@ def check_images(splits: Splits, preprocessing: Preprocessing, data: DataConfig,
             )
         seen |= dict.fromkeys(read.hashes[name], name)
     return read
+
+
+def digests(splits: Splits, hashes: dict[str, list[str]]) -> dict[str, str]:
+    """Split -> sha256 of the paths, the labels and the files of its images."""
+    texts = {name: "\n".join([*map(str, part), *hashes[name]]) for name, part in splits.samples.items()}
+    return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
 
 
 @contextlib.contextmanager

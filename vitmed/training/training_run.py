@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,12 @@ import torch
 from torch import nn
 
 from vitmed.core.config import Config
-from vitmed.core.environment import versions
-from vitmed.core.errors import CheckpointError, DataError, EndedByCaller, Interrupted, VitmedError
+from vitmed.core.errors import CheckpointError, DataError, EndedByCaller, Interrupted, Reported, VitmedError
 from vitmed.core.files import write_json, write_text
 from vitmed.core.hardware import Precision, describe, seeded, using_threads
-from vitmed.core.load_config import AnyConfig, store_paths, with_values
+from vitmed.core.load_config import AnyConfig
 from vitmed.core.process import stop_signals
-from vitmed.core.ranks import ALONE, LeaderReports, Ranks, full
+from vitmed.core.ranks import ALONE, Ranks, full
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line, listed
 from vitmed.core.ui import Ui
@@ -51,31 +50,6 @@ from vitmed.training.train_state import Record
 EachEpoch = Callable[[Record], bool | None]  # whether to end the run after this epoch
 
 
-@dataclass(frozen=True)
-class Start:
-    """What the leader sends to every other rank: the run as it is before the next batch.
-
-    Attributes:
-        hashes: split -> sha256 of its files, in the order of the samples.
-        folder: the run folder, which the leader alone writes.
-        state: of `TrainState.state_dict`.
-        versions: of the packages that decide the numbers.
-    """
-
-    config: Any
-    splits: Splits
-    hashes: dict[str, list[str]]
-    folder: RunFolder
-    state: dict[str, Any]
-    versions: dict[str, str]
-
-
-def meet(ranks: Ranks) -> None:
-    """Wait until every rank has read its images: one of each machine first, which fills the machine's cache."""
-    for _ in range(2):
-        ranks.agree()
-
-
 class Run(RunSetup[AnyConfig]):
     """What training and pretraining share: go through the epochs, stop at a signal, report."""
 
@@ -84,9 +58,10 @@ class Run(RunSetup[AnyConfig]):
     def run_epochs(self) -> None:
         """Train until the end, with all ranks. Raises Interrupted after saving last.pt."""
         ranks = self.ranks
-        if ranks.leads:
-            ranks.send("start", self.start())
-            meet(ranks)
+        if ranks.wide:
+            self.state.load_state_dict(ranks.first(self.state.state_dict))  # rank 0 may have fitted the head
+        if ranks.wide and self.device.type == "cuda":  # it does not work on a CPU
+            nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
         use_attention(self.model, self.config.train.attention)
         if self.config.train.compile:
             compile_network(self.model)
@@ -104,18 +79,15 @@ class Run(RunSetup[AnyConfig]):
                 for event in with_progress(events, self.config, advance):
                     if isinstance(event, Relief):
                         self.set_parts(event.micro_batch, event.grad_checkpointing)
-                        write_text(self.folder.config, store_paths(self.config, self.folder.path).to_yaml())
+                        self.write_config()
                         self.ui.warn(str(event))
                     else:
                         self.end_epoch(event)
-            except (DataError, LeaderReports):  # on all ranks, which save a divided network together
+            except (DataError, Reported):  # on all ranks, which save a divided network together
                 if self.state.batch % self.config.train.accumulate == 0:  # not amid an optimiser step
                     self.save_last()
                 raise
             except RuntimeError as error:
-                if ranks.lost(error):
-                    problem = "another process of this training has ended; its own error says why"
-                    raise VitmedError(problem, self.go_on()) from None
                 if is_of_compiler(error):
                     fix = f"{self.go_on()} --no-compile"
                     raise VitmedError(f"compiling the network failed: {first_line(error)}", fix) from None
@@ -131,7 +103,7 @@ class Run(RunSetup[AnyConfig]):
         return f"vitmed {self.command} --resume {self.folder.path}"
 
     def ticker(self) -> Callable[[], None]:
-        """What the loop calls before every step: it notes the time used, and of a limited time the leader's share."""
+        """What the loop calls before every step: it notes the time used, and of a limited time rank 0's share."""
         state, ranks, limit, budget = self.state, self.ranks, self.config.train.time, None
         if limit is not None:
             after = self.seconds_after() if ranks.leads else lambda: 0.0
@@ -140,18 +112,13 @@ class Run(RunSetup[AnyConfig]):
         def tick() -> None:
             state.spent = self.clock.seconds()
             if budget is not None:
-                state.share = ranks.of_leader(max(state.share, budget.share_at(state.spent, after())))
+                state.share = ranks.first(lambda: max(state.share, budget.share_at(state.spent, after())))
 
         return tick
 
     def seconds_after(self) -> Callable[[], float]:
         """A function that estimates how long the command goes on after training, from what is known so far."""
         raise NotImplementedError
-
-    def start(self) -> Start:
-        """What the other ranks need to take part."""
-        config = with_values(self.config, {"train.precision": self.precision.name, "train.device": self.device.type})
-        return Start(config, self.splits, self.hashes, self.folder, self.state.state_dict(), versions())
 
     def loss_of(self) -> LossOf:
         """The loss of a batch in training."""
@@ -171,7 +138,7 @@ class Run(RunSetup[AnyConfig]):
 
     def report_epoch(self, record: Record, monitor: str = "") -> None:
         """Write metrics.jsonl and print a line on the epoch; `monitor` goes in its middle."""
-        self.write_records()
+        self.ranks.first(self.write_records)
         self.ui.say(
             f"epoch {epoch_of(record['epoch'], self.state.share, self.config)}  "
             f"train loss {record['train_loss']:.4f}  val loss {record['val_loss']:.4f}{monitor}  "
@@ -262,12 +229,12 @@ class TrainingRun(Run[Config]):
             self.ui.warn(f"the weights were made with {counted(before, 'test image')}: results look too good")
         return read.records
 
-    def begin(self, folder: RunFolder) -> None:
-        super().begin(folder)
-        write_json(folder.data_check, {"notes": self.notes, "counts": self.counts})
-        write_text(folder.summary, summarise(self.model, self.config.model))
+    def write_start(self) -> None:
+        super().write_start()
+        write_json(self.folder.data_check, {"notes": self.notes, "counts": self.counts})
+        write_text(self.folder.summary, summarise(self.model, self.config.model))
         if self.report is not None:
-            write_json(folder.weights, asdict(self.report))
+            write_json(self.folder.weights, asdict(self.report))
 
     def resume_from(self, folder: RunFolder, checkpoint: Checkpoint) -> None:
         """Continue from last.pt, perhaps with the data in another folder than before."""
@@ -276,7 +243,7 @@ class TrainingRun(Run[Config]):
         self.resume(folder, checkpoint.training)
         if (limit := self.config.train.time) is not None and limit != checkpoint.config.train.time:
             self.state.share = min(1.0, self.state.spent / limit)  # as if it had been so from the start
-        if self.splits.root != checkpoint.splits.root:
+        if self.splits.root != checkpoint.splits.root and self.ranks.leads:
             for file in folder.path.glob("*.pt"):  # some are never written again, and later commands read the data root
                 set_data_root(file, self.splits.root)
 
@@ -309,9 +276,7 @@ class TrainingRun(Run[Config]):
             "in the lines of the epochs, * marks the best so far; waiting is the share of time spent waiting for images"
         )
         super().run_epochs()
-        if not self.ranks.leads:
-            return
-        if not self.folder.best.is_file():
+        if self.ranks.leads and not self.folder.best.is_file():
             raise CheckpointError(f"{self.folder.path}: best.pt is missing", "start a new run")
         train, best = self.config.train, self.state.best_epoch
         value = _monitor_text(self.state.history[best - 1], train.monitor)
@@ -341,7 +306,7 @@ class TrainingRun(Run[Config]):
             self.ui.say(f"the time for training is used, in {counted(state.epoch, 'epoch')}")
         elif state.epoch < self.config.train.epochs and finished(state, self.config):
             self.ui.say(f"stopped early: {monitor} has not improved for {self.config.train.patience} epochs")
-        if self.ranks.agree(stop=bool(self.each_epoch(record))):
+        if self.ranks.agree(stop=self.ranks.leads and bool(self.each_epoch(record))):
             raise EndedByCaller(f"ended after epoch {state.epoch}; {self.folder.last} is saved", self.go_on())
 
     def save_last(self) -> None:
@@ -351,8 +316,7 @@ class TrainingRun(Run[Config]):
         record = self.state.history[-1] if self.state.history else {}
         weights = full(merged(self.state.evaluated_model))  # by all ranks: each may hold a part
         state = self.state.state_dict() if training else None
-        if self.ranks.leads:
-            self.save(path, weights, record, state)
+        self.ranks.first(lambda: self.save(path, weights, record, state))
 
     def save(
         self, path: Path, weights: dict[str, torch.Tensor], record: Record, training: dict[str, Any] | None = None
