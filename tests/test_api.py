@@ -33,7 +33,6 @@ PUBLIC = [
     "load",
 ]
 PUBLIC += [
-    "lr_find",
     "merge",
     "monitor",
     "plan",

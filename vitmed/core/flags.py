@@ -82,5 +82,5 @@ def evaluate_config(own: EvaluateConfig, flags: dict[str, Any]) -> EvaluateConfi
 
 
 POINTS = {"youden", "balanced", "target_sensitivity", "target_specificity", "cost"}  # that choose the operating point
-FLAGS = flags_of(Config)  # of `vitmed train`; plan, lr-find and probe take the same keywords
+FLAGS = flags_of(Config)  # of `vitmed train`; plan and probe take the same keywords
 EVALUATE_FLAGS = flags_of(Config, "evaluate")

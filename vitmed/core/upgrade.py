@@ -14,7 +14,9 @@ from vitmed.core.errors import UsageError
 READER = "0.2.0"  # the last version that has what is listed here
 ANY = object()  # every value may be dropped: the setting never changed a result
 
-COMMANDS: dict[str, str] = {}  # `vitmed NAME` -> what to use instead
+COMMANDS: dict[str, str] = {  # `vitmed NAME` -> what to use instead
+    "lr-find": "the plan sets the rate: vitmed plan DATA shows it, vitmed train --lr sets another",
+}
 FLAGS: dict[str, str] = {}  # "--flag" -> what to use instead
 SETTINGS: dict[str, tuple[Any, str]] = {  # "section.field" -> its old default, what to use instead
     "data.cache_mb": (ANY, "leave it out"),

@@ -28,5 +28,4 @@ frozen_probe       predictions of frozen features for images that fitted nothing
 feature_cache      features of frozen networks on disk
 pretraining        learning without labels: the loss and validation of masked patches
 views              the same of pairs of views
-lr_range           the learning-rate range test
 """
