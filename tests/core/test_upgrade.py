@@ -1,4 +1,4 @@
-"""What earlier versions had: its old name is refused by one sentence that says what to use instead."""
+"""What earlier versions had: an old name is refused by one sentence that says what to use; old files are read."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 import pytest
 from conftest import Answer
+
+from vitmed.core.upgrade import results_without_gone
+from vitmed.metrics.fixed_rates import FixedRates
 
 
 @pytest.mark.parametrize(
@@ -19,3 +22,14 @@ def test_what_left_the_machine_or_drew_a_page_says_what_replaces_it(
 ) -> None:
     answer = vitmed(*words)
     assert answer.code == 2 and expected in answer.err, answer.err
+
+
+def test_results_of_0_2_0_are_read_without_the_specificity_at_a_fixed_sensitivity() -> None:
+    at = {"fixed": 0.9, "reached": {"value": 0.8, "low": None, "high": None}, "too_few": True}
+    rates = {"positive": "ill", "sensitivity": [at], "specificity": [at], "band": []}
+    found = results_without_gone({"n": 3, "fixed_rates": rates})
+    assert found == {"n": 3, "fixed_rates": {"positive": "ill", "sensitivity": [at], "band": []}}
+    FixedRates.model_validate(found["fixed_rates"])
+    with pytest.raises(ValueError, match="specificity"):
+        FixedRates.model_validate(rates)
+    assert results_without_gone({"n": 3}) == {"n": 3}

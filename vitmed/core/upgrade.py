@@ -7,6 +7,7 @@ other value needs the version that still has it.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 from vitmed.core.errors import UsageError
@@ -41,6 +42,14 @@ def without_gone(tree: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, str | int | float | bool) and value in values:
             raise UsageError(f"{key} = {value!r} is no longer there; vitmed {READER} has it", values[value])
     return tree
+
+
+def results_without_gone(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A metrics.json of 0.2.0 or earlier without what is gone: `specificity` of `fixed_rates`."""
+    rates = content.get("fixed_rates")
+    if not isinstance(rates, Mapping):
+        return dict(content)
+    return {**content, "fixed_rates": {key: part for key, part in rates.items() if key != "specificity"}}
 
 
 def gone(words: list[str], message: str) -> UsageError | None:

@@ -12,6 +12,7 @@ from vitmed.core.aliases import FLOW, HOLDER, OUT_OF_DISTRIBUTION, RESULTS, with
 from vitmed.core.base_models import Frozen
 from vitmed.core.targets import CLASSES, Target
 from vitmed.core.text import identity
+from vitmed.core.upgrade import results_without_gone
 from vitmed.data.group_words import group_word
 from vitmed.decisions.conformal import PredictionSets
 from vitmed.decisions.folds import Folds
@@ -258,8 +259,8 @@ class Results(Numbers):
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> Results:
-        """What a metrics.json holds, of this version or of 0.1.0. Raises ValueError for anything else."""
-        found = with_new_names(content, RESULTS)
+        """What a metrics.json holds, of this version or an earlier one. Raises ValueError for anything else."""
+        found = with_new_names(results_without_gone(content), RESULTS)
         for key, names in (("report", HOLDER), ("flow", FLOW), ("out_of_distribution", OUT_OF_DISTRIBUTION)):
             if isinstance(found.get(key), Mapping):
                 found[key] = with_new_names(found[key], names)
