@@ -142,7 +142,7 @@ def build_config(
     Raises:
         UsageError: names the key, or its flag, and what is accepted.
     """
-    tree = without_gone(tree)
+    tree = without_gone(tree, given)
     for section, fields in tree.items():
         if section not in kind.model_fields:
             raise unknown_key("config section", str(section), kind.model_fields)

@@ -7,10 +7,13 @@ other value needs the version that still has it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+import warnings
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from vitmed.core.aliases import OldNameWarning
 from vitmed.core.errors import UsageError
+from vitmed.core.settings import names_in
 
 READER = "0.2.0"  # the last version that has what is listed here
 ANY = object()  # every value may be dropped: the setting never changed a result
@@ -23,10 +26,18 @@ SETTINGS: dict[str, tuple[Any, str]] = {  # "section.field" -> its old default, 
     "data.cache_mb": (ANY, "leave it out"),
 }
 VALUES: dict[str, dict[Any, str]] = {}  # "section.field" -> {value that is gone: what to use instead}
+NAMES: dict[str, dict[str, str]] = {  # "section.field" -> {name in its list that never changed a result: what to use}
+    "evaluate.format": {"pdf": "print report.html from any browser"},
+    "train.track": {"tensorboard": "--track mlflow or --track wandb"},
+}
 
 
-def without_gone(tree: dict[str, Any]) -> dict[str, Any]:
-    """The sections of a configuration without settings that are gone. Raises UsageError for one that mattered."""
+def without_gone(tree: dict[str, Any], given: Collection[str] = ()) -> dict[str, Any]:
+    """The sections of a configuration without settings that are gone. Raises UsageError for one that mattered.
+
+    Args:
+        given: "section.field" of values that came from flags: there every name of `NAMES` is refused.
+    """
     tree = copy.deepcopy(tree)
     for key, (default, instead) in SETTINGS.items():
         section, _, field = key.partition(".")
@@ -41,6 +52,21 @@ def without_gone(tree: dict[str, Any]) -> dict[str, Any]:
         value = fields.get(field) if isinstance(fields, dict) else None
         if isinstance(value, str | int | float | bool) and value in values:
             raise UsageError(f"{key} = {value!r} is no longer there; vitmed {READER} has it", values[value])
+    for key, names in NAMES.items():
+        section, _, field = key.partition(".")
+        fields = tree.get(section)
+        value = fields.get(field) if isinstance(fields, dict) else None
+        texts = isinstance(value, str | list) and all(isinstance(part, str) for part in value)
+        parts = names_in(value) if texts else []
+        for name in [name for name in names if name in parts]:
+            what = f"--{field} {name}" if key in given else f"{key} {name}"
+            if key in given:
+                raise UsageError(f"{what} is no longer there; vitmed {READER} has it", names[name])
+            warnings.warn(f"{what} is no longer there: {names[name]}", OldNameWarning, stacklevel=2)
+            parts.remove(name)
+            fields |= {field: ",".join(parts) if isinstance(value, str) else parts}  # type: ignore[operator]
+            if not parts:
+                del fields[field]  # type: ignore[union-attr]
     return tree
 
 
