@@ -20,6 +20,10 @@ from vitmed.metrics.fixed_rates import FixedRates
     ("words", "expected"),
     [
         (["lr-find", "."], "vitmed lr-find is no longer there; vitmed 0.2.0 has it\nFix: the plan sets the rate"),
+        (
+            ["export", ".", "--int8"],
+            "--int8 is no longer there; vitmed 0.2.0 has it\nFix: export without it",
+        ),
         (["train", ".", "--track", "tensorboard,mlflow"], "--track tensorboard is no longer there; vitmed 0.2.0"),
         (["train", ".", "--format", "html,pdf"], "--format pdf is no longer there; vitmed 0.2.0 has it\nFix: print"),
     ],

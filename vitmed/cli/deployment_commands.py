@@ -19,12 +19,9 @@ FORM = {
 @command(
     {
         "checkpoint": argument(Path, "A run folder, or its best.pt."),
-        "to": flag(
-            Path, help="What to write: .onnx, .pt2 for torch.export, .safetensors for timm, or a folder.", panel=FIRST
-        ),
+        "to": flag(Path, help="What to write: .onnx, .safetensors for timm, or a folder.", panel=FIRST),
         **FORM,
         "data": flag(Path, help="Data folder of the run, where it has moved.", panel=FIRST),
-        "int8": flag(bool, "--int8", help="Weights in 8 bits; reports what that costs.", panel=FIRST),
         **FORCE,
     },
     fields={},

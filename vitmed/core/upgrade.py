@@ -13,7 +13,6 @@ from typing import Any
 
 from vitmed.core.aliases import OldNameWarning
 from vitmed.core.errors import UsageError
-from vitmed.core.settings import names_in
 
 READER = "0.2.0"  # the last version that has what is listed here
 ANY = object()  # every value may be dropped: the setting never changed a result
@@ -21,7 +20,9 @@ ANY = object()  # every value may be dropped: the setting never changed a result
 COMMANDS: dict[str, str] = {  # `vitmed NAME` -> what to use instead
     "lr-find": "the plan sets the rate: vitmed plan DATA shows it, vitmed train --lr sets another",
 }
-FLAGS: dict[str, str] = {}  # "--flag" -> what to use instead
+FLAGS: dict[str, str] = {  # "--flag" -> what to use instead
+    "--int8": "export without it and quantise the file with onnxruntime, see docs/export.md",
+}
 SETTINGS: dict[str, tuple[Any, str]] = {  # "section.field" -> its old default, what to use instead
     "data.cache_mb": (ANY, "leave it out"),
 }
@@ -56,8 +57,10 @@ def without_gone(tree: dict[str, Any], given: Collection[str] = ()) -> dict[str,
         section, _, field = key.partition(".")
         fields = tree.get(section)
         value = fields.get(field) if isinstance(fields, dict) else None
-        texts = isinstance(value, str | list) and all(isinstance(part, str) for part in value)
-        parts = names_in(value) if texts else []
+        listed = [value] if isinstance(value, str) else value
+        if not isinstance(listed, list) or not all(isinstance(part, str) for part in listed):
+            continue
+        parts = [part.strip() for part in ",".join(listed).split(",")]
         for name in [name for name in names if name in parts]:
             what = f"--{field} {name}" if key in given else f"{key} {name}"
             if key in given:
