@@ -24,7 +24,6 @@ RAISED_BY = {
     "commands/many_runs.py": "cross-validate",
     "commands/soup.py": "ensemble",
     "training/search_space.py": "tune",
-    "commands/bundle_packages.py": "bundle",
     "commands/rank_weights.py": "probe",
     "commands/serving/limits.py": "serve",
     "commands/serving/listening.py": "serve",

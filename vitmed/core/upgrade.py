@@ -21,6 +21,8 @@ COMMANDS: dict[str, str] = {  # `vitmed NAME` -> what to use instead
     "lr-find": "the plan sets the rate: vitmed plan DATA shows it, vitmed train --lr sets another",
 }
 FLAGS: dict[str, str] = {  # "--flag" -> what to use instead
+    "--wheels": "PIP_NO_INDEX=1 PIP_FIND_LINKS=DIR before the command",
+    "--report": "copy report.html of the test yourself",
     "--int8": "export without it and quantise the file with onnxruntime, see docs/export.md",
 }
 SETTINGS: dict[str, tuple[Any, str]] = {  # "section.field" -> its old default, what to use instead
