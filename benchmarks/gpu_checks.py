@@ -127,7 +127,6 @@ def checks(work: Path, device: torch.device) -> Iterator[tuple[str, Callable[[],
     image = lambda: str(next(data.rglob("*.png")))  # noqa: E731
     yield "explain", lambda: vitmed("explain", image(), "--checkpoint", str(best), *on, "-o", str(work / "explain"))
     yield "stress", lambda: vitmed("stress", str(best), "--images", "20", *on, "-o", str(work / "stress"))
-    yield "lr-find", lambda: vitmed("lr-find", str(data), *network, *on, "--steps", "20", "-o", str(work / "lr.png"))
     yield "pretrain", lambda: vitmed(
         "pretrain", str(data), *network, "--epochs", "2", *on, "-o", str(runs), "--name", "mae"
     ) and speed(runs / "mae")  # fmt: skip

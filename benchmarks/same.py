@@ -15,6 +15,7 @@ import ast
 import contextlib
 import csv
 import fnmatch
+import importlib
 import inspect
 import io
 import json
@@ -390,20 +391,19 @@ def structured_reports() -> Found:
 
     import vitmed as package
 
-    try:
-        from vitmed.commands.structured_report import report_uid, structured_report
-    except ImportError:
-        try:
-            from vitmed.deploy.structured_report import report_uid, structured_report
-        except ImportError:
-            from vitmed.commands.pacs.structured_report import report_uid, structured_report
+    places = ("deploy", "commands", "commands.pacs")  # of today's tree first
+    module: Any = None
+    for place in places:
+        with contextlib.suppress(ImportError):
+            module = importlib.import_module(f"vitmed.{place}.structured_report")
+            break
     found: Found = {}
     header = pydicom.dcmread("data/formats/colour.dcm", stop_before_pixels=True)
     for kind in KINDS:
         model = package.load(f"runs/{kind}")
         answer = model.predict("data/formats/colour.dcm")
-        uid = report_uid(model, str(header.SOPInstanceUID))
-        text = str(pydicom.dcmread(io.BytesIO(structured_report(answer, model, header, uid))))
+        uid = module.report_uid(model, str(header.SOPInstanceUID))
+        text = str(pydicom.dcmread(io.BytesIO(module.structured_report(answer, model, header, uid))))
         found[kind] = re.sub(r"(Date|Time)[^\n]*", "DATE", re.sub(r"\d+(\.\d+){7,}", "UID", text))
     return found
 

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import select
+import shutil
 import subprocess
 import tempfile
 import time
@@ -15,6 +16,10 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE = 20.0  # s that an answer may take
+NAMES = (
+    "chromium chromium-browser google-chrome google-chrome-stable chrome microsoft-edge microsoft-edge-stable msedge"
+)
+PROGRAM = next((path for name in NAMES.split() if (path := shutil.which(name)) is not None), None)
 
 
 class Page:

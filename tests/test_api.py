@@ -32,7 +32,6 @@ PUBLIC = [
     "load",
 ]
 PUBLIC += [
-    "lr_find",
     "merge",
     "monitor",
     "plan",

@@ -118,7 +118,6 @@ def test_a_run_that_fails(unchanged: Any, data: Path, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("no_figures")
 def test_the_other_commands(unchanged: Any, data: Path, tmp_path: Path, trained: Trained) -> None:
     image, ui = next((data / "test").rglob("*.png")), Recorder()
-    plain = {key: value for key, value in TINY.items() if key not in ("epochs", "resamples")}
 
     def all_of_them() -> None:
         vitmed.evaluate(trained.best, output=tmp_path / "e", device="cpu", ui=ui, resamples=20, map_images=0)
@@ -128,7 +127,6 @@ def test_the_other_commands(unchanged: Any, data: Path, tmp_path: Path, trained:
         vitmed.check(data, ui=ui, output=tmp_path / "check")
         vitmed.summary(str(trained.best))
         vitmed.plan(data, output=tmp_path / "plan.yaml", ui=ui, sets=TINY_SETS, **TINY)
-        vitmed.lr_find(data, output=tmp_path / "lr.png", steps=20, ui=ui, sets=TINY_NETWORK, **plain)
         own = {key: value for key, value in TINY.items() if key != "patch_size"} | {"epochs": 1, "patch_size": 4}
         sets = (*TINY_NETWORK, "mae.decoder_width=16", "mae.decoder_depth=1", "mae.decoder_heads=2")
         vitmed.pretrain(data, output=tmp_path, sets=sets, ui=ui, **own)

@@ -24,8 +24,8 @@ def write_wheel(
         f"{info}/METADATA": ("\n".join(lines) + "\n\n").encode(),
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: {tag}\n".encode(),
         f"{info}/licenses/LICENSE": LICENCE,
-        f"{info}/RECORD": b"",
     }
+    content[f"{info}/RECORD"] = "".join(f"{inside},,\n" for inside in [*content, f"{info}/RECORD"]).encode()
     wheel = folder / f"{module}-{version}-{tag}.whl"
     with zipfile.ZipFile(wheel, "w") as packed:
         for inside, data in content.items():

@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for type checkers and editors
     from vitmed.commands.explain import explain as explain
     from vitmed.commands.export import export as export
     from vitmed.commands.load import load as load
-    from vitmed.commands.lr_find import lr_find as lr_find
     from vitmed.commands.merge import merge as merge
     from vitmed.commands.monitor import monitor as monitor
     from vitmed.commands.plan import plan as plan
@@ -54,7 +53,6 @@ _PUBLIC = {  # name -> the module that defines it; loaded when the name is used,
     "explain": "vitmed.commands.explain",
     "export": "vitmed.commands.export",
     "load": "vitmed.commands.load",
-    "lr_find": "vitmed.commands.lr_find",
     "merge": "vitmed.commands.merge",
     "monitor": "vitmed.commands.monitor",
     "plan": "vitmed.commands.plan",

@@ -12,7 +12,7 @@ from typer.main import get_command
 from vitmed.cli.commands import APPS
 
 ROOT = Path(__file__).parents[2]
-CONFIGURED = "train plan lr-find probe pretrain"  # the commands that read a configuration
+CONFIGURED = "train plan probe pretrain"  # the commands that read a configuration
 LABELLED = f"{CONFIGURED} check evaluate stress"  # that read the labels or patients of a folder
 # Module -> the commands that raise its errors with a flag in the fix; of `commands/<verb>.py` the verb.
 RAISED_BY = {
@@ -22,14 +22,13 @@ RAISED_BY = {
     "commands/folds.py": "train cross-validate",
     "commands/executors.py": "cross-validate",
     "training/search_space.py": "tune",
-    "commands/bundle_packages.py": "bundle",
     "commands/rank_weights.py": "probe",
     "commands/serving/limits.py": "serve",
     "commands/serving/listening.py": "serve",
     "commands/serving/scores.py": "serve",
     "commands/export_weights.py": "export push",
     "core/files.py": "train probe pretrain evaluate stress",
-    "core/outputs.py": "predict plan lr-find",
+    "core/outputs.py": "predict plan",
     "core/hardware.py": f"{CONFIGURED} predict evaluate explain stress",
     "core/load_config.py": CONFIGURED,
     "core/run_folder.py": CONFIGURED,
@@ -58,7 +57,7 @@ RAISED_BY = {
     "models/block_kernels.py": "train pretrain",
     "models/check_network.py": f"{CONFIGURED} summary",
     "models/mae.py": "pretrain",
-    "models/pretrained.py": "train plan lr-find probe",
+    "models/pretrained.py": "train plan probe",
     "models/vit.py": f"{CONFIGURED} summary",
     "commands/predict_shard.py": "predict",
     "core/ranks.py": "train",
@@ -69,7 +68,7 @@ RAISED_BY = {
     "training/launch.py": "train",
     "training/loop.py": "train pretrain",
     "training/onnx_model.py": "predict evaluate",
-    "training/prepare.py": "train plan lr-find probe",
+    "training/prepare.py": "train plan probe",
     "training/progress.py": "train pretrain",
     "training/pretraining.py": "pretrain",
     "training/run_setup.py": "train pretrain",
@@ -80,7 +79,7 @@ RAISED_BY = {
 BY_FUNCTION = {
     "--unlabelled": "pretrain",
     "--name": "train probe pretrain",
-    "--model": "train plan lr-find pretrain",
+    "--model": "train plan pretrain",
     "--allow-leakage": CONFIGURED,
     "--target": CONFIGURED,
 }

@@ -45,11 +45,6 @@ plan:
   --allow-leakage --augment --batch-size --channels --config --device --epochs --fold --folds --frame
   --freeze-blocks --group-regex --groups --image-size --json --labels --layer-decay --lora --lr --max-train
   --model --normalize --offline --output --patch-size --policy --set --weights --window -b -c -o
-lr-find:
-  --allow-leakage --augment --batch-size --cache --cache-size --channels --config --device --fold --folds
-  --frame --freeze-blocks --group-regex --groups --high --image-size --json --labels --layer-decay --lora --low
-  --max-train --model --no-cache --normalize --offline --output --patch-size --policy --set --steps --weights
-  --window -b -c -o
 pretrain:
   --accumulate --allow-leakage --augment --batch-size --cache --cache-size --channels --config --device --epochs
   --fold --folds --frame --group-regex --groups --image-size --json --labels --lr --mask-ratio --max-train
@@ -81,7 +76,6 @@ TABLES: dict[str, tuple[type[RunConfig], dict[str, str]]] = {  # the commands th
     "plan": (Config, FLAGS),
     "evaluate": (Config, EVALUATE_FLAGS),
     "probe": (Config, flags_of(Config, "data", "evaluate")),
-    "lr-find": (Config, flags_of(Config, "data", "model", "augment", without=("augment.views",))),
     "pretrain": (PretrainConfig, PRETRAIN_FLAGS),
 }
 
@@ -237,7 +231,7 @@ def test_every_flag_of_train_reaches_the_config(vitmed: RUN, tmp_path: Path, mon
 def test_every_flag_of_0_1_0_is_still_there() -> None:
     commands: Any = get_command(app)
     named = re.findall(r"^([a-z][a-z -]*):((?: -\S+|\n  .*)*)$", OF_0_1_0, re.M)
-    assert len(named) == 18  # `weights where` has none
+    assert len(named) == 17  # `weights where` has none
     for name, flags in named:
         found = commands
         for word in name.split():

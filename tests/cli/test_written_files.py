@@ -61,7 +61,7 @@ def test_no_command_writes_into_a_data_folder(trained: Trained, vitmed: RUN, tmp
     before = listing(data), listing(foreign)
     for args in (
         ("train", data, "-o", place), ("pretrain", data, "-o", place), ("probe", data, "-o", place),
-        ("plan", data, "-o", place), ("lr-find", data, "-o", place.with_suffix(".png")), ("check", data, "-o", place),
+        ("plan", data, "-o", place), ("check", data, "-o", place),
         ("predict", image_of(trained), "--checkpoint", run, "--csv", place),
         ("predict", foreign / "test", "--checkpoint", run, "--csv", foreign / "test" / "p.csv"),
         ("explain", foreign / "test" / "amber" / "amber_0.png", "--checkpoint", run, "-o", place),
@@ -132,14 +132,11 @@ def test_a_run_has_a_plain_name(vitmed: RUN, tmp_path: Path, command: str) -> No
     assert listing(tmp_path) == before
 
 
-@pytest.mark.parametrize(("command", "file"), [("plan", "plan.yaml"), ("lr-find", "lr.png")])
-def test_a_single_file_gets_a_number_or_with_force_is_replaced(
-    vitmed: RUN, tmp_path: Path, command: str, file: str, no_figures: None
-) -> None:
-    data, place = draw_splits(tmp_path / "data", 8, 4, 2), tmp_path / file
+def test_a_single_file_gets_a_number_or_with_force_is_replaced(vitmed: RUN, tmp_path: Path, no_figures: None) -> None:
+    data, place = draw_splits(tmp_path / "data", 8, 4, 2), tmp_path / "plan.yaml"
     place.write_text("old")
     tiny = [*TINY_ARGS[: TINY_ARGS.index("--epochs")], "--batch-size", 8, "--set", "model.width=16", "--device", "cpu"]
-    args = [command, data, "-o", place, *tiny, *(["--steps", 20] if command == "lr-find" else [])]
+    args = ["plan", data, "-o", place, *tiny]
     assert vitmed(*args).code == 0
     assert place.read_text() == "old" and place.with_stem(f"{place.stem}-2").is_file()
     answer = vitmed(*args, "--force")

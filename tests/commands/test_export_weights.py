@@ -168,7 +168,6 @@ def test_what_is_refused(trained: Trained, plain_run: Path, tmp_path: Path, vitm
         (plain_run, "--to", tmp_path / "model.onnx", "--form", "timm"),
         (plain_run, "--to", tmp_path / "model.safetensors", "--form", "transformers"),
         (plain_run, "--to", tmp_path / "folder", "--form", "keras"),
-        (plain_run, "--to", tmp_path / "folder", "--int8"),
         (plain_run, "--to", plain_run.parents[1] / "SECRET-clinic" / "folder"),
         (plain_run, "--to", plain_run),
     ):

@@ -8,17 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import browser
+from browser import PROGRAM, browser
 from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, interrupt_at, listing, python
 
 from vitmed import pretrain, runs, train
 from vitmed.core.errors import Interrupted, UsageError
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.run_lock import run_lock
-from vitmed.report.pdf import find_browser
 from vitmed.report.run_list import ListedRun
-
-PROGRAM = find_browser()
 
 
 def row(folder: Path, name: str) -> ListedRun:

@@ -16,7 +16,6 @@ ASKED = [
     (["train", ".", "-c", "nosuch.yaml"], 2, "nosuch.yaml: no such config file"),
     (["train", "--resume", "nosuch"], 4, "nosuch: no such run folder"),
     (["plan", "nosuch"], 3, "nosuch: no such folder"),
-    (["lr-find", "nosuch"], 3, "nosuch: no such folder"),
     (["probe", "nosuch"], 3, "nosuch: no such folder"),
     (["pretrain", "nosuch"], 3, "nosuch: no such folder"),
     (["check", "nosuch"], 3, "nosuch: no such folder"),

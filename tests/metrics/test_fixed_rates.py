@@ -1,4 +1,4 @@
-"""Rates at a fixed other rate: values against scikit-learn's ROC curve, intervals against a slow loop."""
+"""Sensitivity at a fixed specificity: values against scikit-learn's ROC curve, intervals against a slow loop."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def draw(positives: int, negatives: int, distance: float = 2.0, seed: int = 0, p
     return Predictions(("no", "yes"), tuple(map(str, range(n))), groups, truth.astype(np.int64), logits)
 
 
-def of_sklearn(p: Predictions, rows: np.ndarray, level: float, reverse: bool = False) -> float:
+def of_sklearn(p: Predictions, rows: np.ndarray, level: float) -> float:
     fpr, tpr, _ = roc_curve(p.labels[rows] == 1, p.probabilities[rows, 1], drop_intermediate=False)
-    return float((1 - fpr)[tpr >= level - 1e-9].max() if reverse else tpr[1 - fpr >= level - 1e-9].max())
+    return float(tpr[1 - fpr >= level - 1e-9].max())
 
 
 @pytest.mark.parametrize("patients", [0, 30])
@@ -38,25 +38,20 @@ def test_values_are_those_of_scikit_learns_curve(patients: int) -> None:
     p = draw(150, 400, patients=patients)
     found, everything = fixed_rates(p, EvaluateConfig(resamples=20)), np.arange(550)
     assert found is not None and found.positive == "yes"
-    assert [one.fixed for one in found.sensitivity] == list(LEVELS) == [one.fixed for one in found.specificity]
+    assert [one.fixed for one in found.sensitivity] == list(LEVELS)
     for one in [*found.sensitivity, *found.band]:
         assert one.reached.value == pytest.approx(of_sklearn(p, everything, one.fixed))
-    for one in found.specificity:
-        assert one.reached.value == pytest.approx(of_sklearn(p, everything, one.fixed, reverse=True))
     assert [one.fixed for one in found.band] == list(GRID)
 
 
-@pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("patients", [0, 40])
-def test_intervals_are_wilsons_with_the_variance_of_resamples_that_choose_their_own_threshold(
-    reverse: bool, patients: int
-) -> None:
+def test_intervals_are_wilsons_with_the_variance_of_resamples_that_choose_their_own_threshold(patients: int) -> None:
     p = draw(200, 300, patients=patients)
     found = fixed_rates(p, EvaluateConfig(resamples=60))
-    one = (found.specificity if reverse else found.sensitivity)[1]  # at 0.9
+    one = found.sensitivity[1]  # at 0.9
     slow = []
     for row in np.concatenate(list(bootstrap_weights(p.units, 60, seed=0))):
-        slow.append(of_sklearn(p, np.repeat(np.arange(len(p)), row.astype(int)), 0.9, reverse))
+        slow.append(of_sklearn(p, np.repeat(np.arange(len(p)), row.astype(int)), 0.9))
     value, reach = one.reached.value, t.ppf(0.975, p.units.max())
     effective = value * (1 - value) / np.var(slow, ddof=1)
 
@@ -89,7 +84,7 @@ def test_too_few_images_give_no_interval() -> None:
     assert [one.too_few for one in found.sensitivity] == [False, False, False, True]
     assert found.sensitivity[3].reached.low is None and found.sensitivity[3].reached.value is not None
     few = fixed_rates(draw(4, 500), EvaluateConfig(resamples=50))
-    assert all(one.too_few and one.reached.low is None for one in (*few.sensitivity, *few.specificity, *few.band))
+    assert all(one.too_few and one.reached.low is None for one in (*few.sensitivity, *few.band))
 
 
 def test_without_resamples_there_is_no_interval_and_a_perfect_share_has_that_of_a_proportion() -> None:

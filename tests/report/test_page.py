@@ -10,16 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import Page, browser
+from browser import PROGRAM, Page, browser
 from sklearn.metrics import confusion_matrix
 
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.pdf import find_browser
 from vitmed.report.plots import drawing, pictures
 from vitmed.report.write import write_report
 
-PROGRAM = find_browser()
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium, Chrome or Edge is installed")
 HOSTILE = (
     "</script><script>window.hacked=1</script>",

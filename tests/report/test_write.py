@@ -14,11 +14,10 @@ import pytest
 from conftest import draw_only
 from PIL import Image
 
-from vitmed.core.errors import DataError, UsageError
+from vitmed.core.errors import DataError
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.predictions import Predictions
-from vitmed.report import pdf
 from vitmed.report.plots.drawing import Drawn, text_alternative
 from vitmed.report.plots.plot_table import PLOTS
 from vitmed.report.write import write_report
@@ -206,22 +205,8 @@ def test_markdown_says_the_same_and_links_the_figures(tmp_path: Path) -> None:
         assert len(widths) == 1, table
 
 
-def test_a_pdf_is_printed_or_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw_only(monkeypatch, "confusion_matrix")
-    config = EvaluateConfig(resamples=5, format="pdf")
-    with monkeypatch.context() as patch:
-        patch.setattr(pdf, "find_browser", lambda: None)
-        with pytest.raises(UsageError, match="neither Chromium"):
-            write_report(tmp_path / "none", draw(), title="t", facts={}, config=config)
-        assert not (tmp_path / "none").exists()
-    if pdf.find_browser() is None:
-        pytest.skip("no Chromium, Chrome or Edge is installed")
-    write_report(tmp_path / "some", draw(), title="t", facts={}, config=config)
-    assert (tmp_path / "some" / "report.pdf").read_bytes().startswith(b"%PDF")
-
-
 def test_an_unknown_format_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected html, md, json, pdf"):
+    with pytest.raises(ValueError, match="expected html, md, json"):
         EvaluateConfig(format="html,docx")
 
 

@@ -140,19 +140,6 @@ def private(folder: Path, data: Path) -> list[str]:
     return [file.relative_to(folder).as_posix() for file in files if any(word in file.read_bytes() for word in words)]
 
 
-def test_tensorboard_has_numbers_and_pictures(data: Path, tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    folder = run(data, tmp_path, track=["tensorboard"])
-    found = EventAccumulator(str(folder / "tensorboard")).Reload()
-    records = read_json_lines(folder / "metrics.jsonl")
-    assert [one.step for one in found.Scalars("val_auroc")] == [1, 2]
-    assert [one.value for one in found.Scalars("train_loss")] == pytest.approx([r["train_loss"] for r in records])
-    assert "final/test_auroc" in found.Tags()["scalars"]
-    assert private(folder / "tensorboard", data) == []
-
-
 def test_mlflow_has_a_finished_run(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow")
     from mlflow.tracking import MlflowClient

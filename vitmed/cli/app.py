@@ -63,7 +63,6 @@ COMMANDS = {
         "train": "Train on a folder of labelled images and evaluate the result.",
         "check": "Report what is wrong with a folder of images.",
         "plan": "Show the settings that train would use, why, and how long it takes.",
-        "lr-find": "Suggest a learning rate.",
         "probe": "Evaluate a baseline that trains no network.",
         "pretrain": "Pretrain on images without labels.",
         "demo": "Train and evaluate on drawn images, in minutes.",

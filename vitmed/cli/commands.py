@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -107,33 +106,6 @@ def plan(as_json: AsJson = False, **options: Any) -> None:
         return {"file": str(found.file), "minutes": found.minutes, "plan": settings}
 
     answer(vitmed.plan, options, as_json, content)
-
-
-OF_TRAIN = (
-    "batch_size accumulate micro_batch grad_checkpointing weight_decay layer_decay freeze_blocks lora smoothing "
-    "balance seed device"
-)
-
-
-@command(
-    {
-        **SETTINGS,
-        **output("PNG to write; default lr_find.png.", FIRST),
-        **FORCE,
-        "low": flag(float, help="First learning rate; default 1e-07.", panel=FIRST),
-        "high": flag(float, help="Last learning rate; default 1.", panel=FIRST),
-        "steps": flag(int, help="Optimiser steps; default 100.", panel=FIRST),
-        **OFFLINE,
-    },
-    "data",
-    "model",
-    "evaluate.ordinal",
-    *("augment.policy", "augment.mixup", "augment.cutmix"),
-    *(f"train.{name}" for name in OF_TRAIN.split()),
-)
-def lr_find(as_json: AsJson = False, **options: Any) -> None:
-    """Train a hundred steps while the learning rate rises, draw the loss, suggest a rate."""
-    answer(vitmed.lr_find, options, as_json, asdict)
 
 
 PLACES = ("data", "model.weights", "model.image_size", "train.seed", "train.device", "train.workers", "evaluate")
@@ -378,7 +350,7 @@ def summary(**options: Any) -> None:
 
 
 APPS = {
-    "train": train, "check": check, "plan": plan, "lr-find": lr_find, "probe": probe, "pretrain": pretrain,
+    "train": train, "check": check, "plan": plan, "probe": probe, "pretrain": pretrain,
     "demo": demo, "predict": predict, "merge": merge, "evaluate": evaluate, "compare": compare, "explain": explain,
     "stress": stress, "sample-size": sample_size, **MANY_RUNS, **TAKEN_OUT,
     "data": data, "weights": weights, "summary": summary,

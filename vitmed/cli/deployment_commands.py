@@ -19,12 +19,9 @@ FORM = {
 @command(
     {
         "checkpoint": argument(Path, "A run folder, or its best.pt."),
-        "to": flag(
-            Path, help="What to write: .onnx, .pt2 for torch.export, .safetensors for timm, or a folder.", panel=FIRST
-        ),
+        "to": flag(Path, help="What to write: .onnx, .safetensors for timm, or a folder.", panel=FIRST),
         **FORM,
         "data": flag(Path, help="Data folder of the run, where it has moved.", panel=FIRST),
-        "int8": flag(bool, "--int8", help="Weights in 8 bits; reports what that costs.", panel=FIRST),
         **FORCE,
     },
     fields={},
@@ -116,8 +113,6 @@ def monitor(as_json: AsJson = False, **options: Any) -> None:
         "onnx": flag(Path, "--onnx", help="Exported file of the run, to add.", panel=FIRST),
         "no_torch": flag(bool, "--no-torch", help="Leave out torch, and best.pt, which needs it.", panel=FIRST),
         "extras": flag(str, metavar="NAME[,NAME]", help="Of vitmed, to add, such as serve,dicom.", panel=FIRST),
-        "wheels": flag(Path, help="Folder of wheels to take; default: pip fetches them.", panel=FIRST),
-        "report": flag(bool, "--report", help="Add the report of the test, with its pictures.", panel=FIRST),
         **FORCE,
     },
     fields={},
@@ -127,11 +122,9 @@ def bundle(as_json: AsJson = False, **options: Any) -> None:
     options["extras"] = [name.strip() for name in options.get("extras", "").split(",") if name.strip()]
 
     def content(found: Any) -> dict[str, Any]:
-        packages = [{name: getattr(one, name) for name in SHOWN} for one in found.packages]
-        return {"file": str(found.file), "bytes": found.size, "sha256": found.sha256, "packages": packages}
+        return {"file": str(found.file), "bytes": found.size, "sha256": found.sha256, "packages": found.packages}
 
     answer(vitmed.bundle, options, as_json, content)
 
 
-SHOWN = ("name", "version", "licence", "sha256")  # of a package in a bundle
 TAKEN_OUT = {"export": export, "push": push, "bundle": bundle, "serve": serve, "monitor": monitor}

@@ -1,52 +1,56 @@
-"""`vitmed bundle`: a model and all that it needs as one archive, for a machine without a network."""
+"""`vitmed bundle`: a model and all that it needs as one archive; pip fetches the wheels, other programs list them."""
 
 from __future__ import annotations
 
-import hashlib
+import importlib.util
 import json
-import platform
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
 import tempfile
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+import venv
+import zipfile
+from collections.abc import Collection, Mapping
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from packaging.utils import canonicalize_name, parse_wheel_filename
 from PIL import Image
 
-from vitmed.commands.bundle_archive import PROGRAM, Archive, add_lists
-from vitmed.commands.bundle_packages import OF_TORCH, ONNX_RUNTIME, Package, check_pip, make_wheel, needed, read_wheel
+import vitmed
 from vitmed.commands.predict import predict, predictions_json
+from vitmed.core.downloads import digest_of
 from vitmed.core.errors import UsageError
 from vitmed.core.files import whole_file
 from vitmed.core.load_config import without_places
 from vitmed.core.outputs import check_output
-from vitmed.core.run_folder import METHODS_TEXT, NUMBERS, REPORT, RunFolder
+from vitmed.core.run_folder import NUMBERS, RunFolder
 from vitmed.core.text import counted, listed
 from vitmed.core.ui import Silent, Ui
-from vitmed.decisions.evaluation_folder import find_evaluation, read_metrics
-from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.decisions.evaluation_folder import find_evaluation
 from vitmed.training.ensemble import Ensemble
-from vitmed.training.onnx_model import ONNX, OnnxModel, load_onnx
+from vitmed.training.onnx_model import OnnxModel, load_onnx
 from vitmed.training.open_model import open_model
 from vitmed.training.saved_model import SavedModel
 
-TAR, MODEL, PICTURE, TOP_K = ".tar", "model", "check/image.png", 3
+TOOLS = ("pip", "wheel", "piplicenses", "cyclonedx_py")  # modules that run as programs
+OF_TORCH = re.compile(r"^Requires-Dist: (torch|torchvision|torchinfo|albumentations)\b.*\n", re.MULTILINE)
+ALONE = {"PYTHONPATH": "", "PYTHONUTF8": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "SOURCE_DATE_EPOCH": "315532800"}
+LEFT_HERE = shutil.ignore_patterns("__pycache__", "RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
 
 
-@dataclass(frozen=True)
-class Bundle:
-    """The archive that `bundle` wrote.
-
-    Attributes:
-        file, size, sha256: of the archive; bytes.
-        packages: in it, vitmed first.
-    """
+class Bundle(NamedTuple):
+    """The archive, its size in bytes, its sha256, and the packages in it with their versions."""
 
     file: Path
     size: int
     sha256: str
-    packages: tuple[Package, ...]
+    packages: dict[str, str]
 
 
 def bundle(
@@ -56,8 +60,6 @@ def bundle(
     onnx: str | Path | None = None,
     no_torch: bool = False,
     extras: Collection[str] = (),
-    wheels: str | Path | None = None,
-    report: bool = False,
     force: bool = False,
     ui: Ui | None = None,
 ) -> Bundle:
@@ -69,164 +71,130 @@ def bundle(
         onnx: an exported file of the same weights, to add.
         no_torch: leave out torch, and best.pt, which needs it.
         extras: of vitmed, to add: "serve", "dicom".
-        wheels: a folder with wheels of the installed versions; default: pip fetches them.
-        report: add the report of the test, which shows images of patients.
         force: replace an existing file.
 
     Raises:
         UsageError: an argument that cannot be used, or a wheel that cannot be had. CheckpointError: as of `load`.
     """
-    if to is None or Path(to).suffix != TAR:
-        raise UsageError(f"{to}: expected a file that ends in {TAR}" if to else "no file is named", "--to model.tar")
+    if to is None or Path(to).suffix != ".tar":
+        raise UsageError(f"{to}: expected a file that ends in .tar" if to else "no file is named", "--to model.tar")
     ui, file, saved = ui or Ui(), Path(to), open_model(model)
     if isinstance(saved, Ensemble):
         raise UsageError(f"{saved.path}: a bundle holds one network or file", f"vitmed export {model} --to model.onnx")
-    exported = _exported(saved, onnx)
+    exported = saved if isinstance(saved, OnnxModel) else None if onnx is None else load_onnx(Path(onnx))
+    if exported is not None and exported.weights_hash != saved.weights_hash:
+        raise UsageError(f"{onnx}: exported from other weights than {saved.path}", "vitmed export RUN --to model.onnx")
     if no_torch and exported is None:
         raise UsageError("--no-torch needs an exported model", "name one of this run: --onnx model.onnx")
-    torch = not no_torch and not isinstance(saved, OnnxModel)
-    inputs = [saved.path, *([] if exported is None else [exported.path])]
-    check_output(file, force=force, data=[] if isinstance(saved, OnnxModel) else [saved.splits.root], inputs=inputs)
-    if wheels is not None and not Path(wheels).is_dir():
-        raise UsageError(f"{wheels}: no such folder", "--wheels DIR, a folder with wheels")
-    found = _evaluation(saved, report)
-    if found is None:
-        ui.warn(f"{saved.path}: no test of it beside it, so the bundle has neither model card nor metrics")
-    check_pip()
-    wanted = needed(extras, [ONNX_RUNTIME] * (exported is not None), () if torch else OF_TORCH)
-    packages = list[Package]()
-    with whole_file(file) as stream:
-        archive = Archive(stream, file.stem)
-        _add_packages(archive, wanted, None if wheels is None else Path(wheels), packages, ui)
-        names = _add_models(archive, saved if torch else None, exported)
-        _add_papers(archive, saved, found, report)
-        add_lists(archive, packages, _component(saved, archive.sums[names[0]]))
-        archive.add("install.sh", _install(names, "serve" in extras), PROGRAM)
-        archive.close()
-    with file.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    size = file.stat().st_size
+    models = {} if no_torch or saved is exported else {"best.pt": saved}
+    models |= {} if exported is None else {"model.onnx": exported}
+    roots = [] if saved is exported else [saved.splits.root]
+    check_output(file, force=force, data=roots, inputs=[saved.path, *(one.path for one in models.values())])
+    if missing := [name for name in TOOLS if importlib.util.find_spec(name) is None]:
+        raise UsageError(f"a bundle needs {listed(missing)}, which this Python lacks", "pip install 'vitmed[bundle]'")
+    with tempfile.TemporaryDirectory(dir=file.parent, prefix=".bundle-") as folder:
+        place, top = Path(folder), Path(folder) / "top" / file.stem
+        ui.say("pip fetches the wheels of all that vitmed needs")
+        _add_wheels(top / "wheels", place, extras, models)
+        _add_models(top, saved, models, ui)
+        packages = _add_lists(top, place / "lists", saved)
+        shutil.copytree(Path(__file__).with_name("bundle_files"), top, dirs_exist_ok=True)
+        (top / "install.sh").chmod(0o755)
+        machine = f"{sys.version_info[0]}.{sys.version_info[1]} {os.uname().sysname} {os.uname().machine}\n"
+        (top / "machine.txt").write_text(machine)
+        sums = [f"{digest_of(one)}  {one.relative_to(top)}\n" for one in sorted(top.rglob("*")) if one.is_file()]
+        (top / "SHA256SUMS").write_text("".join(sums))
+        nobody: Any = {"uid": 0, "gid": 0, "uname": "", "gname": "", "mtime": 0, "deep": False}  # nor a time
+        with whole_file(file) as stream, tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
+            tar.add(top, file.stem, filter=lambda e: e.replace(mode=0o755 if e.mode & 0o100 else 0o644, **nobody))
+    size, digest = file.stat().st_size, digest_of(file)
     ui.say(f"{file}: {counted(len(packages), 'package')}, {size / 2**20:,.0f} MB, sha256 {digest}")
-    if silent := [one.name for one in packages if not one.texts]:
-        ui.warn(f"{counted(len(silent), 'wheel')} without the text of a licence: {listed(silent)}")
-    return Bundle(file, size, digest, tuple(packages))
+    return Bundle(file, size, digest, packages)
 
 
-def _exported(saved: SavedModel, onnx: str | Path | None) -> OnnxModel | None:
-    """The exported model of the bundle. Raises UsageError if it is not of the same weights."""
-    if isinstance(saved, OnnxModel):
-        return saved
-    if onnx is None:
-        return None
-    found = load_onnx(Path(onnx))
-    if found.weights_hash != saved.weights_hash:
-        raise UsageError(f"{onnx}: exported from other weights than {saved.path}", "vitmed export RUN --to model.onnx")
-    return found
+def _add_wheels(folder: Path, place: Path, extras: Collection[str], models: Collection[str]) -> None:
+    """Pack the vitmed that runs, without torch as if it did not need it, and fetch all that it needs."""
+    about, package = metadata.distribution("vitmed"), Path(vitmed.__file__).parent
+    if about.version != vitmed.__version__:
+        raise UsageError(f"vitmed {vitmed.__version__} runs, and {about.version} is installed", "pip install -e .")
+    known = about.metadata.get_all("Provides-Extra") or []
+    if unknown := [extra for extra in extras if extra not in known]:
+        fix = f"one of: {listed(known, 50)}; after an update of a checkout: pip install -e . again"
+        raise UsageError(f"--extras {unknown[0]}: vitmed has no such extra", fix)
+    stated = next(Path(str(one.locate())) for one in about.files or () if one.name == "METADATA")
+    info = shutil.copytree(stated.parent, place / "own" / stated.parent.name, ignore=LEFT_HERE)
+    shutil.copytree(package, place / "own" / "vitmed", ignore=LEFT_HERE)
+    for beside in ("configs", "datasets"):  # in a wheel inside the package, in a checkout beside it
+        if not (package / beside).is_dir():
+            shutil.copytree(package.parent / beside, place / "own" / "vitmed" / beside)
+    if "best.pt" not in models:
+        (info / "METADATA").write_text(OF_TORCH.sub("", stated.read_text(encoding="utf-8")), encoding="utf-8")
+    _run("wheel", "pack", place / "own", "-d", place)
+    (place / "pins.txt").write_text(_run("pip", "list", "--format=freeze", "--exclude=vitmed"))
+    own = str(next(place.glob("*.whl"))) + f"[{','.join(extras)}]" * bool(extras)
+    _run("pip", "wheel", "-q", "-w", folder, "-c", place / "pins.txt", own, *["onnxruntime"] * ("model.onnx" in models))
 
 
-def _evaluation(saved: SavedModel, report: bool) -> Path | None:
-    """The folder of the test of these weights in the run; None where there is none.
-
-    Raises:
-        UsageError: a report is asked for, and there is none, or it shows names.
-    """
-    file = find_evaluation(RunFolder(saved.path.parent), "test", saved.weights_hash, saved.policy)
-    if not report:
-        return None if file is None else file.parent
-    if file is None or not (file.parent / REPORT).is_file():
-        raise UsageError(f"{saved.path}: no report of a test beside it", "vitmed evaluate RUN, or leave out --report")
-    if read_metrics(file.parent / NUMBERS)["report"].get("evaluate", {}).get("show_names"):
-        problem = f"{file.parent / REPORT}: shows the names of files"
-        raise UsageError(problem, "evaluate again: vitmed evaluate RUN --no-show-names")
-    return file.parent
-
-
-def _add_packages(
-    archive: Archive, wanted: dict[str, list[str]], wheels: Path | None, packages: list[Package], ui: Ui
-) -> None:
-    """Write the wheel of every package, one after the other: only one lies on the disk beside the archive."""
-    with ui.bar("wheels", "packages") as advance:
-        for done, (name, needs) in enumerate(wanted.items()):
-            advance(done, len(wanted), f"{done}/{len(wanted)} {name}")
-            with tempfile.TemporaryDirectory() as place:
-                wheel = make_wheel(name, Path(place), wheels)
-                packages.append(read_wheel(wheel, archive.add_file(f"wheels/{wheel.name}", wheel), needs))
-
-
-def _add_models(archive: Archive, saved: SavedModel | None, exported: OnnxModel | None) -> list[str]:
-    """Write the models, and what each answers to a drawn image; their names in the archive, the first one first.
-
-    Args:
-        saved: the checkpoint, None to leave it out.
-    """
-    names = list[str]()
-    with tempfile.TemporaryDirectory() as place:
-        picture = Path(place) / "image.png"
-        if saved is not None:
+def _add_models(top: Path, saved: SavedModel, models: Mapping[str, SavedModel], ui: Ui) -> None:
+    """Write the models, what each answers to a drawn image that nobody owns, and the papers of the run."""
+    how, picture = saved.preprocessing, top / "check" / "image.png"
+    for folder in (top / "model" / "test", top / "check"):
+        folder.mkdir(parents=True)
+    shape = (how.image_size * 5 // 4, how.image_size, how.channels)  # its size changes on the way to the network
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, shape, np.uint8).squeeze()).save(picture)
+    for name, one in models.items():
+        if isinstance(one, OnnxModel):
+            shutil.copyfile(one.path, top / "model" / name)
+        else:
             from vitmed.training.checkpoint import write_without_names
 
-            best = RunFolder(place).best
-            write_without_names(saved.path, best)
-            names.append(_add_model(archive, best, best.name, picture))
-        if exported is not None:
-            names.append(_add_model(archive, exported.path, f"model{ONNX}", picture))
-        archive.add_file(PICTURE, picture)
-    archive.add("check/compare.py", Path(__file__).with_name("bundle_compare.py").read_bytes())
-    return names
-
-
-def _add_model(archive: Archive, path: Path, name: str, picture: Path) -> str:
-    saved = open_model(path)
-    if not picture.exists():
-        draw(picture, saved.preprocessing)
-    precision = "auto" if isinstance(saved, OnnxModel) else "fp32"
-    answer = predictions_json(predict(picture, checkpoint=saved, device="cpu", precision=precision, ui=Silent()), TOP_K)
-    answer["images"][0]["path"] = PICTURE
-    archive.add(f"check/{name}.json", json.dumps(answer, indent=2) + "\n")
-    archive.add_file(f"{MODEL}/{name}", path)
-    return f"{MODEL}/{name}"
-
-
-def draw(file: Path, how: Preprocessing) -> None:
-    """Draw an image that nobody owns: noise, higher than wide, so that its size changes on the way to the network."""
-    shape = (how.image_size * 5 // 4, how.image_size, how.channels)
-    pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-    Image.fromarray(pixels.squeeze()).save(file)
-
-
-def _add_papers(archive: Archive, saved: SavedModel, evaluation: Path | None, report: bool) -> None:
-    """Write configuration, model card, metrics and, where asked for, the report."""
+            write_without_names(one.path, top / "model" / name)
+        found = predict(picture, checkpoint=top / "model" / name, device="cpu", precision="fp32", ui=Silent())
+        text = json.dumps(predictions_json(found, 3)).replace(json.dumps(str(picture)), '"check/image.png"')
+        (top / "check" / f"{name}.json").write_text(text, encoding="utf-8")
     run = RunFolder(saved.path.parent)
-    archive.add(f"{MODEL}/{run.config.name}", without_places(saved.config).to_yaml())
-    if evaluation is None:
+    (top / "model" / run.config.name).write_text(without_places(saved.config).to_yaml(), encoding="utf-8")
+    if (table := find_evaluation(run, "test", saved.weights_hash, saved.policy)) is None:
+        ui.warn(f"{saved.path}: no test of it beside it, so the bundle has neither model card nor metrics")
         return
-    archive.add_file(f"{MODEL}/test/{NUMBERS}", evaluation / NUMBERS)
+    shutil.copyfile(table.with_name(NUMBERS), top / "model" / "test" / NUMBERS)
     if run.model_card.is_file():
-        archive.add_file(f"{MODEL}/{run.model_card.name}", run.model_card)
-    pages = read_metrics(evaluation / NUMBERS).get("finding_reports", {}).values() if report else ()
-    for name in [*([REPORT, METHODS_TEXT] if report else []), *pages]:
-        if (evaluation / name).is_file():
-            archive.add_file(f"{MODEL}/test/{name}", evaluation / name)
+        shutil.copyfile(run.model_card, top / "model" / run.model_card.name)
 
 
-def _component(saved: SavedModel, sha256: str) -> dict[str, Any]:
-    """The model in the bill of materials."""
-    found: dict[str, Any] = {
-        "type": "machine-learning-model",
-        "bom-ref": MODEL,
-        "name": RunFolder(saved.path.parent).name or MODEL,
-        "hashes": [{"alg": "SHA-256", "content": sha256}],
-    }
-    if licence := saved.config.model.licence:
-        found["licenses"] = [{"license": {"name": licence}}]
-    return found
+def _add_lists(top: Path, place: Path, saved: SavedModel) -> dict[str, str]:
+    """Write requirements with hashes, licences with their texts, and the bill of materials; name -> version."""
+    venv.create(place, symlinks=True)  # gets what the wheels state of themselves, not their programs
+    python, site = place / "bin" / "python", next(place.glob("lib/*/site-packages"))
+    versions, sums = dict[str, str](), dict[str, str]()
+    for wheel in sorted((top / "wheels").iterdir()):
+        name, version, *_ = parse_wheel_filename(wheel.name)
+        versions[name], sums[name] = str(version), digest_of(wheel)
+        with zipfile.ZipFile(wheel) as packed:
+            packed.extractall(site, [inside for inside in packed.namelist() if ".dist-info/" in inside])
+    (top / "requirements.txt").write_text("".join(f"{n}=={versions[n]} --hash=sha256:{sums[n]}\n" for n in sums))
+    texts = ["--with-license-file", "--with-notice-file", "--no-license-path", "--format", "plain-vertical"]
+    (top / "licences.txt").write_text(_run("piplicenses", "--python", python, "--with-system", *texts), "utf-8")
+    bill = json.loads(_run("cyclonedx_py", "environment", python, "--output-reproducible", "--gather-license-texts"))
+    for part in bill["components"]:
+        part["hashes"] = [{"alg": "SHA-256", "content": sums[canonicalize_name(part["name"])]}]
+    model: dict[str, Any] = {"type": "machine-learning-model", "name": RunFolder(saved.path.parent).name or "model"}
+    model["properties"] = [{"name": "vitmed:weights_sha256", "value": saved.weights_hash}]
+    model["licenses"] = [{"license": {"name": saved.config.model.licence}}] if saved.config.model.licence else []
+    bill["components"].append(model)
+    (top / "sbom.cdx.json").write_text(json.dumps(bill, indent=2) + "\n", encoding="utf-8")
+    return versions
 
 
-def _install(models: Sequence[str], serves: bool) -> str:
-    """The text of install.sh: what this bundle is, then what every bundle does."""
-    major, minor, _ = platform.python_version_tuple()
-    return (
-        f"#!/bin/sh\npython_version={major}.{minor}\nplatform='{platform.system()} {platform.machine()}'\n"
-        f"models='{' '.join(models)}'\nserves={'yes' if serves else 'no'}\n\n"
-        + Path(__file__).with_name("install.sh").read_text(encoding="utf-8")
-    )
+def _run(module: str, *arguments: str | Path) -> str:
+    """What a program prints. Raises UsageError if it fails."""
+    command = [sys.executable, "-P", "-m", module, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", env=os.environ | ALONE)
+    if done.returncode:
+        said = [
+            line.strip() for line in done.stderr.splitlines() if "ERROR" in line or "requested (constraint)" in line
+        ]
+        why = "; ".join(said) or done.stderr.strip()[-300:]
+        fix = "make room; or name a folder with the wheels of the installed versions: PIP_NO_INDEX=1 PIP_FIND_LINKS=DIR"
+        raise UsageError(f"{module} fails ({why})", fix)
+    return done.stdout

@@ -40,7 +40,6 @@ from vitmed.metrics.predictions_csv import OOD_SCORE
 from vitmed.report.headline import Evaluation, parse_gates, report_evaluation
 from vitmed.report.model_card import edited, model_card
 from vitmed.report.participant_flow import run_flow
-from vitmed.report.pdf import check_formats
 from vitmed.report.rebuild import match_images, new_folder, note_prevalence, rebuild, with_columns
 from vitmed.report.results import Results
 from vitmed.report.run_description import describe_images, facts
@@ -198,7 +197,6 @@ def _settings(saved: SavedModel, chosen: EvaluationImages, flags: dict[str, Any]
     notes: list[str] = []
     config = saved.config.evaluate.model_copy(update={"report": True})  # also of a run with --no-report
     config = with_columns(evaluate_config(config, flags), flags, chosen.columns, notes)
-    check_formats(config)
     note_prevalence(config, saved.classes, notes)
     check_readers(config, chosen.samples, chosen.columns, saved.classes)
     return config, notes

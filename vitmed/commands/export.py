@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitmed.commands.export_formats import FORMATS, Format
 from vitmed.commands.export_gate import ExportGate, compare_export
+from vitmed.commands.export_onnx import OnnxFile
 from vitmed.commands.export_weights import USUAL, WeightsGate, write_weights
 from vitmed.core.errors import GateError, UsageError, unknown_key
 from vitmed.core.files import whole_file
 from vitmed.core.outputs import check_folder, check_output
 from vitmed.core.ui import Ui
+from vitmed.core.upgrade import READER
 from vitmed.decisions.reduced_precision import MOST_MOVED
 from vitmed.models.weight_forms import FORMS, SAFETENSORS
 from vitmed.training.checkpoint import Checkpoint
@@ -35,19 +36,17 @@ def export(
     to: str | Path | None = None,
     form: str | None = None,
     data: str | Path | None = None,
-    int8: bool = False,
     force: bool = False,
     ui: Ui | None = None,
 ) -> Exported:
     """Write a checkpoint as a file or folder that other programs run, and compare the two on validation images.
 
     Args:
-        checkpoint: a run folder or its best.pt, with a decision policy; or an ensemble, for .onnx and .pt2.
-        to: a new file; its suffix is the format: .onnx for ONNX Runtime and others, .pt2 for torch.export,
-            .safetensors for the weights alone, in timm's names. Without a suffix, a new folder of weights.
+        checkpoint: a run folder or its best.pt, with a decision policy; or an ensemble, for .onnx.
+        to: a new file; its suffix is the format: .onnx for ONNX Runtime and others, .safetensors for the weights
+            alone, in timm's names. Without a suffix, a new folder of weights.
         form: of that folder: "transformers" (default) or "timm".
         data: the data folder of the run, where it has moved.
-        int8: store the weights of an ONNX file in 8 bits. Its decisions may differ: what that costs is reported.
         force: replace an existing file.
 
     Raises:
@@ -58,8 +57,6 @@ def export(
         raise UsageError("no file is named", "--to model.onnx")
     ui, file = ui or Ui(), Path(to)
     form = _form_of(file, form)
-    if int8 and file.suffix != ONNX:
-        raise UsageError(f"{file}: --int8 is for ONNX files", "--to model.onnx")
     saved = open_model(checkpoint)
     if isinstance(saved, OnnxModel):
         raise UsageError(f"{saved.path}: is exported already", "name the run folder")
@@ -80,8 +77,8 @@ def export(
     if not graph.resize:
         ui.warn("an image with alpha must be made square before: the file takes squares only")
     ui.say(f"exporting {saved.path}; torch needs about a quarter of a minute")
-    made: Format = FORMATS[file.suffix](graph, saved, file, int8)
-    gate = compare_export(saved, graph, made.run, made.speedup, root, ui)
+    made = OnnxFile(graph, saved, file)
+    gate = compare_export(saved, graph, made.run, root, ui)
     if not gate.passed:
         raise GateError(
             f"{file}: not written, since the exported network differs from {saved.path}: {gate.in_words}",
@@ -94,16 +91,18 @@ def export(
 
 
 def _form_of(file: Path, form: str | None) -> str | None:
-    """The form of weights that a name and a wish mean; None for a file of `FORMATS`. Raises UsageError."""
+    """The form of weights that a name and a wish mean; None for an ONNX file. Raises UsageError."""
     if form is not None and form not in FORMS:
         raise unknown_key("form", form, FORMS)
-    if file.suffix in FORMATS or (file.suffix == SAFETENSORS and form == USUAL):
+    if file.suffix == ".pt2":
+        raise UsageError(f"{file}: vitmed writes no .pt2 any more; vitmed {READER} does", "--to model.onnx")
+    if file.suffix == ONNX or (file.suffix == SAFETENSORS and form == USUAL):
         if form is not None:
             raise UsageError(f"{file}: the form {form} is a folder", "--to FOLDER")
         return None
     if file.suffix == SAFETENSORS:
         return "timm"
     if file.suffix and form is None:
-        names = f"{', '.join(FORMATS)} or {SAFETENSORS}, or without a dot for a folder"
+        names = f"{ONNX} or {SAFETENSORS}, or without a dot for a folder"
         raise UsageError(f"{file}: expected a name that ends in {names}", "--to model.onnx, or --to FOLDER")
     return form or USUAL

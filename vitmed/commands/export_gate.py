@@ -15,17 +15,14 @@ from vitmed.data.samples import Sample, labelled_by
 from vitmed.data.thread_batches import check_readable
 from vitmed.decisions.policy import ANSWER, MOST_NAMES, SET, YES
 from vitmed.decisions.reduced_precision import MOST_MOVED, ReducedPrecision, compare_precision
-from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.decode import read_image
 from vitmed.metrics.any_predictions import AnyPredictions
-from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.training.exported_graph import ExportedGraph
 from vitmed.training.open_model import open_network
 from vitmed.training.saved_model import SavedModel, score_column
 
 MOST = 500  # validation images that are compared at most
-RESAMPLES = 1000  # behind the intervals of what 8 bits cost
 
 
 class ExportGate(Frozen):
@@ -36,40 +33,23 @@ class ExportGate(Frozen):
         flipped: images with another decision.
         largest: the largest difference of a calibrated probability; of a number in units of its spread.
         resized: whether the file resizes the images, so they were compared in their own sizes.
-        precision: "fp32", or "int8", for which the rest is known.
-        speedup: how many times as fast as fp32, one image at a time.
-        cost: metric -> difference on these images, int8 minus fp32, with its paired interval.
     """
 
     images: int
     flipped: int
     largest: float
     resized: bool
-    precision: str = "fp32"
-    speedup: float | None = None
-    cost: dict[str, Estimate] = {}
 
     @property
     def passed(self) -> bool:
-        """Whether no decision differs, and no probability by more than `MOST_MOVED`; 8 bits may differ."""
-        return self.precision != "fp32" or (not self.flipped and self.largest <= MOST_MOVED)
+        """Whether no decision differs, and no probability by more than `MOST_MOVED`."""
+        return not self.flipped and self.largest <= MOST_MOVED
 
     @property
     def in_words(self) -> str:
         """What was found, as a clause."""
         flips = counted_doing(self.flipped, "decision", "differs", "differ") if self.flipped else "no decision differs"
-        text = f"on {counted(self.images, 'validation image')} {flips}; the largest difference is {self.largest:.1g}"
-        if self.speedup is not None:
-            costs = [f"{name} {_signed(one)}" for name, one in self.cost.items()]
-            text += f"; {self.speedup:.2f} times as fast as fp32; int8 minus fp32: {', '.join(costs)}"
-        return text
-
-
-def _signed(one: Estimate) -> str:
-    if one.value is None:
-        return "not known"
-    ends = "" if one.low is None or one.high is None else f" ({one.low:+.3f} to {one.high:+.3f})"
-    return f"{one.value:+.3f}{ends}"
+        return f"on {counted(self.images, 'validation image')} {flips}; the largest difference is {self.largest:.1g}"
 
 
 def validation_images(saved: SavedModel) -> list[Sample]:
@@ -80,16 +60,14 @@ def validation_images(saved: SavedModel) -> list[Sample]:
 
 
 def compare_export(
-    saved: SavedModel, graph: ExportedGraph, run: Callable[[np.ndarray], dict[str, np.ndarray]], speedup: float | None,
-    root: Path, ui: Ui,
-) -> ExportGate:  # fmt: skip
+    saved: SavedModel, graph: ExportedGraph, run: Callable[[np.ndarray], dict[str, np.ndarray]], root: Path, ui: Ui
+) -> ExportGate:
     """Compare an exported network with its checkpoint on `validation_images`.
 
     The checkpoint resizes with Pillow and decides with numpy; the exported network does all in its graph, where it may.
 
     Args:
         graph: what was exported; run: the exported network, images (B, H, W, C) uint8 -> outputs by name.
-        speedup: of 8 bits; None for 32.
         root: the data folder.
 
     Raises:
@@ -120,14 +98,7 @@ def compare_export(
     exact = saved.policy.apply(replace(undecided, columns=outputs.columns))
     again = saved.policy.apply(replace(undecided, logits=theirs["logits"], columns=scores))
     flipped, largest = _differences(exact, again, theirs)
-    gate = ExportGate(images=len(chosen), flipped=flipped, largest=largest, resized=graph.resize)
-    if speedup is None:
-        return gate
-    kind = TARGETS[exact.kind]
-    difference = kind.compare(again, exact, RESAMPLES).difference
-    names = [name for name in (*kind.headline, "sensitivity", "specificity") if name in difference]
-    cost = {name: difference[name] for name in names}
-    return gate.model_copy(update={"precision": "int8", "speedup": round(speedup, 2), "cost": cost})
+    return ExportGate(images=len(chosen), flipped=flipped, largest=largest, resized=graph.resize)
 
 
 def _differences(exact: AnyPredictions, again: AnyPredictions, theirs: Mapping[str, np.ndarray]) -> tuple[int, float]:

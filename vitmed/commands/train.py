@@ -38,7 +38,6 @@ from vitmed.decisions.evaluation_folder import torn_evaluations
 from vitmed.decisions.operating_points import asked_point
 from vitmed.models.sizes import model_label
 from vitmed.report.headline import Evaluation, check_gates, parse_gates
-from vitmed.report.pdf import check_formats
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
 from vitmed.report.plots.training import drawn_curves
@@ -283,7 +282,6 @@ def _new_run(
     clock: Clock,
 ) -> TrainingRun:  # fmt: skip
     check_place(config, output, name)
-    check_formats(config.evaluate)
     if ranks.leads:
         prepared = prepare_run(config, plans, offline, ui, ranks.world)
     planned = ranks.first(lambda: prepared.config)  # with what rank 0 has timed

@@ -40,7 +40,7 @@ def read_cost(value: Any) -> str | list[list[float]] | None:
 
 
 SHARES = ("target_sensitivity", "target_specificity", "prevalence", "coverage", "max_risk")  # fields between 0 and 1
-FORMATS = ("html", "md", "json", "pdf")  # that a report can be written as
+FORMATS = ("html", "md", "json")  # that a report can be written as
 
 
 class EvaluateConfig(Section):
@@ -117,8 +117,7 @@ class EvaluateConfig(Section):
     )
     format: str = setting(
         "html",
-        "Formats of the report: html, md, json, pdf. html and json are always written; pdf needs Chromium, Chrome or "
-        "Edge on this machine.",
+        "Formats of the report: html, md, json. html and json are always written.",
         Flag(panel="Output", metavar="FORMAT,..."),
     )
     report: bool = setting(

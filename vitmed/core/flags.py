@@ -12,7 +12,7 @@ from vitmed.core.config import Config, RunConfig, expected
 from vitmed.core.errors import UsageError
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.settings import Flag
-from vitmed.core.upgrade import gone
+from vitmed.core.upgrade import gone, without_gone
 
 
 def flags_of(kind: type[RunConfig], *places: str, without: tuple[str, ...] = ()) -> dict[str, str]:
@@ -64,6 +64,7 @@ def read_overrides(flags: dict[str, Any], known: dict[str, str], command: str) -
 def evaluate_config(own: EvaluateConfig, flags: dict[str, Any]) -> EvaluateConfig:
     """The settings of the run, overridden by the flags of `EVALUATE_FLAGS`. UsageError for a wrong flag or value."""
     given = {key.partition(".")[2]: value for key, value in read_overrides(flags, EVALUATE_FLAGS, "evaluate").items()}
+    without_gone({"evaluate": given}, [f"evaluate.{name}" for name in given])
     former = own.model_dump()
     if POINTS & set(given):  # a new operating point replaces the one of the run
         former = {key: value for key, value in former.items() if key not in POINTS}
@@ -82,5 +83,5 @@ def evaluate_config(own: EvaluateConfig, flags: dict[str, Any]) -> EvaluateConfi
 
 
 POINTS = {"youden", "balanced", "target_sensitivity", "target_specificity", "cost"}  # that choose the operating point
-FLAGS = flags_of(Config)  # of `vitmed train`; plan, lr-find and probe take the same keywords
+FLAGS = flags_of(Config)  # of `vitmed train`; plan and probe take the same keywords
 EVALUATE_FLAGS = flags_of(Config, "evaluate")

@@ -143,7 +143,7 @@ def build_config(
     Raises:
         UsageError: names the key, or its flag, and what is accepted.
     """
-    tree = with_card(without_gone(tree), kind)
+    tree = with_card(without_gone(tree, given), kind)
     for section, fields in tree.items():
         if section not in kind.model_fields:
             raise unknown_key("config section", str(section), kind.model_fields)

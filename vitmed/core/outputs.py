@@ -66,20 +66,18 @@ def check_output(
         raise UsageError(f"{path}: cannot be written ({error.strerror})", "choose another place") from None
 
 
-def numbered_output(
-    path: str | Path, force: bool, data: Path, inputs: Sequence[str | Path] = (), png: bool = False
-) -> Path:
+def numbered_output(path: str | Path, force: bool, data: Path, inputs: Sequence[str | Path] = ()) -> Path:
     """The file that a command may write: `path`, or without `force` and where it is there, the same with -2, -3, ...
 
     Args:
-        path, force, inputs, png: as in `check_output`; a file of a run gets no number either.
+        path, force, inputs: as in `check_output`; a file of a run gets no number either.
         data: the data folder of the command.
 
     Raises:
         UsageError: as in `check_output`.
     """
     path = Path(path)
-    check_output(path, force=True, data=[data], inputs=inputs if force else (), png=png)
+    check_output(path, force=True, data=[data], inputs=inputs if force else ())
     return path if force or is_stream(path) else free_name(path, path.suffix)
 
 

@@ -27,7 +27,6 @@ class RunFolder:
         self.weights = self.path / "weights.json"
         self.metrics = self.path / "metrics.jsonl"
         self.trackers = self.path / "trackers.json"
-        self.tensorboard = self.path / "tensorboard"
         self.contact_sheet = self.path / "contact_sheet.png"
         self.training_curves = self.path / "training_curves.png"
         self.best = self.path / "best.pt"

@@ -196,7 +196,7 @@ class TrainConfig(LoopConfig):
     )
     track: list[str] = setting(
         [],
-        "Also show the run in tensorboard, mlflow or wandb. A tracker that fails stops no run. See docs/tracking.md.",
+        "Also show the run in mlflow or wandb. A tracker that fails stops no run. See docs/tracking.md.",
         Flag(metavar="NAME", panel="Output"),
     )
     save_every: int | None = setting(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from vitmed.core.errors import UsageError
@@ -19,11 +19,15 @@ ANY = object()  # every value may be dropped: the setting never changed a result
 PRETRAIN_FIRST = "vitmed pretrain DIR, then vitmed train DIR --weights RUN/encoder.pt"
 
 COMMANDS: dict[str, str] = {  # `vitmed NAME` -> what to use instead
+    "lr-find": "the plan sets the rate: vitmed plan DATA shows it, vitmed train --lr sets another",
     "sweep": "vitmed tune DIR --grid model.heads=2,4,8 --seeds 0,1,2",
 }
 NODE = "dicom-port dicom-host ae allow watch to output spool modality body-part view"  # of a DICOM node
 FLAGS: dict[str, str] = {  # "--flag", or "command --flag" where other commands have it -> what to use instead
     **{f"serve --{flag}": "let Orthanc ask vitmed serve: docs/orthanc.md" for flag in NODE.split()},
+    "bundle --wheels": "PIP_NO_INDEX=1 PIP_FIND_LINKS=DIR before the command",
+    "bundle --report": "copy report.html of the test yourself",
+    "--int8": "export without it and quantise the file with onnxruntime, see docs/export.md",
     "--conformal": "leave it out: prediction sets order the classes by probability (LAC)",
     "--pretrain": PRETRAIN_FIRST,
     "--pretrain-epochs": "vitmed pretrain --epochs",
@@ -44,6 +48,10 @@ SETTINGS: dict[str, tuple[Any, str]] = {
 VALUES: dict[str, dict[Any, str]] = {
     "augment.policy": {"views": "leave it out"},
     "ensemble.way": {"soup": "--way mean"},
+}
+NAMES: dict[str, dict[str, str]] = {  # "section.field" -> {name in its list that never changed a result: what to use}
+    "evaluate.format": {"pdf": "print report.html from any browser"},
+    "train.track": {"tensorboard": "--track mlflow or --track wandb"},
 }
 
 # Names of 0.1.0 -> those of today
@@ -115,6 +123,8 @@ def results(content: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(found.get("conformal"), Mapping):
         _check_score(found["conformal"])
         found["conformal"] = {name: part for name, part in found["conformal"].items() if name != "score"}
+    if isinstance(found.get("fixed_rates"), Mapping):  # 0.2.0 also had the specificity at fixed sensitivities
+        found["fixed_rates"] = {name: part for name, part in found["fixed_rates"].items() if name != "specificity"}
     report = found.get("report")
     if isinstance(report, dict) and isinstance(report.get("policy"), Mapping):
         report["policy"] = policy(report["policy"])
@@ -173,8 +183,12 @@ def why_not_resumed(version: str, balance: str) -> str | None:
     )
 
 
-def without_gone(tree: dict[str, Any]) -> dict[str, Any]:
-    """The sections of a configuration without settings that are gone. Raises UsageError for one that mattered."""
+def without_gone(tree: dict[str, Any], given: Collection[str] = ()) -> dict[str, Any]:
+    """The sections of a configuration without settings that are gone. Raises UsageError for one that mattered.
+
+    Args:
+        given: "section.field" of values that came from flags: there every name of `NAMES` is refused.
+    """
     tree = copy.deepcopy(tree)
     for key, (default, instead) in SETTINGS.items():
         section, _, field = key.partition(".")
@@ -188,6 +202,23 @@ def without_gone(tree: dict[str, Any]) -> dict[str, Any]:
         section, _, field = key.partition(".")
         fields = tree.get(section)
         check_value(key, fields.get(field) if isinstance(fields, dict) else None)
+    for key, names in NAMES.items():
+        section, _, field = key.partition(".")
+        fields = tree.get(section)
+        value = fields.get(field) if isinstance(fields, dict) else None
+        listed = [value] if isinstance(value, str) else value
+        if not isinstance(listed, list) or not all(isinstance(part, str) for part in listed):
+            continue
+        parts = [part.strip() for part in ",".join(listed).split(",")]
+        for name in [name for name in names if name in parts]:
+            what = f"--{field} {name}" if key in given else f"{key} {name}"
+            if key in given:
+                raise UsageError(f"{what} is no longer there; vitmed {READER} has it", names[name])
+            warnings.warn(f"{what} is no longer there: {names[name]}", OldNameWarning, stacklevel=2)
+            parts.remove(name)
+            fields |= {field: ",".join(parts) if isinstance(value, str) else parts}  # type: ignore[operator]
+            if not parts:
+                del fields[field]  # type: ignore[union-attr]
     return tree
 
 

@@ -26,7 +26,7 @@ confusions         which class is taken for which
 label_errors       images whose label is doubtful (confident learning)
 sample_size        how many images and patients an interval needs
 clinical_utility   predictive values by prevalence, and net benefit: the decision curve
-fixed_rates        sensitivity at a fixed specificity and the reverse; the band of the ROC curve
+fixed_rates        sensitivity at a fixed specificity; the band of the ROC curve
 grade_scoring      grades: weighted kappa, costs, and each cut as two classes
 grade_evaluation   grades with intervals
 number_predictions `NumberPredictions`: what a model predicts of a quantity

@@ -1,4 +1,4 @@
-"""Sensitivity at a fixed specificity, the reverse, and the band of the ROC curve: of the threshold of these images.
+"""Sensitivity at a fixed specificity, and the band of the ROC curve: of the threshold of these images.
 
 The threshold is estimated on the same images, and its uncertainty belongs to the interval (Platt et al., Stat. Med. 19
 (2000) 313). So each resample of patients chooses its own threshold; the variance of the sensitivities that result gives
@@ -25,7 +25,7 @@ LEAST = 6  # images, of the effective number, that lie beyond the threshold; 0.9
 
 
 class AtRate(Frozen):
-    """What is `reached` where the other rate is `fixed`; without an interval where there are `too_few` images."""
+    """The sensitivity `reached` at a `fixed` specificity; without an interval where there are `too_few` images."""
 
     fixed: float
     reached: Estimate
@@ -33,21 +33,20 @@ class AtRate(Frozen):
 
 
 class FixedRates(Frozen):
-    """One rate where the other is fixed.
+    """Sensitivities at fixed specificities.
 
     Attributes:
-        sensitivity, specificity: reached at each of `LEVELS` of the other.
+        sensitivity: reached at each specificity of `LEVELS`.
         band: sensitivity at each specificity of `GRID`: the pointwise band of the ROC curve.
     """
 
     positive: str
     sensitivity: list[AtRate]
-    specificity: list[AtRate]
     band: list[AtRate]
 
 
 def fixed_rates(predictions: Predictions, config: EvaluateConfig) -> FixedRates | None:
-    """One rate where the other is fixed. None with more than two classes, or with images of one class."""
+    """The sensitivity at each fixed specificity. None with more than two classes, or with images of one class."""
     positive, labels = positive_index(predictions), known_labels(predictions)
     if positive is None or len(np.unique(labels)) < 2:
         return None
@@ -57,7 +56,6 @@ def fixed_rates(predictions: Predictions, config: EvaluateConfig) -> FixedRates 
     return FixedRates(
         positive=predictions.classes[positive],
         sensitivity=found[: len(LEVELS)],
-        specificity=reached_at(-scores, ~truth, LEVELS, units, resamples),
         band=found[len(LEVELS) :],
     )
 

@@ -6,7 +6,6 @@ analyses            the parts of metrics.json beyond the overall numbers
 page                report.html
 methods_text        the statistical methods in words, for a paper: methods.md
 markdown            report.md
-pdf                 report.pdf
 slider              the numbers behind the threshold slider
 headline            the result in the terminal, and quality gates
 checklists          CLAIM, TRIPOD+AI and STARD-AI, and what answers their items

@@ -167,9 +167,7 @@ TOPICS: dict[str, Topic] = {
     "difference": Topic("external", "the same numbers on the held-out test set of the run", lambda m: m.external),
     "calibration": Topic("calibration", "calibration", lambda m: m.calibration),
     "operating": Topic("operating", "a threshold chosen on validation, or costs, and the results", _chosen),
-    "fixed_rates": Topic(
-        "operating", "sensitivity at a fixed specificity, and the reverse", lambda m: m.fixed_rates, optional=True
-    ),
+    "fixed_rates": Topic("operating", "sensitivity at a fixed specificity", lambda m: m.fixed_rates, optional=True),
     "readers": Topic("readers", "the model compared with readers", lambda m: m.readers, optional=True),
     "prevalence": Topic(
         "operating", "PPV and NPV by prevalence", lambda m: m.one_against_rest or (m.prevalence and m.prevalence.rows)

@@ -14,7 +14,7 @@ from vitmed.core.ui import Ui
 from vitmed.decisions.targets import ALL_METRICS, RANKING, TARGETS
 from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.estimates import Estimate, decimals
-from vitmed.metrics.fixed_rates import AtRate, FixedRates
+from vitmed.metrics.fixed_rates import FixedRates
 from vitmed.report.external_data import External
 from vitmed.report.page import main_methods, number, title_of
 from vitmed.report.results import Baseline, Results
@@ -65,18 +65,12 @@ def headline(metrics: Results) -> str:
 
 
 def fixed_lines(found: FixedRates | None) -> list[str]:
-    """Sensitivity at each fixed specificity and the reverse, as a table that a narrow terminal holds."""
+    """Sensitivity at each fixed specificity, as a table that a narrow terminal holds."""
     if found is None:
         return []
-    pairs = zip(found.sensitivity, found.specificity, strict=True)
-    rows = [(f"{one.fixed:.2f}", _at_rate(one), _at_rate(other)) for one, other in pairs]
-    head = ("fixed at", "sensitivity at this specificity", "specificity at this sensitivity")
-    return [f"{at:10}{one:33}{other}" for at, one, other in (head, *rows)]
-
-
-def _at_rate(found: AtRate) -> str:
-    few = " (too few to say)" if found.too_few else ""
-    return f"{with_interval(found.reached)}{few}"
+    few = {True: " (too few to say)", False: ""}
+    rows = [f"{one.fixed:<13.2f}{with_interval(one.reached)}{few[one.too_few]}" for one in found.sensitivity]
+    return [f"{'specificity':13}sensitivity", *rows]
 
 
 def intended_lines(metrics: Results) -> list[str]:

@@ -75,7 +75,7 @@ NAMES = {  # field of an `Estimate` -> its name in a sentence, where `TITLES` ha
     "normalised_cost": "the normalised cost",
     "off": "the mean error in grades",
     "per_class": "the share of each class answered",
-    "reached": "rates at a fixed specificity or sensitivity",
+    "reached": "sensitivity at a fixed specificity",
     "random": "the score of a random order",
     "fixed_readers": "performance with fixed readers",
     "random_readers": "performance with random readers",

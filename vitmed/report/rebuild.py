@@ -17,6 +17,7 @@ from vitmed.core.flags import evaluate_config
 from vitmed.core.outputs import data_of_runs, refuse_file, refuse_inside
 from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
 from vitmed.core.ui import Ui
+from vitmed.core.upgrade import without_gone
 from vitmed.decisions.evaluation_folder import Evaluated, read_evaluation, read_split, validation_of
 from vitmed.decisions.folds import Folds
 from vitmed.decisions.policy import notes_of, own_columns, policy_settings
@@ -48,7 +49,7 @@ def rebuild(
     notes = list(dict.fromkeys([*origin.notes, *changes]))
     for note in changes:
         ui.warn(f"{file.name}: {note}")
-    asked = EvaluateConfig(**origin.evaluate).model_copy(update={"report": True})
+    asked = _settings(origin).model_copy(update={"report": True})
     config = with_columns(evaluate_config(asked, flags), flags, own_columns(predictions), notes)
     note_prevalence(config, predictions.classes, notes)
     same = policy_settings(config) == policy_settings(asked)
@@ -93,7 +94,7 @@ def _earlier_report(file: Path, evaluated: Evaluated) -> tuple[Results | None, l
         return None, []
     try:
         before = Results.read(evaluated.metrics)
-        EvaluateConfig(**before.report.evaluate)
+        _settings(before.report)
         if before.n != len(evaluated.predictions):
             return _counted_again(before, evaluated.predictions)
         return before, _relabelled(before, evaluated.predictions)
@@ -101,6 +102,11 @@ def _earlier_report(file: Path, evaluated: Evaluated) -> tuple[Results | None, l
         raise DataError(
             f"{file.with_name(NUMBERS)}: not the metrics.json of a report", "move it away to go without it"
         ) from None
+
+
+def _settings(origin: Origin) -> EvaluateConfig:
+    """Of an earlier report, without what is gone. Raises ValueError, or UsageError for what is needed."""
+    return EvaluateConfig(**without_gone({"evaluate": origin.evaluate})["evaluate"])
 
 
 def _counted_again(before: Results, predictions: AnyPredictions) -> tuple[Results, list[str]]:

@@ -34,7 +34,6 @@ from vitmed.report.finding_reports import write_finding_reports
 from vitmed.report.markdown import to_markdown
 from vitmed.report.methods_text import methods_markdown
 from vitmed.report.page import render
-from vitmed.report.pdf import check_formats, print_pdf
 from vitmed.report.plots.drawing import Drawn, drawn
 from vitmed.report.plots.pictures import Read
 from vitmed.report.plots.plot_table import PLOTS
@@ -44,7 +43,7 @@ from vitmed.report.slider import slider_data
 
 TABLE_ALONE = "Made from a table alone: the split and the model are unknown."
 
-MARKDOWN, PDF = "report.md", "report.pdf"
+MARKDOWN = "report.md"
 BASELINES = {
     # key in metrics.json and file name -> what it is, for `baseline_text`
     "frozen_features": "{} on the features of the pretrained network, not fine-tuned",
@@ -81,10 +80,9 @@ def write_report(
 
     Of findings, each gets such a folder of its own below `findings/`, as a prediction of two classes.
 
-    Figures are PNG and SVG. And report.md and report.pdf where `config.format` asks for them. Without `config.report`
-    neither figures nor pages. A report holds no patient, and unless
-    `config.show_names` no file name: a picture is known by its row in predictions.csv. What stands in `title`, `facts`
-    and `notes` is the caller's to keep free of them.
+    Figures are PNG and SVG. And report.md where `config.format` asks for it. Without `config.report` neither figures
+    nor pages. A report holds no patient, and unless `config.show_names` no file name: a picture is known by its row in
+    predictions.csv. What stands in `title`, `facts` and `notes` is the caller's to keep free of them.
 
     Args:
         folder: not there yet, or empty.
@@ -114,11 +112,9 @@ def write_report(
 
     Raises:
         DataError: the predictions have no labels.
-        UsageError: a column of `config.subgroups` is not there, the folder cannot be written, or there is no browser to
-            print a PDF with.
+        UsageError: a column of `config.subgroups` is not there, or the folder cannot be written.
     """
     folder, config = Path(folder), config or EvaluateConfig()
-    check_formats(config)
     predictions = replace(predictions, named=config.show_names)
     target = target_of(predictions, config.ordinal)
     kind = TARGETS[target.kind]
@@ -151,8 +147,6 @@ def write_report(
         _write_tables(part, predictions, baselines or {}, metrics)
         if config.report:
             _write_pages(part, predictions, metrics, pictures, "md" in config.format.split(","))
-    if config.report and "pdf" in config.format.split(","):  # last: a browser that fails costs no report
-        print_pdf(folder / REPORT, folder / PDF)
     return metrics
 
 

@@ -24,5 +24,4 @@ checkpoint         best.pt and last.pt
 membership         which image is in which split, as a checkpoint stores it
 baselines          models that need no training, and those of a run
 pretraining        learning without labels: the loss and validation of masked patches
-lr_range           the learning-rate range test
 """

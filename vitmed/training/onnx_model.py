@@ -41,7 +41,7 @@ class OnnxModel(SavedModel):
     """An exported model as read from its file.
 
     Attributes:
-        precision: "fp32" or "int8".
+        precision: "fp32", or "int8" in files of 0.2.0.
         gate: what the export compared, the fields of `ExportGate`.
         session: an `onnxruntime.InferenceSession`.
     """
@@ -133,7 +133,7 @@ def about_model(saved: SavedModel) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def describe_export(saved: SavedModel, gate: Mapping[str, Any], precision: str) -> str:
+def describe_export(saved: SavedModel, gate: Mapping[str, Any]) -> str:
     """The JSON of a file that may leave the machine: no path, no name of a patient or an image.
 
     Args:
@@ -142,7 +142,7 @@ def describe_export(saved: SavedModel, gate: Mapping[str, Any], precision: str) 
     config = without_places(saved.config).model_dump(mode="json")
     content = {
         "format": FORMAT, "version": VERSION, **about_model(saved), "bins": list(saved.splits.bins),
-        "precision": precision, "gate": dict(gate), "config": config, "record": saved.record,
+        "precision": "fp32", "gate": dict(gate), "config": config, "record": saved.record,
         "images_sha256": saved.hashes, "seen_sha256": list(saved.seen), "fingerprints": saved.fingerprints,
         "made": saved.splits.made, "patients": saved.splits.patients,
     }  # fmt: skip

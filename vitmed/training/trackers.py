@@ -1,4 +1,4 @@
-"""Trackers: TensorBoard, MLflow and Weights & Biases show the numbers of a run beside those of other runs.
+"""Trackers: MLflow and Weights & Biases show the numbers of a run beside those of other runs.
 
 None of them stops a run: one that fails is left out with a warning. None is given a path, a host or a user.
 """
@@ -79,56 +79,6 @@ class Tracker(Protocol):
 
     def finish(self, files: Mapping[str, Path], state: State) -> None:
         """Attach figures and pages, by name, and end."""
-
-
-class TensorBoard:
-    """One file of events for each start, in the run folder.
-
-    The writers of tensorboard and torch put the host into its name, so this one writes the records itself.
-    """
-
-    packages: ClassVar[tuple[str, ...]] = ("tensorboard",)
-    variables: ClassVar[dict[str, str]] = {}
-
-    def start(self, place: Place, known: str | None) -> str:
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        folder = place.run.tensorboard
-        folder.mkdir(exist_ok=True)
-        file = folder / f"events.out.tfevents.{time.time_ns() // 1000}.vitmed"
-        self.step, self.writer = 0, RecordWriter(file.open("xb"))
-        self._write(file_version="brain.Event:2")
-        return folder.name
-
-    def configure(self, settings: Mapping[str, str]) -> None:
-        from torch.utils.tensorboard.summary import text
-
-        self._write(summary=text("configuration", "".join(f"    {key}: {value}\n" for key, value in settings.items())))
-
-    def log(self, values: Mapping[str, float], step: int) -> None:
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        self.step = step
-        numbers = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        self._write(step=step, summary=Summary(value=numbers))
-
-    def finish(self, files: Mapping[str, Path], state: State) -> None:
-        from PIL import Image
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        for name, file in files.items():
-            if file.suffix == ".png":
-                with Image.open(file) as picture:
-                    width, height = picture.size
-                image = Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=file.read_bytes())
-                self._write(step=self.step, summary=Summary(value=[Summary.Value(tag=name, image=image)]))
-        self.writer.close()
-
-    def _write(self, **content: Any) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-
-        self.writer.write(Event(wall_time=time.time(), **content).SerializeToString())
-        self.writer.flush()
 
 
 class MLflow:
@@ -240,7 +190,7 @@ class WeightsAndBiases:
                 shutil.rmtree(logs, ignore_errors=True)
 
 
-TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WeightsAndBiases}
+TRACKERS: dict[str, type[Tracker]] = {"mlflow": MLflow, "wandb": WeightsAndBiases}
 
 
 def check_trackers(names: Sequence[str]) -> None:

@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import Page, browser
+from browser import PROGRAM, Page, browser
 from conftest import Trained
 from served import Served, serving
 
 from vitmed.commands.serving.limits import Limits
-from vitmed.report.pdf import find_browser
 
-PROGRAM = find_browser()
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium, Chrome or Edge")
 KEY = "0123456789abcdef"
 PHONE = 360  # CSS px

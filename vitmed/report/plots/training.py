@@ -1,4 +1,4 @@
-"""Figures about training and pretraining: curves by epoch, the learning rate range test, filled-in patches."""
+"""Figures about training and pretraining: curves by epoch, filled-in patches."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from vitmed.decisions.targets import ALL_METRICS
-from vitmed.report.plots.drawing import BLUE, COLOURS, GREY, ORANGE, Drawn, add_grid, drawn, plot, sheet
-from vitmed.training.lr_range import RangeTest
+from vitmed.report.plots.drawing import BLUE, COLOURS, GREY, ORANGE, Drawn, add_grid, drawn, sheet
 
 
 def drawn_curves(records: Sequence[Mapping[str, Any]]) -> Drawn:
@@ -91,22 +90,6 @@ def _by_epoch(axes: Axes) -> None:
     axes.set_xlabel("epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
     add_grid(axes)
-
-
-def lr_range(found: RangeTest) -> Figure:
-    """The running mean of the training loss over the learning rate, with the two suggestions."""
-    figure, axes = plot("Learning rate", "Training loss, running mean", (7, 4.2))
-    axes.plot(found.rates, found.losses, color=COLOURS[0], linewidth=2)
-    axes.set_xscale("log")
-    suggested = ((found.valley, "valley", COLOURS[1], "o"), (found.steepest, "steepest descent", COLOURS[2], "s"))
-    for rate, name, colour, marker in suggested:
-        if rate is not None:
-            loss = found.losses[found.rates.index(rate)]
-            axes.plot([rate], [loss], marker, color=colour, markersize=9, label=f"{name} {rate:.1e}")
-    axes.set_title("Learning rate range test")
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False)
-    return figure
 
 
 def reconstruction_figure(pictures: np.ndarray) -> Figure:
