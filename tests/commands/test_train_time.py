@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import TINY, TINY_NETWORK, TINY_SETS, Recorder, draw_classes, draw_splits, python
+from conftest import BARE, TINY_NETWORK, TINY_SETS, Recorder, draw_classes, draw_splits, python
 
 from vitmed import pretrain, train
 from vitmed.core.errors import Interrupted, UsageError
@@ -23,7 +23,7 @@ from vitmed.training import forecast as speed
 from vitmed.training.forecast import REPORTING, Forecaster
 from vitmed.training.time_budget import Clock, Contention
 
-MANY = TINY | {"epochs": 100}  # more than the time is enough for: 24 images, 3 batches an epoch
+MANY = BARE | {"epochs": 100}  # more than the time is enough for: 24 images, 3 batches an epoch
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +97,7 @@ def test_enough_time_changes_nothing(data: Path) -> None:
     (data.parent / "free").mkdir()
     weights = []
     for place, limit in ((data.parent / "free", None), (data.parent, "20h")):
-        folder = train(data, output=place, name="run", sets=TINY_SETS, ui=Recorder(), **TINY, time=limit).folder
+        folder = train(data, output=place, name="run", sets=TINY_SETS, ui=Recorder(), **BARE, time=limit).folder
         weights.append(torch.load(folder / "best.pt", weights_only=True)["weights"])
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
