@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -363,13 +364,16 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
 def quick() -> Iterator[None]:
     """Figures with few pictures at a low resolution, and no waiting for the disk: the same code in less time.
 
-    And bf16 is never faster than fp32, on whatever machine the tests run.
+    And bf16 is never faster than fp32, on whatever machine the tests run, and the seconds of a step are measured once.
     """
+    from vitmed.core import environment
     from vitmed.report.plots import drawing, pictures
-    from vitmed.training import fit_policy
+    from vitmed.training import fit_policy, forecast
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(environment, "git_commit", cache(environment.git_commit))
         patch.setattr(fit_policy, "speedup", lambda *args: 1.0)
+        patch.setattr(forecast, "busy", lambda: None)
         patch.setattr(drawing, "DPI", 30)
         patch.setattr(pictures, "PICTURES", 4)
         patch.setattr(pictures, "WIDE", 2)

@@ -10,8 +10,8 @@ import pytest
 from vitmed.commands.bundle_archive import bill_of_materials
 from vitmed.commands.bundle_packages import Package
 
-schema: Any = pytest.importorskip("cyclonedx.schema", reason="pip install '.[reference]'")
-validation: Any = pytest.importorskip("cyclonedx.validation.json", reason="pip install '.[reference]'")
+schema: Any = pytest.importorskip("cyclonedx.schema", reason="pip install '.[test]'")
+validation: Any = pytest.importorskip("cyclonedx.validation.json", reason="pip install '.[test]'")
 
 
 def test_it_fits_the_schema() -> None:
