@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import shutil
@@ -378,6 +379,7 @@ def quick() -> Iterator[None]:
         patch.setattr(pictures, "PICTURES", 4)
         patch.setattr(pictures, "WIDE", 2)
         patch.setattr(os, "fsync", lambda handle: None)
+        gc.freeze()  # a collection need not look through all libraries and tests
         yield
 
 

@@ -242,7 +242,9 @@ def test_a_balanced_run_is_not_resumed(run: Path, balance: str) -> None:
 
 
 def test_the_command_line_reports_an_old_name_in_a_line(run: Path, vitmed: Callable[..., Answer]) -> None:
-    answer = vitmed("predict", run.parent / "data" / "test", "--checkpoint", run)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        answer = vitmed("predict", run.parent / "data" / "test", "--checkpoint", run)
     assert answer.code == 0 and "FutureWarning" not in answer.err
     assert answer.err.count("note: the name 'judgement' of vitmed 0.1.0 is read as 'policy'") == 1
 

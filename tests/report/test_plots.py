@@ -229,14 +229,6 @@ def test_names_are_cut_in_the_middle() -> None:
     assert drawing.short("_a$b\n c", 14) == r" _a\$b c"
 
 
-def test_pyplot_is_never_loaded() -> None:
-    import subprocess
-    import sys
-
-    code = "import sys, vitmed.report.plots.plot_table; assert 'matplotlib.pyplot' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_a_path_keeps_its_end_over_two_lines() -> None:
     assert path_label("row 7", 24) == "row 7"
     assert path_label("melanoma/PATANNA009_lesion6_img06.png", 24) == "melanoma/PATANNA009_\nlesion6_img06.png"
