@@ -85,7 +85,7 @@ from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.epoch_records import end_epoch
 from vitmed.training.learning import LEARNING
 from vitmed.training.loop import train_epoch
-from vitmed.training.optimiser import ema_decay, learning_rate
+from vitmed.training.optimiser import ema_decay
 from vitmed.training.prepare import PreparedRun, prepare_run
 from vitmed.training.train_state import new_state
 from vitmed.training.training_run import TrainingRun
@@ -93,7 +93,6 @@ from vitmed.training.training_run import TrainingRun
 CPU = torch.device("cpu")
 clock = time.process_time  # other work on the machine changes it little, and the contenders compute alike
 LR = 1e-3
-SCHEDULE = 10_000  # positions of a schedule over time
 STRENGTH, CORRUPTED = 3, 300  # of the corruptions, 1 to 5; the most validation images that are corrupted
 BATCH = 64  # images that are predicted at once
 
@@ -206,7 +205,7 @@ def train_for(
     """Train a network for seconds of CPU with the batches, augmentation and loss of the plan; what it costs."""
     planned, splits = ready.config, ready.splits
     values = {
-        "train.lr": LR, "train.weight_decay": 0.05, "train.batch_size": planned.train.batch_size, "train.ema": True,
+        "train.epochs": 1000, "train.warmup_epochs": 100, "train.lr": LR, "train.weight_decay": 0.05, "train.batch_size": planned.train.batch_size, "train.ema": True,
         "augment.policy": planned.augment.policy, "augment.flips": planned.augment.flips,
     }  # fmt: skip
     images = in_memory(Images(splits.root, splits.samples["train"], how, splits.target))
@@ -223,12 +222,11 @@ def train_for(
     def share() -> float:
         return min(1.0, (clock() - start) / seconds)
 
-    def rate(step: int) -> float:
-        position = round(share() * (SCHEDULE - 1))
-        return learning_rate(position, SCHEDULE, SCHEDULE // 10, LR, config.train.min_lr)
+    def tick() -> None:
+        state.share = share()
 
     while share() < 1:
-        for _ in train_epoch(state, loader, batches, loss_of, config, lambda: share() >= 1, rate):
+        for _ in train_epoch(state, loader, batches, loss_of, config, lambda: share() >= 1, tick=tick):
             pass
         end_epoch(state, {})
     cost = {"seconds": clock() - start, "wall_seconds": time.perf_counter() - wall, "steps": state.step}

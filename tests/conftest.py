@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import pickle
+import shutil
 import signal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: a second thread only slows such small tensors
@@ -14,11 +17,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from PIL import Image
 
 from vitmed.core.ui import Advance, Ui
@@ -26,6 +31,7 @@ from vitmed.core.ui import Advance, Ui
 if TYPE_CHECKING:
     from vitmed.commands.train import TrainResult
 
+T = TypeVar("T")
 PROCESSES = 4  # at most, of a run of all tests
 
 COLOURS = {"amber": (230, 160, 30), "blue": (40, 60, 230), "green": (40, 200, 60)}
@@ -42,6 +48,8 @@ TINY: dict[str, Any] = {
     "device": "cpu",
     "precision": "fp32",
 }
+# The same for a test that looks at weights and answers alone.
+BARE: dict[str, Any] = TINY | {"report": False, "baseline": False, "resamples": 0, "map_images": 0}
 TINY_NETWORK = ("model.width=16", "model.depth=1", "model.heads=2")
 TINY_SETS = (*TINY_NETWORK, "train.choose=best")  # the plan would keep the last epoch of so few images
 TINY_ARGS = [
@@ -145,7 +153,7 @@ def draw_pairs(root: Path, images: int) -> Path:
 class Recorder(Ui):
     """Keeps what a command says; calls `on_batch(batches done)` while it trains."""
 
-    def __init__(self, on_batch: Callable[[int], None] = lambda done: None):
+    def __init__(self, on_batch: Callable[[int], None] | None = None):
         self.said: list[str] = []
         self.warned: list[str] = []
         self.on_batch = on_batch
@@ -159,7 +167,7 @@ class Recorder(Ui):
     @contextmanager
     def bar(self, title: str, unit: str = "images") -> Iterator[Advance]:
         def advance(done: int, total: int, text: str = "") -> None:
-            if title == "training":
+            if title == "training" and self.on_batch is not None:
                 self.on_batch(done)
 
         yield advance
@@ -236,6 +244,20 @@ def draw_only(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     monkeypatch.setattr(write, "PLOTS", {name: write.PLOTS[name] for name in names})
 
 
+def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], T]) -> T:
+    """What `make` makes in a new folder: made by one process of this test run, read by all. Change nothing in it."""
+    alone = "PYTEST_XDIST_WORKER" not in os.environ
+    place = (factory.getbasetemp() if alone else factory.getbasetemp().parent) / f"once-{name}"
+    with FileLock(f"{place}.lock"):
+        if not (place / "made").is_file():
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir()
+            with pytest.MonkeyPatch.context() as patch:
+                draw_nothing(patch)
+                (place / "made").write_bytes(pickle.dumps(make(place)))
+        return pickle.loads((place / "made").read_bytes())
+
+
 @dataclass(frozen=True)
 class Trained:
     """A finished run: three classes, learned; `before` and `after` list the data folder. Change nothing in it."""
@@ -256,19 +278,19 @@ class Trained:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     from vitmed import train
 
-    place = tmp_path_factory.mktemp("trained")
-    data = draw_splits(place / "data", classes=tuple(COLOURS))
-    before, ui = listing(data), Recorder()
-    with pytest.MonkeyPatch.context() as patch:
-        draw_nothing(patch)
+    def make(place: Path) -> Trained:
+        data = draw_splits(place / "data", classes=tuple(COLOURS))
+        before, ui = listing(data), Recorder()
         settings = TINY | {"epochs": 6, "save_every": 2}
         result = train(data, output=place / "runs", name="tiny", sets=TINY_SETS, ui=ui, **settings)
-    return Trained(data, result.folder, result, ui, before, listing(data))
+        return Trained(data, result.folder, result, ui, before, listing(data))
+
+    return once(tmp_path_factory, "trained", make)
 
 
 @pytest.fixture(scope="session")
 def plain_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a tiny run that timm and transformers can hold, with vector scaling. Change nothing in it.
+    """The folder of a tiny run that timm and transformers can hold, with vector scaling.
 
     Names of the data folder, the run and the patients stand for what must not leave the machine.
     """
@@ -276,43 +298,91 @@ def plain_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from vitmed.decisions.calibration import Calibration
     from vitmed.training.checkpoint import add_policy, load_checkpoint
 
-    place = tmp_path_factory.mktemp("plain")
-    data = draw_splits(place / "SECRET-clinic", classes=tuple(COLOURS))
-    for file in data.rglob("*.png"):
-        file.rename(file.with_name(f"PATIENT_{file.name}"))
-    with pytest.MonkeyPatch.context() as patch:
-        draw_nothing(patch)
+    def make(place: Path) -> Path:
+        data = draw_splits(place / "SECRET-clinic", classes=tuple(COLOURS))
+        for file in data.rglob("*.png"):
+            file.rename(file.with_name(f"PATIENT_{file.name}"))
         sets = (*TINY_NETWORK, "model.stem=patch", "model.pool=cls")
         folder = train(data, output=place / "runs", name="SECRET-run", sets=sets, ui=Recorder(), **TINY).folder
-    policy = load_checkpoint(folder).chosen_policy()
-    scaled = Calibration(method="vector", scale=(2.0, 1.5, 0.25), bias=(0.5, 0.0, -1.0))
-    add_policy(folder / "best.pt", policy.model_copy(update={"calibration": scaled}))
-    return folder
+        policy = load_checkpoint(folder).chosen_policy()
+        scaled = Calibration(method="vector", scale=(2.0, 1.5, 0.25), bias=(0.5, 0.0, -1.0))
+        add_policy(folder / "best.pt", policy.model_copy(update={"calibration": scaled}))
+        return folder
+
+    return once(tmp_path_factory, "plain", make)
 
 
 @pytest.fixture(scope="session")
 def exported(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`trained` as an ONNX file. Change nothing in it."""
+    """`trained` as an ONNX file."""
     from vitmed import export
 
-    return export(trained.folder, to=tmp_path_factory.mktemp("exported") / "model.onnx", ui=Recorder()).file
+    def make(place: Path) -> Path:
+        return export(trained.folder, to=place / "model.onnx", ui=Recorder()).file
+
+    return once(tmp_path_factory, "exported", make)
+
+
+@pytest.fixture(scope="session")
+def findings(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
+    """A run of the findings amber, blue and rare, some of them unknown; labels.csv in its data folder."""
+    from label_sets import draw_findings
+
+    from vitmed import train
+
+    def make(place: Path) -> TrainResult:
+        root = draw_findings(place / "data")
+        settings = TINY | {"epochs": 15, "labels": root / "labels.csv", "name": "findings", "sets": TINY_SETS}
+        return train(root, output=place / "runs", ui=Recorder(), **settings)
+
+    return once(tmp_path_factory, "findings", make)
+
+
+def quantity_run(factory: pytest.TempPathFactory, name: str, sets: Sequence[str] = (), **settings: Any) -> TrainResult:
+    from label_sets import draw_quantities
+
+    from vitmed import train
+
+    root = once(factory, "quantities", lambda place: draw_quantities(place / "data"))
+    settings |= {"labels": root / f"{name}.csv", "sets": (*TINY_SETS, "data.normalize=half", *sets), "epochs": 20}
+    made = TINY | settings | {"name": name, "ui": Recorder()}
+    return once(factory, name, lambda place: train(root, output=place / "runs", **made))
+
+
+@pytest.fixture(scope="session")
+def ages(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
+    """A run of an age in years, which is the brightness; ages.csv in its data folder."""
+    return quantity_run(tmp_path_factory, "ages", target="number", unit="years")
+
+
+@pytest.fixture(scope="session")
+def graded(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
+    """A run of the grades none, mild and severe, which are the brightness; grades.csv in its data folder."""
+    return quantity_run(tmp_path_factory, "grades", ["model.head=ordinal"], target="grades", ordinal="none,mild,severe")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def quick() -> Iterator[None]:
     """Figures with few pictures at a low resolution, and no waiting for the disk: the same code in less time.
 
-    And bf16 is never faster than fp32, on whatever machine the tests run.
+    And bf16 is never faster than fp32, on whatever machine the tests run, and the seconds of a step are measured once.
     """
+    from vitmed.commands import explain
+    from vitmed.core import environment
+    from vitmed.explanation.faithfulness import FEW
     from vitmed.report.plots import drawing, pictures
-    from vitmed.training import fit_policy
+    from vitmed.training import fit_policy, forecast
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(environment, "git_commit", cache(environment.git_commit))
         patch.setattr(fit_policy, "speedup", lambda *args: 1.0)
+        patch.setattr(forecast, "busy", lambda: None)
+        patch.setattr(explain, "affordable", lambda model: FEW)
         patch.setattr(drawing, "DPI", 30)
         patch.setattr(pictures, "PICTURES", 4)
         patch.setattr(pictures, "WIDE", 2)
         patch.setattr(os, "fsync", lambda handle: None)
+        gc.freeze()  # a collection need not look through all libraries and tests
         yield
 
 

@@ -21,7 +21,7 @@ import sklearn.linear_model
 import sklearn.neighbors  # noqa: F401
 import torch
 import torchvision.transforms.v2  # noqa: F401
-from conftest import TINY, TINY_NETWORK, TINY_SETS, Recorder, Trained, draw_image, draw_splits
+from conftest import TINY, TINY_NETWORK, TINY_SETS, Recorder, Trained, draw_image, draw_only, draw_splits
 from PIL import Image
 
 import vitmed
@@ -102,7 +102,7 @@ def test_train(unchanged: Any, data: Path, tmp_path: Path, trained: Trained, mor
 
 
 def test_train_with_figures(unchanged: Any, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitmed.report.plots.drawing.DPI", 30)
+    draw_only(monkeypatch, "confusion_matrix", "reliability", "grid", "attention_maps")
     unchanged(lambda: vitmed.train(data, output=tmp_path, sets=TINY_SETS, ui=Recorder(), **SMALL))
 
 

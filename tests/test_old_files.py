@@ -10,14 +10,14 @@ import json
 import re
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from conftest import Recorder, python
+from conftest import Answer, Recorder
 
 from vitmed import compare, evaluate, explain, predict, train
 from vitmed.core.base_models import Frozen
@@ -241,10 +241,12 @@ def test_a_balanced_run_is_not_resumed(run: Path, balance: str) -> None:
     assert (run / "last.pt").read_bytes() == content
 
 
-def test_the_command_line_reports_an_old_name_in_a_line(run: Path) -> None:
-    answer = python("-m", "vitmed", "predict", str(run.parent / "data" / "test"), "--checkpoint", str(run))
-    assert answer.returncode == 0 and "FutureWarning" not in answer.stderr
-    assert answer.stderr.count("note: the name 'judgement' of vitmed 0.1.0 is read as 'policy'") == 1
+def test_the_command_line_reports_an_old_name_in_a_line(run: Path, vitmed: Callable[..., Answer]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        answer = vitmed("predict", run.parent / "data" / "test", "--checkpoint", run)
+    assert answer.code == 0 and "FutureWarning" not in answer.err
+    assert answer.err.count("note: the name 'judgement' of vitmed 0.1.0 is read as 'policy'") == 1
 
 
 def test_old_names_are_reported_once(run: Path) -> None:

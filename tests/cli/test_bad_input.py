@@ -214,7 +214,19 @@ def test_an_output_that_holds_a_run(trained: Trained, vitmed: RUN) -> None:
 
 def test_another_run_of_that_name_stays_as_it_is(vitmed: RUN, tmp_path: Path) -> None:
     data = draw_splits(tmp_path / "data", 4, 2, 2)
-    args = ["train", data, "-o", tmp_path / "runs", "--name", "a", *TINY_ARGS, "--epochs", 1]
+    args = [
+        "train",
+        data,
+        "-o",
+        tmp_path / "runs",
+        "--name",
+        "a",
+        *TINY_ARGS,
+        "--epochs",
+        1,
+        "--no-report",
+        "--no-baseline",
+    ]
     assert vitmed(*args).code == 0
     before = (tmp_path / "runs" / "a" / "best.pt").read_bytes()
     assert vitmed(*args).code == 0

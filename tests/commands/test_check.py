@@ -12,12 +12,13 @@ import shutil
 import socket
 import sqlite3
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_classes, draw_image, draw_splits, python
+from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_classes, draw_image, draw_splits
 from dicom_files import RAMP, write
 from PIL import Image
 
@@ -677,7 +678,7 @@ def test_what_is_no_file_is_never_opened(tmp_path: Path, vitmed: RUN, trained: T
         assert "a named pipe (FIFO)" in errors["x.png"] and "a broken link" in errors["gone.dcm"]
 
 
-def test_no_library_warns_on_the_terminal(tmp_path: Path) -> None:
+def test_no_library_warns_on_the_terminal(tmp_path: Path, vitmed: RUN) -> None:
     """Pillow's and pydicom's warnings show a path of theirs, and Pillow's another limit of pixels."""
     root = draw_classes(tmp_path / "data", 3)
     Image.new("1", (10_000, 9_500)).save(root / "amber" / "large.png")
@@ -686,8 +687,11 @@ def test_no_library_warns_on_the_terminal(tmp_path: Path) -> None:
     write(root / "blue" / "odd.dcm", RAMP, PatientID="P" * 100, WindowCenter=40, WindowWidth=400)
     data = (root / "blue" / "odd.dcm").read_bytes()
     (root / "blue" / "odd.dcm").write_bytes(data.replace(b"1.2.840.10008.5.1.4.1.1.2", b"1.2.840.10008.5.01.4.1.02"))
-    done = python("-W", "always", "-m", "vitmed", "check", str(root), "-o", str(tmp_path / "out"))
-    assert done.returncode == 0 and "Warning:" not in done.stderr and "site-packages" not in done.stderr, done.stderr
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        answer = vitmed("check", root, "-o", tmp_path / "out")
+    assert answer.code == 0 and "Warning:" not in answer.err and "site-packages" not in answer.err, answer.err
+    assert [str(one.message) for one in caught if not issubclass(one.category, DeprecationWarning)] == []
 
 
 def test_counts_and_depths_cannot_be_confused(tmp_path: Path, ui: Recorder) -> None:

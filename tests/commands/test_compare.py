@@ -169,7 +169,7 @@ def test_runs_and_reports_and_their_baselines(trained: Trained, tmp_path: Path) 
     assert "images" in found.verdict and any("Patients are unknown" in note for note in found.content["notes"])
 
 
-def test_runs_of_one_name_are_told_apart_by_date_and_weights(tmp_path: Path, vitmed: Any) -> None:
+def test_runs_of_one_name_are_told_apart_by_date_and_weights(tmp_path: Path, vitmed: Any, no_figures: None) -> None:
     lines = []
     for noise, place, seconds in ((1.0, "a", 1_700_000_000), (4.0, "b", 1_710_000_000)):
         folder, weights = tmp_path / place / "cells" / "test", hashlib.sha256(place.encode()).hexdigest()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, TINY_SETS, Answer, Recorder, draw_nothing, draw_pairs
+from conftest import BARE, TINY_SETS, Answer, Recorder, draw_nothing, draw_pairs
 from PIL import Image
 from sklearn.metrics import roc_auc_score
 
@@ -22,7 +22,7 @@ from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.open_model import open_model
 
 RUN = Callable[..., Answer]
-SETTINGS = TINY | {"epochs": 1, "group_regex": r"(p\d+)_", "resamples": 20, "map_images": 0}
+SETTINGS = BARE | {"epochs": 1, "group_regex": r"(p\d+)_", "resamples": 20}
 
 
 @pytest.fixture(scope="module", autouse=True)

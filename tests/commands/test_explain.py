@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, Answer, Recorder, Trained, draw_only, draw_splits
+from conftest import BARE, Answer, Recorder, Trained, draw_only, draw_splits
 from PIL import Image
 
 import vitmed as package
@@ -128,7 +128,7 @@ def test_maps_can_be_left_out_and_few_images_say_why(trained: Trained, tmp_path:
 )
 def test_grey_alpha_registers_stem_and_lora(trained: Trained, channels: int, sets: list[str], tmp_path: Path) -> None:
     data = draw_splits(tmp_path / "data", train=6, val=2, test=3)
-    settings = TINY | {"epochs": 1, "channels": channels, "map_images": 0}
+    settings = BARE | {"epochs": 1, "channels": channels}
     network = ["model.width=16", "model.depth=2", "model.heads=2", *sets] if sets else []
     if not sets:
         settings |= {"lora": 2, "weights": str(trained.best)}

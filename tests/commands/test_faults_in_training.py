@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import same
-from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_classes, draw_splits, exit_code
+from conftest import BARE, TINY_SETS, Answer, Recorder, Trained, draw_classes, draw_nothing, draw_splits, exit_code
 
 from vitmed import compare, evaluate, train
 from vitmed.core.errors import DataError, Interrupted, UsageError
 from vitmed.report import write
 
 pytestmark = pytest.mark.usefixtures("no_figures")
-SETTINGS: dict[str, Any] = TINY | {"resamples": 10, "map_images": 0, "baseline": False}
+SETTINGS: dict[str, Any] = BARE | {"resamples": 10}
 
 
 @pytest.fixture(scope="module")
@@ -47,18 +47,27 @@ def killed_while_writing(data: Path, output: Path, report: int, file: str) -> No
         original(path, text)
 
     write.write_text = kill
-    start(data, output)
+    start(data, output, report=True)
+
+
+@pytest.fixture(scope="module")
+def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of which nothing was killed."""
+    with pytest.MonkeyPatch.context() as patch:
+        draw_nothing(patch)
+        return start(data, tmp_path_factory.mktemp("whole"), report=True)
 
 
 @pytest.mark.parametrize(("report", "file"), [(1, "predictions.csv"), (2, "report.html")])
-def test_a_kill_in_the_report_phase_loses_nothing(data: Path, tmp_path: Path, report: int, file: str) -> None:
+def test_a_kill_in_the_report_phase_loses_nothing(
+    data: Path, whole: Path, tmp_path: Path, report: int, file: str
+) -> None:
     run = tmp_path / "killed" / "run"
     assert exit_code(killed_while_writing, data, run.parent, report, file) == -signal.SIGKILL
     assert not (run / "test").exists() and (run / "val").is_dir() == (report == 2)
     for part in run.glob(".*.part"):
         os.utime(part, (1, 1))
     train(resume=run, ui=Recorder())
-    whole = start(data, tmp_path / "whole")
     assert names(run) == names(whole)  # test, not test-2; nothing hidden
     assert (run / "test" / "predictions.csv").read_bytes() == (whole / "test" / "predictions.csv").read_bytes()
 
@@ -171,13 +180,13 @@ def test_nohup_stays(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         run = start(data, tmp_path, Recorder(lambda done: os.kill(os.getpid(), signal.SIGHUP)))
     finally:
         signal.signal(signal.SIGHUP, old)
-    assert (run / "test" / "report.html").is_file()
+    assert (run / "test" / "predictions.csv").is_file()
 
 
 def test_no_report_writes_tables_and_the_page_can_follow(
     data: Path, tmp_path: Path, vitmed: Callable[..., Answer]
 ) -> None:
-    run = start(data, tmp_path, report=False)
+    run = start(data, tmp_path)
     assert not {path.suffix for path in (run / "test").iterdir()} - {".csv", ".json"}
     with pytest.raises(UsageError, match="finished and evaluated"):
         train(resume=run, ui=Recorder())

@@ -8,59 +8,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, TINY_SETS, Recorder, draw_nothing
-from PIL import Image
+from conftest import BARE, TINY_SETS, Recorder, draw_nothing, interrupt_at
+from label_sets import FINDINGS
 from served import serving
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 import vitmed
-from vitmed.core.errors import UsageError
+from vitmed.core.errors import Interrupted, UsageError
 from vitmed.core.targets import UNKNOWN
 from vitmed.data.splits import make_splits
 from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.training.checkpoint import load_checkpoint
 
-FINDINGS = ("amber", "blue", "rare")
-COLOURS = {"amber": (220, 140, 30), "blue": (40, 60, 220), "rare": (30, 200, 60)}
 
-
-def draw(root: Path, patients: int = 40, images: int = 3) -> Path:
-    """Grey noise with a blob for each finding, in its own third; one label in eight is unknown. The table is beside."""
-    rng = np.random.default_rng(0)
-    (root / "images").mkdir(parents=True)
-    rows = []
-    for patient in range(patients):
-        for i in range(images):
-            pixels = rng.integers(90, 130, (24, 24, 3), dtype=np.uint8)
-            cells = []
-            for f, (name, share) in enumerate(zip(FINDINGS, (0.5, 0.4, 0.1), strict=True)):
-                there = bool(rng.random() < share)
-                if there:
-                    pixels[4:20, 8 * f : 8 * f + 8] = np.array(COLOURS[name])
-                cells.append("" if rng.random() < 0.125 else str(int(there)))
-            path = f"images/{patient}_{i}.png"
-            Image.fromarray(pixels).save(root / path)
-            rows.append([path, f"P{patient}", *cells])
-    with (root / "labels.csv").open("w", newline="") as stream:
-        csv.writer(stream).writerows([["path", "patient", *FINDINGS], *rows])
-    return root
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> vitmed.TrainResult:
-    place = tmp_path_factory.mktemp("findings")
-    root = draw(place / "data")
-    with pytest.MonkeyPatch.context() as patch:
-        draw_nothing(patch)
-        settings = TINY | {"epochs": 15, "lr": 3e-3}
-        return vitmed.train(
-            root, labels=root / "labels.csv", output=place / "runs", name="findings", sets=TINY_SETS, ui=Recorder(),
-            **settings,
-        )  # fmt: skip
-
-
-def test_no_patient_is_in_two_splits_and_the_labels_are_those_of_the_table(run: vitmed.TrainResult) -> None:
-    saved = load_checkpoint(run.folder)
+def test_no_patient_is_in_two_splits_and_the_labels_are_those_of_the_table(findings: vitmed.TrainResult) -> None:
+    saved = load_checkpoint(findings.folder)
     root = saved.splits.root
     with (root / "labels.csv").open() as stream:
         table = {row["path"]: row for row in csv.DictReader(stream)}
@@ -75,8 +37,8 @@ def test_no_patient_is_in_two_splits_and_the_labels_are_those_of_the_table(run: 
     assert again.samples == saved.splits.samples and again.strata == saved.splits.strata
 
 
-def test_the_network_learns_and_its_numbers_are_those_of_scikit_learn(run: vitmed.TrainResult) -> None:
-    predictions, metrics = run.test.predictions, run.test.metrics
+def test_the_network_learns_and_its_numbers_are_those_of_scikit_learn(findings: vitmed.TrainResult) -> None:
+    predictions, metrics = findings.test.predictions, findings.test.metrics
     assert isinstance(predictions, FindingPredictions) and predictions.labels is not None
     areas = []
     for f, name in enumerate(FINDINGS):
@@ -90,8 +52,8 @@ def test_the_network_learns_and_its_numbers_are_those_of_scikit_learn(run: vitme
     assert metrics.overall["subset_accuracy"].low is not None
 
 
-def test_each_finding_has_the_report_of_two_classes(run: vitmed.TrainResult) -> None:
-    folder = run.test.folder
+def test_each_finding_has_the_report_of_two_classes(findings: vitmed.TrainResult) -> None:
+    folder = findings.test.folder
     whole = json.loads((folder / "metrics.json").read_text())
     assert whole["target"]["kind"] == "findings" and (folder / "report.html").is_file()
     for name, page in whole["finding_reports"].items():
@@ -104,29 +66,29 @@ def test_each_finding_has_the_report_of_two_classes(run: vitmed.TrainResult) -> 
 
 
 def test_predictions_read_back_to_the_bit_and_the_report_is_made_again(
-    run: vitmed.TrainResult, tmp_path: Path, no_figures: None
+    findings: vitmed.TrainResult, tmp_path: Path, no_figures: None
 ) -> None:
-    again = vitmed.evaluate(run.test.folder / "predictions.csv", output=tmp_path / "again", ui=Recorder())
-    first, second = run.test.predictions, again.predictions
+    again = vitmed.evaluate(findings.test.folder / "predictions.csv", output=tmp_path / "again", ui=Recorder())
+    first, second = findings.test.predictions, again.predictions
     assert isinstance(second, FindingPredictions) and second.thresholds == first.thresholds
     for name in ("labels", "logits", "probabilities", "predicted"):
         assert np.array_equal(getattr(first, name), getattr(second, name))
-    assert again.metrics.overall == run.test.metrics.overall
-    text = (run.test.folder / "predictions.csv").read_text()
+    assert again.metrics.overall == findings.test.metrics.overall
+    text = (findings.test.folder / "predictions.csv").read_text()
     assert (tmp_path / "again" / "predictions.csv").read_text() == text
 
 
-def test_a_finished_run_predicts_as_it_evaluated(run: vitmed.TrainResult) -> None:
-    root, tested = load_checkpoint(run.folder).splits.root, run.test.predictions
-    found = vitmed.predict([root / path for path in tested.paths], checkpoint=run.folder, precision="fp32")
+def test_a_finished_run_predicts_as_it_evaluated(findings: vitmed.TrainResult) -> None:
+    root, tested = load_checkpoint(findings.folder).splits.root, findings.test.predictions
+    found = vitmed.predict([root / path for path in tested.paths], checkpoint=findings.folder, precision="fp32")
     assert isinstance(found, FindingPredictions)
     assert np.array_equal(found.logits, tested.logits) and np.array_equal(found.predicted, tested.predicted)
 
 
-def test_the_answers_name_findings(run: vitmed.TrainResult) -> None:
+def test_the_answers_name_findings(findings: vitmed.TrainResult) -> None:
     from vitmed.commands.predict import answer_cells, predictions_json
 
-    predictions = run.test.predictions
+    predictions = findings.test.predictions
     row = int(np.flatnonzero(predictions.predicted.sum(axis=1) == 2)[0])
     called = {name for name, one in zip(FINDINGS, predictions.predicted[row], strict=True) if one}
     cells = answer_cells(predictions, row, 3)
@@ -136,25 +98,21 @@ def test_the_answers_name_findings(run: vitmed.TrainResult) -> None:
     assert [one["finding"] for one in image["findings"]] == list(FINDINGS)
 
 
-def test_a_resumed_run_goes_on_with_the_same_weights(run: vitmed.TrainResult, tmp_path: Path, no_figures: None) -> None:
-    root = load_checkpoint(run.folder).splits.root
-    settings = TINY | {"labels": root / "labels.csv", "sets": TINY_SETS, "output": tmp_path, "baseline": False}
-    from conftest import interrupt_at
-
-    from vitmed.core.errors import Interrupted
-
-    whole = vitmed.train(root, name="whole", ui=Recorder(), **(settings | {"epochs": 2}))
+def test_a_resumed_run_goes_on_with_the_same_weights(findings: vitmed.TrainResult, tmp_path: Path) -> None:
+    root = load_checkpoint(findings.folder).splits.root
+    settings = BARE | {"labels": root / "labels.csv", "sets": TINY_SETS, "output": tmp_path}
+    whole = vitmed.train(root, name="whole", ui=Recorder(), **settings)
     with pytest.raises(Interrupted):
-        vitmed.train(root, name="part", ui=interrupt_at(2), **(settings | {"epochs": 2}))
+        vitmed.train(root, name="part", ui=interrupt_at(2), **settings)
     rest = vitmed.train(resume=tmp_path / "part", ui=Recorder())
     first, second = (load_checkpoint(one.folder).weights for one in (whole, rest))
     assert all(np.array_equal(first[name], second[name]) for name in first)
 
 
-def test_stress_judges_the_mean_over_findings_and_each_of_them(run: vitmed.TrainResult, tmp_path: Path) -> None:
+def test_stress_judges_the_mean_over_findings_and_each_of_them(findings: vitmed.TrainResult, tmp_path: Path) -> None:
     flags = {"corruptions": ["gaussian_noise"], "resamples": 50, "output": tmp_path / "stress", "ui": Recorder()}
-    found = vitmed.stress(run.folder, **flags).content
-    overall = run.test.metrics.overall
+    found = vitmed.stress(findings.folder, **flags).content
+    overall = findings.test.metrics.overall
     assert found.number == "auroc" and found.clean["auroc"] == overall["auroc"] and found.guess == 0.5
     cost = found.corruptions["gaussian_noise"]
     after = [one["auroc"].value for one in cost.strengths]
@@ -164,10 +122,10 @@ def test_stress_judges_the_mean_over_findings_and_each_of_them(run: vitmed.Train
     assert "macro AUROC" in found.verdict and (tmp_path / "stress" / "stress.png").is_file()
 
 
-def test_the_parts_of_a_table_are_that_of_one_process_to_the_byte(run: vitmed.TrainResult, tmp_path: Path) -> None:
+def test_the_parts_of_a_table_are_that_of_one_process_to_the_byte(findings: vitmed.TrainResult, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
-    root, tested = load_checkpoint(run.folder).splits.root, run.test.predictions
-    images, usual = [root / path for path in tested.paths], {"checkpoint": run.folder, "precision": "fp32"}
+    root, tested = load_checkpoint(findings.folder).splits.root, findings.test.predictions
+    images, usual = [root / path for path in tested.paths], {"checkpoint": findings.folder, "precision": "fp32"}
     whole = vitmed.predict(images, **usual, ui=Recorder())
     for number in (2, 1):
         vitmed.predict_shard(images, shard=f"{number}/2", output=tmp_path / "parts", **usual, ui=Recorder())
@@ -175,8 +133,8 @@ def test_the_parts_of_a_table_are_that_of_one_process_to_the_byte(run: vitmed.Tr
     assert (tmp_path / "all.csv").read_bytes() == whole.to_csv(errors=True).encode()
 
 
-def test_a_probe_of_colours_has_the_numbers_of_scikit_learn(run: vitmed.TrainResult, tmp_path: Path) -> None:
-    root = load_checkpoint(run.folder).splits.root
+def test_a_probe_of_colours_has_the_numbers_of_scikit_learn(findings: vitmed.TrainResult, tmp_path: Path) -> None:
+    root = load_checkpoint(findings.folder).splits.root
     usual = {"labels": root / "labels.csv", "output": tmp_path, "ui": Recorder(), "image_size": 16}
     with pytest.MonkeyPatch.context() as patch:
         draw_nothing(patch)
@@ -189,23 +147,24 @@ def test_a_probe_of_colours_has_the_numbers_of_scikit_learn(run: vitmed.TrainRes
         assert each[name]["auroc"].value == pytest.approx(theirs, abs=1e-12) and theirs > 0.9  # a colour is the finding
 
 
-def test_the_baseline_is_compared_as_a_whole_and_finding_by_finding(run: vitmed.TrainResult) -> None:
-    baseline = run.test.metrics.baselines["colour_and_size"]
-    gap = run.test.metrics.overall["auroc"].value - baseline.overall["auroc"].value
+def test_the_baseline_is_compared_as_a_whole_and_finding_by_finding(findings: vitmed.TrainResult) -> None:
+    baseline = findings.test.metrics.baselines["colour_and_size"]
+    gap = findings.test.metrics.overall["auroc"].value - baseline.overall["auroc"].value
     assert baseline.decides == "auroc" and baseline.difference["auroc"].value == pytest.approx(gap, abs=1e-12)
     assert set(baseline.findings) <= set(FINDINGS) and baseline.findings["amber"].low is not None
-    page = (run.test.folder / "report.html").read_text()
+    page = (findings.test.folder / "report.html").read_text()
     assert "too few to show that the model is better" in " ".join(page.split())
     for name in baseline.beaten_for:
         assert baseline.findings[name].low > 0 and baseline.findings[name].p_holm < 0.05
 
 
-def test_a_map_explains_a_finding_and_is_tested(run: vitmed.TrainResult, tmp_path: Path) -> None:
-    root, tested, found = load_checkpoint(run.folder).splits.root, run.test.predictions, run.test.metrics.attention
+def test_a_map_explains_a_finding_and_is_tested(findings: vitmed.TrainResult, tmp_path: Path) -> None:
+    root, tested = load_checkpoint(findings.folder).splits.root, findings.test.predictions
+    found, page = findings.test.metrics.attention, (findings.test.folder / "report.html").read_text()
     assert found is not None and found.reason is None and len(found.methods) == 3
-    section = (run.test.folder / "report.html").read_text().partition('id="attention"')[2].partition("</section>")[0]
+    section = page.partition('id="attention"')[2].partition("</section>")[0]
     assert "the probability of the finding that is likeliest beside its threshold" in section
-    usual = {"checkpoint": run.folder, "methods": ["grad_cam"], "ui": Recorder()}
+    usual = {"checkpoint": findings.folder, "methods": ["grad_cam"], "ui": Recorder()}
     images = [root / path for path in tested.paths[:3]]
     given = json.loads((vitmed.explain(images, output=tmp_path / "a", **usual).folder / "explain.json").read_text())
     for row, one in enumerate(given["images"]):
@@ -225,17 +184,19 @@ def test_a_map_explains_a_finding_and_is_tested(run: vitmed.TrainResult, tmp_pat
         ("train.monitor=mae", "monitor mae: not for findings"),
     ],
 )
-def test_a_setting_of_another_kind_is_refused(run: vitmed.TrainResult, sets: str, match: str, tmp_path: Path) -> None:
-    root = load_checkpoint(run.folder).splits.root
+def test_a_setting_of_another_kind_is_refused(
+    findings: vitmed.TrainResult, sets: str, match: str, tmp_path: Path
+) -> None:
+    root = load_checkpoint(findings.folder).splits.root
     with pytest.raises(UsageError, match=match):
         vitmed.train(root, labels=root / "labels.csv", sets=[sets], output=tmp_path, ui=Recorder())
 
 
-def test_the_server_answers_as_predict_does(run: vitmed.TrainResult, tmp_path: Path) -> None:
-    images = sorted((run.folder.parents[1] / "data" / "images").glob("*.png"))[:12]
-    own = vitmed.predict(images, checkpoint=run.folder, precision="fp32", ui=Recorder())
+def test_the_server_answers_as_predict_does(findings: vitmed.TrainResult, tmp_path: Path) -> None:
+    images = sorted((findings.folder.parents[1] / "data" / "images").glob("*.png"))[:12]
+    own = vitmed.predict(images, checkpoint=findings.folder, precision="fp32", ui=Recorder())
     assert isinstance(own, FindingPredictions)
-    with serving(run.folder, scores=tmp_path / "scores.csv") as served, served.client() as client:
+    with serving(findings.folder, scores=tmp_path / "scores.csv") as served, served.client() as client:
         found = served.post(*images, params={"pictures": "true"}).json()["images"]
         assert client.get("/v1/model").json()["kind"] == "findings"
         numbers = client.get("/metrics").text

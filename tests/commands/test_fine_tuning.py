@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
-import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, TINY_ARGS, Answer, Recorder, Trained, draw_splits, listing
+from conftest import BARE, TINY, TINY_ARGS, Answer, Recorder, Trained, draw_nothing, draw_splits, interrupt_at, listing
 from timm.layers import SwiGLUPacked
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 
-from vitmed import VitmedError, explain, probe, train
+from vitmed import VitmedError, explain, train
 from vitmed.commands.train import TrainResult
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.paired_comparison import ComparisonTest
@@ -31,8 +29,9 @@ from vitmed.training.checkpoint import load_checkpoint
 
 RUN = Callable[..., Answer]
 FREE = {key: TINY[key] for key in ("batch_size", "policy", "workers", "device", "precision")}
+BARE_RUN = {"report": False, "baseline": False, "resamples": 0}
 HEAD_NAMES = {"head.weight", "head.bias"}
-FREE["probe_first"] = False  # which the plan would take
+FREE |= {"probe_first": False, "map_images": 0}  # the plan would probe first
 pytestmark = pytest.mark.usefixtures("no_figures")
 
 
@@ -45,6 +44,25 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(data: Path, output: Path, weights: Path, ui: Recorder | None = None, **flags: Any) -> TrainResult:
     settings = FREE | {"epochs": 2, "lr": 1e-3, "drop_path": 0.0} | flags
     return train(data, output=output, name="a", weights=str(weights), ui=ui or Recorder(), **settings)
+
+
+@pytest.fixture(scope="module")
+def frozen(data: Path, trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainResult, Recorder]:
+    """The head of `trained` fitted to the data, its network frozen. Change nothing in it."""
+    return made(data, trained, tmp_path_factory, freeze=True)
+
+
+@pytest.fixture(scope="module")
+def tuned(data: Path, trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainResult, Recorder]:
+    """`trained` tuned on the data. Change nothing in it."""
+    return made(data, trained, tmp_path_factory)
+
+
+def made(data: Path, start: Trained, factory: pytest.TempPathFactory, **flags: Any) -> tuple[TrainResult, Recorder]:
+    ui = Recorder()
+    with pytest.MonkeyPatch.context() as patch:
+        draw_nothing(patch)
+        return run(data, factory.mktemp("made"), start.best, ui, **flags), ui
 
 
 def weights_of(file: Path) -> dict[str, torch.Tensor]:
@@ -97,9 +115,8 @@ def test_every_kind_of_network_is_tuned_evaluated_and_explained(
     assert "acknowledge DINOv3" in first.test.metrics["report"]["facts"]["Started from"]
 
 
-def test_freeze_keeps_the_network_and_fits_the_head(data: Path, tmp_path: Path, trained: Trained) -> None:
-    ui = Recorder()
-    result = run(data, tmp_path, trained.result.checkpoint, ui, freeze=True)
+def test_freeze_keeps_the_network_and_fits_the_head(frozen: tuple[TrainResult, Recorder], trained: Trained) -> None:
+    result, ui = frozen
     before, after = weights_of(trained.result.checkpoint), weights_of(result.folder / "best.pt")
     assert changed(before, after) == {"head.weight", "head.bias"}
     assert set(result.test.metrics["baselines"]) == {"nearest_neighbours", "colour_and_size"}
@@ -108,7 +125,7 @@ def test_freeze_keeps_the_network_and_fits_the_head(data: Path, tmp_path: Path, 
     assert any("features of the frozen network" in text for text in ui.said)
 
 
-def test_the_frozen_head_reads_back_as_it_was_fitted(data: Path, tmp_path: Path, trained: Trained) -> None:
+def test_the_frozen_head_reads_back_as_it_was_fitted(frozen: tuple[TrainResult, Recorder]) -> None:
     """The logits of the checkpoint are those of scikit-learn's regression on the features."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
@@ -117,7 +134,7 @@ def test_the_frozen_head_reads_back_as_it_was_fitted(data: Path, tmp_path: Path,
     from vitmed.data.loading import Images
     from vitmed.training.baselines import frozen_features
 
-    result = run(data, tmp_path, trained.result.checkpoint, freeze=True)
+    result = frozen[0]
     saved = load_checkpoint(result.folder / "best.pt")
     part = {n: Images(saved.data_root(), saved.splits.samples[n], saved.preprocessing) for n in ("train", "test")}
     x = {n: frozen_features(saved.model(), images, torch.device("cpu")) for n, images in part.items()}
@@ -126,9 +143,8 @@ def test_the_frozen_head_reads_back_as_it_was_fitted(data: Path, tmp_path: Path,
     np.testing.assert_allclose(result.test.predictions.probabilities, model.predict_proba(x["test"]), atol=5e-3)
 
 
-def test_training_is_compared_with_the_frozen_features(data: Path, tmp_path: Path, trained: Trained) -> None:
-    ui = Recorder()
-    result = run(data, tmp_path, trained.result.checkpoint, ui)
+def test_training_is_compared_with_the_frozen_features(tuned: tuple[TrainResult, Recorder], trained: Trained) -> None:
+    result, ui = tuned
     entry = json.loads((result.folder / "test" / "metrics.json").read_text())["baselines"]["frozen_features"]
     frozen = Predictions.from_csv(result.folder / "test" / "baseline_frozen_features.csv")
     ours = Predictions.from_csv(result.folder / "test" / "predictions.csv")
@@ -152,28 +168,34 @@ def test_no_baseline_leaves_it_out(data: Path, tmp_path: Path, trained: Trained)
     assert not (result.folder / "baseline.pt").exists()
 
 
-def test_probe_first_starts_from_the_fitted_head(data: Path, tmp_path: Path, trained: Trained) -> None:
+def test_probe_first_starts_from_the_fitted_head(
+    data: Path, tmp_path: Path, trained: Trained, frozen: tuple[TrainResult, Recorder]
+) -> None:
     """With a learning rate of nearly nothing the result is the linear probe itself."""
-    still = {"lr": 1e-12, "sets": ["train.min_lr=0"], "freeze_blocks": 0}  # which also holds the stem's batch norm
+    still = BARE_RUN | {
+        "lr": 1e-12,
+        "sets": ["train.min_lr=0"],
+        "freeze_blocks": 0,
+    }  # which also holds the stem's batch norm
     probed = run(data, tmp_path / "1", trained.result.checkpoint, probe_first=True, **still)
-    frozen = run(data, tmp_path / "2", trained.result.checkpoint, freeze=True)
-    fresh = run(data, tmp_path / "3", trained.result.checkpoint, **still)
-    np.testing.assert_allclose(probed.test.predictions.logits, frozen.test.predictions.logits, atol=1e-4)
-    assert np.abs(fresh.test.predictions.logits - frozen.test.predictions.logits).max() > 0.1
+    fresh = run(data, tmp_path / "2", trained.result.checkpoint, **still)
+    head = frozen[0].test.predictions.logits
+    np.testing.assert_allclose(probed.test.predictions.logits, head, atol=1e-4)
+    assert np.abs(fresh.test.predictions.logits - head).max() > 0.1
 
 
 def test_frozen_blocks_stay_and_the_others_move(tmp_path: Path) -> None:
     data = draw_splits(tmp_path / "data", 6, 3, 3)
     start = train(data, output=tmp_path, name="s", sets=("model.width=16", "model.depth=3", "model.heads=2"),
-                  ui=Recorder(), **TINY | {"epochs": 1})  # fmt: skip
-    result = run(data, tmp_path, start.folder / "best.pt", freeze_blocks=2)
+                  ui=Recorder(), **BARE | {"epochs": 1})  # fmt: skip
+    result = run(data, tmp_path, start.folder / "best.pt", freeze_blocks=2, **BARE_RUN)
     before, after = weights_of(start.folder / "best.pt"), weights_of(result.folder / "best.pt")
     moved = {re.sub(r"(blocks\.\d+|\w+)\..*", r"\1", name) for name in changed(before, after)}
     assert moved == {"blocks.2", "fc_norm", "head"}
 
 
 def test_lora_moves_the_blocks_and_leaves_a_plain_checkpoint(data: Path, tmp_path: Path, trained: Trained) -> None:
-    result = run(data, tmp_path, trained.result.checkpoint, lora=2)
+    result = run(data, tmp_path, trained.result.checkpoint, lora=2, **BARE_RUN)
     before, after = weights_of(trained.result.checkpoint), weights_of(result.folder / "best.pt")
     adapted = {f"blocks.0.{m}.weight" for m in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")}
     assert changed(before, after) == adapted | {"head.weight", "head.bias"}
@@ -183,13 +205,10 @@ def test_lora_moves_the_blocks_and_leaves_a_plain_checkpoint(data: Path, tmp_pat
 
 @pytest.mark.parametrize("way", [{"lora": 2}, {"freeze_blocks": 0}, {"probe_first": True}])
 def test_a_stopped_run_goes_on_bit_for_bit(data: Path, tmp_path: Path, trained: Trained, way: dict[str, Any]) -> None:
-    def stop(done: int) -> None:
-        if done == 4:
-            os.kill(os.getpid(), signal.SIGINT)
-
+    way = way | {"report": False, "resamples": 20}
     whole = run(data, tmp_path / "whole", trained.result.checkpoint, **way)
     with pytest.raises(VitmedError, match="interrupted"):
-        run(data, tmp_path / "parts", trained.result.checkpoint, Recorder(stop), **way)
+        run(data, tmp_path / "parts", trained.result.checkpoint, interrupt_at(4), **way)
     parts = train(resume=tmp_path / "parts" / "a", ui=Recorder())
     assert changed(weights_of(whole.folder / "best.pt"), weights_of(parts.folder / "best.pt")) == set()
     assert set(parts.test.metrics["baselines"]) == {"frozen_features", "colour_and_size"}
@@ -256,17 +275,14 @@ def test_probe_meets_a_gate_and_refuses_a_wrong_one(vitmed: RUN, data: Path, tmp
     assert vitmed(*args, "--fail-under", "accurancy=0.9").code == 2
 
 
-def test_a_report_made_again_keeps_its_baselines(vitmed: RUN, data: Path, tmp_path: Path, trained: Trained) -> None:
-    result = run(data, tmp_path, trained.result.checkpoint)
+def test_a_report_made_again_keeps_its_baselines(
+    vitmed: RUN, tmp_path: Path, tuned: tuple[TrainResult, Recorder]
+) -> None:
+    result = tuned[0]
     answer = vitmed("evaluate", result.folder / "test" / "predictions.csv", "-o", tmp_path / "again")
     assert answer.code == 0, answer.err
     again = json.loads((tmp_path / "again" / "metrics.json").read_text())
     assert again["baselines"] == result.test.metrics.to_dict()["baselines"]
-
-
-def test_python(data: Path, tmp_path: Path) -> None:
-    result = probe(data, output=tmp_path, name="p", image_size=16, ui=Recorder())
-    assert result.checkpoint is None and result.test.metrics["n"] == 10
 
 
 def test_few_patients_give_no_verdict() -> None:
@@ -293,9 +309,9 @@ class PressesCtrlC(Recorder):
 
 
 def test_a_run_that_stops_before_its_first_step_goes_on(data: Path, tmp_path: Path, trained: Trained) -> None:
-    whole = run(data, tmp_path / "whole", trained.best, probe_first=True)
+    whole = run(data, tmp_path / "whole", trained.best, probe_first=True, report=False)
     with pytest.raises(VitmedError, match="stopped at once"):
-        run(data, tmp_path / "parts", trained.best, PressesCtrlC(), probe_first=True)
+        run(data, tmp_path / "parts", trained.best, PressesCtrlC(), probe_first=True, report=False)
     parts = train(resume=tmp_path / "parts" / "a", ui=Recorder())
     assert changed(weights_of(whole.folder / "best.pt"), weights_of(parts.folder / "best.pt")) == set()
     assert parts.test.metrics["baselines"] == whole.test.metrics["baselines"]
@@ -312,7 +328,7 @@ def test_a_frozen_run_has_nothing_to_go_on_from(data: Path, tmp_path: Path, trai
 
 def test_what_means_nothing_to_a_frozen_network_is_told(data: Path, tmp_path: Path, trained: Trained) -> None:
     ui = Recorder()
-    run(data, tmp_path, trained.best, ui, freeze=True, mixup=0.2)
+    run(data, tmp_path, trained.best, ui, freeze=True, mixup=0.2, **BARE_RUN)
     told = [text for text in ui.warned if "have no effect" in text]
     assert len(told) == 1 and "train.epochs" in told[0] and "augment.mixup" in told[0]
     assert not any("calibration" in text for text in ui.warned)

@@ -52,7 +52,7 @@ def save(file: Path, rows: Rows) -> Path:
 
 
 def monitor(run: Path, new: Path, **options: Any) -> package.commands.monitor.Monitored:  # type: ignore[name-defined]
-    return package.monitor(run, new, period=300, ui=options.pop("ui", Recorder()), **options)
+    return package.monitor(run, new, period=200, ui=options.pop("ui", Recorder()), **options)
 
 
 def test_quiet_where_nothing_changed(run: Path, vitmed: Callable[..., Answer]) -> None:

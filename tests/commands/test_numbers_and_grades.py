@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from dataclasses import replace
@@ -10,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, TINY_SETS, Recorder, draw_nothing
-from PIL import Image
+from conftest import Recorder, draw_nothing
+from label_sets import GRADES
 from served import serving
 from sklearn.metrics import cohen_kappa_score, mean_absolute_error, r2_score
 
@@ -21,50 +20,10 @@ from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.training.checkpoint import load_checkpoint
 
-GRADES = ("none", "mild", "severe")
-
-
-def draw(root: Path, patients: int = 40, images: int = 4) -> Path:
-    """Noise whose brightness is the number, from 20 to 80, and in thirds the grade. The tables are beside."""
-    rng = np.random.default_rng(0)
-    (root / "images").mkdir(parents=True)
-    numbers, grades = [["path", "patient", "age"]], [["path", "patient", "label"]]
-    for patient in range(patients):
-        for i in range(images):
-            number = round(float(rng.uniform(20, 80)), 2)
-            pixels = np.clip(2.5 * number + rng.normal(0, 12, (20, 20, 1)) + rng.normal(0, 4), 0, 255)
-            path = f"images/{patient}_{i}.png"
-            Image.fromarray(np.repeat(pixels, 3, axis=2).astype(np.uint8)).save(root / path)
-            numbers.append([path, f"P{patient}", str(number)])
-            grades.append([path, f"P{patient}", GRADES[min(2, int((number - 20) / 20))]])
-    for name, rows in (("ages.csv", numbers), ("grades.csv", grades)):
-        with (root / name).open("w", newline="") as stream:
-            csv.writer(stream).writerows([["path", "patient", "label"], *rows[1:]])
-    return root
-
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return draw(tmp_path_factory.mktemp("quantities") / "data")
-
-
-def trained(root: Path, table: str, name: str, **settings: object) -> vitmed.TrainResult:
-    with pytest.MonkeyPatch.context() as patch:
-        draw_nothing(patch)
-        sets = [*TINY_SETS, "data.normalize=half", "augment.policy=none", *settings.pop("more", ())]  # type: ignore[misc]
-        usual = TINY | {"epochs": 20, "lr": 3e-3} | settings
-        place = root.parent / "runs"
-        return vitmed.train(root, labels=root / table, output=place, name=name, sets=sets, ui=Recorder(), **usual)
-
-
-@pytest.fixture(scope="module")
-def ages(root: Path) -> vitmed.TrainResult:
-    return trained(root, "ages.csv", "ages", target="number", unit="years")
-
-
-@pytest.fixture(scope="module")
-def graded(root: Path) -> vitmed.TrainResult:
-    return trained(root, "grades.csv", "grades", target="grades", ordinal=",".join(GRADES))
+def root(ages: vitmed.TrainResult) -> Path:
+    return load_checkpoint(ages.folder).data_root()
 
 
 def test_the_network_learns_a_number_and_its_errors_are_those_of_scikit_learn(ages: vitmed.TrainResult) -> None:

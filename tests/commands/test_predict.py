@@ -6,6 +6,8 @@ import csv
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -281,21 +283,26 @@ def test_names_of_every_kind(trained: Trained, tmp_path: Path, vitmed: ANSWER) -
     assert vitmed("predict", folder, "--checkpoint", trained.best).code == 0
 
 
-def test_predict_loads_only_what_it_needs(trained: Trained, tmp_path: Path) -> None:
-    """It starts as fast as torch does: nothing that only training or drawing needs."""
-    code = f"""
+def test_a_new_process_loads_only_what_it_needs_and_outlives_its_reader(trained: Trained, tmp_path: Path) -> None:
+    """`vitmed predict ... | head -0` writes its file and keeps its exit code; nothing for training or drawing loads."""
+    (tmp_path / "broken.png").write_bytes(b"")
+    code = """
 import sys
 from vitmed.cli import main
 try:
-    main(["predict", {str(trained.data / "test" / "amber")!r}, "--checkpoint", {str(trained.best)!r}, "--json"])
-except SystemExit as end:
-    assert end.code == 0
-heavy = ("albumentations", "torchvision", "sklearn", "scipy", "matplotlib", "cv2", "jinja2")
-found = [module for module in heavy if module in sys.modules]
-sys.exit(f"loaded {{found}}" if found else 0)
+    main(sys.argv[1:])
+finally:
+    heavy = ("albumentations", "torchvision", "sklearn", "scipy", "matplotlib", "cv2", "jinja2")
+    print("loaded:", *[module for module in heavy if module in sys.modules], file=sys.stderr)
 """
-    done = python("-c", code, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    reader, writer = os.pipe()
+    os.close(reader)
+    args = [trained.data / "test" / "amber", "broken.png", "--checkpoint", trained.best, "--csv", "p.csv", "--json"]
+    command = [sys.executable, "-c", code, "predict", *map(str, args)]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=tmp_path, timeout=120)
+    os.close(writer)
+    assert done.returncode == 3 and "BrokenPipe" not in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert done.stderr.endswith("loaded:\n") and (tmp_path / "p.csv").is_file(), done.stderr
 
 
 @pytest.mark.slow

@@ -62,7 +62,7 @@ def test_the_answers_are_those_of_predict(trained: Trained, source: str, request
 
 
 def test_requests_at_once_get_each_their_own_answer(trained: Trained, server: Served) -> None:
-    images = images_of(trained) * 4
+    images = images_of(trained) * 2
     alone = {image: server.post(image).json()["images"][0]["probabilities"] for image in images_of(trained)}
     with ThreadPoolExecutor(32) as pool:
         replies = list(pool.map(server.post, images))

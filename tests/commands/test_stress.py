@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_only, draw_splits
+from conftest import BARE, TINY_SETS, Answer, Recorder, Trained, draw_only, draw_splits
 
 import vitmed as package
 from vitmed.commands.stress import pick_images
@@ -58,10 +58,10 @@ def test_the_folder_and_the_report(run: Path, vitmed: RUN, monkeypatch: pytest.M
 
 def test_all_corruptions_on_a_sample(run: Path) -> None:
     ui = Recorder()
-    found = package.stress(run, images=7, resamples=0, ui=ui)
+    found = package.stress(run, images=4, resamples=0, ui=ui)
     assert list(found.content["corruptions"]) == list(CORRUPTIONS) and found.content["skipped"] == {}
-    assert found.content["n"] == 7 and found.content["mean_corruption_error"]["low"] is None
-    assert any("7 of 18 images" in text for text in ui.said)
+    assert found.content["n"] == 4 and found.content["mean_corruption_error"]["low"] is None
+    assert any("4 of 18 images" in text for text in ui.said)
 
 
 def test_a_sample_at_the_command_line(run: Path, vitmed: RUN, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_wrong_questions(run: Path, vitmed: RUN) -> None:
 @pytest.mark.usefixtures("no_figures")
 def test_grey_images_have_no_stain(tmp_path: Path) -> None:
     data = draw_splits(tmp_path / "data", train=6, val=2, test=1)
-    settings = TINY | {"epochs": 1, "channels": 1, "map_images": 0}
+    settings = BARE | {"epochs": 1, "channels": 1}
     result = package.train(data, output=tmp_path / "runs", sets=TINY_SETS, ui=Recorder(), **settings)
     found = package.stress(result.folder, resamples=5, ui=Recorder())
     assert found.content["skipped"] == dict.fromkeys(["stain", "hue"], "needs colour, and the network sees grey")

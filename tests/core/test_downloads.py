@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from email.utils import formatdate
@@ -20,7 +21,7 @@ import numpy as np
 import platformdirs
 import pytest
 import torch
-from conftest import TINY, Answer, Recorder, Trained, python
+from conftest import TINY, TINY_ARGS, Answer, Recorder, Trained, exit_code, python
 from local_server import serving
 from platformdirs import windows
 from platformdirs.macos import MacOS
@@ -29,6 +30,7 @@ from platformdirs.windows import Windows
 from timm.models.vision_transformer import VisionTransformer
 
 from vitmed import build_model
+from vitmed.cli import main
 from vitmed.core import downloads
 from vitmed.core.cache_folder import cache_folder
 from vitmed.core.downloads import is_offline
@@ -426,52 +428,43 @@ def test_offline_a_missing_file_is_told_with_all_that_helps(
     assert server.asked == [] and not cache.exists()
 
 
-# Ends the process where a socket would be made, or a name looked up.
-NO_NETWORK = """
-import os, sys
-os.environ.pop("NO_ALBUMENTATIONS_UPDATE", None)
-def guard(event, args):
+def guard(event: str, args: object) -> None:
+    """End the process where a socket would be made, or a name looked up."""
     if event.startswith("socket.") and event != "socket.gethostname":
         os.write(2, f"NETWORK {event}".encode())
         os._exit(99)
-sys.addaudithook(guard)
-"""
 
 
-NO_FIGURES = """
-from vitmed.commands import train
-from vitmed.report import write
-from vitmed.report.plots.drawing import Drawn
-write.PLOTS = {}
-write.drawn = lambda figure, pictures=False: Drawn(b"a figure", b"a figure", b"a figure", "image/png", "")
-for module in (write, train):
-    module.training_curves = lambda records: None
-train.png = lambda figure: b"a figure"
-train.contact_sheet = lambda images, classes: None
-"""
+def without_network(place: Path) -> None:
+    """In a new process: the guard is on, and what it says goes into files."""
+    os.environ.pop("NO_ALBUMENTATIONS_UPDATE", None)
+    for name in [name for name in sys.modules if name.startswith("albumentations")]:
+        del sys.modules[name]  # it looks for updates when it is imported
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(place / name, os.O_CREAT | os.O_WRONLY), number)
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
+    sys.addaudithook(guard)
 
 
-OFFLINE_RUNS = """
-import shutil
-from pathlib import Path
-from vitmed.models.weights_catalogue import CATALOGUE, Entry
-from vitmed.cli import main
-from vitmed.models.weights_catalogue import weight_path
-def run(*args, folder=("-o", OUTPUT, "--name", "a")):
-    try:
-        main(["train", "--offline", *folder, *args])
-    except SystemExit as end:
-        print(end.code)
-CATALOGUE["toy"] = Entry(*ENTRY)
-run(DATA, "--weights", "toy", *SETTINGS)
-print(Path(OUTPUT).exists())
-weight_path("toy").parent.mkdir(parents=True)
-shutil.copy(FILE, weight_path("toy"))
-run(DATA, "--weights", "toy", *SETTINGS)
-run("-c", OUTPUT + "/a/config.yaml")
-weight_path("toy").unlink()  # its last.pt holds the weights
-run("--resume", OUTPUT + "/a-2", "--epochs", "2", folder=())
-"""
+def offline_runs(data: Path, runs: Path, toy: Path, entry: Entry) -> None:
+    without_network(runs.parent)
+    flags: tuple[object, ...] = (*TINY_ARGS[: 2 * len(TINY)], "--policy", "medical", "--epochs", 1)
+    flags = (*flags, "--no-report", "--no-baseline", "--map-images", 0)
+
+    def run(*args: object, folder: tuple[object, ...] = ("-o", runs, "--name", "a")) -> None:
+        try:
+            main(["train", "--offline", *map(str, (*folder, *args))])
+        except SystemExit as end:
+            print(end.code)
+
+    CATALOGUE["toy"] = entry
+    run(data, "--weights", "toy", *flags)
+    print(runs.exists())
+    put(toy)
+    run(data, "--weights", "toy", *flags)
+    run("-c", runs / "a" / "config.yaml")
+    weight_path("toy").unlink()  # its last.pt holds the weights
+    run("--resume", runs / "a-2", "--epochs", 2, folder=())
 
 
 @pytest.fixture
@@ -497,14 +490,11 @@ def put(file: Path, name: str = "toy") -> None:
 def test_train_offline_opens_no_socket(trained: Trained, tmp_path: Path, toy_vit: Path) -> None:
     """The file absent, then present, the run repeated by its config, and resumed; in a process that a socket ends."""
     entry, runs = entry_for(toy_vit), tmp_path / "runs"
-    settings = [part for key in TINY for part in (f"--{key.replace('_', '-')}", str(TINY[key]))]
-    settings += ["--policy", "medical", "--epochs", "1"]  # with the library of augmentations
-    values = {"OUTPUT": str(runs), "DATA": str(trained.data), "FILE": str(toy_vit), "ENTRY": tuple(entry)}
-    said = "".join(f"{name} = {value!r}\n" for name, value in {**values, "SETTINGS": settings}.items())
-    done = python("-c", NO_NETWORK + NO_FIGURES + said + OFFLINE_RUNS)
-    assert "NETWORK" not in done.stderr and "Traceback" not in done.stderr, done.stderr
-    assert done.stdout.split() == ["4", "False", "0", "0", "0"], done.stderr
-    refusal, _, rest = done.stderr.partition("vitmed is for research use only")
+    code = exit_code(offline_runs, trained.data, runs, toy_vit, entry)
+    out, err = ((tmp_path / name).read_text() for name in ("out", "err"))
+    assert code == 0 and "Traceback" not in err, err
+    assert out.split() == ["4", "False", "0", "0", "0"], err
+    refusal, _, rest = err.partition("vitmed is for research use only")
     path = tmp_path / "cache" / "weights" / "toy" / "model.pth"
     for text in (str(path), entry.url, str(entry.sha256), "licence Apache-2.0"):
         assert text in refusal
@@ -515,9 +505,13 @@ def test_train_offline_opens_no_socket(trained: Trained, tmp_path: Path, toy_vit
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_the_guard_of_these_tests_sees_a_connection() -> None:
-    done = python("-c", f"{NO_NETWORK}\nimport urllib.request\nurllib.request.urlopen('http://127.0.0.1:9')")
-    assert done.returncode == 99 and "NETWORK socket" in done.stderr
+def connects(place: Path) -> None:
+    without_network(place)
+    urllib.request.urlopen("http://127.0.0.1:9")
+
+
+def test_the_guard_of_these_tests_sees_a_connection(tmp_path: Path) -> None:
+    assert exit_code(connects, tmp_path) == 99 and "NETWORK socket" in (tmp_path / "err").read_text()
 
 
 def test_build_model_by_name(toy_vit: Path, monkeypatch: pytest.MonkeyPatch) -> None:

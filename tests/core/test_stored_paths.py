@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import TINY, TINY_SETS, Recorder, draw_splits
+from conftest import BARE, TINY_SETS, Recorder, draw_splits
 
 from vitmed import evaluate, train
 from vitmed.core import stored_paths
@@ -101,7 +101,7 @@ def test_folders_behind_links(tmp_path: Path) -> None:
 def test_a_run_on_data_elsewhere_names_no_private_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home" / "anna"))
     data = draw_splits(tmp_path / "home" / "anna" / "secret" / "cells")
-    run = train(data, output=tmp_path / "runs", name="x", sets=TINY_SETS, ui=Recorder(), **TINY | {"epochs": 1}).folder
+    run = train(data, output=tmp_path / "runs", name="x", sets=TINY_SETS, ui=Recorder(), **BARE | {"epochs": 1}).folder
     for file in ("best.pt", "last.pt"):
         saved = torch.load(run / file, weights_only=True)
         for text in (saved["data"]["root"], saved["config"]["data"]["root"], (run / "config.yaml").read_text()):

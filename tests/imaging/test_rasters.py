@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 from image_files import chunk, pixel, profile, raw_png
 from PIL import Image, ImageDraw, ImageFilter
 
@@ -54,7 +55,6 @@ def test_16_bits_come_out_as_they_were_written(tmp_path: Path, name: str, colour
     "dtype", [np.uint16, np.int16, np.int32, np.uint32, np.float32, np.float64, np.int8], ids=lambda d: d.__name__
 )
 def test_tiff_of_every_type(tmp_path: Path, dtype: type) -> None:
-    tifffile = pytest.importorskip("tifffile", reason="pip install '.[reference]'")
     info = np.iinfo(dtype) if np.issubdtype(dtype, np.integer) else np.finfo(np.float32)
     array = np.linspace(float(info.min) * 0.9, float(info.max) * 0.9, 48).reshape(6, 8).astype(dtype)
     tifffile.imwrite(tmp_path / "a.tif", array)
@@ -69,7 +69,6 @@ def test_tiff_of_every_type(tmp_path: Path, dtype: type) -> None:
 
 
 def test_white_is_zero_where_a_tiff_says_so(tmp_path: Path) -> None:
-    tifffile = pytest.importorskip("tifffile", reason="pip install '.[reference]'")
     for array, top in ((RAMP, 65535), ((RAMP >> 8).astype(np.uint8), 255)):
         tifffile.imwrite(tmp_path / "a.tif", array, photometric="miniswhite")
         found = np.asarray(read_image(tmp_path / "a.tif", 1, window=(0.0, float(top))))
@@ -77,7 +76,6 @@ def test_white_is_zero_where_a_tiff_says_so(tmp_path: Path) -> None:
 
 
 def test_float_colours_and_signed_bytes(tmp_path: Path) -> None:
-    tifffile = pytest.importorskip("tifffile", reason="pip install '.[reference]'")
     array = (COLOUR / 65535).astype(np.float32)
     tifffile.imwrite(tmp_path / "a.tif", array, photometric="rgb")
     assert np.array_equal(values(tmp_path / "a.tif"), array)
@@ -87,7 +85,6 @@ def test_float_colours_and_signed_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["planar", "premultiplied", "half", "five"])
 def test_tiffs_that_would_come_out_wrong_are_refused(tmp_path: Path, kind: str) -> None:
-    tifffile = pytest.importorskip("tifffile", reason="pip install '.[reference]'")
     array, options = {
         "planar": (np.moveaxis(COLOUR, 2, 0), {"photometric": "rgb", "planarconfig": "separate"}),
         "premultiplied": (

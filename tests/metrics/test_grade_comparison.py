@@ -32,7 +32,7 @@ def test_differences_are_scikit_learns_and_intervals_those_of_a_bootstrap_of_pat
     found, rng, truth = compare_grades(first, second, 200), np.random.default_rng(1), first.labels
     assert truth is not None
     rows = [np.flatnonzero(first.units == patient) for patient in range(90)]
-    draws = [np.concatenate([rows[i] for i in rng.integers(90, size=90)]) for _ in range(500)]
+    draws = [np.concatenate([rows[i] for i in rng.integers(90, size=90)]) for _ in range(300)]
     for name, reference in REFERENCES.items():
         gap = found.difference[name]
         value = reference(truth, first.predicted) - reference(truth, second.predicted)

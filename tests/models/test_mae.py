@@ -116,7 +116,7 @@ def test_it_learns() -> None:
     mae = network(normalise=False).train()
     optimiser = torch.optim.AdamW([p for p in mae.parameters() if p.requires_grad], 3e-3)
     losses = []
-    for _ in range(150):
+    for _ in range(120):
         x = torch.rand(16, 3, 1, 1).expand(-1, -1, SIZE, SIZE)
         loss = mae(x)
         loss.backward()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import save
-from conftest import TINY, Recorder, Trained, draw_splits
+from conftest import BARE, Recorder, Trained, draw_splits
 from timm.models.vision_transformer import VisionTransformer
 
 import vitmed
@@ -263,7 +263,7 @@ def test_training_starts_from_a_file_alone_and_says_so(tmp_path: Path, ui: Recor
     donor = VisionTransformer(img_size=16, patch_size=8, embed_dim=64, depth=2, num_heads=1, num_classes=7).state_dict()
     torch.save(donor, tmp_path / "w.pt")
     (tmp_path / "preprocessor_config.json").write_text('{"image_mean": [0.5, 0.5, 0.5]}')
-    settings = {name: value for name, value in TINY.items() if name not in ("image_size", "patch_size")}
+    settings = {name: value for name, value in BARE.items() if name not in ("image_size", "patch_size")}
     settings |= {"epochs": 1, "lr": 1e-30}  # so small that nothing moves
     result = train(
         data, weights=str(tmp_path / "w.pt"), output=tmp_path / "runs", sets=["train.min_lr=0"], ui=ui, **settings
@@ -282,7 +282,7 @@ def test_training_starts_from_a_file_alone_and_says_so(tmp_path: Path, ui: Recor
 def test_a_run_goes_on_from_another_run_alone(tmp_path: Path, trained: Trained, ui: Recorder) -> None:
     """Network and normalisation are the first run's, though nothing but its file was named."""
     data = draw_splits(tmp_path / "data")
-    settings = {name: value for name, value in TINY.items() if name not in ("image_size", "patch_size")}
+    settings = {name: value for name, value in BARE.items() if name not in ("image_size", "patch_size")}
     result = train(data, weights=str(trained.best), output=tmp_path / "runs", ui=ui, **(settings | {"epochs": 1}))
     first, second = (torch.load(file, weights_only=True)["config"] for file in (trained.best, result.checkpoint))
     for name in ("image_size", "patch_size", "width", "depth", "heads", "stem", "pool", "positions"):
@@ -355,7 +355,7 @@ def test_how_weights_want_images_and_their_licence_travel(tmp_path: Path, ui: Re
     torch.save(donor, tmp_path / "w.pt")
     told = {"mean": [0.53, 0.53, 0.53], "std": [0.26, 0.26, 0.26], "interpolation": "bicubic", "license": "mit"}
     (tmp_path / "config.json").write_text(json.dumps({"pretrained_cfg": told}))
-    settings = {name: value for name, value in TINY.items() if name not in ("image_size", "patch_size")}
+    settings = {name: value for name, value in BARE.items() if name not in ("image_size", "patch_size")}
     result = train(data, weights=str(tmp_path / "w.pt"), output=tmp_path / "runs", ui=ui, **settings | {"epochs": 1})
     saved = load_checkpoint(result.folder)
     assert saved.preprocessing == Preprocessing(16, 3, "pad", "given", (0.53,) * 3, (0.26,) * 3, "bicubic")

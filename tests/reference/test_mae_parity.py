@@ -6,12 +6,11 @@ import re
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 
 from vitmed.models.mae import MAE
 from vitmed.models.vit import ViT
-
-transformers = pytest.importorskip("transformers", reason="pip install '.[reference]'")
 
 D, E, DEPTH, HEADS, SIZE, P, C = 48, 32, 3, 4, 32, 8, 3
 NAMES = (  # theirs -> ours

@@ -10,16 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torchvision
+import transformers
 from torch import Tensor, nn
 
 from vitmed.core.model_config import ModelConfig
 from vitmed.models.pretrained import config_for_weights, load_pretrained, read_weights
 from vitmed.models.vit import ViT, build_vit
 from vitmed.models.weights_catalogue import CATALOGUE
-
-timm = pytest.importorskip("timm", reason="pip install '.[reference]'")
-torchvision = pytest.importorskip("torchvision")
-transformers = pytest.importorskip("transformers", reason="pip install '.[reference]'")
 
 K, SIZE, WIDTH, DEPTH, HEADS = 5, 32, 48, 3, 4
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
+import imageio.v3 as imageio
 import numpy as np
 import pytest
+import SimpleITK as sitk
+import tifffile
 from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "imaging"))
@@ -15,10 +17,6 @@ from dicom_files import write
 
 from vitmed.imaging.decode import decode, read_image
 from vitmed.imaging.raw_image import RawImage
-
-tifffile: Any = pytest.importorskip("tifffile", reason="pip install '.[reference]'")
-imageio: Any = pytest.importorskip("imageio.v3", reason="pip install '.[reference]'")
-sitk: Any = pytest.importorskip("SimpleITK", reason="pip install '.[reference]'")
 
 RNG = np.random.default_rng(0)
 GREY = RNG.integers(0, 65536, (40, 50)).astype(np.uint16)

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import jsonschema
 import pytest
 from conftest import Trained
 from pydantic import ValidationError
@@ -26,7 +27,6 @@ def test_a_run_fits_the_schema(trained: Trained) -> None:
         json.loads(file.read_text(encoding="utf-8")) for file in (SCHEMA, trained.folder / "test" / "metrics.json")
     )
     assert set(schema["required"]) <= set(content) <= set(schema["properties"])
-    jsonschema = pytest.importorskip("jsonschema")
     jsonschema.validate(content, schema)
 
 

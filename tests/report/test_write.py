@@ -210,7 +210,7 @@ def test_an_unknown_format_is_refused() -> None:
         EvaluateConfig(format="html,docx")
 
 
-@pytest.mark.parametrize("n", [1, 2, 10])
+@pytest.mark.parametrize("n", [1, 10])
 def test_a_few_images_make_a_report(tmp_path: Path, n: int) -> None:
     p = draw()
     assert p.labels is not None
@@ -220,7 +220,8 @@ def test_a_few_images_make_a_report(tmp_path: Path, n: int) -> None:
     assert Page(html).open == [] and metrics["undefined"] and "slider-data" not in html.split("<script>")[0]
 
 
-def test_a_thousand_classes_make_a_small_page(tmp_path: Path) -> None:
+def test_a_thousand_classes_make_a_small_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw_only(monkeypatch, "confusion_matrix")
     names = tuple(f"class {i:04d}" for i in range(1000))
     rng = np.random.default_rng(0)
     p = Predictions(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import TINY, TINY_SETS, Recorder, draw_classes
+from conftest import BARE, TINY_SETS, Recorder, draw_classes
 from torch import Tensor, nn
 
 from vitmed import VitmedError, train
@@ -183,7 +183,7 @@ def test_a_run_keeps_what_was_chosen_and_goes_on_with_it(monkeypatch: pytest.Mon
     chosen = Engine(precision="fp32", attention="explicit", threads=1, compile=False)
     monkeypatch.setattr(Race, "run", lambda race: Tuned(engine=chosen, usual=chosen))
     ui = Recorder()
-    run = train(data, output=tmp_path, name="a", sets=TINY_SETS, ui=ui, **TINY).folder
+    run = train(data, output=tmp_path, name="a", sets=TINY_SETS, ui=ui, **BARE).folder
     settings = yaml.safe_load((run / "config.yaml").read_text())["train"]
     assert {name: settings[name] for name in chosen.model_dump()} == chosen.model_dump()
     assert any("speed: fp32, explicit attention, 1 thread" in line for line in ui.said)
@@ -196,7 +196,7 @@ def test_a_run_keeps_what_was_chosen_and_goes_on_with_it(monkeypatch: pytest.Mon
 def test_only_a_measured_precision_is_called_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rates: tuple[float, float] | None, reason: str
 ) -> None:
-    data, settings = draw_classes(tmp_path / "data", 16), TINY | {"precision": "auto"}
+    data, settings = draw_classes(tmp_path / "data", 16), BARE | {"precision": "auto"}
     usual = usual_engine(config(), CPU)
     monkeypatch.setattr(Race, "run", lambda race: Tuned(engine=usual, usual=usual, rates=rates))
     run = train(data, output=tmp_path, name="a", sets=TINY_SETS, ui=Silent(), **settings).folder
@@ -208,7 +208,7 @@ def test_a_missing_compiler_ends_the_run_before_it_begins(monkeypatch: pytest.Mo
     monkeypatch.setenv("CXX", "nonesuch")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UsageError, match="no C\\+\\+ compiler"):
-        train(data, output=tmp_path / "runs", sets=TINY_SETS, ui=Silent(), compile=True, **TINY)
+        train(data, output=tmp_path / "runs", sets=TINY_SETS, ui=Silent(), compile=True, **BARE)
     assert not (tmp_path / "runs").exists()
 
 
@@ -240,7 +240,7 @@ def test_a_compiler_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch, tm
     data = draw_classes(tmp_path / "data", 16)
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "false"))
     with pytest.raises(VitmedError, match="compiling the network failed") as caught:
-        train(data, output=tmp_path, name="a", sets=TINY_SETS, ui=Silent(), compile=True, **TINY)
+        train(data, output=tmp_path, name="a", sets=TINY_SETS, ui=Silent(), compile=True, **BARE)
     assert "--no-compile" in str(caught.value.fix)
     assert train(resume=tmp_path / "a", compile=False, ui=Silent()).checkpoint is not None
     found = autotune(build_vit(config().model, 2), loss_for, config(), CPU, 10**8, torch.arange(2), Silent())

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, TINY_SETS, Recorder, Trained, draw_only
+from conftest import BARE, TINY_SETS, Recorder, Trained, draw_only
 
 from vitmed import evaluate, merge, predict, predict_shard, train
 from vitmed.core.errors import CheckpointError, DataError
@@ -148,7 +148,7 @@ def test_training_compares_once_and_stores_it(
     monkeypatch.setattr(fit_policy, "speedup", lambda *args: 2.345)
     monkeypatch.setattr(fit_policy, "MOST_COMPARED", 5)
     ui = Recorder()
-    done = train(trained.data, output=tmp_path, name="one", sets=TINY_SETS, ui=ui, **TINY)
+    done = train(trained.data, output=tmp_path, name="one", sets=TINY_SETS, ui=ui, **BARE)
     found = load_checkpoint(done.folder).reduced_precision
     assert found is not None and (found.precision, found.device, found.images) == ("bf16", "cpu", 5)
     assert 0 < found.largest < 0.1 and 0 < found.largest_raw < 0.1
@@ -168,7 +168,7 @@ def test_a_network_that_overflows_in_16_bits_is_not_accepted(
 
     monkeypatch.setattr(fit_policy, "speedup", lambda *args: 2.0)
     monkeypatch.setattr(TorchNetwork, "outputs", overflow)
-    done = train(trained.data, output=tmp_path, name="one", sets=TINY_SETS, ui=Recorder(), **TINY)
+    done = train(trained.data, output=tmp_path, name="one", sets=TINY_SETS, ui=Recorder(), **BARE)
     found = load_checkpoint(done.folder).reduced_precision
     assert found is not None and not found.accepted and found.images == 12
     assert found.choice.startswith("fp32, not bf16: on 12 validation images the outputs are not finite in bf16")

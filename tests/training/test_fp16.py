@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import same
-from conftest import TINY, TINY_SETS, Recorder, draw_splits, interrupt_at
+from conftest import BARE, TINY_SETS, Recorder, draw_splits, interrupt_at
 
 from vitmed import train
 from vitmed.core.errors import Interrupted
@@ -18,7 +18,7 @@ from vitmed.training import run_setup
 pytestmark = pytest.mark.usefixtures("no_figures")
 SCALER = torch.amp.GradScaler
 FP16 = Precision("fp16", torch.float16, "this GPU has no bf16; the loss is scaled")
-FLAGS = TINY | {"epochs": 2, "batch_size": 4, "accumulate": 2, "report": False, "baseline": False}
+FLAGS = BARE | {"batch_size": 4, "accumulate": 2}
 
 
 @pytest.fixture(scope="module")

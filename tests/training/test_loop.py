@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import TINY, TINY_NETWORK, TINY_SETS, Recorder, Trained, draw_classes, draw_splits
+from conftest import BARE, TINY, TINY_NETWORK, TINY_SETS, Recorder, Trained, draw_classes, draw_splits
 
 from vitmed import VitmedError, train
 from vitmed.core.config import Config
@@ -351,7 +351,7 @@ def test_an_infinite_gradient_is_told(folder: Path) -> None:
 def test_a_learning_rate_that_is_too_high_is_told(tmp_path: Path) -> None:
     ui = Recorder()
     sets = (*TINY_SETS, "train.patience=null")
-    train(draw_splits(tmp_path / "d"), output=tmp_path / "runs", ui=ui, sets=sets, **TINY | {"lr": 10.0, "epochs": 8})
+    train(draw_splits(tmp_path / "d"), output=tmp_path / "runs", ui=ui, sets=sets, **BARE | {"lr": 10.0, "epochs": 8})
     told = [text for text in ui.warned if "does not learn" in text]
     assert told and "learning rate 10 is too high" in told[0] and "Try --lr 0.0005" in told[0]
 
@@ -364,7 +364,7 @@ def test_mixing_warns_of_calibration_and_balancing_names_the_decision(tmp_path: 
     data = draw_splits(tmp_path / "d")
     for flags, word in (({"balance": "loss"}, "--youden"), ({"balance": "adjust"}, "--youden"), ({"mixup": 0.2}, "")):
         ui = Recorder()
-        train(data, output=tmp_path / "runs", ui=ui, sets=TINY_SETS, **TINY | flags | {"epochs": 1})
+        train(data, output=tmp_path / "runs", ui=ui, sets=TINY_SETS, **BARE | flags | {"epochs": 1})
         assert any("calibration" in text and "mixup" in text for text in ui.warned) == (not word), flags
         assert any("prevalence of training" in text and "--youden" in text for text in ui.said) == bool(word), flags
 
@@ -388,7 +388,7 @@ def test_the_test_split_takes_no_part_before_the_end(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(rasters, "read", note)
     data = draw_splits(tmp_path / "d", test=3)
-    result = train(data, output=tmp_path / "runs", ui=Notes(), sets=TINY_SETS, **TINY)
+    result = train(data, output=tmp_path / "runs", ui=Notes(), sets=TINY_SETS, **BARE)
     assert log[: 6 + 3] == ["read"] * 6 + ["epoch"] * 3 and set(log[9:]) == {"read"}
     assert (result.folder / "test" / "predictions.csv").is_file()
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_classes, draw_splits, listing
+from conftest import BARE, TINY_SETS, Answer, Recorder, Trained, draw_classes, draw_splits, listing
 
 from vitmed import plan, train
 from vitmed.core.config import Config
@@ -98,10 +98,9 @@ def test_classes_far_apart_are_named_and_how_to_decide_then() -> None:
     assert "--balanced" in line and "more than 5:1" in line
 
 
-@pytest.mark.parametrize("policy, flips, views", [
-    ("medical", True, None), ("ultrasound", True, "mirror"), ("ultrasound", False, None), ("histology", True, "turns"),
-    ("histology", False, "turns"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "policy, flips, views", [("medical", True, None), ("ultrasound", True, "mirror"), ("histology", False, "turns")]
+)
 def test_small_sets_from_scratch_take_the_views_that_the_policy_calls_safe(
     tmp_path: Path, policy: str, flips: bool, views: str | None
 ) -> None:
@@ -129,15 +128,13 @@ def test_what_was_set_by_hand_stays() -> None:
 @pytest.mark.usefixtures("no_figures")
 def test_train_says_the_plan_and_follows_it(tmp_path: Path) -> None:
     data, ui = draw_splits(tmp_path / "data", 6, 3, 3), Recorder()
-    result = train(data, output=tmp_path, name="a", epochs=1, device="cpu", sets=["model.width=48"], ui=ui)
+    flags = {"epochs": 1, "device": "cpu", "sets": ["model.width=48"], "report": False, "map_images": 0}
+    result = train(data, output=tmp_path, name="a", ui=ui, **flags)
     config = load_checkpoint(result.folder).config
     said = "\n".join(ui.said)
     assert "plan for from scratch, 12 training and 6 validation images of about 20 px, cpu (" in said
-    assert (config.model.image_size, config.model.patch_size, config.model.width) == (
-        32,
-        8,
-        48,
-    ) and config.train.epochs == 1
+    assert (config.model.image_size, config.model.patch_size, config.model.width) == (32, 8, 48)
+    assert config.train.epochs == 1
     assert f"train.lr {config.train.lr:g}" in said and "train.epochs" not in said
 
 
@@ -155,7 +152,14 @@ def test_a_config_replaces_the_plan(tmp_path: Path) -> None:
 @pytest.mark.parametrize("weights", [False, True])
 def test_the_file_of_a_plan_trains_what_train_alone_does(tmp_path: Path, trained: Trained, weights: bool) -> None:
     data = draw_splits(tmp_path / "data", 6, 3, 3)
-    flags: dict[str, Any] = {"policy": "none", "device": "cpu", "epochs": 2, "seed": 5}
+    flags: dict[str, Any] = {
+        "policy": "none",
+        "device": "cpu",
+        "epochs": 2,
+        "seed": 5,
+        "report": False,
+        "map_images": 0,
+    }
     flags |= {"weights": str(trained.best)} if weights else {"sets": TINY_SETS}
     before = listing(data)
     found = plan(data, output=tmp_path / "deep.yaml", ui=Recorder(), **flags)
@@ -199,7 +203,7 @@ def test_freezing_trains_nothing_so_nothing_is_planned(tmp_path: Path, trained: 
 @pytest.mark.usefixtures("no_figures")
 def test_a_run_that_goes_on_is_not_planned_again(tmp_path: Path) -> None:
     data = draw_splits(tmp_path / "data", 6, 3, 3)
-    settings = TINY | {"epochs": 1}
+    settings = BARE | {"epochs": 1}
     first = train(data, output=tmp_path, name="a", sets=TINY_SETS, ui=Recorder(), **settings)
     ui = Recorder()
     train(resume=first.folder, epochs=2, ui=ui)

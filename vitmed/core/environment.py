@@ -9,6 +9,7 @@ import platform
 import re
 import subprocess
 import sys
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,12 @@ PACKAGES = ("torch", "torchvision", "albumentations", "numpy", "pillow", "scikit
 
 def versions() -> dict[str, str]:
     """The versions of the packages that decide the numbers."""
-    return {"vitmed": __version__, **{package: version(package) for package in PACKAGES}}
+    return {"vitmed": __version__, **_installed()}
+
+
+@cache
+def _installed() -> dict[str, str]:
+    return {package: version(package) for package in PACKAGES}
 
 
 def environment(

@@ -16,6 +16,7 @@ from vitmed.models.weight_files import AGAIN
 
 DIGESTS = "digests"  # key of the digests in a file
 PLAIN = {str, int, float, bool, type(None)}
+SMALL = 2**20  # bytes that are hashed before the threads of a pool have started
 
 
 def digests_of(content: Mapping[str, Any]) -> dict[str, str]:
@@ -31,6 +32,8 @@ def digests_of(content: Mapping[str, Any]) -> dict[str, str]:
         for text in _walk(entry, name, tensors):
             plain.update(text.encode())
         found[name] = plain.hexdigest()
+    if sum(tensor.nbytes for tensor in tensors.values()) < SMALL:
+        return found | {name: _digest(tensor) for name, tensor in tensors.items()}
     with ThreadPoolExecutor() as pool:  # hashing releases Python's lock
         return found | dict(zip(tensors, pool.map(_digest, tensors.values()), strict=True))
 
