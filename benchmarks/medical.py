@@ -205,7 +205,8 @@ def train_for(
     """Train a network for seconds of CPU with the batches, augmentation and loss of the plan; what it costs."""
     planned, splits = ready.config, ready.splits
     values = {
-        "train.epochs": 1000, "train.warmup_epochs": 100, "train.lr": LR, "train.weight_decay": 0.05, "train.batch_size": planned.train.batch_size, "train.ema": True,
+        "train.epochs": 1000, "train.warmup_epochs": 100,  # more than there is time for: the schedule follows the time
+        "train.lr": LR, "train.weight_decay": 0.05, "train.batch_size": planned.train.batch_size, "train.ema": True,
         "augment.policy": planned.augment.policy, "augment.flips": planned.augment.flips,
     }  # fmt: skip
     images = in_memory(Images(splits.root, splits.samples["train"], how, splits.target))
