@@ -358,7 +358,7 @@ def ages(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
 @pytest.fixture(scope="session")
 def graded(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
     """A run of the grades none, mild and severe, which are the brightness; grades.csv in its data folder."""
-    return quantity_run(tmp_path_factory, "grades", ["model.head=ordinal"], target="grades", ordinal="none,mild,severe")
+    return quantity_run(tmp_path_factory, "grades", target="grades", ordinal="none,mild,severe")
 
 
 @pytest.fixture(scope="session", autouse=True)

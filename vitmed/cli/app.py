@@ -68,7 +68,7 @@ COMMANDS = {
         "demo": "Train and evaluate on drawn images, in minutes.",
     },
     "Train many": {
-        "auto": "Find the best model that a time allows, and report how.",
+        "auto": "Find the best model that a time allows.",
         "cross-validate": "Train and test on folds by patient, and pool the results.",
         "ensemble": "Join folds or runs into one model.",
         "tune": "Search for better settings, and test the winner once.",

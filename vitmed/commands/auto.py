@@ -25,7 +25,7 @@ from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageErr
 from vitmed.core.files import write_json
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.load_config import load_config
-from vitmed.core.run_folder import NUMBERS, PREDICTIONS, REPORT, RunFolder
+from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
 from vitmed.core.run_lock import run_lock
 from vitmed.core.stored_paths import find_path, store_path
 from vitmed.core.text import counted
@@ -169,8 +169,7 @@ def _go_on(folder: RunFolder, state: dict[str, Any], save: Save, parallel: int, 
             jobs[name] = Job(f"way-{name}", f"{name}: {what}", own, "val")
         state |= _compared(folder, jobs, parallel, save, ui)
         save()
-    place = RunFolder(folder.path / "folds")
-    joined = RunFolder(place.joined)
+    place, joined = (RunFolder(folder.path / part) for part in ("folds", "folds/ensemble"))
     if place.folds.is_file() and not (place.path / "test" / PREDICTIONS).is_file():
         cross_validate(resume=place.path, parallel=parallel, ui=ui)
     elif not place.folds.is_file():
@@ -185,7 +184,7 @@ def _go_on(folder: RunFolder, state: dict[str, Any], save: Save, parallel: int, 
     for key, test in (("tests of the folds", place.path / "test"), ("test of the ensemble", joined.path / "test")):
         metric, number, images = _number(test)
         state[key.replace(" ", "_")] = {"metric": metric, "images": images, **number.to_dict()}
-        ui.say(f"{key}, {counted(images, 'image')}: {metric} {with_interval(number)}; {test / REPORT}")
+        ui.say(f"{key}, {counted(images, 'image')}: {metric} {with_interval(number)}; {test}")
     ui.say(f"{duration_text(save())} of {duration_text(limit)}; the data check: {folder.path / 'data-check' / PAGE}")
     ui.say(f"to predict images: vitmed predict IMAGE --checkpoint {place.path}")
     content = {key: value for key, value in state.items() if key not in ("arguments", "identity", "weights")}
@@ -237,9 +236,10 @@ def _compared(folder: RunFolder, jobs: dict[str, Job], parallel: int, save: Save
         ui.say(f"{jobs[name].title}: {metric} {with_interval(number)} on validation")
     read = {name: read_evaluation(place / PREDICTIONS) for name, place in places.items()}
     models = [Model(name, one.predictions, known=one) for name, one in read.items()]
+    best = max(values, key=values.__getitem__)
     why = compare_models(models, 500, ui).verdict if len(models) > 1 else "the other way failed"
-    ui.say(why)
-    return {"tried": tried, "winner": max(values, key=values.__getitem__), "why": why}
+    ui.say(f"{best} goes on: {why}")
+    return {"tried": tried, "winner": best, "why": why}
 
 
 def _number(place: Path) -> tuple[str, Estimate, int]:
