@@ -324,6 +324,16 @@ def test_import_an_archive_of_class_folders(tmp_path: Path, ui: Recorder) -> Non
     assert any(f"vitmed train {folder}" in line for line in ui.said)
 
 
+def test_import_findings_names_the_table_of_labels(tmp_path: Path, vitmed: RUN) -> None:
+    content = {"train_images": np.zeros((3, 8, 8), np.uint8), "train_labels": np.eye(3, 14, dtype=np.uint8)}
+    np.savez_compressed(tmp_path / "chestmnist.npz", **content)
+    answer = vitmed("data", "import", tmp_path / "chestmnist.npz", tmp_path / "out")
+    table = tmp_path / "out" / "labels.csv"
+    assert answer.code == 0 and f"vitmed train {tmp_path / 'out'} --labels {table}" in answer.err
+    assert tree(tmp_path / "out")[:2] == ["labels.csv", "train/000000.png"]
+    assert table.read_text().startswith("path,split,atelectasis,cardiomegaly")
+
+
 def test_import_by_the_command_line(tmp_path: Path, vitmed: RUN) -> None:
     (tmp_path / "bloodmnist.npz").write_bytes(blood())
     answer = vitmed("data", "import", tmp_path / "bloodmnist.npz", tmp_path / "out", "--json")
