@@ -33,6 +33,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.tuning_study import TrialResult, TuningStudy, combined
 from vitmed.report.plots.tuning import history_figure
 from vitmed.training.search_space import read_space
+from vitmed.training.time_budget import Clock
 
 optuna = pytest.importorskip("optuna")
 RUN = Callable[..., Answer]
@@ -278,12 +279,12 @@ def test_a_trial_whose_process_dies_again_and_again_is_given_up(data: Path, tmp_
 
 
 def test_two_processes_share_the_trials(data: Path, tmp_path: Path) -> None:
-    found = run(data, tmp_path, trials=5, parallel=2, prune=False)
-    assert [t.number for t in found.study.trials] == [1, 2, 3, 4, 5]
-    assert len([p for p in found.folder.glob("trial-*") if p.is_dir()]) == 5
+    found = run(data, tmp_path, trials=3, parallel=2, prune=False)
+    assert [t.number for t in found.study.trials] == [1, 2, 3]
+    assert len([p for p in found.folder.glob("trial-*") if p.is_dir()]) == 3
     values = [tuple(t.values.values()) for t in found.study.trials]
-    assert len(set(values)) == 5  # no suggestion came twice
-    assert len(list(found.folder.glob("trial-*.log"))) == 5
+    assert len(set(values)) == 3  # no suggestion came twice
+    assert len(list(found.folder.glob("trial-*.log"))) == 3
 
 
 def test_when_the_time_is_used_trials_end_and_the_winner_is_trained(
@@ -296,6 +297,26 @@ def test_when_the_time_is_used_trials_end_and_the_winner_is_trained(
     found = run(data, tmp_path, trials=9, epochs=3)
     assert [(t.state, t.epochs) for t in found.study.trials] == [("done", 3), ("stopped", 1)]
     assert found.study.of(2).reason == "the time was used" and found.study.test is not None
+
+
+def test_the_clock_counts_what_a_killed_process_used(data: Path, tmp_path: Path) -> None:
+    folder = RunFolder(run(data, tmp_path, trials=1).folder)
+    asked = Asked.read(folder).model_copy(update={"time": 1000.0, "before": 10.0, "one_pass": 4.0, "after": 20.0})
+    first = Trials(optuna, folder, asked, Clock(), Recorder())
+    assert first.reserve == 10 + 2 * 4 + 20 and not first.late
+    file = folder.path / "trial-0001.json"
+    file.write_text(
+        json.dumps(json.loads(file.read_text()) | {"spent": 970.0})
+    )  # of the whole command, at its last sign
+    assert Trials(optuna, folder, asked, Clock(), Recorder()).late  # 1000 - 38 s are for trials
+
+
+@pytest.mark.slow
+def test_each_trial_can_have_several_devices(data: Path, tmp_path: Path) -> None:
+    found = run(data, tmp_path, trials=1, devices=2)
+    assert [t.state for t in found.study.trials] == ["done"] and found.study.test is not None
+    for name in ("trial-0001", "winner"):
+        assert "2 processes" in (found.folder / f"{name}.log").read_text()
 
 
 @pytest.mark.parametrize("epochs", [2, None])

@@ -118,10 +118,10 @@ def tune(
         folder, asked = _resumed(RunFolder(resume), trials, seconds)
     else:
         settings = load_config(config, {"data.root": data, **read_overrides(dict(flags), FLAGS, "tune")}, sets)
+        if (grid or seeds is not None) and (not grid or space or trials is not None or prune):
+            raise UsageError("--seeds go with --grid, and --space, --trials and --prune do not", "leave some out")
         domains = read_space(space or grid, sets, "--grid" if grid else "--space")
-        if grid or seeds is not None:
-            if not grid or space or trials is not None or prune:
-                raise UsageError("--seeds go with --grid, and --space, --trials and --prune do not", "leave some out")
+        if grid:
             numbers = "0" if seeds is None else seeds if isinstance(seeds, str) else ",".join(map(str, seeds))
             domains = {**read_space([f"{SEED}={numbers}"], sets, "--seeds"), **domains}
         what = {"space": domains, "trials": trials, "prune": not grid and prune is not False, "time": seconds}

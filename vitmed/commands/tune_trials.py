@@ -228,7 +228,7 @@ class Trials:
             self.pace = max(self.pace, (time.monotonic() - began) / (epoch - first[0] + 1))
             advance(epoch, self.asked.epochs)
             poor, late = self._look(self.open[number], record), self.late and epoch < self.asked.epochs
-            if self.asked.time is not None:
+            if late or self.asked.time is not None:
                 self._note(number, reason="the time was used" if late else "")
             return late or (poor and epoch < self.asked.epochs)
 
