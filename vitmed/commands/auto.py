@@ -18,7 +18,6 @@ from vitmed.commands.evaluate import evaluate
 from vitmed.commands.executors import Job, local
 from vitmed.commands.probe import probe
 from vitmed.commands.rank_weights import ALL_LOCAL
-from vitmed.commands.sweep import identity
 from vitmed.commands.train import check_place, default_name
 from vitmed.core.config import Config
 from vitmed.core.durations import duration_text
@@ -142,7 +141,7 @@ def _begin(arguments: dict[str, Any], output: str | Path, name: str | None, ui: 
     divided = {"folds": FOLDS if limit >= LITTLE else FEW_FOLDS, "hold_out": None if own_test else HELD_OUT}
     given = {key: _stored(key, one, folder) for key, one in arguments.items() if one is not None and key != "time"}
     state = {"limit": limit, "used": 0.0, "checked": f"{errors}, {counted(found.count('warning'), 'warning')}"}
-    write_json(folder.auto, {**state, "identity": identity(splits), "divided": divided, "arguments": given})
+    write_json(folder.auto, {**state, "identity": splits.digest, "divided": divided, "arguments": given})
     return folder
 
 
@@ -151,7 +150,7 @@ def _go_on(folder: RunFolder, state: dict[str, Any], save: Save, parallel: int, 
     arguments, limit = {"data": None, "config": None, **state["arguments"]}, float(state["limit"])
     arguments |= {key: _found(arguments[key], folder) for key in FILES if arguments.get(key)}
     settings = _settings(arguments)
-    if identity(make_splits(settings.data, ordinal=settings.evaluate.ordinal)) != state["identity"]:
+    if make_splits(settings.data, ordinal=settings.evaluate.ordinal).digest != state["identity"]:
         problem = f"{settings.data.root}: other images, labels or splits than {folder.path} began with"
         raise DataError(problem, "restore them, or start anew")
     if "weights" not in state:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -84,6 +86,12 @@ class Splits:
         known = zip(self.classes, sample.targets, strict=True)
         marks = [name + "?" * (value == UNKNOWN) for name, value in known if value]
         return "|".join(marks) or NO_FINDING
+
+    @property
+    def digest(self) -> str:
+        """The sha256 of which image has which label and patient and is in which split."""
+        rows = [(name, s.path, self.text_of(s), s.group) for name, part in self.samples.items() for s in part]
+        return hashlib.sha256(json.dumps(rows).encode("utf-8", "surrogateescape")).hexdigest()
 
     def counts(self, split: str) -> list[int]:
         """Images per stratum of a split, in their order."""
