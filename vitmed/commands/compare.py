@@ -128,7 +128,8 @@ def compare_models(
     """
     notes, first = list(notes), models[0].predictions
     units = int(first.units.max()) + 1
-    of: Kind = labels or next((model.kind for model in models if model.kind == "grades"), first.kind)
+    said: Kind = next((model.kind for model in models if model.kind == "grades"), first.kind)
+    of = said if labels is None else labels
     kind = TARGETS[of]
     numbers = {model.name: kind.evaluate(model.predictions, resamples).overall for model in models}
     pairs = _compare_pairs(models, kind, resamples, units, ui)
