@@ -117,19 +117,19 @@ def compare(
 
 
 def compare_models(
-    models: Sequence[Model], resamples: int, ui: Ui, notes: Sequence[str] = (), of: Kind | None = None
+    models: Sequence[Model], resamples: int, ui: Ui, notes: Sequence[str] = (), labels: Kind | None = None
 ) -> ComparisonResults:
     """Compare every two of several models, at least two, whose predictions are of the same images in one order.
 
     Args:
         resamples: 0 leaves out the intervals that need them: of classes all but AUROC, accuracy and balanced accuracy.
         notes: that are known about the models.
-        of: the kind of their labels; None: as their tables say.
+        labels: their kind; None: as the tables say.
     """
     notes, first = list(notes), models[0].predictions
     units = int(first.units.max()) + 1
-    if of is None:
-        of = "grades" if any(model.kind == "grades" for model in models) else first.kind
+    said: Kind = next((model.kind for model in models if model.kind == "grades"), first.kind)
+    of = said if labels is None else labels
     kind = TARGETS[of]
     numbers = {model.name: kind.evaluate(model.predictions, resamples).overall for model in models}
     pairs = _compare_pairs(models, kind, resamples, units, ui)
