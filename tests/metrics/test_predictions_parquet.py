@@ -25,8 +25,6 @@ from vitmed.metrics.predictions_parquet import (
     write_part,
 )
 
-pytest.importorskip("pyarrow")
-
 
 @pytest.mark.parametrize("readable", [3, 0])
 def test_a_part_reads_back_to_the_bit(tmp_path: Path, readable: int) -> None:
