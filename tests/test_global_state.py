@@ -146,8 +146,9 @@ def test_a_random_network_follows_the_seed_of_the_user() -> None:
 
 def test_reading_in_threads(unchanged: Any, tmp_path: Path) -> None:
     """Two threads that silence pydicom or OpenCV at once, the first one leaving last."""
-    pydicom = pytest.importorskip("pydicom")
     from concurrent.futures import ThreadPoolExecutor
+
+    import pydicom
 
     from vitmed.imaging.decode import read_image
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, TINY_SETS, Recorder, draw_classes, draw_nothing, draw_patients, draw_splits
+from conftest import TINY, TINY_SETS, Recorder, draw_classes, draw_patients, draw_splits, once
 from label_sets import label_set
 from PIL import Image
 
@@ -33,16 +33,17 @@ from vitmed.models.digests import digests_of
 pytestmark = pytest.mark.usefixtures("no_figures")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
     """A run that knows its patients, and for which amber is the finding."""
-    place = tmp_path_factory.mktemp("patients")
-    for k, part in enumerate(("train", "val", "test")):
-        draw_patients(place / "data" / part, 3 * k, seed=k)
-    settings = TINY | {"epochs": 1, "group_regex": r"(P\d+)_", "positive": "amber"}
-    with pytest.MonkeyPatch.context() as patch:
-        draw_nothing(patch)
+
+    def make(place: Path) -> TrainResult:
+        for k, part in enumerate(("train", "val", "test")):
+            draw_patients(place / "data" / part, 3 * k, seed=k)
+        settings = TINY | {"epochs": 1, "group_regex": r"(P\d+)_", "positive": "amber"}
         return train(place / "data", output=place / "runs", name="run", sets=TINY_SETS, ui=Recorder(), **settings)
+
+    return once(tmp_path_factory, "patients", make)
 
 
 def judge(run: TrainResult, tmp_path: Path, **options: Any) -> dict[str, Any]:

@@ -9,23 +9,19 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_nothing
+from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, once
 
 from vitmed import compare, diff, train
 from vitmed.commands.diff import RunDiff
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 
 
-@pytest.fixture(scope="module")
-def other_seed(trained: Trained) -> Path:
-    """The same training with another seed, beside the first."""
-    settings: dict[str, Any] = {**TINY, "epochs": 6, "save_every": 2, "seed": 1}
-    with pytest.MonkeyPatch.context() as patch:
-        draw_nothing(patch)
-        found = train(
-            trained.data, output=trained.folder.parent, name="seed-1", sets=TINY_SETS, ui=Recorder(), **settings
-        )
-    return found.folder
+@pytest.fixture(scope="session")
+def other_seed(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same training with another seed."""
+    settings: dict[str, Any] = {**TINY, "epochs": 6, "save_every": 2, "seed": 1, "name": "seed-1", "sets": TINY_SETS}
+    settings["ui"] = Recorder()
+    return once(tmp_path_factory, "seed", lambda place: train(trained.data, output=place, **settings).folder)
 
 
 @pytest.fixture

@@ -173,7 +173,6 @@ def test_stress_and_serving_take_an_ensemble(folds: Path, data: Path, tmp_path: 
 
 
 def test_an_exported_ensemble_decides_as_the_folder_does(folds: Path, data: Path, tmp_path: Path) -> None:
-    pytest.importorskip("onnxscript")
     found = export(folds, to=tmp_path / "model.onnx", ui=Recorder())
     assert found.gate.passed
     exact = predict(images_of(data), checkpoint=folds, precision="fp32", ui=Recorder())

@@ -89,7 +89,7 @@ def test_the_default_folder_is_never_overwritten(
 
 def test_the_report_says_what_maps_are_worth(trained: Trained) -> None:
     found = trained.result.test.metrics["attention"]
-    assert found["n"] == 18 and found["reason"] is None and list(found["methods"]) == METHODS
+    assert found["n"] == 5 and found["reason"] is None and list(found["methods"]) == METHODS
     html = (trained.folder / "test" / "report.html").read_text()
     section = html.partition('id="attention"')[2].partition("</section>")[0]
     for part in found["methods"].values():

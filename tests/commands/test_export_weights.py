@@ -67,7 +67,8 @@ def test_the_program_of_the_card_gives_the_probabilities_of_predict(
 
 
 def test_the_same_for_transformers(plain_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     folder = package.export(plain_run, to=tmp_path / "hf-folder", ui=Recorder()).file
     image = next(plain_run.parents[1].rglob("PATIENT*.png"))
     found = run_card(folder, image, monkeypatch)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import same
-from conftest import BARE, TINY_SETS, Answer, Recorder, Trained, draw_classes, draw_nothing, draw_splits, exit_code
+from conftest import BARE, TINY_SETS, Answer, Recorder, Trained, draw_classes, draw_splits, exit_code, once
 
 from vitmed import compare, evaluate, train
 from vitmed.core.errors import DataError, Interrupted, UsageError
@@ -53,9 +53,7 @@ def killed_while_writing(data: Path, output: Path, report: int, file: str) -> No
 @pytest.fixture(scope="module")
 def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of which nothing was killed."""
-    with pytest.MonkeyPatch.context() as patch:
-        draw_nothing(patch)
-        return start(data, tmp_path_factory.mktemp("whole"), report=True)
+    return once(tmp_path_factory, "whole", lambda place: start(data, place, report=True))
 
 
 @pytest.mark.parametrize(("report", "file"), [(1, "predictions.csv"), (2, "report.html")])

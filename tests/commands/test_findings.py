@@ -123,7 +123,6 @@ def test_stress_judges_the_mean_over_findings_and_each_of_them(findings: vitmed.
 
 
 def test_the_parts_of_a_table_are_that_of_one_process_to_the_byte(findings: vitmed.TrainResult, tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
     root, tested = load_checkpoint(findings.folder).splits.root, findings.test.predictions
     images, usual = [root / path for path in tested.paths], {"checkpoint": findings.folder, "precision": "fp32"}
     whole = vitmed.predict(images, **usual, ui=Recorder())

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import BARE, TINY, TINY_ARGS, Answer, Recorder, Trained, draw_nothing, draw_splits, interrupt_at, listing
+from conftest import BARE, TINY, TINY_ARGS, Answer, Recorder, Trained, draw_splits, interrupt_at, listing, once
 from timm.layers import SwiGLUPacked
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
@@ -35,10 +35,12 @@ FREE |= {"probe_first": False, "map_images": 0}  # the plan would probe first
 pytestmark = pytest.mark.usefixtures("no_figures")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two classes, so that the head of weights for three is new."""
-    return draw_splits(tmp_path_factory.mktemp("fine") / "data", 8, 4, 5, ("amber", "green"), seed=7)
+    return once(
+        tmp_path_factory, "fine", lambda place: draw_splits(place / "data", 8, 4, 5, ("amber", "green"), seed=7)
+    )
 
 
 def run(data: Path, output: Path, weights: Path, ui: Recorder | None = None, **flags: Any) -> TrainResult:
@@ -46,23 +48,18 @@ def run(data: Path, output: Path, weights: Path, ui: Recorder | None = None, **f
     return train(data, output=output, name="a", weights=str(weights), ui=ui or Recorder(), **settings)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def frozen(data: Path, trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainResult, Recorder]:
-    """The head of `trained` fitted to the data, its network frozen. Change nothing in it."""
-    return made(data, trained, tmp_path_factory, freeze=True)
-
-
-@pytest.fixture(scope="module")
-def tuned(data: Path, trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainResult, Recorder]:
-    """`trained` tuned on the data. Change nothing in it."""
-    return made(data, trained, tmp_path_factory)
-
-
-def made(data: Path, start: Trained, factory: pytest.TempPathFactory, **flags: Any) -> tuple[TrainResult, Recorder]:
+    """The head of `trained` fitted to the data, its network frozen."""
     ui = Recorder()
-    with pytest.MonkeyPatch.context() as patch:
-        draw_nothing(patch)
-        return run(data, factory.mktemp("made"), start.best, ui, **flags), ui
+    return once(tmp_path_factory, "frozen", lambda place: (run(data, place, trained.best, ui, freeze=True), ui))
+
+
+@pytest.fixture(scope="session")
+def tuned(data: Path, trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainResult, Recorder]:
+    """`trained` tuned on the data."""
+    ui = Recorder()
+    return once(tmp_path_factory, "tuned", lambda place: (run(data, place, trained.best, ui), ui))
 
 
 def weights_of(file: Path) -> dict[str, torch.Tensor]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 from checkpoints import save
-from conftest import TINY, TINY_SETS, Recorder, draw_classes, draw_nothing, draw_splits
+from conftest import TINY, TINY_SETS, Recorder, draw_classes, draw_splits, once
 
 from vitmed import evaluate, train
 from vitmed.commands.train import TrainResult
@@ -36,14 +36,14 @@ def draw_table(place: Path, seed: int = 0, first: int = 0) -> tuple[Path, Path]:
     return place / "images", place / "labels.csv"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
-    place = tmp_path_factory.mktemp("table")
-    data, table = draw_table(place)
-    with pytest.MonkeyPatch.context() as patch:
-        draw_nothing(patch)
+    def make(place: Path) -> TrainResult:
+        data, table = draw_table(place)
         options = TINY | {"epochs": 1, "labels": str(table), "folds": 3, "fold": 2}
         return train(data, output=place / "runs", name="run", sets=TINY_SETS, ui=Recorder(), **options)
+
+    return once(tmp_path_factory, "table", make)
 
 
 def test_further_columns_come_through(run: TrainResult) -> None:

@@ -21,6 +21,12 @@ from vitmed.core.errors import DataError, GateError, UsageError
 Rows = list[dict[str, str]]
 
 
+@pytest.fixture(autouse=True)
+def few_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """300, not thousands: the limits are tested in tests/metrics."""
+    monkeypatch.setattr("vitmed.commands.monitor.SIMULATIONS", 300)
+
+
 @pytest.fixture
 def run(trained: Trained, tmp_path: Path) -> Path:
     """A copy of the run; its test has 18 images."""
@@ -88,7 +94,8 @@ def test_a_change_is_found_and_dated(run: Path, vitmed: Callable[..., Answer]) -
 
 
 def test_the_metrics_are_prometheus_s(run: Path) -> None:
-    parser = pytest.importorskip("prometheus_client.parser")
+    from prometheus_client import parser
+
     folder = monitor(run, work(run, 120)).folder
     families = {f.name: f for f in parser.text_string_to_metric_families((folder / "monitoring.prom").read_text())}
     assert families["vitmed_monitor_images"].samples[0].value == 120

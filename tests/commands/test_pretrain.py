@@ -21,10 +21,10 @@ from conftest import (
     Answer,
     Recorder,
     draw_classes,
-    draw_nothing,
     draw_patients,
     draw_splits,
     interrupt_at,
+    once,
 )
 from PIL import Image
 
@@ -61,15 +61,14 @@ def rows(run: Path) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return draw_splits(tmp_path_factory.mktemp("pretrain") / "data")
+    return once(tmp_path_factory, "pretrain", lambda place: draw_splits(place / "data"))
 
 
 @pytest.fixture(scope="module")
 def made(data: Path, tmp_path_factory: pytest.TempPathFactory) -> PretrainResult:
     """A finished run. Change nothing in it."""
-    with pytest.MonkeyPatch.context() as patch:
-        draw_nothing(patch)
-        return start(data, tmp_path_factory.mktemp("made"), epochs=8, normalize="half", policy="none")
+    settings = {"epochs": 8, "normalize": "half", "policy": "none"}
+    return once(tmp_path_factory, "pretrained", lambda place: start(data, place, **settings))
 
 
 def test_the_loss_falls_and_all_is_written(made: PretrainResult) -> None:

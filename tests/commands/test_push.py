@@ -18,7 +18,6 @@ from vitmed.commands.push import push
 from vitmed.core.errors import UsageError
 
 hub = pytest.importorskip("huggingface_hub")
-pytest.importorskip("timm")
 
 
 class Hub:

@@ -215,7 +215,7 @@ def test_names_that_tell_nothing_cannot_be_confirmed(tmp_path: Path) -> None:
 
 
 def test_patients_of_dicom_files(tmp_path: Path) -> None:
-    pydicom = pytest.importorskip("pydicom")
+    import pydicom
     from pydicom.dataset import FileMetaDataset
     from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage, generate_uid
 
@@ -242,7 +242,6 @@ def test_patients_of_dicom_files(tmp_path: Path) -> None:
 
 def test_a_dicom_file_that_cannot_be_read_is_skipped_if_asked(tmp_path: Path) -> None:
     """It is left out when the images are read; one that can be read needs a patient."""
-    pytest.importorskip("pydicom")
     root = tmp_path / "data"
     for i in range(16):
         (root / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)

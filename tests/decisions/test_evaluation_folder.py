@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, TINY_SETS, Recorder, Trained, draw_classes, draw_nothing, draw_splits
+from conftest import TINY, TINY_SETS, Recorder, Trained, draw_classes, draw_splits, once
 
 from vitmed import compare, evaluate, train
 from vitmed.core.errors import DataError
@@ -20,18 +20,19 @@ from vitmed.training.checkpoint import load_checkpoint
 pytestmark = pytest.mark.usefixtures("no_figures")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def longer(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """A finished run that was resumed for longer, so that val/ and test/ are of former weights."""
-    place, ui = tmp_path_factory.mktemp("longer"), Recorder()
-    data = draw_splits(place / "data", train=16, val=30, test=8)
-    settings = TINY | {"epochs": 1, "resamples": 10, "baseline": False}
-    with pytest.MonkeyPatch.context() as patch:
-        draw_nothing(patch)
+
+    def make(place: Path) -> Trained:
+        data, ui = draw_splits(place / "data", train=16, val=30, test=8), Recorder()
+        settings = TINY | {"epochs": 1, "resamples": 10, "baseline": False}
         train(data, output=place / "runs", name="run", sets=TINY_SETS, ui=ui, **settings)
         result = train(resume=place / "runs" / "run", epochs=5, ui=ui)
-    assert result.test.folder.name == "test-2"
-    return Trained(data, result.folder, result, ui, [], [])
+        assert result.test.folder.name == "test-2"
+        return Trained(data, result.folder, result, ui, [], [])
+
+    return once(tmp_path_factory, "longer", make)
 
 
 def stated(folder: Path) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import save
-from conftest import TINY, TINY_NETWORK, Recorder, Trained, draw_classes, draw_nothing, draw_splits
+from conftest import TINY, TINY_NETWORK, Recorder, Trained, draw_classes, draw_splits, once
 from scipy.special import softmax
 
 from vitmed import evaluate, predict, train
@@ -32,17 +32,18 @@ from vitmed.report.write import write_report
 from vitmed.training.checkpoint import load_checkpoint
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """Two classes, enough validation images to fit a temperature, and a point that was asked for."""
-    place = tmp_path_factory.mktemp("evaluated")
-    data, ui = draw_splits(place / "data", train=30, val=30, test=12), Recorder()
-    with pytest.MonkeyPatch.context() as patch:
-        draw_nothing(patch)
+
+    def make(place: Path) -> Trained:
+        data, ui = draw_splits(place / "data", train=30, val=30, test=12), Recorder()
         settings = TINY | {"epochs": 3, "resamples": 50, "target_sensitivity": 0.9, "baseline": False}
         settings |= {"calibration": "temperature"}
         result = train(data, output=place / "runs", name="two", sets=TINY_NETWORK, ui=ui, **settings)
-    return Trained(data, result.folder, result, ui, [], [])
+        return Trained(data, result.folder, result, ui, [], [])
+
+    return once(tmp_path_factory, "policy", make)
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from conftest import TINY, TINY_ARGS, TINY_SETS, Answer, Recorder
+from conftest import TINY, TINY_ARGS, TINY_SETS, Answer, Recorder, once
 from PIL import Image
 
 from vitmed import evaluate, predict, train
@@ -36,17 +36,15 @@ def deep_classes(root: Path, count: int = 8, top: int = 4000) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Recorder]:
     """Data, run folder, and what was said: a tiny run on 16-bit images."""
-    place, ui = tmp_path_factory.mktemp("deep"), Recorder()
-    data = deep_classes(place / "data")
-    with pytest.MonkeyPatch.context() as patch:
-        from conftest import draw_nothing
 
-        draw_nothing(patch)
-        result = train(data, output=place / "runs", name="deep", sets=TINY_SETS, ui=ui, **TINY)
-    return data, result.folder, ui
+    def make(place: Path) -> tuple[Path, Path, Recorder]:
+        data, ui = deep_classes(place / "data"), Recorder()
+        return data, train(data, output=place / "runs", name="deep", sets=TINY_SETS, ui=ui, **TINY).folder, ui
+
+    return once(tmp_path_factory, "deep", make)
 
 
 def test_a_run_settles_its_window_and_keeps_it(run: tuple[Path, Path, Recorder]) -> None:
@@ -166,7 +164,6 @@ def test_images_of_nearly_one_value(tmp_path: Path, array: np.ndarray, window: t
 
 
 def test_dicom_with_windows_of_their_own(tmp_path: Path) -> None:
-    pytest.importorskip("pydicom", reason="pip install '.[dicom]'")
     from dicom_files import RAMP, write
 
     own = {"WindowCenter": ["100", "2000"], "WindowWidth": ["50", "4000"]}
@@ -181,7 +178,6 @@ def test_dicom_with_windows_of_their_own(tmp_path: Path) -> None:
 
 
 def test_padding_is_left_out(tmp_path: Path) -> None:
-    pytest.importorskip("pydicom", reason="pip install '.[dicom]'")
     from dicom_files import RAMP, write
 
     array = RAMP.astype(np.int16)

@@ -16,8 +16,6 @@ from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_parquet import read_part, write_part
 
-pytest.importorskip("pyarrow")
-
 
 def merged(folder: Path, before: AnyPredictions, features: int = 0) -> bytes:
     """The table of a list of one shard, written as a part and merged."""

@@ -37,7 +37,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ("form", "variant"), [(form, name) for name, (forms, _) in VARIANTS.items() for form in forms.split()]
 )
 def test_the_library_gives_our_logits(form: str, variant: str, tmp_path: Path) -> None:
-    pytest.importorskip(form)
     config = ModelConfig(**SIZE, **VARIANTS[variant][1])
     ours, generator = build_vit(config, 5).eval(), torch.Generator().manual_seed(0)
     with torch.no_grad():  # nothing is right by being zero or one

@@ -175,7 +175,6 @@ def test_a_network_that_overflows_in_16_bits_is_not_accepted(
 
 
 def test_parts_of_different_precision_do_not_mix(trained: Trained, tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
     images, saved = trained.data / "test", known(trained, GOOD)
     for number, name in ((1, "auto"), (2, "fp32")):
         given = {"shard": f"{number}/2", "checkpoint": saved, "precision": name}
