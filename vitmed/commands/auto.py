@@ -30,6 +30,7 @@ from vitmed.core.run_lock import run_lock
 from vitmed.core.stored_paths import find_path, store_path
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
+from vitmed.core.upgrade import READER
 from vitmed.data.splits import make_splits
 from vitmed.decisions.evaluation_folder import read_evaluation, read_metrics
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
@@ -86,14 +87,15 @@ def auto(
     ui, began = ui or Ui(), time.monotonic()
     if resume is not None and ((data, config, name) != (None,) * 3 or sets or flags):
         raise UsageError("--resume uses the settings of the run", "give --resume alone")
-    texts = [sets] if isinstance(sets, str) else list(sets)
-    arguments = {"data": data, "config": config, "sets": texts, "offline": offline, **flags}
+    sets = [sets] if isinstance(sets, str) else list(sets)
+    arguments = {"data": data, "config": config, "sets": sets, "offline": offline, **flags}
     folder = RunFolder(resume) if resume is not None else _begin(arguments, output, name, ui)
     try:
         state = dict(json.loads(folder.auto.read_text(encoding="utf-8")))
-        before = float(state["used"])
+        before, _ = float(state["used"]), state["divided"]
     except (OSError, ValueError, KeyError, TypeError):
-        raise CheckpointError(f"{folder.auto}: cannot be read", "name the folder of a vitmed auto") from None
+        fix = f"name the folder of a vitmed auto; vitmed {READER} continues those that it began"
+        raise CheckpointError(f"{folder.auto}: cannot be read", fix) from None
 
     def save() -> float:  # so that also a killed one goes on with the time that was left after its last step
         state["used"] = before + time.monotonic() - began
@@ -104,8 +106,9 @@ def auto(
         try:
             return _go_on(folder, state, save, parallel, ui)
         except (Interrupted, KeyboardInterrupt) as error:
-            problem = error.problem if isinstance(error, Interrupted) else "stopped at once"
-            raise Interrupted(problem, f"vitmed auto --resume {folder.path}") from None
+            raise Interrupted(
+                getattr(error, "problem", "stopped at once"), f"vitmed auto --resume {folder.path}"
+            ) from None
         finally:
             save()
 
