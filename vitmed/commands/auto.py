@@ -41,9 +41,8 @@ from vitmed.report.results import Results
 
 USUAL, LEAST = 3600.0, 300.0  # s
 FOLDS, FEW_FOLDS, LITTLE = 5, 3, 900.0  # below so many seconds, fewer folds
-HELD_OUT = 0.2
 TO_CHOOSE, SHORTEST = 0.25, 45.0  # of the time, for the ways that are compared, and s of each at least
-AT_END = 40.0  # s, for the reports
+HELD_OUT, AT_END = 0.2, 40.0  # of the patients, and s for the reports
 FILES = ("data", "config", "groups", "labels", "weights")  # arguments that may name one
 Save = Callable[[], float]  # writes auto.json, and returns the seconds used
 PLAIN = ("data", "config", "sets", "offline")  # arguments that are no flags
@@ -94,8 +93,7 @@ def auto(
         state = dict(json.loads(folder.auto.read_text(encoding="utf-8")))
         before, _ = float(state["used"]), state["divided"]
     except (OSError, ValueError, KeyError, TypeError):
-        fix = f"name the folder of a vitmed auto; vitmed {READER} continues those that it began"
-        raise CheckpointError(f"{folder.auto}: cannot be read", fix) from None
+        raise CheckpointError(f"{folder.auto}: cannot be read", f"vitmed {READER} continues what it began") from None
 
     def save() -> float:  # so that also a killed one goes on with the time that was left after its last step
         state["used"] = before + time.monotonic() - began
