@@ -141,5 +141,8 @@ def test_bad_use(data: Path, tmp_path: Path, vitmed: RUN) -> None:
         auto(data, resume=tmp_path, ui=Recorder())
     with pytest.raises(CheckpointError, match="cannot be read"):
         auto(resume=tmp_path, ui=Recorder())
+    (tmp_path / "auto.json").write_text('{"time": 300, "used": 10, "identity": "", "arguments": {"flags": {}}}')
+    with pytest.raises(CheckpointError, match=r"vitmed 0\.2\.0 continues"):
+        auto(resume=tmp_path, ui=Recorder())
     answer = vitmed("auto", str(tmp_path / "nothing"))
     assert answer.code == 3 and "no such folder" in answer.err

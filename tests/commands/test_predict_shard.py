@@ -57,6 +57,8 @@ def test_the_merged_table_is_that_of_one_process_to_the_byte(
     assert json.loads(answer.out)["images"] == 18 and json.loads(answer.out)["unreadable"] == 1
     assert (tmp_path / "parts" / "predictions.csv").read_bytes() == (tmp_path / "p.csv").read_bytes()
     assert len(parts(tmp_path / "parts")) == 3 and len(listing(tmp_path / "parts")) == 4
+    parquet = vitmed("merge", tmp_path / "parts", "-o", tmp_path / "all.parquet")
+    assert parquet.code == 2 and "merge writes a CSV table; vitmed 0.2.0 also Parquet" in parquet.err
     again = vitmed("merge", tmp_path / "parts")
     assert again.code == 2 and "is there already" in again.err
 

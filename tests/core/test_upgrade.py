@@ -53,6 +53,7 @@ def test_settings_of_losses_and_pretraining(key: str, kept: list[object], refuse
         (upgrade.results, {"report": {"evaluate": {"conformal": "raps"}}}, "'raps'"),
         (upgrade.results, {"target": {"kind": "number", "distribution": "laplace"}}, "'laplace'"),
         (Target.model_validate, {"kind": "number", "distribution": "laplace"}, "'laplace'"),
+        (upgrade.settings, {"train": {"loss": "asymmetric"}}, "'asymmetric'"),
         (
             upgrade.checkpoint,
             {"format": "vitmed pretraining", "data": {}, "config": {"model": {"stem": "residual"}}},

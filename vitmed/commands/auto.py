@@ -30,6 +30,7 @@ from vitmed.core.run_lock import run_lock
 from vitmed.core.stored_paths import find_path, store_path
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
+from vitmed.core.upgrade import READER
 from vitmed.data.splits import make_splits
 from vitmed.decisions.evaluation_folder import read_evaluation, read_metrics
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
@@ -40,9 +41,8 @@ from vitmed.report.results import Results
 
 USUAL, LEAST = 3600.0, 300.0  # s
 FOLDS, FEW_FOLDS, LITTLE = 5, 3, 900.0  # below so many seconds, fewer folds
-HELD_OUT = 0.2
 TO_CHOOSE, SHORTEST = 0.25, 45.0  # of the time, for the ways that are compared, and s of each at least
-AT_END = 40.0  # s, for the reports
+HELD_OUT, AT_END = 0.2, 40.0  # of the patients, and s for the reports
 FILES = ("data", "config", "groups", "labels", "weights")  # arguments that may name one
 Save = Callable[[], float]  # writes auto.json, and returns the seconds used
 PLAIN = ("data", "config", "sets", "offline")  # arguments that are no flags
@@ -86,14 +86,14 @@ def auto(
     ui, began = ui or Ui(), time.monotonic()
     if resume is not None and ((data, config, name) != (None,) * 3 or sets or flags):
         raise UsageError("--resume uses the settings of the run", "give --resume alone")
-    texts = [sets] if isinstance(sets, str) else list(sets)
-    arguments = {"data": data, "config": config, "sets": texts, "offline": offline, **flags}
+    sets = [sets] if isinstance(sets, str) else list(sets)
+    arguments = {"data": data, "config": config, "sets": sets, "offline": offline, **flags}
     folder = RunFolder(resume) if resume is not None else _begin(arguments, output, name, ui)
     try:
         state = dict(json.loads(folder.auto.read_text(encoding="utf-8")))
-        before = float(state["used"])
+        before, _ = float(state["used"]), state["divided"]
     except (OSError, ValueError, KeyError, TypeError):
-        raise CheckpointError(f"{folder.auto}: cannot be read", "name the folder of a vitmed auto") from None
+        raise CheckpointError(f"{folder.auto}: cannot be read", f"vitmed {READER} continues what it began") from None
 
     def save() -> float:  # so that also a killed one goes on with the time that was left after its last step
         state["used"] = before + time.monotonic() - began
@@ -104,8 +104,9 @@ def auto(
         try:
             return _go_on(folder, state, save, parallel, ui)
         except (Interrupted, KeyboardInterrupt) as error:
-            problem = error.problem if isinstance(error, Interrupted) else "stopped at once"
-            raise Interrupted(problem, f"vitmed auto --resume {folder.path}") from None
+            raise Interrupted(
+                getattr(error, "problem", "stopped at once"), f"vitmed auto --resume {folder.path}"
+            ) from None
         finally:
             save()
 

@@ -7,13 +7,14 @@ import io
 from pathlib import Path
 
 from vitmed.core.csv_files import from_cell
-from vitmed.core.errors import DataError
+from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import whole_file
 from vitmed.core.outputs import check_output
 from vitmed.core.run_folder import PREDICTIONS
 from vitmed.core.shards import Shard
 from vitmed.core.text import counted, lines_of
 from vitmed.core.ui import Ui
+from vitmed.core.upgrade import READER
 from vitmed.metrics.predictions_csv import OOD_SCORE
 from vitmed.metrics.predictions_parquet import WrittenPredictions, check_pyarrow, read_part
 
@@ -37,6 +38,10 @@ def merge(
     if not files:
         raise DataError(f"{folder}: holds no part of predictions", "vitmed predict IMAGES --output FOLDER")
     file = Path(folder / PREDICTIONS if output is None else output)
+    if file.suffix.lower() == ".parquet":
+        raise UsageError(
+            f"{file}: merge writes a CSV table; vitmed {READER} also Parquet", "the parts are Parquet files"
+        )
     check_output(file, force=force, inputs=files)
     first, header, places = read_part(files[0])[0], list[str](), dict[int, Path]()
     for part in files:

@@ -12,6 +12,7 @@ yaml_files       YAML without duplicate keys, deep nesting or aliases that multi
 inputs           what a command line names exists: checked before torch is loaded
 flags            flags and Python keywords, read from the fields
 errors           the errors that a user can cause, and their exit codes
+upgrade          files of earlier versions as those of today; what to use instead of what is gone
 stored_paths     where data and weights lie, stored without private folder names
 base_models      the base of every typed result, and of typed parts in files
 files            files and folders that are written whole or not at all

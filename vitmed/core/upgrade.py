@@ -87,20 +87,29 @@ def checkpoint(content: Mapping[str, Any]) -> dict[str, Any]:
     """A best.pt, a last.pt, or the last.pt of pretraining.
 
     Raises:
-        UsageError: pretraining that compared views.
+        UsageError: it was made with a setting that is gone, or by pretraining that compared views.
     """
     found = _renamed(content, HOLDER)
     found["data"] = {"fingerprints": {}, **found["data"]}
+    found["config"] = settings(found["config"])
     if found.get("training") is not None:
         found["training"] = {"spent": 0.0, "share": 0.0, **found["training"]}
         found["training"]["history"] = records(found["training"]["history"])
     stem = found["config"]["model"]["stem"] if found["format"] == "vitmed pretraining" else "patch"
-    if stem != "patch":
+    if stem in ("conv", "residual"):
         problem = f"pretraining behind the stem {stem!r} is no longer there; vitmed {READER} has it"
         raise UsageError(
             problem, "vitmed pretrain DIR without --stem; the encoder.pt of the old run still starts a training"
         )
     return found
+
+
+def settings(tree: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of a trained network. Raises UsageError for a setting that is gone and mattered."""
+    try:
+        return without_gone(tree)
+    except UsageError as error:
+        raise UsageError(error.problem, f"train again without it, or use vitmed {READER}") from None
 
 
 def policy(content: Mapping[str, Any]) -> dict[str, Any]:

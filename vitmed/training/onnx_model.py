@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from vitmed.core import upgrade
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, UsageError, VitmedError
 from vitmed.core.load_config import build_config, without_places
@@ -179,7 +180,7 @@ def load_onnx(path: Path) -> OnnxModel:
 def _parse(path: Path, content: dict[str, Any], session: Any) -> OnnxModel:
     classes, bins = tuple(content["classes"]), tuple(content["bins"])
     expect("classes", classes, str)
-    config = build_config(content["config"], Config)
+    config = build_config(upgrade.settings(content["config"]), Config)
     how = dict(content["preprocessing"])
     for name in ("mean", "std", "window"):
         how[name] = tuple(how[name]) if isinstance(how[name], list) else how[name]
