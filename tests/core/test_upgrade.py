@@ -107,6 +107,8 @@ def test_what_trained_many_runs_says_what_replaces_it(
             ["export", ".", "--int8"],
             "--int8 is no longer there; vitmed 0.2.0 has it\nFix: export without it",
         ),
+        (["bundle", ".", "--wheels", "w"], "--wheels is no longer there; vitmed 0.2.0 has it\nFix: PIP_NO_INDEX=1"),
+        (["bundle", ".", "--report"], "--report is no longer there; vitmed 0.2.0 has it\nFix: copy report.html"),
         (["train", ".", "--track", "tensorboard,mlflow"], "--track tensorboard is no longer there; vitmed 0.2.0"),
         (["train", ".", "--format", "html,pdf"], "--format pdf is no longer there; vitmed 0.2.0 has it\nFix: print"),
     ],
