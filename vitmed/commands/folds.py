@@ -101,7 +101,7 @@ def train_folds(
     pooled = folder.path / "test"
     if not (pooled / PREDICTIONS).is_file():  # else an earlier process ended before it joined the folds
         report_evaluation(_pool(folder, places, study, ui), {}, ui)
-    if all(place.best.is_file() and not place.baseline.is_file() for place in places):
+    if all(place.best.is_file() for place in places):
         joined = ensemble([folder.path], ui=ui)
         if load_ensemble(RunFolder(joined.folder).ensemble).splits.samples["test"]:
             evaluate(joined.folder, ui=ui)
