@@ -301,7 +301,8 @@ def test_every_flag_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPa
 
     values: dict[str, object] = {
         "unlabelled": True, "model": "vit_small", "image_size": 48, "patch_size": 6, "channels": 1, "resize": "crop",
-        "normalize": "image", "max_train": 99, "group_regex": "(P.)", "card": "busi", "policy": "oct", "mask_ratio": 0.6, "epochs": 3,
+        "normalize": "image", "max_train": 99, "group_regex": "(P.)", "policy": "oct", "mask_ratio": 0.6, "epochs": 3,
+        "card": "busi",
         "batch_size": 5, "accumulate": 2, "lr": 0.002, "weight_decay": 0.1, "warmup_epochs": 1.5, "seed": 9,
         "device": "cpu", "precision": "bf16", "workers": 1,
     }  # fmt: skip
