@@ -34,6 +34,8 @@ def fences(page: Path, language: str) -> list[str]:
 def commands(page: Path) -> Iterator[list[str]]:
     """The arguments of every `vitmed ...` and `docker run ... vitmed ...` in code blocks and code spans."""
     text = read(page)
+    if page.name == "CHANGELOG.md":  # older versions had other commands
+        text = text[: text.index("\n## 0.2.0")]
     prose = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
     indented = "\n".join(line[4:] if line.startswith("    ") else "" for line in prose.split("\n"))
     spans = "\n".join(re.findall(r"`(vitmed [^`]+)`", re.sub(r"^    .*$", "", prose, flags=re.M)))

@@ -25,12 +25,9 @@ def merge(
     """Join the parts that `predict_shard` wrote, after checking that they hold every image of the list exactly once.
 
     Args:
-        folder: the folder of the parts.
         output: the CSV file; default predictions.csv in the folder. force: replace an existing file.
 
-    Raises:
-        DataError: a part is missing, damaged, there twice, or of another checkpoint or list of images.
-        UsageError: the file may not be written, or pyarrow is not installed.
+    Raises DataError if a part is missing, damaged, there twice, or of another checkpoint or list of images.
     """
     ui, folder = ui or Ui(), Path(folder)
     check_pyarrow(folder)
@@ -39,9 +36,7 @@ def merge(
         raise DataError(f"{folder}: holds no part of predictions", "vitmed predict IMAGES --output FOLDER")
     file = Path(folder / PREDICTIONS if output is None else output)
     if file.suffix.lower() == ".parquet":
-        raise UsageError(
-            f"{file}: merge writes a CSV table; vitmed {READER} also Parquet", "the parts are Parquet files"
-        )
+        raise UsageError(f"{file}: merge writes a CSV table; vitmed {READER} also Parquet", "name a .csv file")
     check_output(file, force=force, inputs=files)
     first, header, places = read_part(files[0])[0], list[str](), dict[int, Path]()
     for part in files:

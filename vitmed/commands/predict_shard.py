@@ -42,9 +42,7 @@ def predict_shard(
         shard: "2/4", the second of four blocks of the list; "auto": see `core.shards`.
         features: keep the features of each image, too: D float32, the input of the head.
 
-    Raises:
-        UsageError: no such shard, parts of another checkpoint or list in the folder, or pyarrow is not installed.
-        DataError, CheckpointError: as in `predict`.
+    Raises UsageError for no such shard, or a part of it that is of another checkpoint or list of images.
     """
     ui = ui or Ui()
     if output is None:

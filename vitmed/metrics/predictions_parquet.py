@@ -43,8 +43,7 @@ def check_pyarrow(wanted: object) -> None:
 def write_part(file: Path, about: dict[str, Any], predictions: AnyPredictions, features: np.ndarray) -> None:
     """Write a part, with what it says of itself, completely or not at all.
 
-    Args:
-        features: (S, D) float32 of the S images that could be read; D is 0 without them.
+    `features` are (S, D) float32 of the S images that could be read; D is 0 without them.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
