@@ -146,6 +146,18 @@ def test_what_ranks_exchange() -> None:
 
 
 @forks
+def test_a_process_trains_more_than_once() -> None:
+    def work() -> Any:
+        found = []
+        for number in range(3):
+            with Ranks.join() as own:
+                found.append(own.first(lambda here=number: here))
+        return found
+
+    assert on_ranks(2, work) == [[0, 1, 2]] * 2
+
+
+@forks
 def test_an_error_of_any_rank_ends_all_and_rank_0_alone_raises_it() -> None:
     def work(fails: Callable[[Ranks], None]) -> Callable[[], Any]:
         def run() -> Any:

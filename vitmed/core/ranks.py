@@ -66,7 +66,7 @@ class Ranks:
     @classmethod
     @contextlib.contextmanager
     def join(cls) -> Iterator[Ranks]:
-        """The ranks that torchrun has started, connected until the block ends; elsewhere one process alone.
+        """The ranks that torchrun has started, connected until the process ends; elsewhere one process alone.
 
         An error of any rank ends all of them: rank 0 raises it, the others raise `Reported`.
         """
@@ -74,7 +74,8 @@ class Ranks:
             yield cls()
             return
         gpus = torch.cuda.is_available() and dist.is_nccl_available()
-        dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=TIMEOUT)
+        if not dist.is_initialized():  # by an earlier training of this process
+            dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=TIMEOUT)
         local, there = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
         control = dist.new_group(backend="gloo", timeout=PREPARATION)
         ranks = cls(dist.get_rank(), dist.get_world_size(), local, there, control)
@@ -86,7 +87,6 @@ class Ranks:
                 problem = "another process of this training has ended; its own error says why"
                 raise VitmedError(problem, "vitmed train --resume RUN continues from what is saved") from None
             raise
-        dist.destroy_process_group()  # not after an error, where it may wait for a rank that has ended
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
