@@ -86,6 +86,7 @@ def train_epoch(
     loss_of: LossOf,
     config: Config | PretrainConfig,
     stop: Callable[[], bool],
+    rate: Callable[[int], float] | None = None,
     ranks: Ranks = ALONE,
     tick: Callable[[], None] = lambda: None,
 ) -> Generator[Step | Relief, None, bool]:
@@ -94,6 +95,7 @@ def train_epoch(
     Args:
         loss_of: torch's generators are seeded for the batch during each call.
         stop: whether to end after the current step; one rank that says so ends all.
+        rate: optimiser step -> learning rate; default the configured schedule.
         ranks: share every batch; all randomness is drawn for the whole batch, so their number changes no result.
         tick: called before every optimiser step, and by `fit` after validation; it sets `state.share` where the time is
             limited.
@@ -107,6 +109,7 @@ def train_epoch(
         batch=rows and rows.total,
     )  # fmt: skip
     gradients, under_way = Gradients(state, loss_of, config, count, rows, ranks), list[Batch]()
+    rate = rate or (lambda step: scheduled_lr(step, count, config, state.share))
     batches.epoch, batches.start = state.epoch, state.batch
     state.model.train()
     clock = time.perf_counter()
@@ -127,8 +130,7 @@ def train_epoch(
             state.batch += 1
             if stepped:
                 tick()
-                lr = scheduled_lr(state.step, count, config, state.share)
-                norm = optimiser_step(state, lr, train.clip_norm)
+                norm = optimiser_step(state, rate(state.step), train.clip_norm)
                 under_way.clear()
             watch.add(loss, norm, indices)
             state.running["seconds"] += time.perf_counter() - clock
