@@ -229,6 +229,7 @@ def install(folder: Path, *args: object, **environment: str) -> subprocess.Compl
     return subprocess.run(command, capture_output=True, text=True, env=known | environment, timeout=120)
 
 
+@pytest.mark.slow
 def test_install_checks_installs_and_cleans_up(shop: Path, exported: Path, tmp_path: Path) -> None:
     """In an environment that sees the libraries of this one, since the wheels of the test are empty."""
     file, programs, libraries = tmp_path / "cells.tar", tmp_path / "programs", tmp_path / "libraries"

@@ -8,9 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
-from checkpoints import save
 from conftest import TINY, TINY_SETS, Recorder, draw_classes, draw_splits, once
 
 from vitmed import evaluate, train
@@ -112,17 +110,6 @@ def test_images_of_another_place_by_its_own_table(run: TrainResult, tmp_path: Pa
         evaluate(run.folder, data=data, labels=table, output=tmp_path / "c", ui=Recorder())
     with pytest.raises(UsageError, match="add --data DIR"):
         evaluate(run.folder, labels=table, output=tmp_path / "d", ui=Recorder())
-
-
-def test_a_checkpoint_from_before_columns(run: TrainResult, tmp_path: Path) -> None:
-    content = torch.load(run.checkpoint, weights_only=True)
-    for key in ("columns", "patients"):
-        del content["data"][key]
-    for part in content["data"]["splits"].values():
-        del part["columns"]
-    save(content, tmp_path / "old.pt")
-    splits = load_checkpoint(tmp_path / "old.pt").splits
-    assert splits.columns == () and splits.grouped and all(s.columns == () for s in splits.samples["test"])
 
 
 def test_leakage_that_was_allowed_stands_at_the_head(tmp_path: Path) -> None:

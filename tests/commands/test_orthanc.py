@@ -254,6 +254,7 @@ def server(model: Path, port: int, log: Path) -> Iterator[subprocess.Popen[bytes
         process.wait()
 
 
+@pytest.mark.slow
 def test_vitmed_killed_in_the_middle_answers_every_image_once(
     orthanc: Callable[..., Orthanc], exported: Path, images: list[Path], tmp_path: Path
 ) -> None:

@@ -81,6 +81,7 @@ def assert_equal_runs(found: Path, one: Path) -> None:
                 assert float(a[name]) == pytest.approx(float(b[name]), abs=TOLERANCE)
 
 
+@pytest.mark.slow
 def test_two_processes_give_what_one_gives(data: Path, one: Path, tmp_path: Path) -> None:
     trained(*TORCHRUN, 2, "-m", "vitmed", "train", data, *ARGS, "-o", tmp_path, "--name", "run")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]

@@ -217,6 +217,7 @@ def test_lower_can_be_better(data: Path, tmp_path: Path) -> None:
     assert scale[0] == pytest.approx(scale[1]) and found.study.best == 1 + int(np.argmin(values))
 
 
+@pytest.mark.slow
 def test_a_killed_study_goes_on_as_if_it_had_not_been(data: Path, tmp_path: Path, vitmed: RUN) -> None:
     """kill -9 in the second of three trials; then other data are refused."""
     whole = run(data, tmp_path / "whole", epochs=4)
@@ -278,6 +279,7 @@ def test_a_trial_whose_process_dies_again_and_again_is_given_up(data: Path, tmp_
     assert "ended 3 times" in found.study.of(1).reason
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_trials(data: Path, tmp_path: Path) -> None:
     found = run(data, tmp_path, trials=3, parallel=2, prune=False)
     assert [t.number for t in found.study.trials] == [1, 2, 3]
