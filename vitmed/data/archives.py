@@ -116,7 +116,11 @@ def unpack(archive: Path, folder: Path, ui: Ui | None = None) -> None:
                 raise _bomb(archive)
             _check_name(archive, member.name)
             members.append(member)
-        _check_folders(archive, {str(above) for member in members for above in PurePosixPath(member.name).parents})
+        seen: dict[str, str] = {}  # of folders that are the same on macOS or Windows, which would mix their images
+        for name in {str(above) for member in members for above in PurePosixPath(member.name).parents}:
+            other = seen.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
+            if other != name:
+                raise DataError(f"{archive}: {name!r} and {other!r} are the same name on other systems", HOSTILE)
         check_room(folder.parent, total, "make room")
         for done, member in enumerate(members, 1):
             if member.open:
@@ -173,15 +177,6 @@ def _check_name(archive: Path, name: str) -> None:
     """Raise DataError for a name that leads out of the folder, on this system or another."""
     if not name or name.startswith("/") or ".." in PurePosixPath(name).parts or any(c in name for c in "\\:\0"):
         raise DataError(f"{archive}: the member {name!r} would lie outside its folder", HOSTILE)
-
-
-def _check_folders(archive: Path, folders: set[str]) -> None:
-    """Raise DataError if two folders are the same on macOS or Windows, which would mix their images."""
-    seen: dict[str, str] = {}
-    for name in folders:
-        other = seen.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
-        if other != name:
-            raise DataError(f"{archive}: {name!r} and {other!r} are the same name on other systems", HOSTILE)
 
 
 def _no_file(archive: Path, name: str) -> DataError:
