@@ -62,9 +62,9 @@ def held_out(config: DataConfig, progress: Progress | None = None, ordinal: Sequ
     return listing.samples(_split(listing, config)[0].get(HELD_OUT, np.empty(0, np.int64)))
 
 
-def site_names(config: DataConfig, progress: Progress | None = None, ordinal: Sequence[str] = ()) -> list[str]:
+def site_names(config: DataConfig, ordinal: Sequence[str] = ()) -> list[str]:
     """The values of `data.sites`, sorted: a fold each. Arguments and errors are those of `make_splits`."""
-    listing = _listed(config, progress, ordinal)
+    listing = _listed(config, None, ordinal)
     cells = _site_cells(listing, config)
     return sorted({cells[i] for name, part in listing.parts.items() if name != "test" for i in part.tolist()})
 
