@@ -36,7 +36,7 @@ RATIO = 100  # unpacked bytes per packed byte above which an archive counts as a
 LEAST = 1 << 24  # bytes that every archive may unpack to
 MEMBERS = 5_000_000
 ZIPS = (".zip", ".npz")
-SUFFIXES = (*ZIPS, ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+SUFFIXES = (*ZIPS, ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")  # of what `unpack` reads
 PACKERS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, UnicodeError)
 AGAIN = "fetch or copy it again"
@@ -77,11 +77,6 @@ def check_new(folder: Path) -> None:
         raise UsageError(f"{folder}: exists already and is not a folder", "name a new folder")
     if folder.is_dir() and any(folder.iterdir()):
         raise UsageError(f"{folder}: exists already and is not empty", "name a new folder, or remove it")
-
-
-def is_archive(path: Path) -> bool:
-    """Whether the name is that of an archive that `unpack` reads."""
-    return path.name.lower().endswith(SUFFIXES)
 
 
 class Member(NamedTuple):
