@@ -38,36 +38,15 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for type checkers and editors
     from vitmed.core.errors import VitmedError as VitmedError
 
 __version__ = "0.3.0"
+_COMMANDS = (
+    "auto bundle check compare cross_validate demo diff ensemble evaluate explain export load merge "
+    "monitor plan predict predict_shard pretrain probe push runs sample_size serve stress summary "
+    "train tune"
+)
 _PUBLIC = {  # name -> the module that defines it; loaded when the name is used, so that `vitmed --help` loads no torch
-    "VitmedError": "vitmed.core.errors",
-    "auto": "vitmed.commands.auto",
+    **{name: f"vitmed.commands.{name}" for name in _COMMANDS.split()},
     "build_model": "vitmed.commands.summary",
-    "bundle": "vitmed.commands.bundle",
-    "check": "vitmed.commands.check",
-    "compare": "vitmed.commands.compare",
-    "cross_validate": "vitmed.commands.cross_validate",
-    "demo": "vitmed.commands.demo",
-    "diff": "vitmed.commands.diff",
-    "ensemble": "vitmed.commands.ensemble",
-    "evaluate": "vitmed.commands.evaluate",
-    "explain": "vitmed.commands.explain",
-    "export": "vitmed.commands.export",
-    "load": "vitmed.commands.load",
-    "merge": "vitmed.commands.merge",
-    "monitor": "vitmed.commands.monitor",
-    "plan": "vitmed.commands.plan",
-    "predict": "vitmed.commands.predict",
-    "predict_shard": "vitmed.commands.predict_shard",
-    "pretrain": "vitmed.commands.pretrain",
-    "probe": "vitmed.commands.probe",
-    "push": "vitmed.commands.push",
-    "runs": "vitmed.commands.runs",
-    "sample_size": "vitmed.commands.sample_size",
-    "serve": "vitmed.commands.serve",
-    "stress": "vitmed.commands.stress",
-    "summary": "vitmed.commands.summary",
-    "train": "vitmed.commands.train",
-    "tune": "vitmed.commands.tune",
+    "VitmedError": "vitmed.core.errors",
 }
 __all__ = list(_PUBLIC)
 

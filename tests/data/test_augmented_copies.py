@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from vitmed.core.data_config import DataConfig
-from vitmed.data.augmented_copies import guess_copies, without_marks
+from vitmed.data.augmented_copies import guess_copies
 from vitmed.data.patients import groups_of, patient_notes
 from vitmed.data.splits import make_splits
 
@@ -85,12 +85,6 @@ def test_names_that_begin_anew_in_every_split() -> None:
 def test_names_of_other_meaning(shape: str) -> None:
     paths = {shape.format(c=c, i=i, j=j, x=256 * i, y=256 * j) for c in "ab" for i in range(30) for j in range(30)}
     assert guess_copies(sorted(paths)) is None
-
-
-def test_the_name_of_an_original() -> None:
-    assert without_marks("person1_virus_6_jpeg.rf.0123456789abcdef") == "person1_virus_6"
-    assert without_marks("aug_2_IM-0115-0001_flip_rot90") == "IM-0115-0001"
-    assert without_marks("benign (1)") == "benign (1)" and without_marks("crop") == "crop"
 
 
 def test_originals_are_reported_and_used_only_on_request(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from vitmed.checks.data_check import GUESSED, guessed_groups
-from vitmed.checks.detect import Found, Image, decoded_with_labels, run_checks
+from vitmed.checks.detect import Image, decoded_with_labels, run_checks
 from vitmed.checks.folder_contents import FolderContents, named_in_table, read_contents
 from vitmed.checks.folder_problems import folder_problems
 from vitmed.checks.problems import Problem, in_order, make
@@ -138,6 +138,7 @@ def check(
     classes = sorted({kind for image in images for kind in image.kinds})
     by_name = _name_problems(classes, guess if source is None else None, contents)
     problems = in_order([*found.problems, *by_name, *folder_problems(contents)])
+    rows = [{"split": split, "text": FAMILIES[one.family], **asdict(one)} for split, one in found.shortcuts]
     numbers = {
         "data": root.resolve().name,
         "images": len(images),
@@ -147,7 +148,9 @@ def check(
         **found.counts,
         "table": table(images),
         "sizes": sizes(images),
-        "shortcuts": _shortcuts(found),
+        "shortcuts": [
+            {key: None if isinstance(v, float) and math.isnan(v) else v for key, v in row.items()} for row in rows
+        ],
         "card": None if card is None else find_card(card).model_dump(include=OF_CARD),
         "leakage_gap": _gaps(images, ui) if leakage_gap else [],
         "problems": [problem.to_dict() for problem in problems],
@@ -274,9 +277,3 @@ def _gaps(images: Sequence[Image], ui: Ui) -> list[dict[str, Any]]:
             f"{gap.by_patient:.3f} with patients held out; gap {gap.gap:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})"
         )
     return [{**asdict(gap), "text": BASELINES[gap.baseline][0]} for gap in gaps]
-
-
-def _shortcuts(found: Found) -> list[dict[str, Any]]:
-    """The shortcuts by split; a number that is undefined is null."""
-    rows = [{"split": split, "text": FAMILIES[one.family], **asdict(one)} for split, one in found.shortcuts]
-    return [{key: None if isinstance(v, float) and math.isnan(v) else v for key, v in row.items()} for row in rows]

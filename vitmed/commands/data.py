@@ -17,11 +17,11 @@ from vitmed.core.files import write_text
 from vitmed.core.outputs import refuse_inside
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
-from vitmed.data.archives import check_new, is_archive, new_folder, unpack
+from vitmed.data.archives import SUFFIXES, check_new, new_folder, unpack
 from vitmed.data.folders import has_classes, image_files, refuse_among_classes
 from vitmed.data.patients import groups_of
 from vitmed.data.public_files import LABELS, OTHER, read_public_files, write_folder
-from vitmed.data.webdataset import names_classes, tars_of, write_class_folders
+from vitmed.data.webdataset import tars_of, write_class_folders
 
 GROUPS = "groups.csv"
 KINDS = "a MedMNIST .npz, WebDataset tars, CIFAR or MNIST files, or an archive of one of these or of folders of images"
@@ -137,7 +137,7 @@ def _convert(sources: Sequence[Path], part: Path, ui: Ui) -> bool:
         DataError: other kinds.
     """
     source = sources[0]
-    if len(sources) == 1 and source.is_file() and is_archive(source):
+    if len(sources) == 1 and source.is_file() and source.name.lower().endswith(SUFFIXES):
         with _unpacked({source.name: source}, part, ui) as top:
             return _take_over(top, part, source, ui)
     if len(sources) == 1 and source.is_dir() and (original := read_public_files(source)) is not None:
@@ -158,7 +158,7 @@ def _convert(sources: Sequence[Path], part: Path, ui: Ui) -> bool:
 def _take_over(top: Path, part: Path, source: Path, ui: Ui) -> bool:
     """Fill `part` from the only archive unpacked in `top`. Returns, and raises, as `_convert`."""
     place = top / source.name
-    if names_classes(place):
+    if next(place.rglob("*.cls"), None) is not None:
         return write_class_folders(top, part, source)
     while (original := read_public_files(place, source)) is None and not has_classes(place):
         inner = [entry for entry in place.iterdir() if not entry.name.startswith(".")]

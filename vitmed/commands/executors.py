@@ -45,7 +45,6 @@ from vitmed.training.train_state import Record
 PAUSE = 0.2  # s between two looks at a process
 GRACE = 30.0  # s that a process has to save its last.pt
 TRIES = 3  # starts of a job whose process is killed or has no memory
-NOT_FLAGS = ("data", "config", "sets", "offline")  # among the arguments of a job
 ERRORS = (UsageError, DataError, CheckpointError, OutOfMemoryError, GateError, Interrupted)
 OnEpoch = Callable[[Record], bool]
 
@@ -210,7 +209,8 @@ class _Processes:
         """Run a process for a job: its exit code, and whether `on_epoch` ended it."""
         before = job.attempts(self.folder)
         begun = next((place for place in reversed(before) if place.last.is_file()), None)
-        seen = _last_epoch(begun)
+        records = [] if begun is None else read_json_lines(begun.metrics)
+        seen = max((record["epoch"] for record in records), default=0)
         own = {"OMP_NUM_THREADS": f"{self.threads}", DRIVER: f"{os.getpid()}"}
         if 1 < len(self.gpus) >= self.devices:
             mine = [self.gpus[(slot * self.devices + k) % len(self.gpus)] for k in range(self.devices)]
@@ -246,11 +246,6 @@ class _Processes:
                 if child.poll() is None:
                     child.kill()
                     child.wait()
-
-
-def _last_epoch(run: RunFolder | None) -> int:
-    """The last epoch in a run's metrics.jsonl, 0 for none."""
-    return max((record["epoch"] for record in read_json_lines(run.metrics)), default=0) if run is not None else 0
 
 
 def _words(arguments: Mapping[str, Any]) -> list[str]:

@@ -89,8 +89,10 @@ def read_facts(path: Path) -> RunFacts:
     run = RunFolder(path if path.is_dir() else path.parent)
     if path.is_file() and path.suffix != ".pt":
         raise UsageError(f"{path}: is a file, expected a run", "name a run folder, or its best.pt")
-    if path.is_file() and not run.config.is_file():
-        return _of_checkpoint(path)
+    if path.is_file() and not run.config.is_file():  # taken out of its run
+        saved = load_checkpoint(path)
+        facts = _facts(path.parent, "training", saved.config.model_dump(), _members(saved.splits, saved.hashes), None)
+        return replace(facts, path=path, why_not="it is a checkpoint without its run")
     if run.folds.is_file():
         return _of_folds(run)
     if run.ensemble.is_file():
@@ -99,7 +101,12 @@ def read_facts(path: Path) -> RunFacts:
         found = "holds a ranking of weights" if run.ranking.is_file() else "holds no run"
         raise UsageError(f"{path}: {found}, expected a run folder", "name two of the runs that vitmed runs lists")
     facts = _of_run(run)
-    return facts if path.is_dir() or facts.kind == "pretraining" else _of_its_checkpoint(facts, path)
+    if path.is_dir() or facts.kind == "pretraining":
+        return facts
+    saved = load_checkpoint(path)
+    table = find_evaluation(run, "test", saved.weights_hash, saved.policy)
+    why_not = "" if table is not None else f"{path.name} was not evaluated on its test"
+    return replace(facts, path=path, table=table, why_not=why_not)
 
 
 def _of_run(run: RunFolder) -> RunFacts:
@@ -182,21 +189,6 @@ def _of_folds(run: RunFolder) -> RunFacts:
                 images[path] = image._replace(split=" ".join(fold.path.name.split("-")[:2]))  # of fold-1-2, "fold 1"
     facts = replace(facts, path=run.path, kind="cross-validation", images=images, table=None)
     return _with_table(facts)
-
-
-def _of_its_checkpoint(facts: RunFacts, path: Path) -> RunFacts:
-    """The facts of a run with the result of one of its checkpoints."""
-    saved = load_checkpoint(path)
-    table = find_evaluation(RunFolder(facts.path), "test", saved.weights_hash, saved.policy)
-    why_not = "" if table is not None else f"{path.name} was not evaluated on its test"
-    return replace(facts, path=path, table=table, why_not=why_not)
-
-
-def _of_checkpoint(path: Path) -> RunFacts:
-    """The facts that a checkpoint holds that was taken out of its run."""
-    saved = load_checkpoint(path)
-    facts = _facts(path.parent, "training", saved.config.model_dump(), _members(saved.splits, saved.hashes), None)
-    return replace(facts, path=path, why_not="it is a checkpoint without its run")
 
 
 def _members(splits: Splits, hashes: Mapping[str, Sequence[str]]) -> dict[str, Image]:

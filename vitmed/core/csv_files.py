@@ -29,23 +29,14 @@ _NO_UNICODE = re.compile("(\\\\*)([\ud800-\udfff]|ud[89a-f][0-9a-f]{2})")  # or 
 
 def to_cell(text: str) -> str:
     """The cell of a text; `from_cell` gives the text back."""
-    text = to_unicode(text)
+    if not text.isascii() or "\\ud" in text:  # \udce9 for characters that are not Unicode
+        text = _NO_UNICODE.sub(_escaped, text)
     return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
 
 
 def from_cell(cell: str) -> str:
     """The text of a cell that `to_cell` wrote."""
     text = cell[1:] if cell[:1] == "'" and _FORMULA.match(cell) else cell
-    return from_unicode(text)
-
-
-def to_unicode(text: str) -> str:
-    """The text with \\udce9 for characters that are not Unicode; `from_unicode` gives the text back."""
-    return _NO_UNICODE.sub(_escaped, text) if not text.isascii() or "\\ud" in text else text
-
-
-def from_unicode(text: str) -> str:
-    """The text that `to_unicode` wrote."""
     return _NO_UNICODE.sub(_unescaped, text) if "\\ud" in text else text
 
 

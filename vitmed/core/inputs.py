@@ -31,9 +31,6 @@ def check_inputs(options: dict[str, Any], kind: Any) -> None:
         if not Path(options["resume"]).exists():
             fix = "name the run folder of an interrupted run"
             raise CheckpointError(f"{options['resume']}: no such run folder", fix)
-    elif "join" in options:
-        if not Path(options["join"]).is_dir():
-            raise CheckpointError(f"{options['join']}: no such folder", "name the folder of the other process")
     elif kind is not None:
         given = {"data.root": options.get("data")}
         known = flags_of(kind)

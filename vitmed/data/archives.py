@@ -36,7 +36,7 @@ RATIO = 100  # unpacked bytes per packed byte above which an archive counts as a
 LEAST = 1 << 24  # bytes that every archive may unpack to
 MEMBERS = 5_000_000
 ZIPS = (".zip", ".npz")
-SUFFIXES = (*ZIPS, ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+SUFFIXES = (*ZIPS, ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")  # of what `unpack` reads
 PACKERS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, UnicodeError)
 AGAIN = "fetch or copy it again"
@@ -79,11 +79,6 @@ def check_new(folder: Path) -> None:
         raise UsageError(f"{folder}: exists already and is not empty", "name a new folder, or remove it")
 
 
-def is_archive(path: Path) -> bool:
-    """Whether the name is that of an archive that `unpack` reads."""
-    return path.name.lower().endswith(SUFFIXES)
-
-
 class Member(NamedTuple):
     """A file or folder of an archive: name, size in bytes, and a function that opens it; None for a folder."""
 
@@ -116,7 +111,11 @@ def unpack(archive: Path, folder: Path, ui: Ui | None = None) -> None:
                 raise _bomb(archive)
             _check_name(archive, member.name)
             members.append(member)
-        _check_folders(archive, {str(above) for member in members for above in PurePosixPath(member.name).parents})
+        seen: dict[str, str] = {}  # of folders that are the same on macOS or Windows, which would mix their images
+        for name in {str(above) for member in members for above in PurePosixPath(member.name).parents}:
+            other = seen.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
+            if other != name:
+                raise DataError(f"{archive}: {name!r} and {other!r} are the same name on other systems", HOSTILE)
         check_room(folder.parent, total, "make room")
         for done, member in enumerate(members, 1):
             if member.open:
@@ -173,15 +172,6 @@ def _check_name(archive: Path, name: str) -> None:
     """Raise DataError for a name that leads out of the folder, on this system or another."""
     if not name or name.startswith("/") or ".." in PurePosixPath(name).parts or any(c in name for c in "\\:\0"):
         raise DataError(f"{archive}: the member {name!r} would lie outside its folder", HOSTILE)
-
-
-def _check_folders(archive: Path, folders: set[str]) -> None:
-    """Raise DataError if two folders are the same on macOS or Windows, which would mix their images."""
-    seen: dict[str, str] = {}
-    for name in folders:
-        other = seen.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
-        if other != name:
-            raise DataError(f"{archive}: {name!r} and {other!r} are the same name on other systems", HOSTILE)
 
 
 def _no_file(archive: Path, name: str) -> DataError:

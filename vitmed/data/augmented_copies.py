@@ -30,7 +30,6 @@ BEHIND = (
     rf"\.(?:{SUFFIXES})_[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}",  # of Augmentor
 )
 BEFORE = r"aug(?:mented)?_(?:\d+_)?|(?:flip|rotat|mirror)(?:p?ed)_|copy of "
-MARK = re.compile(rf"(?i)^(?:{BEFORE})|(?:{'|'.join(BEHIND)})$")
 NUMBERED = re.compile(r"^(.+?) ?\(\d+\)$")  # a second download, if the first one is there too
 KERAS = re.compile(r"^(.*?)_(\d+)_(0|[1-9]\d{0,6})$")  # save_to_dir: prefix, index of the image, random number
 RANDOM = (10**4, 10**7)  # ranges of that number in old and new versions
@@ -43,14 +42,6 @@ class _Name(NamedTuple):
 
     folder: str
     stem: str
-
-
-def without_marks(name: str) -> str:
-    """The name of the original, as far as what programs add to it is unmistakable; both without suffix."""
-    before = None
-    while before != name:
-        before, name = name, MARK.sub("", name)
-    return name
 
 
 def guess_copies(paths: Sequence[str], folders_are_classes: bool = True) -> Guess | None:

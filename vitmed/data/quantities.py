@@ -65,13 +65,9 @@ def number_strata(values: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
     strata = np.unique(strata, return_inverse=True)[1]  # no range without a number
     inside = [values[strata == k] for k in range(int(strata.max()) + 1)]
     names = [f"{part.min():g} to {part.max():g}" if part.min() < part.max() else f"{part[0]:g}" for part in inside]
-    return strata.astype(np.int64), tuple(_apart(names))
-
-
-def _apart(names: Sequence[str]) -> list[str]:
-    """Names that six digits do not tell apart get a number."""
     seen = Counter(names)
-    return [name if seen[name] == 1 else f"{name} ({k})" for k, name in enumerate(names)]
+    apart = (name if seen[name] == 1 else f"{name} ({k})" for k, name in enumerate(names))
+    return strata.astype(np.int64), tuple(apart)
 
 
 def _column_of_numbers(table: Table, others: Sequence[int], asked: Asked) -> int | None:

@@ -89,7 +89,7 @@ def _has_shares(listing: Listing, config: DataConfig) -> bool:
 
 def notes_on_rare(splits: Splits) -> list[str]:
     """Notes on findings that are too rare to learn or to judge."""
-    notes, train = [], _positives(splits, "train")
+    notes, train = [], (splits.targets("train") == 1).sum(axis=0).tolist()
     for name in ("val", "test"):
         cannot = "nothing can be chosen for" if name == "val" else "nothing can be said of"
         present, absent = ((splits.targets(name) == value).any(axis=0) for value in (1, 0))
@@ -103,8 +103,3 @@ def notes_on_rare(splits: Splits) -> list[str]:
         what = counted_doing(len(few), "finding", "has", "have")
         notes.append(f"{what} fewer than {FEW} positives in train, too few to learn: {listed(few)}")
     return notes
-
-
-def _positives(splits: Splits, split: str) -> list[int]:
-    """How many images of a split have each finding."""
-    return (splits.targets(split) == 1).sum(axis=0).tolist()

@@ -62,9 +62,9 @@ def held_out(config: DataConfig, progress: Progress | None = None, ordinal: Sequ
     return listing.samples(_split(listing, config)[0].get(HELD_OUT, np.empty(0, np.int64)))
 
 
-def site_names(config: DataConfig, progress: Progress | None = None, ordinal: Sequence[str] = ()) -> list[str]:
+def site_names(config: DataConfig, ordinal: Sequence[str] = ()) -> list[str]:
     """The values of `data.sites`, sorted: a fold each. Arguments and errors are those of `make_splits`."""
-    listing = _listed(config, progress, ordinal)
+    listing = _listed(config, None, ordinal)
     cells = _site_cells(listing, config)
     return sorted({cells[i] for name, part in listing.parts.items() if name != "test" for i in part.tolist()})
 
@@ -73,7 +73,8 @@ def _listed(config: DataConfig, progress: Progress | None, ordinal: Sequence[str
     """The images before the split."""
     listing = list_images(config, progress, ordinal)
     if config.resplit:
-        listing = _without_splits(listing)
+        order = np.lexsort((np.array(listing.paths), listing.labels))  # as if nothing divided it
+        listing = replace(listing.take(order), parts={ALL: np.arange(len(order))}, where={})
     if "train" not in listing.parts and ALL not in listing.parts:
         raise DataError(f"{listing.source}: has {', '.join(listing.parts)} but no train", "add rows of train")
     for name, indices in listing.parts.items():
@@ -82,12 +83,6 @@ def _listed(config: DataConfig, progress: Progress | None, ordinal: Sequence[str
     if listing.target.kind == "findings":
         listing = without_rarest(without_unlearnable(listing, config), config)
     return listing
-
-
-def _without_splits(listing: Listing) -> Listing:
-    """The listing as if neither folder nor table divided it, ordered by class, then by path."""
-    order = np.lexsort((np.array(listing.paths), listing.labels))
-    return replace(listing.take(order), parts={ALL: np.arange(len(order))}, where={})
 
 
 def with_samples(listing: Listing, parts: dict[str, np.ndarray], made: dict[str, str], allow_leakage: bool) -> Splits:

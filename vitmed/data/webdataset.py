@@ -28,11 +28,6 @@ def tars_of(source: Path) -> dict[str, Path]:
     return {source.name: source} if source.suffix.lower() == ".tar" else {}
 
 
-def names_classes(unpacked: Path) -> bool:
-    """Whether a .cls below a folder names the class of an image."""
-    return next(unpacked.rglob("*.cls"), None) is not None
-
-
 def write_class_folders(unpacked: Path, folder: Path, source: Path) -> bool:
     """Move the images of unpacked tars to `folder/[split/]<class>/<tar>/<name>`; without any class to `folder/<tar>/`.
 

@@ -192,7 +192,9 @@ class BatchChanges(Changes):
         return [change]
 
     def blur(self, p: float) -> Change:
-        kernels = _blur_kernels()  # (defocus and widths) x (9, 9)
+        distance = np.hypot(*np.mgrid[-4:5, -4:5])
+        disks = np.stack([distance <= radius for radius in (1, 2, 3)]).astype(float)
+        kernels = disks / disks.sum(axis=(1, 2), keepdims=True)  # (3, 9, 9)
 
         def change(x: Tensor, draw: Draws) -> Tensor:
             B, C, S, _ = x.shape
@@ -329,13 +331,6 @@ def _tensor(values: np.ndarray, like: Tensor) -> Tensor:
     """float32 on the device of `like`, without waiting for the device."""
     found = torch.from_numpy(values.astype(np.float32))
     return (found.pin_memory() if like.is_cuda else found).to(like.device, non_blocking=True)
-
-
-def _blur_kernels() -> np.ndarray:
-    """(3, 9, 9): disks of radius 1, 2 and 3."""
-    distance = np.hypot(*np.mgrid[-4:5, -4:5])
-    disks = np.stack([distance <= radius for radius in (1, 2, 3)]).astype(float)
-    return disks / disks.sum(axis=(1, 2), keepdims=True)
 
 
 def _mixed(bits: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ DECODERS = {
 HEAD = (
     "Rows", "Columns", "NumberOfFrames", "SamplesPerPixel", "PhotometricInterpretation", "BitsAllocated", "BitsStored",
     "WindowCenter", "WindowWidth", "VOILUTFunction", "VOILUTSequence", "SharedFunctionalGroupsSequence",
-    "PerFrameFunctionalGroupsSequence", "Modality", "SOPClassUID", "ICCProfile",
+    "PerFrameFunctionalGroupsSequence", "Modality", "SOPClassUID",
 )  # fmt: skip
 
 
@@ -68,8 +68,7 @@ def read_header(path: Path) -> ImageHeader:
     mode, bits = _kind(path, head), _bits(head)
     frames, deep = _frames(head), mode in GREY or (bits > 8 and mode != "PALETTE COLOR")
     windows = len(list(_windows(head, 0))) if mode in GREY else 0
-    profile = "ICC profile" if "ICCProfile" in head else ""
-    return ImageHeader("DICOM", mode, bits, int(head.Columns), int(head.Rows), frames, 1, deep, windows, profile)
+    return ImageHeader("DICOM", mode, bits, int(head.Columns), int(head.Rows), frames, 1, deep, windows)
 
 
 @QUIET

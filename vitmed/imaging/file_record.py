@@ -104,7 +104,9 @@ def _finished(path: Path, begun: FileRecord, found: RawImage | Image.Image, agai
     header = begun.header or read_header(path)
     reduced = isinstance(found, Image.Image) and max(found.size) < max(header.width, header.height)
     if isinstance(found, RawImage) and window is None:
-        image = _stretched(path, found)
+        shown = found.values if found.valid is None or not found.valid.any() else found.values[found.valid]
+        low, high = (float(value) for value in np.percentile(shown, (0.5, 99.5)))
+        image = to_8_bit(path, apply_window(path, found, (low, high)))
     else:
         image = to_8_bit(path, found.copy() if again and isinstance(found, Image.Image) else found, window=window)
     small = np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BOX, reducing_gap=4))  # (32, 32, 3)
@@ -115,13 +117,6 @@ def _finished(path: Path, begun: FileRecord, found: RawImage | Image.Image, agai
         numbers[6:] = numbers[0]
     grey = np.asarray(Image.fromarray(small).convert("L"))
     return replace(begun, header=header, numbers=numbers, thumbnail=grey, reduced=reduced)
-
-
-def _stretched(path: Path, found: RawImage) -> Image.Image:
-    """RawImage values as RGB, stretched by the image's own percentiles, where there is no window."""
-    shown = found.values if found.valid is None or not found.valid.any() else found.values[found.valid]
-    low, high = (float(value) for value in np.percentile(shown, (0.5, 99.5)))
-    return to_8_bit(path, apply_window(path, found, (low, high)))
 
 
 def _failed(path: Path, begun: FileRecord, error: VitmedError) -> FileRecord:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import io
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Literal
 
 import numpy as np
-from PIL import Image, ImageChops, ImageCms, TiffImagePlugin, UnidentifiedImageError
+from PIL import Image, ImageChops, TiffImagePlugin, UnidentifiedImageError
 
 from vitmed.core.errors import DataError
 from vitmed.core.process import SharedContext
@@ -36,16 +35,15 @@ def read_header(path: Path) -> ImageHeader:
             bits, kind = _tiff_depth(first)
             try:
                 with Image.open(stream, formats=FORMATS) as image:
-                    mode, profile = image.mode, _profile(image)
+                    mode = image.mode
             except UnidentifiedImageError:
-                mode, profile = f"{first.get(277, 1)} x {bits} bits", ""
+                mode = f"{first.get(277, 1)} x {bits} bits"
             size = int(first.get(256, 0)), int(first.get(257, 0))
-            turned = _orientation(first)
-            return ImageHeader("TIFF", mode, bits, *size, frames, turned, bits > 8 or kind > 1, profile=profile)
+            return ImageHeader("TIFF", mode, bits, *size, frames, _orientation(first), bits > 8 or kind > 1)
         with Image.open(stream, formats=FORMATS) as image:
             bits = _bits(image, stream, head)
-            turned, profile, name = _orientation(image.getexif()), _profile(image), str(image.format)
-            return ImageHeader(name, image.mode, bits, *image.size, _frames(image), turned, bits > 8, profile=profile)
+            turned, name = _orientation(image.getexif()), str(image.format)
+            return ImageHeader(name, image.mode, bits, *image.size, _frames(image), turned, bits > 8)
 
 
 def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | Image.Image:
@@ -80,17 +78,6 @@ def _frames(image: Image.Image) -> int:
 def _orientation(tags: Mapping[int, Any]) -> int:
     tag = tags.get(ORIENTATION)
     return tag if isinstance(tag, int) and 1 <= tag <= 8 else 1
-
-
-def _profile(image: Image.Image) -> str:
-    """The name of the embedded colour profile."""
-    data = image.info.get("icc_profile")
-    if not data:
-        return ""
-    try:
-        return ImageCms.getProfileDescription(ImageCms.ImageCmsProfile(io.BytesIO(data))).strip() or "unnamed"
-    except (ImageCms.PyCMSError, OSError, ValueError):
-        return "damaged"
 
 
 def _bits(image: Image.Image, stream: IO[bytes], head: bytes) -> int:

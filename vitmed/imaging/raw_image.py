@@ -33,7 +33,6 @@ class ImageHeader:
         orientation: the EXIF tag, 1 to 8; 1 if there is none.
         needs_window: more than 8 bits, signed or floating point, or a grey DICOM.
         windows: how many windows a DICOM file stores.
-        profile: the name of an embedded colour profile; "" if there is none.
     """
 
     format: str
@@ -45,7 +44,6 @@ class ImageHeader:
     orientation: int
     needs_window: bool = False
     windows: int = 0
-    profile: str = ""
 
 
 @dataclass(frozen=True)

@@ -136,17 +136,12 @@ def choose_limits(
 
     chosen = peaks(simulations)
     # how rare the rarest of the C peaks of a period is: at one rarity for all charts, the share of periods is as asked
-    level = float(np.quantile(_rarity(chosen).min(axis=1), false_alarms))
+    ordered = np.sort(chosen, axis=0)
+    below = [np.searchsorted(ordered[:, c], chosen[:, c], side="left") for c in range(chosen.shape[1])]
+    level = float(np.quantile((1 - np.stack(below, axis=1) / len(chosen)).min(axis=1), false_alarms))
     limits = np.quantile(chosen, 1 - level, axis=0, method="higher")
     alarms = int((peaks(simulations) > limits).any(axis=1).sum())
     return Limits(limits, (alarms, simulations), _delays(draw, sides, limits, shift, max(1, simulations // 10)))
-
-
-def _rarity(peaks: np.ndarray) -> np.ndarray:
-    """(R, C) -> (R, C): the share of the R peaks of a chart that are at least as high."""
-    ordered = np.sort(peaks, axis=0)
-    below = [np.searchsorted(ordered[:, c], peaks[:, c], side="left") for c in range(peaks.shape[1])]
-    return 1 - np.stack(below, axis=1) / len(peaks)
 
 
 def _delays(

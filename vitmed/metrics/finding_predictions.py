@@ -29,7 +29,6 @@ from vitmed.metrics.predictions_csv import (
     read_table,
     rounded_note,
     rounding,
-    table_text,
 )
 
 OWN = ("path", "group", "prediction")  # columns of the table before those of the findings
@@ -139,10 +138,6 @@ class FindingPredictions(PerImage):
         """The raw logits alone: without calibration and decisions."""
         return replace(self, calibrated=None, thresholds=(), decided=None)
 
-    def name(self, row: int) -> str:
-        """The name of an image in a report: "row 7" for the seventh; its path if the user asks for paths."""
-        return self.paths[row] if self.named else f"row {row + 1}"
-
     def header(self) -> list[str]:
         """Column names of `predictions.csv`, in order; those of `columns` stand at the end."""
         return [*OWN, *(kind + name for name in self.classes for kind in (LABEL, PROB, LOGIT)), *self.columns]
@@ -167,10 +162,6 @@ class FindingPredictions(PerImage):
             **{PROB + name: self.probabilities[:, f] for f, name in enumerate(self.classes)},
             **{LOGIT + name: self.logits[:, f] for f, name in enumerate(self.classes)},
         }
-
-    def to_csv(self, errors: bool = False) -> str:
-        """The text of `predictions.csv`; `errors` adds a column `error`, and a row for every unreadable image."""
-        return table_text(self.header(), self.rows(), self.errors if errors else None)
 
     @classmethod
     def from_csv(

@@ -92,11 +92,6 @@ def ranked_probability_scores(predictions: Predictions) -> np.ndarray:
     return ((below - (labels[:, None] <= np.arange(k - 1))) ** 2).sum(axis=1) / max(1, k - 1)
 
 
-def cut_names(classes: Sequence[str], cut: int) -> tuple[str, str]:
-    """The two classes on the sides of a cut: grades below number `cut`, 1..K-1, and from it."""
-    return f"below {classes[cut]}", f"{classes[cut]} or higher"
-
-
 def predictions_at_cut(predictions: Predictions, cut: int) -> Predictions:
     """Grades from number `cut`, 1..K-1, as the positive one of two classes, decided as the grades are.
 
@@ -104,7 +99,7 @@ def predictions_at_cut(predictions: Predictions, cut: int) -> Predictions:
     """
     k = len(predictions.classes)
     assert 0 < cut < k, cut
-    names = cut_names(predictions.classes, cut)
+    names = f"below {predictions.classes[cut]}", f"{predictions.classes[cut]} or higher"
     raw = predictions.logits.astype(np.float64)
     odds = np.logaddexp.reduce(raw[:, cut:], axis=1) - np.logaddexp.reduce(raw[:, :cut], axis=1)
     chances = predictions.calibrated

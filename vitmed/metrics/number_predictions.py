@@ -18,7 +18,7 @@ from vitmed.core.errors import DataError
 from vitmed.core.targets import SIDES, Kind, Target
 from vitmed.core.upgrade import READER
 from vitmed.metrics.predictions import PerImage
-from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OF_NUMBERS, RAW, TARGET, Table, read_table, table_text
+from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OF_NUMBERS, RAW, TARGET, Table, read_table
 
 FIRST = FIXED_COLUMNS[:4]
 ENDS = ("low", "high")  # columns of the interval
@@ -109,10 +109,6 @@ class NumberPredictions(PerImage):
         """The outputs of the network alone: without intervals."""
         return replace(self, reach=None, decided=None)
 
-    def name(self, row: int) -> str:
-        """The name of an image in a report: "row 7" for the seventh; its path if the user asks for paths."""
-        return self.paths[row] if self.named else f"row {row + 1}"
-
     def header(self) -> list[str]:
         """Column names of `predictions.csv`, in order."""
         return [*FIRST, *OF_NUMBERS, *self.columns]
@@ -141,10 +137,6 @@ class NumberPredictions(PerImage):
         names = ["prediction", *ENDS, *RAW, "reach", TARGET + "centre", TARGET + "spread"]
         columns = [self.values, *ends, *self.logits.T, *(np.full(len(self), one) for one in same)]
         return dict(zip(names, columns, strict=True))
-
-    def to_csv(self, errors: bool = False) -> str:
-        """The text of `predictions.csv`; `errors` adds a column `error`, and a row for every unreadable image."""
-        return table_text(self.header(), self.rows(), self.errors if errors else None)
 
     @classmethod
     def from_csv(

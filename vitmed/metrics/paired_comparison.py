@@ -124,9 +124,7 @@ class ComparisonResults(Frozen):
     seeds: list[SeedSpread] = []  # of each group of runs that differ by the seed only
 
 
-def compare_predictions(
-    predictions: Predictions, other: Predictions, resamples: int = 2000, seed: int = 0
-) -> PairedComparison:
+def compare_predictions(predictions: Predictions, other: Predictions, resamples: int = 2000) -> PairedComparison:
     """The numbers of the other model, and the differences, first minus other, on the same images.
 
     The interval of a difference is paired, so narrower than the intervals of the two numbers suggest: by
@@ -140,7 +138,7 @@ def compare_predictions(
     check_alike(predictions, other)
     first, second = PreparedPredictions(predictions), PreparedPredictions(other)
     second.units = first.units
-    draws = bootstrap([first, second], resamples, seed)
+    draws = bootstrap([first, second], resamples, 0)
     own, theirs = (evaluation.estimates()[0] for evaluation in (first, second))
     positive = None if first.scorer.positive is None else labels == first.scorer.positive
     areas = {

@@ -69,9 +69,25 @@ class PerImage:
     paths: tuple[str, ...]
     groups: tuple[str, ...] | None
     columns: dict[str, tuple[str, ...]]
+    errors: tuple[tuple[str, str], ...]
+    named: bool
+    header: Callable[[], list[str]]
+    rows: Callable[[], list[list[str]]]
 
     def __len__(self) -> int:
         return len(self.paths)
+
+    def name(self, row: int) -> str:
+        """The name of an image in a report: "row 7" for the seventh; its path if the user asks for paths."""
+        return self.paths[row] if self.named else f"row {row + 1}"
+
+    def to_csv(self, errors: bool = False) -> str:
+        """The text of `predictions.csv`; see `vitmed.core.csv_files` for cells that a spreadsheet would run.
+
+        Args:
+            errors: add a column `error`, and a row with path and error for every unreadable image.
+        """
+        return table_text(self.header(), self.rows(), self.errors if errors else None)
 
     def take(self, rows: np.ndarray) -> Self:
         """The given rows, in that order; without the unreadable images."""
@@ -198,10 +214,6 @@ class Predictions(PerImage):
         """The raw logits alone: without calibration and decisions."""
         return replace(self, calibrated=None, threshold=None, costs=None, decided=None)
 
-    def name(self, row: int) -> str:
-        """The name of an image in a report: "row 7" for the seventh; its path if the user asks for paths."""
-        return self.paths[row] if self.named else f"row {row + 1}"
-
     def header(self) -> list[str]:
         """Column names of `predictions.csv`, in order; those of `columns` stand at the end."""
         own = [kind + name for kind in (PROB, LOGIT) for name in self.classes]
@@ -225,14 +237,6 @@ class Predictions(PerImage):
             **{PROB + name: self.probabilities[:, k] for k, name in enumerate(self.classes)},
             **{LOGIT + name: self.logits[:, k] for k, name in enumerate(self.classes)},
         }
-
-    def to_csv(self, errors: bool = False) -> str:
-        """The text of `predictions.csv`; see `vitmed.core.csv_files` for cells that a spreadsheet would run.
-
-        Args:
-            errors: add a column `error`, and a row with path and error for every unreadable image.
-        """
-        return table_text(self.header(), self.rows(), self.errors if errors else None)
 
     @classmethod
     def from_csv(

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitmed.core.cache_folder import cache_folder
-from vitmed.core.errors import UsageError
 from vitmed.models.vit import Attention, Mlp
 
 FUSED = {"auto": None, "fused": True, "explicit": False}
@@ -79,12 +78,6 @@ def _backward(ctx: Any, gradient: Tensor) -> Tensor:
 whole_gelu.register_fake(torch.empty_like)
 gelu_backward.register_fake(lambda gradient, x: torch.empty_like(x))
 whole_gelu.register_autograd(_backward, setup_context=_keep_input)
-
-
-def require_compiler(device: torch.device) -> None:
-    """Raise UsageError if this machine cannot compile a network for a device."""
-    if (problem := missing_compiler(device)) is not None:
-        raise UsageError(f"--compile: {problem}", "leave --compile out")
 
 
 def missing_compiler(device: torch.device) -> str | None:

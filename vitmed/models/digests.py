@@ -61,15 +61,10 @@ def hash_of(digests: Mapping[str, str], entry: str) -> str:
     return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
 
 
-def bytes_of(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a tensor in order, not copied where it lies in order on the CPU."""
-    return tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data
-
-
 def _digest(tensor: torch.Tensor) -> str:
     head = f"{tensor.dtype} {tuple(tensor.shape)}\n".encode()
     digest = hashlib.sha256(head)
-    digest.update(bytes_of(tensor))
+    digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

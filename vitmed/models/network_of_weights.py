@@ -99,8 +99,3 @@ def kind_of(state: State, unused: Sequence[str]) -> str:
     if any("decoder" in name for name in unused):
         return MASKED
     return SUPERVISED if "head.weight" in state else DISTILLED
-
-
-def size_for(image_size: int, patch: int) -> int:
-    """The image size of the weights up to 384 px, else 224 (DINOv2 ended training at 518), in whole patches."""
-    return max(1, round((image_size if image_size <= 384 else 224) / patch)) * patch

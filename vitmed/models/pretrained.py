@@ -23,7 +23,7 @@ from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.digests import check_digests
 from vitmed.models.hub_files import about_network, about_weights, normalisation
 from vitmed.models.licence_terms import terms_of
-from vitmed.models.network_of_weights import describe, join_positions, kind_of, size_for
+from vitmed.models.network_of_weights import describe, join_positions, kind_of
 from vitmed.models.refused_weights import refuse_incomplete, refuse_not_finite, refuse_others, refuse_shapes
 from vitmed.models.resample_weights import fold_channels, resample_patches, resample_positions
 from vitmed.models.vit import SIZES, ViT
@@ -183,7 +183,8 @@ def config_for_weights(config: ModelConfig, weights: Weights) -> ModelConfig:
             )
     patch = config.patch_size if "patch_size" in given else decided["patch_size"]
     if "image_size" not in given and weights.layout != "vitmed":
-        decided["image_size"] = size_for(decided["image_size"], patch)
+        own = decided["image_size"] if decided["image_size"] <= 384 else 224  # DINOv2 ended training at 518
+        decided["image_size"] = max(1, round(own / patch)) * patch
     if "heads" not in given and decided["heads"] is None:
         raise UsageError(
             f"{file}: the number of attention heads is not in the file, and width {decided['width']} has no usual one",

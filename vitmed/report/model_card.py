@@ -58,7 +58,7 @@ def _stamp(text: str) -> str:
 def card_header(metrics: Results, name: str) -> dict[str, Any]:
     """The fields of the YAML header; of the numbers those that are defined, each with its interval."""
     data, name = " ".join(metrics.report.title.split()), " ".join(name.split())  # `---` in a line ends a header
-    slug = _slug(data.removeprefix("test of "))
+    slug = re.sub(r"[^A-Za-z0-9.]+", "-", data.removeprefix("test of ")).strip("-.")[:90] or "data"
     found = [
         {"type": HUB.get(key, key), "name": title, "value": round(number.value, 6), "args": _interval(number, metrics)}
         for key, title, number in headline_of(metrics)
@@ -87,8 +87,3 @@ def _interval(number: Estimate, metrics: Results) -> dict[str, Any]:
     low, high = round(number.low, 6), round(number.high, 6)
     how = f"{number.method or 'bootstrap'}, {metrics.resampling}"
     return {"interval": metrics.level, "low": low, "high": high, "method": how}
-
-
-def _slug(text: str) -> str:
-    """A name that the hub takes: letters, digits, dots, hyphens."""
-    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:90] or "data"

@@ -235,7 +235,10 @@ class Race:
 
     def _step(self, engine: Engine) -> tuple[float, float]:
         """Seconds of a forward and a backward pass, and the loss."""
-        loss_of = self._loss_of(engine)
+        (compile_network if engine.compile else leave_uncompiled)(self.model)
+        use_attention(self.model, engine.attention)
+        self.model.train()
+        loss_of = self.loss_for(self.model, pick_precision(engine.precision, self.device))
         with using_threads(engine.threads), seeded(self.config.train.seed, self.device):
             synchronise(self.device)
             start = time.perf_counter()
@@ -247,12 +250,6 @@ class Race:
         self.done += 1
         self.advance(self.done, self.done)
         return seconds, float(loss.detach())
-
-    def _loss_of(self, engine: Engine) -> LossOf:
-        (compile_network if engine.compile else leave_uncompiled)(self.model)
-        use_attention(self.model, engine.attention)
-        self.model.train()
-        return self.loss_for(self.model, pick_precision(engine.precision, self.device))
 
 
 def usual_engine(config: Config | PretrainConfig, device: torch.device) -> Engine:

@@ -154,7 +154,9 @@ def _fit_cpu(trial: _Trial, most: int, processes: int) -> Fit:
 def _peak(trial: _Trial, count: int) -> int:
     """Bytes that this process takes at most to compute the gradients of some images."""
     _trim()
-    before = _reset_peak()
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins again
+    before = _status("VmRSS")
     trial.run(count)
     return _status("VmHWM") - before
 
@@ -193,13 +195,6 @@ def _status(name: str) -> int:
     """A line of /proc/self/status, bytes."""
     line = next(line for line in STATUS.read_text().splitlines() if line.startswith(f"{name}:"))
     return 1024 * int(line.split()[1])
-
-
-def _reset_peak() -> int:
-    """Let VmHWM begin again at the memory that this process holds now, and return that, bytes."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-    return _status("VmRSS")
 
 
 def _trim() -> None:

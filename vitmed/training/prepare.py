@@ -94,7 +94,17 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
     splits = standardised(splits)
     check_against_splits(config, splits)
     device = pick_device(config.train.device)
-    inputs = plan_inputs(config, splits, weights, device)
+    inputs = PlanInputs(
+        weights=SCRATCH if weights is None else weights.kind,
+        images=len(splits.samples["train"]),
+        val=len(splits.samples["val"]),
+        side=median_side(splits),
+        device=device.type,
+        width=config.model.width or SIZES[config.model.name].width,
+        lora=config.train.lora is not None,
+        ratio=imbalance(splits),
+        views=safe_views(config.augment.policy, config.augment.flips),
+    )
     if plans and config.train.freeze and (idle := fields_without_effect(config)):
         ui.warn(f"--freeze trains no network, so these have no effect: {', '.join(idle)}")
     given, config = config, with_window(config, splits, ui)
@@ -123,21 +133,6 @@ def check_against_splits(config: Config, splits: Splits) -> None:
         check_readers(config.evaluate, samples, splits.columns, splits.classes)
     refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
     refuse_views(config.augment.policy, config.augment.flips, config.augment.views)
-
-
-def plan_inputs(config: Config, splits: Splits, weights: Weights | None, device: torch.device) -> PlanInputs:
-    """What the rules of the plan look at."""
-    return PlanInputs(
-        weights=SCRATCH if weights is None else weights.kind,
-        images=len(splits.samples["train"]),
-        val=len(splits.samples["val"]),
-        side=median_side(splits),
-        device=device.type,
-        width=config.model.width or SIZES[config.model.name].width,
-        lora=config.train.lora is not None,
-        ratio=imbalance(splits),
-        views=safe_views(config.augment.policy, config.augment.flips),
-    )
 
 
 def warn_of_shrinking(side: int, size: int, ui: Ui) -> None:

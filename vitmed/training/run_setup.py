@@ -38,7 +38,7 @@ from vitmed.data.samples import Splits
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.batch_augmentation import BatchAugmenter
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.models.block_kernels import require_compiler
+from vitmed.models.block_kernels import missing_compiler
 from vitmed.models.vit import checkpoint_gradients
 from vitmed.models.weight_files import AGAIN
 from vitmed.training.autotune import autotune, is_open
@@ -63,8 +63,8 @@ class RunSetup(Generic[AnyConfig]):
         self.config: AnyConfig = config
         self.splits, self.device, self.ui, self.ranks = splits, ranks.device(device), ui, ranks
         self.precision = pick_precision(config.train.precision, device)
-        if config.train.compile:
-            require_compiler(device)
+        if config.train.compile and (problem := missing_compiler(device)) is not None:
+            raise UsageError(f"--compile: {problem}", "leave --compile out")
         self.images = images_of(splits, Preprocessing.of(config))
         ranks.check_batch(min(config.train.batch_size, len(splits.samples["train"])))
         self.hashes: dict[str, list[str]] = {}

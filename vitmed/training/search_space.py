@@ -116,12 +116,8 @@ def as_sets(values: Mapping[str, Any]) -> list[str]:
     return [f"{place}={f'{value:.3g}' if isinstance(value, float) else value}" for place, value in values.items()]
 
 
-def _times(factor: float) -> Callable[[float], str]:
-    return lambda value: f"{value / factor:.3g}..{value * factor:.3g}"
-
-
 AROUND: dict[str, Callable[[float], str]] = {  # the epochs are what the trials spend, and are not searched
-    "train.lr": _times(5),
+    "train.lr": lambda value: f"{value / 5:.3g}..{value * 5:.3g}",
     "train.weight_decay": lambda value: f"{max(value / 10, 0.001):.3g}..{max(value * 10, 0.1):.3g}",
     "train.layer_decay": lambda value: f"{max(0.3, value - 0.25):.3g}..1",
     "model.drop_path": lambda value: f"0..{max(0.2, 2 * value):.3g}",
