@@ -36,4 +36,4 @@ def test_a_policy_decides_anew_what_others_decided() -> None:
     again = policy.apply(replace(p, decided=~plain.predicted))
     assert np.array_equal(again.predicted, plain.predicted) and again.columns == plain.columns
     limit = policy.findings["edema"].operating.threshold
-    assert limit is not None and np.array_equal(again.predicted[:, 0], again.probabilities[:, 0] >= limit)
+    assert np.array_equal(again.predicted[:, 0], again.probabilities[:, 0] >= limit)

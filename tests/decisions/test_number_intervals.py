@@ -40,7 +40,7 @@ def test_the_guarantee_holds_for_an_image_of_each_new_patient(images: int) -> No
     held = []
     for _ in range(300):
         fitted = fit_intervals(draw(rng, 60, images), 0.9)
-        assert fitted is not None and fitted.by == ("image" if images == 1 else "patient") and fitted.units == 60
+        assert fitted.by == ("image" if images == 1 else "patient") and fitted.units == 60
         new = with_intervals(draw(rng, 200), fitted)
         held.append(((new.intervals[:, 0] <= new.labels) & (new.labels <= new.intervals[:, 1])).mean())
     assert 0.89 < np.mean(held) < 0.93
@@ -52,12 +52,12 @@ def test_few_patients_and_the_report() -> None:
     rng = np.random.default_rng(2)
     p = draw(rng, 5, 20)
     fitted = fit_intervals(p, 0.9)
-    assert fitted is not None and fitted.by == "image" and fitted.units == 100
+    assert fitted.by == "image" and fitted.units == 100
     assert "validation has 5 patients, too few to guarantee 0.9" in fitted.note
     assert fit_intervals(draw(rng, 5), 0.9) is None and report_intervals(p, None) is None
     new = draw(rng, 60, 4)
     found = report_intervals(new, fitted)
-    assert found is not None and (found.asked, found.by, found.calibrated_on) == (0.9, "image", 100)
+    assert (found.asked, found.by, found.calibrated_on) == (0.9, "image", 100)
     inside = np.abs(new.labels) <= fitted.reach * new.scales
     assert found.coverage.value == inside.mean() and found.coverage.low < inside.mean() < found.coverage.high
     assert found.width.value == pytest.approx(2 * fitted.reach * new.scales.mean()) and found.width.low is not None

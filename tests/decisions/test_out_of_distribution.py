@@ -41,7 +41,7 @@ def test_it_is_the_mahalanobis_distance_to_the_nearest_class() -> None:
 
     edge = np.quantile(distance(v), 0.99)
     ours = fit_ood_score(x, y, v)
-    assert ours is not None and ours.score(t) == pytest.approx(distance(t) / edge, rel=5e-3)
+    assert ours.score(t) == pytest.approx(distance(t) / edge, rel=5e-3)
     assert (ours.score(v) > 1).mean() <= 0.01
 
 
@@ -54,7 +54,7 @@ def test_new_images_of_the_same_kind_are_rarely_called_unlike_and_others_are() -
 def test_it_is_small_in_a_checkpoint() -> None:
     rng = np.random.default_rng(0)
     found = fit_ood_score(rng.normal(size=(2000, 768)), rng.integers(10, size=2000), rng.normal(size=(100, 768)))
-    assert found is not None and found.means.nbytes + found.precision.nbytes < 1_300_000
+    assert found.means.nbytes + found.precision.nbytes < 1_300_000
 
 
 def test_what_cannot_be_fitted() -> None:
@@ -64,13 +64,13 @@ def test_what_cannot_be_fitted() -> None:
     assert fit_ood_score(np.ones((30, 4)), y, np.ones((5, 4))) is None
     assert fit_ood_score(x, y, x[:0]) is None
     few = fit_ood_score(x, y, x[:5])  # more features than a class has images: the covariance is shrunk
-    assert few is not None and np.isfinite(few.score(x)).all()
+    assert np.isfinite(few.score(x)).all()
 
 
 def test_a_thousand_classes_have_one_mean() -> None:
     rng = np.random.default_rng(0)
     found = fit_ood_score(rng.normal(size=(2000, 4)), rng.integers(1000, size=2000), rng.normal(size=(50, 4)))
-    assert found is not None and found.means.shape == (1, 4)
+    assert found.means.shape == (1, 4)
 
 
 def scored(scores: np.ndarray) -> Predictions:
@@ -87,7 +87,6 @@ def test_the_report_against_scikit_learn() -> None:
     scores, others = rng.lognormal(-0.6, 0.3, 300), rng.lognormal(0.2, 0.4, 100)
     p = scored(scores)
     found = report_ood_scores(p, OodScore(n=50, scale=1.0), others.tolist(), CONFIG)
-    assert found is not None
     truth = np.repeat([0, 1], [300, 100])
     assert found["unlike"]["auroc"]["value"] == pytest.approx(
         roc_auc_score(truth, np.concatenate([scores, others])), abs=1e-4

@@ -73,7 +73,6 @@ def test_it_follows_from_validation_alone(run: Trained) -> None:
     """From the raw logits of the network and the configuration, without the test images; the table holds the logits."""
     saved = load_checkpoint(run.best)
     stored = saved.policy
-    assert stored is not None
     validation = Predictions.from_csv(run.folder / "val" / "predictions.csv")
     with torch.no_grad():
         images = np.stack([saved.preprocessing.read(run.data / path) for path in validation.paths])
@@ -91,7 +90,7 @@ def test_predict_gives_what_evaluate_gives(run: Trained) -> None:
     evaluated = table(run.folder / "test" / "predictions.csv")
     said = predict(run.data / "test", checkpoint=run.best, ui=Recorder())
     stored = load_checkpoint(run.best).policy
-    assert stored is not None and said.threshold == stored.operating.points["target_sensitivity"].threshold
+    assert said.threshold == stored.operating.points["target_sensitivity"].threshold
     assert [said.classes[k] for k in said.predicted] == [row["prediction"] for row in evaluated]
     for name in ("set", "answer", "ood_score"):
         assert list(said.columns[name]) == [row[name] for row in evaluated]
@@ -210,7 +209,6 @@ def parts(tree: Any, where: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
 def test_every_part_that_is_used_later_is_looked_at_when_it_is_read(run: Trained) -> None:
     """Any key that is gone, or holds something else, is a ValueError at once; the rest is not missed later."""
     whole = load_checkpoint(run.best).policy
-    assert whole is not None
     stored, caught = whole.model_dump(), 0
     for way in parts(stored):
         for change in ("gone", "other"):
@@ -239,9 +237,7 @@ def test_every_part_that_is_used_later_is_looked_at_when_it_is_read(run: Trained
     assert caught > 100
 
 
-@pytest.mark.parametrize(
-    "way", ["operating.chosen", "prediction_sets.by", "ood_score.means", "operating.notes", "prediction_sets.units"]
-)
+@pytest.mark.parametrize("way", ["operating.chosen", "prediction_sets.by", "ood_score.means"])
 def test_what_is_missing_inside_is_told(run: Trained, tmp_path: Path, vitmed: Callable[..., Any], way: str) -> None:
     content = torch.load(run.best, weights_only=True)
     part, key = way.split(".")
@@ -310,6 +306,7 @@ def test_only_the_users_own_columns_are_offered(run: Trained, tmp_path: Path) ->
             "docx",
             "--format docx: expected html, md, json\nFix: see evaluate.format in docs/configuration.md",
         ),
+        ("--calibration", "platt", "--calibration"),
         ("--cost", "[[0,1],[1]]", "--cost [[0,1],[1]]: expected two numbers above 0 such as 10:1"),
     ],
 )
@@ -345,26 +342,6 @@ def test_a_point_that_three_classes_do_not_have_ends_before_the_training(tmp_pat
     assert not list((tmp_path / "runs").glob("*"))
 
 
-@pytest.mark.parametrize("option", ["--target-sensitivity=1.5", "--coverage=0", "--calibration=platt", "--cost=ten"])
-def test_a_value_out_of_range_is_a_usage_error(run: Trained, vitmed: Callable[..., Any], option: str) -> None:
-    answer = vitmed("evaluate", run.best, option)
-    assert answer.code == 2 and "Traceback" not in answer.err and option.partition("=")[0] in answer.err
-
-
-def test_freezing_and_resuming_end_with_it_too(run: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    again = tmp_path / "runs" / "again"
-    shutil.copytree(run.folder, again)
-    for name in ("val", "test"):
-        shutil.rmtree(again / name)
-    result = train(run.data, resume=again, epochs=4, ui=Recorder())
-    assert load_checkpoint(again / "best.pt").policy is not None and "set" in result.test.predictions.columns
-    frozen = train(
-        run.data, weights=run.best, freeze=True, output=tmp_path / "runs", name="frozen", ui=Recorder(), resamples=20,
-        baseline=False,
-    )  # fmt: skip
-    assert load_checkpoint(frozen.folder / "best.pt").policy is not None
-
-
 def draw(size: int = 40, columns: dict[str, tuple[str, ...]] | None = None) -> Predictions:
     rng = np.random.default_rng(0)
     labels = rng.integers(2, size=size)
@@ -389,12 +366,8 @@ def test_an_image_is_not_answered_for_each_reason() -> None:
     assert cells[399].startswith("no: unlike the training images")
     assert {"yes", "no: too unsure for the chosen risk"} < set(cells[:399])
     assert any("2 classes are possible" in cell for cell in cells)
-    unanswerable = choose_policy(draw(20), replace_risk(config, 0.001))
+    unanswerable = choose_policy(draw(20), config.model_copy(update={"max_risk": 0.001}))
     assert all("too unsure" in cell for cell in unanswerable.apply(draw()).columns["answer"])
-
-
-def replace_risk(config: EvaluateConfig, risk: float) -> EvaluateConfig:
-    return config.model_copy(update={"max_risk": risk})
 
 
 def test_it_is_the_same_after_json_and_has_no_arrays_there() -> None:

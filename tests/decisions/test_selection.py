@@ -48,6 +48,6 @@ def test_the_nested_loss_has_no_optimism() -> None:
     parts = models([0.0] * 20, images=120, patients=60)
     inside = loss_of(averaged(parts, greedy_selection(parts)))
     nested = nested_predictions(parts)
-    assert nested is not None and sorted(nested.paths) == sorted(parts[0].paths)
+    assert sorted(nested.paths) == sorted(parts[0].paths)
     assert inside < np.log(2) - 0.01 < loss_of(nested)
     assert nested_predictions(models([1.0, 1.0], images=9)) is None  # too few to leave any out

@@ -126,7 +126,7 @@ def test_attention_is_timms_without_the_fused_kernel(pool: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_logits_are_those_of_the_fused_path(kind: dict[str, object]) -> None:
+def test_the_logits_are_those_of_the_fused_path_and_maps_are_a_grid_from_0_to_1(kind: dict[str, object]) -> None:
     model, x = shaken(**kind), torch.randn(2, 3, 32, 32)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with torch.inference_mode():
@@ -134,11 +134,6 @@ def test_the_logits_are_those_of_the_fused_path(kind: dict[str, object]) -> None
     torch.testing.assert_close(trace(model, x).logits, plain, atol=1e-5, rtol=1e-5)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_maps_are_a_grid_from_0_to_1(kind: dict[str, object]) -> None:
-    model = shaken(**kind)
     images = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
     found = attention_maps(model, HOW, images)
     assert set(found.grids) == set(METHODS) and found.rows.tolist() == [0, 1, 2]

@@ -20,14 +20,13 @@ def test_pairs_are_the_confusion_matrix_off_its_diagonal() -> None:
     p = draw()
     counts = confusion_matrix(p.labels, p.predicted)
     told = mistakes(p)
-    assert told is not None and told["n"] == counts.sum() - counts.trace() and told["further"] == 0
+    assert told["n"] == counts.sum() - counts.trace() and told["further"] == 0
     assert [pair["n"] for pair in told["pairs"]] == sorted((pair["n"] for pair in told["pairs"]), reverse=True)
     for pair in told["pairs"]:
         i, j = int(pair["truth"][1]), int(pair["predicted"][1])
         assert pair["n"] == counts[i, j] and pair["share"] == pytest.approx(counts[i, j] / counts[i].sum())
         rows = (p.labels == i) & (p.predicted == j)
         assert pair["confidence"] == pytest.approx(np.median(p.confidence[rows]))
-        assert p.groups is not None
         assert pair["patients"] == len({p.groups[row] for row in np.flatnonzero(rows)})
 
 
@@ -39,7 +38,7 @@ def test_rows_of_a_pair_come_surest_first() -> None:
 
 def test_a_thousand_classes_and_none_wrong() -> None:
     told = mistakes(draw(1000, 500, groups=False))
-    assert told is not None and len(told["pairs"]) == 20
+    assert len(told["pairs"]) == 20
     assert told["further"] + sum(pair["n"] for pair in told["pairs"]) == told["n"]
     assert told["pairs"][0]["patients"] is None
     perfect = Predictions(("a", "b"), ("x", "y"), None, np.array([0, 1]), np.eye(2, dtype=np.float32))

@@ -52,9 +52,9 @@ def world(patients: int, each: int, rng: np.random.Generator, shift: float = 0) 
 
 
 def test_false_alarms_and_alarms_in_worlds_of_patients() -> None:
-    """In 60 worlds without a change 0 to 8 alarms are expected of 5 % (binomial, 99.7 %)."""
+    """In 40 worlds without a change 0 to 6 alarms are expected of 5 % (binomial, 99.7 %)."""
     found: dict[float, list[bool]] = {0.0: [], 1.0: []}
-    for seed in range(60):
+    for seed in range(40):
         rng = np.random.default_rng(seed)
         reference = Reference.of(*world(100, 3, rng))
         limits = choose_limits(reference, 0.5, 600, 0.05, simulations=200, seed=seed).limits
@@ -62,8 +62,8 @@ def test_false_alarms_and_alarms_in_worlds_of_patients() -> None:
             values = reference.standardised(world(200, 3, rng, shift)[0])
             sides = [one.sides for one in reference.streams.values()]
             alarms.append(any((highest(values[:, c], sides[c], 0.25) > limits[c]).any() for c in range(2)))
-    assert sum(found[0.0]) <= 8
-    assert sum(found[1.0]) >= 55
+    assert sum(found[0.0]) <= 6
+    assert sum(found[1.0]) >= 37
 
 
 def test_limits_hold_in_simulations_that_did_not_choose_them() -> None:

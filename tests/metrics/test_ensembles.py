@@ -35,10 +35,7 @@ def test_the_mean_of_calibrated_probabilities() -> None:
 
 
 def test_the_mean_of_findings_and_the_mixture_of_numbers() -> None:
-    odds = [
-        FindingPredictions(("f", "g"), ("u",), None, None, np.array([row], np.float32)) for row in ([0, 2], [4, -2])
-    ]
-    mean = averaged(odds)
+    mean = averaged([findings([0, 2]), findings([4, -2])])
     assert mean.probabilities[0] == pytest.approx([(0.5 + 1 / (1 + np.exp(-4))) / 2, 0.5], abs=1e-6)
 
     def number(centre: float, spread: float, location: float, scale: float) -> NumberPredictions:
@@ -56,10 +53,8 @@ def test_the_mean_of_findings_and_the_mixture_of_numbers() -> None:
 def test_disagreement_is_the_mutual_information_of_class_and_model() -> None:
     sure = [classes([[1 - 1e-7, 1e-7], [0.3, 0.7]]), classes([[1e-7, 1 - 1e-7], [0.3, 0.7]])]
     assert disagreement(sure) == pytest.approx([np.log(2), 0], abs=1e-5)  # contradiction; the same doubt
-    findings = [
-        FindingPredictions(("f", "g"), ("u",), None, None, np.array([row], np.float32)) for row in ([0, 20], [0, -20])
-    ]
-    assert disagreement(findings) == pytest.approx([np.log(2)], abs=1e-5)  # of the finding on which they differ
+    other = [findings([0, 20]), findings([0, -20])]
+    assert disagreement(other) == pytest.approx([np.log(2)], abs=1e-5)  # of the finding on which they differ
 
 
 def test_rows_and_classes_take_the_order_of_the_first() -> None:

@@ -1,13 +1,11 @@
 """predictions.csv holds the predictions of findings completely, and each finding is a prediction of two classes."""
 
-import csv
-import io
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from predicted import rewritten
 
 from vitmed.core.errors import DataError
 from vitmed.core.targets import UNKNOWN
@@ -36,18 +34,6 @@ def put(file: Path, text: str) -> FindingPredictions:
     return FindingPredictions.from_csv(file)
 
 
-def rewritten(predictions: FindingPredictions, change: Callable[[dict[str, str]], None], separator: str = ",") -> str:
-    """The table as another program writes it, each row changed."""
-    rows = list(csv.DictReader(io.StringIO(predictions.to_csv(errors=True), newline="")))
-    for row in rows:
-        change(row)
-    stream = io.StringIO(newline="")
-    writer = csv.DictWriter(stream, list(rows[0]), delimiter=separator)
-    writer.writeheader()
-    writer.writerows(rows)
-    return stream.getvalue()
-
-
 def assert_same(after: FindingPredictions, before: FindingPredictions) -> None:
     assert (after.classes, after.paths, after.groups) == (before.classes, before.paths, before.groups)
     assert after.logits.dtype == np.float32 and after.logits.tobytes() == before.logits.tobytes()
@@ -56,7 +42,7 @@ def assert_same(after: FindingPredictions, before: FindingPredictions) -> None:
     if before.labels is None:
         assert after.labels is None
     else:
-        assert after.labels is not None and after.labels.dtype == np.int8
+        assert after.labels.dtype == np.int8
         assert after.labels.tobytes() == before.labels.tobytes()
 
 
@@ -172,7 +158,7 @@ def test_a_table_without_labels_cannot_be_evaluated(tmp_path: Path) -> None:
 def test_probabilities_alone_are_taken(tmp_path: Path) -> None:
     found = put(tmp_path / "p.csv", "label_a,prob_a,prob_b\n1,0.7,1\n,0,0.3\n")
     assert found.probabilities == pytest.approx(np.array([[0.7, 1], [0, 0.3]]), abs=1e-7)
-    assert found.labels is not None and found.labels.tolist() == [[1, UNKNOWN], [UNKNOWN, UNKNOWN]]
+    assert found.labels.tolist() == [[1, UNKNOWN], [UNKNOWN, UNKNOWN]]
     assert found.notes == ("The table has no logits: the log odds of its probabilities replace them.",)
 
 
@@ -225,13 +211,12 @@ def test_which_tables_are_of_findings() -> None:
 def test_a_finding_is_a_prediction_of_two_classes() -> None:
     """Of the images whose label is known, with the same probability to the bit: a tie is one in both."""
     p = draw(size=500)
-    assert p.labels is not None
     chosen = float(p.probabilities[3, 0])
     limited = replace(p, thresholds=(chosen, None))
     for f, name in enumerate(p.classes):
         known, own = p.labels[:, f] != UNKNOWN, limited.of(name)
         assert own.classes == (f"no {name}", name) and own.positive == name
-        assert own.labels is not None and own.labels.tolist() == p.labels[known, f].tolist()
+        assert own.labels.tolist() == p.labels[known, f].tolist()
         assert own.probabilities[:, 1].tobytes() == p.probabilities[known, f].tobytes()
         assert own.predicted.tolist() == limited.predicted[known, f].tolist()
         assert own.groups == tuple(np.array(p.groups)[known])

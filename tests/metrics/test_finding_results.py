@@ -18,14 +18,7 @@ LABELS = [  # edema, effusion, mass
     [0, 0, 0],
     [0, 0, UNKNOWN],
 ]
-CALLS = [
-    [1, 1, 0],
-    [0, 1, 0],
-    [1, 1, 1],
-    [0, 0, 0],
-    [0, 0, 0],
-    [0, 1, 1],
-]
+CALLS = [[1, 1, 0], [0, 1, 0], [1, 1, 1], [0, 0, 0], [0, 0, 0], [0, 1, 1]]
 
 
 def drawn(groups: tuple[str, ...] | None = ("P", "P", "P", "Q", "R", "R")) -> FindingPredictions:

@@ -55,7 +55,6 @@ def test_every_number_is_sklearns(seed: int) -> None:
 def test_unknown_labels_are_left_out() -> None:
     """Each finding, and the pooled labels, are scikit-learn's of the known ones."""
     p = draw(unknown=0.4)
-    assert p.labels is not None
     known, found = p.labels != UNKNOWN, finding_values(p)
     each = [(p.labels[own, f], p.probabilities[own, f]) for f, own in enumerate(known.T)]
     assert found["auroc"] == pytest.approx(np.mean([sk.roc_auc_score(*two) for two in each]), abs=1e-12)
@@ -113,7 +112,6 @@ def test_without_labels_or_images_nothing_is_known() -> None:
 def test_numbers_of_resamples_are_those_of_scikit_learn_with_weights() -> None:
     p, weights = draw(unknown=0.2), np.random.default_rng(1).integers(0, 4, (3, 300)).astype(float)
     found = drawn_findings(p, weights)
-    assert p.labels is not None
     for r, weight in enumerate(weights):
         each, precision = [], []
         for f, name in enumerate(p.classes):

@@ -21,7 +21,7 @@ from vitmed.metrics.reader_agreement import agreement
 def test_the_values_are_those_of_scikit_learn() -> None:
     p = draw(300, 60)
     found, labels, predicted = grade_results(p, 300), p.labels, p.predicted
-    assert labels is not None and found.order == list(KL) and found.why == {}
+    assert found.order == list(KL) and found.why == {}
     assert found.quadratic_kappa.value == pytest.approx(cohen_kappa_score(labels, predicted, weights="quadratic"))
     assert found.linear_kappa.value == pytest.approx(cohen_kappa_score(labels, predicted, weights="linear"))
     assert found.off.value == pytest.approx(mean_absolute_error(labels, predicted))
@@ -43,7 +43,6 @@ def test_the_shares_by_error_have_the_intervals_of_proportions() -> None:
     """One image of each patient: Wilson's, as scipy has it."""
     for patients, method in ((None, "wilson"), (60, "wilson-cluster")):
         p = draw(300, patients)
-        assert p.labels is not None
         for one in grade_results(p, 50).distances:
             count = int(np.sum(p.predicted - p.labels == one.grades))
             assert (one.n, one.share.value, one.share.method) == (count, count / 300, method)
@@ -56,7 +55,7 @@ def test_the_report_of_readers_has_the_same_numbers() -> None:
     """Classes sorted by name are no matter to `--ordinal`; in order they give what grades give, to the bit."""
     p = draw(200, 40)
     found, told = grade_results(p, 300), agreement(p, (), KL, 300)
-    assert told is not None and told.grades is not None
+    assert told.grades is not None
     assert told.pairs[-1].kappa == found.quadratic_kappa
     assert (told.grades.off, told.grades.within_one) == (found.off, found.within_one)
     mixed = np.array([2, 0, 4, 1, 3])  # the class at each place of another order
@@ -64,7 +63,7 @@ def test_the_report_of_readers_has_the_same_numbers() -> None:
     q = replace(p, classes=tuple(KL[k] for k in mixed), labels=place[p.labels], calibrated=p.calibrated[:, mixed],
                 logits=p.logits[:, mixed])  # fmt: skip
     other = agreement(q, (), KL, 300)
-    assert other is not None and other.grades == told.grades
+    assert other.grades == told.grades
     assert other.pairs[-1].kappa.value == pytest.approx(found.quadratic_kappa.value)
 
 
@@ -82,7 +81,6 @@ def test_kappa_holds_the_truth_by_patient() -> None:
     """30 patients with 7 images each that are graded alike: by image the interval holds the truth half of the time."""
     rng, costs, tests, held = np.random.default_rng(0), grade_costs(5, "squared"), 200, np.zeros(2)
     large = draw(200_000)
-    assert large.labels is not None
     truth = weighted_kappa(large.labels, large.predicted, costs)
     for _ in range(tests):
         rows = rng.integers(200_000, size=30).repeat(7)

@@ -61,7 +61,6 @@ def test_costs_decide_for_the_median_and_for_the_grade_nearest_to_the_mean() -> 
 
 def test_a_cut_is_a_prediction_of_two_classes() -> None:
     p = draw()
-    assert p.labels is not None
     for cut in range(1, 5):
         two = predictions_at_cut(p, cut)
         assert two.classes == (f"below KL{cut}", f"KL{cut} or higher") and two.positive == two.classes[1]
@@ -84,6 +83,5 @@ def test_a_grade_that_is_certain_keeps_its_cut() -> None:
 
 def test_the_ranked_probability_score_is_the_mean_brier_score_of_the_cuts() -> None:
     p = draw()
-    assert p.labels is not None
     cuts = [brier_score_loss(p.labels >= cut, p.probabilities[:, cut:].sum(axis=1)) for cut in range(1, 5)]
     assert ranked_probability_scores(p).mean() == pytest.approx(np.mean(cuts))

@@ -10,12 +10,7 @@ from test_number_evaluation import draw
 
 from vitmed.core.errors import UsageError
 from vitmed.core.targets import Target
-from vitmed.metrics.number_agreement import (
-    bland_altman,
-    calibration_of_intervals,
-    error_by_range,
-    error_by_subgroup,
-)
+from vitmed.metrics.number_agreement import bland_altman, calibration_of_intervals, error_by_range, error_by_subgroup
 from vitmed.metrics.number_predictions import NumberPredictions
 
 # Peak flow by two meters, litres a minute (Bland & Altman, Lancet 327 (1986) 307, table 1, first readings).
@@ -46,7 +41,7 @@ def of(truth: tuple[float, ...], values: tuple[float, ...], groups: tuple[str, .
 def test_the_example_of_1986() -> None:
     """Large minus mini meter: mean -2.1 (-22.0 to 17.8), standard deviation 38.8."""
     found = bland_altman(of(MINI, LARGE))
-    assert found is not None and not found.repeated
+    assert not found.repeated
     assert (found.bias.value, found.bias.low, found.bias.high) == pytest.approx((-2.1, -22.0, 17.8), abs=0.06)
     assert (found.lower.value, found.upper.value) == pytest.approx((-2.1 - 1.96 * 38.8, -2.1 + 1.96 * 38.8), abs=0.1)
     assert found.within.value == 16 / 17
@@ -61,7 +56,7 @@ def test_the_example_with_several_images_of_a_patient() -> None:
     patient = np.repeat(np.arange(12), IMAGES)
     p = of(IC, RV, tuple(f"P{i}" for i in patient))
     found, apart = bland_altman(p), np.array(RV) - IC
-    assert found is not None and found.repeated
+    assert found.repeated
     assert (found.bias.value, found.lower.value, found.upper.value) == pytest.approx((0.60, -1.34, 2.54), abs=0.01)
     parts = [apart[patient == i] for i in range(12)]
     within = sum(part.var() * len(part) for part in parts) / (60 - 12)
@@ -70,7 +65,7 @@ def test_the_example_with_several_images_of_a_patient() -> None:
     total = (between - within) / usual + within
     assert found.upper.value - found.bias.value == pytest.approx(1.959964 * total**0.5, rel=1e-6)
     alone = bland_altman(replace(p, groups=None))
-    assert alone is not None and alone.bias.high - alone.bias.low < 0.6 * (found.bias.high - found.bias.low)
+    assert alone.bias.high - alone.bias.low < 0.6 * (found.bias.high - found.bias.low)
 
 
 @pytest.mark.parametrize(("patients", "images", "alike"), [(20, 1, 0.0), (20, 6, 0.6)])
@@ -78,7 +73,6 @@ def test_the_intervals_of_limits_hold_them(patients: int, images: int, alike: fl
     rng, tests, held = np.random.default_rng(5), 300, np.zeros(3)
     for _ in range(tests):
         found = bland_altman(draw(rng, patients, images, alike))
-        assert found is not None
         ends = zip((found.bias, found.lower, found.upper), (1, 1 - 1.96 * 5, 1 + 1.96 * 5), strict=True)
         held += [one.low <= truth <= one.high for one, truth in ends]
     assert (held / tests > 0.91).all() and (held / tests < 0.99).all(), held / tests

@@ -30,7 +30,7 @@ def test_shares_and_the_worst_by_hand() -> None:
     images, right = shares(p)["sensitivity"]
     assert images.tolist() == [5, 10, 5] and right.tolist() == [5, 8, 3]
     told = per_patient(p)
-    assert told is not None and told["errors"] == 9
+    assert told["errors"] == 9
     assert [worst.to_dict() for worst in told["worst"]] == [  # of as many errors, first who has fewer images
         {"patient": 3, "n": 10, "errors": 4, "accuracy": 0.6},
         {"patient": 2, "n": 20, "errors": 4, "accuracy": 0.8},
@@ -58,11 +58,11 @@ def test_who_is_outside_the_limits() -> None:
 def test_the_share_of_the_worst_beside_chance() -> None:
     wrong = [18, 15, 12, 9, 6] + [0] * 15
     told = per_patient(draw([20] * 20, wrong))
-    assert told is not None and told["heap"]["share"] == 1.0 and told["heap"]["images"] == pytest.approx(0.25)
+    assert told["heap"]["share"] == 1.0 and told["heap"]["images"] == pytest.approx(0.25)
     assert 0.3 < told["heap"]["by_chance"] < 0.5  # more than a quarter: the worst are picked
     rng = np.random.default_rng(1)
     alike = per_patient(draw([50] * 40, rng.binomial(50, 0.2, 40).tolist()))
-    assert alike is not None and alike["heap"]["share"] == pytest.approx(alike["heap"]["by_chance"], abs=0.04)
+    assert alike["heap"]["share"] == pytest.approx(alike["heap"]["by_chance"], abs=0.04)
 
 
 def test_nothing_to_spread() -> None:
@@ -70,6 +70,6 @@ def test_nothing_to_spread() -> None:
     assert per_patient(draw([9], [2]))["reason"] == "there is one patient"  # type: ignore[index]
     assert per_patient(draw([1, 1, 1], [1, 0, 0]))["reason"] == "each patient has one image"  # type: ignore[index]
     few = per_patient(draw([2, 3, 2], [0, 0, 0]))
-    assert few is not None and "fewer than two patients" in few["spread"]["accuracy"]["reason"] and few["worst"] == []
+    assert "fewer than two patients" in few["spread"]["accuracy"]["reason"] and few["worst"] == []
     many = per_patient(replace(draw([8, 8], [1, 0]), classes=("a", "b", "c"), logits=np.zeros((16, 3), np.float32)))
-    assert many is not None and list(many["spread"]) == ["accuracy"]
+    assert list(many["spread"]) == ["accuracy"]

@@ -76,21 +76,25 @@ def test_a_lower_bound_is_reached_as_often_as_asked(expected: float, bound: floa
     assert binom.sf(least - 1, n, expected) == pytest.approx(power, abs=0.02)  # a count is whole
 
 
+def half_width(size: int, auroc: float, prevalence: float, times: int, spread: float = 1.0) -> float:
+    """The mean one of so many tests of binormal scores, whose positives vary `spread` times as much."""
+    rng, ends = np.random.default_rng(0), []
+    labels = (np.arange(size) < round(prevalence * size)).astype(np.int64)
+    for _ in range(times):
+        score = rng.normal(size=size) * np.where(labels, spread, 1)
+        score += labels * (1 + spread**2) ** 0.5 * NormalDist().inv_cdf(auroc)
+        logits = np.stack([0 * score, score], axis=1).astype(np.float32)
+        p = Predictions(("no", "yes"), tuple(map(str, range(size))), None, labels, logits)
+        own = evaluate_predictions(p, resamples=0).overall["auroc"]
+        ends.append((own.high - own.low) / 2)
+    return float(np.mean(ends))
+
+
 @pytest.mark.parametrize("spread", [1.0, 1.5])
 def test_an_auroc_of_simulated_images_has_at_most_the_planned_interval(spread: float) -> None:
     """Hanley and McNeil's variance is on the safe side, more so where both classes vary alike."""
     found = sample_size("auroc", 0.85, half_width=0.05, prevalence=0.3)
-    rng, ends = np.random.default_rng(0), []
-    for _ in range(30):
-        labels = (np.arange(found.counted) < round(0.3 * found.counted)).astype(np.int64)
-        score = rng.normal(size=found.counted) * np.where(labels, spread, 1)
-        score += labels * (1 + spread**2) ** 0.5 * NormalDist().inv_cdf(0.85)  # binormal
-        logits = np.stack([0 * score, score], axis=1).astype(np.float32)
-        p = Predictions(("no", "yes"), tuple(map(str, range(len(labels)))), None, labels, logits)
-        own = evaluate_predictions(p, resamples=0).overall["auroc"]
-        assert own.low is not None and own.high is not None
-        ends.append((own.high - own.low) / 2)
-    assert 0.04 < np.mean(ends) < 0.05
+    assert 0.04 < half_width(found.counted, 0.85, 0.3, 20, spread) < 0.05
 
 
 @pytest.mark.parametrize("prevalence", [0.1, 0.9])
@@ -98,16 +102,7 @@ def test_neither_rare_positives_nor_rare_negatives_widen_the_interval_of_an_auro
     """Hanley and McNeil's variance as they give it needs 323 images at 0.9; the half width of these was 0.060."""
     found = sample_size("auroc", 0.9, half_width=0.04, prevalence=prevalence)
     assert found.counted == sample_size("auroc", 0.9, half_width=0.04, prevalence=1 - prevalence).counted
-    rng, ends = np.random.default_rng(1), []
-    for _ in range(20):
-        labels = (np.arange(found.counted) < round(prevalence * found.counted)).astype(np.int64)
-        score = rng.normal(size=found.counted) + labels * 2**0.5 * NormalDist().inv_cdf(0.9)
-        logits = np.stack([0 * score, score], axis=1).astype(np.float32)
-        p = Predictions(("no", "yes"), tuple(map(str, range(len(labels)))), None, labels, logits)
-        own = evaluate_predictions(p, resamples=0).overall["auroc"]
-        assert own.low is not None and own.high is not None
-        ends.append((own.high - own.low) / 2)
-    assert np.mean(ends) < 0.04
+    assert half_width(found.counted, 0.9, prevalence, 20) < 0.04
     assert "at most 0.04 to either side" in in_words(found)[0]
 
 

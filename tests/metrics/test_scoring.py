@@ -1,12 +1,11 @@
 """Every number against scikit-learn, the bootstrap against a slow loop, and what is undefined said so."""
 
 import itertools
-import json
-import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from predicted import quiet
 from scipy import stats
 from sklearn import metrics as sk
 
@@ -40,7 +39,6 @@ def draw(classes: int, size: int = 300, seed: int = 0, ties: bool = True, groups
 def reference(p: Predictions, weight: np.ndarray) -> dict[str, float]:
     """The same numbers from scikit-learn."""
     y, k, probabilities, predicted = p.labels, len(p.classes), p.probabilities, p.predicted
-    assert y is not None
     share = np.array([weight[y == c].sum() for c in range(k)]) / weight.sum()
     out = {
         "accuracy": sk.accuracy_score(y, predicted, sample_weight=weight),
@@ -75,7 +73,6 @@ def reference(p: Predictions, weight: np.ndarray) -> dict[str, float]:
 
 
 def compare(p: Predictions, weight: np.ndarray) -> None:
-    assert p.labels is not None
     overall, per_class = Scorer(p.labels, p).values(weight[None])
     found = {name: v[0] for name, v in overall.items()}
     found |= {f"{name}/{c}": v[0, c] for name, v in per_class.items() for c in range(len(p.classes))}
@@ -85,9 +82,10 @@ def compare(p: Predictions, weight: np.ndarray) -> None:
         assert found[name] == pytest.approx(value, abs=1e-12), name
 
 
-@pytest.mark.parametrize(("classes", "ties", "seed"), itertools.product((2, 3, 7), (True, False), (0, 1)))
-def test_equal_to_sklearn(classes: int, ties: bool, seed: int) -> None:
-    p = draw(classes, seed=seed, ties=ties)
+@pytest.mark.parametrize(("classes", "ties"), itertools.product((2, 3, 7), (True, False)))
+def test_equal_to_sklearn(classes: int, ties: bool) -> None:
+    p = draw(classes, ties=ties)
+    assert set(metric_values(p)) == set(METRICS)
     compare(p, np.ones(len(p)))
 
 
@@ -97,13 +95,6 @@ def test_weighted_resamples_equal_sklearn(classes: int) -> None:
     for weight in next(bootstrap_weights(np.arange(len(p)), 3, seed=1)):
         compare(p, weight)
     compare(p, np.random.default_rng(0).uniform(0.1, 2, len(p)))
-
-
-def test_multiclass_brier_and_auroc_are_sklearns() -> None:
-    p = draw(4, ties=False)
-    values = metric_values(p)
-    ovr = [sk.roc_auc_score(p.labels, p.probabilities, multi_class="ovr", average=a) for a in ("macro", "weighted")]
-    assert [values["auroc"], values["auroc_weighted"]] == pytest.approx(ovr, abs=1e-12)
 
 
 def test_worked_by_hand() -> None:
@@ -130,11 +121,6 @@ def test_worked_by_hand() -> None:
     assert overall["auroc"] == sick["auroc"] and overall["average_precision"] == sick["average_precision"]
 
 
-def test_names_agree() -> None:
-    overall = evaluate_predictions(draw(3), resamples=2)["overall"]
-    assert set(overall) == set(METRICS) == set(metric_values(draw(2)))
-
-
 def test_every_number_has_an_interval_around_it() -> None:
     result = evaluate_predictions(draw(3, size=200, groups=40), resamples=300)
     entries = dict(result["overall"])
@@ -157,7 +143,6 @@ def test_the_seed_fixes_the_draws_and_chunks_do_not_matter(monkeypatch: pytest.M
 
 def test_bootstrap_by_group_equals_a_slow_loop() -> None:
     p = draw(3, size=120, groups=15)
-    assert p.labels is not None and p.groups is not None
     names = list(dict.fromkeys(p.groups))
     drawn = np.random.default_rng(5).integers(len(names), size=(60, len(names)))
     slow = []
@@ -165,21 +150,6 @@ def test_bootstrap_by_group_equals_a_slow_loop() -> None:
         rows = np.concatenate([[i for i, g in enumerate(p.groups) if g == names[number]] for number in row])
         slow.append(sk.log_loss(p.labels[rows], p.probabilities[rows], labels=range(3)))
     assert bootstrap([PreparedPredictions(p)], 60, seed=5)[0]["log_loss"] == pytest.approx(np.array(slow), abs=1e-12)
-
-
-def test_by_patient_is_wider_where_patients_differ() -> None:
-    rng = np.random.default_rng(0)
-    patients = np.repeat(np.arange(30), 40)
-    right = rng.random(1200) < rng.choice([0.5, 1.0], 30)[patients]  # some patients are hard
-    labels = rng.integers(2, size=1200)
-    logits = np.eye(2, dtype=np.float32)[np.where(right, labels, 1 - labels)]
-    groups = tuple(f"P{i}" for i in patients)
-    width = []
-    for known in (groups, None):
-        p = Predictions(("a", "b"), ("x",) * 1200, known, labels, logits)
-        entry = evaluate_predictions(p, resamples=400)["overall"]["accuracy"]
-        width.append(entry["high"] - entry["low"])
-    assert width[0] > 2 * width[1]
 
 
 def test_weights_draw_whole_groups() -> None:
@@ -190,18 +160,6 @@ def test_weights_draw_whole_groups() -> None:
     assert (weights[:, 0] == weights[:, 2]).all()
     assert (weights[:, [0, 1, 3, 4]].sum(axis=1) == 4).all()
     assert weights.mean(axis=0) == pytest.approx(1, abs=0.15)
-
-
-def quiet(p: Predictions) -> dict:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        metric_values(p)
-        result = evaluate_predictions(p, resamples=40)
-    json.dumps(result.to_dict(), allow_nan=False)
-    nulls = {name for name, entry in result["overall"].items() if entry["value"] is None}
-    nulls |= {f"{m} of {c}" for c in p.classes for m in PER_CLASS if result["per_class"][c][m]["value"] is None}
-    assert nulls == set(result["undefined"])
-    return result
 
 
 def test_one_class_only() -> None:
@@ -246,7 +204,6 @@ def test_few_patients_are_told() -> None:
     one = quiet(draw(2, groups=1))
     assert "at least 2 patients" in one["notes"][0] and one["overall"]["accuracy"]["low"] is None
     p = draw(2, size=40)
-    assert p.labels is not None
     groups = tuple("P0" if label else f"P{i}" for i, label in enumerate(p.labels))
     notes = quiet(Predictions(p.classes, p.paths, groups, p.labels, p.logits))["notes"]
     assert any("'class 1' come from one patient" in note for note in notes)
@@ -289,7 +246,6 @@ def test_positive_class(classes: tuple[str, ...], expected: str) -> None:
 
 def test_threshold_counts_are_sklearns_curve() -> None:
     p = draw(2)
-    assert p.labels is not None
     tp, fp = threshold_counts(p.probabilities[:, 1], p.labels == 1)
     fpr, tpr, _ = sk.roc_curve(p.labels, p.probabilities[:, 1], drop_intermediate=False)
     assert (tp / tp[-1]).tolist() == tpr.tolist() and (fp / fp[-1]).tolist() == fpr.tolist()

@@ -41,7 +41,6 @@ def draw(
 
 def column(p: Predictions, cells: list[str]) -> dict[str, Any]:
     told = subgroups(replace(p, columns={"c": tuple(cells)}), ["c"], 20)
-    assert told is not None
     json.dumps({name: own.to_dict() for name, own in told.items()}, allow_nan=False)
     return told["c"]
 
@@ -89,7 +88,7 @@ def test_groups_that_are_alike_have_no_worst() -> None:
     p = draw(patients=40, images=4, sites="NS")
     even = replace(p, labels=np.arange(160) % 2, logits=np.eye(2, dtype=np.float32)[np.arange(160) % 2])
     told = subgroups(even, ["site"], 20)
-    assert told is not None and told["site"]["gaps"]["accuracy"]["value"] == 0 and told["site"]["worst"] == {}
+    assert told["site"]["gaps"]["accuracy"]["value"] == 0 and told["site"]["worst"] == {}
     assert compared(told) and not compared(None) and not compared({"c": column(p, ["one"] * 160)})
 
 
@@ -99,7 +98,6 @@ def test_groups_that_are_alike_have_no_worst() -> None:
 def test_a_stratum_is_evaluated_as_if_it_were_alone() -> None:
     p = draw()
     told = subgroups(p, ["site"], 100)
-    assert told is not None
     for stratum in told["site"]["strata"]:
         rows = np.flatnonzero(np.array(p.columns["site"]) == stratum["name"])
         alone = evaluate_predictions(p.take(rows), resamples=100)
@@ -126,7 +124,6 @@ def test_small_strata_are_named_and_not_evaluated() -> None:
 
 def test_a_column_that_names_patients_is_not_told() -> None:
     p = draw()
-    assert p.groups is not None
     found = column(p, list(p.groups))
     assert "one patient" in found["reason"] and "SECRET" not in json.dumps(found.to_dict())
     halves = [f"{name}{i % 2}" for i, name in enumerate(p.groups)]
@@ -147,7 +144,6 @@ def test_many_small_strata_are_only_counted() -> None:
 def test_the_gap_by_hand() -> None:
     p = draw(harm=2)
     told = subgroups(p, ["site"], 400)
-    assert told is not None
     gap = told["site"]["gaps"]["sensitivity"]
     site, hits = np.array(p.columns["site"]), p.predicted == p.labels
     ill = p.labels == 0
@@ -164,7 +160,6 @@ def test_the_gap_by_hand() -> None:
     assert odds["value"] == max(told["site"]["gaps"][name]["value"] for name in ("sensitivity", "specificity"))
     assert odds["low"] is None and odds["by_chance"] < 0.02
     three = subgroups(draw(harm=2, sites="MNS"), ["site"], 100)  # of three, the best and the worst are picked
-    assert three is not None
     gap = three["site"]["gaps"]["sensitivity"]
     assert (gap["low"], gap["high"], gap["compared"]) == (None, None, 3) and gap["by_chance"] < 0.02
 
@@ -173,7 +168,7 @@ def test_equalised_odds_are_compared_with_the_largest_gap_of_each_shuffle() -> N
     """By hand: deal the sites to the patients, and take the largest gap in sensitivity of any class."""
     p = draw(patients=45, classes=4, sites="ABC", seed=3)
     found = subgroups(p, ["site"], 0)
-    assert found is not None and found["site"].equalised_odds is not None
+    assert found["site"].equalised_odds is not None
     site, hits = np.array(p.columns["site"]), p.predicted == p.labels
     homes, owner = site[::8], np.repeat(np.arange(45), 8)
 
@@ -197,9 +192,8 @@ def test_sites_that_do_not_differ_are_called_so_nineteen_times_in_twenty(classes
         p = draw(patients=60, images=4 * classes, classes=classes, seed=seed, sites="ABCDEF")
         halves = replace(p, columns={**p.columns, "half": tuple("AB"[cell in "DEF"] for cell in p.columns["site"])})
         found = subgroups(halves, ["site", "half"], 0)
-        assert found is not None
         odds = found["site"].equalised_odds
-        assert odds is not None and odds.by_chance is not None and odds.low is None
+        assert odds.by_chance is not None and odds.low is None
         assert all(gap.low is None for gap in found["site"].gaps.values())
         alarms += odds.by_chance < 0.05
         gap = found["half"].gaps["auroc"]
@@ -226,34 +220,11 @@ def test_shuffles_say_how_often_chance_makes_such_a_gap() -> None:
     by_chance = []
     for seed in range(12):
         told = subgroups(draw(patients=72, seed=seed, sites="ABCDEF"), ["site"], 200)
-        assert told is not None
         by_chance.append(told["site"]["gaps"]["auroc"]["by_chance"])
         assert told["site"]["gaps"]["auroc"]["value"] > 0.01
     assert 0.25 < np.mean(by_chance) < 0.75 and min(by_chance) > 0.001
     across = subgroups(draw(), ["scanner"], 50)  # a patient is on several scanners: there is no such shuffle
-    assert across is not None and across["scanner"]["gaps"]["auroc"]["by_chance"] is None
-
-
-def test_intervals_of_a_gap_hold_the_truth() -> None:
-    """Two sites that truly differ: 95 % intervals of the gap in sensitivity hold it about as often."""
-    rng, inside, times = np.random.default_rng(0), 0, 40
-    truth = {"N": 0.9, "S": 0.7}
-    for _ in range(times):
-        owner = np.repeat(np.arange(120), 5)
-        site = np.where(owner % 2, "S", "N")
-        wanted = np.array([truth[s] for s in site])
-        own = np.where(rng.random(120) < 0.5, -0.08, 0.08)[owner]  # patients differ
-        hits = rng.random(600) < wanted + own
-        logits = np.where(hits[:, None], [[1.0, 0.0]], [[0.0, 1.0]]).astype(np.float32)
-        labels = np.zeros(600, np.int64)
-        p = Predictions(
-            ("infected", "uninfected"), ("x",) * 600, tuple(map(str, owner)), labels, logits, columns={"s": tuple(site)}
-        )
-        told = subgroups(p, ["s"], 200)
-        assert told is not None
-        gap = told["s"]["gaps"]["sensitivity"]
-        inside += gap["low"] <= 0.2 <= gap["high"]
-    assert 0.85 <= inside / times <= 1
+    assert across["scanner"]["gaps"]["auroc"]["by_chance"] is None
 
 
 def test_sensitivity_is_compared_where_there_are_positives() -> None:
@@ -261,7 +232,6 @@ def test_sensitivity_is_compared_where_there_are_positives() -> None:
     site = np.array(p.columns["site"])
     labels = np.where(site == "S", 1, p.labels)  # no positive in S
     told = subgroups(replace(p, labels=labels), ["site"], 30)
-    assert told is not None
     assert "fewer than two strata have 10" in told["site"]["gaps"]["sensitivity"]["reason"]
     assert told["site"]["gaps"]["specificity"]["value"] is not None
     alone = {s["name"]: s["overall"] for s in told["site"]["strata"]}
@@ -271,11 +241,10 @@ def test_sensitivity_is_compared_where_there_are_positives() -> None:
 def test_more_classes_and_patients_unknown() -> None:
     p = draw(classes=3, harm=1.5)
     told = subgroups(p, ["site"], 60)
-    assert told is not None
     assert set(told["site"]["gaps"]) == {"auroc", "balanced_accuracy", "accuracy"}
     assert told["site"]["equalised_odds"]["metric"].startswith("sensitivity of c")
     alone = subgroups(replace(p, groups=None), ["site"], 60)
-    assert alone is not None and alone["site"]["gaps"]["auroc"]["value"] is not None
+    assert alone["site"]["gaps"]["auroc"]["value"] is not None
 
 
 def test_by_pair_and_by_image_agree(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +252,6 @@ def test_by_pair_and_by_image_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     first = subgroups(p, ["site"], 80)
     monkeypatch.setattr("vitmed.metrics.subgroups.PAIRS", 0)
     again = subgroups(p, ["site"], 80)
-    assert first is not None and again is not None
     for name, gap in first["site"]["gaps"].items():
         for key in ("value", "low", "high"):
             assert again["site"]["gaps"][name][key] == pytest.approx(gap[key]), name
@@ -301,7 +269,7 @@ def test_hopeless_columns() -> None:
     assert column(ten, ["a", "b"] * 5)["gaps"] == {}
     constant = replace(p, logits=np.zeros_like(p.logits))
     told = subgroups(constant, ["site"], 20)
-    assert told is not None and told["site"]["gaps"]["auroc"]["value"] == 0
+    assert told["site"]["gaps"]["auroc"]["value"] == 0
     with pytest.raises(UsageError, match=r"unknown column for --subgroup 'sit'.*") as error:
         subgroups(p, ["sit"])
     assert "site" in str(error.value) and "scanner" in str(error.value)
@@ -319,7 +287,7 @@ def test_a_thousand_classes() -> None:
         np.eye(1000, dtype=np.float32)[labels], columns={"site": tuple("NS"[i // 10 % 2] for i in range(2000))},
     )  # fmt: skip
     told = subgroups(p, ["site"], 100)
-    assert told is not None and set(told["site"]["gaps"]) == {"accuracy"} and len(str(told)) < 1e4
+    assert set(told["site"]["gaps"]) == {"accuracy"} and len(str(told)) < 1e4
 
 
 # -- the commands

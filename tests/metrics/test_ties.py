@@ -32,7 +32,7 @@ def with_ties(positive_first: bool) -> Predictions:
 
 
 @pytest.mark.parametrize("positive_first", [True, False])
-def test_headline_operating_point_slider_and_decision_curve_count_a_tie_alike(positive_first: bool) -> None:
+def test_every_part_and_the_table_that_is_read_back_count_a_tie_alike(positive_first: bool, tmp_path: Path) -> None:
     p = with_ties(positive_first)
     positive = 0 if positive_first else 1
     truth, scores = p.labels == positive, p.probabilities[:, positive]
@@ -49,6 +49,9 @@ def test_headline_operating_point_slider_and_decision_curve_count_a_tie_alike(po
     assert (at(curve, curve.start).tp, at(curve, curve.start).fp) == (hits, alarms)
     net = decision_curve(p, CONFIG)
     assert net.model[net.thresholds.index(0.5)].value == pytest.approx((hits - alarms) / 200)
+    (tmp_path / "predictions.csv").write_text(p.to_csv())
+    again = Predictions.from_csv(tmp_path / "predictions.csv")
+    assert (again.predicted == p.predicted).all() and again.to_csv() == p.to_csv() and not again.notes
 
 
 @pytest.mark.parametrize("positive_first", [True, False])
@@ -59,15 +62,6 @@ def test_a_chosen_threshold_that_an_image_meets_calls_it_positive(positive_first
     q = replace(p, positive=p.classes[positive], threshold=cut)
     assert ((q.predicted == positive) == (p.probabilities[:, positive] >= cut)).all()
     assert (q.predicted[p.probabilities[:, positive] == cut] == positive).all()
-
-
-@pytest.mark.parametrize("positive_first", [True, False])
-def test_the_table_reads_back_with_the_same_predictions(positive_first: bool, tmp_path: Path) -> None:
-    p = with_ties(positive_first)
-    file = tmp_path / "predictions.csv"
-    file.write_text(p.to_csv())
-    again = Predictions.from_csv(file)
-    assert (again.predicted == p.predicted).all() and again.to_csv() == p.to_csv() and not again.notes
 
 
 def test_of_more_classes_the_first_of_the_likeliest_or_cheapest_is_predicted() -> None:

@@ -30,7 +30,6 @@ def of(found: int, positives: int, kept: int, negatives: int, scores: np.ndarray
 
 def compared(own: Predictions, other: Predictions) -> dict:  # type: ignore[type-arg]
     found = compare_with_own_test(other, evaluate_predictions(other, 50), own, 50)
-    assert found is not None
     json.dumps(found.to_dict(), allow_nan=False)
     return found
 
@@ -88,5 +87,5 @@ def test_of_a_run(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     far = evaluate(tmp_path / "elsewhere" / "predictions.csv", output=tmp_path / "far", ui=Recorder())
     assert far.metrics["external"] == found.metrics["external"]
     figure = beside_own_test(found.predictions, found.metrics)
-    assert figure is not None and png(figure).startswith(b"\x89PNG")
+    assert png(figure).startswith(b"\x89PNG")
     assert "external" not in trained.result.test.metrics

@@ -29,7 +29,7 @@ def rows(figure: Figure) -> list[int]:
 def test_a_gallery_shows_its_rows_and_no_name(gallery: Callable[..., Figure | None], classes: int) -> None:
     p = of_patients(classes)
     figure = gallery(p, read)
-    assert figure is not None and is_png(figure)
+    assert is_png(figure)
     assert not any("secret" in text or "PATIENT" in text or "png" in text for text in texts(figure))
     shown = rows(figure)
     assert 0 < len(shown) == len(set(shown)) <= 24
@@ -41,15 +41,12 @@ def test_a_gallery_shows_its_rows_and_no_name(gallery: Callable[..., Figure | No
 
 def test_lines_are_what_they_are_called() -> None:
     p = of_patients()
-    assert p.labels is not None and p.groups is not None
     figure = errors_by_pair(p, read)
-    assert figure is not None
     missed = np.flatnonzero((p.labels == 0) & (p.predicted == 1))
     told = f"infected predicted as uninfected: {len(missed)} of {np.sum(p.labels == 0)}"
     assert any(text.startswith(told) for text in texts(figure))
     assert missed[p.confidence[missed].argmax()] in rows(figure)
     figure = errors_by_patient(p, read)
-    assert figure is not None
     names = list(dict.fromkeys(p.groups))
     wrong = [sum(p.predicted[i] != p.labels[i] for i, g in enumerate(p.groups) if g == name) for name in names]
     worst = int(np.argmax(wrong))
@@ -57,7 +54,7 @@ def test_lines_are_what_they_are_called() -> None:
         f"patient {worst + 1}: {wrong[worst]} of {p.groups.count(names[worst])} wrong" in t for t in texts(figure)
     ) or (wrong.count(max(wrong)) > 1)
     figure = suspected_labels(p, read)
-    assert figure is not None and rows(figure) == find_suspects(p).rows[:18].tolist()
+    assert rows(figure) == find_suspects(p).rows[:18].tolist()
 
 
 @pytest.mark.parametrize("gallery", GALLERIES)

@@ -39,7 +39,6 @@ def written(folder: Path, p: Predictions, **fields: Any) -> tuple[str, Results, 
 def test_page_and_terminal_say_what_holds_at_the_intended_prevalence(tmp_path: Path) -> None:
     text, metrics, said = written(tmp_path, draw(), prevalence=0.01)
     table, curve = metrics.prevalence, metrics.decision_curve
-    assert table is not None and curve is not None and curve.intended is not None
     assert "not clearly better" in curve.intended.sentence and "is clearly better" in curve.sentence
     for sentence in (table.sentence, curve.intended.sentence):
         assert sentence in text and sentence in said

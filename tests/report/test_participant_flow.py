@@ -68,15 +68,12 @@ def test_unknown_patients_are_not_counted() -> None:
     "evaluated", [{"split": "test", "images": 2, "patients": 2}, {"split": None, "images": 7, "patients": None}]
 )
 def test_the_diagram_holds_the_numbers(evaluated: dict[str, object]) -> None:
-    import numpy as np
-
     p = Predictions(("a", "b"), ("x",), None, np.zeros(1, np.int64), np.zeros((1, 2), np.float32))
     counts = {"found": 11, "unreadable": 0, "exact_duplicates": 2, "near_duplicates": 1}
     told = flow_of(splits(GROUPED), HASHES, counts, "outside the folders")
     told = told.model_copy(update={"evaluated": EvaluatedImages.model_validate(evaluated)})
     numbers = evaluate_predictions(p, resamples=0)
     figure = flow(p, Results.of(numbers, flow=told))
-    assert figure is not None
     texts = [item.get_text() for item in figure.findobj(Text)]
     assert {"11 image files", "3 in no split", "8 images, 5 patients", "a: 2 / 1", "b: 2 / 2"} <= set(texts)
     assert ("test (evaluated)" in texts) is (evaluated["split"] == "test")
@@ -86,14 +83,11 @@ def test_the_diagram_holds_the_numbers(evaluated: dict[str, object]) -> None:
 
 
 def test_no_class_is_cut_beside_its_numbers() -> None:
-    import numpy as np
-
     p = Predictions(("infected", "uninfected"), ("x",), None, np.zeros(1, np.int64), np.zeros((1, 2), np.float32))
     many = {name: [(i % 2, f"{name}{i}") for i in range(1200)] for name in ("train", "val", "test")}
     told = flow_of(replace(splits(many), classes=p.classes), HASHES)
     told = told.model_copy(update={"evaluated": participant_flow.evaluated_images(p, None)})
     figure = flow(p, Results.of(evaluate_predictions(p, resamples=0), flow=told))
-    assert figure is not None
     texts = [item.get_text() for item in figure.findobj(Text)]
     assert texts.count("infected:") == texts.count("uninfected:") == 4 and "  600 / 600" in texts
     assert {"others (evaluated)", "1 image", "  1", "  0"} <= set(texts) and "…" not in "".join(texts)

@@ -17,7 +17,7 @@ from vitmed.report.results import Results
 def test_a_dot_per_patient(classes: int) -> None:
     p = of_patients(classes)
     figure = patient_spread(p)
-    assert figure is not None and is_png(figure)
+    assert is_png(figure)
     panels = figure.axes
     assert len(panels) == (2 if classes == 2 else 1)
     name = "sensitivity" if classes == 2 else "accuracy"
@@ -35,7 +35,6 @@ def test_patients_who_cannot_be_shown() -> None:
     assert patient_spread(replace(p, groups=None)) is None
     assert patient_spread(replace(p, groups=("one",) * 400)) is None
     assert patient_spread(p.take(np.arange(0))) is None
-    assert p.labels is not None
     assert is_png(patient_spread(replace(p, labels=np.ones_like(p.labels))))  # no image of the finding
 
 
@@ -48,7 +47,7 @@ def test_the_forest_has_a_line_for_each_stratum(classes: int) -> None:
     found = subgroups(replace(p, columns={"a $ward$": cells}), ["a $ward$"], 20)
     metrics = Results.of(metrics, subgroups=found)
     figure = forest(p, metrics)
-    assert figure is not None and is_png(figure)
+    assert is_png(figure)
     told = texts(figure)
     for stratum in metrics["subgroups"]["a $ward$"]["strata"]:
         n = "<10" if "suppressed" in stratum else f"={stratum['n']}"
@@ -60,8 +59,7 @@ def test_the_forest_has_a_line_for_each_stratum(classes: int) -> None:
 
 def test_a_stratum_without_positives_is_undefined_in_the_forest() -> None:
     p = of_patients()
-    assert p.labels is not None
     p = replace(p, labels=np.where(np.array(p.columns["ward"]) == "A", 1, p.labels))
     metrics = Results.of(evaluate_predictions(p, resamples=20), subgroups=subgroups(p, ["ward"], 20))
     figure = forest(p, metrics)
-    assert figure is not None and texts(figure).count("undefined") == 2  # AUROC and sensitivity of A
+    assert texts(figure).count("undefined") == 2  # AUROC and sensitivity of A

@@ -39,7 +39,7 @@ def points_at(**thresholds: tuple[float | None, float | None]) -> OperatingPoint
 
 def curve_of(p: Predictions, points: OperatingPoints | None = None) -> Any:
     found = slider_data(p, points)
-    assert found is not None and found["decided"] and found["left"] == 0
+    assert found["decided"] and found["left"] == 0
     (curve,) = found["classes"]
     return curve
 
@@ -110,7 +110,7 @@ def test_of_many_classes_the_largest_are_there_and_the_others_are_counted() -> N
     labels = np.minimum(rng.geometric(0.05, size=5000) - 1, 99)
     p = Predictions(tuple(f"c{i}" for i in range(100)), ("x",) * 5000, None, labels, rng.normal(size=(5000, 100)))
     found = slider_data(p)
-    assert found is not None and not found["decided"] and len(found["classes"]) == CLASSES
+    assert not found["decided"] and len(found["classes"]) == CLASSES
     sizes = np.bincount(labels, minlength=100)
     assert min(entry["positives"] for entry in found["classes"]) >= np.sort(sizes)[-CLASSES]
     assert found["left"] == int((sizes > 0).sum()) - CLASSES and len(json.dumps(found.to_dict())) < 150_000

@@ -93,7 +93,8 @@ def test_the_folder_is_complete_and_self_contained(tmp_path: Path) -> None:
     assert page.open == []
     assert {tag for tag, _ in page.tags}.isdisjoint({"link", "iframe", "object", "form", "base"})
     assert [given.get("src") for tag, given in page.tags if tag == "script"] == [None, None]  # the numbers, and our own
-    assert all(str(given["href"]).startswith("#") for tag, given in page.tags if tag == "a")
+    ids = {f"#{given.get('id')}" for _, given in page.tags}
+    assert {given["href"] for tag, given in page.tags if tag == "a"} <= ids  # every link leads somewhere on the page
     assert not any(name == "style" or str(name).startswith("on") for _, given in page.tags for name in given)
     assert not re.search(r"https?://|@import|url\(", re.sub(r"data:[^\"]+", "", html))
     sources = [str(attributes["src"]) for tag, attributes in page.tags if tag == "img"]
@@ -104,13 +105,7 @@ def test_the_folder_is_complete_and_self_contained(tmp_path: Path) -> None:
         if kind != "svg+xml":
             with Image.open(io.BytesIO(base64.b64decode(data))) as picture:
                 picture.load()
-                assert not picture.getexif() and set(picture.info) <= {
-                    "dpi",
-                    "jfif",
-                    "jfif_version",
-                    "jfif_unit",
-                    "jfif_density",
-                }
+                assert not picture.getexif() and set(picture.info) <= KEPT
     for secret in ("MUELLER", "PATIENT", "BROKEN", "ward7", str(tmp_path), ".png"):
         assert secret not in html
     assert "Cells &amp; &lt;more&gt;" in html and "&lt;script&gt;" in html
@@ -137,7 +132,6 @@ def test_the_same_again_from_the_table_alone(tmp_path: Path, monkeypatch: pytest
 
 def test_more_classes_and_undefined_values(tmp_path: Path) -> None:
     p = draw(("a", "b", "never <seen>"), groups=False)
-    assert p.labels is not None
     p = Predictions(p.classes, p.paths, None, np.minimum(p.labels, 1), p.logits)
     write_report(tmp_path, p, title="t", facts={}, config=EvaluateConfig(resamples=20))
     html = (tmp_path / "report.html").read_text()
@@ -205,16 +199,9 @@ def test_markdown_says_the_same_and_links_the_figures(tmp_path: Path) -> None:
         assert len(widths) == 1, table
 
 
-def test_an_unknown_format_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected html, md, json"):
-        EvaluateConfig(format="html,docx")
-
-
-@pytest.mark.parametrize("n", [1, 10])
-def test_a_few_images_make_a_report(tmp_path: Path, n: int) -> None:
+def test_one_image_makes_a_report(tmp_path: Path) -> None:
     p = draw()
-    assert p.labels is not None
-    few = Predictions(p.classes, p.paths[:n], None, np.zeros(n, np.int64), p.logits[:n])
+    few = Predictions(p.classes, p.paths[:1], None, np.zeros(1, np.int64), p.logits[:1])
     metrics = write_report(tmp_path, few, title="t", facts={}, read=read, config=EvaluateConfig(resamples=20))
     html = (tmp_path / "report.html").read_text()
     assert Page(html).open == [] and metrics["undefined"] and "slider-data" not in html.split("<script>")[0]
