@@ -71,8 +71,5 @@ def test_what_cannot_be_read_is_named(model: Model, tmp_path: Path) -> None:
     ):
         with pytest.raises(DataError, match=problem):
             model.predict(image)
-
-
-def test_a_wrong_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError):
         vitmed.load(tmp_path / "none.pt")

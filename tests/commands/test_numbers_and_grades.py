@@ -163,24 +163,19 @@ def test_nothing_calls_a_number_a_class(ages: vitmed.TrainResult, graded: vitmed
     assert "It distinguishes 3 grades: none, mild, severe." in card and "label smoothing" in card
 
 
-def test_the_server_answers_with_a_number_and_its_interval(ages: vitmed.TrainResult, root: Path) -> None:
-    images = sorted((root / "images").glob("*.png"))[:5]
-    own = vitmed.predict(images, checkpoint=ages.folder, precision="fp32", ui=Recorder())
-    assert isinstance(own, NumberPredictions) and own.intervals is not None
-    with serving(ages.folder) as served:
-        found = served.post(*images, params={"pictures": "true"}).json()["images"]
-    assert [answer["prediction"] for answer in found] == pytest.approx(own.values.tolist(), rel=1e-5)
-    np.testing.assert_allclose([answer["interval"] for answer in found], own.intervals, rtol=1e-5)
-    assert {answer["unit"] for answer in found} == {"years"} and found[0]["probabilities"] == {}
-    assert found[0]["attention"]["explains"] in ("higher", "lower")
-
-
-def test_the_server_answers_with_a_grade(graded: vitmed.TrainResult, root: Path) -> None:
-    images = sorted((root / "images").glob("*.png"))[:5]
-    own = vitmed.predict(images, checkpoint=graded.folder, precision="fp32", ui=Recorder())
-    assert isinstance(own, Predictions)
-    with serving(graded.folder) as served:
-        found = served.post(*images).json()["images"]
-    assert [answer["prediction"] for answer in found] == [GRADES[k] for k in own.predicted]
-    chances = [list(answer["probabilities"].values()) for answer in found]
-    np.testing.assert_allclose(chances, own.probabilities, atol=1e-5)
+def test_the_server_answers_with_a_number_and_its_interval_or_a_grade(
+    ages: vitmed.TrainResult, graded: vitmed.TrainResult, root: Path
+) -> None:
+    images, found = sorted((root / "images").glob("*.png"))[:5], {}
+    own = [vitmed.predict(images, checkpoint=run.folder, precision="fp32", ui=Recorder()) for run in (ages, graded)]
+    for run in (ages, graded):
+        with serving(run.folder) as served:
+            found[run.folder] = served.post(*images, params={"pictures": "true"}).json()["images"]
+    numbers, grades = found.values()
+    assert [answer["prediction"] for answer in numbers] == pytest.approx(own[0].values.tolist(), rel=1e-5)
+    np.testing.assert_allclose([answer["interval"] for answer in numbers], own[0].intervals, rtol=1e-5)
+    assert {answer["unit"] for answer in numbers} == {"years"} and numbers[0]["probabilities"] == {}
+    assert numbers[0]["attention"]["explains"] in ("higher", "lower")
+    assert [answer["prediction"] for answer in grades] == [GRADES[k] for k in own[1].predicted]
+    chances = [list(answer["probabilities"].values()) for answer in grades]
+    np.testing.assert_allclose(chances, own[1].probabilities, atol=1e-5)
