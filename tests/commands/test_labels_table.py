@@ -45,7 +45,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
     return once(tmp_path_factory, "table", make)
 
 
-def test_further_columns_come_through(run: TrainResult) -> None:
+def test_further_columns_and_the_proof_of_patients_come_through(run: TrainResult) -> None:
     """splits.csv, predictions.csv, the checkpoint and Python; at the end, as they were."""
     with (run.folder / "splits.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
@@ -55,23 +55,18 @@ def test_further_columns_come_through(run: TrainResult) -> None:
     assert text.splitlines()[0].startswith("path,label,group") and text.splitlines()[0].endswith(",site")
     said = Predictions.from_csv(run.folder / "test" / "predictions.csv")
     assert said.columns == run.test.predictions.columns and list(said.columns)[-1] == "site"
-    assert said.groups is not None
     assert said.columns["site"] == tuple("NS"[int(group[1:]) < 4] for group in said.groups)
     assert said.to_csv() == Predictions.from_csv(run.folder / "test" / "predictions.csv").to_csv()
     saved = load_checkpoint(run.folder)
     assert saved.splits.columns == ("site",) and saved.splits.patients == "by table (--labels)"
     again = labelled(saved.classes, saved.splits.samples["test"], said.logits, columns=("site",))
     assert again.columns == {"site": said.columns["site"]}
-
-
-def test_the_proof_is_in_the_report(run: TrainResult) -> None:
-    report = json.loads((run.folder / "test" / "metrics.json").read_text())
-    groups = load_checkpoint(run.folder).splits.groups()
+    report, groups = json.loads((run.folder / "test" / "metrics.json").read_text()), saved.splits.groups()
     told = report["report"]["facts"]["Patients of the run"]
     counts = ", ".join(f"{len(groups[name])} in {name}" for name in ("train", "val", "test"))
     assert told == f"{counts}, none in two splits; identified by table (--labels)"
-    assert sum(map(len, groups.values())) == 12
-    assert report["resampling"] == "by patient" and all(note.startswith("Data: ") for note in report["report"]["notes"])
+    assert sum(map(len, groups.values())) == 12 and report["resampling"] == "by patient"
+    assert all(note.startswith("Data: ") for note in report["report"]["notes"])
     assert "fold 2 of 3 by patient" in report["report"]["facts"]["Splits of the run"]
 
 

@@ -130,13 +130,9 @@ def test_a_table_without_times_is_read_in_random_order(run: Path) -> None:
     assert found.labelled == found.images == 18
 
 
-def edited(**cells: str) -> Callable[[int, dict[str, str]], None]:
-    return lambda i, row: row.update(cells) if i == 3 else None
-
-
 def test_bad_tables_and_arguments(run: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"row .* has 'soon' as time"):
-        monitor(run, work(run, 10, edited(time="soon")))
+        monitor(run, work(run, 10, lambda i, row: row.update(time="soon") if i == 3 else None))
     with pytest.raises(DataError, match="weights_hash abc, and the reference"):
         monitor(run, work(run, 10, lambda i, row: row.update(weights_hash="abc")))
     for columns, problem in ((("logit_",), "probabilities and no logits"), (("prob_", "logit_"), "lacks the column")):

@@ -42,10 +42,8 @@ def test_intervals_of_numbers_are_chosen_on_validation(ages: vitmed.TrainResult)
     val = ages.val
     assert val is not None and isinstance(val.predictions, NumberPredictions) and val.predictions.labels is not None
     ends = val.predictions.intervals
-    assert ends is not None
     inside = (ends[:, 0] <= val.predictions.labels) & (val.predictions.labels <= ends[:, 1])
     assert inside.mean() >= 0.9  # they were chosen on these images to hold 90 %
-    assert isinstance(ages.test.predictions, NumberPredictions)
     assert ages.test.predictions.reach == val.predictions.reach
     page = (ages.test.folder / "report.html").read_text()
     assert "Limits of agreement" in page and "years" in page and "Prediction intervals" in page
@@ -133,14 +131,12 @@ def test_two_classes_of_settings_do_not_mix(root: Path, tmp_path: Path) -> None:
 def test_compare_judges_grades_by_kappa_in_their_order(graded: vitmed.TrainResult, tmp_path: Path) -> None:
     """A table without a report may have its columns in any order; the grades are in that of the run."""
     tested = graded.test.predictions
-    assert isinstance(tested, Predictions)
     by_name = tested.like(replace(tested, classes=tuple(sorted(GRADES))))
     assert by_name.classes == ("mild", "none", "severe")
     other = replace(by_name, logits=by_name.logits[::-1].copy(), calibrated=None, costs=None)
     (tmp_path / "other.csv").write_text(other.to_csv())
     found = vitmed.compare(tmp_path / "other.csv", graded.folder, resamples=50, ui=Recorder()).content
     assert found.kind == "grades" and found.classes == list(GRADES)
-    assert by_name.labels is not None
     truth = [GRADES.index(by_name.classes[k]) for k in by_name.labels]
     first, second = ([GRADES.index(one.classes[k]) for k in one.predicted] for one in (other, tested))
     pair = found.pairs[0]

@@ -26,7 +26,6 @@ import vitmed as package
 from vitmed.commands.serving import listening
 from vitmed.commands.serving.app import Service
 from vitmed.core.text import NOTICE
-from vitmed.metrics.predictions import Predictions
 
 KEY = "0123456789abcdef"
 
@@ -47,7 +46,6 @@ def exported_server(exported: Path) -> Iterator[Served]:
 def test_the_answers_are_those_of_predict(trained: Trained, source: str, request: pytest.FixtureRequest) -> None:
     served: Served = request.getfixturevalue(source)
     own = package.predict(images_of(trained), checkpoint=trained.best, precision="fp32", ui=Recorder())
-    assert isinstance(own, Predictions)
     for start in range(0, len(own), 16):
         reply = served.post(*images_of(trained)[start : start + 16])
         assert reply.status_code == 200, reply.text
@@ -111,7 +109,6 @@ def test_ready_notices_a_model_that_has_changed(trained: Trained) -> None:
     with serving(trained.folder) as served, served.client() as client:
         assert client.get("/health/ready").status_code == 200
         network = served.service.model.network.model
-        assert network is not None
         network.head.weight.data.mul_(3)
         assert client.get("/health/ready").status_code == 200  # an answer counts for two seconds
         served.service.checked = (-1e9, "")
@@ -135,7 +132,6 @@ def test_ready_is_the_answer_that_training_stored(
         with served.client() as client:
             assert client.get("/health/ready").status_code == 200
     holder = checkpoints.content(trained.best)["policy"]
-    assert isinstance(holder, dict)
     first, *others = holder["known_logits"]
     changed, old = (holder | {"known_logits": known} for known in ([first + 0.1, *others], []))
     for policy, status in ((changed, 503), (old, 200), (None, 200)):
@@ -250,7 +246,6 @@ def start(*args: object, **environment: str) -> tuple[subprocess.Popen[str], str
     """A process of `vitmed serve` on a free port, and its address."""
     command = [sys.executable, *map(str, args), "--port", "0"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | environment)
-    assert process.stderr is not None
     line = process.stderr.readline()
     assert "answers at" in line, line + process.stderr.read()
     return process, line.split()[-1]
@@ -317,18 +312,12 @@ def test_what_cannot_be_served_is_an_error_of_two_sentences(
     assert found.code == 2 and message in found.err and "Traceback" not in found.err
 
 
-def test_a_port_in_use_and_a_missing_model(
-    trained: Trained, vitmed: Callable[..., Answer], tmp_path: Path, server: Served
+def test_a_port_in_use_a_missing_model_and_a_short_key_are_refused_and_the_environment_gives_a_key(
+    trained: Trained, vitmed: Callable[..., Answer], tmp_path: Path, server: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = vitmed("serve", trained.folder, "--port", server.port)
-    assert found.code == 2 and "in use" in found.err and "--port" in found.err
-    assert f"--port {server.port + 1}" in found.err
+    assert found.code == 2 and "in use" in found.err and f"--port {server.port + 1}" in found.err
     assert vitmed("serve", tmp_path / "none.pt").code == 4
-
-
-def test_a_short_key_is_refused_and_the_environment_gives_one(
-    trained: Trained, vitmed: Callable[..., Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     (tmp_path / "key").write_text("short\n")
     assert "at least 16" in vitmed("serve", trained.folder, "--api-key-file", tmp_path / "key").err
     monkeypatch.setenv(listening.KEY, KEY)

@@ -148,9 +148,8 @@ def test_folds_share_the_time(tmp_path: Path) -> None:
 def test_pretraining_ends_in_time(tmp_path: Path) -> None:
     data, settings = draw_classes(tmp_path / "data", 24), {k: v for k, v in TINY.items() if k != "policy"}
     sets = (*TINY_NETWORK, "mae.decoder_width=16", "mae.decoder_depth=1", "mae.decoder_heads=2")
-    found = pretrain(
-        data, output=tmp_path, name="mae", sets=sets, ui=Recorder(), time="40s", **settings | {"epochs": 100}
-    )
+    settings |= {"epochs": 100, "time": "40s"}
+    found = pretrain(data, output=tmp_path, name="mae", sets=sets, ui=Recorder(), **settings)
     assert 20 < found.records[-1]["step"] <= 30 and found.records[-1]["lr"] == pytest.approx(0, abs=1e-5)
     assert found.encoder.is_file()
 

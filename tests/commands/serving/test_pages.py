@@ -23,7 +23,6 @@ document.body.dispatchEvent(new DragEvent("drop", {dataTransfer: transfer, bubbl
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[Page]:
-    assert PROGRAM is not None
     with browser(PROGRAM) as found:
         yield found
 
