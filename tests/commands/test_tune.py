@@ -321,6 +321,7 @@ def test_with_a_time_the_plan_is_one_that_fits_often(
     [
         ({"space": ["train.lr"]}, "expected a setting and a range"),
         ({"space": ["train.lr=..1e-3"]}, "expected a setting and a range"),
+        ({"space": ["train.lr=a..b"]}, "expected a setting and a range"),
         ({"space": ["train.lr=1e-3..1e-5"]}, "different values in order"),
         ({"space": ["model.width=64,64"]}, "different values in order"),
         ({"space": ["model.widht=64,128"]}, "widht"),
