@@ -19,6 +19,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.training.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.usefixtures("no_figures")
+QUICK = TINY | {"epochs": 1, "baseline": False, "resamples": 20, "map_images": 0}
 
 
 def draw_table(place: Path, seed: int = 0, first: int = 0) -> tuple[Path, Path]:
@@ -38,13 +39,13 @@ def draw_table(place: Path, seed: int = 0, first: int = 0) -> tuple[Path, Path]:
 def run(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
     def make(place: Path) -> TrainResult:
         data, table = draw_table(place)
-        options = TINY | {"epochs": 1, "labels": str(table), "folds": 3, "fold": 2}
+        options = QUICK | {"labels": str(table), "folds": 3, "fold": 2}
         return train(data, output=place / "runs", name="run", sets=TINY_SETS, ui=Recorder(), **options)
 
     return once(tmp_path_factory, "table", make)
 
 
-def test_further_columns_come_through(run: TrainResult) -> None:
+def test_further_columns_and_the_proof_of_patients_come_through(run: TrainResult) -> None:
     """splits.csv, predictions.csv, the checkpoint and Python; at the end, as they were."""
     with (run.folder / "splits.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
@@ -54,24 +55,18 @@ def test_further_columns_come_through(run: TrainResult) -> None:
     assert text.splitlines()[0].startswith("path,label,group") and text.splitlines()[0].endswith(",site")
     said = Predictions.from_csv(run.folder / "test" / "predictions.csv")
     assert said.columns == run.test.predictions.columns and list(said.columns)[-1] == "site"
-    assert said.groups is not None
     assert said.columns["site"] == tuple("NS"[int(group[1:]) < 4] for group in said.groups)
     assert said.to_csv() == Predictions.from_csv(run.folder / "test" / "predictions.csv").to_csv()
     saved = load_checkpoint(run.folder)
     assert saved.splits.columns == ("site",) and saved.splits.patients == "by table (--labels)"
     again = labelled(saved.classes, saved.splits.samples["test"], said.logits, columns=("site",))
     assert again.columns == {"site": said.columns["site"]}
-
-
-def test_the_proof_is_in_the_report(run: TrainResult) -> None:
-    report = json.loads((run.folder / "test" / "metrics.json").read_text())
-    groups = load_checkpoint(run.folder).splits.groups()
+    report, groups = json.loads((run.folder / "test" / "metrics.json").read_text()), saved.splits.groups()
     told = report["report"]["facts"]["Patients of the run"]
     counts = ", ".join(f"{len(groups[name])} in {name}" for name in ("train", "val", "test"))
-    assert (
-        told == f"{counts}, none in two splits; identified by table (--labels)" and sum(map(len, groups.values())) == 12
-    )
-    assert report["resampling"] == "by patient" and all(note.startswith("Data: ") for note in report["report"]["notes"])
+    assert told == f"{counts}, none in two splits; identified by table (--labels)"
+    assert sum(map(len, groups.values())) == 12 and report["resampling"] == "by patient"
+    assert all(note.startswith("Data: ") for note in report["report"]["notes"])
     assert "fold 2 of 3 by patient" in report["report"]["facts"]["Splits of the run"]
 
 
@@ -95,15 +90,8 @@ def test_images_of_another_place_by_its_own_table(run: TrainResult, tmp_path: Pa
     assert list(found.predictions.columns)[-1] == "site" and found.metrics["report"]["title"] == "all of images"
     rows = [line.split(";") for line in table.read_text().splitlines()]
     (tmp_path / "who.csv").write_text("\n".join(["path,who", *(f"{r[0]},{r[3]}" for r in rows[1:])]))
-    found = evaluate(
-        run.folder,
-        data=data,
-        labels=table,
-        groups=tmp_path / "who.csv",
-        output=tmp_path / "b",
-        resamples=20,
-        ui=Recorder(),
-    )
+    who = {"groups": tmp_path / "who.csv", "output": tmp_path / "b"}
+    found = evaluate(run.folder, data=data, labels=table, resamples=20, ui=Recorder(), **who)
     assert set(found.predictions.groups or ()) == {"N", "S"} and {"patient", "site"} <= set(found.predictions.columns)
     table.write_text(table.read_text().replace("blue", "violet"))
     with pytest.raises(DataError, match="class 'violet' is not one of the classes amber, blue"):
@@ -114,7 +102,7 @@ def test_images_of_another_place_by_its_own_table(run: TrainResult, tmp_path: Pa
 
 def test_leakage_that_was_allowed_stands_at_the_head(tmp_path: Path) -> None:
     data, ui = draw_splits(tmp_path / "data", 6, 4, 4), Recorder()
-    options = TINY | {"epochs": 1, "group_regex": r"_(\d+)\.png"}  # every split has a patient 0
+    options = QUICK | {"group_regex": r"_(\d+)\.png"}  # every split has a patient 0
     with pytest.raises(DataError, match="in two splits"):
         train(data, output=tmp_path / "runs", sets=TINY_SETS, ui=ui, **options)
     result = train(data, output=tmp_path / "runs", sets=TINY_SETS, ui=ui, allow_leakage=True, **options)
@@ -130,7 +118,7 @@ def test_a_run_without_patients_says_so_at_the_head_and_shows_its_guess(tmp_path
     for file in sorted(data.rglob("*.png")):
         i = int(file.stem.split("_")[1])
         file.rename(file.with_name(f"P{i % 6}_{i}.png"))
-    result = train(data, output=tmp_path / "runs", sets=TINY_SETS, ui=ui, **TINY | {"epochs": 1})
+    result = train(data, output=tmp_path / "runs", sets=TINY_SETS, ui=ui, **QUICK)
     assert any("look like 6 patients (P0, P1, P2, ...): confirm with --groups names" in text for text in ui.warned)
     assert "split by image: likely optimistic" in (result.folder / "test" / "report.html").read_text()
     metrics = json.loads((result.folder / "test" / "metrics.json").read_text())

@@ -13,7 +13,6 @@ from PIL import Image
 import vitmed
 from vitmed.commands.load import Model
 from vitmed.core.errors import CheckpointError, DataError
-from vitmed.metrics.predictions import Predictions
 
 
 @pytest.fixture(params=["checkpoint", "exported"])
@@ -34,7 +33,6 @@ def test_an_image_may_come_as_file_bytes_picture_or_array(model: Model, trained:
 def test_the_answer_is_that_of_predict(model: Model, trained: Trained) -> None:
     paths = sorted((trained.data / "test").rglob("*.png"))
     own = vitmed.predict(paths, checkpoint=trained.best, precision="fp32", ui=Recorder())
-    assert isinstance(own, Predictions)
     found = model.predict(paths)
     assert [answer.prediction for answer in found] == [own.classes[k] for k in own.predicted]
     np.testing.assert_allclose(model.predict_proba(paths), own.probabilities, atol=1e-5)
@@ -71,8 +69,5 @@ def test_what_cannot_be_read_is_named(model: Model, tmp_path: Path) -> None:
     ):
         with pytest.raises(DataError, match=problem):
             model.predict(image)
-
-
-def test_a_wrong_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError):
         vitmed.load(tmp_path / "none.pt")

@@ -78,6 +78,13 @@ def test_quiet_where_nothing_changed(run: Path, vitmed: Callable[..., Answer]) -
     assert charts["sensitivity of blue"]["reference"]["value"] == pytest.approx(own["sensitivity"]["value"])
     assert charts["sensitivity of blue"]["why_not"].startswith("the reference has 6 such images")
     assert charts["calibration of blue"]["why_not"] == "the new images have no labels"
+    from prometheus_client import parser
+
+    metrics = parser.text_string_to_metric_families((folder / "monitoring.prom").read_text())
+    families = {family.name: family for family in metrics}
+    assert families["vitmed_monitor_images"].samples[0].value == 200
+    alarms = {sample.labels["chart"]: sample.value for sample in families["vitmed_monitor_alarm"].samples}
+    assert set(alarms.values()) == {0.0} and "unlike the training images" in alarms
 
 
 def test_a_change_is_found_and_dated(run: Path, vitmed: Callable[..., Answer]) -> None:
@@ -91,16 +98,6 @@ def test_a_change_is_found_and_dated(run: Path, vitmed: Callable[..., Answer]) -
     alarm = next(one for one in found["charts"] if one["name"] == "unlike the training images")["alarm"]
     assert 101 <= alarm["row"] <= 150 and abs(alarm["since_row"] - 101) <= 12 and alarm["side"] == "rise"
     assert "<b>Alarm.</b>" in (run / "monitoring" / "monitoring.html").read_text()
-
-
-def test_the_metrics_are_prometheus_s(run: Path) -> None:
-    from prometheus_client import parser
-
-    folder = monitor(run, work(run, 120)).folder
-    families = {f.name: f for f in parser.text_string_to_metric_families((folder / "monitoring.prom").read_text())}
-    assert families["vitmed_monitor_images"].samples[0].value == 120
-    alarms = {s.labels["chart"]: s.value for s in families["vitmed_monitor_alarm"].samples}
-    assert set(alarms.values()) == {0.0} and "unlike the training images" in alarms
 
 
 def test_labels_of_some_images(run: Path) -> None:
@@ -133,13 +130,9 @@ def test_a_table_without_times_is_read_in_random_order(run: Path) -> None:
     assert found.labelled == found.images == 18
 
 
-def edited(**cells: str) -> Callable[[int, dict[str, str]], None]:
-    return lambda i, row: row.update(cells) if i == 3 else None
-
-
-def test_bad_tables(run: Path, tmp_path: Path) -> None:
+def test_bad_tables_and_arguments(run: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"row .* has 'soon' as time"):
-        monitor(run, work(run, 10, edited(time="soon")))
+        monitor(run, work(run, 10, lambda i, row: row.update(time="soon") if i == 3 else None))
     with pytest.raises(DataError, match="weights_hash abc, and the reference"):
         monitor(run, work(run, 10, lambda i, row: row.update(weights_hash="abc")))
     for columns, problem in ((("logit_",), "probabilities and no logits"), (("prob_", "logit_"), "lacks the column")):
@@ -154,14 +147,10 @@ def test_bad_tables(run: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.csv").write_text(text.splitlines()[0] + "\n")
     with pytest.raises(DataError, match="has no image"):
         monitor(run, tmp_path / "empty.csv")
-
-
-def test_bad_arguments(run: Path) -> None:
-    new = work(run, 10)
     with pytest.raises(UsageError, match="--period 10"):
-        package.monitor(run, new, period=10, ui=Recorder())
+        package.monitor(run, work(run, 10), period=10, ui=Recorder())
     with pytest.raises(UsageError, match="holds no evaluation of best"):
-        monitor(run, new, split="train")
+        monitor(run, work(run, 10), split="train")
     assert not (run / "monitoring").exists()
 
 

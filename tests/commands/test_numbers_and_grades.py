@@ -42,10 +42,8 @@ def test_intervals_of_numbers_are_chosen_on_validation(ages: vitmed.TrainResult)
     val = ages.val
     assert val is not None and isinstance(val.predictions, NumberPredictions) and val.predictions.labels is not None
     ends = val.predictions.intervals
-    assert ends is not None
     inside = (ends[:, 0] <= val.predictions.labels) & (val.predictions.labels <= ends[:, 1])
     assert inside.mean() >= 0.9  # they were chosen on these images to hold 90 %
-    assert isinstance(ages.test.predictions, NumberPredictions)
     assert ages.test.predictions.reach == val.predictions.reach
     page = (ages.test.folder / "report.html").read_text()
     assert "Limits of agreement" in page and "years" in page and "Prediction intervals" in page
@@ -133,14 +131,12 @@ def test_two_classes_of_settings_do_not_mix(root: Path, tmp_path: Path) -> None:
 def test_compare_judges_grades_by_kappa_in_their_order(graded: vitmed.TrainResult, tmp_path: Path) -> None:
     """A table without a report may have its columns in any order; the grades are in that of the run."""
     tested = graded.test.predictions
-    assert isinstance(tested, Predictions)
     by_name = tested.like(replace(tested, classes=tuple(sorted(GRADES))))
     assert by_name.classes == ("mild", "none", "severe")
     other = replace(by_name, logits=by_name.logits[::-1].copy(), calibrated=None, costs=None)
     (tmp_path / "other.csv").write_text(other.to_csv())
     found = vitmed.compare(tmp_path / "other.csv", graded.folder, resamples=50, ui=Recorder()).content
     assert found.kind == "grades" and found.classes == list(GRADES)
-    assert by_name.labels is not None
     truth = [GRADES.index(by_name.classes[k]) for k in by_name.labels]
     first, second = ([GRADES.index(one.classes[k]) for k in one.predicted] for one in (other, tested))
     pair = found.pairs[0]
@@ -163,24 +159,19 @@ def test_nothing_calls_a_number_a_class(ages: vitmed.TrainResult, graded: vitmed
     assert "It distinguishes 3 grades: none, mild, severe." in card and "label smoothing" in card
 
 
-def test_the_server_answers_with_a_number_and_its_interval(ages: vitmed.TrainResult, root: Path) -> None:
-    images = sorted((root / "images").glob("*.png"))[:5]
-    own = vitmed.predict(images, checkpoint=ages.folder, precision="fp32", ui=Recorder())
-    assert isinstance(own, NumberPredictions) and own.intervals is not None
-    with serving(ages.folder) as served:
-        found = served.post(*images, params={"pictures": "true"}).json()["images"]
-    assert [answer["prediction"] for answer in found] == pytest.approx(own.values.tolist(), rel=1e-5)
-    np.testing.assert_allclose([answer["interval"] for answer in found], own.intervals, rtol=1e-5)
-    assert {answer["unit"] for answer in found} == {"years"} and found[0]["probabilities"] == {}
-    assert found[0]["attention"]["explains"] in ("higher", "lower")
-
-
-def test_the_server_answers_with_a_grade(graded: vitmed.TrainResult, root: Path) -> None:
-    images = sorted((root / "images").glob("*.png"))[:5]
-    own = vitmed.predict(images, checkpoint=graded.folder, precision="fp32", ui=Recorder())
-    assert isinstance(own, Predictions)
-    with serving(graded.folder) as served:
-        found = served.post(*images).json()["images"]
-    assert [answer["prediction"] for answer in found] == [GRADES[k] for k in own.predicted]
-    chances = [list(answer["probabilities"].values()) for answer in found]
-    np.testing.assert_allclose(chances, own.probabilities, atol=1e-5)
+def test_the_server_answers_with_a_number_and_its_interval_or_a_grade(
+    ages: vitmed.TrainResult, graded: vitmed.TrainResult, root: Path
+) -> None:
+    images, found = sorted((root / "images").glob("*.png"))[:5], {}
+    own = [vitmed.predict(images, checkpoint=run.folder, precision="fp32", ui=Recorder()) for run in (ages, graded)]
+    for run in (ages, graded):
+        with serving(run.folder) as served:
+            found[run.folder] = served.post(*images, params={"pictures": "true"}).json()["images"]
+    numbers, grades = found.values()
+    assert [answer["prediction"] for answer in numbers] == pytest.approx(own[0].values.tolist(), rel=1e-5)
+    np.testing.assert_allclose([answer["interval"] for answer in numbers], own[0].intervals, rtol=1e-5)
+    assert {answer["unit"] for answer in numbers} == {"years"} and numbers[0]["probabilities"] == {}
+    assert numbers[0]["attention"]["explains"] in ("higher", "lower")
+    assert [answer["prediction"] for answer in grades] == [GRADES[k] for k in own[1].predicted]
+    chances = [list(answer["probabilities"].values()) for answer in grades]
+    np.testing.assert_allclose(chances, own[1].probabilities, atol=1e-5)

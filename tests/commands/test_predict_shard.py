@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Recorder, Trained, listing, python
+from conftest import Recorder, Trained, listing
 
 from vitmed import merge, predict, predict_shard
 from vitmed.core.errors import DataError, UsageError
@@ -51,7 +52,9 @@ def test_the_merged_table_is_that_of_one_process_to_the_byte(
         answer = vitmed("predict", images, "--checkpoint", trained.best, *given)
         assert answer.code == (3 if number == 2 else 0), answer.err
     again = "predict", images, "--checkpoint", trained.best, "--shard", "2/3", "-o", tmp_path / "parts"
+    before = listing(tmp_path / "parts")  # with sizes and times
     assert "1 of 6 images could not be read" in vitmed(*again).err  # finished before, and reported as then
+    assert listing(tmp_path / "parts") == before
     answer = vitmed("merge", tmp_path / "parts", "--json")
     assert answer.code == whole.code == 3 and "blue_1a.png" in answer.err
     assert json.loads(answer.out)["images"] == 18 and json.loads(answer.out)["unreadable"] == 1
@@ -99,14 +102,6 @@ def test_features_stay_in_the_parts(trained: Trained, images: Path, tmp_path: Pa
     done = merge(folder, output=tmp_path / "all.csv", ui=Recorder())
     assert (done.read, len(done.errors)) == (18, 1)
     assert (Predictions.from_csv(tmp_path / "all.csv").logits == expected.logits).all()
-
-
-def test_a_finished_part_is_skipped(trained: Trained, images: Path, tmp_path: Path) -> None:
-    folder = shards(images, tmp_path / "parts", trained)
-    before = listing(folder)  # with sizes and times
-    for number in (1, 2, 3):
-        predict_shard(images, output=folder, shard=f"{number}/3", checkpoint=trained.best, ui=Recorder())
-    assert listing(folder) == before
 
 
 def test_a_part_that_is_missing_damaged_or_there_twice(trained: Trained, images: Path, tmp_path: Path) -> None:
@@ -189,13 +184,8 @@ def test_wrong_commands(trained: Trained, images: Path, tmp_path: Path, vitmed: 
     assert not (tmp_path / "p").exists() and not (images / "parts").exists()
 
 
-def test_no_other_command_needs_pyarrow(tmp_path: Path) -> None:
-    code = f"""
-import sys
-sys.modules["pyarrow"] = None
-from vitmed.commands import evaluate, predict, train
-from vitmed.cli import main
-main(["merge", {str(tmp_path)!r}])
-"""
-    done = python("-c", code)
-    assert done.returncode == 2 and "pip install 'vitmed[scale]'" in done.stderr, done.stderr
+def test_without_pyarrow_the_command_is_named(tmp_path: Path, vitmed: ANSWER, monkeypatch: pytest.MonkeyPatch) -> None:
+    """tests/commands/test_predict.py: no other command needs it."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    answer = vitmed("merge", tmp_path)
+    assert answer.code == 2 and "pip install 'vitmed[scale]'" in answer.err, answer.err

@@ -46,6 +46,8 @@ SMALL = {k: v for k, v in TINY.items() if k != "policy"} | {"patch_size": 4}
 # What the encoder decides is left out.
 AFTER = {k: v for k, v in BARE.items() if k not in ("image_size", "patch_size")} | {"epochs": 1}
 SETS = (*TINY_NETWORK, "mae.decoder_width=16", "mae.decoder_depth=1", "mae.decoder_heads=2")
+GIVEN = [part for k, v in SMALL.items() for part in (f"--{k.replace('_', '-')}", v)]
+GIVEN += [part for text in SETS for part in ("--set", text)]
 
 
 def start(
@@ -100,11 +102,6 @@ def test_build_model_and_train_take_it_over(data: Path, made: PretrainResult, tm
     config = load_checkpoint(result.checkpoint).config
     assert (config.data.normalize, config.model.image_size, config.model.patch_size) == ("half", 16, 4)
     assert not any("Leakage" in note for note in result.test.metrics["report"]["notes"])
-
-
-def test_in_bf16(data: Path, tmp_path: Path) -> None:
-    records = start(data, tmp_path, precision="bf16", epochs=1).records
-    assert 0 < records[0]["train_loss"] < 10 and 0 < records[0]["val_loss"] < 10
 
 
 # --- which images
@@ -192,24 +189,19 @@ def test_a_test_image_that_was_seen_is_told(tmp_path: Path, made: PretrainResult
 
 
 def test_a_stopped_run_goes_on_bit_for_bit(data: Path, tmp_path: Path) -> None:
-    """24 images in batches of 8 and 2 batches a step: stopped at an epoch's end, within one, and twice."""
+    """24 images in batches of 4 and 2 batches a step: stopped at an epoch's end, and again within a step."""
     flags = {"epochs": 3, "batch_size": 4, "accumulate": 2, "policy": "mae"}
     sets = ("model.dropout=0.1", "model.drop_path=0.1", "model.depth=2")
-    whole = start(data, tmp_path / "whole", sets=sets, **flags).folder
-    for presses in ([6], [9], [3, 13]):
-        run = tmp_path / str(presses) / "mae"
-        for i, press in enumerate(presses):
-            with pytest.raises(Interrupted, match=r"last\.pt is saved") as stopped:
-                if i == 0:
-                    start(data, run.parent, interrupt_at(press), sets=sets, **flags)
-                else:
-                    pretrain(resume=run, ui=interrupt_at(press))
-            assert f"vitmed pretrain --resume {run}" in stopped.value.fix
-        pretrain(resume=run, ui=Recorder())
-        one, other = (torch.load(folder / "last.pt", weights_only=True) for folder in (whole, run))
-        same(one["training"], other["training"])
-        one, other = (torch.load(folder / "encoder.pt", weights_only=True) for folder in (whole, run))
-        same(one["weights"], other["weights"])
+    whole, run = start(data, tmp_path / "whole", sets=sets, **flags).folder, tmp_path / "mae"
+    with pytest.raises(Interrupted, match=r"last\.pt is saved") as stopped:
+        start(data, tmp_path, interrupt_at(6), sets=sets, **flags)
+    assert f"vitmed pretrain --resume {run}" in stopped.value.fix
+    with pytest.raises(Interrupted, match=r"last\.pt is saved"):
+        pretrain(resume=run, ui=interrupt_at(9))
+    pretrain(resume=run, ui=Recorder())
+    for file, part in (("last.pt", "training"), ("encoder.pt", "weights")):
+        one, other = (torch.load(folder / file, weights_only=True) for folder in (whole, run))
+        same(one[part], other[part])
 
 
 def test_a_figure_that_fails_does_not_cost_the_state(
@@ -239,14 +231,14 @@ def test_stopped_at_once(data: Path, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_resumed(data: Path, made: PretrainResult, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="finished"):
-        pretrain(resume=made.folder, ui=Recorder())
-    with pytest.raises(UsageError, match="own configuration"):
-        pretrain(resume=made.folder, epochs=9, ui=Recorder())
-    with pytest.raises(UsageError, match="own folder"):
-        pretrain(resume=made.folder, name="other", ui=Recorder())
-    with pytest.raises(CheckpointError, match=r"no last\.pt"):
-        pretrain(resume=tmp_path, ui=Recorder())
+    for run, given, told in (
+        (made.folder, {}, "finished"),
+        (made.folder, {"epochs": 9}, "own configuration"),
+        (made.folder, {"name": "other"}, "own folder"),
+        (tmp_path, {}, r"no last\.pt"),
+    ):
+        with pytest.raises((CheckpointError, UsageError), match=told):
+            pretrain(resume=run, ui=Recorder(), **given)
     with pytest.raises(CheckpointError, match="not a vitmed checkpoint"):
         train(resume=made.folder, ui=Recorder())
     with pytest.raises(Interrupted):
@@ -254,10 +246,9 @@ def test_what_cannot_be_resumed(data: Path, made: PretrainResult, tmp_path: Path
     other = draw_splits(tmp_path / "data", seed=3)
     with pytest.raises(DataError, match="have changed"):
         pretrain(other, resume=tmp_path / "mae", ui=Recorder())
-    file = tmp_path / "mae" / "last.pt"
-    saved = torch.load(file, weights_only=True)
+    saved = torch.load(tmp_path / "mae" / "last.pt", weights_only=True)
     del saved["data"]["splits"]
-    save(saved, file)
+    save(saved, tmp_path / "mae" / "last.pt")
     with pytest.raises(CheckpointError, match="damaged"):
         pretrain(resume=tmp_path / "mae", ui=Recorder())
 
@@ -267,11 +258,8 @@ def test_what_cannot_be_resumed(data: Path, made: PretrainResult, tmp_path: Path
 
 def test_bad_input_ends_before_there_is_a_run_folder(tmp_path: Path, vitmed: RUN) -> None:
     data, runs = draw_splits(tmp_path / "data"), tmp_path / "runs"
-    flags = [part for k, v in SMALL.items() for part in (f"--{k.replace('_', '-')}", v)]
-    sets = [part for text in SETS for part in ("--set", text)]
     for code, told, where, more in (
         (3, "no such folder", tmp_path / "nowhere", ()),
-        (2, "expected one of: none", data, ("--policy", "nothing")),
         (2, "random weights", data, ("--set", "model.weights=x.pt")),
         (2, "mask_ratio", data, ("--mask-ratio", "1.5")),
         (2, "16 of 16 patches are visible", data, ("--mask-ratio", "0.01")),
@@ -280,11 +268,11 @@ def test_bad_input_ends_before_there_is_a_run_folder(tmp_path: Path, vitmed: RUN
         (2, "leave --stem out", data, ("--stem", "conv")),
         (2, "lies in the data folder", data, ("-o", data / "runs")),
     ):
-        answer = vitmed("pretrain", where, "-o", runs, *flags, *sets, *more)
+        answer = vitmed("pretrain", where, "-o", runs, *GIVEN, *more)
         assert answer.code == code and told in answer.err and "Traceback" not in answer.err, answer.err
         assert not runs.exists() or not list(runs.iterdir())
     (data / "train" / "amber" / "amber_0.png").write_bytes(b"no image")
-    answer = vitmed("pretrain", data, "-o", runs, *flags, *sets)
+    answer = vitmed("pretrain", data, "-o", runs, *GIVEN)
     assert answer.code == 3 and "amber_0.png" in answer.err and "Traceback" not in answer.err
     assert not runs.exists() or not list(runs.iterdir())
 
@@ -312,17 +300,9 @@ def test_every_flag_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPa
     flags |= {"target": "findings", "finding": ["edema"], "uncertain": "ones", "unit": "years", "resplit": True}
     values |= flags | {"window": "percentiles", "frame": 2, "cache": False, "cache_size": 3.5, "on_bad_file": "skip"}
     values |= {
-        "micro_batch": 3,
-        "time": 1200.0,
-        "grad_checkpointing": True,
-        "augment_on": "device",
-        "autotune": False,
-        "compile": True,
-        "stem": "conv",
-        "positions": "sincos_1d",
-        "pool": "cls",
-        "drop_path": 0.1,
-    }
+        "micro_batch": 3, "time": 1200.0, "grad_checkpointing": True, "augment_on": "device", "autotune": False,
+        "compile": True, "stem": "conv", "positions": "sincos_1d", "pool": "cls", "drop_path": 0.1,
+    }  # fmt: skip
     del values["group_regex"]  # one way of knowing patients at a time
     assert {*values, "group_regex", "sites"} == set(PRETRAIN_FLAGS)
     seen: list[PretrainConfig] = []
@@ -330,13 +310,10 @@ def test_every_flag_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPa
     args: list[object] = []
     for flag, value in values.items():
         option = f"--{flag.replace('_', '-')}"
-        args += (
-            [f"--no-{flag}"]
-            if value is False
-            else [option]
-            if value is True
-            else [option, {"time": "20m", "finding": "edema"}.get(flag, value)]
-        )
+        if isinstance(value, bool):
+            args.append(option if value else f"--no-{flag}")
+        else:
+            args += [option, {"time": "20m", "finding": "edema"}.get(flag, value)]
     vitmed("pretrain", tmp_path, *args)
     told, defaults = seen[0].model_dump(), PretrainConfig().model_dump()
     for flag in values:
@@ -346,31 +323,27 @@ def test_every_flag_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_command_line(data: Path, tmp_path: Path, vitmed: RUN) -> None:
-    flags = [part for k, v in SMALL.items() for part in (f"--{k.replace('_', '-')}", v)]
-    sets = [part for text in SETS for part in ("--set", text)]
-    answer = vitmed("pretrain", data, "-o", tmp_path, "--name", "a", "--json", *flags, *sets)
+    answer = vitmed("pretrain", data, "-o", tmp_path, "--name", "a", "--json", *GIVEN, "--precision", "bf16")
     assert answer.code == 0, answer.err
     given = json.loads(answer.out)
     assert given["encoder"] == str(tmp_path / "a" / "encoder.pt") and given["last"]["epoch"] == 2
+    assert 0 < given["last"]["train_loss"] < 10 and 0 < given["last"]["val_loss"] < 10
     assert "vitmed train DIR --weights" in answer.err
 
 
-@pytest.mark.parametrize("channels", [1, 2, 3])
-def test_the_reconstructions_are_drawn(
-    data: Path, tmp_path: Path, channels: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_reconstructions_are_drawn(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from vitmed.commands import pretraining_run
 
     monkeypatch.setattr(drawing, "DPI", 120)
     drawn: list[Any] = []
     real = pretraining_run.reconstructions
     monkeypatch.setattr(pretraining_run, "reconstructions", lambda *args: drawn.append(real(*args)) or drawn[0])
-    start(data, tmp_path, channels=channels, epochs=1)
+    start(data, tmp_path, channels=1, epochs=1)
     pictures = drawn[0]
-    assert pictures.shape == (8, 3, 16, 16, channels) and pictures.dtype == "uint8"
+    assert pictures.shape == (8, 3, 16, 16, 1) and pictures.dtype == "uint8"
     kept = (pictures[:, 0] == pictures[:, 1]).all(axis=-1).reshape(8, 4, 4, 4, 4).all(axis=(2, 4)).sum()
     assert kept == 8 * 4  # 4 of 16 patches are visible
-    file = tmp_path / "sheet.png"
-    file.write_bytes(png(reconstruction_figure(pictures)))
-    with Image.open(file) as image:
-        assert min(image.size) > 300
+    for channels in (1, 2, 3):
+        (tmp_path / "sheet.png").write_bytes(png(reconstruction_figure(pictures.repeat(channels, axis=-1))))
+        with Image.open(tmp_path / "sheet.png") as image:
+            assert min(image.size) > 300

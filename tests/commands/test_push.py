@@ -49,13 +49,10 @@ class Hub:
             found = {"url": f"http://127.0.0.1:{port}/lab/first"}
         elif path.endswith("/preupload/main"):  # large files go elsewhere, as at the hub
             modes = {True: "lfs", False: "regular"}
+            paths = [file["path"] for file in json.loads(body)["files"]]
+            how = [modes[path.endswith("safetensors")] for path in paths]
             found["files"] = [
-                {
-                    "path": file["path"],
-                    "uploadMode": modes[file["path"].endswith("safetensors")],
-                    "shouldIgnore": False,
-                }
-                for file in json.loads(body)["files"]
+                {"path": path, "uploadMode": one, "shouldIgnore": False} for path, one in zip(paths, how, strict=True)
             ]
         elif path.endswith("/objects/batch"):
             wanted = json.loads(body)["objects"]

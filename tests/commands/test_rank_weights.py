@@ -169,6 +169,10 @@ def test_all_local_takes_every_file_of_the_cache(vitmed: RUN, data: Path, tmp_pa
         place.with_name(place.name + ".sha256").write_text("note")
     named.with_name(named.name + ".part").write_text("half")
     assert weight_list("all-local") == ["dino_vits16", str(own)]
+    odd = tmp_path / "a,b.safetensors"
+    shutil.copy(files["sighted"], odd)
+    assert all(weight_list(given) is None for given in (str(odd), odd, "dino_vits16", "dino_vits16,", None))
+    assert weight_list([str(odd), "dino_vits16"]) == [str(odd), "dino_vits16"]
     answer = vitmed("probe", data, "--weights", "all-local", "-o", tmp_path, "--resamples", 20)
     assert answer.code == 0 and "dino_vits16 is left out" in answer.err  # of a wrong size
     assert "own.safetensors" in answer.out and "minus the best" in answer.out
@@ -191,13 +195,6 @@ def test_a_wrong_use_ends_before_any_work(
     answer = vitmed("probe", data, "-o", tmp_path / "runs", "--weights", *(text.format(**files) for text in args))
     assert answer.code in (2, 4) and told in answer.err and "Traceback" not in answer.err
     assert not (tmp_path / "runs").exists()
-
-
-def test_one_weights_or_a_file_with_a_comma_is_no_list(files: dict, tmp_path: Path) -> None:
-    odd = tmp_path / "a,b.safetensors"
-    shutil.copy(files["sighted"], odd)
-    assert all(weight_list(given) is None for given in (str(odd), odd, "dino_vits16", "dino_vits16,", None))
-    assert weight_list([str(odd), "dino_vits16"]) == [str(odd), "dino_vits16"]
 
 
 @pytest.mark.parametrize("kind", ["findings", "number", "grades"])

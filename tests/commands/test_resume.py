@@ -65,9 +65,8 @@ def start(data: Path, output: Path, ui: Recorder | None = None, **flags: Any) ->
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "all": {},
-    "sampler": {"balance": "sampler", "ema": False, "smoothing": 0.1},
     "worker": {"workers": 1},
-    "device": {"augment_on": "device"},
+    "device": {"augment_on": "device", "balance": "sampler", "ema": False, "smoothing": 0.1},
 }
 
 
@@ -87,10 +86,7 @@ def never_stopped(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Calla
 
 # 18 batches in all. After 6 an epoch is complete; odd ones lie between two halves of an optimiser step; a list
 # presses Ctrl-C in the run, and again in the run that goes on.
-@pytest.mark.parametrize(
-    ("variant", "presses"),
-    [("all", [1, 6, 10, 17]), ("all", [9]), ("sampler", [8]), ("worker", [9]), ("device", [9])],
-)
+@pytest.mark.parametrize(("variant", "presses"), [("all", [1, 6, 10, 17]), ("worker", [9]), ("device", [9])])
 def test_a_stopped_run_goes_on_bit_for_bit(
     data: Path, tmp_path: Path, never_stopped: Callable[[str], Path], variant: str, presses: list[int]
 ) -> None:
@@ -152,41 +148,20 @@ def test_ctrl_c_at_the_command_line(data: Path, tmp_path: Path, vitmed: Callable
     assert json.loads(answer.out)["run"] == str(run)
 
 
-def test_the_best_checkpoint_outlives_a_resume(trained: Trained, tmp_path: Path) -> None:
-    """Weights made useless after the best epoch do not replace it."""
-    shutil.copytree(trained.folder.parent, tmp_path / "runs")
-    shutil.copytree(trained.data, tmp_path / "data")
-    run = tmp_path / "runs" / "tiny"
-    state = training(run)
-    for part in (state["training"]["model"], state["training"]["ema"]):
-        for tensor in part.values():
-            if tensor.is_floating_point():
-                tensor.zero_()
-    save(state, run / "last.pt")
-    best = torch.load(run / "best.pt", weights_only=True)
-    shutil.rmtree(run / "test")
-    result = train(resume=run, epochs=8, ui=Recorder())
-    after = torch.load(run / "best.pt", weights_only=True)
-    assert after["record"]["epoch"] == best["record"]["epoch"]
-    assert all(torch.equal(after["weights"][name], tensor) for name, tensor in best["weights"].items())
-    assert result.test.metrics["overall"]["auroc"]["value"] > 0.9
-
-
-def test_more_epochs_are_allowed_and_told(trained: Trained, tmp_path: Path) -> None:
+def test_more_epochs_are_allowed_and_told_but_not_other_images(trained: Trained, tmp_path: Path) -> None:
     shutil.copytree(trained.data.parent, tmp_path / "moved")
-    ui = Recorder()
-    result = train(resume=tmp_path / "moved" / "runs" / "tiny", epochs=7, ui=ui)
+    ui, run = Recorder(), tmp_path / "moved" / "runs" / "tiny"
+    result = train(resume=run, epochs=7, ui=ui)
     assert any("7 epochs instead of 6" in text for text in ui.warned)
     records = (result.folder / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in records] == [1, 2, 3, 4, 5, 6, 7]
     assert sorted(p.name for p in result.folder.glob("test*")) == ["test", "test-2"]  # the first is not overwritten
     before, after = (yaml.safe_load((run / "config.yaml").read_text()) for run in (trained.folder, result.folder))
     assert after == before | {"train": before["train"] | {"epochs": 7}}  # it says what was done
-
-
-def test_a_finished_run_is_not_evaluated_again(trained: Trained) -> None:
-    with pytest.raises(UsageError, match="finished and evaluated"):
-        train(resume=trained.folder, ui=Recorder())
+    images = sorted((tmp_path / "moved" / "data" / "train" / "amber").iterdir())
+    shutil.copy(images[1], images[0])
+    with pytest.raises(DataError, match="images of train have changed"):
+        train(resume=run, epochs=9, ui=Recorder())
 
 
 def test_a_run_that_was_killed_before_its_evaluation_is_evaluated(trained: Trained, tmp_path: Path) -> None:
@@ -203,28 +178,18 @@ def test_a_run_that_was_killed_before_its_evaluation_is_evaluated(trained: Train
 
 
 def test_what_cannot_be_resumed(trained: Trained, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"no last\.pt"):
-        train(resume=tmp_path, ui=Recorder())
-    with pytest.raises(CheckpointError):
-        train(resume=tmp_path / "none", ui=Recorder())
-    with pytest.raises(UsageError, match="own folder"):
-        train(resume=trained.folder, name="other", epochs=9, ui=Recorder())
-    with pytest.raises(UsageError, match="own configuration"):
-        train(resume=trained.folder, lr=1.0, ui=Recorder())
-    with pytest.raises(UsageError, match="own configuration"):
-        train(resume=trained.folder, sets=["train.lr=1"], ui=Recorder())
     (tmp_path / "best-as-last").mkdir()
     shutil.copy(trained.best, tmp_path / "best-as-last" / "last.pt")
-    with pytest.raises(CheckpointError, match="no training state"):
-        train(resume=tmp_path / "best-as-last", ui=Recorder())
-
-
-def test_images_that_have_changed_are_told(trained: Trained, tmp_path: Path) -> None:
-    shutil.copytree(trained.data.parent, tmp_path / "moved")
-    images = sorted((tmp_path / "moved" / "data" / "train" / "amber").iterdir())
-    shutil.copy(images[1], images[0])
-    with pytest.raises(DataError, match="images of train have changed"):
-        train(resume=tmp_path / "moved" / "runs" / "tiny", epochs=9, ui=Recorder())
+    for run, given, told in (
+        (tmp_path, {}, r"no last\.pt"),
+        (tmp_path / "none", {}, "none"),
+        (trained.folder, {"name": "other", "epochs": 9}, "own folder"),
+        (trained.folder, {"lr": 1.0}, "own configuration"),
+        (trained.folder, {"sets": ["train.lr=1"]}, "own configuration"),
+        (tmp_path / "best-as-last", {}, "no training state"),
+    ):
+        with pytest.raises((CheckpointError, UsageError), match=told):
+            train(resume=run, ui=Recorder(), **given)
 
 
 def test_the_data_may_have_moved(data: Path, tmp_path: Path) -> None:
@@ -237,8 +202,8 @@ def test_the_data_may_have_moved(data: Path, tmp_path: Path) -> None:
     assert train(tmp_path / "b" / "data", resume=tmp_path / "runs" / "run", ui=Recorder()).checkpoint.is_file()
 
 
-def test_data_that_have_moved_are_found_where_no_later_epoch_is_better(trained: Trained, tmp_path: Path) -> None:
-    """best.pt stays as it is, with its place of the data; the evaluation after the training looks there."""
+def test_the_best_checkpoint_outlives_a_resume_and_finds_data_that_have_moved(trained: Trained, tmp_path: Path) -> None:
+    """best.pt stays as it is, but for its place of the data; the evaluation after the training looks there."""
     run = tmp_path / "runs" / "tiny"
     shutil.copytree(trained.folder, run)
     shutil.copytree(trained.data, tmp_path / "new place" / "data")
@@ -250,10 +215,11 @@ def test_data_that_have_moved_are_found_where_no_later_epoch_is_better(trained: 
     save(state, run / "last.pt")
     shutil.rmtree(run / "test")
     before = torch.load(run / "best.pt", weights_only=True)
-    result = train(tmp_path / "new place" / "data", resume=run, epochs=7, ui=Recorder())
+    result = train(tmp_path / "new place" / "data", resume=run, epochs=8, ui=Recorder())
     assert result.test.metrics["overall"]["auroc"]["value"] > 0.9
     after = torch.load(run / "best.pt", weights_only=True)
     assert after["record"] == before["record"] and after["config"]["train"] == before["config"]["train"]
+    assert all(torch.equal(after["weights"][name], tensor) for name, tensor in before["weights"].items())
     for file in ("best.pt", "last.pt", "epoch_0004.pt"):  # every checkpoint of the run can be evaluated
         assert load_checkpoint(run / file).data_root() == tmp_path / "new place" / "data"
 

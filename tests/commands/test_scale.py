@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import draw_splits
+from conftest import Answer, draw_splits
 
 from vitmed.core.process import cores
 
@@ -79,13 +79,6 @@ def assert_equal_runs(found: Path, one: Path) -> None:
         for name in a:
             if name.startswith(("logit_", "prob_")):
                 assert float(a[name]) == pytest.approx(float(b[name]), abs=TOLERANCE)
-
-
-@pytest.mark.slow
-def test_two_processes_give_what_one_gives(data: Path, one: Path, tmp_path: Path) -> None:
-    trained(*TORCHRUN, 2, "-m", "vitmed", "train", data, *ARGS, "-o", tmp_path, "--name", "run")
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
-    assert_equal_runs(tmp_path / "run", one)
 
 
 @pytest.mark.slow
@@ -179,8 +172,10 @@ def test_an_image_that_vanishes_is_one_error_and_loses_nothing(tmp_path: Path, f
     ("flags", "said"),
     [(("--devices", 9999), "this machine has"), (("--devices", 2, "--device", "cuda"), "this machine has cpu")],
 )
-def test_devices_that_are_not_there(data: Path, tmp_path: Path, flags: tuple[object, ...], said: str) -> None:
+def test_devices_that_are_not_there(
+    data: Path, tmp_path: Path, vitmed: Callable[..., Answer], flags: tuple[object, ...], said: str
+) -> None:
     if torch.cuda.is_available() and "cuda" in flags:
         pytest.skip("there are GPUs")
-    code, _, err = finish(start("-m", "vitmed", "train", data, "-o", tmp_path, *flags))
-    assert code == 2 and said in err and "Fix: " in err and not list(tmp_path.iterdir())
+    answer = vitmed("train", data, "-o", tmp_path, *flags)
+    assert answer.code == 2 and said in answer.err and "Fix: " in answer.err and not list(tmp_path.iterdir())

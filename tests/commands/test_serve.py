@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import checkpoints
 import httpx
@@ -22,8 +24,8 @@ from test_export import WITHOUT_TORCH, images_of
 
 import vitmed as package
 from vitmed.commands.serving import listening
+from vitmed.commands.serving.app import Service
 from vitmed.core.text import NOTICE
-from vitmed.metrics.predictions import Predictions
 
 KEY = "0123456789abcdef"
 
@@ -44,7 +46,6 @@ def exported_server(exported: Path) -> Iterator[Served]:
 def test_the_answers_are_those_of_predict(trained: Trained, source: str, request: pytest.FixtureRequest) -> None:
     served: Served = request.getfixturevalue(source)
     own = package.predict(images_of(trained), checkpoint=trained.best, precision="fp32", ui=Recorder())
-    assert isinstance(own, Predictions)
     for start in range(0, len(own), 16):
         reply = served.post(*images_of(trained)[start : start + 16])
         assert reply.status_code == 200, reply.text
@@ -108,7 +109,6 @@ def test_ready_notices_a_model_that_has_changed(trained: Trained) -> None:
     with serving(trained.folder) as served, served.client() as client:
         assert client.get("/health/ready").status_code == 200
         network = served.service.model.network.model
-        assert network is not None
         network.head.weight.data.mul_(3)
         assert client.get("/health/ready").status_code == 200  # an answer counts for two seconds
         served.service.checked = (-1e9, "")
@@ -132,49 +132,60 @@ def test_ready_is_the_answer_that_training_stored(
         with served.client() as client:
             assert client.get("/health/ready").status_code == 200
     holder = checkpoints.content(trained.best)["policy"]
-    assert isinstance(holder, dict)
     first, *others = holder["known_logits"]
-    for name, known, status in (("other", [first + 0.1, *others], 503), ("old", [], 200)):
-        file = checkpoints.rewrite(trained.best, tmp_path / f"{name}.pt", policy=holder | {"known_logits": known})
+    changed, old = (holder | {"known_logits": known} for known in ([first + 0.1, *others], []))
+    for policy, status in ((changed, 503), (old, 200), (None, 200)):
+        file = checkpoints.rewrite(trained.best, tmp_path / "other.pt", policy=policy)
         with serving(file) as served, served.client() as client:
-            reply = client.get("/health/ready")
-            assert reply.status_code == status, reply.text
-            assert served.post(images_of(trained)[0]).status_code == 200
+            reply, card = client.get("/health/ready"), client.get("/v1/model").json()
+            page = client.get("/").text
+            answer = served.post(images_of(trained)[0]).json()["images"][0]
+        assert reply.status_code == status, reply.text
+        assert sum(answer["probabilities"].values()) == pytest.approx(1, abs=1e-6)
+        # A model without a policy answers and says so.
+        assert ("holds no decision policy" in page) == (card["policy"] is None) == (policy is None)
+        assert ((answer["prediction_set"] is None) and (answer["ood_score"] is None)) == (policy is None)
+        assert answer["answered"] or policy is not None
 
 
 def test_metrics_count_requests_images_and_decisions(trained: Trained) -> None:
-    with serving(trained.folder) as served, served.client() as client:
-        found = [served.post(image).json()["images"][0] for image in images_of(trained)[:5]]
+    """And one image at a time gets the answers of predict."""
+    images = images_of(trained)[:5]
+    own = package.predict(images, checkpoint=trained.best, precision="fp32", ui=Recorder())
+    with serving(trained.folder, batch=1) as served, served.client() as client:
+        found = [one for part in (images[:3], images[3:]) for one in served.post(*part).json()["images"]]
         served.post(b"no image")
         text = client.get("/metrics").text
+    chances = [list(image["probabilities"].values()) for image in found]
+    np.testing.assert_allclose(chances, own.probabilities, atol=1e-5)  # type: ignore[union-attr]
     for name in {one["prediction"] for one in found if one["answered"]}:
         count = sum(one["answered"] and one["prediction"] == name for one in found)
         assert f'vitmed_answers_total{{decision="{name}"}} {count}.0' in text
-    assert 'vitmed_images_total{result="read"} 5.0' in text
-    assert 'vitmed_images_total{result="unreadable"} 1.0' in text
-    assert 'vitmed_requests_total{method="POST",route="/v1/predict",status="200"} 5.0' in text
-    assert 'vitmed_requests_total{method="POST",route="/v1/predict",status="415"} 1.0' in text
-    assert "vitmed_queue_images 0.0" in text and "vitmed_batch_images_sum 6.0" in text  # one at the start
+    for line in (
+        'vitmed_images_total{result="read"} 5.0',
+        'vitmed_images_total{result="unreadable"} 1.0',
+        'vitmed_requests_total{method="POST",route="/v1/predict",status="200"} 2.0',
+        'vitmed_requests_total{method="POST",route="/v1/predict",status="415"} 1.0',
+        "vitmed_queue_images 0.0",
+        "vitmed_batch_images_sum 6.0",  # one at the start
+        "vitmed_batch_images_count 6.0",
+    ):
+        assert line in text
 
 
 def test_a_key_is_asked_for_where_there_is_something_to_see(trained: Trained) -> None:
     image = images_of(trained)[0]
+    right = {"Authorization": f"Bearer {KEY}"}
     with serving(trained.folder, key=KEY) as served, served.client() as client:
-        for headers in (
-            {},
-            {"Authorization": f"Bearer {KEY}x"},
-            {"Authorization": KEY},
-            {"Authorization": "Bearer \xfc"},
-        ):
+        for given in ("", f"Bearer {KEY}x", KEY, "Bearer \xfc"):
+            headers = {"Authorization": given.encode("latin-1")} if given else {}
             for path in ("/v1/model", "/metrics", "/nothing"):
-                reply = client.get(path, headers={k: v.encode("latin-1") for k, v in headers.items()})
+                reply = client.get(path, headers=headers)
                 assert reply.status_code == 401 and reply.headers["WWW-Authenticate"] == "Bearer"
-            files = {"images": image.read_bytes()}
-            assert client.post("/v1/predict", files=files).status_code == 401
+            assert client.post("/v1/predict", files={"images": image.read_bytes()}, headers=headers).status_code == 401
         for path in ("/", "/docs", "/openapi.json", "/health/live", "/health/ready"):
             assert client.get(path).status_code == 200
         assert "amber" not in client.get("/").text  # the page says nothing of the model
-        right = {"Authorization": f"Bearer {KEY}"}
         assert client.get("/v1/model", headers=right).status_code == 200
         assert served.post(image, headers=right).status_code == 200
 
@@ -194,15 +205,11 @@ def test_pages_load_nothing_and_allow_only_their_own_script(server: Served) -> N
         for path in ("/", "/docs"):
             reply = client.get(path)
             policy = reply.headers["Content-Security-Policy"]
-            assert (
-                policy.startswith("default-src 'none'")
-                and "unsafe" not in policy
-                and "frame-ancestors 'none'" in policy
-            )
+            assert policy.startswith("default-src 'none'") and "unsafe" not in policy
+            assert "frame-ancestors 'none'" in policy
             assert not re.search(r"""(?:src|href)=["'](?:https?:)?//""", reply.text)
         docs = client.get("/docs").text
-        for path in client.get("/openapi.json").json()["paths"]:
-            assert path in docs
+        assert all(path in docs for path in client.get("/openapi.json").json()["paths"])
         assert client.get("/v1/model").headers["Cache-Control"] == "no-store"
 
 
@@ -239,7 +246,6 @@ def start(*args: object, **environment: str) -> tuple[subprocess.Popen[str], str
     """A process of `vitmed serve` on a free port, and its address."""
     command = [sys.executable, *map(str, args), "--port", "0"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | environment)
-    assert process.stderr is not None
     line = process.stderr.readline()
     assert "answers at" in line, line + process.stderr.read()
     return process, line.split()[-1]
@@ -269,22 +275,18 @@ def test_a_process_without_torch_answers_and_sigterm_ends_it_with_0(trained: Tra
 def test_a_stop_answers_what_waits(trained: Trained) -> None:
     """Eight requests wait for a slow model when the server is asked to stop: all of them are answered."""
 
-    def slow(service: object) -> None:
-        work = service._work  # type: ignore[attr-defined]
-
-        def late(*args: object) -> object:
-            import time
-
+    def slow(service: Service) -> None:
+        def late(*args: Any) -> Any:
             time.sleep(0.2)
-            return work(*args)
+            return service._work(*args)
 
-        service.batcher.work, service.batcher.size = late, 2  # type: ignore[attr-defined]
+        service.batcher.work, service.batcher.size = late, 2
 
     with ThreadPoolExecutor(8) as pool:
         with serving(trained.folder, change=slow) as served:
             asked = [pool.submit(served.post, image) for image in images_of(trained)[:8]]
             while served.service.load.images < 8 and not all(one.done() for one in asked):
-                pass
+                time.sleep(0.01)
         assert [one.result().status_code for one in asked] == [200] * 8
     with pytest.raises(httpx.ConnectError):
         served.post(images_of(trained)[0])
@@ -310,29 +312,12 @@ def test_what_cannot_be_served_is_an_error_of_two_sentences(
     assert found.code == 2 and message in found.err and "Traceback" not in found.err
 
 
-def test_a_port_in_use_and_a_missing_model(
-    trained: Trained, vitmed: Callable[..., Answer], tmp_path: Path, server: Served
+def test_a_port_in_use_a_missing_model_and_a_short_key_are_refused_and_the_environment_gives_a_key(
+    trained: Trained, vitmed: Callable[..., Answer], tmp_path: Path, server: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = vitmed("serve", trained.folder, "--port", server.port)
-    assert found.code == 2 and "in use" in found.err and "--port" in found.err
-    assert f"--port {server.port + 1}" in found.err
+    assert found.code == 2 and "in use" in found.err and f"--port {server.port + 1}" in found.err
     assert vitmed("serve", tmp_path / "none.pt").code == 4
-
-
-def test_a_model_without_policy_answers_and_says_so(trained: Trained, tmp_path: Path) -> None:
-    image = images_of(trained)[0]
-    bare = checkpoints.rewrite(trained.best, tmp_path / "bare.pt", policy=None)
-    with serving(bare) as served, served.client() as client:
-        answer = served.post(image).json()["images"][0]
-        assert client.get("/v1/model").json()["policy"] is None
-        assert "holds no decision policy" in client.get("/").text
-    assert answer["answered"] and answer["prediction_set"] is None and answer["ood_score"] is None
-    assert sum(answer["probabilities"].values()) == pytest.approx(1, abs=1e-6)
-
-
-def test_a_short_key_is_refused_and_the_environment_gives_one(
-    trained: Trained, vitmed: Callable[..., Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     (tmp_path / "key").write_text("short\n")
     assert "at least 16" in vitmed("serve", trained.folder, "--api-key-file", tmp_path / "key").err
     monkeypatch.setenv(listening.KEY, KEY)
@@ -368,27 +353,22 @@ def certificate(folder: Path, days: int) -> tuple[Path, Path]:
     return cert, key
 
 
-def test_https(trained: Trained, exported: Path, tmp_path: Path) -> None:
-    import ssl
-
-    cert, key = certificate(tmp_path, 2)
+def test_https(trained: Trained, exported: Path, tmp_path: Path, vitmed: Callable[..., Answer]) -> None:
+    (expired, expired_key), (cert, key) = certificate(tmp_path, -1), certificate(tmp_path, 2)
+    for one, other, told in (
+        (expired, expired_key, "expired on"),
+        (cert, expired_key, "not a certificate with its key"),
+    ):
+        found = vitmed("serve", trained.folder, "--tls-cert", one, "--tls-key", other)
+        assert found.code == 2 and told in found.err
     process, url = start("-m", "vitmed", "serve", exported, "--tls-cert", cert, "--tls-key", key)
     try:
         context = ssl.create_default_context(cafile=str(cert))
         files = {"images": images_of(trained)[0].read_bytes()}
         reply = httpx.post(f"{url}/v1/predict", files=files, verify=context, trust_env=False, timeout=60)
         assert url.startswith("https://") and reply.status_code == 200
-        assert json.loads(reply.text)["images"][0]["prediction"]
+        assert reply.json()["images"][0]["prediction"]
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
     finally:
         process.kill()
-
-
-def test_an_expired_certificate_is_refused(trained: Trained, vitmed: Callable[..., Answer], tmp_path: Path) -> None:
-    cert, key = certificate(tmp_path, -1)
-    found = vitmed("serve", trained.folder, "--tls-cert", cert, "--tls-key", key)
-    assert found.code == 2 and "expired on" in found.err
-    good, _ = certificate(tmp_path, 2)
-    found = vitmed("serve", trained.folder, "--tls-cert", good, "--tls-key", key)
-    assert found.code == 2 and "not a certificate with its key" in found.err

@@ -74,7 +74,7 @@ def test_lists_of_classes_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(TrainingRun, "augmented_examples", examples)
     ui = Recorder()
-    train(data, output=tmp_path / "runs", ui=ui, sets=TINY_SETS, **{**TINY, "epochs": 1, "baseline": False})
+    train(data, output=tmp_path / "runs", ui=ui, sets=TINY_SETS, **BARE | {"epochs": 1})
     assert "classes: " + ", ".join(f"{i} c{i:02}" for i in range(10)) + " and 3 more" in ui.said
     assert any("26 images (2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 and 3 more)" in line for line in ui.said)
     assert shown == [*names, "c00", "c06", "c12"]
@@ -100,30 +100,24 @@ def test_the_run_folder_is_complete(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_the_positive_class(vitmed: RUN, tmp_path: Path) -> None:
-    data = draw_splits(tmp_path / "data", 4, 2, 2)
-    args = ["train", data, "-o", tmp_path / "runs", "--name", "a", *TINY_ARGS, "--epochs", 1]
-    answer = vitmed(*args, "--positive", "amber")
-    assert answer.code == 0 and "positive class: amber" in answer.err, answer.err
-    for part in ("val", "test"):
-        metrics = json.loads((tmp_path / "runs" / "a" / part / "metrics.json").read_text())
-        assert metrics["positive_class"] == "amber"  # without the flag it is blue, the last
-    answer = vitmed(*args, "--positive", "ambre")
-    assert answer.code == 2 and "did you mean 'amber'" in answer.err
-    assert [p.name for p in (tmp_path / "runs").iterdir()] == ["a"]
-
-
-def test_the_environment_tells_no_folder(vitmed: RUN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_positive_class_and_an_environment_that_tells_no_folder(
+    vitmed: RUN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = tmp_path / "anna" / "secret"
-    data = draw_splits(place / "cells", 4, 2, 2)
-    args = ["train", str(data), "-o", str(place / "runs"), "--name", "a", *TINY_ARGS, "--epochs", "1"]
-    args += ["--no-report", "--no-baseline"]
+    args = ["train", str(draw_splits(place / "cells", 4, 2, 2)), "-o", str(place / "runs"), "--name", "a", *TINY_ARGS]
+    args += ["--epochs", "1", "--no-report", "--no-baseline", "--resamples", "20", "--positive", "amber"]
     monkeypatch.setattr(sys, "argv", [str(place / "bin" / "vitmed"), *args])
     answer = vitmed(*args)
-    assert answer.code == 0, answer.err
+    assert answer.code == 0 and "positive class: amber" in answer.err, answer.err
+    for part in ("val", "test"):
+        metrics = json.loads((place / "runs" / "a" / part / "metrics.json").read_text())
+        assert metrics["positive_class"] == "amber"  # without the flag it is blue, the last
     text = (place / "runs" / "a" / "environment.json").read_text()
     assert "anna" not in text and "secret" not in text and str(Path.home()) + "/" not in text
     assert json.loads(text)["command"] == ["vitmed", "train", "cells", "-o", "runs", *args[4:]]
+    answer = vitmed(*args[:-1], "ambre")
+    assert answer.code == 2 and "did you mean 'amber'" in answer.err
+    assert [p.name for p in (place / "runs").iterdir()] == ["a"]
 
 
 def test_paths_of_a_command_lose_their_folders(tmp_path: Path) -> None:
@@ -196,21 +190,17 @@ def test_unreadable_files_are_skipped_and_counted(tmp_path: Path, cache: bool) -
     assert resumed.test.metrics["flow"]["unreadable"] == 3
 
 
-def test_by_default_an_unreadable_file_ends_the_run(tmp_path: Path, vitmed: RUN) -> None:
+def test_by_default_an_unreadable_file_ends_the_run_and_too_many_always(tmp_path: Path, vitmed: RUN) -> None:
     data = draw_splits(tmp_path / "data")
+    args = ("train", data, "-o", tmp_path / "runs", *TINY_ARGS)
     break_files(data)
-    answer = vitmed("train", data, "-o", tmp_path / "runs", *TINY_ARGS)
+    answer = vitmed(*args)
     assert answer.code == 3 and "3 of 44 images cannot be used" in answer.err and "--on-bad-file skip" in answer.err
-
-
-def test_too_many_unreadable_files_are_not_skipped(tmp_path: Path, vitmed: RUN) -> None:
-    data = draw_splits(tmp_path / "data")
-    for i in range(4):
-        (data / "val" / "amber" / f"amber_{i}.png").write_bytes(b"")
-    args = ("-o", tmp_path / "runs", *TINY_ARGS, "--on-bad-file", "skip")
-    answer = vitmed("train", data, *args)
-    assert answer.code == 3 and "among them all of val: too many to skip" in answer.err
-    for i in range(8):
-        (data / "train" / "amber" / f"amber_{i}.png").write_bytes(b"")
-    answer = vitmed("train", data, *args)
-    assert answer.code == 3 and "12 of 22 images of class 'amber' cannot be used" in answer.err
+    for part, count, told in (
+        ("val", 4, "among them all of val: too many to skip"),
+        ("train", 8, "12 of 22 images of class 'amber' cannot be used"),
+    ):
+        for i in range(count):
+            (data / part / "amber" / f"amber_{i}.png").write_bytes(b"")
+        answer = vitmed(*args, "--on-bad-file", "skip")
+        assert answer.code == 3 and told in answer.err

@@ -74,21 +74,15 @@ def state(folder: Path) -> dict[str, Any]:
 
 def test_the_run_ends_in_time_with_a_low_rate_and_the_last_steps_are_validated(data: Path) -> None:
     ui = Recorder()
-    folder = run(data, ui, time="60s")
+    ui.began = -15.0  # the command line started 15 s before vitmed was loaded
+    folder = run(data, ui, time="75s")
     found = records(folder)
     assert 60 - REPORTING - 3 <= found[-1]["step"] + len(found) <= 60 - REPORTING
     assert found[-1]["lr"] < 1e-4 < 2e-3 < max(record["lr"] for record in found)
     assert state(folder)["share"] == 1 and (folder / "test" / "predictions.csv").is_file()
     assert f"the time for training is used, in {len(found)} epochs" in ui.said
-    assert any(text.startswith("time: ") and text.endswith(" of 1m used") for text in ui.said)
+    assert any(text.startswith("time: ") and text.endswith(" of 1m15s used") for text in ui.said)
     assert any("% of the time  train loss" in text for text in ui.said)
-
-
-def test_the_time_counts_from_the_start_of_the_command(data: Path) -> None:
-    ui = Recorder()
-    ui.began = -15.0  # the command line started 15 s before vitmed was loaded
-    found = records(run(data, ui, time="60s"))
-    assert 45 - REPORTING - 3 <= found[-1]["step"] + len(found) <= 45 - REPORTING
     assert ui.began is None  # a second run of the same command has its own start
 
 
@@ -146,18 +140,16 @@ def test_folds_share_the_time(tmp_path: Path) -> None:
     folder = train(data, output=tmp_path, name="run", sets=TINY_SETS, ui=ui, **flags).folder
     assert "--time 1m35s: 40s for each fold" in ui.said
     for fold in ("fold-1", "fold-2"):
-        assert (
-            yaml.safe_load((folder / fold / "config.yaml").read_text())["train"]["time"] == 39.5
-        )  # one second is over
+        limit = yaml.safe_load((folder / fold / "config.yaml").read_text())["train"]["time"]
+        assert limit == 39.5  # one second is over
         assert records(folder / fold)[-1]["step"] <= 40 - REPORTING
 
 
 def test_pretraining_ends_in_time(tmp_path: Path) -> None:
     data, settings = draw_classes(tmp_path / "data", 24), {k: v for k, v in TINY.items() if k != "policy"}
     sets = (*TINY_NETWORK, "mae.decoder_width=16", "mae.decoder_depth=1", "mae.decoder_heads=2")
-    found = pretrain(
-        data, output=tmp_path, name="mae", sets=sets, ui=Recorder(), time="40s", **settings | {"epochs": 100}
-    )
+    settings |= {"epochs": 100, "time": "40s"}
+    found = pretrain(data, output=tmp_path, name="mae", sets=sets, ui=Recorder(), **settings)
     assert 20 < found.records[-1]["step"] <= 30 and found.records[-1]["lr"] == pytest.approx(0, abs=1e-5)
     assert found.encoder.is_file()
 

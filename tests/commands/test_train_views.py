@@ -13,7 +13,6 @@ from conftest import TINY, TINY_SETS, Answer, Recorder, draw_nothing, draw_split
 from PIL import Image
 
 from vitmed import evaluate, explain, predict, stress, train
-from vitmed.core.config import AugmentConfig
 from vitmed.decisions.policy import choose_policy
 from vitmed.explanation.attention import attention_maps
 from vitmed.metrics.predictions import Predictions
@@ -84,11 +83,11 @@ def test_a_turned_image_is_the_same_to_every_command(run: tuple[Path, Path], tmp
         np.testing.assert_allclose(again.logits, found.logits, atol=1e-5)
         scores = [[float(text) for text in part.columns[OOD_SCORE]] for part in (found, again)]
         np.testing.assert_allclose(scores[1], scores[0], rtol=1e-4)
-    evaluated = evaluate(folder, output=tmp_path / "again", ui=Recorder()).predictions
+    report = evaluate(folder, output=tmp_path / "again", ui=Recorder())
+    evaluated, clean = report.predictions, report.metrics.overall["auroc"].value
     order = [evaluated.paths.index(file.relative_to(data).as_posix()) for file in files]
     assert evaluated.logits[order].tobytes() == found.logits.tobytes()
     stressed = stress(folder, corruptions=["defocus"], resamples=0, output=tmp_path / "stress", ui=Recorder())
-    clean = evaluate(folder, output=tmp_path / "third", ui=Recorder()).metrics.overall["auroc"].value
     assert stressed.content.clean["auroc"].value == pytest.approx(clean)
 
 
@@ -111,14 +110,3 @@ def test_views_that_the_policy_does_not_make_end_the_command(
     answer = vitmed("train", data, "-o", tmp_path / "runs", "--policy", policy, "--views", views)
     assert answer.code == 2 and f"policy '{policy}' does not make" in answer.err
     assert not (tmp_path / "runs").exists() and listing(data) == before
-
-
-def test_predict_has_no_views_of_its_own(vitmed: RUN, run: tuple[Path, Path]) -> None:
-    """Others than those that the decision policy was chosen with would make it wrong."""
-    data, folder = run
-    for command in ("predict", "evaluate"):
-        assert vitmed(command, folder if command == "evaluate" else data, "--views", "one").code == 2
-
-
-def test_the_default_is_one_view_as_in_earlier_checkpoints() -> None:
-    assert AugmentConfig().views == "one"

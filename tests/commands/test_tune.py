@@ -92,11 +92,8 @@ def test_a_trial_is_a_run_with_its_values_and_no_test(done: TuneResult) -> None:
         if row["state"] == "done":
             assert float(row["auroc"]) == pytest.approx(auroc(done.folder / row["run"]))
     assert 0 < sum(row["state"] == "stopped" for row in rows) < 7
-
-
-def test_the_first_trial_is_the_plan_and_is_never_stopped(done: TuneResult) -> None:
     first, planned = done.study.of(1), load_config(done.folder / "base.yaml")
-    assert done.study.plan == 1 and first.state == "done"
+    assert done.study.plan == 1 and first.state == "done"  # the plan, never stopped
     assert first.values["train.lr"] == planned.train.lr and first.values["augment.mixup"] == planned.augment.mixup
 
 
@@ -155,21 +152,33 @@ def test_tuned_yaml_trains_what_the_winner_was(done: TuneResult, data: Path, tmp
         assert f"#   {place} " in text
 
 
-def test_without_pruning_every_trial_ends(data: Path, tmp_path: Path) -> None:
-    found = run(data, tmp_path, prune=False, trials=3, epochs=3, seed=3)
-    assert [(t.state, t.epochs) for t in found.study.trials] == [("done", 3)] * 3
+def test_without_pruning_every_trial_ends_and_lower_can_be_better(data: Path, tmp_path: Path) -> None:
+    found = run(data, tmp_path, prune=False, trials=2, epochs=3, seed=3, monitor="brier")
+    assert [(t.state, t.epochs) for t in found.study.trials] == [("done", 3)] * 2
     assert {load_config(tmp_path / "t" / str(t.run) / "config.yaml").train.seed for t in found.study.trials} == {3}
+    tables = [Predictions.from_csv(found.folder / f"trial-000{k}" / "val" / "predictions.csv") for k in (1, 2)]
+    values = [brier_score_loss(table.labels, table.probabilities[:, 1]) for table in tables]
+    scale = [found.study.trials[k].value / values[k] for k in (0, 1)]  # type: ignore[operator]
+    assert scale[0] == pytest.approx(scale[1]) and found.study.best == 1 + int(np.argmin(values))
 
 
-def test_what_you_set_is_not_searched(data: Path, tmp_path: Path) -> None:
+def test_what_you_set_is_not_searched_and_the_clock_counts_what_a_killed_process_used(
+    data: Path, tmp_path: Path
+) -> None:
     found = run(data, tmp_path, trials=1, lr=2e-3, sets=(*TINY_SETS, "augment.mixup=0.1"))
     assert set(found.study.trials[0].values) == {"train.weight_decay", "model.drop_path"}
-    asked = Asked.read(RunFolder(found.folder))
-    assert all(low <= asked.planned[k] <= high for k, low, high in _ranges(asked.space))
-
-
-def _ranges(space: dict[str, str]) -> list[tuple[str, float, float]]:
-    return [(k, *map(float, v.split(".."))) for k, v in space.items()]  # type: ignore[misc]
+    folder = RunFolder(found.folder)
+    asked = Asked.read(folder)
+    for name, ends in asked.space.items():
+        low, high = map(float, ends.split(".."))
+        assert low <= asked.planned[name] <= high
+    asked = asked.model_copy(update={"time": 1000.0, "before": 10.0, "one_pass": 4.0, "after": 20.0})
+    first = Trials(optuna, folder, asked, Clock(), Recorder())
+    assert first.reserve == 10 + 2 * 4 + 20 and not first.late
+    file = folder.path / "trial-0001.json"
+    spent = {"spent": 970.0}  # of the whole command, at its last sign
+    file.write_text(json.dumps(json.loads(file.read_text()) | spent))
+    assert Trials(optuna, folder, asked, Clock(), Recorder()).late  # 1000 - 38 s are for trials
 
 
 def test_a_trial_that_fails_is_recorded_and_the_study_goes_on(
@@ -182,39 +191,15 @@ def test_a_trial_that_fails_is_recorded_and_the_study_goes_on(
 
     monkeypatch.setattr(vitmed, "train", sometimes)
     space = ["model.width=16,18", "lr=1e-4..1e-2"]  # two heads divide both
-    found = run(data, tmp_path, trials=4, space=space, prune=False)
-    assert [t.state for t in found.study.trials] == ["done", "failed", "done", "done"]
+    found = run(data, tmp_path, trials=3, epochs=1, space=space, prune=False)
+    assert [t.state for t in found.study.trials] == ["done", "failed", "done"]
     assert "no memory for one image" in found.study.of(2).reason
     assert {t.values["model.width"] for t in found.study.trials} <= {"16", "18"}
     assert "trial failed" in " ".join(found.study.notes)
-
-
-def test_a_study_without_a_good_trial_has_no_winner(data: Path, tmp_path: Path) -> None:
+    monkeypatch.undo()
     with pytest.raises(DataError, match=r"no trial ended well: .*heads do not divide"):
-        run(data, tmp_path, trials=2, space=["model.heads=3,5"])
-    assert not (tmp_path / "t" / "winner").exists()
-
-
-def test_a_full_disk_ends_the_study_and_counts_no_trial(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*args: Any, **given: Any) -> Any:
-        raise DiskFullError("x: cannot be written", "make room on this disk")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(vitmed, "train", full)
-        with pytest.raises(DiskFullError):
-            run(data, tmp_path, trials=2)
-    found = tune(resume=tmp_path / "t", ui=Recorder())
-    assert [t.state for t in found.study.trials] == ["done", "done"]
-
-
-def test_lower_can_be_better(data: Path, tmp_path: Path) -> None:
-    found = run(data, tmp_path, trials=2, monitor="brier", prune=False)
-    tables = [Predictions.from_csv(found.folder / f"trial-000{k}" / "val" / "predictions.csv") for k in (1, 2)]
-    values = [brier_score_loss(table.labels, table.probabilities[:, 1]) for table in tables]
-    scale = [found.study.trials[k].value / values[k] for k in (0, 1)]  # type: ignore[operator]
-    assert scale[0] == pytest.approx(scale[1]) and found.study.best == 1 + int(np.argmin(values))
+        run(data, tmp_path / "none", trials=2, space=["model.heads=3,5"])
+    assert not (tmp_path / "none" / "t" / "winner").exists()
 
 
 @pytest.mark.slow
@@ -260,15 +245,18 @@ def _flag(name: str, value: object) -> list[str]:
     return [spelled, str(value)]
 
 
-def test_a_trial_whose_process_dies_again_and_again_is_given_up(data: Path, tmp_path: Path) -> None:
+def test_a_trial_whose_process_dies_again_and_again_is_given_up_and_a_full_disk_counts_none(
+    data: Path, tmp_path: Path
+) -> None:
     class Killed(BaseException):
         pass
 
-    def die(*args: Any, **given: Any) -> Any:
-        raise Killed
+    for ended in (Killed(), Killed(), DiskFullError("x: cannot be written", "make room on this disk"), Killed()):
 
-    for _ in range(3):
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        def die(*args: Any, ended: BaseException = ended, **given: Any) -> Any:
+            raise ended
+
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(type(ended)):
             patch.setattr(vitmed, "train", die)
             if (tmp_path / "t").exists():
                 tune(resume=tmp_path / "t", ui=Recorder())
@@ -301,18 +289,6 @@ def test_when_the_time_is_used_trials_end_and_the_winner_is_trained(
     assert found.study.of(2).reason == "the time was used" and found.study.test is not None
 
 
-def test_the_clock_counts_what_a_killed_process_used(data: Path, tmp_path: Path) -> None:
-    folder = RunFolder(run(data, tmp_path, trials=1).folder)
-    asked = Asked.read(folder).model_copy(update={"time": 1000.0, "before": 10.0, "one_pass": 4.0, "after": 20.0})
-    first = Trials(optuna, folder, asked, Clock(), Recorder())
-    assert first.reserve == 10 + 2 * 4 + 20 and not first.late
-    file = folder.path / "trial-0001.json"
-    file.write_text(
-        json.dumps(json.loads(file.read_text()) | {"spent": 970.0})
-    )  # of the whole command, at its last sign
-    assert Trials(optuna, folder, asked, Clock(), Recorder()).late  # 1000 - 38 s are for trials
-
-
 @pytest.mark.slow
 def test_each_trial_can_have_several_devices(data: Path, tmp_path: Path) -> None:
     found = run(data, tmp_path, trials=1, devices=2)
@@ -341,23 +317,38 @@ def test_with_a_time_the_plan_is_one_that_fits_often(
 
 
 @pytest.mark.parametrize(
-    ("space", "problem"),
+    ("given", "problem"),
     [
-        ("train.lr", "expected a setting and a range"),
-        ("train.lr=..1e-3", "expected a setting and a range"),
-        ("train.lr=a..b", "expected a setting and a range"),
-        ("train.lr=1e-3..1e-5", "different values in order"),
-        ("model.width=64,64", "different values in order"),
-        ("model.widht=64,128", "widht"),
-        ("model.pool=1..3", "pool"),
-        ("train.lr=-1..1", "lr"),
-        ("seed=1,2", "share images, splits and evaluation"),
-        ("data.val_fraction=0.1..0.2", "share images, splits and evaluation"),
+        ({"space": ["train.lr"]}, "expected a setting and a range"),
+        ({"space": ["train.lr=..1e-3"]}, "expected a setting and a range"),
+        ({"space": ["train.lr=a..b"]}, "expected a setting and a range"),
+        ({"space": ["train.lr=1e-3..1e-5"]}, "different values in order"),
+        ({"space": ["model.width=64,64"]}, "different values in order"),
+        ({"space": ["model.widht=64,128"]}, "widht"),
+        ({"space": ["model.pool=1..3"]}, "pool"),
+        ({"space": ["train.lr=-1..1"]}, "lr"),
+        ({"space": ["seed=1,2"]}, "share images, splits and evaluation"),
+        ({"space": ["data.val_fraction=0.1..0.2"]}, "share images, splits and evaluation"),
+        ({"grid": ["model.heads"]}, "--grid model.heads: expected a setting and its values"),
+        ({"grid": ["model.heads=2,,4"]}, "expected a setting and its values"),
+        ({"grid": ["lr=1e-4..1e-3"]}, "expected a setting and its values"),
+        ({"grid": ["heads=2", "model.heads=4"]}, "expected section.field"),
+        ({"grid": ["epochs=1", "train.epochs=2"]}, "each setting once"),
+        ({"grid": ["seed=1,2"]}, "share images, splits"),
+        ({"grid": ["model.heads=two"]}, "heads"),
+        ({"grid": ["model.heads=2"], "seeds": "0,0"}, "--seeds train.seed=0,0"),
+        ({"grid": ["model.heads=2"], "space": ["lr=1e-4..1e-3"]}, "--seeds go with --grid"),
+        ({"grid": ["model.heads=2"], "trials": 3}, "--seeds go with --grid"),
+        ({"seeds": "0,1"}, "--seeds go with --grid"),
+        ({"trials": 0}, "--trials 0"),
+        ({"time": "5"}, "not a duration"),
+        ({"folds": 3}, "do not go with tune"),
+        ({"parallel": 0}, "--parallel 0"),
     ],
 )
-def test_spaces_that_cannot_be(space: str, problem: str, data: Path, tmp_path: Path) -> None:
+def test_searches_that_cannot_be(given: dict[str, Any], problem: str, data: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=problem):
-        run(data, tmp_path, space=[space])
+        run(data, tmp_path, **({} if "space" in given else {"trials": None}) | given)
     assert not (tmp_path / "t").exists()
 
 
@@ -366,14 +357,6 @@ def test_flag_names_are_settings() -> None:
 
 
 def test_bad_use(data: Path, done: TuneResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for given, problem in (
-        ({"trials": 0}, "--trials 0"),
-        ({"time": "5"}, "not a duration"),
-        ({"folds": 3}, "do not go with tune"),
-        ({"parallel": 0}, "--parallel 0"),
-    ):
-        with pytest.raises(UsageError, match=problem):
-            run(data, tmp_path, **given)
     with pytest.raises(UsageError, match="uses the settings of the study"):
         tune(data, resume=done.folder, ui=Recorder())
     with pytest.raises(CheckpointError, match="holds no study"):
@@ -438,9 +421,7 @@ def test_every_combination_of_a_grid_is_trained_with_every_seed(grid: TuneResult
     for trial in study.trials:
         if trial.state == "done":
             config = load_config(grid.folder / str(trial.run) / "config.yaml")
-            assert [str(config.train.seed), str(config.model.heads), str(config.model.width)] == list(
-                trial.values.values()
-            )
+            assert [config.train.seed, config.model.heads, config.model.width] == [*map(int, trial.values.values())]
             assert not (grid.folder / str(trial.run) / "test").exists()  # the test is not read
     last = study.combinations[3]
     assert last.state == "failed" and last.value is None and "4 heads do not divide width 18" in last.reason
@@ -506,28 +487,3 @@ def test_the_best_of_equal_combinations_looks_better_than_it_is() -> None:
     lead = max(values) - np.mean(values)
     assert optimism is not None and 0.3 * lead < optimism < 1.5 * lead
     assert compared(cells[:1])[1] is None  # nothing was chosen
-
-
-@pytest.mark.parametrize(
-    ("given", "problem"),
-    [
-        ({"grid": ["model.heads"]}, "--grid model.heads: expected a setting and its values"),
-        ({"grid": ["model.heads=2,,4"]}, "expected a setting and its values"),
-        ({"grid": ["lr=1e-4..1e-3"]}, "expected a setting and its values"),
-        ({"grid": ["heads=2", "model.heads=4"]}, "expected section.field"),
-        ({"grid": ["epochs=1,1"]}, "each setting once"),
-        ({"grid": ["epochs=1", "train.epochs=2"]}, "each setting once"),
-        ({"grid": ["data.val_fraction=0.1,0.2"]}, "share images, splits"),
-        ({"grid": ["seed=1,2"]}, "share images, splits"),
-        ({"grid": ["model.headz=2"]}, "headz"),
-        ({"grid": ["model.heads=two"]}, "heads"),
-        ({"grid": ["model.heads=2"], "seeds": "0,0"}, "--seeds train.seed=0,0"),
-        ({"grid": ["model.heads=2"], "space": ["lr=1e-4..1e-3"]}, "--seeds go with --grid"),
-        ({"grid": ["model.heads=2"], "trials": 3}, "--seeds go with --grid"),
-        ({"seeds": "0,1"}, "--seeds go with --grid"),
-    ],
-)
-def test_grids_that_cannot_be(given: dict[str, Any], problem: str, data: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=problem):
-        run(data, tmp_path, **({"trials": None} | given))
-    assert not (tmp_path / "t").exists()

@@ -6,12 +6,8 @@ import asyncio
 import time
 
 import numpy as np
-from conftest import Recorder, Trained
-from served import serving
 
-import vitmed as package
 from vitmed.commands.serving.batching import WAIT, Batcher
-from vitmed.metrics.predictions import Predictions
 
 
 def test_a_batch_waits_for_images_on_the_way_but_not_for_long() -> None:
@@ -37,15 +33,3 @@ def test_a_batch_waits_for_images_on_the_way_but_not_for_long() -> None:
     coming = 0
     assert asyncio.run(ask(batcher, 1, 0)) < 0.4  # nothing is on its way
     batcher.stop()
-
-
-def test_one_image_at_a_time_gets_the_answers_of_predict(trained: Trained) -> None:
-    images = sorted((trained.data / "test").rglob("*.png"))[:8]
-    own = package.predict(images, checkpoint=trained.best, precision="fp32", ui=Recorder())
-    assert isinstance(own, Predictions)
-    with serving(trained.folder, batch=1) as served, served.client() as client:
-        found = served.post(*images).json()["images"]
-        numbers = client.get("/metrics").text
-    chances = [list(image["probabilities"].values()) for image in found]
-    np.testing.assert_allclose(chances, own.probabilities, atol=1e-5)
-    assert "vitmed_batch_images_count 9.0" in numbers and "vitmed_batch_images_sum 9.0" in numbers  # one at the start

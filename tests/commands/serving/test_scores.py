@@ -8,15 +8,12 @@ from pathlib import Path
 import pytest
 from conftest import Recorder, Trained
 from served import serving
+from test_export import images_of
 
 import vitmed as package
+from vitmed.commands.load import Model
 from vitmed.commands.serving.scores import ScoreLog
 from vitmed.core.errors import UsageError
-from vitmed.metrics.predictions import Predictions
-
-
-def images_of(trained: Trained) -> list[Path]:
-    return sorted((trained.data / "test").rglob("*.png"))
 
 
 def rows(file: Path) -> list[dict[str, str]]:
@@ -30,7 +27,6 @@ def test_the_log_holds_what_predict_says_and_monitor_reads_it(trained: Trained, 
         ids = [served.post(image).json()["images"][0]["id"] for image in images]
         served.post(b"no image")
     own = package.predict(images, checkpoint=trained.best, precision="fp32", ui=Recorder())
-    assert isinstance(own, Predictions)
     found = rows(file)
     assert [row["prediction"] for row in found] == [own.classes[k] for k in own.predicted]
     assert [float(row["ood_score"]) for row in found] == pytest.approx([float(s) for s in own.columns["ood_score"]])
@@ -41,41 +37,38 @@ def test_the_log_holds_what_predict_says_and_monitor_reads_it(trained: Trained, 
     assert content.images == 12 and content.first == found[0]["time"]
 
 
+def log_of(file: Path, model: Model, images: list[Path]) -> None:
+    log = ScoreLog(file, model, pytest.fail)
+    log.add(model.predictions([model.square(image) for image in images]))
+    log.close()
+
+
 def test_a_torn_line_is_dropped_and_the_log_goes_on(trained: Trained, exported: Path, tmp_path: Path) -> None:
     file, model = tmp_path / "scores.csv", package.load(exported)
-    squares = [model.square(image) for image in images_of(trained)[:3]]
-    log = ScoreLog(file, model, pytest.fail)
-    log.add(model.predictions(squares))
-    log.close()
+    log_of(file, model, images_of(trained)[:3])
     whole = file.read_bytes()
     file.write_bytes(whole + b"2026-11-23T15:00:00+00:00,ab")  # as after kill -9
-    log = ScoreLog(file, model, pytest.fail)
-    log.add(model.predictions(squares[:1]))
-    log.close()
+    log_of(file, model, images_of(trained)[:1])
     assert file.read_bytes().startswith(whole) and len(rows(file)) == 4
     assert len({row["weights_hash"] for row in rows(file)}) == 1
 
 
 def test_another_file_is_left_as_it_is(trained: Trained, exported: Path, tmp_path: Path) -> None:
-    file, model = tmp_path / "scores.csv", package.load(exported)
-    file.write_text("name,age\nMiller,50\n")
-    with pytest.raises(UsageError, match="not the log of scores of this model"):
-        ScoreLog(file, model, pytest.fail)
-    assert file.read_text() == "name,age\nMiller,50\n"
-    file.unlink()
-    log = ScoreLog(file, model, pytest.fail)
-    log.add(model.predictions([model.square(images_of(trained)[0])]))
-    log.close()
+    other, file, model = tmp_path / "other.csv", tmp_path / "scores.csv", package.load(exported)
+    other.write_text("name,age\nMiller,50\n")
+    log_of(file, model, images_of(trained)[:1])
     file.write_text(file.read_text().replace(model.saved.weights_hash, "0" * 64))  # of another model
-    with pytest.raises(UsageError, match="not the log of scores of this model"):
-        ScoreLog(file, model, pytest.fail)
+    for wrong in (other, file):
+        before = wrong.read_text()
+        with pytest.raises(UsageError, match="not the log of scores of this model"):
+            ScoreLog(wrong, model, pytest.fail)
+        assert wrong.read_text() == before
 
 
 def test_a_full_disk_costs_the_log_and_no_answer(trained: Trained, tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full")
     with serving(trained.folder, scores=tmp_path / "scores.csv") as served:
-        assert served.service.scores is not None
         served.service.scores.stream = Path("/dev/full").open("wb", buffering=0)  # noqa: SIM115
         for _ in range(2):
             assert served.post(images_of(trained)[0]).status_code == 200
