@@ -482,13 +482,17 @@ def test_a_class_folder_that_cannot_be_read_is_not_called_empty(folder: Path, tm
         closed(patch, folder / "blue")
         found = {f.code: f for f in run(folder, tmp_path).problems}
         assert "folder blue cannot be read (Permission denied)" in found["unreadable"].text
-        assert not {"empty_class", "one_class"} & set(found)
+        assert found["unreadable"].fix == "check its permissions" and not {"empty_class", "one_class"} & set(found)
         with pytest.raises(DataError, match=r"blue: cannot be read \(Permission denied\)"):
             train(folder, output=tmp_path / "runs", ui=Recorder(), **TINY)
     with pytest.MonkeyPatch.context() as patch:
         closed(patch, folder)
         with pytest.raises(DataError, match="cannot be read"):
             run(folder, tmp_path)
+    with pytest.MonkeyPatch.context() as patch:  # its files can be listed but not opened
+        real = os.access
+        patch.setattr(os, "access", lambda path, mode: "amber" not in str(path) and real(path, mode))
+        assert [f.files for f in run(folder, tmp_path).problems if f.code == "unreadable"] == [("amber",)]
 
 
 def test_folders_of_the_system_are_no_classes(folder: Path, tmp_path: Path) -> None:
@@ -530,15 +534,6 @@ def test_every_problem_has_a_row_in_the_docs_with_its_severity() -> None:
     text = (Path(__file__).parents[2] / "docs" / "checking.md").read_text(encoding="utf-8")
     for code, (severity, _, _) in PROBLEMS.items():
         assert f"| `{code}` | {severity} |" in text, code
-
-
-def test_a_folder_whose_files_can_be_listed_but_not_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ui: Recorder
-) -> None:
-    root, real = draw_classes(tmp_path / "data", 12), os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: "amber" not in str(path) and real(path, mode))
-    found = check(root, output=tmp_path / "out", ui=ui)
-    assert [problem.files for problem in found.problems if problem.code == "unreadable"] == [("amber",)]
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
