@@ -23,20 +23,28 @@ RUN = Callable[..., Answer]
 
 
 def test_help_loads_nothing_heavy() -> None:
-    """Each command's help in one process, and what it has loaded at the end."""
+    """That of the top not even the configuration; that of every command, and `data list`, no torch."""
     code = f"""
 import contextlib, io, sys
 from vitmed.cli import main
-for args in [["--help"], ["--version"], [], *([name, "--help"] for name in {[*APPS]!r})]:
+def run(args):
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
         try:
             main(args)
         except SystemExit as end:
             assert end.code in ((0, 2) if not args else (0,)), (args, end.code, err.getvalue())
     assert out.getvalue() or err.getvalue(), args
-heavy = ("torch", "numpy", "PIL", "torchvision", "albumentations", "sklearn", "scipy", "matplotlib", "yaml")
-found = [module for module in heavy if module in sys.modules]
-sys.exit(f"loaded {{found}}" if found else 0)
+    return out.getvalue()
+def lacks(*heavy):
+    found = [module for module in heavy if module in sys.modules]
+    assert not found, f"loaded {{found}}"
+assert "pretrain" in run(["--help"])
+lacks("pydantic", "yaml", "rich", "torch", "numpy", "vitmed.core.config", "vitmed.cli.commands")
+for args in [["--version"], [], *([name, "--help"] for name in {[*APPS]!r})]:
+    run(args)
+lacks("torch", "numpy", "PIL", "torchvision", "albumentations", "sklearn", "scipy", "matplotlib", "yaml")
+run(["data", "list"])
+lacks("torch")
 """
     done = python("-c", code)
     assert done.returncode == 0, done.stderr
@@ -99,8 +107,11 @@ def test_train_with_json_and_gates(trained: Trained, vitmed: RUN, tmp_path: Path
         "report:",
     ):
         assert text in answer.err
+    before = (tmp_path / "runs" / "a" / "best.pt").read_bytes()
     answer = vitmed(*args, "--fail-under", "accuracy=1.1")
     assert answer.code == 6 and json.loads(answer.out)["run"].endswith("a-2")
+    assert (tmp_path / "runs" / "a" / "best.pt").read_bytes() == before  # another run of that name stays as it is
+    assert (tmp_path / "runs" / "a-2" / "best.pt").is_file()
 
 
 @pytest.mark.usefixtures("no_figures")

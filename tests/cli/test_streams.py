@@ -30,7 +30,7 @@ def shell(command: str, **variables: str) -> subprocess.CompletedProcess[str]:
 @posix
 @pytest.mark.parametrize(
     ("redirected", "code"),
-    [(">&-", 0), ("2>&-", 0), (">&- 2>&- <&-", 0), ("2>/dev/full", 0), (">/dev/full", 2)],
+    [(">&- 2>&- <&-", 0), ("2>&-", 0), ("2>/dev/full", 0), (">/dev/full", 2)],
 )
 def test_a_closed_or_full_stream_ends_no_command(redirected: str, code: int) -> None:
     done = shell(f"vitmed data list {redirected}")
@@ -100,13 +100,10 @@ def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch, capsy
     assert capsys.readouterr().err == "warning: mind the gap\n" * 2
 
 
-@pytest.mark.parametrize(("words", "offered"), [("vitmed data g", "get"), ("vitmed train --ep", "--epochs")])
-def test_a_shell_completes_commands_and_flags(words: str, offered: str) -> None:
-    done = shell("vitmed", _VITMED_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=str(words.count(" ")))
-    assert done.stdout.split() == [offered] and done.returncode == 0
-
-
-def test_the_completion_of_a_shell_is_shown() -> None:
+def test_a_shell_completes_commands_and_flags() -> None:
+    for words, offered in (("vitmed data g", "get"), ("vitmed train --ep", "--epochs")):
+        done = shell("vitmed", _VITMED_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=str(words.count(" ")))
+        assert done.stdout.split() == [offered] and done.returncode == 0
     assert "_vitmed_completion" in python("-m", "vitmed", "--show-completion", "bash").stdout
 
 

@@ -10,7 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import TINY_ARGS, Answer, Recorder, Trained, draw_classes, draw_only, draw_splits, listing
+from conftest import (
+    TINY,
+    TINY_ARGS,
+    TINY_NETWORK,
+    Answer,
+    Recorder,
+    Trained,
+    draw_classes,
+    draw_only,
+    draw_splits,
+    listing,
+)  # fmt: skip
 
 from vitmed import evaluate, explain, predict, train
 from vitmed.cli.terminal import Terminal
@@ -155,10 +166,7 @@ def test_no_name_reaches_the_terminal_raw(trained: Trained, vitmed: RUN, tmp_pat
     data = draw_splits(tmp_path / "data\x1b[2J", 4, 2, 2)
     (data / "train" / "amber" / "c\x1b[31m.png").write_bytes(b"")
     for args, shown in (
-        (
-            ("predict", good, bad, "--checkpoint", trained.best),
-            (r"[31m[red]:smile:.png", r"b\x1b]0;title\x07.png"),
-        ),
+        (("predict", good, bad, "--checkpoint", trained.best), (r"[31m[red]:smile:.png", r"b\x1b]0;title\x07.png")),
         (("train", data, "-o", tmp_path / "runs", *TINY_ARGS), (r"c\x1b[31m.png",)),
         (("check", data, "-o", tmp_path / "check"), (r"c\x1b[31m.png",)),
         (("train", "x\x1b[31m"), (r"x\x1b[31m: no such folder",)),
@@ -191,9 +199,8 @@ def test_names_that_are_not_utf_8_in_every_output(tmp_path: Path, monkeypatch: p
         place.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, place / os.fsdecode(b"=caf\xe9 " + file.name.encode()))
     shown = {"map_images": 0, "show_names": True, "resamples": 20}
-    sets = ("model.width=16", "model.depth=1", "model.heads=2")
-    size = {"image_size": 16, "patch_size": 8, "epochs": 1, "batch_size": 8, "workers": 0, "device": "cpu"}
-    result = train(data, output=tmp_path / "runs", name="a", sets=sets, ui=Recorder(), policy="none", **size, **shown)
+    settings = TINY | {"epochs": 1, "sets": TINY_NETWORK} | shown
+    result = train(data, output=tmp_path / "runs", name="a", ui=Recorder(), **settings)
     table = result.folder / "test" / "predictions.csv"
     read = Predictions.from_csv(table)
     assert len(read) == 8 and all((data / path).is_file() for path in read.paths)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import TINY, TINY_SETS, Answer, Recorder, draw_nothing, draw_pairs, draw_splits
+from conftest import BARE, TINY, TINY_SETS, Answer, Recorder, draw_nothing, draw_pairs, draw_splits
 from sklearn.metrics import roc_auc_score
 
 from vitmed import auto, train
@@ -47,14 +47,8 @@ def done(data: Path, ui: Recorder, tmp_path_factory: pytest.TempPathFactory) -> 
     """With one file of weights in the cache folder, which learned from other images."""
     place = tmp_path_factory.mktemp("done")
     other = draw_splits(place / "other", 8, 8, 4, seed=7)
-    start = train(
-        other,
-        output=place,
-        name="start",
-        sets=TINY_SETS,
-        ui=Recorder(),
-        **{**SETTINGS, "time": None, "group_regex": None},
-    )  # type: ignore[arg-type]
+    settings = BARE | {"epochs": 1, "output": place, "name": "start", "sets": TINY_SETS, "ui": Recorder()}
+    start = train(other, **settings)  # type: ignore[arg-type]
     (place / "cache" / "weights").mkdir(parents=True)
     shutil.copy(start.folder / "best.pt", place / "cache" / "weights" / "own.pt")
     with pytest.MonkeyPatch.context() as patch:

@@ -90,12 +90,9 @@ def test_the_sums_cover_every_file(unpacked: Path) -> None:
     rows = dict(reversed(line.split("  ")) for line in (unpacked / "SHA256SUMS").read_text().splitlines())
     assert rows.keys() == files(unpacked) - {"SHA256SUMS"}
     assert all(digest(unpacked / name) == value for name, value in rows.items())
-    models = {
-        f"model/{name}" for name in ("best.pt", "model.onnx", "config.yaml", "model_card.md", "test/metrics.json")
-    }
-    assert (
-        models | {"install.sh", "README.txt", "check/image.png", "check/best.pt.json", "sbom.cdx.json"} <= rows.keys()
-    )
+    names = "best.pt", "model.onnx", "config.yaml", "model_card.md", "test/metrics.json"
+    others = {"install.sh", "README.txt", "check/image.png", "check/best.pt.json", "sbom.cdx.json"}
+    assert others | {f"model/{name}" for name in names} <= rows.keys()
     assert (unpacked / "install.sh").stat().st_mode & stat.S_IXUSR
 
 
@@ -116,9 +113,8 @@ def test_no_place_person_or_image_is_named(archive: Path, unpacked: Path, traine
 def test_the_requirements_pin_each_wheel_in_the_version_that_is_installed_here(unpacked: Path) -> None:
     lines = (unpacked / "requirements.txt").read_text().splitlines()
     pins = dict(line.split(" --hash=sha256:") for line in lines)
-    here = {
-        f"{name}=={metadata.version(name)}" for name in ("onnxruntime", "packaging", "torchinfo", "uvicorn", "vitmed")
-    }
+    names = "onnxruntime", "packaging", "torchinfo", "uvicorn", "vitmed"
+    here = {f"{name}=={metadata.version(name)}" for name in names}
     assert set(pins) == here | {"more==0.1", "small-part==2.0+local", "tiny==1.5"}
     assert {digest(wheel) for wheel in (unpacked / "wheels").iterdir()} == set(pins.values())
 
@@ -140,12 +136,8 @@ def test_the_bill_of_materials_and_the_licences(unpacked: Path, shop: Path, trai
     assert weights == {"vitmed:weights_sha256": package.load(trained.best).saved.weights_hash}
     needs = {edge["ref"]: edge.get("dependsOn") for edge in content["dependencies"]}
     assert needs["tiny==1.5"] == ["small-part==2.0+local"]
-    assert {need.split("==")[0] for need in needs[f"vitmed=={VERSION}"]} == {
-        "tiny",
-        "torchinfo",
-        "packaging",
-        "uvicorn",
-    }
+    own = {need.split("==")[0] for need in needs[f"vitmed=={VERSION}"]}
+    assert own == {"tiny", "torchinfo", "packaging", "uvicorn"}
     stated = (unpacked / "licences.txt").read_text()
     assert "MIT OR Apache-2.0" in stated and stated.count(LICENCE.decode()) >= 6
 
@@ -275,11 +267,15 @@ def test_install_checks_installs_and_cleans_up(shop: Path, exported: Path, tmp_p
     assert again.returncode == 1 and "is there already" in again.stderr
 
 
-def test_install_refuses_another_python(unpacked: Path, tmp_path: Path) -> None:
-    other = tmp_path / "python"
-    other.write_text("#!/bin/sh\necho 3.9 Linux riscv64\n")
-    other.chmod(0o755)
-    found = install(unpacked, tmp_path / "new", PYTHON=str(other))
+def test_install_refuses_another_python_in_every_language(unpacked: Path, tmp_path: Path) -> None:
+    """sha256sum translates its lines, unless LC_ALL is C; the step after it is reached, whatever they say."""
+    for name, text in (("python", "#!/bin/sh\necho 3.9 Linux riscv64\n"), ("sha256sum", TRANSLATED)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}:/usr/bin:/bin"
+    found = install(unpacked, tmp_path / "new", PATH=path, LANG="de_DE.UTF-8", PYTHON="/no/python")
+    assert found.returncode == 1 and "2/4" in found.stdout and "no /no/python here" in found.stderr
+    found = install(unpacked, tmp_path / "new", PYTHON=str(tmp_path / "python"))
     assert found.returncode == 1 and "is Python 3.9 Linux riscv64, the bundle is for Python" in found.stderr
     assert not (tmp_path / "new").exists()
 
@@ -288,15 +284,6 @@ TRANSLATED = """#!/bin/sh
 [ "${LC_ALL:-}" = C ] && exec /usr/bin/sha256sum "$@"
 /usr/bin/sha256sum "$@" | sed 's/: OK$/: GEEIGNET/'
 """
-
-
-def test_install_works_in_every_language(unpacked: Path, tmp_path: Path) -> None:
-    """sha256sum translates its lines, unless LC_ALL is C; the step after it is reached, whatever they say."""
-    (tmp_path / "sha256sum").write_text(TRANSLATED)
-    (tmp_path / "sha256sum").chmod(0o755)
-    path = f"{tmp_path}:/usr/bin:/bin"
-    found = install(unpacked, tmp_path / "new", PATH=path, LANG="de_DE.UTF-8", PYTHON="/no/python")
-    assert found.returncode == 1 and "2/4" in found.stdout and "no /no/python here" in found.stderr
 
 
 @pytest.mark.parametrize("file", ["wheels/tiny-1.5-py3-none-any.whl", "README.txt", "SHA256SUMS"])

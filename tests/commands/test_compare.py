@@ -275,12 +275,12 @@ def test_the_same_path_with_other_content_is_another_image(
 
 
 def test_nothing_to_compare_with(tmp_path: Path) -> None:
+    file = save(draw(1.0), tmp_path / "a")
     with pytest.raises(UsageError, match="nothing to compare"):
-        judge(save(draw(1.0), tmp_path / "a"))
-    with pytest.raises(DataError, match=r"has no predictions\.csv"):
-        judge(tmp_path / "a", tmp_path)
-    with pytest.raises(DataError, match=r"gone\.csv"):
-        judge(tmp_path / "a", tmp_path / "gone.csv")
+        judge(file)
+    for other, told in ((tmp_path, r"has no predictions\.csv"), (tmp_path / "gone.csv", r"gone\.csv")):
+        with pytest.raises(DataError, match=told):
+            judge(file, other)
 
 
 def test_patients_that_only_one_table_knows_are_used(tmp_path: Path) -> None:
@@ -297,9 +297,8 @@ def test_the_command(vitmed: Any, tmp_path: Path) -> None:
     answer = vitmed("compare", *files, "--resamples", 50)
     assert answer.code == 0
     assert answer.out.rstrip("\n").split("\n")[-1].startswith("good is better than poor: AUROC difference +")
-    answer = vitmed("compare", *files, "--resamples", 50, "--json", "-o", tmp_path / "out")
+    answer = vitmed("compare", *files, "--resamples", 50, "--json")
     assert json.loads(answer.out)["verdict"].startswith("good is better")
-    assert vitmed("compare", files[0]).code == 2 and vitmed("compare", files[0], tmp_path / "no").code == 3
 
 
 def seeded(folder: Path, seed: int, predictions: Predictions, lr: float = 0.001) -> Path:
@@ -395,19 +394,17 @@ def test_numbers_are_compared_and_the_smaller_error_is_better(tmp_path: Path, vi
 
 
 @pytest.mark.parametrize(
-    ("other", "match"),
+    ("first", "other", "match"),
     [
-        (draw(1.0), "b has predictions of classes, a of findings"),
-        (draw_number(1.0), "b has predictions of a number, a of findings"),
-        (draw_findings(1.0, ("edema", "mass", "nodule")), "b has the findings edema, mass, nodule; a has edema"),
+        (draw_findings(1.0), draw(1.0), "b has predictions of classes, a of findings"),
+        (draw_findings(1.0), draw_number(1.0), "b has predictions of a number, a of findings"),
+        (draw_findings(1.0), draw_findings(1.0, ("edema", "mass", "nodule")), "b has the findings edema, mass, nodule"),
+        (draw_number(1.0), draw_number(2.0, unit="months"), "b predicts in the unit 'months', a in 'years'"),
     ],
 )
-def test_models_of_other_labels_are_not_compared(tmp_path: Path, other: AnyPredictions, match: str) -> None:
+def test_models_of_other_labels_are_not_compared(
+    tmp_path: Path, first: AnyPredictions, other: AnyPredictions, match: str
+) -> None:
     with pytest.raises(DataError, match=match) as told:
-        judge(save(draw_findings(1.0), tmp_path / "a"), save(other, tmp_path / "b"))
-    assert "RUN/test/findings/FINDING" in told.value.fix
-
-
-def test_numbers_in_two_units_are_not_compared(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="b predicts in the unit 'months', a in 'years'"):
-        judge(save(draw_number(1.0), tmp_path / "a"), save(draw_number(2.0, unit="months"), tmp_path / "b"))
+        judge(save(first, tmp_path / "a"), save(other, tmp_path / "b"))
+    assert "months" in match or "RUN/test/findings/FINDING" in told.value.fix

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Answer, Recorder, python
+from conftest import Answer, Recorder
 from local_server import serving
 from PIL import Image
 
@@ -167,20 +167,18 @@ def test_class_folders_with_their_patients(
 
 
 def test_a_medmnist_file(offer: Callable[..., None], tmp_path: Path, ui: Recorder, cache: Path) -> None:
-    offer("medmnist_plus", {"bloodmnist_224.npz": blood()}, kind="md5")
+    offer("medmnist_plus", {"bloodmnist_224.npz": blood(), "dermamnist.npz": blood()}, kind="md5")
     folder = fetch_dataset("bloodmnist_224", tmp_path / "blood", ui=ui)
     assert len(tree(folder)) == 24 and tree(folder)[0] == "test/basophil/000000.png"
     assert any(f"vitmed train {folder}" in line for line in ui.said) and not list(folder.rglob("*.npy"))
     assert any("CC BY 4.0" in line for line in ui.said) and ui.warned == []
-
-
-def test_a_licence_that_forbids_commercial_use(offer: Callable[..., None], tmp_path: Path, ui: Recorder) -> None:
-    offer("medmnist_plus", {"dermamnist.npz": blood()}, kind="md5")
     fetch_dataset("dermamnist", tmp_path / "derma", ui=ui)
-    assert "CC BY-NC 4.0" in ui.warned[0]
+    assert "CC BY-NC 4.0" in ui.warned[0]  # which forbids commercial use
 
 
-def test_mnist_of_four_files(offer: Callable[..., None], server: Server, tmp_path: Path) -> None:
+def test_mnist_of_four_files_and_cifar_of_an_archive(
+    offer: Callable[..., None], server: Server, tmp_path: Path
+) -> None:
     files = {}
     for prefix, count in (("train", 30), ("t10k", 20)):
         files[f"{prefix}-images-idx3-ubyte.gz"] = idx(np.zeros((count, 28, 28), np.uint8))
@@ -188,9 +186,6 @@ def test_mnist_of_four_files(offer: Callable[..., None], server: Server, tmp_pat
     offer("mnist", files, kind="md5")
     folder = fetch_dataset("mnist", tmp_path / "mnist", ui=Recorder())
     assert len(tree(folder)) == 50 and tree(folder)[0] == "test/0/000000.png" and len(server.asked) == 4
-
-
-def test_cifar_of_an_archive(offer: Callable[..., None], tmp_path: Path) -> None:
     offer("cifar10", {"cifar-10-binary.tar.gz": cifar()}, kind="md5")
     folder = fetch_dataset("cifar10", tmp_path / "cifar", ui=Recorder())
     assert len(tree(folder)) == 60 and tree(folder)[0] == "test/airplane/000000.png"
@@ -384,12 +379,6 @@ def test_the_list(vitmed: RUN) -> None:
     table = answer.out
     assert "fetched" not in table and re.search("nih_malaria .* data get ", table)
     assert re.search("ham10000 .* by hand ", table)
-
-
-def test_the_list_loads_no_torch() -> None:
-    code = "import sys\nfrom vitmed.cli import main\ntry: main(['data', 'list'])\nexcept SystemExit: pass\n"
-    done = python("-c", code + "sys.exit('torch' in sys.modules)")
-    assert done.returncode == 0, done.stderr
 
 
 def test_every_address_is_protected_and_has_a_sum() -> None:

@@ -4,24 +4,31 @@ import csv
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
-from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, once
+from conftest import Answer, Recorder, Trained
 
-from vitmed import compare, diff, train
+from vitmed import compare, diff
 from vitmed.commands.diff import RunDiff
 from vitmed.core.errors import CheckpointError, DataError, UsageError
+from vitmed.metrics.predictions import Predictions
 
 
-@pytest.fixture(scope="session")
-def other_seed(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same training with another seed."""
-    settings: dict[str, Any] = {**TINY, "epochs": 6, "save_every": 2, "seed": 1, "name": "seed-1", "sets": TINY_SETS}
-    settings["ui"] = Recorder()
-    return once(tmp_path_factory, "seed", lambda place: train(trained.data, output=place, **settings).folder)
+@pytest.fixture
+def other_seed(trained: Trained, tmp_path: Path) -> Path:
+    """As the same training with another seed: its setting, and other answers to the same test."""
+    run = Path(shutil.copytree(trained.folder, tmp_path / "seed-1"))
+    change_config(run, "train", seed=1)
+    table = run / "test" / "predictions.csv"
+    said = Predictions.from_csv(table)
+    logits = said.logits + np.random.default_rng(0).normal(0, 4, said.logits.shape).astype(np.float32)
+    table.write_text(replace(said, logits=logits, columns={}).to_csv(), newline="")
+    return run
 
 
 @pytest.fixture
@@ -94,6 +101,10 @@ def test_every_kind_of_change_of_the_images(trained: Trained, copied: Path) -> N
 
 
 def test_settings_and_versions_in_plain_words(trained: Trained, copied: Path) -> None:
+    tree = yaml.safe_load((copied / "config.yaml").read_text())
+    del tree["data"]["on_bad_file"]  # what an older vitmed did not write has its default
+    (copied / "config.yaml").write_text(yaml.safe_dump(tree))
+    assert found(trained.folder, copied).settings == []
     change_config(copied, "train", lr=0.5, patience=3)
     environment = json.loads((copied / "environment.json").read_text())
     environment["versions"]["torch"] = "1.0"
@@ -107,26 +118,18 @@ def test_settings_and_versions_in_plain_words(trained: Trained, copied: Path) ->
     )
 
 
-def test_a_setting_that_an_older_vitmed_did_not_write_has_its_default(trained: Trained, copied: Path) -> None:
-    tree = yaml.safe_load((copied / "config.yaml").read_text())
-    del tree["data"]["on_bad_file"]
-    (copied / "config.yaml").write_text(yaml.safe_dump(tree))
-    assert found(trained.folder, copied).settings == []
-
-
-def test_other_test_images_are_not_compared(trained: Trained, copied: Path) -> None:
-    table = copied / "test" / "predictions.csv"
-    lines = table.read_text().splitlines(keepends=True)
-    table.write_text("".join(lines[:-1]))
-    apart = found(trained.folder, copied)
-    assert "not the same (17 images are in both)" in apart.result and "vitmed compare" in apart.result
-    assert apart.numbers and all(number.difference is None for number in apart.numbers)
-
-
-def test_the_same_paths_with_other_content_are_not_compared(trained: Trained, copied: Path) -> None:
+def test_other_test_images_and_the_same_paths_with_other_content_are_not_compared(
+    trained: Trained, copied: Path
+) -> None:
     change_splits(copied, lambda rows: [{**row, "sha256": "0" * 64} if row["split"] == "test" else row for row in rows])
     apart = found(trained.folder, copied)
     assert "differ in the content" in apart.result and all(number.difference is None for number in apart.numbers)
+    shutil.copy(trained.folder / "splits.csv", copied)
+    table = copied / "test" / "predictions.csv"
+    table.write_text("".join(table.read_text().splitlines(keepends=True)[:-1]))
+    apart = found(trained.folder, copied)
+    assert "not the same (17 images are in both)" in apart.result and "vitmed compare" in apart.result
+    assert apart.numbers and all(number.difference is None for number in apart.numbers)
 
 
 def test_a_run_without_a_result_and_a_checkpoint_alone(trained: Trained, copied: Path, tmp_path: Path) -> None:
@@ -173,19 +176,18 @@ def test_folds_are_the_splits_of_a_cross_validation(trained: Trained, copied: Pa
 
 
 @pytest.mark.parametrize(
-    ("file", "content"),
-    [("config.yaml", "a: [1"), ("config.yaml", "- 1"), ("splits.csv", "path\na.png\n"), ("environment.json", "[]")],
+    ("file", "content", "told"),
+    [
+        ("config.yaml", "a: [1", "config.yaml"), ("config.yaml", "- 1", "config.yaml"),
+        ("splits.csv", "path\na.png\n", "splits.csv"), ("environment.json", "[]", "environment.json"),
+        ("test/metrics.json", "high", "not the metrics"),
+    ],
 )  # fmt: skip
-def test_what_cannot_be_read_is_named(trained: Trained, copied: Path, file: str, content: str) -> None:
+def test_what_cannot_be_read_is_named(trained: Trained, copied: Path, file: str, content: str, told: str) -> None:
+    if content == "high":
+        content = json.dumps(json.loads((copied / file).read_text()) | {"overall": {"auroc": content}})
     (copied / file).write_text(content)
-    with pytest.raises(DataError, match=Path(file).name):
-        found(trained.folder, copied)
-
-
-def test_a_damaged_report_is_named(trained: Trained, copied: Path) -> None:
-    file = copied / "test" / "metrics.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"overall": {"auroc": "high"}}))
-    with pytest.raises(DataError, match="not the metrics"):
+    with pytest.raises(DataError, match=told):
         found(trained.folder, copied)
 
 

@@ -23,23 +23,23 @@ CLASSES = tuple(COLOURS)
 
 
 def judge(trained: Trained, tmp_path: Path, ui: Recorder | None = None, **options: Any) -> Any:
-    return evaluate(trained.best, output=tmp_path / "report", resamples=50, ui=ui or Recorder(), **options)
+    options = {"resamples": 50, "map_images": 0} | options
+    return evaluate(trained.best, output=tmp_path / "report", ui=ui or Recorder(), **options)
 
 
 def test_training_ends_with_the_evaluation_of_its_best_checkpoint(trained: Trained, tmp_path: Path) -> None:
-    """The command alone, later, in another process or not, gives the same bytes."""
-    again = judge(trained, tmp_path)
-    for name in ("predictions.csv",):
-        assert (again.folder / name).read_bytes() == (trained.folder / "test" / name).read_bytes()
-    assert again.metrics["overall"]["auroc"]["value"] == trained.result.test.metrics["overall"]["auroc"]["value"]
+    """The command alone, later, on the run folder, which stands for its best.pt, gives the same bytes."""
+    again = evaluate(trained.folder, output=tmp_path / "report", resamples=50, map_images=0, ui=Recorder())
+    assert (again.folder / "predictions.csv").read_bytes() == (trained.folder / "test" / "predictions.csv").read_bytes()
     assert sorted(p.name for p in (trained.folder / "test").iterdir() if p.suffix not in (".png", ".svg")) == [
         "baseline_colour_and_size.csv", "label_issues.csv", "methods.md", "metrics.json", "predictions.csv",
         "report.html",
     ]  # fmt: skip
-    baselines = [
-        e.metrics["baselines"]["colour_and_size"]["overall"]["auroc"]["value"] for e in (again, trained.result.test)
-    ]
-    assert baselines[0] == baselines[1]
+    for one, other in (
+        (again.metrics, trained.result.test.metrics),
+        *[[e.metrics["baselines"]["colour_and_size"] for e in (again, trained.result.test)]],
+    ):
+        assert one["overall"]["auroc"]["value"] == other["overall"]["auroc"]["value"]
 
 
 def test_the_membership_is_part_of_the_result(trained: Trained) -> None:
@@ -91,10 +91,12 @@ def test_a_few_validation_images_leave_the_probabilities_as_they_are(trained: Tr
 def test_val_and_train_are_told_to_be_optimistic(trained: Trained, tmp_path: Path) -> None:
     for split, count in (("val", 12), ("train", 36)):
         ui = Recorder()
-        found = evaluate(trained.best, split=split, output=tmp_path / split, resamples=20, ui=ui)
+        found = judge(trained, tmp_path / split, ui, split=split)
         assert len(found.predictions) == count
         assert any("optimistic" in text and split in text for text in ui.warned)
         assert any("optimistic" in text for text in found.metrics["notes"])
+    with pytest.raises(UsageError, match="train, val, test"):
+        judge(trained, tmp_path, split="tests")
 
 
 def test_a_folder_that_moved_is_found_by_data(trained: Trained, tmp_path: Path) -> None:
@@ -107,7 +109,7 @@ def test_a_folder_that_moved_is_found_by_data(trained: Trained, tmp_path: Path) 
     lost = tmp_path / "far" / "away" / "run" / "best.pt"
     with pytest.raises(DataError, match="--data"):
         evaluate(lost, ui=Recorder())
-    assert len(evaluate(lost, data=tmp_path / "moved", resamples=20, ui=Recorder()).predictions) == 18
+    assert len(evaluate(lost, data=tmp_path / "moved", resamples=20, map_images=0, ui=Recorder()).predictions) == 18
 
 
 def test_classes_are_matched_by_name(trained: Trained, tmp_path: Path) -> None:
@@ -122,26 +124,19 @@ def test_classes_are_matched_by_name(trained: Trained, tmp_path: Path) -> None:
     assert sum("no image of class 'blue'" in text for text in ui.warned) == 1
 
 
-def test_the_test_folder_of_another_root_is_taken(trained: Trained, tmp_path: Path) -> None:
-    draw_splits(tmp_path / "other", train=3, val=2, test=4, classes=CLASSES, seed=9)
-    found = judge(trained, tmp_path, data=tmp_path / "other")
-    assert len(found.predictions) == 12 and all(path.startswith("test/") for path in found.predictions.paths)
-
-
-def test_other_images_under_the_runs_own_names_are_not_taken_for_its_own(trained: Trained, tmp_path: Path) -> None:
-    draw_splits(tmp_path / "data", test=9, classes=CLASSES, seed=5)  # the names of the run's files, and more
-    assert len(judge(trained, tmp_path, data=tmp_path / "data").predictions) == 27
-
-
 def test_a_report_says_which_images_it_judged(trained: Trained, tmp_path: Path) -> None:
-    flat, split = draw_classes(tmp_path / "flat", 3, seed=5), draw_splits(tmp_path / "parts", 2, 2, 2, seed=6)
-    own = evaluate(trained.best, data=trained.data, split="val", output=tmp_path / "own", resamples=5)
-    assert own.metrics["report"]["title"] == "val of data"
-    whole = evaluate(trained.best, data=flat, output=tmp_path / "whole", resamples=5)
-    assert whole.metrics["report"]["title"] == "all of flat"
-    part = evaluate(trained.best, data=split, split="val", output=tmp_path / "part", resamples=5)
-    assert part.metrics["report"]["title"] == "val of parts"
-    assert part.metrics["report"]["facts"]["Images"].startswith("val of parts: ")
+    flat, parts = draw_classes(tmp_path / "flat", 3, seed=5), draw_splits(tmp_path / "parts", 2, 2, 0, seed=6)
+    for data, split, title in (
+        (trained.data, "val", "val of data"),
+        (flat, "test", "all of flat"),
+        (parts, "val", "val of parts"),
+    ):
+        report = judge(trained, tmp_path / title, data=data, split=split).metrics["report"]
+        assert report["title"] == title
+    assert report["facts"]["Images"].startswith("val of parts: ")
+    with pytest.raises(DataError, match="has train, val but no test folder") as error:
+        judge(trained, tmp_path, data=parts)
+    assert "--split" in error.value.fix
 
 
 def test_a_class_that_the_model_does_not_know(trained: Trained, tmp_path: Path) -> None:
@@ -151,12 +146,12 @@ def test_a_class_that_the_model_does_not_know(trained: Trained, tmp_path: Path) 
     assert "amber, blue, green" in str(error.value) and not (tmp_path / "report").exists()
 
 
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_images_that_the_model_was_made_with_are_refused(trained: Trained, tmp_path: Path, split: str) -> None:
+def test_images_that_the_model_was_made_with_are_refused(trained: Trained, tmp_path: Path) -> None:
     other = draw_classes(tmp_path / "other", 3, CLASSES, seed=50)
-    shutil.copy(trained.data / split / "blue" / "blue_1.png", other / "blue" / "renamed.png")
-    with pytest.raises(DataError, match=r"1 of 10 images was used to make this model.*renamed\.png"):
-        judge(trained, tmp_path, data=other)
+    for split in ("train", "val"):
+        shutil.copy(trained.data / split / "blue" / "blue_1.png", other / "blue" / "renamed.png")
+        with pytest.raises(DataError, match=r"1 of 10 images was used to make this model.*renamed\.png"):
+            judge(trained, tmp_path, data=other)
     ui = Recorder()
     found = judge(trained, tmp_path, ui, data=other, allow_leakage=True)
     assert len(found.predictions) == 10 and any("Leakage: 1 of 10" in text for text in ui.warned)
@@ -166,7 +161,7 @@ def test_images_that_the_model_was_made_with_are_refused(trained: Trained, tmp_p
 def test_a_report_is_never_overwritten(trained: Trained, tmp_path: Path) -> None:
     shutil.copytree(trained.data.parent, tmp_path / "moved")
     best = tmp_path / "moved" / "runs" / "tiny" / "best.pt"
-    folders = [evaluate(best, resamples=20, ui=Recorder()).folder.name for _ in range(2)]
+    folders = [evaluate(best, resamples=20, map_images=0, ui=Recorder()).folder.name for _ in range(2)]
     assert folders == ["test-2", "test-3"]
     with pytest.raises(UsageError, match="not empty"):
         evaluate(best, output=best.parent / "test", ui=Recorder())
@@ -194,18 +189,6 @@ def test_gates(trained: Trained, tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=told):
             judge(trained, tmp_path / "d", fail_under=[text])
-
-
-def test_a_run_folder_stands_for_its_best_checkpoint(trained: Trained, tmp_path: Path) -> None:
-    found = evaluate(trained.folder, output=tmp_path / "report", resamples=20, ui=Recorder())
-    assert found.predictions.logits.tobytes() == trained.result.test.predictions.logits.tobytes()
-
-
-def test_a_folder_without_a_test_part(trained: Trained, tmp_path: Path) -> None:
-    draw_splits(tmp_path / "other", train=2, val=2, test=0, classes=CLASSES, seed=9)
-    with pytest.raises(DataError, match="has train, val but no test folder") as error:
-        judge(trained, tmp_path, data=tmp_path / "other")
-    assert "--split" in error.value.fix
 
 
 def test_a_report_made_again_says_what_the_first_said(trained: Trained, tmp_path: Path) -> None:
@@ -243,11 +226,6 @@ def test_two_reports_of_one_title_are_told_apart(trained: Trained, tmp_path: Pat
     assert sent.report.run == "" and sent.identity.endswith(f"weights {weights[:12]}")
 
 
-def test_an_unknown_split(trained: Trained, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="train, val, test"):
-        judge(trained, tmp_path, split="tests")
-
-
 def test_a_test_image_that_became_unreadable(trained: Trained, tmp_path: Path) -> None:
     shutil.copytree(trained.data, tmp_path / "data")
     victim = tmp_path / "data" / "test" / "green" / "green_2.png"
@@ -269,12 +247,14 @@ def test_the_command_line(trained: Trained, tmp_path: Path, vitmed: Callable[...
 
 def test_other_images_of_the_same_names_are_not_the_runs_own(trained: Trained, tmp_path: Path) -> None:
     """Neither the split of the run nor its baselines, which are stored by name."""
-    data = draw_splits(tmp_path / "data", classes=tuple(COLOURS), seed=9)
-    found = judge(trained, tmp_path, data=data)
-    own = evaluate(trained.best, output=tmp_path / "own", resamples=5, ui=Recorder())
+    data = draw_splits(tmp_path / "data", classes=CLASSES, seed=9)
+    found, own = judge(trained, tmp_path, data=data), trained.result.test
     assert found.predictions.paths == own.predictions.paths
     assert found.metrics.external is not None and own.metrics.external is None
     assert not found.metrics.baselines and own.metrics.baselines
+    draw_splits(tmp_path / "more", test=9, classes=CLASSES, seed=5)  # the names of the run's files, and more
+    paths = judge(trained, tmp_path / "b", data=tmp_path / "more").predictions.paths
+    assert len(paths) == 27 and all(path.startswith("test/") for path in paths)
 
 
 def test_a_table_alone_warns_first_of_its_rare_class(tmp_path: Path, vitmed: Callable[..., Any]) -> None:

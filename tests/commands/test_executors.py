@@ -66,14 +66,12 @@ def test_one_at_a_time_trains_here_when_it_is_submitted(
         monkeypatch.setattr(vitmed, "train", None)
         assert executor.submit(job(data)).result() is not None  # it is done
     assert not list(tmp_path.glob("*.log"))
-
-
-def test_an_error_here_is_that_of_the_job(data: Path, tmp_path: Path) -> None:
+    monkeypatch.undo()
     with local(RunFolder(tmp_path), 1, Recorder(), logged=True) as executor:
-        wrong = executor.submit(job(data, sets=(*SETS, "model.heads=3")))
-    with pytest.raises(UsageError, match="heads do not divide"):
+        wrong = executor.submit(job(data, "two", sets=(*SETS, "model.heads=3")))
+    with pytest.raises(UsageError, match="heads do not divide"):  # an error here is that of the job
         wrong.result()
-    assert "heads do not divide" in (tmp_path / "one.log").read_text()
+    assert "heads do not divide" in (tmp_path / "two.log").read_text()
 
 
 def test_a_process_that_is_killed_is_tried_again_and_errors_are_those_of_the_job(data: Path, tmp_path: Path) -> None:

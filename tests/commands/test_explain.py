@@ -51,23 +51,23 @@ def test_pictures_and_json(trained: Trained, vitmed: RUN, tmp_path: Path) -> Non
 
 def test_a_method_and_a_class_can_be_named(trained: Trained, tmp_path: Path) -> None:
     image = trained.data / "test" / "blue" / "blue_0.png"
-    found = package.explain(
-        image, checkpoint=trained.folder, methods=["grad_cam"], target="green", output=tmp_path / "x", ui=Recorder()
-    )
+    given = {"methods": ["grad_cam"], "target": "green", "output": tmp_path / "x"}
+    found = package.explain(image, checkpoint=trained.folder, ui=Recorder(), **given)
     assert list(found.maps) == ["grad_cam"] and found.maps["grad_cam"].shape == (1, 2, 2)
     assert found.targets.tolist() == [found.predictions.classes.index("green")]
-    with pytest.raises(UsageError, match="did you mean 'grad_cam'"):
-        package.explain(image, checkpoint=trained.best, methods=["gradcam"], output=tmp_path / "y")
-    with pytest.raises(UsageError, match="unknown class 'violet'"):
-        package.explain(image, checkpoint=trained.best, target="violet", output=tmp_path / "y")
-    with pytest.raises(UsageError, match="not empty"):
-        package.explain(image, checkpoint=trained.best, output=tmp_path / "x")
-    with pytest.raises(UsageError, match="lies in the data folder"):
-        package.explain(trained.data, checkpoint=trained.best, output=trained.data / "maps")
+    for told, wrong in (
+        ("did you mean 'grad_cam'", {"methods": ["gradcam"], "output": tmp_path / "y"}),
+        ("unknown class 'violet'", {"target": "violet", "output": tmp_path / "y"}),
+        ("not empty", {"output": tmp_path / "x"}),
+    ):
+        with pytest.raises(UsageError, match=told):
+            package.explain(image, checkpoint=trained.best, **wrong)
     assert not (tmp_path / "y").exists()
 
 
-def test_what_cannot_be_used(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_used_and_the_default_folder(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"a\.png"):
@@ -75,16 +75,9 @@ def test_what_cannot_be_used(trained: Trained, tmp_path: Path, monkeypatch: pyte
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png"]  # no empty folder is left
     with pytest.raises(CheckpointError, match=r"none\.pt"):
         package.explain("a.png", checkpoint="none.pt")
-
-
-def test_the_default_folder_is_never_overwritten(
-    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    image = trained.data / "test" / "blue" / "blue_0.png"
     for _ in range(2):
-        package.explain(image, checkpoint=trained.best, ui=Recorder())
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["explain", "explain-2"]
+        package.explain(trained.data / "test/blue/blue_0.png", checkpoint=trained.best, ui=Recorder())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "explain", "explain-2"]  # never overwritten
 
 
 def test_the_report_says_what_maps_are_worth(trained: Trained) -> None:

@@ -80,7 +80,7 @@ def torn(trained: Trained, tmp_path: Path) -> Path:
     return run
 
 
-def test_a_torn_report_of_an_earlier_version_is_named(torn: Path, tmp_path: Path) -> None:
+def test_a_torn_report_of_an_earlier_version_is_named_and_replaced_by_resume(torn: Path, tmp_path: Path) -> None:
     for named in (torn, torn / "test"):
         with pytest.raises(DataError, match="test: incomplete") as refused:
             compare(named, named)
@@ -88,21 +88,13 @@ def test_a_torn_report_of_an_earlier_version_is_named(torn: Path, tmp_path: Path
     ui, other = Recorder(), draw_classes(tmp_path / "other", 5, ("amber", "blue", "green"), seed=99)
     evaluate(torn, data=other, output=tmp_path / "out", resamples=10, map_images=0, ui=ui)
     assert any(f"{torn / 'test'} is incomplete" in text for text in ui.said)
-
-
-def test_resume_replaces_a_torn_report_and_says_so(torn: Path) -> None:
     ui = Recorder()
     result = train(resume=torn, ui=ui)
     assert result.test.folder == torn / "test" and any("was incomplete" in text for text in ui.warned)
     assert sorted(path.name for path in torn.glob("*t*st*")) == ["test"] and (torn / "test" / "report.html").is_file()
-
-
-def test_a_report_without_its_model_card_is_completed(trained: Trained, tmp_path: Path) -> None:
-    shutil.copytree(trained.data.parent, tmp_path / "moved")
-    run = tmp_path / "moved" / "runs" / "tiny"
-    (run / "model_card.md").unlink()
-    train(resume=run, ui=Recorder())
-    assert (run / "model_card.md").is_file() and not (run / "test-2").exists()
+    (torn / "model_card.md").unlink()  # a report without its model card is completed
+    train(resume=torn, ui=Recorder())
+    assert (torn / "model_card.md").is_file() and not (torn / "test-2").exists()
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -161,21 +153,15 @@ def test_a_full_disk_keeps_the_checkpoints_of_before(
     monkeypatch.undo()
 
 
-def test_a_closed_terminal_ends_training_as_sigterm_does(data: Path, tmp_path: Path) -> None:
+def test_a_closed_terminal_ends_training_as_sigterm_does_and_nohup_stays(data: Path, tmp_path: Path) -> None:
     ui = Recorder(lambda done: os.kill(os.getpid(), signal.SIGHUP) if done == 2 else None)
     old = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup
     try:
         with pytest.raises(Interrupted, match=r"last\.pt is saved"):
-            start(data, tmp_path, ui)
+            start(data, tmp_path / "a", ui)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
-    finally:
-        signal.signal(signal.SIGHUP, old)
-
-
-def test_nohup_stays(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        run = start(data, tmp_path, Recorder(lambda done: os.kill(os.getpid(), signal.SIGHUP)))
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        run = start(data, tmp_path / "b", ui, epochs=1)
     finally:
         signal.signal(signal.SIGHUP, old)
     assert (run / "test" / "predictions.csv").is_file()
