@@ -467,7 +467,7 @@ def test_a_header_that_is_wrong_is_refused_by_name(
     assert not Path("hacked").exists()
 
 
-def test_damaged_and_foreign_files(tmp_path: Path) -> None:
+def test_damaged_files(tmp_path: Path) -> None:
     file = tmp_path / "mine.npz"
     np.savez(file, x=np.zeros(3))
     with pytest.raises(DataError, match=r"mine\.npz: not a file of MedMNIST, it holds x\.npy"):
