@@ -17,6 +17,24 @@ def content(file: Path) -> dict[str, object]:
     return torch.load(file, weights_only=True)
 
 
+def last(run: Path) -> dict[str, Any]:
+    """The content of its last.pt."""
+    return torch.load(run / "last.pt", weights_only=True)
+
+
+def assert_close(run: Path, other: Path, *more: str) -> None:
+    """Weights, their average, `more` of the state of training, and losses: within 1e-5, after as many steps."""
+    a, b = last(run), last(other)
+    torch.testing.assert_close(a["weights"], b["weights"], atol=1e-5, rtol=1e-5)
+    for part in ("model", "ema", *more):
+        torch.testing.assert_close(a["training"][part], b["training"][part], atol=1e-5, rtol=1e-5)
+    assert a["training"]["step"] == b["training"]["step"]
+    for one, two in zip(a["training"]["history"], b["training"]["history"], strict=True):
+        assert (one["step"], one["best"]) == (two["step"], two["best"])
+        for name in ("train_loss", "val_loss", "val_auroc"):
+            assert abs(one[name] - two[name]) < 1e-5, name
+
+
 def rewrite(source: Path, target: Path, **changes: object) -> Path:
     """A copy of a checkpoint with other entries, and with their digests; None takes one out."""
     return save({k: v for k, v in (content(source) | changes).items() if v is not None or k == "training"}, target)

@@ -10,20 +10,9 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "vitmed"
-ROOMS = [  # a room imports from the rooms below it
-    "cli",
-    "commands",
-    "report",
-    "explanation",
-    "checks",
-    "training",
-    "decisions",
-    "models",
-    "data",
-    "imaging",
-    "metrics",
-    "core",
-]
+# a room imports from the rooms that stand behind it
+ROOMS = ["cli", "commands", "report", "explanation", "checks", "training"]
+ROOMS += ["decisions", "models", "data", "imaging", "metrics", "core"]
 WITHOUT_TORCH = ["core.config", "metrics", "decisions", "data.splits", "report.write"]
 ALLOWED = {  # library -> the files that may import it
     "albumentations": "imaging/augmentation.py",
@@ -128,10 +117,6 @@ def test_the_guard_sees() -> None:
     assert breaches("core", "import vitmed.models.vit") == ["vitmed.models.vit"]
     assert breaches("core", "from vitmed import train") == ["vitmed.train"]
     assert breaches("core", "from vitmed import __version__") == []
-    for text in (
-        "import matplotlib.pyplot as plt",
-        "from matplotlib import pyplot",
-        "from matplotlib.pyplot import plot",
-    ):
+    for text in ("import matplotlib.pyplot as plt", "from matplotlib import pyplot", "from matplotlib.pyplot import x"):
         assert uses("matplotlib.pyplot", text)
     assert not uses("matplotlib.pyplot", "from matplotlib.figure import Figure")

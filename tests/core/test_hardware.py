@@ -50,15 +50,10 @@ def test_a_cpu_takes_bf16_only_where_it_computes_in_it(
 
 
 @pytest.mark.parametrize(("has_bf16", "name"), [(True, "bf16"), (False, "fp16")])
-def test_a_gpu(monkeypatch: pytest.MonkeyPatch, has_bf16: bool, name: str) -> None:
+def test_a_gpu_and_as_asked(monkeypatch: pytest.MonkeyPatch, has_bf16: bool, name: str) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: has_bf16)
-    assert pick_precision("auto", CUDA).name == name
-
-
-def test_as_asked() -> None:
-    assert pick_precision("fp32", CUDA).dtype is torch.float32
-    assert pick_precision("bf16", CPU).dtype is torch.bfloat16
-    assert pick_precision("auto", MPS).name == "fp32"
+    assert pick_precision("auto", CUDA).name == name and pick_precision("auto", MPS).name == "fp32"
+    assert pick_precision("fp32", CUDA).dtype is torch.float32 and pick_precision("bf16", CPU).dtype is torch.bfloat16
     with pytest.raises(UsageError, match="fp16 on the CPU"):
         pick_precision("fp16", CPU)
 

@@ -66,30 +66,18 @@ def test_the_data_is_on_the_disk_before_the_name_is(tmp_path: Path, monkeypatch:
     assert order[:2] == ["fsync", "rename"]
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"none/a\.txt: cannot be written"):
-        write_text(tmp_path / "none" / "a.txt", "x")
-
-
-def test_others_may_read_what_is_written_as_the_umask_says(tmp_path: Path) -> None:
-    old = os.umask(0o027)
+def test_others_may_read_what_is_written_as_the_umask_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it is left alone: between two calls of os.umask a file of another thread would be open to everybody."""
+    old, name = os.umask(0o027), "n" * 255  # as long as the system allows
     try:
-        write_text(tmp_path / "a", "x")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "umask", lambda mask: pytest.fail("the umask was changed"))
+            write_text(tmp_path / name, "x")
     finally:
         os.umask(old)
-    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
-
-
-def test_the_umask_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It belongs to the process: between two calls of os.umask a file of another thread would be open to everybody."""
-    monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("the umask was changed"))
-    write_text(tmp_path / "a", "x")
-    assert (tmp_path / "a").read_text() == "x"
-
-
-def test_names_as_long_as_the_system_allows(tmp_path: Path) -> None:
-    write_text(tmp_path / ("n" * 255), "x")
-    assert names(tmp_path) == ["n" * 255]
+    assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o640 and names(tmp_path) == [name]
+    with pytest.raises(UsageError, match=r"none/a\.txt: cannot be written"):
+        write_text(tmp_path / "none" / "a.txt", "x")
 
 
 def test_json_is_strict(tmp_path: Path) -> None:

@@ -72,19 +72,14 @@ def test_a_config_file_names_itself_and_the_fix(tmp_path: Path, monkeypatch: pyt
     assert "permission denied" in told(b"", "mine.yaml") and "chmod u+r" in told(b"", "mine.yaml")
 
 
-def test_an_unknown_key_is_named_with_its_section_and_the_nearest() -> None:
-    with pytest.raises(
-        UsageError, match=r"^unknown key 'epohcs' in section 'train', expected one of: .*epochs"
-    ) as error:
-        load_config(None, sets=["train.epohcs=3"])
-    assert error.value.fix == "did you mean 'epochs'?"
-
-
 def test_an_error_names_the_file_that_has_it(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("train: {epohcs: 3}")
-    with pytest.raises(UsageError, match=r"mine\.yaml: unknown key 'epohcs' in section 'train'"):
+    with pytest.raises(
+        UsageError, match=r"mine\.yaml: unknown key 'epohcs' in section 'train', expected one of: .*epo"
+    ) as e:
         load_config(file)
+    assert e.value.fix == "did you mean 'epochs'?"
     file.write_text("train: {epochs: 3}")
     with pytest.raises(UsageError, match=r"^--epochs -1"):
         load_config(file, {"train.epochs": -1})

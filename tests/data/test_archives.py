@@ -83,51 +83,35 @@ def test_an_honest_archive_comes_out_as_it_was(tmp_path: Path, place: Path, name
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".tar"])
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("../out.png", "outside"),
-        ("a/../../out.png", "outside"),
-        ("a/..", "outside"),
-        ("/etc/out.png", "outside"),
-        ("..\\out.png", "outside"),
-        ("C:/out.png", "outside"),
-        ("C:\\out.png", "outside"),
-        ("\\\\host\\share\\out.png", "outside"),
-    ],
-)
-def test_names_that_lead_out(tmp_path: Path, place: Path, suffix: str, name: str, told: str) -> None:
-    archive = pack(tmp_path / f"bad{suffix}", {"a/fine.png": b"x", name: b"out"})
-    with pytest.raises(DataError, match=told) as error:
-        unpack(archive, place)
-    assert f"bad{suffix}" in str(error.value) and "do not use" in error.value.fix
-    assert list(place.iterdir()) == [] and not (tmp_path / "out.png").exists()  # checked before anything is written
+def test_names_that_lead_out(tmp_path: Path, place: Path, suffix: str) -> None:
+    names = ["../out.png", "a/../../out.png", "a/..", "/etc/out.png"]
+    for name in (*names, "..\\out.png", "C:/out.png", "C:\\out.png", "\\\\host\\share\\out.png"):
+        archive = pack(tmp_path / f"bad{suffix}", {"a/fine.png": b"x", name: b"out"})
+        with pytest.raises(DataError, match="outside") as error:
+            unpack(archive, place)
+        assert f"bad{suffix}" in str(error.value) and "do not use" in error.value.fix
+        assert list(place.iterdir()) == [] and not (tmp_path / "out.png").exists()  # checked before anything is written
 
 
-@pytest.mark.parametrize(
-    "members",
-    [
-        [link("a/x.png", "/etc/passwd")],
-        [link("a", ".."), tarfile.TarInfo("a/out.png")],
-        [link("a/x.png", "a/y.png", tarfile.LNKTYPE)],
-        [link("a/fifo", "", tarfile.FIFOTYPE)],
-        [link("a/null", "", tarfile.CHRTYPE)],
-        [link("a/disk", "", tarfile.BLKTYPE)],
-    ],
-)
-def test_links_and_devices_of_a_tar(tmp_path: Path, place: Path, members: list[tarfile.TarInfo]) -> None:
-    with pytest.raises(DataError, match="link or a device"):
-        unpack(tar_of(tmp_path / "bad.tar", *members), place)
-    assert list(place.iterdir()) == []
-
-
-def test_a_link_of_a_zip(tmp_path: Path, place: Path) -> None:
+def test_links_and_devices(tmp_path: Path, place: Path) -> None:
     info = zipfile.ZipInfo("a/x.png")
     info.create_system, info.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
     with zipfile.ZipFile(tmp_path / "bad.zip", "w") as archive:
         archive.writestr(info, "/etc/passwd")
-    with pytest.raises(DataError, match="link or a device"):
-        unpack(tmp_path / "bad.zip", place)
+    files = [tmp_path / "bad.zip"]
+    for i, members in enumerate(
+        [
+            [link("a/x.png", "/etc/passwd")],
+            [link("a", ".."), tarfile.TarInfo("a/out.png")],
+            [link("a/x.png", "a/y.png", tarfile.LNKTYPE)],
+            *([link("a/x", "", kind)] for kind in (tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE)),
+        ]
+    ):
+        files.append(tar_of(tmp_path / f"{i}.tar", *members))
+    for file in files:
+        with pytest.raises(DataError, match="link or a device"):
+            unpack(file, place)
+        assert list(place.iterdir()) == []
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".tar"])
@@ -238,11 +222,19 @@ def test_a_folder_appears_at_the_end(tmp_path: Path) -> None:
     assert below(tmp_path / "empty") == {"x": b"x"}
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_a_failure_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
-    with pytest.raises(error), new_folder(tmp_path / "set") as part:
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RuntimeError(), RuntimeError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+        (OSError(28, "No space left on device"), UsageError),
+    ],
+)
+def test_a_failure_leaves_nothing(tmp_path: Path, error: BaseException, told: type[BaseException]) -> None:
+    with pytest.raises(told) as caught, new_folder(tmp_path / "set") as part:
         (part / "x").write_text("x")
         raise error
+    assert told is not UsageError or "No space left" in str(caught.value)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["cache"]
 
 
@@ -257,13 +249,6 @@ def test_what_is_there_is_not_touched(tmp_path: Path) -> None:
     assert below(tmp_path / "full") == {"mine": b"mine"} and (tmp_path / "file").read_text() == "mine"
     with pytest.raises(UsageError, match="cannot be written"), new_folder(tmp_path / "file" / "set"):
         pass
-
-
-def test_a_full_disk(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="No space left"), new_folder(tmp_path / "set") as part:
-        (part / "x").write_text("x")
-        raise OSError(28, "No space left on device")
-    assert not (tmp_path / "set").exists() and not list(tmp_path.glob(".set*"))
 
 
 def child(folder: Path, body: str) -> subprocess.Popen[bytes]:

@@ -59,12 +59,9 @@ def test_names_of_programs_that_augment_or_copy(copies: object) -> None:
     uncovered([copies(c, i) for c in ("benign", "malignant") for i in range(20)])  # type: ignore[operator]
 
 
-def test_copies_in_two_splits_are_of_one_original() -> None:
-    """Made before the split: a name of the train folder occurs, with a mark, in the test folder."""
+def test_copies_over_splits() -> None:
+    """Made before the split: a name of train occurs, with a mark, in test; or the names begin anew in every split."""
     uncovered([[f"train/a/p{i}.png", f"test/a/p{i}_flip.png"] for i in range(20)])
-
-
-def test_names_that_begin_anew_in_every_split() -> None:
     folders = [f"{split}/{name}" for split in ("train", "test") for name in "ab"]
     uncovered([[f"{folder}/{i}.png", f"{folder}/{i}_rot90.png"] for folder in folders for i in range(9)])
 

@@ -149,19 +149,16 @@ def test_what_is_no_finding(
 
 
 def test_a_column_with_a_typing_error_is_named(tmp_path: Path) -> None:
+    """As a note where other findings are left, else as an error."""
     rows = [[1, 0, 1], [0, 1, 0], [0, 0, 1], [1, 1, 0]]
     folder = table(tmp_path, ["Mass", "Edema", "Nodule"], rows)
-    text = (folder / "labels.csv").read_text().replace("02_2.png,0,0,1", "02_2.png,0,0,l")
-    (folder / "labels.csv").write_text(text)
+    file = folder / "labels.csv"
+    file.write_text(file.read_text().replace("02_2.png,0,0,1", "02_2.png,0,0,l"))
     splits = split(folder)
     assert splits.classes == ("Mass", "Edema") and splits.columns == ("Nodule",)
     assert any("'Nodule' holds 1 and 0, but in line 12 'l'" in note for note in splits.notes)
-
-
-def test_a_typing_error_is_named_where_it_hides_that_there_are_findings(tmp_path: Path) -> None:
-    folder = table(tmp_path, ["Mass", "Edema"], [[1, 0], [0, 1], [0, 0]])
-    text = (folder / "labels.csv").read_text().replace("02_2.png,0,0", "02_2.png,2,0")
-    (folder / "labels.csv").write_text(text)
+    table(tmp_path, ["Mass", "Edema"], [[1, 0], [0, 1], [0, 0]])
+    file.write_text(file.read_text().replace("02_2.png,0,0", "02_2.png,2,0"))
     with pytest.raises(DataError, match=r"labels\.csv: line 10: '2' in the column 'Mass', expected 1 \(present\)"):
         split(folder)
 

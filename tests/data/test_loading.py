@@ -55,12 +55,6 @@ def indices(sampler: EpochBatches, epoch: int = 0, start: int = 0) -> list[list[
     return [[index for _, index in batch] for batch in found]
 
 
-def test_every_image_once_an_epoch() -> None:
-    found = indices(batches())
-    assert [len(batch) for batch in found] == [4] * 4
-    assert sorted(index for batch in found for index in batch) == list(range(16))
-
-
 def test_the_order_is_a_function_of_seed_and_epoch() -> None:
     first = indices(batches(), epoch=3)
     assert indices(batches(), epoch=3) == first
@@ -68,12 +62,10 @@ def test_the_order_is_a_function_of_seed_and_epoch() -> None:
     sampler = batches()
     indices(sampler, epoch=7)
     assert indices(sampler, epoch=3) == first  # what was drawn before makes no difference
-
-
-def test_an_epoch_goes_on_where_it_was_left() -> None:
-    whole = indices(batches(), epoch=2)
-    for start in range(5):
-        assert indices(batches(), epoch=2, start=start) == whole[start:]
+    assert [len(batch) for batch in first] == [4] * 4
+    assert sorted(index for batch in first for index in batch) == list(range(16))
+    for start in range(5):  # an epoch goes on where it was left
+        assert indices(batches(), epoch=3, start=start) == first[start:]
 
 
 def test_a_last_batch_that_is_not_full_is_left_out() -> None:
@@ -138,7 +130,9 @@ def test_workers_and_memory_change_nothing(images: Images, policy: str, ui: Reco
         sampler.epoch, sampler.start = number, 0
         return [tuple(batch) for batch in train_loader(dataset, sampler, workers, pin=False)]
 
+    state = torch.get_rng_state()
     read = epoch(1, 0)
+    assert torch.equal(torch.get_rng_state(), state)  # nothing is drawn from the global generator
     assert [b[0].shape for b in read] == [(4, 16, 16, 3)] * 4 and read[0][0].dtype == torch.uint8
     assert all(torch.equal(labels, torch.from_numpy(images.labels[index])) for _, labels, index in read)
     read_all({"train": images}, DataConfig(), ui)
@@ -163,21 +157,10 @@ def test_a_signal_to_all_processes_ends_no_worker(images: Images) -> None:
     assert worker.exitcode == 0
 
 
-def test_the_loader_draws_nothing_from_the_global_generator(images: Images) -> None:
-    dataset = TrainImages(images, Augmenter("medical", 16, 3), seed=0)
-    state = torch.get_rng_state()
-    list(train_loader(dataset, batches(), 0, pin=False))
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_number_of_workers() -> None:
+def test_number_of_workers_and_the_place_of_augmentation(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pick_workers(3, False, True, CPU) == 3 and pick_workers(0, True, False, CUDA) == 0
     assert pick_workers(None, augments=False, in_memory=True, device=CPU) == 0
-    assert pick_workers(None, augments=True, in_memory=True, device=CPU) >= 1
-    assert pick_workers(None, augments=True, in_memory=True, device=CUDA) >= 1
-
-
-def test_images_are_augmented_on_a_gpu_that_few_cores_feed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(pick_workers(None, augments=True, in_memory=True, device=device) >= 1 for device in (CPU, CUDA))
     assert pick_place("auto", CPU) == "cpu" and pick_place("device", CPU) == "device"
     monkeypatch.setattr(loading, "cores", lambda: 16)
     assert pick_place("auto", CUDA) == "cpu" and pick_place("auto", CUDA, ranks=4) == "device"

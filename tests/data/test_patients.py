@@ -47,12 +47,12 @@ def _valid(expression: str) -> bool:
         return False
 
 
-@pytest.mark.parametrize("expression", documented())
-def test_the_same_patients_as_re(expression: str) -> None:
-    pattern = re.compile(expression)
-    matches = [pattern.search(path) for path in PATHS]
-    expected = [(match and (match[match.lastindex] if match.lastindex else match[0])) or None for match in matches]
-    assert groups_of(expression, PATHS) == expected
+def test_the_same_patients_as_re() -> None:
+    assert len(documented()) >= 5
+    for expression in documented():
+        matches = [re.search(expression, path) for path in PATHS]
+        expected = [(match and (match[match.lastindex] if match.lastindex else match[0])) or None for match in matches]
+        assert groups_of(expression, PATHS) == expected, expression
 
 
 def test_an_alternative_for_each_shape_of_name() -> None:
@@ -68,10 +68,6 @@ def test_an_alternative_for_each_shape_of_name() -> None:
     assert groups_of(r"(?P<a>IM-\d+)-|(person\d+)_", list(paths)) == list(paths.values())
 
 
-def test_the_documentation_has_expressions() -> None:
-    assert len(documented()) >= 5
-
-
 def test_an_expression_that_backtracks_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """(x|xx)+[yz] on 60 letters takes `re` longer than the universe is old."""
     monkeypatch.setattr(patients, "SECONDS", 0.5)
@@ -85,7 +81,7 @@ def test_an_expression_that_backtracks_ends_in_time(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    "expression", ["(?:(?:a{9999}){9999}){9999}", "a{2000000000}", "(?x)((a{99} )#\n{99})", "a" * 10**6]
+    "expression", ["(?:(?:a{9999}){9999}){9999}", "a{2000000000}", "(?x)((a{99} )#\n{99})", "a" * 100_001]
 )
 def test_an_expression_that_would_fill_the_memory_is_refused(expression: str) -> None:
     with pytest.raises(UsageError, match="too many repetitions"):

@@ -97,6 +97,13 @@ def test_a_second_run_decodes_nothing(tmp_path: Path, decoded: list[str], ui: Re
     assert isinstance(again["train"].cache, Squares) and not again["train"].in_memory
     assert same(again["train"]) and len(entries(cache)) == 1
     assert "earlier run" in ui.said[-1] and not ui.warned
+    for folder in (cache, cache / entries(cache)[0]):
+        assert folder.stat().st_mode & 0o777 == 0o700  # it is private
+    assert pixel_folder() == cache
+    sent = pickle.dumps(again["train"])
+    assert len(sent) < 3000  # not the pixels: a process that is started opens the file anew
+    other = pickle.loads(sent)
+    assert same(other) and isinstance(other.cache, Squares)
 
 
 def test_other_splits_of_the_same_files_are_found(tmp_path: Path, decoded: list[str], ui: Recorder) -> None:
@@ -227,6 +234,13 @@ def test_the_same_weights_with_and_without(tmp_path: Path, cache: Path, decoded:
         assert name != "cold" or len(decoded) == 24
         assert name != "warm" or not decoded
     assert all(torch.equal(results["none"][k], other[k]) for other in results.values() for k in other)
+    last = run.folder / "last.pt"  # the run goes on without the cache, and from a checkpoint of an earlier vitmed
+    content = torch.load(last, weights_only=True)
+    content["config"]["data"]["cache_mb"] = 2048  # a field that is gone
+    save(content, last)
+    before = listing(cache)
+    vitmed.train(resume=run.folder, epochs=2, cache=False, ui=Recorder())
+    assert listing(cache) == before and load_checkpoint(last).config.data.cache is False
 
 
 def test_switched_off_it_writes_nothing_and_keeps_nothing(vitmed: RUN, tmp_path: Path, cache: Path) -> None:
@@ -250,13 +264,6 @@ def test_a_quick_set_stays_in_memory(
     parts = images(root, train=slice(0, 3), val=slice(3, 4), test=slice(4, 6))
     read_images.read_all(parts, ON, ui)
     assert all(isinstance(part.cache, Squares) for part in parts.values())
-
-
-def test_it_is_private(tmp_path: Path, ui: Recorder, cache: Path) -> None:
-    read_images.read_all(images(draw(tmp_path / "a")), ON, ui)
-    for folder in (cache, cache / entries(cache)[0]):
-        assert folder.stat().st_mode & 0o777 == 0o700
-    assert pixel_folder() == cache
 
 
 # --- the bound
@@ -315,31 +322,29 @@ def test_a_reader_goes_on_when_its_file_is_removed(tmp_path: Path, ui: Recorder,
     assert same(other) and other.cache is None
 
 
-def test_a_process_that_is_started_opens_the_file_anew(tmp_path: Path, ui: Recorder) -> None:
-    part = images(draw(tmp_path / "a"))["train"]
-    read_images.read_all({"train": part}, ON, ui)
-    sent = pickle.dumps(part)
-    assert len(sent) < 3000  # not the pixels
-    other = pickle.loads(sent)
-    assert same(other) and isinstance(other.cache, Squares)
-
-
-def test_a_set_larger_than_the_whole_cache(tmp_path: Path, ui: Recorder, cache: Path) -> None:
-    parts = images(draw(tmp_path / "a"))
-    read_images.read_all(parts, DataConfig(cache_gb=0), ui)
-    assert parts["train"].in_memory and len(ui.warned) == 1 and entries(cache) == []
-
-
 # --- folders that fail
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path, ui: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "file"))
+@pytest.mark.parametrize(
+    ("place", "limit", "reserve", "told"),
+    [
+        ("file", None, None, "VITMED_CACHE"),  # a folder that cannot be made
+        (None, 0, None, "no room"),  # a set larger than the whole cache
+        (None, None, 2**60, "the disk has no room"),  # a disk is never filled to the brim
+    ],
+)
+def test_without_room_or_folder_the_images_stay_in_memory(
+    tmp_path: Path, ui: Recorder, monkeypatch: pytest.MonkeyPatch, place: Any, limit: Any, reserve: Any, told: str
+) -> None:
+    if place:
+        (tmp_path / place).write_text("")
+        monkeypatch.setenv("VITMED_CACHE", str(tmp_path / place))
+    if reserve:
+        monkeypatch.setattr(pixel_cache, "RESERVE", reserve)
     parts = images(draw(tmp_path / "a"))
-    read_images.read_all(parts, ON, ui)
-    assert len(ui.warned) == 1 and "VITMED_CACHE" in ui.warned[0]
-    assert parts["train"].in_memory and same(parts["train"])
+    read_images.read_all(parts, ON if limit is None else DataConfig(cache_gb=limit), ui)
+    assert len(ui.warned) == 1 and told in ui.warned[0]
+    assert parts["train"].in_memory and same(parts["train"]) and (place or entries(pixel_folder()) == [])
 
 
 def test_a_disk_that_fills_up(tmp_path: Path, ui: Recorder, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,12 +357,6 @@ def test_a_disk_that_fills_up(tmp_path: Path, ui: Recorder, cache: Path, monkeyp
     read_images.read_all(parts, ON, ui)
     assert len(ui.warned) == 1 and "No space left" in ui.warned[0]
     assert entries(cache) == [] and parts["train"].cache is None and same(parts["train"])
-
-
-def test_a_disk_is_never_filled_to_the_brim(tmp_path: Path, ui: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pixel_cache, "RESERVE", 2**60)
-    read_images.read_all(images(draw(tmp_path / "a")), ON, ui)
-    assert "the disk has no room" in ui.warned[0]
 
 
 def test_a_folder_that_cannot_be_mapped(
@@ -478,21 +477,3 @@ def test_rows_are_matched_by_the_whole_digest() -> None:
     assert (
         cache._name(have) == cache._name(have[::-1]) == cache._name(np.concatenate([have, have])) != cache._name(want)
     )
-
-
-@pytest.mark.usefixtures("no_evaluation")
-def test_a_run_goes_on_without_the_cache_and_from_a_checkpoint_of_an_earlier_vitmed(
-    tmp_path: Path, cache: Path
-) -> None:
-    data, settings = draw_splits(tmp_path / "data", 6, 3, 3), SETTINGS | {"epochs": 2}
-    whole = vitmed.train(data, output=tmp_path, name="whole", sets=TINY_SETS, ui=Recorder(), **settings).folder
-    once = vitmed.train(data, output=tmp_path, name="run", sets=TINY_SETS, ui=Recorder(), **settings | {"epochs": 1})
-    last = once.folder / "last.pt"
-    content = torch.load(last, weights_only=True)
-    content["config"]["data"]["cache_mb"] = 2048  # a field that is gone
-    save(content, last)
-    before = listing(cache)
-    vitmed.train(resume=once.folder, epochs=2, cache=False, ui=Recorder())
-    assert listing(cache) == before
-    assert weights(once.folder).keys() == weights(whole).keys()
-    assert load_checkpoint(last).config.data.cache is False

@@ -115,26 +115,23 @@ def write_mnist(folder: Path, packed: bool, dot: bool = False) -> dict[str, np.n
     return made
 
 
-@pytest.mark.parametrize("packed", [True, False])
-def test_mnist_as_torchvision_reads_it(tmp_path: Path, packed: bool) -> None:
-    write_mnist(tmp_path / "ours", packed)
+@pytest.mark.parametrize(("packed", "dot"), [(True, False), (False, False), (False, True)])
+def test_mnist_as_torchvision_reads_it(tmp_path: Path, packed: bool, dot: bool) -> None:
+    """Packed or not, and with a dot in its names."""
+    write_mnist(tmp_path / "ours", packed, dot)
     raw = tmp_path / "MNIST" / "raw"
     raw.mkdir(parents=True)
     for file in (tmp_path / "ours").iterdir():
         content = file.read_bytes()
-        (raw / file.name.removesuffix(".gz")).write_bytes(gzip.decompress(content) if packed else content)
+        (raw / file.name.removesuffix(".gz").replace(".idx", "-idx")).write_bytes(
+            gzip.decompress(content) if packed else content
+        )
     found = read_public_files(tmp_path / "ours")
     assert found is not None and found.classes == {k: str(k) for k in range(10)}
     for name in ("train", "test"):
         expected = theirs(reference.MNIST, tmp_path, name == "train")
         assert np.array_equal(found.parts[name].images, expected.data.numpy())
         assert np.array_equal(found.parts[name].labels, expected.targets.numpy())
-
-
-def test_mnist_with_a_dot_in_its_names(tmp_path: Path) -> None:
-    made = write_mnist(tmp_path / "set", packed=False, dot=True)
-    found = read_public_files(tmp_path / "set")
-    assert found is not None and np.array_equal(found.parts["test"].images, made["t10k"])
 
 
 def unpacked(folder: Path, **arrays: np.ndarray) -> Path:
@@ -194,7 +191,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.parametrize("protocol", [0, 2, 4, 5])
+@pytest.mark.parametrize("protocol", [0, 2, 4])
 def test_a_hostile_pickle_runs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, protocol: int
 ) -> None:
@@ -406,11 +403,6 @@ def test_the_grades_of_retinamnist_and_numbers(tmp_path: Path) -> None:
         assert sample.targets == (ages["val_labels"][int(Path(sample.path).stem)],)
 
 
-class Bad:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, ("hacked",)
-
-
 LABELS = medmnist()["train_labels"]
 
 
@@ -428,7 +420,7 @@ LABELS = medmnist()["train_labels"]
         ({"train_images": np.zeros((12, 28, 28, 28), np.uint8)}, "volume"),
         ({"train_images": np.zeros((12, 28, 28, 4), np.uint8)}, r"expected uint8 \(N, H, W\)"),
         ({"train_images": np.zeros((0, 28, 28), np.uint8), "train_labels": LABELS[:0]}, "0, 28, 28|not an array"),
-        ({"train_labels": np.array([Bad()] * 12, dtype=object)}, "not an array .*Python objects"),
+        ({"train_labels": np.array([Runs(os.mkdir, "hacked")] * 12, dtype=object)}, "not an array .*Python objects"),
     ],
 )
 def test_arrays_of_another_kind_are_refused_by_name(
@@ -460,7 +452,7 @@ def header(shape: tuple[int, ...]) -> bytes:
         b"\x93NUMPY\x01\x00" + (11).to_bytes(2, "little") + b"{'descr': (",
         b"no numpy at all",
         b"",
-        pickle.dumps(Bad()),
+        pickle.dumps(Runs(os.mkdir, "hacked")),
     ],
 )
 def test_a_header_that_is_wrong_is_refused_by_name(
@@ -475,14 +467,11 @@ def test_a_header_that_is_wrong_is_refused_by_name(
     assert not Path("hacked").exists()
 
 
-def test_a_file_of_another_kind(tmp_path: Path) -> None:
-    np.savez(tmp_path / "mine.npz", x=np.zeros(3))
-    with pytest.raises(DataError, match=r"mine\.npz: not a file of MedMNIST, it holds x\.npy"):
-        import_dataset(tmp_path / "mine.npz", tmp_path / "out", Recorder())
-
-
 def test_damaged_files(tmp_path: Path) -> None:
     file = tmp_path / "mine.npz"
+    np.savez(file, x=np.zeros(3))
+    with pytest.raises(DataError, match=r"mine\.npz: not a file of MedMNIST, it holds x\.npy"):
+        import_dataset(file, tmp_path / "out", Recorder())
     np.savez_compressed(file, **medmnist())
     whole = file.read_bytes()
     flipped, offset = bytearray(whole), bytearray(whole)

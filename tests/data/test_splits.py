@@ -12,11 +12,11 @@ import pytest
 from conftest import Trained, listing
 
 from vitmed.core.data_config import DataConfig
+from vitmed.core.dataset_cards import cards
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.load_config import load_config
 from vitmed.data.patients import groups_of
 from vitmed.data.samples import Splits
-from vitmed.data.split_names import SPLIT_NAMES
 from vitmed.data.splits import make_splits
 
 
@@ -43,9 +43,15 @@ def told(root: Path, **fields: object) -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize("train", [*SPLIT_NAMES["train"], "Train", "TRAIN"])
-@pytest.mark.parametrize("val", ["val", "valid", "validation", "dev"])
-@pytest.mark.parametrize("test", SPLIT_NAMES["test"])
+@pytest.mark.parametrize(
+    ("train", "val", "test"),
+    [
+        ("train", "val", "test"),
+        ("training", "valid", "testing"),
+        ("Train", "validation", "test"),
+        ("TRAIN", "dev", "Test"),
+    ],
+)
 def test_every_spelling_of_the_split_folders(tmp_path: Path, train: str, val: str, test: str) -> None:
     tree = {f"{s}/{c}": n for s, n in ((train, 5), (val, 2), (test, 3)) for c in "ab"}
     splits = split(touch(tmp_path, tree))
@@ -54,34 +60,36 @@ def test_every_spelling_of_the_split_folders(tmp_path: Path, train: str, val: st
     assert splits.made == {"train": f"folder {train}/", "val": f"folder {val}/", "test": f"folder {test}/"}
 
 
-def test_a_folder_of_classes(tmp_path: Path) -> None:
-    splits = split(touch(tmp_path, {"a": 100, "b": 200}))
-    assert (
-        splits.counts("test") == [15, 30] and splits.counts("val") == [15, 30] and splits.counts("train") == [70, 140]
-    )
-    splits = split(tmp_path, val_fraction=0.1, test_fraction=0.4)
-    assert (
-        splits.counts("test") == [40, 80] and splits.counts("val") == [10, 20] and splits.counts("train") == [50, 100]
-    )
-
-
-def test_train_and_test_only(tmp_path: Path) -> None:
-    tree = {"train/a": 100, "train/b": 40, "test/a": 7, "test/b": 9}
-    splits = split(touch(tmp_path, tree), val_fraction=0.2)
-    assert splits.counts("test") == [7, 9] and splits.counts("val") == [20, 8] and splits.counts("train") == [80, 32]
-    assert all(path.startswith("train/") for path in paths(splits)["val"] | paths(splits)["train"])
-    assert splits.made["test"] == "folder test/" and "20%" in splits.made["val"] and "seed 0" in splits.made["val"]
-
-
-def test_train_and_val_only(tmp_path: Path) -> None:
-    tree = {"train/a": 100, "train/b": 40, "valid/a": 7, "valid/b": 9}
-    splits = split(touch(tmp_path, tree), test_fraction=0.1)
-    assert splits.counts("val") == [7, 9] and splits.counts("test") == [10, 4] and splits.counts("train") == [90, 36]
-
-
-def test_a_train_folder_only(tmp_path: Path) -> None:
-    splits = split(touch(tmp_path, {"train/a": 20, "train/b": 20}))
-    assert splits.counts("test") == [3, 3] and splits.counts("val") == [3, 3] and splits.counts("train") == [14, 14]
+@pytest.mark.parametrize(
+    ("tree", "shares", "counts"),  # of test, val and train
+    [
+        ({"a": 100, "b": 200}, {}, ([15, 30], [15, 30], [70, 140])),
+        ({"a": 100, "b": 200}, {"val_fraction": 0.1, "test_fraction": 0.4}, ([40, 80], [10, 20], [50, 100])),
+        (
+            {"train/a": 100, "train/b": 40, "test/a": 7, "test/b": 9},
+            {"val_fraction": 0.2},
+            ([7, 9], [20, 8], [80, 32]),
+        ),
+        (
+            {"train/a": 100, "train/b": 40, "valid/a": 7, "valid/b": 9},
+            {"test_fraction": 0.1},
+            ([10, 4], [7, 9], [90, 36]),
+        ),
+        ({"train/a": 20, "train/b": 20}, {}, ([3, 3], [3, 3], [14, 14])),
+        ({"a/p1/left": 10, "a/p2": 10, "b": 20}, {}, ([3, 3], [3, 3], [14, 14])),  # below a class too
+    ],
+)
+def test_what_the_folder_does_not_split_is_split(
+    tmp_path: Path, tree: dict[str, int], shares: dict[str, float], counts: tuple[list[int], ...]
+) -> None:
+    splits = split(touch(tmp_path, tree), **shares)
+    assert tuple(splits.counts(name) for name in ("test", "val", "train")) == counts
+    for name, folder in (("test", "test"), ("val", "valid")):
+        if f"{folder}/a" in tree:
+            assert splits.made[name] == f"folder {folder}/"
+        else:
+            assert "seed 0" in splits.made[name] and ("20%" in splits.made[name]) == ("test/a" in tree)
+            assert "train/a" not in tree or all(path.startswith("train/") for path in paths(splits)[name])
 
 
 @pytest.mark.parametrize("layout", ["", "train/"])
@@ -137,31 +145,17 @@ def test_patients_are_never_split(tmp_path: Path) -> None:
     assert not split(tmp_path).grouped
 
 
-def test_a_patient_in_two_folders_is_told(tmp_path: Path) -> None:
-    for part, patient in (("train", 1), ("train", 2), ("val", 3), ("test", 2)):
-        for name in "ab":
-            (tmp_path / part / name).mkdir(parents=True, exist_ok=True)
-            (tmp_path / part / name / f"P{patient}_0.png").write_text("x")
-    message = told(tmp_path, group_regex=r"P\d+")
-    assert "'P2'" in message and "train" in message and "test" in message
-    split(tmp_path)  # unknown patients cannot be checked
-
-
 def test_the_group_is_the_bracket_or_the_match_and_must_be_found(tmp_path: Path) -> None:
     touch(tmp_path, {"a/p1": 2, "a/p2": 2, "a/p3": 2, "a/p4": 2, "b/p5": 2, "b/p6": 2, "b/p7": 2, "b/p8": 2})
     for expression, group in ((r"/(p\d)/", "p1"), (r"p\d", "p1"), (r"p(\d)", "1")):
         samples = [s for part in split(tmp_path, group_regex=expression).samples.values() for s in part]
         assert next(s.group for s in samples if s.path.startswith("a/p1/")) == group
     assert "a/p1/0.png" in told(tmp_path, group_regex=r"patient(\d+)")
+    few = touch(tmp_path / "few", {"a/p1": 20, "b/p1": 20})
+    assert "one patient" in told(few, group_regex=r"p\d")
+    assert "too few" in told(touch(few, {"b/p2": 20}), group_regex=r"p\d")
     with pytest.raises(UsageError, match="not a regular expression"):
         split(tmp_path, group_regex="(")
-
-
-def test_too_few_patients_are_told(tmp_path: Path) -> None:
-    touch(tmp_path, {"a/p1": 20, "b/p1": 20})
-    assert "one patient" in told(tmp_path, group_regex=r"p\d")
-    touch(tmp_path, {"b/p2": 20})
-    assert "too few" in told(tmp_path, group_regex=r"p\d")
 
 
 def test_max_train_takes_every_class_in_proportion(tmp_path: Path) -> None:
@@ -180,12 +174,6 @@ def test_hidden_files_and_foreign_files_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("x")
     splits = split(tmp_path)
     assert splits.classes == ("a", "b") and sum(map(len, splits.samples.values())) == 18
-
-
-def test_folders_below_a_class_are_searched(tmp_path: Path) -> None:
-    splits = split(touch(tmp_path, {"a/p1/left": 5, "a/p2": 5, "b": 10}))
-    assert any(path.startswith("a/p1/left/") for part in paths(splits).values() for path in part)
-    assert sum(map(len, splits.samples.values())) == 20
 
 
 def test_links_are_followed_but_not_in_a_circle(tmp_path: Path) -> None:
@@ -300,6 +288,6 @@ def test_patients_of_real_file_names(data_dir: Path) -> None:
     expression = load_config("malaria_gray50").data.group_regex
     with (data_dir / "malaria_gray50_patients.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
-    assert len(rows) == 27_558
-    assert expression is not None
+    assert len(rows) == 27_558 and len({row["patient"] for row in rows}) == 200
+    assert expression is not None and expression == cards()["nih_malaria"].group_regex
     assert groups_of(expression, [row["path"] for row in rows]) == [row["patient"] for row in rows]

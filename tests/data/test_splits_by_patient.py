@@ -200,43 +200,29 @@ def test_resplit_keeps_copies_together_where_patients_are_unknown(tmp_path: Path
     assert not (train & test or train & val or val & test) and len(train | val | test) == 40
 
 
-def test_a_guess_is_shown_and_used_only_when_confirmed(cells: Path) -> None:
+def test_a_guess_is_shown_and_used_only_when_confirmed(cells: Path, tmp_path: Path) -> None:
     splits = split(cells)
     assert splits.guess is not None and splits.guess.patients == 20 and not splits.grouped
     named = split(cells, groups="names")
     assert named.patients == "by file name (--groups names)" and named.guess is None
     assert named.samples == split(cells, group_regex=r"(P\d+)_").samples
-
-
-def test_names_that_tell_nothing_cannot_be_confirmed(tmp_path: Path) -> None:
-    root = files(tmp_path / "data", [f"{c}/{i}.png" for c in "ab" for i in range(9)])
+    silent = files(tmp_path / "data", [f"{c}/{i}.png" for c in "ab" for i in range(9)])
     with pytest.raises(DataError, match="do not identify patients"):
-        split(root, groups="names")
+        split(silent, groups="names")
 
 
 def test_patients_of_dicom_files(tmp_path: Path) -> None:
-    import pydicom
-    from pydicom.dataset import FileMetaDataset
-    from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage, generate_uid
-
+    root = tmp_path / "data"
     for i in range(24):
-        head = pydicom.Dataset()
-        head.PatientID, head.PatientName = f"ID {i % 8}", "Nobody^At all"
-        head.file_meta = FileMetaDataset()
-        head.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-        head.file_meta.MediaStorageSOPClassUID = SecondaryCaptureImageStorage
-        head.file_meta.MediaStorageSOPInstanceUID = generate_uid()
-        file = tmp_path / "data" / "ab"[i % 2] / f"{i}.dcm"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        head.save_as(file, enforce_file_format=True)
-    splits = split(tmp_path / "data", groups="dicom", val_fraction=0.25, test_fraction=0.25)
+        (root / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+        write(root / "ab"[i % 2] / f"{i}.dcm", RAMP, PatientID=f"ID {i % 8}", PatientName="Nobody^At all")
+    splits = split(root, groups="dicom", val_fraction=0.25, test_fraction=0.25)
     groups = {s.path: s.group for part in splits.samples.values() for s in part}
     assert groups == {f"{'ab'[i % 2]}/{i}.dcm": f"ID {i % 8}" for i in range(24)} and splits.shared() == {}
-    head.PatientID = ""
-    head.save_as(tmp_path / "data" / "a" / "nobody.dcm", enforce_file_format=True)
-    (tmp_path / "data" / "b" / "text.dcm").write_text("no image")
+    write(root / "a" / "nobody.dcm", RAMP, PatientID="")
+    (root / "b" / "text.dcm").write_text("no image")
     with pytest.raises(DataError, match="no PatientID in 2 of 26 files") as error:
-        split(tmp_path / "data", groups="dicom")
+        split(root, groups="dicom")
     assert "a/nobody.dcm: PatientID is missing" in str(error.value) and "b/text.dcm: not a DICOM" in str(error.value)
 
 

@@ -118,19 +118,16 @@ def test_an_interrupted_drawing_leaves_nothing(tmp_path, monkeypatch, stop):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_progress_counts_every_cell(tmp_path):
-    calls = []
-    draw_cells(tmp_path / "set", **SMALL, progress=lambda done, total: calls.append((done, total)))
-    assert calls == [(i, 48) for i in range(1, 49)]
-
-
 def test_a_complete_set_is_reused_and_an_empty_folder_is_filled(tmp_path, monkeypatch):
     root = tmp_path / "set"
     root.mkdir()
-    draw_cells(root, **SMALL)
+    calls = []
+    draw_cells(root, seed=5, **SMALL, progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(i, 48) for i in range(1, 49)]
+    assert json.loads((root / "demo.json").read_text()) == {"drawing": synthetic.DRAWING, "seed": 5, **SMALL}
     before = digest(root)
     monkeypatch.setattr(synthetic, "_cell", None)  # drawing again would fail
-    draw_cells(root, **SMALL)
+    draw_cells(root, seed=5, **SMALL)
     assert digest(root) == before
 
 
@@ -147,12 +144,6 @@ def test_another_folder_is_never_touched(tmp_path):
         with pytest.raises(DataError, match=root.name):
             draw_cells(root, **SMALL)
     assert digest(tmp_path) == before
-
-
-def test_demo_json_tells_the_arguments(tmp_path):
-    draw_cells(tmp_path / "set", seed=5, **SMALL)
-    found = json.loads((tmp_path / "set" / "demo.json").read_text())
-    assert found == {"drawing": synthetic.DRAWING, "seed": 5, **SMALL}
 
 
 @pytest.mark.parametrize("wrong", [{"patients": 3}, {"cells": 31, "patients": 8}, {"size": 8}])

@@ -42,14 +42,8 @@ def test_the_views_are_the_normalised_copies_to_the_bit(views: str) -> None:
     assert {bits(x) for x in found} == {bits(normalised(copy)) for copy in COPIES[views]}
     assert len(found) == len(COPIES[views]) and bits(found[0]) == bits(normalised(IMAGE))
     assert {x.stride() for x in found} == {normalised(IMAGE).stride()}  # the same kernels compute each
-
-
-@pytest.mark.parametrize("views", VIEWS)
-def test_every_copy_of_an_image_has_the_same_views(views: str) -> None:
-    """Therefore a mean over them does not change when the image is turned or mirrored."""
-    expected = {bits(x) for x in views_of(normalised(IMAGE), views)}
-    for copy in COPIES[views]:
-        assert {bits(x) for x in views_of(normalised(copy), views)} == expected
+    for copy in COPIES[views]:  # have the same views: a mean over them does not change with a turn or a mirror
+        assert {bits(x) for x in views_of(normalised(copy), views)} == {bits(x) for x in found}
 
 
 def test_views_that_training_does_not_make_are_refused() -> None:

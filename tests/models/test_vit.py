@@ -41,16 +41,6 @@ def test_names_shapes_and_parameter_count_are_timms(name: str) -> None:
     assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters())
 
 
-@pytest.mark.parametrize(
-    ("name", "published"),  # timm's model cards and Dosovitskiy et al. 2021, table 1: millions
-    [("vit_tiny", 5.7), ("vit_small", 22.1), ("vit_base", 86.6), ("vit_large", 304.3)],
-)
-def test_parameter_count_is_the_published_one(name: str, published: float) -> None:
-    with torch.device("meta"):
-        model = build_vit(ModelConfig(name=name), 1000)
-    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(published, abs=0.05)
-
-
 def test_logits_are_timms_at_full_size() -> None:
     theirs = shaken(timm.create_model("vit_tiny_patch16_224", num_classes=1000))
     ours = build_vit(ModelConfig(), 1000).eval()
@@ -129,6 +119,8 @@ def test_spelled_out_attention_is_the_fused_one(dtype: torch.dtype) -> None:
 
 
 def test_sincos_1d_is_the_formula_of_vaswani() -> None:
+    model = ViT(2, 16, 8, width=16, depth=1, heads=2, positions="sincos_1d")
+    assert torch.equal(model.pos_embed, sincos_1d(2, 16)) and not model.pos_embed.requires_grad  # it is not trained
     table = sincos_1d(3, 12)
     assert table.shape == (1, 10, 12)
     for place in range(10):
@@ -139,6 +131,9 @@ def test_sincos_1d_is_the_formula_of_vaswani() -> None:
 
 
 def test_sincos_2d_is_the_formula_of_mae() -> None:
+    model = ViT(2, 16, 8, width=16, depth=1, heads=2, positions="sincos_2d")
+    assert torch.equal(model.pos_embed, sincos_2d(2, 16)) and not model.pos_embed.requires_grad
+    assert ViT(2, 16, 8, width=16, depth=1, heads=2).pos_embed.requires_grad
     table = sincos_2d(3, 16)
     assert table.shape == (1, 10, 16)
     assert not table[0, 0].any()  # the class token has no place
@@ -149,14 +144,6 @@ def test_sincos_2d_is_the_formula_of_mae() -> None:
                 angles = [place / 10000 ** (i / 4) for i in range(4)]
                 expected += [math.sin(a) for a in angles] + [math.cos(a) for a in angles]
             assert table[0, 1 + 3 * row + column].tolist() == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.parametrize("positions", ["sincos_1d", "sincos_2d"])
-def test_fixed_positions_are_not_trained(positions: str) -> None:
-    model = ViT(2, 16, 8, width=16, depth=1, heads=2, positions=positions)
-    table = {"sincos_1d": sincos_1d, "sincos_2d": sincos_2d}[positions]
-    assert torch.equal(model.pos_embed, table(2, 16)) and not model.pos_embed.requires_grad
-    assert ViT(2, 16, 8, width=16, depth=1, heads=2).pos_embed.requires_grad
 
 
 @pytest.mark.parametrize("stem", ["patch", "conv", "residual"])
@@ -214,7 +201,7 @@ RECIPES = ["cifar10_patch8", "cifar10_patch4", "mnist", "malaria", "demo", "sinc
 @pytest.mark.parametrize("name", [*RECIPES, pytest.param("vit_base_224", marks=pytest.mark.slow)])
 def test_every_recipe_trains(name: str) -> None:
     """One step: every trainable parameter gets a gradient, and the loss of that batch falls."""
-    config = load_config(name).model
+    config = load_config(name).model.model_copy(update={"depth": 2})  # the blocks are alike
     torch.manual_seed(0)
     model = build_vit(config, 10).train()
     x = torch.randn(2, config.channels, config.image_size, config.image_size)
@@ -272,11 +259,6 @@ def test_sizes_that_do_not_fit_are_told_with_ones_that_do(fields: dict[str, obje
     with pytest.raises(UsageError) as error:
         build_vit(ModelConfig(**fields), 2)
     assert all(text in str(error.value) for text in told), str(error.value)
-
-
-def test_auto_means_the_plain_vit() -> None:
-    model = build_vit(ModelConfig(width=16, depth=1, heads=2, image_size=16, patch_size=8), 2)
-    assert model.pool == "cls" and "patch_embed.proj.weight" in model.state_dict()
 
 
 def test_every_number_can_be_set() -> None:

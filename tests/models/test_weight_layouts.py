@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from foreign_networks import CLASSES as K
+from foreign_networks import HEADS, SIZE, load, restless, same
 from timm.layers import QuickGELU, SwiGLUPacked
 from timm.models.eva import Eva
 from timm.models.eva import checkpoint_filter_fn as eva_filter
@@ -17,11 +19,9 @@ from timm.models.vision_transformer import VisionTransformer
 from timm.models.vision_transformer import checkpoint_filter_fn as vit_filter
 from torch import Tensor, nn
 
-from vitmed.core.model_config import ModelConfig
-from vitmed.models.pretrained import LoadReport, config_for_weights, load_pretrained, read_weights
-from vitmed.models.vit import ViT, build_vit
+from vitmed.models.vit import ViT
 
-K, SIZE, WIDTH, HEADS = 5, 32, 64, 4
+WIDTH = 64
 COMMON = {"img_size": SIZE, "patch_size": 8, "embed_dim": WIDTH, "depth": 2, "num_heads": HEADS, "num_classes": K}
 NORM = partial(nn.LayerNorm, eps=1e-5)
 PACKED = {"mlp_layer": SwiGLUPacked, "act_layer": nn.SiLU, "init_values": 0.1}
@@ -47,31 +47,6 @@ EVA: dict[str, dict[str, Any]] = {
     "DINOv3 with biases": {**DINOV3, "qkv_bias": True},
     "DINOv3 plus": {**DINOV3, "qkv_bias": True, "swiglu_mlp": True, "swiglu_align_to": 8, "mlp_ratio": 3.9},
 }
-
-
-def restless(model: nn.Module) -> Any:
-    """Random numbers in every parameter, so that nothing is right by being zero or one."""
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
-    return model.eval()
-
-
-def load(file: Path, classes: int = K, **fields: Any) -> tuple[ViT, LoadReport]:
-    weights = read_weights(file)
-    config = config_for_weights(ModelConfig(heads=HEADS, **fields), weights)
-    model = build_vit(config, classes)
-    report = load_pretrained(model, weights)
-    return model.eval(), report
-
-
-def same(theirs: Any, ours: Any, size: int = SIZE) -> None:
-    x = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(1))
-    with torch.no_grad():
-        wanted, got = theirs(x), ours(x)
-    assert wanted.shape == got.shape and wanted.abs().max() > 0.1  # not a comparison of zeros
-    torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
 
 
 def pre_logits(model: Any) -> Any:

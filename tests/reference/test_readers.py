@@ -56,7 +56,7 @@ def test_deep_tiff(tmp_path: Path, array: np.ndarray, compression: str | None) -
         assert np.array_equal(values(file), theirs)
 
 
-@pytest.mark.parametrize("suffix", [".png", ".bmp", ".gif", ".webp", ".jpg", ".tif"])
+@pytest.mark.parametrize("suffix", [".png", ".bmp", ".gif", ".webp", ".jpg", ".tif", ".tiff", ".PNG"])
 def test_8_bits_as_imageio_reads_them(tmp_path: Path, suffix: str) -> None:
     Image.fromarray((COLOUR >> 8).astype(np.uint8)).save(tmp_path / f"a{suffix}", lossless=True)
     theirs = imageio.imread(tmp_path / f"a{suffix}", index=0)[..., :3]

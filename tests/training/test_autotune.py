@@ -11,13 +11,13 @@ import pytest
 import torch
 import yaml
 from conftest import BARE, TINY_SETS, Recorder, draw_classes
+from tiny_config import tiny_config as config
 from torch import Tensor, nn
 
 from vitmed import VitmedError, train
 from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
 from vitmed.core.hardware import Precision, pick_precision
-from vitmed.core.load_config import load_config
 from vitmed.core.ui import Silent, Ui
 from vitmed.models.block_kernels import compile_network, uncompiled, use_attention
 from vitmed.models.vit import ViT, build_vit
@@ -35,12 +35,6 @@ def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
     monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "cache"))
-
-
-def config(**fields: Any) -> Config:
-    tiny = {"model.image_size": 16, "model.patch_size": 8, "model.width": 16, "model.depth": 1, "model.heads": 2,
-            "train.batch_size": 8}  # fmt: skip
-    return load_config(None, tiny | {key.replace("__", "."): value for key, value in fields.items()})
 
 
 def loss_for(network: nn.Module, precision: Precision) -> Callable[[Tensor, Tensor], Callable[[slice], Tensor]]:
@@ -84,15 +78,16 @@ def test_what_is_clearly_faster_is_taken(monkeypatch: pytest.MonkeyPatch, name: 
     assert found.rates == pytest.approx((160, 80)) and "160 images/s" in str(found) and ": 80)" in str(found)
 
 
-def test_a_gain_within_the_noise_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gain_within_the_noise_or_with_another_loss_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tuning, "missing_compiler", lambda device: None)
+    (tmp_path / "cache").write_text("a file")  # a cache that cannot be written is none
     found = tuned(monkeypatch, only("threads", 2, this=0.97))
     assert found.engine == found.usual
-
-
-def test_what_computes_another_loss_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "missing_compiler", lambda device: None)
     wrong = tuned(monkeypatch, only("compile", True), loss=lambda engine: 0.6 if engine.compile else 0.7)
     assert not wrong.engine.compile
+    assert tuned(monkeypatch, only("threads", 2)).engine.threads == 2
 
 
 def test_what_is_set_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,11 +135,6 @@ def test_the_answer_is_kept_for_the_same_network_alone(monkeypatch: pytest.Monke
 
 def _read(file: Path) -> Tuned:
     return Tuned.model_validate_json(file.read_text())
-
-
-def test_a_cache_that_cannot_be_written_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "cache").write_text("a file")
-    assert tuned(monkeypatch, only("threads", 2)).engine.threads == 2
 
 
 def test_measuring_changes_neither_the_network_nor_the_random_state() -> None:

@@ -49,7 +49,15 @@ def test_a_run_that_stays_at_chance_is_named_in_its_middle() -> None:
     assert "360 optimiser steps are too few" in (said[14] or "")  # of the run, not those so far
 
 
-def test_a_loss_above_guessing_is_named_at_once() -> None:
+def test_what_it_warns_of() -> None:
+    """One class and a constant loss, one class after the other, and a loss above that of guessing, at once."""
+    message = told([record()] * WINDOW)
+    assert message is not None
+    for part in ("it predicts 'sick' for 100% of the validation images", "50% of the training images", "0.693"):
+        assert part in message
+    assert told([record(), record(top="healthy"), record()]) is not None
+    message = told([record(loss=5.0 - i, share=0.6) for i in range(WINDOW)], lr=1.0)  # ln 2 = 0.693 for two classes
+    assert message is not None and "3.000" in message and "0.693" in message and "learning rate 1" in message
     assert told([record(loss=5.0, step=60, epoch=e) for e in range(1, WINDOW + 1)], over=0.1) is not None
 
 
@@ -57,23 +65,6 @@ def test_the_loss_of_guessing_by_frequency() -> None:
     assert chance_loss([50, 50]) == pytest.approx(math.log(2))
     assert chance_loss([1, 3]) == pytest.approx(-(0.25 * math.log(0.25) + 0.75 * math.log(0.75)))
     assert chance_loss([10, 0]) == 0
-
-
-def test_it_warns_of_one_class_and_a_constant_loss() -> None:
-    message = told([record()] * WINDOW)
-    assert message is not None
-    for part in ("it predicts 'sick' for 100% of the validation images", "50% of the training images", "0.693"):
-        assert part in message
-
-
-def test_one_class_after_the_other_is_no_better() -> None:
-    assert told([record(), record(top="healthy"), record()]) is not None
-
-
-def test_it_warns_of_a_loss_above_that_of_guessing() -> None:
-    """ln 2 = 0.693 for two classes, whatever their frequencies."""
-    message = told([record(loss=5.0 - i, share=0.6) for i in range(WINDOW)], lr=1.0)
-    assert message is not None and "3.000" in message and "0.693" in message and "learning rate 1" in message
 
 
 @pytest.mark.parametrize(

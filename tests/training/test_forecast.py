@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from conftest import draw_splits
+from tiny_config import tiny_config
 
-from vitmed.core.config import Config
 from vitmed.core.data_config import DataConfig
-from vitmed.core.load_config import load_config
 from vitmed.data.splits import make_splits
 from vitmed.training import forecast as module
 from vitmed.training.forecast import (
@@ -28,10 +27,7 @@ from vitmed.training.forecast import (
 CPU = torch.device("cpu")
 
 
-def config(**fields: Any) -> Config:
-    tiny = {"model.image_size": 16, "model.patch_size": 8, "model.width": 16, "model.depth": 1, "model.heads": 2,
-            "train.batch_size": 8, "data.window": None}  # fmt: skip
-    return load_config(None, tiny | {key.replace("__", "."): value for key, value in fields.items()})
+config = partial(tiny_config, data__window=None)
 
 
 @pytest.fixture

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from checkpoints import same
+from checkpoints import last, same
 from conftest import BARE, TINY_SETS, Recorder, draw_splits, interrupt_at
 
 from vitmed import train
@@ -29,10 +28,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def a_gpu_without_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_setup, "pick_precision", lambda name, device: FP16)
-
-
-def last(run: Path) -> dict[str, Any]:
-    return torch.load(run / "last.pt", weights_only=True)
 
 
 @pytest.mark.usefixtures("a_gpu_without_bf16")

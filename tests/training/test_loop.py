@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import BARE, TINY, TINY_NETWORK, TINY_SETS, Recorder, Trained, draw_classes, draw_splits
+from tiny_config import tiny_config
 
 from vitmed import VitmedError, train
 from vitmed.core.config import Config
 from vitmed.core.hardware import Precision
-from vitmed.core.load_config import load_config
 from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
 from vitmed.data.samples import Sample
 from vitmed.imaging import rasters
@@ -49,11 +50,10 @@ def images(folder: Path, count: int = 16) -> Images:
     return found
 
 
-def config(**fields: Any) -> Config:
-    tiny = {"model.image_size": 16, "model.patch_size": 8, "model.width": 16, "model.depth": 1, "model.heads": 2,
-            "augment.policy": "none", "train.batch_size": 8, "train.epochs": 2, "train.lr": 3e-3,
-            "train.warmup_epochs": 0.0, "model.stem": "patch", "model.pool": "cls"}  # fmt: skip
-    return load_config(None, tiny | {key.replace("__", "."): value for key, value in fields.items()})
+config = partial(
+    tiny_config, augment__policy="none", train__epochs=2, train__lr=3e-3, train__warmup_epochs=0.0,
+    model__stem="patch", model__pool="cls",
+)  # fmt: skip
 
 
 def begin(folder: Path, asked: Config) -> tuple[TrainState, Iterator[Step | Record]]:
@@ -78,6 +78,7 @@ def test_the_loss_falls_and_the_classes_are_told_apart(trained: Trained) -> None
     assert [r["epoch"] for r in records] == [1, 2, 3, 4, 5, 6]
     assert records[-1]["train_loss"] < 0.8 * records[0]["train_loss"]
     assert trained.result.test.metrics["overall"]["auroc"]["value"] > 0.95
+    assert not [text for text in trained.ui.warned if "learn" in text]
     for record in records:
         assert 0 <= record["wait_share"] <= 1 and record["images_per_second"] > 0
         assert all(math.isfinite(v) for v in record.values() if isinstance(v, float))
@@ -133,10 +134,7 @@ def test_the_learning_rate_follows_the_schedule(folder: Path) -> None:
     found = [state.optimiser.param_groups[0]["lr"] for event in events if isinstance(event, Step)]
     cosine = [1e-5 + (1e-3 - 1e-5) / 2 * (1 + math.cos(math.pi * i / 9)) for i in range(10)]
     assert found == pytest.approx([0.0005, 0.001, *cosine])
-
-
-def test_warm_up_is_at_most_a_third() -> None:
-    asked = config(train__warmup_epochs=100.0, train__epochs=3, train__lr=1.0)
+    asked = config(train__warmup_epochs=100.0, train__epochs=3, train__lr=1.0)  # warm-up is at most a third
     rates = [scheduled_lr(step, 4, asked) for step in range(12)]
     assert rates[:5] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0]) and rates[5] < 1
     assert [steps_per_epoch(b, a) for b, a in ((4, 1), (4, 2), (5, 2), (1, 8))] == [4, 2, 3, 1]
@@ -165,6 +163,9 @@ def test_accumulated_batches_are_one_large_batch(folder: Path) -> None:
     assert len(whole) == len(parts) == 4
     for a, b in zip(whole, parts, strict=True):
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+    norms = [float(g.norm()) for g in gradients(folder, config(train__clip_norm=0.01))]
+    assert norms == pytest.approx([0.01] * 8, rel=1e-3)  # they are clipped
+    assert min(float(g.norm()) for g in gradients(folder, config(train__clip_norm=1e9))) > 0.02
 
 
 def test_a_last_group_of_fewer_batches_is_a_mean_too(folder: Path) -> None:
@@ -175,12 +176,6 @@ def test_a_last_group_of_fewer_batches_is_a_mean_too(folder: Path) -> None:
     assert len(grouped) == 2 and len(single) == 4
     torch.testing.assert_close(grouped[0], sum(single[:3]) / 3, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(grouped[1], single[3], atol=1e-6, rtol=1e-5)
-
-
-def test_gradients_are_clipped(folder: Path) -> None:
-    norms = [float(g.norm()) for g in gradients(folder, config(train__clip_norm=0.01))]
-    assert norms == pytest.approx([0.01] * 8, rel=1e-3)
-    assert min(float(g.norm()) for g in gradients(folder, config(train__clip_norm=1e9))) > 0.02
 
 
 def test_class_weights_are_inverse_frequencies() -> None:
@@ -295,13 +290,8 @@ def test_a_run_whose_monitor_is_undefined_ends_well(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("vitmed.training.training_run.build_vit", biased)
     ui = Recorder()
     still = TINY | {"lr": 1e-30, "monitor": "ppv_macro", "epochs": 2}
-    run = train(
-        draw_splits(tmp_path / "d"),
-        output=tmp_path,
-        ui=ui,
-        sets=(*TINY_SETS, "train.min_lr=0", "model.stem=patch"),
-        **still,
-    )
+    sets = (*TINY_SETS, "train.min_lr=0", "model.stem=patch")
+    run = train(draw_splits(tmp_path / "d"), output=tmp_path, ui=ui, sets=sets, **still)
     lines = [line for line in ui.said if line.startswith("epoch ")]
     assert [("ppv_macro undefined" in line, " *" in line) for line in lines] == [(True, True), (True, False)]
     assert "best epoch: 1, validation ppv_macro undefined" in " ".join(ui.said)
@@ -354,10 +344,6 @@ def test_a_learning_rate_that_is_too_high_is_told(tmp_path: Path) -> None:
     train(draw_splits(tmp_path / "d"), output=tmp_path / "runs", ui=ui, sets=sets, **BARE | {"lr": 10.0, "epochs": 8})
     told = [text for text in ui.warned if "does not learn" in text]
     assert told and "learning rate 10 is too high" in told[0] and "Try --lr 0.0005" in told[0]
-
-
-def test_a_healthy_run_hears_no_alarm(trained: Trained) -> None:
-    assert not [text for text in trained.ui.warned if "learn" in text]
 
 
 def test_mixing_warns_of_calibration_and_balancing_names_the_decision(tmp_path: Path) -> None:

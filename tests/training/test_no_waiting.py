@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tiny_config import tiny_config
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from vitmed.core.config import Config
 from vitmed.core.hardware import Precision
-from vitmed.core.load_config import load_config
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
@@ -90,9 +90,7 @@ def images(channels: int = 3, normalize: str = "imagenet") -> Images:
     return Images(Path(), samples, Preprocessing(32, channels, "pad", normalize))
 
 
-def asked(**fields: Any) -> Config:
-    tiny = {"model.image_size": 32, "model.patch_size": 8, "model.width": 16, "model.depth": 2, "model.heads": 2}
-    return load_config(None, tiny | {key.replace("__", "."): value for key, value in fields.items()})
+asked = partial(tiny_config, model__image_size=32, model__depth=2)
 
 
 @pytest.fixture(autouse=True)

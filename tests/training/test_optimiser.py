@@ -16,12 +16,9 @@ def network(stem: str = "patch", depth: int = 3, **fields: object) -> ViT:
     return ViT(2, 16, 8, width=16, depth=depth, heads=2, stem=stem, **fields)  # type: ignore[arg-type]
 
 
-def test_warm_up_rises_in_equal_steps_and_reaches_the_peak() -> None:
+def test_warm_up_and_cosine_by_hand() -> None:
     rates = [learning_rate(step, 20, 4, 0.8, 0.0) for step in range(5)]
     assert rates == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8])
-
-
-def test_cosine_by_hand() -> None:
     rates = [learning_rate(step, 5, 0, 1.0, 0.2) for step in range(5)]
     r = math.sqrt(0.5)  # cos 45 degrees
     assert rates == pytest.approx([1.0, 0.2 + 0.4 * (1 + r), 0.6, 0.2 + 0.4 * (1 - r), 0.2])
@@ -47,14 +44,10 @@ def test_decay_is_for_matrices_alone(stem: str, pool: str) -> None:
         free = name.endswith(".bias") or name in ("cls_token", "pos_embed", "attn_pool.latent")
         free = free or isinstance(module, nn.LayerNorm | nn.BatchNorm2d)
         assert (id(parameter) in decayed) == (not free), name
-
-
-@pytest.mark.parametrize("positions", ["learned", "sincos_2d"])
-@pytest.mark.parametrize("layer_decay", [1.0, 0.7])
-def test_every_trainable_parameter_is_in_one_group(positions: str, layer_decay: float) -> None:
-    model = network("conv", positions=positions)
-    listed = [id(p) for group in parameter_groups(model, 0.05, layer_decay) for p in group["params"]]
-    assert sorted(listed) == sorted(id(p) for p in model.parameters() if p.requires_grad)
+    for positions, layer_decay in (("learned", 1.0), ("sincos_2d", 0.7)):  # every trainable one is in one group
+        model = network(stem, pool=pool, positions=positions)
+        listed = [id(p) for group in parameter_groups(model, 0.05, layer_decay) for p in group["params"]]
+        assert sorted(listed) == sorted(id(p) for p in model.parameters() if p.requires_grad)
 
 
 def test_layer_decay_by_hand() -> None:
@@ -103,14 +96,9 @@ def test_average_against_a_loop() -> None:
     for name, parameter in ema.module.named_parameters():
         torch.testing.assert_close(parameter.detach(), expected[name], atol=1e-5, rtol=1e-5, msg=name)
     assert float(ema.module.patch_embed.stem[1].running_mean[0]) == 11  # statistics of batch norm follow at once
-
-
-def test_the_average_is_no_part_of_the_model() -> None:
-    model = network()
-    ema = averaged(model, 0.9)
     before = model.head.weight.detach().clone()
     ema.module.head.weight.data.zero_()
-    assert torch.equal(model.head.weight, before)
+    assert torch.equal(model.head.weight, before)  # it is no part of the model
 
 
 @pytest.mark.parametrize(("steps", "decay"), [(5, 0.0), (10, 0.0), (100, 0.9), (1000, 0.99), (100_000, 0.999)])
