@@ -74,6 +74,7 @@ def test_one_at_a_time_trains_here_when_it_is_submitted(
     assert "heads do not divide" in (tmp_path / "two.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_is_tried_again_and_errors_are_those_of_the_job(data: Path, tmp_path: Path) -> None:
     """kill -9 of the first after an epoch; the second is ended by `on_epoch`; the third has no such images."""
     folder, ui, killed = RunFolder(tmp_path), Recorder(), list[int]()
@@ -113,6 +114,7 @@ with _signals(), local(RunFolder(folder), 2, Ui()) as executor:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "names"), [(signal.SIGTERM, ("one", "two", "three")), (signal.SIGKILL, ("one",))])
 def test_a_driver_that_ends_leaves_no_process_and_a_last_pt_in_each(
     number: int, names: tuple[str, ...], data: Path, tmp_path: Path

@@ -216,6 +216,7 @@ def test_an_image_by_storescu_gets_its_report_in_the_archive(
             assert text in shown
 
 
+@pytest.mark.slow
 def test_orthanc_killed_in_the_middle_answers_every_image_once(
     orthanc: Callable[..., Orthanc], exported: Path, images: list[Path]
 ) -> None:

@@ -254,6 +254,7 @@ def test_names_of_every_kind(trained: Trained, tmp_path: Path, vitmed: ANSWER) -
     assert shown.code == 0 and f"{folder}/{names[5]}" in shown.out  # off a terminal a path stays on one line
 
 
+@pytest.mark.slow
 def test_a_new_process_loads_only_what_it_needs_and_outlives_its_reader(trained: Trained, tmp_path: Path) -> None:
     """`vitmed predict ... | head -0` writes its file and keeps its exit code; nothing for training or drawing loads."""
     (tmp_path / "broken.png").write_bytes(b"")

@@ -168,6 +168,7 @@ def test_an_image_that_vanishes_is_one_error_and_loses_nothing(tmp_path: Path, f
     assert (tmp_path / "run" / "last.pt").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "said"),
     [(("--devices", 9999), "this machine has"), (("--devices", 2, "--device", "cuda"), "this machine has cpu")],

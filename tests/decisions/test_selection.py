@@ -43,6 +43,7 @@ def test_the_first_round_takes_the_best_alone_and_no_round_may_be_worse() -> Non
     assert losses[0] >= losses[1] >= losses[2]
 
 
+@pytest.mark.slow
 def test_the_nested_loss_has_no_optimism() -> None:
     """Of twenty models of noise the chosen ones look better than chance, but not on images that did not choose them."""
     parts = models([0.0] * 20, images=120, patients=60)

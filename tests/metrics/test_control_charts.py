@@ -51,6 +51,7 @@ def world(patients: int, each: int, rng: np.random.Generator, shift: float = 0) 
     }, owner
 
 
+@pytest.mark.slow
 def test_false_alarms_and_alarms_in_worlds_of_patients() -> None:
     """In 40 worlds without a change 0 to 6 alarms are expected of 5 % (binomial, 99.7 %)."""
     found: dict[float, list[bool]] = {0.0: [], 1.0: []}

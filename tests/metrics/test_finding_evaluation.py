@@ -78,6 +78,7 @@ def resampled(p: FindingPredictions, times: int) -> dict[str, tuple[float, float
     return {name: tuple(np.quantile(values, [0.025, 0.975])) for name, values in drawn.items()}
 
 
+@pytest.mark.slow
 def test_intervals_are_as_wide_as_those_of_resampled_patients() -> None:
     """Within a fifth: 120 resamples give a width to within 9 % (one standard error)."""
     p = draw(1, patients=250)
@@ -87,6 +88,7 @@ def test_intervals_are_as_wide_as_those_of_resampled_patients() -> None:
         assert (own_high - own_low) / (high - low) == pytest.approx(1, abs=0.2), name
 
 
+@pytest.mark.slow
 def test_the_interval_of_the_mean_auroc_holds_the_truth() -> None:
     """In 200 tests: in 95 %, less two standard errors, or more, and not by being much wider than the values vary."""
     truth = NormalDist().cdf(DISTANCE / 2**0.5)
