@@ -100,7 +100,7 @@ def test_the_answers_name_findings(findings: vitmed.TrainResult) -> None:
 
 def test_a_resumed_run_goes_on_with_the_same_weights(findings: vitmed.TrainResult, tmp_path: Path) -> None:
     root = load_checkpoint(findings.folder).splits.root
-    settings = BARE | {"labels": root / "labels.csv", "sets": TINY_SETS, "output": tmp_path}
+    settings = BARE | {"batch_size": 32, "labels": root / "labels.csv", "sets": TINY_SETS, "output": tmp_path}
     whole = vitmed.train(root, name="whole", ui=Recorder(), **settings)
     with pytest.raises(Interrupted):
         vitmed.train(root, name="part", ui=interrupt_at(2), **settings)
