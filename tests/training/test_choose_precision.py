@@ -59,6 +59,9 @@ def test_auto_takes_what_the_comparison_accepted(
     saved = known(trained, comparison)
     assert choose_precision("auto", saved, saved.policy, CPU, ui).name == chosen
     assert len(ui.said) == 1 and ui.said[0].startswith(told) and not ui.warned
+    assert saved.policy is not None  # the comparison holds for one decision policy
+    assert choose_precision("auto", saved, saved.policy.model_copy(), CPU, (other := Recorder())).name == "fp32"
+    assert "no comparison of the two is known" in other.said[0]
 
 
 def test_auto_is_fp32_on_a_device_made_for_it(trained: Trained, ui: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,13 +74,6 @@ def test_auto_is_fp32_on_a_device_made_for_it(trained: Trained, ui: Recorder, mo
     assert ui.said == ["fp32: this CPU has no bf16 instructions"]
     assert choose_precision("bf16", saved, saved.policy, CPU, ui).name == "bf16"
     assert ui.warned == ["--precision bf16: this CPU has no bf16 instructions, so it is slower than fp32"]
-
-
-def test_the_comparison_holds_for_one_decision_policy(trained: Trained, ui: Recorder) -> None:
-    saved = known(trained, GOOD)
-    assert saved.policy is not None
-    assert choose_precision("auto", saved, saved.policy.model_copy(), CPU, ui).name == "fp32"
-    assert "no comparison of the two is known" in ui.said[0]
 
 
 @pytest.mark.parametrize("comparison, warnings", [(GOOD, 0), (BAD, 1), (None, 1)])
