@@ -91,8 +91,8 @@ SMALL = TINY | {"epochs": 1, "policy": "blood_smear", "resamples": 20, "map_imag
 @pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize(
     "more",
-    [{"drop_path": 0.2, "mixup": 0.4, "stem": "conv"}, {"workers": 1}, {"baseline": True, "lora": 2}],
-    ids=["mixing", "workers", "lora"],
+    [{"drop_path": 0.2, "mixup": 0.4, "stem": "conv", "workers": 1}, {"baseline": True, "lora": 2}],
+    ids=["mixing and workers", "lora"],
 )
 def test_train(unchanged: Any, data: Path, tmp_path: Path, trained: Trained, more: dict[str, Any]) -> None:
     if "lora" in more:

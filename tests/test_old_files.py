@@ -188,15 +188,12 @@ def test_the_report_of_a_table_is_made_again(run: Path, tmp_path: Path) -> None:
         assert new.probabilities == pytest.approx(old.probabilities, abs=1e-12)
         scale = before["report"]["judgement"]["calibration"]["scale"][0]
         assert new.logits * scale == pytest.approx(old.logits, rel=1e-6, abs=1e-6)
-        again = evaluate(tmp_path / split / "predictions.csv", output=tmp_path / f"{split}_again", ui=Recorder())
-        same_numbers(again.metrics, before, 1e-6)
-
-
-def test_a_table_alone_keeps_its_probabilities(run: Path, tmp_path: Path) -> None:
-    shutil.copy(run / "test" / "predictions.csv", tmp_path / "p.csv")
-    found, before = evaluate(tmp_path / "p.csv", ui=Recorder(), resamples=20).metrics, metrics(run / "test")
+    again = evaluate(tmp_path / "test" / "predictions.csv", output=tmp_path / "again", ui=Recorder())
+    same_numbers(again.metrics, before, 1e-6)
+    shutil.copy(run / "test" / "predictions.csv", tmp_path / "p.csv")  # alone, it keeps its probabilities
+    found = evaluate(tmp_path / "p.csv", ui=Recorder(), resamples=20)
     for name in ("auroc", "log_loss", "brier"):  # which no threshold changes
-        assert found["overall"][name]["value"] == pytest.approx(before["overall"][name]["value"], abs=1e-12)
+        assert found.metrics["overall"][name]["value"] == pytest.approx(before["overall"][name]["value"], abs=1e-12)
 
 
 def test_compare(run: Path) -> None:

@@ -76,9 +76,18 @@ def same_file_two_labels(root: Path) -> None:
 
 
 @made("class_names_alike", "error")
-def names_alike(root: Path) -> None:
-    for name in ("Amber", "amber ", "na\u00efve", "nai\u0308ve"):
-        draw_classes(root, 12, [name], seed=5)
+def case_variant(root: Path) -> None:
+    draw_classes(root, 12, ["Amber"], seed=5)
+
+
+@made("class_names_alike", "error")
+def trailing_blank(root: Path) -> None:
+    draw_classes(root, 12, ["amber "], seed=5)
+
+
+@made("class_names_alike", "error")
+def unicode_form(root: Path) -> None:
+    draw_classes(root, 12, ["na\u00efve", "nai\u0308ve"], seed=5)
 
 
 @made("nested_root", "error")
