@@ -116,6 +116,8 @@ def test_freeze_keeps_the_network_and_fits_the_head(frozen: tuple[TrainResult, R
     result, ui = frozen
     before, after = weights_of(trained.result.checkpoint), weights_of(result.folder / "best.pt")
     assert changed(before, after) == {"head.weight", "head.bias"}
+    policy = load_checkpoint(result.folder).policy
+    assert policy is not None and policy.weights_hash == load_checkpoint(result.folder).weights_hash
     assert set(result.test.metrics["baselines"]) == {"nearest_neighbours", "colour_and_size"}
     assert not (result.folder / "last.pt").exists() and not (result.folder / "metrics.jsonl").exists()
     assert "inverse penalty C" in result.test.metrics["report"]["facts"]["Model choice"]
