@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.imaging.joint_preprocessing import JointPreprocessing
 from vitmed.metrics.predictions import Predictions
 from vitmed.training.checkpoint import load_checkpoint
+from vitmed.training.ensemble import load_ensemble
 from vitmed.training.open_model import open_model
 
 RUN = Callable[..., Answer]
@@ -133,6 +135,27 @@ def test_an_ensemble_moves_with_its_folds_and_notices_what_changed(folds: Path, 
         file.write_text(content)
         with pytest.raises(CheckpointError, match="damaged"):
             open_model(there)
+
+
+def test_an_ensemble_of_0_2_is_read(folds: Path, data: Path, tmp_path: Path) -> None:
+    """Its hash is made of the members' policies, which then stated the score of prediction sets."""
+    place = tmp_path / "folds"
+    shutil.copytree(folds, place)
+    file = place / "ensemble" / "ensemble.json"
+    content, members = json.loads(file.read_text()), load_ensemble(file).members
+    told = []
+    for member, row in zip(members, content["members"], strict=True):
+        policy = member.policy.to_json()
+        policy["asked"]["conformal"] = "lac"
+        if policy["prediction_sets"] is not None:  # too few images of validation for sets
+            policy["prediction_sets"]["score"] = "lac"
+        told.append([member.weights_hash, row["share"], policy])
+    content["weights_hash"] = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    file.write_text(json.dumps(content))
+    assert load_ensemble(file).weights_hash == content["weights_hash"]
+    file.write_text(json.dumps(content | {"weights_hash": "0" * 64}))
+    with pytest.raises(CheckpointError, match="another decision policy"):
+        load_ensemble(file)
 
 
 def test_other_commands_take_an_ensemble(folds: Path, data: Path, tmp_path: Path, vitmed: RUN) -> None:

@@ -121,6 +121,16 @@ def policy(content: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def policy_of_0_2(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A decision policy as 0.2.0 wrote it: the hashes of its ensembles are made of that."""
+    found = copy.deepcopy(dict(content))
+    for part in (found, *(found.get("findings") or {}).values()):
+        part["asked"]["conformal"] = "lac"
+        if part.get("prediction_sets") is not None:
+            part["prediction_sets"]["score"] = "lac"
+    return found
+
+
 def results(content: Mapping[str, Any]) -> dict[str, Any]:
     """A metrics.json. Raises UsageError for prediction sets by APS or RAPS, and for settings that are gone."""
     found = _renamed(content, RESULTS)

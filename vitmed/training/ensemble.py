@@ -17,6 +17,7 @@ from vitmed.core.files import write_json
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.stored_paths import find_path, store_path
 from vitmed.core.text import NOTICE, counted, first_line
+from vitmed.core.upgrade import policy_of_0_2
 from vitmed.data.samples import Splits
 from vitmed.data.thread_batches import read_batches
 from vitmed.decisions.policies import policy_of
@@ -94,10 +95,16 @@ def join_members(
     )  # fmt: skip
 
 
-def hash_of_members(members: Sequence[SavedModel], shares: Sequence[float]) -> str:
-    """The sha256 of the weights of all members with their policies, which calibrate them, and of their shares."""
+def hash_of_members(
+    members: Sequence[SavedModel], shares: Sequence[float], written: Callable[[dict[str, Any]], dict[str, Any]] = dict
+) -> str:
+    """The sha256 of the weights of all members with their policies, which calibrate them, and of their shares.
+
+    Args:
+        written: how a version writes a policy.
+    """
     told = [
-        [one.weights_hash, share, None if one.policy is None else one.policy.to_json()]
+        [one.weights_hash, share, None if one.policy is None else written(one.policy.to_json())]
         for one, share in zip(members, shares, strict=True)
     ]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
@@ -158,9 +165,10 @@ def load_ensemble(path: Path) -> Ensemble:
         found = join_members(path, members, [share for *_, share in rows], splits, hashes, chosen, policy)
     except UsageError as error:
         raise CheckpointError(f"{path}: {error.problem}", AGAIN) from None
-    if found.weights_hash != content["weights_hash"]:
+    of_0_2 = hash_of_members(members, [share for *_, share in rows], policy_of_0_2)
+    if content["weights_hash"] not in (found.weights_hash, of_0_2):
         raise CheckpointError(f"{path}: a member has another decision policy than before", AGAIN)
-    return replace(found, seen=tuple(content["data"].get("seen", ())))
+    return replace(found, weights_hash=content["weights_hash"], seen=tuple(content["data"].get("seen", ())))
 
 
 class EnsembleNetwork(Network):
