@@ -258,6 +258,11 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], T]) 
         return pickle.loads((place / "made").read_bytes())
 
 
+def images_of(trained: Trained, split: str = "test") -> list[Path]:
+    """The images of a split of a shared run."""
+    return sorted((trained.data / split).rglob("*.png"))
+
+
 @dataclass(frozen=True)
 class Trained:
     """A finished run: three classes, learned; `before` and `after` list the data folder. Change nothing in it."""

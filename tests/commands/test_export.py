@@ -13,7 +13,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from conftest import Answer, Recorder, Trained, python
+from conftest import Answer, Recorder, Trained, images_of, python
 from PIL import Image
 
 import vitmed as package
@@ -35,10 +35,6 @@ sys.meta_path.insert(0, Block())
 from vitmed.cli import main
 main(sys.argv[1:])
 """
-
-
-def images_of(trained: Trained, split: str = "test") -> list[Path]:
-    return sorted((trained.data / split).rglob("*.png"))
 
 
 def test_other_programs_decide_as_predict_does(trained: Trained, exported: Path) -> None:

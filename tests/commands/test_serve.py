@@ -18,9 +18,9 @@ import checkpoints
 import httpx
 import numpy as np
 import pytest
-from conftest import Answer, Recorder, Trained
+from conftest import Answer, Recorder, Trained, images_of
 from served import Served, serving
-from test_export import WITHOUT_TORCH, images_of
+from test_export import WITHOUT_TORCH
 
 import vitmed as package
 from vitmed.commands.serving import listening

@@ -6,9 +6,8 @@ import csv
 from pathlib import Path
 
 import pytest
-from conftest import Recorder, Trained
+from conftest import Recorder, Trained, images_of
 from served import serving
-from test_export import images_of
 
 import vitmed as package
 from vitmed.commands.load import Model
