@@ -1,5 +1,5 @@
 """The trials of `vitmed tune`: `trial-0001.json` holds the settings of one and why it ended early, `trial-0001/` is its
-run. Optuna, in memory, suggests and stops; on --resume it is told of all trials again, in their order."""
+run. Optuna, in memory, suggests and stops; on --resume it gets all trials again, in their order."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class TrialFile(Frozen):
 
 
 class Trials:
-    """The trials of a study, of which Optuna is told. Raises CheckpointError for a damaged file of a trial."""
+    """The trials of a study, also in memory for Optuna. Raises CheckpointError for a damaged file of a trial."""
 
     def __init__(self, optuna: Any, folder: RunFolder, asked: Asked, clock: Clock, ui: Ui) -> None:
         self.optuna, self.folder, self.asked, self.clock, self.ui = optuna, folder, asked, clock, ui
