@@ -53,6 +53,7 @@ class Server:
     status: list[int] = field(default_factory=list)  # of the next requests; 200 when used up
     cut: list[int] = field(default_factory=list)  # bytes after which the next answers end; whole when used up
     stall: list[float] = field(default_factory=list)  # seconds of silence in the middle of the next answers
+    held: threading.Event | None = None  # the middle of an answer waits for it
     elsewhere: str | None = None  # redirect to
     tells_length: bool = True
     asked: list[dict[str, str]] = field(default_factory=list)
@@ -104,6 +105,8 @@ def server() -> Iterator[Server]:
         request.wfile.write(body[: end // 2])
         request.wfile.flush()
         time.sleep(pause)
+        if about.held:
+            about.held.wait(60)
         try:
             request.wfile.write(body[end // 2 : end])
         except OSError:  # the other side lost patience
@@ -343,12 +346,15 @@ def test_only_protected_connections(listed: Callable[..., None], server: Server,
 
 @pytest.mark.usefixtures("listed")
 def test_two_at_once(server: Server, cache: Path) -> None:
-    server.stall = [2.0]  # the second thread starts meanwhile, on a loaded machine too
+    server.held = threading.Event()
     uis = [Recorder(), Recorder()]
     paths: list[Path] = []
     threads = [threading.Thread(target=lambda u=u: paths.append(fetch("toy", u))) for u in uis]
     for thread in threads:
         thread.start()
+    while not any("another process" in line for u in uis for line in u.said) and any(t.is_alive() for t in threads):
+        time.sleep(0.01)
+    server.held.set()
     for thread in threads:
         thread.join()
     assert [path.read_bytes() == CONTENT for path in paths] == [True, True] and len(server.asked) == 1
