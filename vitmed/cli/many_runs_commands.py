@@ -108,8 +108,6 @@ def print_tune(found: Any) -> None:
         "sort": flag(
             str, metavar="COLUMN", help="run, kind, data, model, metric, epochs, time or state; default started."
         ),
-        "html": flag(Path, metavar="FILE", help="Also write the table as a page, with the curve of each run."),
-        "force": flag(bool, "--force", help="Replace an existing page."),
     },
     fields={},
 )

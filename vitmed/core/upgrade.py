@@ -27,6 +27,8 @@ FLAGS: dict[str, str] = {  # "--flag", or "command --flag" where other commands 
     **{f"serve --{flag}": "let Orthanc ask vitmed serve: docs/orthanc.md" for flag in NODE.split()},
     "bundle --wheels": "PIP_NO_INDEX=1 PIP_FIND_LINKS=DIR before the command",
     "bundle --report": "copy report.html of the test yourself",
+    "runs --html": "--json has the table, and report.html of a run its curves",
+    "runs --force": "leave it out: no page is written",
     "--int8": "export without it and quantise the file with onnxruntime, see docs/export.md",
     "--conformal": "leave it out: prediction sets order the classes by probability (LAC)",
     "--pretrain": PRETRAIN_FIRST,
