@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -69,8 +70,9 @@ class Run(RunSetup[AnyConfig]):
             self.state.shard(self.config, ranks, self.device)
         else:
             self.state.network = ranks.wrap(self.model, self.device)
-        threads = using_threads(self.config.train.threads)
-        with ranks.shared_cores(), threads, stop_signals() as stop, self.ui.bar("training", unit="images") as advance:
+        threads, bar = using_threads(self.config.train.threads or ranks.threads), self.ui.bar("training", unit="images")
+        with threads, warnings.catch_warnings(), stop_signals() as stop, bar as advance:
+            warnings.filterwarnings("ignore", "Grad strides do not match")  # DDP's, on speed, for a 1x1 convolution
             events = fit(
                 self.state, self.loader, self.batches, self.loss_of(), self.validate, self.config, stop, ranks,
                 self.ticker(),
