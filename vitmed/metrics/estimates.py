@@ -119,13 +119,13 @@ def decimals(found: Estimate) -> int:
     return 5
 
 
-def value_text(found: Estimate) -> str:
-    """`0.912 (0.881 to 0.934)`, the value alone if it has no interval, or `undefined`."""
+def value_text(found: Estimate, sign: str = "") -> str:
+    """`0.912 (0.881 to 0.934)`, the value alone if it has no interval, or `undefined`; with "+" the sign of each."""
     if found.value is None:
         return "undefined"
-    digits = decimals(found)
-    interval = "" if found.low is None else f" ({found.low:.{digits}f} to {found.high:.{digits}f})"
-    return f"{found.value:.{digits}f}{interval}"
+    form = f"{sign}z.{decimals(found)}f"
+    interval = "" if found.low is None else f" ({found.low:{form}} to {found.high:{form}})"
+    return f"{found.value:{form}}{interval}"
 
 
 def estimate(value: float, low: float, high: float, method: str, resamples: int | None = None) -> Estimate:
