@@ -12,8 +12,9 @@ from typing import Any
 from vitmed.commands.run_rows import read_run
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.run_folder import RunFolder
+from vitmed.core.text import counted
 from vitmed.core.ui import Ui
-from vitmed.report.run_list import COLUMNS, ListedRun, in_order, summary_of, with_parts
+from vitmed.report.run_list import COLUMNS, STATES, ListedRun, in_order, with_parts
 
 DEPTH = 3  # folders below the one that is listed: study/cross-validation/fold-1
 
@@ -28,7 +29,9 @@ class RunList:
     @property
     def summary(self) -> str:
         """`3 runs: 2 finished, 1 running`."""
-        return summary_of(self.runs)
+        states = [run.state for run in self.runs]
+        counts = [f"{states.count(state)} {state}" for state in STATES if state in states]
+        return f"{counted(len(states), 'run')}{': ' if counts else ''}{', '.join(counts)}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types, without the place of the folder."""

@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.durations import duration_text
-from vitmed.core.text import counted
 from vitmed.decisions.targets import ALL_METRICS
 from vitmed.metrics.estimates import Estimate, value_text
 
@@ -153,10 +152,3 @@ def _joined(run: ListedRun, folds: Sequence[ListedRun]) -> ListedRun:
     if started := [fold.started for fold in folds if fold.started is not None]:
         known["started"] = min(started)
     return run.model_copy(update=known)
-
-
-def summary_of(runs: Iterable[ListedRun]) -> str:
-    """`3 runs: 2 finished, 1 running`."""
-    states = [run.state for run in runs]
-    counts = [f"{states.count(state)} {state}" for state in STATES if state in states]
-    return f"{counted(len(states), 'run')}{': ' if counts else ''}{', '.join(counts)}"
