@@ -41,11 +41,6 @@ opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # images 
 stopping, news = threading.Event(), threading.Event()
 state = {"since": None, "problem": ""}  # what GET /vitmed shows; None before Orthanc has started
 asked = []  # by POST /vitmed: the change to begin again after
-worker = None
-
-
-class Refused(Exception):
-    """vitmed cannot read the image; trying again does not help."""
 
 
 class Away(Exception):
@@ -72,21 +67,12 @@ def is_ready():
 
 
 def predict(image):
-    """The Structured Report on a DICOM file."""
+    """The status of vitmed's answer on a DICOM file, and the Structured Report or the problem."""
     line = secrets.token_hex(16)
     head = f'--{line}\r\nContent-Disposition: form-data; name="images"; filename="image.dcm"\r\n\r\n'
     form = head.encode() + image + f"\r\n--{line}--\r\n".encode()
     headers = {"Content-Type": f"multipart/form-data; boundary={line}", "Accept": "application/dicom"}
-    status, body = ask("/v1/predict", form, **headers)
-    if status == 200:
-        return body
-    try:
-        told = "{problem}; {fix}".format(**json.loads(body))
-    except (ValueError, LookupError, TypeError):
-        told = "no vitmed answers there"
-    if status in REFUSED:
-        raise Refused(f"{status}: {told}")
-    raise (Away if status < 500 else RuntimeError)(f"vitmed answers {status}: {told}")
+    return ask("/v1/predict", form, **headers)
 
 
 def send(report):
@@ -103,15 +89,24 @@ def send(report):
 
 
 def answer(instance):
-    """Have an image answered, if it is one for the model."""
+    """What became of an image; None if it is not one for the model."""
     tags = json.loads(orthanc.RestApiGet(f"/instances/{instance}/simplified-tags"))
     wanted = all(tags.get(keyword) in values for keyword, values in settings["Only"].items())
     if not wanted or "Rows" not in tags or tags.get("Modality") == "SR":
-        return
-    report = json.loads(orthanc.RestApiPost("/instances", predict(orthanc.RestApiGet(f"/instances/{instance}/file"))))
-    if settings["SendTo"]:
-        send(report["ID"])
-    mark(instance, f"report {report['ID']}")
+        return None
+    status, body = predict(orthanc.RestApiGet(f"/instances/{instance}/file"))
+    if status == 200:
+        report = json.loads(orthanc.RestApiPost("/instances", body))["ID"]
+        if settings["SendTo"]:
+            send(report)
+        return f"report {report}"
+    try:
+        told = "{problem}; {fix}".format(**json.loads(body))
+    except (ValueError, LookupError, TypeError):
+        told = "no vitmed answers there"
+    if status in REFUSED:
+        return f"refused {status}: {told}"
+    raise (Away if status < 500 else RuntimeError)(f"vitmed answers {status}: {told}")
 
 
 def mark(instance, text):
@@ -129,26 +124,24 @@ def work_off(instance):
     pause, failures = 1, 0
     while not stopping.is_set():
         try:
-            try:
-                answer(instance)
-            except Refused as refused:
-                mark(instance, f"refused {refused}")
-            except Exception as error:
-                failures += not isinstance(error, Away) and is_ready()
-                if failures < ATTEMPTS:
-                    raise
-                mark(instance, f"failed {error}")
-            state["problem"] = ""
-            return
+            became = answer(instance)
         except Exception as error:
             if isinstance(error, orthanc.OrthancException) and error.args[0] == UNKNOWN:  # deleted meanwhile
                 return
-            problem = f"{error or type(error).__name__}"
-            if state["problem"] != problem:
-                state["problem"] = problem
-                orthanc.LogWarning(f"vitmed: {problem}; trying again")
-        stopping.wait(min(pause, settings["LongestPause"]))
-        pause *= 2
+            failures += not isinstance(error, Away) and is_ready()
+            if failures < ATTEMPTS:
+                problem = f"{error or type(error).__name__}"
+                if state["problem"] != problem:
+                    state["problem"] = problem
+                    orthanc.LogWarning(f"vitmed: {problem}; trying again")
+                stopping.wait(min(pause, settings["LongestPause"]))
+                pause *= 2
+                continue
+            became = f"failed {error}"
+        if became:
+            mark(instance, became)
+        state["problem"] = ""
+        return
 
 
 def work():
@@ -171,16 +164,17 @@ def work():
             news.wait(settings["LongestPause"])
 
 
+worker = threading.Thread(target=work)
+
+
 def on_change(change, level, resource):
-    global worker
     if change == orthanc.ChangeType.ORTHANC_STARTED:
         last = json.loads(orthanc.RestApiGet("/changes?last"))["Last"]
         state["since"] = int(orthanc.GetGlobalProperty(CURSOR, str(last)))  # at first: images that come from now on
-        worker = threading.Thread(target=work)
         worker.start()
     elif change == orthanc.ChangeType.NEW_INSTANCE:
         news.set()
-    elif change == orthanc.ChangeType.ORTHANC_STOPPED and worker is not None:
+    elif change == orthanc.ChangeType.ORTHANC_STOPPED and worker.is_alive():
         stopping.set()
         news.set()
         worker.join()

@@ -1,4 +1,4 @@
-"""The table of runs: what state a folder is in by its files alone, in which order, as JSON and as a page."""
+"""The table of runs: what state a folder is in by its files alone, in which order, and as JSON."""
 
 import json
 import shutil
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import PROGRAM, browser
 from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, interrupt_at, listing, python
 
 from vitmed import pretrain, runs, train
@@ -217,34 +216,3 @@ def test_the_command_line(vitmed: Callable[..., Answer], place: Path, tmp_path: 
     assert vitmed("runs", tmp_path / "none").code == 2
     (tmp_path / "none").mkdir()
     assert "no runs" in vitmed("runs", tmp_path / "none").out
-    page = tmp_path / "page.html"
-    assert vitmed("runs", place, "--html", page).code == 0
-    assert vitmed("runs", place, "--html", page).code == 2
-    assert vitmed("runs", place, "--html", page, "--force").code == 0
-    assert str(tmp_path) not in page.read_text()
-
-
-@pytest.mark.skipif(PROGRAM is None, reason="no Chromium")
-def test_the_page_sorts_and_is_readable_on_a_phone(place: Path, tmp_path: Path) -> None:
-    cut(copy(place, "cut"), 3)
-    hostile = copy(place, "<b>&amp;")
-    shutil.rmtree(hostile / "val")
-    (place / "empty").mkdir()
-    file = tmp_path / "page.html"
-    runs(place, sort="run", html=file, ui=Recorder())
-    names = "[...document.querySelectorAll('tbody th')].map((cell) => cell.textContent.trim())"
-    with browser(PROGRAM) as page:
-        for width in (1280, 360):
-            page.open(file, width=width)
-            assert page.run("document.documentElement.scrollWidth") <= width
-        page.open(file)
-        assert sorted(page.run(names)) == sorted(["<b>&amp;", "cut", "done", "empty"])
-        click = "document.querySelectorAll('thead button')[5].click()"  # epochs
-        page.run(click)
-        assert page.run(names)[2:] == ["cut", "empty"]
-        page.run(click)
-        assert page.run(names)[0] == "cut" and page.run(names)[-1] == "empty"  # the unknown stays last
-        assert page.run("document.querySelectorAll('svg polyline').length") == 3
-        label = page.run("document.querySelector('svg').getAttribute('aria-label')")
-        assert label.startswith("validation AUROC, ")
-        assert page.complaints() == [] and page.requests() == [file.as_uri()]

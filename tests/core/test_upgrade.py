@@ -108,6 +108,10 @@ def test_what_trained_many_runs_says_what_replaces_it(
             "--int8 is no longer there; vitmed 0.2.0 has it\nFix: export without it",
         ),
         (["bundle", ".", "--wheels", "w"], "--wheels is no longer there; vitmed 0.2.0 has it\nFix: PIP_NO_INDEX=1"),
+        (
+            ["runs", ".", "--html", "p.html"],
+            "--html is no longer there; vitmed 0.2.0 has it\nFix: --json has",
+        ),
         (["bundle", ".", "--report"], "--report is no longer there; vitmed 0.2.0 has it\nFix: copy report.html"),
         (["train", ".", "--track", "tensorboard,mlflow"], "--track tensorboard is no longer there; vitmed 0.2.0"),
         (["train", ".", "--format", "html,pdf"], "--format pdf is no longer there; vitmed 0.2.0 has it\nFix: print"),

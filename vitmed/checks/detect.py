@@ -106,13 +106,14 @@ def run_checks(images: Sequence[Image], source: str | None, ui: Ui, splits: Sequ
         *_personal_data_problems(images),
         *_shortcut_problems(shortcuts),
     ]
+    parts = [Counter(images[i].split for i in group) for group in [*exact_copies, *near_copies]]
     places = {(image.group, image.split) for image in images if image.group is not None}
     counts = {
         "unreadable": sum(bool(image.record.kind) for image in images),
         "duplicates": len(repeated) + len(near_copies),
         "exact_duplicates": len(repeated),
         "near_duplicates": len(near_copies),
-        "duplicates_across_splits": _crossing(images, [*exact_copies, *near_copies]),
+        "duplicates_across_splits": sum(part.total() - max(part.values()) for part in parts if len(part) > 1),
         "patients_across_splits": sum(count > 1 for count in Counter(group for group, _ in places).values()),
     }
     return Found(problems, exact, near, shortcuts, counts)
@@ -211,12 +212,6 @@ def _contradict(copies: Sequence[Image], apart: float) -> bool:
     values = np.array([image.values for image in copies])
     known = (column[np.isfinite(column)] for column in values.T)
     return any(len(column) > 1 and np.ptp(column) > apart for column in known)
-
-
-def _crossing(images: Sequence[Image], groups: Iterable[Sequence[int]]) -> int:
-    """Images of one split that have a copy in another: those of a group beyond its largest part."""
-    counts = [Counter(images[i].split for i in group) for group in groups]
-    return sum(sum(count.values()) - max(count.values()) for count in counts if len(count) > 1)
 
 
 def _copy_problems(images: Sequence[Image], exact: Copies, near: Copies) -> Iterator[Problem]:

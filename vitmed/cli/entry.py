@@ -44,7 +44,8 @@ def main(args: list[str] | None = None) -> None:
             error = UsageError(f"the result cannot be written to stdout ({out.broken.strerror})", "write it elsewhere")
             _stderr(f"error: {error}")
         if error is not None and not out.used and "--json" in itertools.takewhile(lambda arg: arg != "--", given):
-            out.write(json.dumps({"error": _content(error)}) + "\n")
+            found = {"message": error.problem, "fix": error.fix, "exit_code": error.exit_code}
+            out.write(json.dumps({"error": found}) + "\n")
             out.flush()
     code = 0 if error is None else error.exit_code
     if args is not None:
@@ -75,10 +76,6 @@ def _signals() -> Iterator[None]:
     finally:
         for number in numbers:
             signal.signal(number, old[number])
-
-
-def _content(error: VitmedError) -> dict[str, Any]:
-    return {"message": error.problem, "fix": error.fix, "exit_code": error.exit_code}
 
 
 def _show_warning(others: Callable[..., None]) -> Callable[..., None]:

@@ -82,14 +82,14 @@ def tune(as_json: AsJson = False, devices: Devices = None, **options: Any) -> No
 
 def print_tune(found: Any) -> None:
     """The table of the best combinations on stdout."""
-    from vitmed.report.headline import with_interval
+    from vitmed.metrics.estimates import value_text
 
     study, rows = found.study, []
     settings = list(study.of(study.best).values)
     for one in study.ranked[:10]:
         value = "" if one.value is None else f"{one.value:.3f}"
         if one.estimate is not None:
-            value = with_interval(one.estimate)
+            value = value_text(one.estimate)
         name = f"{one.number} (plan)" if one.number == study.plan else f"{one.number}"
         shown = [str(one.values.get(place, "")) for place in settings]
         value += "" if one.sd is None else f" ± {one.sd:.3f}"
@@ -108,8 +108,6 @@ def print_tune(found: Any) -> None:
         "sort": flag(
             str, metavar="COLUMN", help="run, kind, data, model, metric, epochs, time or state; default started."
         ),
-        "html": flag(Path, metavar="FILE", help="Also write the table as a page, with the curve of each run."),
-        "force": flag(bool, "--force", help="Replace an existing page."),
     },
     fields={},
 )

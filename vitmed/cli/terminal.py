@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # loaded late
 
 
 FRAME, SHORTEST = 2, 16  # characters around a cell; of a path
+MOST = 50  # rows of a long table
 STARTED: ContextVar[float] = ContextVar("STARTED")  # when the process started, on `time.monotonic`
 TYPER: dict[str, Any] = {  # of every typer application
     "rich_markup_mode": None,
@@ -221,29 +222,29 @@ def styled(text: str, style: str) -> Text:
     return Text(visible(text), style)
 
 
-def print_predictions(found: Any, top_k: int, most: int = 50) -> None:
+def print_predictions(found: Any, top_k: int) -> None:
     """A row for each image with its class, probability and runners-up; then those that could not be read."""
     from vitmed.commands.predict import answer_cells, answer_columns
 
     extra = [name for name in ("set", "answer") if name in found.columns]
     rows = []
-    for i in range(min(most, len(found))):
+    for i in range(min(MOST, len(found))):
         rows.append([found.paths[i], *answer_cells(found, i, top_k), *(found.columns[c][i] for c in extra)])
-    rows += [[path, "not read"] for path, _ in found.errors[: most - len(rows)]]
+    rows += [[path, "not read"] for path, _ in found.errors[: MOST - len(rows)]]
     hidden = len(found) + len(found.errors) - len(rows)
     more = [f"... and {hidden:,} more; --csv FILE writes all"] if hidden > 0 else []
     print_rows("|".join(["/image", *answer_columns(found), *extra]), rows, *more)
 
 
-def print_check(found: Any, most: int = 50) -> None:
+def print_check(found: Any) -> None:
     """The table of splits and classes, then the problems, worst first."""
     rows, table = [], found.content["table"]
-    for row in table[:most]:
+    for row in table[:MOST]:
         patients = "?" if row["patients"] is None else f"{row['patients']:,}"
         rows.append(
             [row["split"] or "-", row["class"] or "-", f"{row['images']:,}", patients, f"{row['unreadable']:,}"]
         )
-    hidden = len(table) - most
+    hidden = len(table) - MOST
     lines = [plain(f"... and {hidden:,} more rows, in data_report.json")] if hidden > 0 else []
     for problem in found.problems:
         colour = {"error": "red", "warning": "yellow", "note": "cyan"}[problem.severity]
@@ -322,7 +323,7 @@ def print_runs(found: RunList) -> None:
     print_rows("|".join(titles), rows, *lines[:10], *hidden, caption=found.summary, width=200)
 
 
-def print_diff(found: RunDiff, most: int = 3) -> None:
+def print_diff(found: RunDiff) -> None:
     """Tables of what differs, images with the first paths of each kind, and last the sentences."""
     from vitmed.metrics.estimates import value_text
 
@@ -332,7 +333,7 @@ def print_diff(found: RunDiff, most: int = 3) -> None:
             meaning = "|meaning" * any(row[3] for row in rows)
             print_rows(f"{what}|{found.first}|{found.second}{meaning}", rows, caption="", width=200)
     if found.images is not None and found.images.counts:
-        changes = [[what, f"{n:,}", listed(found.images.files[what], most)] for what, n in found.images.counts.items()]
+        changes = [[what, f"{n:,}", listed(found.images.files[what], 3)] for what, n in found.images.counts.items()]
         print_rows("images|>count|the first of them", changes, caption="", width=200)
     if found.numbers:
         results = [

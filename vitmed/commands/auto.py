@@ -34,9 +34,8 @@ from vitmed.core.upgrade import READER
 from vitmed.data.splits import make_splits
 from vitmed.decisions.evaluation_folder import read_evaluation, read_metrics
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
-from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.report.data_check_page import PAGE
-from vitmed.report.headline import with_interval
 from vitmed.report.results import Results
 
 USUAL, LEAST = 3600.0, 300.0  # s
@@ -185,7 +184,7 @@ def _go_on(folder: RunFolder, state: dict[str, Any], save: Save, parallel: int, 
     for key, test in (("tests of the folds", place.path / "test"), ("test of the ensemble", joined.path / "test")):
         metric, number, images = _number(test)
         state[key.replace(" ", "_")] = {"metric": metric, "images": images, **number.to_dict()}
-        ui.say(f"{key}, {counted(images, 'image')}: {metric} {with_interval(number)}; {test}")
+        ui.say(f"{key}, {counted(images, 'image')}: {metric} {value_text(number)}; {test}")
     ui.say(f"{duration_text(save())} of {duration_text(limit)}; the data check: {folder.path / 'data-check' / PAGE}")
     ui.say(f"to predict images: vitmed predict IMAGE --checkpoint {place.path}")
     content = {key: value for key, value in state.items() if key not in ("arguments", "identity", "weights")}
@@ -234,7 +233,7 @@ def _compared(folder: RunFolder, jobs: dict[str, Job], parallel: int, save: Save
         sign = 1 if ALL_METRICS[metric].higher_is_better else -1
         values[name] = float("-inf") if number.value is None else sign * number.value
         tried.append({"name": name, "metric": metric, **number.to_dict()})
-        ui.say(f"{jobs[name].title}: {metric} {with_interval(number)} on validation")
+        ui.say(f"{jobs[name].title}: {metric} {value_text(number)} on validation")
     read = {name: read_evaluation(place / PREDICTIONS) for name, place in places.items()}
     models = [Model(name, one.predictions, known=one) for name, one in read.items()]
     best = max(values, key=values.__getitem__)

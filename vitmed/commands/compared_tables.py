@@ -18,9 +18,9 @@ from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder
 from vitmed.core.targets import Kind
 from vitmed.core.text import listed
 from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation, torn_evaluations
-from vitmed.metrics.any_predictions import AnyPredictions, target_of, true_labels
+from vitmed.metrics.any_predictions import AnyPredictions, target_of
 from vitmed.metrics.number_predictions import NumberPredictions
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.report.write import read_baselines
 from vitmed.training.checkpoint import load_checkpoint
 
@@ -148,9 +148,9 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
     positive = next((found for m in models if (found := positive_of(m.predictions))), None)
     form = next((m for m in models if m.kind == "grades"), first).predictions
     aligned = [replace(m, predictions=_picked(m.predictions, paths, form, positive)) for m in models]
-    labels = true_labels(aligned[0].predictions)
+    labels = known_labels(aligned[0].predictions)
     for model in aligned[1:]:
-        other = np.flatnonzero((true_labels(model.predictions) != labels).reshape(len(paths), -1).any(axis=1))
+        other = np.flatnonzero((known_labels(model.predictions) != labels).reshape(len(paths), -1).any(axis=1))
         if len(other):
             raise DataError(
                 f"{model.name} and {first.name} differ in the labels of {len(other):,} of {len(paths):,} images, the "

@@ -30,9 +30,9 @@ from vitmed.decisions.policy import notes_of
 from vitmed.decisions.selection import greedy_selection, nested_predictions
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.ensembles import aligned, averaged, out_of_fold
-from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.headline import Evaluation, with_interval
+from vitmed.report.headline import Evaluation
 from vitmed.report.run_description import facts
 from vitmed.report.write import write_report
 from vitmed.training.checkpoint import Checkpoint, load_checkpoint
@@ -209,7 +209,7 @@ def _choice(
                     f"choice is {without - loss:.3f}."
                 )
     for name, row in rows.items():
-        ui.say(f"{name}: " + ", ".join(f"{kind.metrics[key].title} {with_interval(one)}" for key, one in row.items()))
+        ui.say(f"{name}: " + ", ".join(f"{kind.metrics[key].title} {value_text(one)}" for key, one in row.items()))
     for note in notes:
         ui.say(note)
     weighted = [f"{one.name} {share:.2f}" for one, share in zip(found, shares.tolist(), strict=True) if share > 0]

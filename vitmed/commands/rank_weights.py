@@ -25,11 +25,11 @@ from vitmed.data.read_images import read_splits
 from vitmed.data.samples import Splits, labelled_by
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.metrics.estimates import value_text
 from vitmed.models.pretrained import load_pretrained, open_weights
 from vitmed.models.vit import build_vit
 from vitmed.models.weight_files import magic
 from vitmed.models.weights_catalogue import CATALOGUE, means_file, weight_path
-from vitmed.report.headline import with_interval
 from vitmed.training.baselines import fit_colours, fit_logistic, frozen_features
 from vitmed.training.gradients import is_out_of_memory
 from vitmed.training.prepare import config_with_weights
@@ -118,7 +118,7 @@ def rank_weights(
     order = sorted(seconds, key=lambda name: np.inf if (v := numbers[name].value) is None else sign * v)
     best, phrase, groups = order[0], ALL_METRICS[metric].phrase, dict[str, list[str]](yes=[], no=[], ahead=[])
     rows = [["rank", "weights", f"{phrase} (95 % interval)", "minus the best", "clearly behind", "ms/image"]]
-    rows.append(["1", best, with_interval(numbers[best]), "", "", f"{1000 * seconds[best]:,.1f}"])
+    rows.append(["1", best, value_text(numbers[best]), "", "", f"{1000 * seconds[best]:,.1f}"])
     for rank, name in enumerate([*order[1:], COLOURS], 2):
         pair = next(pair for pair in compared.pairs if {pair.first, pair.second} == {name, best})
         gap = pair.difference[metric] if pair.first == name else pair.difference[metric].reversed
@@ -126,7 +126,7 @@ def rank_weights(
         behind = "no" if ahead is None else "yes" if ahead == best else "ahead"
         groups[behind].append(name)
         ends = (str(rank), f"{1000 * seconds[name]:,.1f}") if name in seconds else ("", "")
-        shown = [with_interval(numbers[name]), with_interval(gap, "+"), behind]
+        shown = [value_text(numbers[name]), value_text(gap, "+"), behind]
         rows.append([ends[0], name, *shown, ends[1]])
     texts = {"yes": "clearly behind", "no": "not clearly behind, so chance may decide", "ahead": "clearly ahead"}
     verdict = f"best: {best}" + "".join(f"; {texts[key]}: {listed(some)}" for key, some in groups.items() if some)

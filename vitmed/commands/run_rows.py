@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -27,7 +26,7 @@ from vitmed.core.text import counted, first_line
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.metrics.estimates import Estimate
 from vitmed.models.sizes import model_label
-from vitmed.report.run_list import UNFINISHED, Curve, ListedRun, RunMetric, State
+from vitmed.report.run_list import UNFINISHED, ListedRun, RunMetric, State
 
 EMPTY = "an empty folder: it ended before its first file, or has just begun"
 KILLED = "its process was killed, or the machine stopped"
@@ -148,7 +147,7 @@ def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
     with _reading(run, run.metrics):
         records = upgrade.records(read_json_lines(run.metrics))
         monitor = config.train.monitor if isinstance(config, Config) else "loss"
-        row |= {"done": len(records), "metric": _last_metric(records, monitor), "curve": _curve(records, monitor)}
+        row |= {"done": len(records), "metric": _last_metric(records, monitor)}
         row["seconds"] = sum(float(record["seconds"]) for record in records) if records else None
         ended = _ended(records, config)
     resumable: State = "interrupted" if run.last.is_file() else "incomplete"
@@ -193,14 +192,6 @@ def _last_metric(records: Records, monitor: str) -> RunMetric | None:
     title = "loss" if monitor == "loss" else ALL_METRICS[monitor].title
     found = Estimate(value=records[_kept(records)].get(f"val_{monitor}"), low=None, high=None)
     return RunMetric(name=monitor, title=title, estimate=found, of="validation")
-
-
-def _curve(records: Records, monitor: str) -> Curve | None:
-    """The number by which epochs are chosen, by epoch."""
-    values = [record.get(f"val_{monitor}") for record in records]
-    known = [float(v) if v is not None and math.isfinite(v) else None for v in values]
-    title = f"validation {'loss' if monitor == 'loss' else ALL_METRICS[monitor].phrase}"
-    return Curve(title, known, _kept(records)) if any(v is not None for v in known) else None
 
 
 def _evaluated(run: RunFolder, split: str) -> RunMetric | None:

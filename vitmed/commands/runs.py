@@ -11,11 +11,10 @@ from typing import Any
 
 from vitmed.commands.run_rows import read_run
 from vitmed.core.errors import UsageError, unknown_key
-from vitmed.core.files import write_text
-from vitmed.core.outputs import check_output
 from vitmed.core.run_folder import RunFolder
+from vitmed.core.text import counted
 from vitmed.core.ui import Ui
-from vitmed.report.run_list import COLUMNS, ListedRun, in_order, summary_of, with_parts
+from vitmed.report.run_list import COLUMNS, STATES, ListedRun, in_order, with_parts
 
 DEPTH = 3  # folders below the one that is listed: study/cross-validation/fold-1
 
@@ -30,48 +29,37 @@ class RunList:
     @property
     def summary(self) -> str:
         """`3 runs: 2 finished, 1 running`."""
-        return summary_of(self.runs)
+        states = [run.state for run in self.runs]
+        counts = [f"{states.count(state)} {state}" for state in STATES if state in states]
+        return f"{counted(len(states), 'run')}{': ' if counts else ''}{', '.join(counts)}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types, without the place of the folder."""
         return {"folder": self.folder.resolve().name, "runs": [run.to_dict() for run in self.runs]}
 
 
-def runs(
-    folder: str | Path = "runs", *, sort: str = "started", html: str | Path | None = None, force: bool = False,
-    ui: Ui | None = None,
-) -> RunList:  # fmt: skip
+def runs(folder: str | Path = "runs", *, sort: str = "started", ui: Ui | None = None) -> RunList:
     """List the runs of a folder, also those inside other folders and the folds of a cross-validation.
 
     Args:
         folder: of the runs, or a run.
         sort: a column: run, kind, data, model, metric, epochs, time, state or started.
-        html: a page to write, with the curve of each run.
-        force: replace an existing page.
 
     Raises:
-        UsageError: no such folder or column, or a page that may not be written.
+        UsageError: no such folder or column.
     """
-    ui, top, rows = ui or Ui(), Path(folder), list[ListedRun]()
+    top, rows = Path(folder), list[ListedRun]()
     if sort not in COLUMNS:
         raise unknown_key("column", sort, COLUMNS)
     if not top.is_dir():
         found = "is a file, expected a folder of runs" if top.exists() else "no such folder"
         raise UsageError(f"{top}: {found}", "name the folder of the runs: vitmed runs DIR")
-    if html is not None:
-        check_output(html, force=force)
     names: dict[Path | None, str | None] = {None: None}
     for path, parent in _folders(top):
         name = path.resolve().name if path == top else path.relative_to(top).as_posix()
         names[path] = name
         rows.append(read_run(RunFolder(path), name, names[parent]))
-    listed = RunList(top, in_order(with_parts(rows), sort))
-    if html is not None:
-        from vitmed.report.runs_page import runs_page
-
-        write_text(html, runs_page(top.resolve().name, listed.runs, sort))
-        ui.say(f"page: {html}")
-    return listed
+    return RunList(top, in_order(with_parts(rows), sort))
 
 
 def _folders(top: Path) -> Iterator[tuple[Path, Path | None]]:

@@ -30,8 +30,8 @@ from vitmed.core.ui import Ui
 from vitmed.data.splits import make_splits
 from vitmed.decisions.evaluation_folder import read_evaluation
 from vitmed.decisions.targets import TARGETS
+from vitmed.metrics.estimates import value_text
 from vitmed.metrics.tuning_study import SEED, TuningStudy, combined
-from vitmed.report.headline import with_interval
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.tuning import history_figure
 from vitmed.training.plan_rules import fields_set
@@ -283,7 +283,7 @@ def _notes(study: TuningStudy) -> list[str]:
         if planned is not None and best.number != study.plan and sign * (planned - val.value) > 0:
             notes.append("That is worse than the plan: the search found nothing that is surely better. Keep the plan.")
     if study.test is not None:
-        notes.append(f"On the test, evaluated once: {title} {with_interval(study.test)}.")
+        notes.append(f"On the test, evaluated once: {title} {value_text(study.test)}.")
     if study.importance:
         shares = [f"{place} {share:.0%}" for place, share in sorted(study.importance.items(), key=lambda one: -one[1])]
         notes.append(f"Share of the variance between finished trials that each setting explains: {', '.join(shares)}.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -57,6 +56,12 @@ class Ranks:
     def wide(self) -> bool:
         """Whether there are other ranks."""
         return self.world > 1
+
+    @property
+    def threads(self) -> int | None:
+        """This rank's share of the cores of its machine; None where it has all, or OMP_NUM_THREADS divides them."""
+        divided = self.local_world > 1 and "OMP_NUM_THREADS" not in os.environ
+        return max(1, cores() // self.local_world) if divided else None
 
     @property
     def share(self) -> slice:
@@ -210,19 +215,6 @@ class Ranks:
         """Give every rank the batch statistics of rank 0, which has seen its own share alone on a CPU."""
         for buffer in model.buffers() if self.wide else ():
             dist.broadcast(buffer, 0)
-
-    @contextlib.contextmanager
-    def shared_cores(self) -> Iterator[None]:
-        """Divide the cores of this machine among its ranks, unless OMP_NUM_THREADS does."""
-        before = torch.get_num_threads()
-        if self.local_world > 1 and "OMP_NUM_THREADS" not in os.environ:
-            torch.set_num_threads(max(1, cores() // self.local_world))
-        try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Grad strides do not match")  # DDP's, on speed, for a 1x1 convolution
-                yield
-        finally:
-            torch.set_num_threads(before)
 
 
 def sync_gradients(network: nn.Module, on: bool) -> None:

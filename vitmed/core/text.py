@@ -1,8 +1,10 @@
-"""Counts, lists, probabilities and dates for messages."""
+"""Counts, lists, probabilities and dates for messages; the names of scripts in a page."""
 
 from __future__ import annotations
 
+import base64
 import datetime
+import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -95,3 +97,8 @@ def first_line(error: BaseException | str) -> str:
 def file_name(text: str) -> str:
     """A text as part of a file name: letters, digits, dots and hyphens, at most 60."""
     return "".join(c if c.isalnum() or c in "-." else "-" for c in text)[:60]
+
+
+def csp_hash(text: str) -> str:
+    """The name of an inline style or script in a Content-Security-Policy."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

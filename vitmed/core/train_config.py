@@ -38,11 +38,6 @@ class AugmentConfig(Section):
 COUNTS = ("batch_size", "micro_batch")  # fields of LoopConfig that are a number, or auto
 
 
-def read_count(value: Any) -> Any:
-    """The number that a text of the command line holds; anything else as it is."""
-    return int(value) if isinstance(value, str) and re.fullmatch(r"-?\d{1,9}", value) else value
-
-
 BATCH = "Images per batch, or auto: the planned batch, of which as many images are computed at once as fit the memory."
 
 
@@ -120,7 +115,8 @@ class LoopConfig(Section):
     def _auto(cls, given: Any) -> Any:
         if not isinstance(given, Mapping):
             return given
-        given = {**given, **{name: read_count(given[name]) for name in COUNTS if name in given}}
+        texts = {name: value for name in COUNTS if isinstance(value := given.get(name), str)}  # of the command line
+        given = {**given, **{name: int(value) for name, value in texts.items() if re.fullmatch(r"-?\d{1,9}", value)}}
         if given.get("batch_size") == "auto":
             del given["batch_size"]
             if given.get("micro_batch") is None:

@@ -15,7 +15,6 @@ from typing import Any
 from vitmed.core.errors import UsageError
 
 READER = "0.2.0"  # the last version that has what is listed here
-ANY = object()  # every value may be dropped: the setting never changed a result
 PRETRAIN_FIRST = "vitmed pretrain DIR, then vitmed train DIR --weights RUN/encoder.pt"
 
 COMMANDS: dict[str, str] = {  # `vitmed NAME` -> what to use instead
@@ -27,6 +26,8 @@ FLAGS: dict[str, str] = {  # "--flag", or "command --flag" where other commands 
     **{f"serve --{flag}": "let Orthanc ask vitmed serve: docs/orthanc.md" for flag in NODE.split()},
     "bundle --wheels": "PIP_NO_INDEX=1 PIP_FIND_LINKS=DIR before the command",
     "bundle --report": "copy report.html of the test yourself",
+    "runs --html": "--json has the table, and report.html of a run its curves",
+    "runs --force": "leave it out: no page is written",
     "--int8": "export without it and quantise the file with onnxruntime, see docs/export.md",
     "--conformal": "leave it out: prediction sets order the classes by probability (LAC)",
     "--pretrain": PRETRAIN_FIRST,
@@ -34,15 +35,15 @@ FLAGS: dict[str, str] = {  # "--flag", or "command --flag" where other commands 
     "--pretrain-also": "vitmed pretrain --unlabelled",
     "--join": "--parallel N on one machine; on several, vitmed train --folds N --fold K as a Slurm array",
 }
-# "section.field" -> its old default, or a frozenset of the values that change nothing; what to use instead
-SETTINGS: dict[str, tuple[Any, str]] = {
-    "data.cache_mb": (ANY, "leave it out"),
-    "evaluate.conformal": ("lac", "leave it out"),
-    "model.head": (frozenset({"auto", "linear"}), "leave it out"),
-    "train.loss": (frozenset({"auto", "cross_entropy", "binary", "gaussian"}), "leave it out"),
-    "train.pretrain": (False, PRETRAIN_FIRST),
-    "train.pretrain_epochs": (None, "vitmed pretrain --epochs"),
-    "train.pretrain_also": (None, "vitmed pretrain --unlabelled"),
+# "section.field" -> its values that change nothing, None for all; what to use instead of the others
+SETTINGS: dict[str, tuple[list[Any] | None, str]] = {
+    "data.cache_mb": (None, "leave it out"),
+    "evaluate.conformal": (["lac"], "leave it out"),
+    "model.head": (["auto", "linear"], "leave it out"),
+    "train.loss": (["auto", "cross_entropy", "binary", "gaussian"], "leave it out"),
+    "train.pretrain": ([False], PRETRAIN_FIRST),
+    "train.pretrain_epochs": ([None], "vitmed pretrain --epochs"),
+    "train.pretrain_also": ([None], "vitmed pretrain --unlabelled"),
 }
 # "section.field" or "command.keyword" -> {value that is gone: what to use instead}
 VALUES: dict[str, dict[Any, str]] = {
@@ -209,35 +210,29 @@ def without_gone(tree: dict[str, Any], given: Collection[str] = ()) -> dict[str,
         given: "section.field" of values that came from flags: there every name of `NAMES` is refused.
     """
     tree = copy.deepcopy(tree)
-    for key, (default, instead) in SETTINGS.items():
+    for key in (*SETTINGS, *VALUES, *NAMES):
         section, _, field = key.partition(".")
         fields = tree.get(section)
-        if isinstance(fields, dict) and field in fields:
-            value = fields.pop(field)
-            same = default if isinstance(default, frozenset) else (default,)
-            if default is not ANY and value not in list(same):
-                raise UsageError(f"{key} = {value!r} is no longer there; vitmed {READER} has it", instead)
-    for key in VALUES:
-        section, _, field = key.partition(".")
-        fields = tree.get(section)
-        check_value(key, fields.get(field) if isinstance(fields, dict) else None)
-    for key, names in NAMES.items():
-        section, _, field = key.partition(".")
-        fields = tree.get(section)
-        value = fields.get(field) if isinstance(fields, dict) else None
-        listed = [value] if isinstance(value, str) else value
-        if not isinstance(listed, list) or not all(isinstance(part, str) for part in listed):
+        if not isinstance(fields, dict) or field not in fields:
             continue
-        parts = [part.strip() for part in ",".join(listed).split(",")]
-        for name in [name for name in names if name in parts]:
-            what = f"--{field} {name}" if key in given else f"{key} {name}"
-            if key in given:
-                raise UsageError(f"{what} is no longer there; vitmed {READER} has it", names[name])
-            warnings.warn(f"{what} is no longer there: {names[name]}", OldNameWarning, stacklevel=2)
-            parts.remove(name)
-            fields |= {field: ",".join(parts) if isinstance(value, str) else parts}  # type: ignore[operator]
+        value = fields[field]
+        if key in SETTINGS:
+            harmless, instead = SETTINGS[key]
+            if harmless is not None and value not in harmless:
+                raise UsageError(f"{key} = {value!r} is no longer there; vitmed {READER} has it", instead)
+            del fields[field]
+        elif key in VALUES:
+            check_value(key, value)
+        elif isinstance(value, str) or (isinstance(value, list) and all(isinstance(part, str) for part in value)):
+            parts = [part.strip() for part in (value if isinstance(value, str) else ",".join(value)).split(",")]
+            for name in [name for name in NAMES[key] if name in parts]:
+                if key in given:
+                    raise UsageError(f"--{field} {name} is no longer there; vitmed {READER} has it", NAMES[key][name])
+                warnings.warn(f"{key} {name} is no longer there: {NAMES[key][name]}", OldNameWarning, stacklevel=2)
+                parts.remove(name)
+                fields[field] = ",".join(parts) if isinstance(value, str) else parts
             if not parts:
-                del fields[field]  # type: ignore[union-attr]
+                del fields[field]
     return tree
 
 

@@ -109,7 +109,9 @@ def unpack(archive: Path, folder: Path, ui: Ui | None = None) -> None:
             total += abs(member.size)
             if total > limit or len(members) > MEMBERS:  # before more of a tar is unpacked
                 raise _bomb(archive)
-            _check_name(archive, member.name)
+            name = member.name  # may lead out of the folder, on this system or another
+            if not name or name.startswith("/") or ".." in PurePosixPath(name).parts or any(c in name for c in "\\:\0"):
+                raise DataError(f"{archive}: the member {name!r} would lie outside its folder", HOSTILE)
             members.append(member)
         seen: dict[str, str] = {}  # of folders that are the same on macOS or Windows, which would mix their images
         for name in {str(above) for member in members for above in PurePosixPath(member.name).parents}:
@@ -166,12 +168,6 @@ class _LimitedReads:
         if not 0 <= size <= LEAST:
             raise _bomb(self.archive)
         return self.stream.read(size)
-
-
-def _check_name(archive: Path, name: str) -> None:
-    """Raise DataError for a name that leads out of the folder, on this system or another."""
-    if not name or name.startswith("/") or ".." in PurePosixPath(name).parts or any(c in name for c in "\\:\0"):
-        raise DataError(f"{archive}: the member {name!r} would lie outside its folder", HOSTILE)
 
 
 def _no_file(archive: Path, name: str) -> DataError:

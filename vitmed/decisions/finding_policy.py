@@ -65,7 +65,8 @@ class FindingPolicy(DecisionPolicy):
     def summary(self) -> str:
         calibrated = sum(one.calibration.method != "none" for one in self.findings.values())
         text = f"{calibrated} of {len(self.findings)} findings calibrated"
-        thresholds = [f"{name} {one.operating.threshold:.3g}" for name, one in self.findings.items() if _moved(one)]
+        moved = {name: one.operating.threshold for name, one in self.findings.items()}
+        thresholds = [f"{name} {at:.3g}" for name, at in moved.items() if at is not None]
         return text + (f"; called at a probability of: {listed(thresholds)}" if thresholds else "")
 
     @property
@@ -89,10 +90,6 @@ def _possible(view: Predictions, row: int) -> bool:
     """Whether the set of an image has the finding; without sets, whether the finding is called."""
     cells = view.columns.get(SET)
     return bool(view.predicted[row] == 1) if cells is None else view.classes[1] in cells[row].split(" | ")
-
-
-def _moved(policy: ClassPolicy) -> bool:
-    return policy.operating.threshold is not None
 
 
 def choose_finding_policy(

@@ -15,7 +15,8 @@ from vitmed.core.base_models import Frozen, Stored
 from vitmed.decisions.conformal import guaranteed_score
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.number_evaluation import evaluate_number
-from vitmed.metrics.number_predictions import NumberPredictions, known_numbers
+from vitmed.metrics.number_predictions import NumberPredictions
+from vitmed.metrics.predictions import known_labels
 
 
 class IntervalReach(Stored):
@@ -52,7 +53,7 @@ def fit_intervals(validation: NumberPredictions, coverage: float) -> IntervalRea
     Raises:
         DataError: the predictions have no labels.
     """
-    residuals = np.abs(known_numbers(validation) - validation.values) / validation.scales
+    residuals = np.abs(known_labels(validation) - validation.values) / validation.scales
     least, units, by, note = guaranteed_score(-residuals, validation, coverage)
     if least is None:
         return None

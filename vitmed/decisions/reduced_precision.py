@@ -11,8 +11,8 @@ from vitmed.core.text import counted, counted_doing
 from vitmed.decisions.out_of_distribution import scores_of
 from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.finding_predictions import FindingPredictions
-from vitmed.metrics.number_predictions import NumberPredictions, known_numbers
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.number_predictions import NumberPredictions
+from vitmed.metrics.predictions import Predictions, known_labels
 
 MOST_MOVED = 1e-3  # of a probability, where reduced precision is accepted
 MOST_OF_ERROR = 0.01  # the same of a predicted number, as a share of the mean absolute error
@@ -92,7 +92,7 @@ def compare_precision(found: ReducedPrecision, exact: AnyPredictions, reduced: A
     """
     flips = np.zeros(len(exact), bool)
     if isinstance(exact, NumberPredictions):
-        error = np.abs(exact.values - known_numbers(exact)).mean()
+        error = np.abs(exact.values - known_labels(exact)).mean()
         found = found.model_copy(update={"mae": float(error), "unit": exact.target.unit})
     elif isinstance(exact, Predictions) and isinstance(reduced, Predictions):
         flips = (exact.predicted != reduced.predicted) | (exact.likeliest != reduced.likeliest)

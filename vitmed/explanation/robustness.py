@@ -23,11 +23,11 @@ from vitmed.core.text import counted
 from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.explanation.corruptions import CORRUPTIONS
 from vitmed.explanation.results import CorruptionCost, Robustness, Strength
-from vitmed.metrics.any_predictions import AnyPredictions, target_of, true_labels
+from vitmed.metrics.any_predictions import AnyPredictions, target_of
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.notes import FEW_GROUPS
-from vitmed.metrics.predictions import Predictions, positive_index
+from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
 FOLDER, NUMBERS = "stress", "stress.json"  # beside the checkpoint
 PART = "auroc of "  # opens the name of the AUROC of a finding among drawn numbers
@@ -58,7 +58,7 @@ def measure_robustness(
     units, kind = clean.units, TARGETS[target.kind]
     number, guess = kind.stress.names[0], kind.stress.guess(clean)
     positive = positive_index(clean) if isinstance(clean, Predictions) else None
-    weights = np.ones((1, len(true_labels(clean))))  # (1 + R, S): then how often each image was drawn
+    weights = np.ones((1, len(known_labels(clean))))  # (1 + R, S): then how often each image was drawn
     if units.max(initial=0) > 0:
         weights = np.concatenate([weights, *bootstrap_weights(units, resamples, seed)])
     whole = kind.stress.draw(clean, weights)

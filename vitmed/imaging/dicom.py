@@ -7,6 +7,7 @@ import contextlib
 import logging
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -40,18 +41,19 @@ HEAD = (
 
 
 @contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    logger = logging.getLogger("pydicom")
+def silence(name: str) -> Iterator[None]:
+    """No warning, and no line of a library's logger."""
+    logger = logging.getLogger(name)
     level = logger.level
     with NO_WARNINGS:
-        logger.setLevel(logging.CRITICAL)
+        logger.setLevel(logging.CRITICAL + 1)
         try:
             yield
         finally:
             logger.setLevel(level)
 
 
-QUIET = SharedContext(_silence)  # pydicom warns about every oddity, even where it reads the file
+QUIET = SharedContext(partial(silence, "pydicom"))  # it warns about every oddity, even where it reads the file
 
 
 def has_magic(head: bytes) -> bool:

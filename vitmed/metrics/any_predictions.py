@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.core.errors import DataError
 from vitmed.core.targets import Target
 from vitmed.metrics.finding_predictions import FindingPredictions, is_of_findings
 from vitmed.metrics.number_predictions import NumberPredictions, is_of_number
@@ -39,13 +38,6 @@ def read_predictions(
     if is_of_number(header):
         return NumberPredictions.from_csv(file, labelled, as_decided, calibrate, target)
     return Predictions.from_csv(file, labelled, as_decided, calibrate)
-
-
-def true_labels(predictions: AnyPredictions) -> np.ndarray:
-    """(S,) classes or numbers, or (S, F) findings. Raises DataError where they are unknown."""
-    if predictions.labels is None:
-        raise DataError("these predictions have no labels, so nothing can be measured", "give the labels of the images")
-    return predictions.labels
 
 
 def unlabelled(

@@ -119,13 +119,13 @@ def decimals(found: Estimate) -> int:
     return 5
 
 
-def value_text(found: Estimate) -> str:
-    """`0.912 (0.881 to 0.934)`, the value alone if it has no interval, or `undefined`."""
+def value_text(found: Estimate, sign: str = "") -> str:
+    """`0.912 (0.881 to 0.934)`, the value alone if it has no interval, or `undefined`; with "+" the sign of each."""
     if found.value is None:
         return "undefined"
-    digits = decimals(found)
-    interval = "" if found.low is None else f" ({found.low:.{digits}f} to {found.high:.{digits}f})"
-    return f"{found.value:.{digits}f}{interval}"
+    form = f"{sign}z.{decimals(found)}f"
+    interval = "" if found.low is None else f" ({found.low:{form}} to {found.high:{form}})"
+    return f"{found.value:{form}}{interval}"
 
 
 def estimate(value: float, low: float, high: float, method: str, resamples: int | None = None) -> Estimate:
@@ -137,10 +137,11 @@ def estimate(value: float, low: float, high: float, method: str, resamples: int 
     """
     if not np.isfinite([value, low, high]).all():
         low = high = np.nan
-    return Estimate(value=_known(value), low=_known(low), high=_known(high), method=method, resamples=resamples)
+    return Estimate(value=finite(value), low=finite(low), high=finite(high), method=method, resamples=resamples)
 
 
-def _known(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """The number; None where it is undefined."""
     return float(value) if np.isfinite(value) else None
 
 
@@ -183,5 +184,5 @@ def of_auroc(area: Area, positive: np.ndarray, units: Units) -> Estimate:
 
 def sample_size(found: Share) -> SampleSize:
     """The sample behind a proportion."""
-    known = {name: _known(getattr(found, name)) for name in ("icc", "design_effect", "effective_n")}
+    known = {name: finite(getattr(found, name)) for name in ("icc", "design_effect", "effective_n")}
     return SampleSize(n=found.n, units=found.units, **known)

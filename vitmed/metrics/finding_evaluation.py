@@ -18,10 +18,11 @@ from vitmed.metrics.areas import Area
 from vitmed.metrics.estimates import Estimate, Numbers, estimate, of_share
 from vitmed.metrics.evaluation import LOSSES, PreparedPredictions, check_finite, describe_sample
 from vitmed.metrics.finding_predictions import FindingPredictions
-from vitmed.metrics.finding_scoring import finding_labels, images_right, images_without, in_means, pooled
+from vitmed.metrics.finding_scoring import images_right, images_without, in_means, pooled
 from vitmed.metrics.intervals import LEVEL, NONE, Part, Units, mean_interval, quantile, share
 from vitmed.metrics.metric_table import FINDING_METRICS, PER_CLASS
 from vitmed.metrics.notes import FEWEST, below_chance, few_notes
+from vitmed.metrics.predictions import known_labels
 
 MEANS = {  # a mean over findings -> what it is the mean of
     "auroc": ("auroc",),
@@ -47,7 +48,7 @@ class PreparedFindings:
     """One set of predictions of findings, with everything that its intervals need."""
 
     def __init__(self, predictions: FindingPredictions):
-        self.predictions, self.labels = predictions, finding_labels(predictions)
+        self.predictions, self.labels = predictions, known_labels(predictions)
         check_finite(predictions.logits)
         self.units, self.known = Units(predictions.units), self.labels != UNKNOWN
         self.each = [PreparedPredictions(predictions.of(name)) for name in predictions.classes]

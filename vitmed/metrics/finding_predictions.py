@@ -53,6 +53,7 @@ class FindingPredictions(PerImage):
     calibrated: np.ndarray | None = None  # (S, F) float64 probabilities; None: the sigmoid of the logits
 
     kind: ClassVar[Kind] = "findings"  # a key of `TARGETS`
+    UNLABELLED: ClassVar[str] = "give a table with the findings of each image"
 
     def __post_init__(self) -> None:
         shape = (len(self.paths), len(self.classes))

@@ -11,8 +11,9 @@ from vitmed.core.base_models import Frozen
 from vitmed.metrics.confusions import PAIRS
 from vitmed.metrics.estimates import Estimate, of_share
 from vitmed.metrics.finding_predictions import FindingPredictions
-from vitmed.metrics.finding_scoring import finding_labels, images_right, images_without
+from vitmed.metrics.finding_scoring import images_right, images_without
 from vitmed.metrics.intervals import Units, share
+from vitmed.metrics.predictions import known_labels
 from vitmed.metrics.ranking import ratio
 
 WORST = 5  # images of each kind of error that are named
@@ -81,7 +82,7 @@ class FindingErrors(Frozen):
 
 def co_occurrence(predictions: FindingPredictions) -> CoOccurrence:
     """How often findings occur together. Raises DataError without labels."""
-    labels, called = finding_labels(predictions), predictions.predicted
+    labels, called = known_labels(predictions), predictions.predicted
     known = labels >= 0
     truth, calls = _both(labels == 1, labels == 1), _both(called & known, called & known)
     shares = [
@@ -101,7 +102,7 @@ def co_occurrence(predictions: FindingPredictions) -> CoOccurrence:
 
 def finding_errors(predictions: FindingPredictions) -> FindingErrors:
     """The errors of each finding, and where they happen. Raises DataError without labels."""
-    labels, called, classes = finding_labels(predictions), predictions.predicted, predictions.classes
+    labels, called, classes = known_labels(predictions), predictions.predicted, predictions.classes
     present, absent = labels == 1, labels == 0
     kinds = present & called, present & ~called, absent & called, absent & ~called, labels < 0
     counts = np.stack([kind.sum(axis=0) for kind in kinds], axis=1).tolist()
@@ -134,7 +135,7 @@ def finding_errors(predictions: FindingPredictions) -> FindingErrors:
 
 def wrong_rows(predictions: FindingPredictions, f: int) -> tuple[np.ndarray, np.ndarray]:
     """The rows where finding `f` is missed, by rising probability, and where it is a false alarm, by falling one."""
-    labels, called, chances = finding_labels(predictions)[:, f], predictions.predicted[:, f], predictions.probabilities
+    labels, called, chances = known_labels(predictions)[:, f], predictions.predicted[:, f], predictions.probabilities
     missed, false = np.flatnonzero((labels == 1) & ~called), np.flatnonzero((labels == 0) & called)
     return tuple(rows[np.argsort(sign * chances[rows, f], kind="stable")] for rows, sign in ((missed, 1), (false, -1)))  # type: ignore[return-value]
 

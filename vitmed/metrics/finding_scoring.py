@@ -7,27 +7,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from vitmed.core.errors import DataError
 from vitmed.core.targets import UNKNOWN
 from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.metric_table import FINDING_METRICS
 from vitmed.metrics.notes import FEWEST
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.ranking import ratio, weighted_areas
 from vitmed.metrics.scoring import image_losses
 
 
-def finding_labels(predictions: FindingPredictions) -> np.ndarray:
-    """(S, F) int8, 1, 0 or `UNKNOWN`. Raises DataError where none is known."""
-    if predictions.labels is None:
-        problem = "these predictions have no labels, so nothing can be measured"
-        raise DataError(problem, "give a table with the findings of each image")
-    return predictions.labels
-
-
 def finding_values(predictions: FindingPredictions) -> dict[str, float]:
     """Every number of `FINDING_METRICS`; NaN where it is undefined. Raises DataError without labels."""
-    labels, cells = finding_labels(predictions), pooled(predictions)
+    labels, cells = known_labels(predictions), pooled(predictions)
     known, means, present = labels != UNKNOWN, in_means(predictions), labels == 1
     found = {name: float(value) for name, value in of_sums(summands(predictions).sum(axis=0), means).items()}
     areas = np.array([_areas(predictions.probabilities[own, f], present[own, f]) for f, own in enumerate(known.T)])
@@ -42,7 +33,7 @@ def drawn_findings(predictions: FindingPredictions, weights: np.ndarray) -> dict
 
     The latter of the findings of the means; where a resample lacks one of them, the mean is that of the others.
     """
-    labels, means = finding_labels(predictions), in_means(predictions)
+    labels, means = known_labels(predictions), in_means(predictions)
     found = of_sums(weights @ summands(predictions), means)
     each: dict[str, list[np.ndarray]] = {"auroc": [], "average_precision": []}
     for f in np.flatnonzero(means):
@@ -59,7 +50,7 @@ def drawn_findings(predictions: FindingPredictions, weights: np.ndarray) -> dict
 
 def summands(predictions: FindingPredictions) -> np.ndarray:
     """(S, 4 F + 6) float64: of each image what `of_sums` takes the sums of."""
-    labels, called = finding_labels(predictions), predictions.predicted
+    labels, called = known_labels(predictions), predictions.predicted
     known, present, absent = labels != UNKNOWN, labels == 1, labels == 0
     right, empty = images_right(labels, called), images_without(labels)
     rows, size = np.nonzero(known)[0], len(labels)
@@ -115,7 +106,7 @@ def in_means(predictions: FindingPredictions) -> np.ndarray:
 def fewer_holders(predictions: FindingPredictions) -> np.ndarray:
     """(F,) how many patients (or images, where patients are unknown) have a finding, or have an image without it: the
     fewer of the two. Below `FEWEST`, little can be said of the finding."""
-    labels, units = finding_labels(predictions), predictions.units
+    labels, units = known_labels(predictions), predictions.units
     return np.minimum(_holders(labels == 1, units), _holders(labels == 0, units))
 
 
@@ -124,7 +115,7 @@ def pooled(predictions: FindingPredictions) -> Predictions:
 
     The micro means are the numbers of the second class.
     """
-    labels = finding_labels(predictions)
+    labels = known_labels(predictions)
     known = labels != UNKNOWN
     chances, logits = predictions.probabilities[known], predictions.logits[known]
     return Predictions(

@@ -16,7 +16,8 @@ from vitmed.core.base_models import Frozen
 from vitmed.metrics.estimates import Estimate, estimate, of_share
 from vitmed.metrics.intervals import NONE, Units, quantile, share
 from vitmed.metrics.number_evaluation import evaluate_number, jackknifed
-from vitmed.metrics.number_predictions import NumberPredictions, known_numbers
+from vitmed.metrics.number_predictions import NumberPredictions
+from vitmed.metrics.predictions import known_labels
 from vitmed.metrics.ranking import ratio
 from vitmed.metrics.subgroups import PARTS, Strata, Stratum, Subgroups, check_columns, evaluate_strata, strata
 
@@ -56,7 +57,7 @@ def bland_altman(predictions: NumberPredictions) -> BlandAltman | None:
     Raises:
         DataError: the predictions have no labels.
     """
-    error, units = predictions.values - known_numbers(predictions), Units(predictions.units)
+    error, units = predictions.values - known_labels(predictions), Units(predictions.units)
     if units.count < 2:
         return None
     found = jackknifed(predictions, units)
@@ -97,7 +98,7 @@ def _limit(bias: Estimate, times: float, sd: float, low: float, high: float) -> 
 
 def error_by_range(predictions: NumberPredictions) -> Subgroups:
     """The error between the quintiles of the true number, or in fewer parts where patients are few."""
-    cells = [repr(number) for number in known_numbers(predictions).tolist()]
+    cells = [repr(number) for number in known_labels(predictions).tolist()]
     cuts = (_strata(predictions, cells, parts) for parts in sorted(PARTS, reverse=True))
     found = next(cuts)
     while found.why and (fewer := next(cuts, None)) is not None:
@@ -134,7 +135,7 @@ class _Errors:
     slow = False
 
     def __init__(self, predictions: NumberPredictions, atoms: np.ndarray):
-        size = np.abs(predictions.values - known_numbers(predictions))
+        size = np.abs(predictions.values - known_labels(predictions))
         self.images, self.sizes = np.bincount(atoms).astype(float), np.bincount(atoms, size)
 
     def of(self, inside: np.ndarray) -> dict[str, np.ndarray]:
@@ -144,7 +145,7 @@ class _Errors:
 
 def calibration_of_intervals(predictions: NumberPredictions) -> list[LevelCoverage]:
     """The measured coverage of the intervals of the predicted distribution, at each of `LEVELS`; [] without images."""
-    labels, units = known_numbers(predictions), Units(predictions.units)
+    labels, units = known_labels(predictions), Units(predictions.units)
     if not len(labels):
         return []
     z = np.abs(labels - predictions.values) / predictions.scales

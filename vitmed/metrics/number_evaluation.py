@@ -34,8 +34,9 @@ from vitmed.metrics.intervals import (
 )
 from vitmed.metrics.metric_table import NUMBER_METRICS
 from vitmed.metrics.notes import few_notes
-from vitmed.metrics.number_predictions import NumberPredictions, known_numbers
+from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.number_scoring import inside, of_sums, summands
+from vitmed.metrics.predictions import known_labels
 
 Scale = tuple[Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray], np.ndarray]]
 
@@ -49,7 +50,7 @@ def evaluate_number(predictions: NumberPredictions, resamples: int = 2000) -> Nu
     Raises:
         DataError: the predictions have no labels, or a number that is not finite.
     """
-    labels, units, groups = known_numbers(predictions), Units(predictions.units), predictions.groups
+    labels, units, groups = known_labels(predictions), Units(predictions.units), predictions.groups
     broken = np.flatnonzero(~np.isfinite(np.column_stack([labels, predictions.values, predictions.scales])).all(axis=1))
     if len(broken):
         problem = f"{len(broken):,} of {len(labels):,} rows have a number that is not finite, the first is "
@@ -109,7 +110,7 @@ def jackknifed(predictions: NumberPredictions, units: Units) -> dict[str, Estima
 
 def _estimates(predictions: NumberPredictions, units: Units) -> dict[str, Estimate]:
     """The numbers by name, in the order of `NUMBER_METRICS`."""
-    labels, values = known_numbers(predictions), predictions.values
+    labels, values = known_labels(predictions), predictions.values
     found = jackknifed(predictions, units) | {"median_error": of_median(np.abs(values - labels), units)}
     if predictions.intervals is not None:
         found["coverage"] = of_share(share(inside(predictions), np.ones(len(labels), bool), units))

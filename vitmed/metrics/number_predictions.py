@@ -17,7 +17,7 @@ import numpy as np
 from vitmed.core.errors import DataError
 from vitmed.core.targets import SIDES, Kind, Target
 from vitmed.core.upgrade import READER
-from vitmed.metrics.predictions import PerImage
+from vitmed.metrics.predictions import PerImage, known_labels
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OF_NUMBERS, RAW, TARGET, Table, read_table
 
 FIRST = FIXED_COLUMNS[:4]
@@ -44,6 +44,7 @@ class NumberPredictions(PerImage):
     named: bool = False  # whether figures and tables may show paths
 
     kind: ClassVar[Kind] = "number"  # a key of `TARGETS`
+    UNLABELLED: ClassVar[str] = "give the true number of every image"
     BY_ROW: ClassVar[tuple[str, ...]] = ("labels", "logits", "decided")
 
     def __post_init__(self) -> None:
@@ -97,13 +98,13 @@ class NumberPredictions(PerImage):
     @cached_property
     def right(self) -> np.ndarray:
         """(S,) bool: whether the true number is in the prediction interval; False where there are no intervals."""
-        ends, labels = self.intervals, known_numbers(self)
+        ends, labels = self.intervals, known_labels(self)
         return np.zeros(len(self), bool) if ends is None else (ends[:, 0] <= labels) & (labels <= ends[:, 1])
 
     def mistakes(self) -> np.ndarray:
         """(N,) the rows that are not `right`, the largest error first."""
         wrong = np.flatnonzero(~self.right)
-        return wrong[np.argsort(-np.abs(self.values - known_numbers(self))[wrong], kind="stable")]
+        return wrong[np.argsort(-np.abs(self.values - known_labels(self))[wrong], kind="stable")]
 
     def undecided(self) -> NumberPredictions:
         """The outputs of the network alone: without intervals."""
@@ -190,14 +191,6 @@ class NumberPredictions(PerImage):
 def is_of_number(header: Sequence[str]) -> bool:
     """Whether the columns, as `Table.header` names them, are those of predictions of a number."""
     return set(RAW) <= set(header)
-
-
-def known_numbers(predictions: NumberPredictions) -> np.ndarray:
-    """(S,) float64, the true numbers. Raises DataError where they are unknown."""
-    if predictions.labels is None:
-        problem = "these predictions have no labels, so nothing can be measured"
-        raise DataError(problem, "give the true number of every image")
-    return predictions.labels
 
 
 def _labels(table: Table) -> np.ndarray | None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from vitmed.metrics.metric_table import NUMBER_METRICS
-from vitmed.metrics.number_predictions import NumberPredictions, known_numbers
+from vitmed.metrics.number_predictions import NumberPredictions
+from vitmed.metrics.predictions import known_labels
 from vitmed.metrics.ranking import ratio
 
 
@@ -20,7 +21,7 @@ def number_values(predictions: NumberPredictions) -> dict[str, float]:
     Raises:
         DataError: the predictions have no labels.
     """
-    labels = known_numbers(predictions)
+    labels = known_labels(predictions)
     found = {name: float(value) for name, value in of_sums(summands(predictions).sum(axis=0)).items()}
     found["median_error"] = float(np.median(np.abs(predictions.values - labels))) if len(labels) else float("nan")
     return {name: found[name] for name in NUMBER_METRICS}
@@ -33,13 +34,13 @@ def drawn_numbers(predictions: NumberPredictions, weights: np.ndarray) -> dict[s
 
 def error_of_mean(predictions: NumberPredictions) -> float:
     """The mean absolute error of predicting the mean of the training labels for every image."""
-    labels = known_numbers(predictions)
+    labels = known_labels(predictions)
     return float(np.abs(labels - predictions.target.centre).mean()) if len(labels) else float("nan")
 
 
 def summands(predictions: NumberPredictions) -> np.ndarray:
     """(S, 13) float64: of each image what `of_sums` takes the sums of; numbers are counted from those of the first."""
-    labels, values = known_numbers(predictions), predictions.values
+    labels, values = known_labels(predictions), predictions.values
     error, ends = values - labels, predictions.intervals
     y, x = (own - own[:1].sum() for own in (labels, values))  # numbers that are all alike become exactly 0
     nothing = np.full(len(labels), np.nan)
@@ -75,7 +76,7 @@ def of_sums(sums: np.ndarray) -> dict[str, np.ndarray]:
 
 def inside(predictions: NumberPredictions) -> np.ndarray:
     """(S,) bool: whether the true number lies in the interval, which there must be; its ends belong to it."""
-    labels, ends = known_numbers(predictions), predictions.intervals
+    labels, ends = known_labels(predictions), predictions.intervals
     assert ends is not None
     return (ends[:, 0] <= labels) & (labels <= ends[:, 1])
 
@@ -86,7 +87,7 @@ def distribution_scores(predictions: NumberPredictions) -> tuple[np.ndarray, np.
     The log score is that of the standardised number, as in training: -ln of the density in the unit is larger by the
     log of `Target.spread`.
     """
-    labels, scales = known_numbers(predictions), predictions.scales
+    labels, scales = known_labels(predictions), predictions.scales
     z = (labels - predictions.values) / scales
     log_scale = predictions.logits[:, 1].astype(np.float64)
     from scipy.special import ndtr  # imported here: predict starts without it

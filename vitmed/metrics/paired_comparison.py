@@ -12,7 +12,7 @@ from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError
 from vitmed.core.targets import Kind
 from vitmed.core.text import identity
-from vitmed.metrics.any_predictions import AnyPredictions, true_labels
+from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.areas import Area, area_spread, class_areas
 from vitmed.metrics.bootstrap import percentile_interval, widened_level
 from vitmed.metrics.estimates import Estimate, estimate
@@ -178,7 +178,7 @@ def check_alike(predictions: AnyPredictions, other: AnyPredictions) -> None:
     """Raise DataError unless two predictions are of the same images, labels and classes in the same order."""
     if predictions.paths != other.paths or predictions.classes != other.classes:
         raise DataError("the two predictions are not of the same images and classes", "predict the same images")
-    if not np.array_equal(true_labels(predictions), true_labels(other)):
+    if not np.array_equal(known_labels(predictions), known_labels(other)):
         raise DataError("the two predictions have different labels for the same images", "predict the same images")
 
 

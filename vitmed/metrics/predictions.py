@@ -66,8 +66,10 @@ class PerImage:
     """What the predictions of every kind of label share: S images, and the arrays that have a row for each."""
 
     BY_ROW: ClassVar[tuple[str, ...]] = ("labels", "logits", "calibrated", "decided")  # None, or arrays of S rows
+    UNLABELLED: ClassVar[str]  # what to do about unknown labels
     paths: tuple[str, ...]
     groups: tuple[str, ...] | None
+    labels: np.ndarray | None
     columns: dict[str, tuple[str, ...]]
     errors: tuple[tuple[str, str], ...]
     named: bool
@@ -127,6 +129,7 @@ class Predictions(PerImage):
     calibrated: np.ndarray | None = None  # (S, K) float64 probabilities; None: the softmax of the logits
 
     kind: ClassVar[Kind] = "classes"  # a key of `TARGETS`
+    UNLABELLED: ClassVar[str] = "evaluate images in class folders"
 
     def __post_init__(self) -> None:
         size = len(self.paths)
@@ -285,11 +288,10 @@ class Predictions(PerImage):
         return replace(read, notes=(*joined, *_notes(table, read, kind, as_decided)), decided=decided)
 
 
-def known_labels(predictions: Predictions) -> np.ndarray:
-    """(S,) int64, the true classes. Raises DataError where they are unknown."""
+def known_labels(predictions: PerImage) -> np.ndarray:
+    """The true (S,) classes, (S,) numbers or (S, F) findings. Raises DataError where they are unknown."""
     if predictions.labels is None:
-        problem = "these predictions have no labels, so nothing can be measured"
-        raise DataError(problem, "evaluate images in class folders")
+        raise DataError("these predictions have no labels, so nothing can be measured", predictions.UNLABELLED)
     return predictions.labels
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError, UsageError
 from vitmed.metrics.areas import Area, area_spread, class_areas
-from vitmed.metrics.estimates import Estimate, estimate
+from vitmed.metrics.estimates import Estimate, estimate, finite
 from vitmed.metrics.intervals import NONE, Spread, Units, quantile, spread
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.reader_agreement import MOST, UNREAD, readings
@@ -177,10 +177,10 @@ def _comparison(
     values = np.array([gap.value for gap in gaps])
     found = reader_variances(values, np.stack([gap.influence for gap in gaps]), spread_of)
     gap = float(values.mean())
-    own = {column: _known(reader.value) for column, reader in zip(columns, readers, strict=True)}
+    own = {column: finite(reader.value) for column, reader in zip(columns, readers, strict=True)}
     return ReaderComparison(
-        number=name, n=len(model.influence), model=_known(model.value), readers=own,
-        mean=_known(float(np.mean([reader.value for reader in readers]))),
+        number=name, n=len(model.influence), model=finite(model.value), readers=own,
+        mean=finite(float(np.mean([reader.value for reader in readers]))),
         random_readers=_test(gap, found.random, RANDOM) if len(readers) > 1 else None,
         fixed_readers=_test(gap, found.fixed, FIXED),
     )  # fmt: skip
@@ -194,13 +194,9 @@ def _test(gap: float, found: Spread, method: str) -> ReaderTest:
     reach, statistic = quantile(found.degrees) * found.variance**0.5, gap / found.variance**0.5
     difference = estimate(gap, max(-1.0, gap - reach), min(1.0, gap + reach), method)
     p = float(2 * stdtr(min(found.degrees, 1e9), -abs(statistic)))
-    return ReaderTest(difference=difference, statistic=statistic, degrees=_known(found.degrees), p=p)
+    return ReaderTest(difference=difference, statistic=statistic, degrees=finite(found.degrees), p=p)
 
 
 def _units(predictions: Predictions, rows: np.ndarray) -> Units:
     """The units of some of the images, (S,) bool, numbered anew."""
     return Units(np.unique(predictions.units[rows], return_inverse=True)[1])
-
-
-def _known(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

@@ -13,7 +13,7 @@ from vitmed.core.text import counted_doing, listed
 from vitmed.core.ui import Ui
 from vitmed.decisions.targets import ALL_METRICS, RANKING, TARGETS
 from vitmed.metrics.any_predictions import AnyPredictions
-from vitmed.metrics.estimates import Estimate, decimals
+from vitmed.metrics.estimates import value_text
 from vitmed.metrics.fixed_rates import FixedRates
 from vitmed.report.external_data import External
 from vitmed.report.page import main_methods, number, title_of
@@ -61,7 +61,7 @@ def headline(metrics: Results) -> str:
         unit = "image" if metrics.n_groups is None else metrics.unit
         how = f"95 % intervals by {unit}: {main_methods(metrics)}"
     optimistic = "; likely optimistic" if metrics.n_groups is None else ""
-    return "\n".join([*(f"{title} {with_interval(one)}" for title, one in found), f"{how}{optimistic}"])
+    return "\n".join([*(f"{title} {value_text(one)}" for title, one in found), f"{how}{optimistic}"])
 
 
 def fixed_lines(found: FixedRates | None) -> list[str]:
@@ -69,7 +69,7 @@ def fixed_lines(found: FixedRates | None) -> list[str]:
     if found is None:
         return []
     few = {True: " (too few to say)", False: ""}
-    rows = [f"{one.fixed:<13.2f}{with_interval(one.reached)}{few[one.too_few]}" for one in found.sensitivity]
+    rows = [f"{one.fixed:<13.2f}{value_text(one.reached)}{few[one.too_few]}" for one in found.sensitivity]
     return [f"{'specificity':13}sensitivity", *rows]
 
 
@@ -79,15 +79,6 @@ def intended_lines(metrics: Results) -> list[str]:
     known = table is not None and table.intended is not None and table.rows
     lines = [table.sentence] if table is not None and known else []
     return [*lines, curve.intended.sentence] if curve is not None and curve.intended is not None else lines
-
-
-def with_interval(found: Estimate, sign: str = "") -> str:
-    """`0.911 (0.900 to 0.934)`; with the sign "+" the sign of each."""
-    if found.value is None:
-        return "undefined"
-    form = f"{sign}z.{decimals(found)}f"
-    limits = "" if found.low is None else f" ({found.low:{form}} to {found.high:{form}})"
-    return f"{found.value:{form}}{limits}"
 
 
 def verdict(baseline: Baseline, patients: int | None, kind: Kind = "classes", unit: str = "patient") -> str:
@@ -100,7 +91,7 @@ def verdict(baseline: Baseline, patients: int | None, kind: Kind = "classes", un
         unit: what one of the patients is called.
     """
     name, standing = baseline.decides, baseline.standing(patients)
-    gap = with_interval(baseline.difference[name], "+")
+    gap = value_text(baseline.difference[name], "+")
     title = TARGETS[kind].metrics[name].phrase
     text = f"baseline, {baseline.text}: {title} {number(baseline.overall[name].value)}"
     if standing == "no interval":
@@ -124,7 +115,7 @@ def _own_test(found: External) -> str:
     pair = found.numbers["auroc"]
     gap = "no interval for the difference"
     if pair.difference.low is not None:
-        gap = f"difference {with_interval(pair.difference, '+')}"
+        gap = f"difference {value_text(pair.difference, '+')}"
     return f"on the run's own test set: AUROC {number(pair.internal.value)}; {gap}"
 
 

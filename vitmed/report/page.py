@@ -9,7 +9,6 @@ the page's Content-Security-Policy allows only its own.
 from __future__ import annotations
 
 import base64
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import cache
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from vitmed.core.text import LISTED, by_reason, counted, format_probability, listed
+from vitmed.core.text import LISTED, by_reason, counted, csp_hash, format_probability, listed
 from vitmed.decisions.calibration import why_chosen
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.clinical_utility import percentage, ranges
@@ -206,11 +205,6 @@ def of_classes(classes: Sequence[str]) -> str:
     """How many of the classes a table shows, where it does not show all."""
     more = len(classes) > MOST_CLASSES
     return f"{MOST_CLASSES} of {len(classes):,} classes shown; metrics.json has all. " if more else ""
-
-
-def csp_hash(text: str) -> str:
-    """The name of an inline style or script in a Content-Security-Policy."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def data_uri(content: bytes, kind: str = "image/png") -> str:

@@ -18,7 +18,6 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.data.samples import Splits
 from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.finding_predictions import FindingPredictions
-from vitmed.metrics.finding_scoring import finding_labels
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.subgroups import FEWEST, MOST, strata
 from vitmed.report.results import Cell, Characteristic, Count, EvaluatedImages, Flow, Seen, SplitFlow, Value
@@ -174,7 +173,7 @@ def evaluated_images(
         patients = predictions.units.tolist()
     labels: list[Sequence[int]] = []
     if isinstance(predictions, FindingPredictions):
-        labels = [_present(row) for row in finding_labels(predictions).tolist()]
+        labels = [_present(row) for row in known_labels(predictions).tolist()]
     elif isinstance(predictions, Predictions):
         labels = [[label] for label in known_labels(predictions).tolist()]
     else:

@@ -45,7 +45,8 @@ def rebuild(
     before, changes = _earlier_report(file, evaluated) if of_model else (None, [])
     changes = [*predictions.notes, *changes]
     baselines = _fitting_baselines(file, predictions, changes)
-    origin, flow, folds = (before.report, before.flow, before.folds) if before else (_of_table(file), None, None)
+    alone = Origin(title=f"report of {file.name}", facts={"Made from": file.name}, notes=[TABLE_ALONE])
+    origin, flow, folds = (before.report, before.flow, before.folds) if before else (alone, None, None)
     notes = list(dict.fromkeys([*origin.notes, *changes]))
     for note in changes:
         ui.warn(f"{file.name}: {note}")
@@ -81,11 +82,6 @@ def rebuild(
         folds=folds, run=origin.run or run.name, precision=origin.precision, earlier=origin,
     )  # fmt: skip
     return report_evaluation(Evaluation(predictions, metrics, folder), gates, ui)
-
-
-def _of_table(file: Path) -> Origin:
-    """What is known of a table alone."""
-    return Origin(title=f"report of {file.name}", facts={"Made from": file.name}, notes=[TABLE_ALONE])
 
 
 def _earlier_report(file: Path, evaluated: Evaluated) -> tuple[Results | None, list[str]]:

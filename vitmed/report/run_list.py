@@ -5,26 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
-
-from pydantic import Field
+from typing import Any, Literal, NamedTuple, get_args
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.durations import duration_text
-from vitmed.core.text import counted
 from vitmed.decisions.targets import ALL_METRICS
 from vitmed.metrics.estimates import Estimate, value_text
 
 RunKind = Literal["training", "pretraining", "cross-validation", "ensemble", "no network", "ranking", "not known"]
 State = Literal["finished", "running", "interrupted", "not evaluated", "incomplete", "damaged"]
-STATES: dict[State, str] = {
-    "finished": "all is done, and a training is evaluated on its test",
-    "running": "a process writes to it now",
-    "interrupted": "it ended early; --resume continues it",
-    "not evaluated": "trained to the end, without an evaluation on its test",
-    "incomplete": "it ended before anything was saved that can be resumed",
-    "damaged": "a file of it cannot be read",
-}
+STATES = get_args(State)
 UNFINISHED = ("interrupted", "not evaluated", "incomplete")
 
 
@@ -56,14 +46,6 @@ class RunMetric(Frozen):
         return self.of != "test", self.title, float("inf") if value is None else sign * value
 
 
-class Curve(NamedTuple):
-    """A number of validation by epoch; None where it was undefined. `kept` is the epoch of best.pt, from 0."""
-
-    title: str
-    values: list[float | None]
-    kept: int | None = None
-
-
 class ListedRun(Frozen):
     """A run, as far as its files can be read.
 
@@ -75,7 +57,6 @@ class ListedRun(Frozen):
         seconds: spent in the epochs; None where none is recorded.
         started: ISO date and time, UTC.
         problem: why the run is not finished, or which file cannot be read.
-        curve: not in the JSON.
     """
 
     run: str
@@ -90,7 +71,6 @@ class ListedRun(Frozen):
     seconds: float | None = None
     started: str | None = None
     problem: str = ""
-    curve: Curve | None = Field(default=None, exclude=True)
 
     @property
     def name(self) -> str:
@@ -106,11 +86,10 @@ class ListedRun(Frozen):
 
 
 class Column(NamedTuple):
-    """A column: its text, a key by which runs are sorted (None is last), and whether that is the largest first."""
+    """A column: its text, and a key by which runs are sorted (None is last)."""
 
     text: Callable[[ListedRun], str]
     order: Callable[[ListedRun], Any]
-    first: Literal["ascending", "descending"] = "ascending"
     right: bool = False
 
 
@@ -124,21 +103,17 @@ COLUMNS: dict[str, Column] = {
     "kind": Column(lambda run: run.kind, lambda run: run.kind),
     "data": Column(lambda run: run.data, lambda run: run.data or None),
     "model": Column(lambda run: run.model, lambda run: run.model or None),
-    "metric": Column(
-        lambda run: run.metric.text if run.metric else "", lambda run: run.metric and run.metric.order, "descending"
-    ),
-    "epochs": Column(lambda run: run.progress, lambda run: -run.done or None, "descending", right=True),
+    "metric": Column(lambda run: run.metric.text if run.metric else "", lambda run: run.metric and run.metric.order),
+    "epochs": Column(lambda run: run.progress, lambda run: -run.done or None, right=True),
     "time": Column(
         lambda run: "" if run.seconds is None else duration_text(run.seconds),
         lambda run: None if run.seconds is None else -run.seconds,
-        "descending",
         right=True,
     ),
-    "state": Column(lambda run: run.state, lambda run: list(STATES).index(run.state)),
+    "state": Column(lambda run: run.state, lambda run: STATES.index(run.state)),
     "started": Column(
         lambda run: (run.started or "")[:16].replace("T", " "),
         lambda run: run.started and -datetime.fromisoformat(run.started).timestamp(),
-        "descending",
     ),
 }
 
@@ -177,10 +152,3 @@ def _joined(run: ListedRun, folds: Sequence[ListedRun]) -> ListedRun:
     if started := [fold.started for fold in folds if fold.started is not None]:
         known["started"] = min(started)
     return run.model_copy(update=known)
-
-
-def summary_of(runs: Iterable[ListedRun]) -> str:
-    """`3 runs: 2 finished, 1 running`."""
-    states = [run.state for run in runs]
-    counts = [f"{states.count(state)} {state}" for state in STATES if state in states]
-    return f"{counted(len(states), 'run')}{': ' if counts else ''}{', '.join(counts)}"

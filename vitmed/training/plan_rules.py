@@ -140,11 +140,6 @@ def tenth_of_epochs(inputs: PlanInputs, config: Config) -> float:
     return round(config.train.epochs / 10, 2)
 
 
-def quarter_of_epochs(inputs: PlanInputs, config: Config) -> int:
-    """Patience of a quarter of the run, at least 10 epochs."""
-    return max(10, math.ceil(config.train.epochs / 4))
-
-
 RULES: tuple[Rule, ...] = (
     # ---- batch ----
     Rule("on a CPU", lambda s: s.device == "cpu",
@@ -252,7 +247,7 @@ RULES: tuple[Rule, ...] = (
          "too few to compare epochs: the best one is luck, perhaps during warm-up; the last is safe, since the "
          "schedule ends at a low rate"),
     Rule("more validation images", lambda s: s.val > 500,
-         {"train.choose": "best", "train.patience": quarter_of_epochs},
+         {"train.choose": "best", "train.patience": lambda _, config: max(10, math.ceil(config.train.epochs / 4))},
          "time for the schedule to lower the rate before the run stops"),
     # ---- imbalance ----
     Rule(f"from scratch, classes more than {APART}:1 apart", lambda s: s.scratch and s.ratio > APART,

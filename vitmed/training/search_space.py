@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
 from vitmed.core.config import Config
-from vitmed.core.errors import UsageError, unknown_key
+from vitmed.core.errors import UsageError
 from vitmed.core.flags import FLAGS, fields_of
 from vitmed.core.load_config import load_config
 from vitmed.training.learning import LEARNING
@@ -57,10 +57,7 @@ def read_space(texts: Sequence[str], sets: Sequence[str] = (), flag: str = "--sp
 def _kinds(place: str) -> set[Any]:
     """The types that a field may have."""
     section, _, name = place.partition(".")
-    fields = fields_of(Config, section)
-    if name not in fields:
-        raise unknown_key("key", name, fields, f" in section '{section}'")
-    annotation = fields[name].annotation
+    annotation = fields_of(Config, section)[name].annotation
     return {annotation, *get_args(annotation)}
 
 

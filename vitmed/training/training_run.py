@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -69,8 +70,9 @@ class Run(RunSetup[AnyConfig]):
             self.state.shard(self.config, ranks, self.device)
         else:
             self.state.network = ranks.wrap(self.model, self.device)
-        threads = using_threads(self.config.train.threads)
-        with ranks.shared_cores(), threads, stop_signals() as stop, self.ui.bar("training", unit="images") as advance:
+        threads, bar = using_threads(self.config.train.threads or ranks.threads), self.ui.bar("training", unit="images")
+        with threads, warnings.catch_warnings(), stop_signals() as stop, bar as advance:
+            warnings.filterwarnings("ignore", "Grad strides do not match")  # DDP's, on speed, for a 1x1 convolution
             events = fit(
                 self.state, self.loader, self.batches, self.loss_of(), self.validate, self.config, stop, ranks,
                 self.ticker(),
@@ -327,19 +329,15 @@ class TrainingRun(Run[Config]):
             training=training, seen=self.seen, fingerprints=self.fingerprints,
         )  # fmt: skip
 
-    def augmented_examples(self, classes: int = 24, per_class: int = 8) -> dict[str, list[np.ndarray]]:
-        """Class -> some training images after augmentation and normalisation, as pictures (S, S, C) uint8.
-
-        Args:
-            classes: the most classes, evenly spread; per_class: the most images of each.
-        """
+    def augmented_examples(self) -> dict[str, list[np.ndarray]]:
+        """Class, of at most 24 -> up to 8 training images after augmentation and normalisation, (S, S, C) uint8."""
         shown: dict[str, list[np.ndarray]] = {}
         how, labels = self.images["train"].preprocessing, self.images["train"].labels
         names = self.splits.strata
         present = np.unique(labels)
-        for label in present[np.linspace(0, len(present) - 1, min(classes, len(present))).astype(int)]:
+        for label in present[np.linspace(0, len(present) - 1, min(24, len(present))).astype(int)]:
             of_class = np.flatnonzero(labels == label)
-            spread = of_class[:: max(1, len(of_class) // per_class)][:per_class]
+            spread = of_class[:: max(1, len(of_class) // 8)][:8]
             batch = torch.stack([self.dataset[(0, int(index))][0] for index in spread])
             batch = self.dataset.finish(batch, 0, torch.from_numpy(spread))
             shown[names[label]] = list(how.display(how.normalise(batch)).numpy())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import matplotlib
 import numpy as np
 
@@ -25,7 +23,11 @@ class Maps:
 
     def __init__(self, model: Model):
         verdicts = known_verdicts(model.saved)
-        self.model, self.method = model, best_method(verdicts)
+
+        def rank(name: str) -> int:
+            return next((i for i, word in enumerate(RANKS) if verdicts.get(name, "").startswith(word)), len(RANKS))
+
+        self.model, self.method = model, min(METHODS, key=rank)  # `METHODS` decides between equals
         self.verdict = verdicts.get(self.method, UNCHECKED)
 
     def of(self, squares: np.ndarray, predictions: AnyPredictions, rows: list[int]) -> list[AttentionMap]:
@@ -47,15 +49,6 @@ class Maps:
             )
             for square, grid, target in zip(squares, found.grids[self.method], targets, strict=True)
         ]
-
-
-def best_method(verdicts: Mapping[str, str]) -> str:
-    """The method with the best verdict; `METHODS` decides between equals."""
-
-    def rank(name: str) -> int:
-        return next((i for i, word in enumerate(RANKS) if verdicts.get(name, "").startswith(word)), len(RANKS))
-
-    return min(METHODS, key=rank)
 
 
 def overlay(image: np.ndarray, grid: np.ndarray, shift: float) -> np.ndarray:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -14,6 +12,7 @@ from markupsafe import Markup
 
 from vitmed.commands.serving.content import ModelCard
 from vitmed.commands.serving.limits import Limits
+from vitmed.core.text import csp_hash
 
 FOLDER = Path(__file__).parent
 
@@ -37,9 +36,9 @@ def of_addresses(schema: Mapping[str, Any]) -> Page:
 
 def _page(template: str, script: str | None, **context: Any) -> Page:
     style, code = _read("page.css"), "" if script is None else _read(script)
-    scripts = f"; script-src '{_hash(code)}'; connect-src 'self'" if code else ""
+    scripts = f"; script-src '{csp_hash(code)}'; connect-src 'self'" if code else ""
     policy = (
-        f"default-src 'none'; style-src '{_hash(style)}'; img-src data: blob:{scripts}; base-uri 'none'; "
+        f"default-src 'none'; style-src '{csp_hash(style)}'; img-src data: blob:{scripts}; base-uri 'none'; "
         "form-action 'none'; frame-ancestors 'none'"
     )
     text = _environment().get_template(template).render(style=Markup(style), script=Markup(code), **context)
@@ -60,8 +59,3 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-
-
-def _hash(text: str) -> str:
-    """The name of an inline style or script in the policy."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

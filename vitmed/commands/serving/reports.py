@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from io import BytesIO
 from typing import Any
 
@@ -16,7 +15,7 @@ from vitmed.commands.serving.limits import Refusal, Upload
 from vitmed.commands.structured_report import UIDS, report_uid, structured_report
 from vitmed.core.process import SharedContext
 from vitmed.core.text import counted
-from vitmed.imaging.dicom import QUIET
+from vitmed.imaging.dicom import QUIET, silence
 
 DICOM = "application/dicom"
 OR_JSON = "or leave the header Accept out: the answer is then JSON"
@@ -54,19 +53,7 @@ def read_head(uploads: Sequence[Upload]) -> Any:
     return header
 
 
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """No line of highdicom: it might hold what stands in an image."""
-    logger = logging.getLogger("highdicom")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-SILENT = SharedContext(_silence)
+SILENT = SharedContext(partial(silence, "highdicom"))  # a line might hold what stands in an image
 
 
 @QUIET

@@ -19,7 +19,6 @@ from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.confusions import error_pairs
 from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.finding_results import wrong_rows
-from vitmed.metrics.finding_scoring import finding_labels
 from vitmed.metrics.label_errors import find_suspects
 from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions, known_labels
@@ -82,7 +81,7 @@ def finding_errors(predictions: FindingPredictions, read: Read) -> Figure | None
     """The findings with the most misses or false alarms, a line each, with their worst images; None without errors."""
     lines = []
     for f, name in enumerate(predictions.classes):
-        known = finding_labels(predictions)[:, f]
+        known = known_labels(predictions)[:, f]
         for rows, what, value in zip(wrong_rows(predictions, f), ("missed", "false alarm"), (1, 0), strict=True):
             of = int((known == value).sum())
             text = f"{short(name, 40)}, {what}: {len(rows):,} of {of:,} ({percent(len(rows) / max(1, of))})"
