@@ -489,7 +489,9 @@ class TestOneAgainstRest:
 
     def test_ppv_by_bayes_theorem(self) -> None:
         p = many(3)
-        for c, own in enumerate(one_against_rest(p).classes.values()):
+        found = one_against_rest(p).classes
+        assert list(found) == list(p.classes)
+        for c, own in enumerate(found.values()):
             truth, called = p.labels == c, p.predicted == c
             se, fp = called[truth].mean(), called[~truth].mean()
             row = next(row for row in own.prevalence.rows if row.prevalence == 0.01)
