@@ -28,6 +28,7 @@ def test_no_patient_is_in_two_splits_and_the_labels_are_those_of_the_table(findi
         table = {row["path"]: row for row in csv.DictReader(stream)}
     assert saved.classes == FINDINGS and saved.splits.target.kind == "findings"
     assert not saved.splits.shared()
+    assert sum(map(len, saved.splits.samples.values())) == len(table) == 120
     for samples in saved.splits.samples.values():
         for sample in samples:
             cells = [table[sample.path][name] for name in FINDINGS]
@@ -56,6 +57,7 @@ def test_each_finding_has_the_report_of_two_classes(findings: vitmed.TrainResult
     folder = findings.test.folder
     whole = json.loads((folder / "metrics.json").read_text())
     assert whole["target"]["kind"] == "findings" and (folder / "report.html").is_file()
+    assert list(whole["finding_reports"]) == list(FINDINGS)
     for name, page in whole["finding_reports"].items():
         own = json.loads((folder / page).with_name("metrics.json").read_text())
         assert own["classes"] == [f"no {name}", name] and own["positive_class"] == name
@@ -153,6 +155,7 @@ def test_the_baseline_is_compared_as_a_whole_and_finding_by_finding(findings: vi
     assert set(baseline.findings) <= set(FINDINGS) and baseline.findings["amber"].low is not None
     page = (findings.test.folder / "report.html").read_text()
     assert "too few to show that the model is better" in " ".join(page.split())
+    assert "amber" in baseline.beaten_for
     for name in baseline.beaten_for:
         assert baseline.findings[name].low > 0 and baseline.findings[name].p_holm < 0.05
 
@@ -166,6 +169,7 @@ def test_a_map_explains_a_finding_and_is_tested(findings: vitmed.TrainResult, tm
     usual = {"checkpoint": findings.folder, "methods": ["grad_cam"], "ui": Recorder()}
     images = [root / path for path in tested.paths[:3]]
     given = json.loads((vitmed.explain(images, output=tmp_path / "a", **usual).folder / "explain.json").read_text())
+    assert len(given["images"]) == 3
     for row, one in enumerate(given["images"]):
         called = {name for name, there in zip(FINDINGS, tested.predicted[row], strict=True) if there}
         assert set(one["prediction"]) == called and (not called or one["explained"] in called)
@@ -199,6 +203,7 @@ def test_the_server_answers_as_predict_does(findings: vitmed.TrainResult, tmp_pa
         found = served.post(*images, params={"pictures": "true"}).json()["images"]
         assert client.get("/v1/model").json()["kind"] == "findings"
         numbers = client.get("/metrics").text
+    assert len(found) == len(own)
     for row, answer in enumerate(found):
         called = [name for name, there in zip(own.classes, own.predicted[row], strict=True) if there]
         assert answer["prediction"] == called and answer["probability"] is None
