@@ -114,9 +114,21 @@ def heading_ids(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+LINK, NAMED = r"\]\(([^)\s]+)\)", r"`((?:docs|configs|datasets|benchmarks|tests)/[\w./-]+\.\w+)`"
+
+
+def test_the_pages_hold_links_paths_snippets_and_promises() -> None:
+    """What the tests below look at: a page may have none, but not all pages."""
+    texts = [read(page) for page in PAGES]
+    assert sum(len(re.findall(LINK, text)) for text in texts) > 50
+    assert sum(len(re.findall(NAMED, text)) for text in texts) > 10
+    snippets = [snippet for page in PAGES for snippet in fences(page, "python")]
+    assert sum("vitmed" in snippet for snippet in snippets) > 10
+
+
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_every_relative_link_resolves(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", read(page)):
+    for target in re.findall(LINK, read(page)):
         if re.match(r"[a-z]+:", target):
             continue
         path, _, anchor = target.partition("#")
@@ -127,7 +139,7 @@ def test_every_relative_link_resolves(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_every_path_of_the_repository_that_is_named_exists(page: Path) -> None:
-    for path in re.findall(r"`((?:docs|configs|datasets|benchmarks|tests)/[\w./-]+\.\w+)`", read(page)):
+    for path in re.findall(NAMED, read(page)):
         assert (ROOT / path).exists(), f"{page.name} names {path}"
 
 
@@ -224,9 +236,10 @@ def test_every_module_that_the_map_names_exists() -> None:
 
 def test_every_promise_names_a_test_that_exists() -> None:
     """docs/reliability.md; `::name` is in the file named before."""
-    file = ""
+    file, promises = "", 0
     for row in [line for line in read(ROOT / "docs" / "reliability.md").splitlines() if "::" in line]:
         for named, test in re.findall(r"`([\w./]*)::(\w+)`", row):
-            file = named or file
+            file, promises = named or file, promises + 1
             source = (ROOT / file).read_text(encoding="utf-8")
             assert f"def {test}(" in source, (file, test)
+    assert promises > 100

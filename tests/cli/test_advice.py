@@ -77,13 +77,15 @@ def test_a_fix_names_only_flags_of_the_command_at_hand() -> None:
     has: dict[str, Any] = flags_of_commands()
     verbs = "|".join(sorted(has.keys() - PLAIN_WORDS, key=len, reverse=True))
     raised_by = {f"{module}.py": commands for commands, modules in RAISED_BY.items() for module in modules.split()}
+    checked = 0
     for file in sorted((ROOT / "vitmed").glob("**/*.py")):
         module = file.relative_to(ROOT / "vitmed").as_posix()
         for fix in fixes(ast.parse(file.read_text(encoding="utf-8"))):
             for match in re.finditer(r"--[a-z][a-z-]+", fix):
-                flag, before = match[0], fix[: match.start()]
+                flag, before, checked = match[0], fix[: match.start()], checked + 1
                 named = re.findall(rf"(?:vitmed |\b)({verbs})\b", before)
                 verb = Path(module).stem.replace("_", "-")
                 raised = named[-1:] or BY_FUNCTION.get(flag, raised_by.get(module, verb)).split()
                 lacking = [name for name in raised if flag not in FOREIGN and flag not in has.get(name, ())]
                 assert not lacking, f"{module}: {flag} in {fix!r} is no flag of {', '.join(lacking)}"
+    assert checked > 100

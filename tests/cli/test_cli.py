@@ -65,6 +65,7 @@ def test_every_keyword_of_the_python_function_is_an_option(vitmed: RUN, name: st
         flags = set(PRETRAIN_FLAGS if name == "pretrain" else FLAGS)
         offered, keywords = offered - flags, keywords - flags
     assert offered == keywords - {"ui", "flags", "fields", "index", "baselines", "each_epoch"}
+    assert len(options) > 1
     for param in options.values():
         assert param.param_type_name == "argument" or all(word in shown for word in param.opts), param.name
 

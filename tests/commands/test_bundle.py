@@ -100,6 +100,7 @@ def test_no_place_person_or_image_is_named(archive: Path, unpacked: Path, traine
     secrets = {str(trained.folder.parent), str(trained.data), "_0.png"}
     assert any(b"_0.png" in file.read_bytes() for file in trained.folder.glob("best.pt")), "the run does name images"
     own = [path for path in unpacked.rglob("*") if path.is_file() and "wheels" not in path.parts]
+    assert {"install.sh", "best.pt", "image.png"} <= {path.name for path in own}
     for file in own:
         for secret in secrets:
             assert secret.encode() not in file.read_bytes(), (file, secret)

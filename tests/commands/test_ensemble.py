@@ -169,6 +169,7 @@ def test_other_commands_take_an_ensemble(folds: Path, data: Path, tmp_path: Path
     members = [
         explain([image], checkpoint=folds / f"fold-{k}", output=tmp_path / str(k), ui=Recorder()) for k in (1, 2, 3)
     ]
+    assert explained.maps.keys() == members[0].maps.keys() >= {"rollout"}
     for name, grid in explained.maps.items():
         assert grid == pytest.approx(np.mean([one.maps[name] for one in members], axis=0), abs=1e-6)
     for command in (["bundle", folds, "--to", tmp_path / "b.tar"], ["push", folds, "a/b"]):

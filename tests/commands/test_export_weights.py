@@ -108,7 +108,9 @@ def test_one_file_loads_with_the_line_that_export_prints(plain_run: Path, tmp_pa
 def test_it_names_no_place_and_no_patient(plain_run: Path, for_timm: Path) -> None:
     saved = load_checkpoint(plain_run)
     secrets = [str(plain_run.parents[1]), "SECRET", "PATIENT", str(Path.home()), os.uname().nodename]
-    for file in for_timm.iterdir():
+    files = list(for_timm.iterdir())
+    assert {"config.json", "model.safetensors"} <= {file.name for file in files}
+    for file in files:
         for secret in (*secrets, *(digest for split in saved.hashes.values() for digest in split)):
             assert secret.encode() not in file.read_bytes(), (file, secret)
 

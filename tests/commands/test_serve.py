@@ -52,6 +52,7 @@ def test_the_answers_are_those_of_predict(trained: Trained, source: str, request
         content = reply.json()
         assert content["notice"] == NOTICE
         assert content["model"]["weights_sha256"] == trained.result.test.metrics.weights_hash
+        assert len(content["images"]) == min(16, len(own) - start)
         for row, image in enumerate(content["images"], start):
             assert image["image"] == Path(own.paths[row]).name
             assert image["prediction"] == own.classes[own.predicted[row]]

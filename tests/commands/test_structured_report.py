@@ -144,7 +144,9 @@ def test_a_note_about_the_image_stands_beside_the_answer(ct: Any, tmp_path: Path
 def test_the_algorithm_and_the_image_stand_in_every_group(kind: str, ct: Any, tmp_path: Path) -> None:
     policy = policy_of(kind)
     decides = policy.summary if policy else "none, the outputs are raw"
-    for group in groups(write(kind, ct, tmp_path)):
+    written = groups(write(kind, ct, tmp_path))
+    assert len(written) > 0
+    for group in written:
         texts: dict[str, list[str]] = {}  # by the code of their name in PS3.16
         for one in group[0].ContentSequence:
             if one.ValueType == "TEXT":

@@ -148,6 +148,7 @@ def test_tuned_yaml_trains_what_the_winner_was(done: TuneResult, data: Path, tmp
     assert again["model"] == trial["model"] and again["augment"] == trial["augment"]
     assert again["train"] | {"test": False} == trial["train"]
     assert auroc(found.folder) == pytest.approx(best.value)
+    assert len(done.study.changed) > 0
     for place in done.study.changed:
         assert f"#   {place} " in text
 
@@ -169,6 +170,7 @@ def test_what_you_set_is_not_searched_and_the_clock_counts_what_a_killed_process
     assert set(found.study.trials[0].values) == {"train.weight_decay", "model.drop_path"}
     folder = RunFolder(found.folder)
     asked = Asked.read(folder)
+    assert set(asked.space) == {"train.weight_decay", "model.drop_path"}
     for name, ends in asked.space.items():
         low, high = map(float, ends.split(".."))
         assert low <= asked.planned[name] <= high

@@ -62,6 +62,17 @@ def test_folders_of_grades(tmp_path: Path) -> None:
     assert make_splits(DataConfig(root=str(root))).classes == ("KL0", "KL10", "KL2")
 
 
+def test_folders_of_grades_that_are_words(tmp_path: Path) -> None:
+    """By the alphabet mild stands before none: the images of a folder keep its grade, not its place."""
+    root = draw_classes(tmp_path / "images", 5, ("none", "mild", "moderate", "severe"))
+    order = ("none", "mild", "moderate", "severe")
+    splits = make_splits(DataConfig(root=str(root), target="grades"), ordinal=order)
+    assert splits.classes == order and splits.target.kind == "grades"
+    placed = [(s.path.split("/")[0], splits.classes[s.label]) for part in splits.samples.values() for s in part]
+    assert sorted(placed) == sorted((name, name) for name in order for _ in range(5))
+    assert all([s.label for s in part] == sorted(s.label for s in part) for part in splits.samples.values())
+
+
 @pytest.mark.parametrize(
     ("names", "order", "kind", "found"),
     [

@@ -107,6 +107,23 @@ def test_names_that_tell_no_patient(paths: list[str]) -> None:
     assert ids(paths) is None
 
 
+@pytest.mark.parametrize(
+    "shape", ["{c}/P{i:03}_c{j}.png", "{c}/P{i:03}/c{j}.png", "{c}/{i:02}_{eye}.png", "{c}/{i:06}_{j}.png"]
+)
+@pytest.mark.parametrize(("together", "known"), [(4, False), (8, True)])
+def test_names_are_patients_only_where_at_least_half_of_the_images_have_a_sibling(
+    shape: str, together: int, known: bool
+) -> None:
+    """Of 16 images, 4 or 8 share their number with another one; a few alike numbers among many may be chance."""
+    numbers = [*(i for i in range(together // 2) for _ in range(2)), *range(20, 36 - together)]
+    seen = [numbers[:k].count(i) for k, i in enumerate(numbers)]
+    paths = [
+        shape.format(c="ab"[k % 2], i=i, j=j, eye=("left", "right")[j])
+        for k, (i, j) in enumerate(zip(numbers, seen, strict=True))
+    ]
+    assert len(set(paths)) == 16 and (ids(paths) is not None) == known
+
+
 def test_folders_may_be_patients() -> None:
     paths = [f"patient_{k}/{i}.png" for k in range(2) for i in range(3)]
     assert ids(paths, folders_are_classes=False) == [f"patient_{k}" for k in range(2) for _ in range(3)]

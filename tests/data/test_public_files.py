@@ -361,6 +361,9 @@ def test_the_splits_and_the_names_of_the_classes(tmp_path: Path, name: str, clas
     (tmp_path / "file.npz").rename(tmp_path / name)
     splits = imported(tmp_path / name, tmp_path / "out")
     assert splits.classes == classes
+    assert {part: len(samples) for part, samples in splits.samples.items()} == {
+        part: len(content[f"{part}_images"]) for part in ("train", "val", "test")
+    }
     for part, samples in splits.samples.items():
         for sample in samples:
             k = int(Path(sample.path).stem)
@@ -386,6 +389,7 @@ def test_the_findings_of_chestmnist_with_some_not_known(tmp_path: Path, name: st
     splits = imported(tmp_path / name, tmp_path / "out")
     assert splits.classes == names and splits.target.kind == "findings" and len(splits.samples["train"]) == 35
     assert (splits.targets("train")[:, 0] == -1).sum() == 33
+    assert len(splits.samples["test"]) == 20
     for sample in splits.samples["test"]:
         assert sample.targets == tuple(content["test_labels"][int(Path(sample.path).stem)])
 
@@ -398,7 +402,7 @@ def test_the_grades_of_retinamnist_and_numbers(tmp_path: Path) -> None:
     ages = {f"{name}_labels": np.linspace(20, 80.5, len(content[f"{name}_images"])) for name in grades.samples}
     np.savez_compressed(tmp_path / "ages.npz", **content | ages)
     splits = imported(tmp_path / "ages.npz", tmp_path / "ages", unit="years")
-    assert splits.target.kind == "number"
+    assert splits.target.kind == "number" and len(splits.samples["val"]) == 20
     for sample in splits.samples["val"]:
         assert sample.targets == (ages["val_labels"][int(Path(sample.path).stem)],)
 

@@ -14,7 +14,8 @@ from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.load_config import build_config
 from vitmed.data.folders import image_names
-from vitmed.data.samples import Splits
+from vitmed.data.patients import patient_notes
+from vitmed.data.samples import Sample, Splits
 from vitmed.data.scan_cache import first_copies
 from vitmed.data.splits import held_out, make_splits, site_names
 from vitmed.data.stratify import _balanced_folds
@@ -172,6 +173,18 @@ def test_patients_in_two_splits_are_named_or_allowed(tmp_path: Path) -> None:
     for part in anew.samples.values():
         assert list(part) == sorted(part, key=lambda sample: (sample.label, sample.path))
     assert split(root, group_regex=r"(P\d+)_", resplit=True, folds=3).made["test"].startswith("fold 1 of 3 by patient")
+
+
+def test_leakage_is_counted_in_the_split_that_it_is_about() -> None:
+    """Patient A has images in train and test, B in train and val, C in all, D in train only."""
+    parts = {"train": "ABCD", "val": "BC", "test": "ACE"}
+    samples = {name: tuple(Sample(f"{name}{who}.png", 0, who) for who in people) for name, people in parts.items()}
+    splits = Splits(Path(), ("a",), samples, patients="by table (--groups)")
+    counted = {}
+    for name in parts:
+        (note,) = patient_notes(splits, name)
+        counted[name] = note.split(" of this split")[0]
+    assert counted == {"train": "Leakage: 3 patients", "val": "Leakage: 2 patients", "test": "Leakage: 2 patients"}
 
 
 def test_resplit_ignores_the_column_of_a_table(tmp_path: Path) -> None:

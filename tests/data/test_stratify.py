@@ -246,3 +246,16 @@ def test_a_patient_with_many_images_is_not_all_of_a_class(seed: int) -> None:
     labels = (codes < 3).astype(int)
     part = patient_share(labels, codes, 0.15, seed)
     assert len(np.unique(codes[part][labels[part] == 1])) == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("patients", [9, 12])
+def test_a_class_of_some_patients_has_two_in_the_share(patients: int, seed: int) -> None:
+    """15 % of 9 or 12 patients are one or two; the 12 images of one alone would be the share of their class, and an
+    interval of one patient is none."""
+    sizes = [12, *[2] * (patients - 1), *[3] * 40]
+    codes, labels = np.repeat(np.arange(len(sizes)), sizes), np.repeat([1] * patients + [0] * 40, sizes)
+    part = patient_share(labels, codes, 0.15, seed)
+    rest = np.setdiff1d(np.arange(len(labels)), part)
+    assert len(np.unique(codes[part][labels[part] == 1])) == 2
+    assert not np.intersect1d(codes[part], codes[rest]).size

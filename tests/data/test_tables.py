@@ -179,6 +179,19 @@ def test_split_folders_count_where_the_table_says_nothing(root: Path, tmp_path: 
     assert all(s.path.startswith("test/") for s in splits.samples["test"]) and splits.counts("test") == [15, 15]
 
 
+def test_images_that_all_lie_below_train_are_divided(root: Path, tmp_path: Path) -> None:
+    """A folder that only holds train/ states no split: its images give validation and test as well."""
+    (root / "train").mkdir()
+    for name in "ab":
+        (root / name).rename(root / "train" / name)
+    rows = [["path", "label"], *([p, p.split("/")[1]] for p in paths(root))]
+    splits = split(root, labels=table(tmp_path / "t.csv", rows))
+    assert {name: splits.counts(name) for name in splits.samples} == {
+        "train": [22, 22], "val": [4, 4], "test": [4, 4],
+    }  # fmt: skip
+    assert not splits.ready_made and splits.classes == ("a", "b")
+
+
 def test_images_that_the_table_does_not_name_are_left_out_and_counted(root: Path, tmp_path: Path) -> None:
     splits = split(root, labels=labels(tmp_path / "t.csv", root, every=2))
     assert len(samples(splits)) == 30

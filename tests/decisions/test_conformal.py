@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.stats import t
+from scipy.stats import beta, t
 
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.decisions.conformal import fit_sets, least_score, prediction_sets, report_sets
 from vitmed.decisions.selective_prediction import (
+    Abstention,
     area_influence,
     certainty,
     choose_abstention,
@@ -35,6 +36,12 @@ def draw(
     logits += spread * rng.normal(size=(patients, classes))[who] * (images > 1)
     groups = tuple(f"p{i}" for i in who) if images > 1 else None
     return Predictions(tuple(f"c{i}" for i in range(classes)), ("x",) * size, groups, labels, logits.astype(np.float32))
+
+
+def decided(odds: np.ndarray, wrong: np.ndarray) -> Predictions:
+    """Every image is predicted a, with these log odds; the wrong ones are b."""
+    logits = np.stack([odds, np.zeros(len(odds))], axis=1).astype(np.float32)
+    return Predictions(("a", "b"), ("x",) * len(odds), None, wrong.astype(np.int64), logits)
 
 
 def coverage(p: Predictions, fitted: dict) -> np.ndarray:  # type: ignore[type-arg]
@@ -105,6 +112,14 @@ class TestSets:
         assert sum(report["sizes"]) == 400
         assert report_sets(p, None, CONFIG) is None
 
+    @pytest.mark.parametrize(("images", "unit"), [(1, "image"), (2, "patient")])
+    def test_the_guarantee_names_its_unit(self, images: int, unit: str) -> None:
+        """`draw` names patients only where they have several images: without names nobody can promise for patients."""
+        p = draw(np.random.default_rng(0), 60, images)
+        assert (p.groups is None) == (unit == "image")
+        fitted = fit_sets(p, 0.9)
+        assert (fitted.by, fitted.note) == (unit, "") and report_sets(p, fitted, CONFIG).by == unit
+
     def test_a_thousand_classes_and_no_images(self) -> None:
         rng = np.random.default_rng(0)
         many = draw(rng, 500, classes=1000)
@@ -138,6 +153,40 @@ class TestAnswers:
         assert upper_bound(wrong, 1.0, 0.05) == pytest.approx(theirs)
         assert upper_bound(np.zeros(59, bool), 1.0, 0.05) == pytest.approx(0.0495, abs=1e-4)  # the rule of three
         assert upper_bound(np.ones(5, bool), 1.0, 0.05) == 1
+
+    def test_the_bound_counts_the_steps_of_the_search(self) -> None:
+        """200 certainties, the 40 least certain images wrong. A search by halves over 200 values takes 8 steps, so each
+        is tested at 0.05 / 8; the answer is the largest number of images whose bound by scipy stays below the limit."""
+        wrong = np.arange(200) >= 160  # from the most certain on
+        chosen = choose_abstention(decided(np.linspace(4, 1, 200), wrong), 0.15)
+        effect = 200 / 199  # of images without patients: the variance with n - 1 over that with n
+
+        def bound(n: int, doubt: float = 0.05 / 8) -> float:
+            errors = max(0, n - 160)
+            return float(beta.ppf(1 - doubt, errors / effect + 1, (n - errors) / effect))
+
+        most = max(n for n in range(1, 201) if bound(n) <= 0.15)
+        assert most < max(n for n in range(1, 201) if bound(n, 0.05) <= 0.15)
+        assert chosen.coverage == most / 200 and chosen.risk == (most - 160) / most
+        assert chosen.bound == pytest.approx(bound(most))
+
+    @pytest.mark.parametrize("lower", [0, 1, 2, 3, 6])
+    def test_only_the_most_certain_images_may_be_answered(self, lower: int) -> None:
+        """100 right images of one certainty, and below it only errors, of some further certainties."""
+        sure = np.concatenate([np.full(100, 5.0), np.repeat(np.linspace(2, 1, lower), 50)])
+        chosen = choose_abstention(decided(sure, sure < 5), 0.1)
+        assert chosen.least == pytest.approx(1 / (1 + np.exp(-5.0)))
+        assert (chosen.coverage, chosen.risk) == (100 / len(sure), 0)
+
+    def test_the_share_of_each_class_that_is_answered(self) -> None:
+        """Certain about 1 of 5 images of class a and 3 of 4 of class b."""
+        odds = np.array([3, 0.1, 0.1, 0.1, 0.1, 3, 3, 3, 0.1])
+        labels = np.repeat([0, 1], [5, 4])
+        p = replace(decided(odds, labels == 1), labels=labels)
+        chosen = Abstention(max_risk=0.5, least=0.9, why="")
+        found = report_abstention(p, chosen, CONFIG).reached
+        assert {name: share.value for name, share in found.per_class.items()} == {"a": 0.2, "b": 0.75}
+        assert (found.n, found.coverage.value, found.risk.value) == (4, pytest.approx(4 / 9), 0.75)
 
     def test_the_design_effect(self) -> None:
         wrong = np.repeat(np.arange(40) < 8, 10)  # all images of a patient alike: as many trials as patients

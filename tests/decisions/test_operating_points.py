@@ -93,6 +93,29 @@ class TestChoice:
         same = choose_points(p, config(cost=matrix, prevalence=prevalence)).points["cost"]
         assert same.threshold == point.threshold
 
+    @pytest.mark.parametrize("names", [("malignant", "normal"), ("benign", "malignant")])
+    @pytest.mark.parametrize("cost", ["10:1", "matrix"])
+    def test_costs_belong_to_their_classes_wherever_the_positive_class_stands(
+        self, names: tuple[str, str], cost: str
+    ) -> None:
+        """To miss a malignant image costs 10, a false alarm 1: no other threshold is cheaper on these images."""
+        p = draw()
+        ill, malignant = p.labels == 0, names.index("malignant")
+        labels, logits = (np.where(ill, 0, 1), p.logits) if malignant == 0 else (np.where(ill, 1, 0), p.logits[:, ::-1])
+        q = replace(p, classes=names, labels=labels, logits=logits)
+        matrix = np.zeros((2, 2))
+        matrix[malignant, 1 - malignant], matrix[1 - malignant, malignant] = 10, 1  # rows are the truth
+        found = choose_points(q, config(cost=matrix.tolist() if cost == "matrix" else cost))
+        scores = q.probabilities[:, malignant]
+
+        def spent(called: np.ndarray) -> int:
+            return 10 * int((ill & ~called).sum()) + int((~ill & called).sum())
+
+        assert found.positive == "malignant" and found.chosen == "cost"
+        assert spent(scores >= found.threshold) == min(spent(scores >= t) for t in [*scores, 2])
+        decided = apply_point(q, found).predicted
+        assert matrix[labels, decided].sum() == spent(scores >= found.threshold)
+
     def test_a_threshold_lies_between_two_images_and_ties_are_called_alike(self) -> None:
         found = choose_points(of([0.1, 0.2, 0.6, 0.9], [0, 0, 1, 1]), config(youden=True))
         assert found.points["youden"].threshold == pytest.approx(0.4) and found.chosen == "youden"
@@ -466,7 +489,9 @@ class TestOneAgainstRest:
 
     def test_ppv_by_bayes_theorem(self) -> None:
         p = many(3)
-        for c, own in enumerate(one_against_rest(p).classes.values()):
+        found = one_against_rest(p).classes
+        assert list(found) == list(p.classes)
+        for c, own in enumerate(found.values()):
             truth, called = p.labels == c, p.predicted == c
             se, fp = called[truth].mean(), called[~truth].mean()
             row = next(row for row in own.prevalence.rows if row.prevalence == 0.01)

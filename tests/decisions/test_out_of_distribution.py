@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from vitmed.core.evaluate_config import EvaluateConfig
-from vitmed.decisions.out_of_distribution import OodScore, fit_ood_score, report_ood_scores
+from vitmed.decisions.out_of_distribution import OodScore, fit_ood_score, report_ood_scores, scores_of
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
 
@@ -49,6 +50,28 @@ def test_new_images_of_the_same_kind_are_rarely_called_unlike_and_others_are() -
     rng, found = np.random.default_rng(5), known()
     assert (found.score(features(rng, 4000)[0]) > 1).mean() == pytest.approx(0.01, abs=0.008)
     assert (found.score(features(rng, 500, shift=30.0)[0]) > 1).mean() > 0.9
+
+
+@pytest.mark.parametrize("size", [99, 150, 250, 1000])
+def test_a_new_image_of_the_same_kind_is_called_unlike_in_at_most_a_hundredth_of_the_cases(size: int) -> None:
+    """A new score is equally likely to have each rank among n + 1, so the limit is the score of rank 0.99 (n + 1)."""
+    rng = np.random.default_rng(1)
+    validation = features(rng, size)[0]
+    scores = np.sort(fit_ood_score(*features(rng, 300), validation).score(validation))
+    assert scores[math.ceil(0.99 * (size + 1) - 1e-9) - 1] == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("means", "precision"),
+    [((3, 8), 35), ((3, 8), None), (None, 36), ((8,), 36), ((3, 0), 0), ((3, 7), 36)],
+)
+def test_a_damaged_score_is_refused(means: tuple[int, ...] | None, precision: int | None) -> None:
+    """Of features of width 8 the lower triangle has 36 numbers."""
+    sizes = {"means": means, "precision": precision}
+    arrays = {name: None if size is None else np.ones(size, np.float32) for name, size in sizes.items()}
+    OodScore(n=20, scale=1.0, means=np.ones((3, 8), np.float32), precision=np.ones(36, np.float32))
+    with pytest.raises(ValueError, match="do not fit each other, or one is missing"):
+        OodScore(n=20, scale=1.0, **arrays)
 
 
 def test_it_is_small_in_a_checkpoint() -> None:
@@ -100,5 +123,10 @@ def test_without_scores_there_is_nothing_to_say() -> None:
     p = scored(np.ones(4))
     assert report_ood_scores(replace(p, columns={}), OodScore(n=5, scale=1.0), (), CONFIG) is None
     assert report_ood_scores(p, None, (), CONFIG) is None
-    mended = replace(p, columns={OOD_SCORE: ("0.5", "a word", "1", "nan")})  # somebody edited the table
-    assert report_ood_scores(mended, OodScore(n=5, scale=1.0), (), CONFIG) is None
+
+
+@pytest.mark.parametrize("cell", ["a word", "", "nan", "inf"])
+def test_a_table_with_another_score_has_none(cell: str) -> None:
+    """Somebody edited the table."""
+    p = replace(scored(np.ones(4)), columns={OOD_SCORE: ("0.5", "2", "1", cell)})
+    assert scores_of(p) is None and report_ood_scores(p, OodScore(n=5, scale=1.0), (), CONFIG) is None

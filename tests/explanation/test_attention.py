@@ -197,6 +197,7 @@ def test_one_patch_and_every_number_of_channels(channels: int) -> None:
     model = ViT(2, 8, 8, channels=channels, width=8, depth=1, heads=1).eval()
     images = np.zeros((1, 8, 8, channels), np.uint8)
     found = attention_maps(model, Preprocessing(8, channels, "pad", "half"), images)
+    assert set(found.grids) == set(METHODS)
     assert all(grid.tolist() == [[[0.0]]] for grid in found.grids.values())  # nothing can stand out
 
 

@@ -40,6 +40,16 @@ def test_values_are_those_of_the_modality(tmp_path: Path) -> None:
     assert np.array_equal(deep(write(tmp_path / "b.dcm", signed)).values, signed)
 
 
+@pytest.mark.parametrize("slope", ["1", "0.5"])
+def test_values_of_32_bits_are_rescaled_without_loss(tmp_path: Path, slope: str) -> None:
+    """Neighbours beyond 2^24, which float32 cannot tell apart, stay different and get their grey levels."""
+    array = np.arange(4, dtype=np.uint32).reshape(2, 2) + 2**30
+    file = write(tmp_path / "a.dcm", array, RescaleSlope=slope, RescaleIntercept="-3")
+    values = [float(slope) * value - 3 for value in (2**30, 2**30 + 1, 2**30 + 2, 2**30 + 3)]
+    assert deep(file).values.ravel().tolist() == values
+    assert grey(file, (values[0], values[3])).ravel().tolist() == [0, 85, 170, 255]
+
+
 def test_a_modality_table(tmp_path: Path) -> None:
     from pydicom.dataset import Dataset
 
@@ -89,6 +99,25 @@ def test_windows_against_pydicom(tmp_path: Path) -> None:
         assert np.abs(grey(file, name) - (theirs - low) / (high - low) * 255).max() <= 1
     with pytest.raises(DataError, match=r"has 2 windows of its own.*'dicom:2'"):
         read_image(file, window="dicom:2")
+
+
+@pytest.mark.parametrize("function", ["LINEAR", "LINEAR_EXACT"])
+@pytest.mark.parametrize("width", [1, 2, 5])
+def test_narrow_windows_by_the_formulas_and_by_pydicom(tmp_path: Path, function: str, width: int) -> None:
+    """Every value around the window is the nearest grey level: half a level in the centre is a third of a window."""
+    from pydicom.pixels import apply_windowing
+
+    c, w, x = 1000.0, float(width), np.arange(990, 1010, dtype=np.uint16).reshape(4, 5)
+    file = write(tmp_path / "a.dcm", x, WindowCenter="1000", WindowWidth=str(width), VOILUTFunction=function)
+    theirs = apply_windowing(x, pydicom.dcmread(file)) / 65535 * 255  # to the range of 16 bits
+    x = x.astype(float)
+    if function == "LINEAR_EXACT":  # PS3.3, C.11.2.1.3.2
+        y = np.where(x <= c - w / 2, 0, np.where(x > c + w / 2, 255, ((x - c) / w + 0.5) * 255))
+    else:  # C.11.2.1.2.1; a width of 1 is a threshold
+        line = ((x - (c - 0.5)) / max(w - 1, 1) + 0.5) * 255
+        y = np.where(x <= c - 0.5 - (w - 1) / 2, 0, np.where(x > c - 0.5 + (w - 1) / 2, 255, line))
+    assert theirs == pytest.approx(y, abs=0.01)
+    assert np.abs(grey(file, "dicom") - y).max() <= 0.5 + 1e-3
 
 
 def test_a_window_table(tmp_path: Path) -> None:

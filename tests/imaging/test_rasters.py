@@ -322,6 +322,19 @@ def test_a_large_jpeg_is_decoded_small_and_looks_alike(tmp_path: Path, resize: s
     assert min(read_image(tmp_path / "a.jpg", min_size=how.min_size).size) >= 2 * short
 
 
+@pytest.mark.parametrize(("resize", "size"), [("crop", (1600, 400)), ("squash", (1600, 400)), ("pad", (400, 100))])
+def test_a_long_jpeg_keeps_twice_the_size_that_the_network_sees(
+    tmp_path: Path, resize: str, size: tuple[int, int]
+) -> None:
+    """3200 x 800 px at 160 px: cropping sees the whole short side and squashing both, so that 320 of 800 px are needed,
+    half; padding sees 160 x 40, so that 320 x 80 are needed, an eighth. A JPEG is decoded at 1/1, 1/2, 1/4 or 1/8."""
+    how = Preprocessing(160, 3, resize, "half")
+    Image.new("RGB", (3200, 800)).save(tmp_path / "wide.jpg")
+    assert read_image(tmp_path / "wide.jpg", min_size=how.min_size).size == size
+    Image.new("RGB", (800, 3200)).save(tmp_path / "high.jpg")
+    assert read_image(tmp_path / "high.jpg", min_size=how.min_size).size == size[::-1]
+
+
 def test_a_jpeg_of_many_scans_is_refused(tmp_path: Path) -> None:
     stream = io.BytesIO()
     photograph(64, 64).save(stream, "JPEG", progressive=True)

@@ -22,6 +22,7 @@ def test_pairs_are_the_confusion_matrix_off_its_diagonal() -> None:
     told = mistakes(p)
     assert told["n"] == counts.sum() - counts.trace() and told["further"] == 0
     assert [pair["n"] for pair in told["pairs"]] == sorted((pair["n"] for pair in told["pairs"]), reverse=True)
+    assert len(told["pairs"]) == (counts > 0).sum() - (counts.diagonal() > 0).sum() > 0
     for pair in told["pairs"]:
         i, j = int(pair["truth"][1]), int(pair["predicted"][1])
         assert pair["n"] == counts[i, j] and pair["share"] == pytest.approx(counts[i, j] / counts[i].sum())
@@ -32,8 +33,10 @@ def test_pairs_are_the_confusion_matrix_off_its_diagonal() -> None:
 
 def test_rows_of_a_pair_come_surest_first() -> None:
     p = draw()
-    for _, _, rows in error_pairs(p):
-        assert (np.diff(p.confidence[rows]) <= 0).all()
+    pairs = list(error_pairs(p))
+    assert sorted(np.concatenate([rows for *_, rows in pairs])) == np.flatnonzero(p.predicted != p.labels).tolist()
+    for *_, rows in pairs:
+        assert len(rows) > 1 and (np.diff(p.confidence[rows]) <= 0).all()
 
 
 def test_a_thousand_classes_and_none_wrong() -> None:

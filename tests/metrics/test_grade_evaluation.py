@@ -43,7 +43,9 @@ def test_the_shares_by_error_have_the_intervals_of_proportions() -> None:
     """One image of each patient: Wilson's, as scipy has it."""
     for patients, method in ((None, "wilson"), (60, "wilson-cluster")):
         p = draw(300, patients)
-        for one in grade_results(p, 50).distances:
+        distances = grade_results(p, 50).distances
+        assert [one.grades for one in distances] == np.unique(p.predicted - p.labels).tolist()
+        for one in distances:
             count = int(np.sum(p.predicted - p.labels == one.grades))
             assert (one.n, one.share.value, one.share.method) == (count, count / 300, method)
             if patients is None:

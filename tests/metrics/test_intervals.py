@@ -494,6 +494,7 @@ def test_every_mean_over_classes_spreads_as_resamples_do(classes: int) -> None:
     logits[np.arange(600), labels] += 1.5
     p = Predictions(tuple("abcd"[:classes]), ("x",) * 600, None, labels, logits)
     overall, drawn = evaluate_predictions(p).overall, bootstrap([PreparedPredictions(p)], 1000, 0)[0]
+    assert drawn.keys() >= {"sensitivity_macro", "specificity_weighted", "ppv_macro", "npv_macro", "f1_macro"}
     for name, draws in drawn.items():
         found = overall[name]
         assert found.low is not None and found.high is not None
@@ -506,7 +507,9 @@ def test_the_influence_on_mcc_and_kappa_is_their_derivative() -> None:
     scorer = Scorer(labels, Predictions(("a", "b", "c"), ("x",) * 60, None, labels, logits))
     step = 1e-6
     moved, whole = (scorer.counted(np.ones((60, 60)) + by * np.eye(60))[0] for by in (step, 0.0))
-    for name, influence in scorer.correlation_influence().items():
+    influences = scorer.correlation_influence()
+    assert set(influences) == {"mcc", "cohen_kappa"}
+    for name, influence in influences.items():
         assert influence == pytest.approx((moved[name] - whole[name]) / step, abs=1e-6)
         assert influence.sum() == pytest.approx(0, abs=1e-12)
 

@@ -112,6 +112,7 @@ def test_the_error_by_subgroup() -> None:
     )
     found = error_by_subgroup(p, "sex")
     by_name = {stratum.name: stratum for stratum in found.strata}
+    assert list(by_name) == ["F", "M"]
     for name, stratum in by_name.items():
         error = (p.values - p.labels)[sex == name]
         assert stratum.overall["mae"].value == pytest.approx(np.abs(error).mean())

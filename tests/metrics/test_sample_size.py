@@ -9,7 +9,8 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 from conftest import Answer
-from scipy.stats import binom, binomtest
+from scipy.special import expit, logit
+from scipy.stats import binom, binomtest, t
 
 from vitmed.commands.sample_size import in_words, sample_size
 from vitmed.core.errors import UsageError
@@ -104,6 +105,24 @@ def test_neither_rare_positives_nor_rare_negatives_widen_the_interval_of_an_auro
     assert found.counted == sample_size("auroc", 0.9, half_width=0.04, prevalence=1 - prevalence).counted
     assert half_width(found.counted, 0.9, prevalence, 20) < 0.04
     assert "at most 0.04 to either side" in in_words(found)[0]
+
+
+@pytest.mark.parametrize("prevalence", [0.1, 0.9])
+def test_an_auroc_by_patient_has_as_many_degrees_of_freedom_as_the_rarer_class_has_patients(prevalence: float) -> None:
+    """Hanley and McNeil's eq. 1 and 2 and Student's t by hand: one patient less, and the interval is too wide."""
+    found = sample_size("auroc", 0.85, half_width=0.05, prevalence=prevalence, images_per_patient=5, icc=0.5)
+
+    def interval(patients: int) -> tuple[float, float]:
+        rare, common = 0.1 * patients * 5 / 3, 0.9 * patients * 5 / 3  # images over 1 + (5 - 1) x 0.5
+        of_rare, of_common = 0.85 / (2 - 0.85) - 0.85**2, 2 * 0.85**2 / (1 + 0.85) - 0.85**2
+        spread = 0.85 * 0.15 + (rare - 1) * of_rare + (common - 1) * of_common
+        reach = t.ppf(0.975, 0.1 * patients - 1) * (spread / (rare * common)) ** 0.5 / (0.85 * 0.15)
+        return float(expit(logit(0.85) - reach)), float(expit(logit(0.85) + reach))
+
+    (low, high), wider = interval(found.counted_patients), interval(found.counted_patients - 1)
+    assert (found.low, found.high) == pytest.approx((low, high))
+    assert (high - low) / 2 <= 0.05 < (wider[1] - wider[0]) / 2
+    assert (found.images, found.patients) == (5 * found.counted_patients, found.counted_patients)
 
 
 def test_the_smallest_number() -> None:

@@ -125,6 +125,7 @@ def test_every_number_has_an_interval_around_it() -> None:
     result = evaluate_predictions(draw(3, size=200, groups=40), resamples=300)
     entries = dict(result["overall"])
     entries |= {f"{m} {c}": result["per_class"][c][m] for c in result["classes"] for m in PER_CLASS}
+    assert len(entries) == len(METRICS) + 3 * len(PER_CLASS) == 41
     for name, entry in entries.items():
         assert entry["low"] < entry["value"] < entry["high"], name
     assert result["undefined"] == {} and result["notes"] == []
@@ -136,6 +137,7 @@ def test_the_seed_fixes_the_draws_and_chunks_do_not_matter(monkeypatch: pytest.M
     first = bootstrap(prepared, 50, seed=0)[0]
     monkeypatch.setattr("vitmed.metrics.bootstrap.CHUNK", 700)
     again, other = bootstrap(prepared, 50, seed=0)[0], bootstrap(prepared, 50, seed=1)[0]
+    assert first.keys() == again.keys() >= {"accuracy", "mcc", "log_loss", "f1_macro"}
     for name, drawn in first.items():  # matrix products of other sizes differ in the last bit on some machines
         assert again[name] == pytest.approx(drawn, abs=1e-12, nan_ok=True)
     assert other["accuracy"] != pytest.approx(first["accuracy"], abs=1e-6)
@@ -275,6 +277,7 @@ def test_two_models_are_compared_in_the_same_resamples() -> None:
     good, poor = two_models()
     result = compare_predictions(good, poor, resamples=500)
     separate = [evaluate_predictions(p, resamples=500)["overall"] for p in (good, poor)]
+    assert set(result["difference"]) == set(METRICS)
     for name, entry in result["difference"].items():
         assert entry["value"] == pytest.approx(separate[0][name]["value"] - separate[1][name]["value"]), name
         assert result["overall"][name] == separate[1][name], name  # the same draws: the same interval
@@ -291,8 +294,8 @@ def test_two_models_are_compared_in_the_same_resamples() -> None:
 
 def test_a_model_is_not_different_from_itself() -> None:
     good, _ = two_models()
-    entries = compare_predictions(good, good, resamples=50)["difference"].values()
-    assert all((e["value"], e["low"], e["high"]) == (0, 0, 0) for e in entries)
+    entries = compare_predictions(good, good, resamples=50)["difference"]
+    assert {name: (e["value"], e["low"], e["high"]) for name, e in entries.items()} == dict.fromkeys(METRICS, (0, 0, 0))
 
 
 def test_a_difference_of_unknown_variance_has_no_interval_and_a_known_one_stays_within_its_range() -> None:
@@ -303,10 +306,10 @@ def test_a_difference_of_unknown_variance_has_no_interval_and_a_known_one_stays_
     first, second = (replace(p, groups=one) for p in (good, poor))  # all positives are of one patient
     found = compare_predictions(first, second, resamples=50)["difference"]["auroc"]
     assert found["value"] is not None and found["low"] is found["high"] is None
-    turned = replace(good, logits=-good.logits)
-    entry = compare_predictions(good, turned, resamples=0).difference["auroc"]
-    assert entry.value is not None and abs(entry.value) > 0.5
-    assert entry.low is None or entry.high is None or (-1 <= entry.low <= entry.value <= entry.high <= 1)
+    for other, gap in ((-good.logits, 1), (0 * good.logits, 0.5)):  # nine patients, all ranked right
+        found = compare_predictions(good, replace(good, logits=other), resamples=0)
+        assert found.difference["auroc"].value == gap and found.tests["auroc"].p is None
+        assert found.difference["auroc"].low is found.difference["auroc"].high is None
     noisy = replace(poor, logits=poor.logits[::-1], groups=None)
     wide = compare_predictions(replace(good, groups=None), noisy, resamples=0).difference["auroc"]
     assert wide.low is not None and -1 <= wide.low < wide.high <= 1

@@ -98,6 +98,7 @@ def test_groups_that_are_alike_have_no_worst() -> None:
 def test_a_stratum_is_evaluated_as_if_it_were_alone() -> None:
     p = draw()
     told = subgroups(p, ["site"], 100)
+    assert [stratum["name"] for stratum in told["site"]["strata"]] == ["N", "S"]
     for stratum in told["site"]["strata"]:
         rows = np.flatnonzero(np.array(p.columns["site"]) == stratum["name"])
         alone = evaluate_predictions(p.take(rows), resamples=100)
@@ -252,6 +253,7 @@ def test_by_pair_and_by_image_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     first = subgroups(p, ["site"], 80)
     monkeypatch.setattr("vitmed.metrics.subgroups.PAIRS", 0)
     again = subgroups(p, ["site"], 80)
+    assert set(first["site"]["gaps"]) == {"auroc", "balanced_accuracy", "accuracy", "sensitivity", "specificity"}
     for name, gap in first["site"]["gaps"].items():
         for key in ("value", "low", "high"):
             assert again["site"]["gaps"][name][key] == pytest.approx(gap[key]), name

@@ -49,6 +49,7 @@ def test_axes_of_shares_end_at_0_and_1() -> None:
     for skill in (0.0, 99.0):
         p = drawn(skill=skill)
         figure = by_finding(p, Results.of(evaluate_findings(p, 0)))
+        assert len(figure.axes) > 0
         for axes in figure.axes:
             low, high = axes.get_xlim()
             shown = np.concatenate([np.asarray(line.get_xdata(), float) for line in axes.lines])

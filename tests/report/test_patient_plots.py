@@ -49,6 +49,7 @@ def test_the_forest_has_a_line_for_each_stratum(classes: int) -> None:
     figure = forest(p, metrics)
     assert is_png(figure)
     told = texts(figure)
+    assert len(metrics["subgroups"]["a $ward$"]["strata"]) == len(set(cells)) > 2
     for stratum in metrics["subgroups"]["a $ward$"]["strata"]:
         n = "<10" if "suppressed" in stratum else f"={stratum['n']}"
         assert any(text.startswith(f"{stratum['name']} (n{n}") for text in told)

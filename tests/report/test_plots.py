@@ -75,7 +75,9 @@ def test_pictures_are_known_by_row_alone(name: str) -> None:
     assert not any("secret" in text or "png" in text for text in shown)
     rows = [int(text.split()[1]) for text in shown if text.startswith("row ")]
     assert len(rows) == len(set(rows)) == pictures.PICTURES
-    for axes in (a for a in figure.axes if a.images):
+    drawn = [axes for axes in figure.axes if axes.images]
+    assert len(drawn) == len(rows)
+    for axes in drawn:
         row = int(axes.get_xlabel().split()[1]) - 1
         assert np.asarray(axes.images[0].get_array())[0, 0].max() == row % 256  # it is that row's image
         right = p.predicted[row] == p.labels[row]
@@ -143,6 +145,7 @@ def test_roc_shows_where_the_model_decides_and_a_band_through_the_fixed_rates() 
     assert dot.get_xydata().tolist() == [[1 - own.specificity.value, own.sensitivity.value]]
     (band,) = axes.collections
     corners = {(round(x, 6), round(y, 6)) for path in band.get_paths() for x, y in path.vertices}
+    assert len(metrics.fixed_rates.sensitivity) > 3
     for one in metrics.fixed_rates.sensitivity[:3]:
         ends = {(round(1 - one.fixed, 6), round(end, 6)) for end in (one.reached.low, one.reached.high)}
         assert ends <= corners

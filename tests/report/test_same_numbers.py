@@ -206,7 +206,9 @@ def test_the_counts_are_the_same_everywhere(report: Report) -> None:
         found = set(re.findall(r"(\d+) images of (\d+) patients", text))
         assert found == {(str(n), str(patients))}
     body = re.sub(r"\s+", " ", report.page.replace("\\", ""))
-    for paragraph in report.methods.replace("\\", "").split("\n\n")[1:3]:
+    paragraphs = report.methods.replace("\\", "").split("\n\n")[1:3]
+    assert len(paragraphs) == 2 and min(map(len, paragraphs)) > 50
+    for paragraph in paragraphs:
         assert paragraph in body
 
 

@@ -49,13 +49,13 @@ def test_counts_are_those_of_scikit_learn_at_every_threshold() -> None:
     curve = curve_of(p)
     truth, scores = p.labels == 0, p.probabilities[:, 0]
     assert len(curve["thresholds"]) <= 1100 and curve["thresholds"] == sorted(curve["thresholds"])
+    assert len(curve["thresholds"]) > 100
     for i in range(0, len(curve["thresholds"]), 50):
         called = scores >= curve["thresholds"][i]
         tn, fp, fn, tp = confusion_matrix(truth, called, labels=[False, True]).ravel().tolist()
         got = at(curve, i)
         assert (got.tp, got.fp, got.fn, got.tn) == (tp, fp, fn, tn)
-        if called.any():
-            assert got.ppv == pytest.approx(precision_score(truth, called))
+        assert called.any() and got.ppv == pytest.approx(precision_score(truth, called))
 
 
 def test_ppv_at_another_prevalence_is_the_worked_example_of_the_docs() -> None:

@@ -194,6 +194,7 @@ def test_markdown_says_the_same_and_links_the_figures(tmp_path: Path) -> None:
         assert secret not in text
     assert not re.search(r"(?<!\\)<", text)
     tables = re.findall(r"(?:^\|.*\n)+", text, re.M)
+    assert len(tables) > 5
     for table in tables:
         widths = {len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}
         assert len(widths) == 1, table

@@ -69,6 +69,7 @@ def test_it_is_made_of_plain_types(trained: Trained) -> None:
 
 def test_no_absolute_path_leaves_the_lab(trained: Trained) -> None:
     place = str(trained.data.parent).encode()
+    assert trained.best.is_relative_to(trained.folder) and trained.best.suffix == ".pt"
     for file in trained.folder.rglob("*"):
         if file.is_file():
             data = file.read_bytes()

@@ -57,6 +57,7 @@ def test_layer_decay_by_hand() -> None:
     scale = {names[id(p)]: group["scale"] for group in parameter_groups(model, 0.05, 0.5) for p in group["params"]}
     expected = {"head": 1, "norm.": 1, "attn_pool": 1, "blocks.2": 1 / 2, "blocks.1": 1 / 4, "blocks.0": 1 / 8}
     expected |= {"patch_embed": 1 / 16, "cls_token": 1 / 16, "pos_embed": 1 / 16, "norm_pre": 1 / 16, "reg_": 1 / 16}
+    assert set(scale) == set(names.values())
     for name, factor in scale.items():
         start = next(key for key in expected if name.startswith(key))
         assert factor == expected[start], name

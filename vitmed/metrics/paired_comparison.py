@@ -260,7 +260,10 @@ def jackknifed_gaps(
 
 
 def _tested(gap: float, found: Spread, method: str) -> tuple[float, ComparisonTest]:
-    """How far the interval of a difference reaches to either side, and the test of no difference."""
+    """How far the interval of a difference reaches to either side, and the test of no difference.
+
+    A difference without any variance has neither, because no image shows how it varies; 0 is that of equal models.
+    """
     from scipy.special import stdtr  # imported here: predict starts without it
 
     statistic = p = None
@@ -269,7 +272,7 @@ def _tested(gap: float, found: Spread, method: str) -> tuple[float, ComparisonTe
         p = float(2 * stdtr(min(found.degrees, 1e9), -abs(statistic)))
     elif gap == 0 and found.variance == 0:
         statistic, p = 0.0, 1.0
-    reach = quantile(found.degrees) * found.variance**0.5
+    reach = float("nan") if statistic is None else quantile(found.degrees) * found.variance**0.5
     return reach, ComparisonTest(statistic=statistic, p=p, method=method)
 
 

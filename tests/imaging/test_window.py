@@ -1,0 +1,36 @@
+"""Windows of images as large as a mammogram, and of values that float32 cannot hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from vitmed.imaging.window import ROWS, FileWindow, Linear, Sigmoid, Table, to_grey
+
+ENTRIES = np.linspace(255, 0, 4096).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("window", "formula"),
+    [
+        (Linear(0.0, 4095.0), lambda x: x / 4095 * 255),
+        (Linear(2000.0, 2000.0), lambda x: np.where(x > 2000, 255, 0)),
+        (Sigmoid(2000.0, 500.0), lambda x: 255 / (1 + np.exp(-4 * (x - 2000) / 500))),
+        (Table(0, ENTRIES), lambda x: 255 - x / 4095 * 255),
+    ],
+)
+def test_every_value_of_a_large_image_is_mapped(window: FileWindow, formula: object) -> None:
+    """A mammogram has more values than are mapped at a time; the last rows are mapped as the first are."""
+    width, height = 1024, ROWS // 1024 + 3
+    values = (np.arange(width * height) * 7 % 4093).astype(np.uint16).reshape(height, width)
+    grey = to_grey(values, window)
+    assert grey.shape == values.shape and grey.dtype == np.uint8
+    expected = np.asarray(formula(np.arange(4093.0)))  # type: ignore[operator]
+    assert np.abs(grey - expected[values]).max() <= 0.5 + 1e-3
+    assert np.array_equal(values.ravel()[:5], [0, 7, 14, 21, 28])  # the image itself is left as it is
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64, np.float64])
+def test_neighbours_that_float32_cannot_tell_apart(dtype: type) -> None:
+    values = np.array([2**24 + 1, 2**24 + 2, 2**24 + 3, 2**24 + 4], dtype)
+    assert to_grey(values, Linear(2**24 + 1, 2**24 + 4)).tolist() == [0, 85, 170, 255]
