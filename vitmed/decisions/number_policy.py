@@ -9,7 +9,6 @@ from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.decisions.number_intervals import IntervalReach, fit_intervals, with_intervals
 from vitmed.decisions.out_of_distribution import OodScore
 from vitmed.decisions.policy import (
-    ANSWER,
     DecisionPolicy,
     answers_of,
     policy_settings,
@@ -17,6 +16,7 @@ from vitmed.decisions.policy import (
     with_columns,
 )
 from vitmed.metrics.number_predictions import NumberPredictions
+from vitmed.metrics.predictions_csv import ANSWER
 
 
 class NumberPolicy(DecisionPolicy):

@@ -24,8 +24,8 @@ from vitmed.decisions.policies import policy_of
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.imaging.joint_preprocessing import JointPreprocessing, joint
 from vitmed.metrics.any_predictions import unlabelled
-from vitmed.metrics.ensembles import DISAGREEMENT, averaged, disagreement
-from vitmed.metrics.predictions_csv import OOD_SCORE
+from vitmed.metrics.ensembles import averaged, disagreement
+from vitmed.metrics.predictions_csv import DISAGREEMENT, OOD_SCORE
 from vitmed.training.membership import membership_of, read_membership
 from vitmed.training.saved_model import Network, Outputs, SavedModel, score_column
 
