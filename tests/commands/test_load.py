@@ -20,6 +20,7 @@ from vitmed.commands.serving.content import image_answer
 from vitmed.commands.structured_report import groups_of
 from vitmed.core.errors import CheckpointError, DataError
 from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions_csv import BLANK
 
 
 @pytest.fixture(params=["checkpoint", "exported"])
@@ -94,3 +95,26 @@ def test_a_large_set_comes_whole_to_programs_and_is_shortened_for_readers(capsys
     print_predictions(found, 1)
     text = "".join(capsys.readouterr())
     assert "c18 and 5 more" in text and "c19" not in text.replace("c19 0.", "")
+
+
+@pytest.mark.parametrize("kind", ["trained", "findings", "ages", "graded", "raw", "exported"])
+def test_an_image_without_content_is_told_apart(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """For every kind of label, a checkpoint without a policy and an exported file, in Python and in the table."""
+    found = request.getfixturevalue("trained" if kind == "raw" else kind)
+    file = found if kind == "exported" else found.folder / ("last.pt" if kind == "raw" else "best.pt")
+    model, side = vitmed.load(file, precision="fp32"), 24
+    channels = model.preprocessing.channels
+    texture = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    images = {"pixel": texture[:1, :1], "black": 0 * texture, "wide": np.full((8, side, 3), 200, np.uint8)}
+    images["texture"] = texture
+    for name, pixels in images.items():
+        Image.fromarray(pixels).convert("L" if channels == 1 else "RGB").save(tmp_path / f"{name}.png")
+    paths = [tmp_path / f"{name}.png" for name in images]
+    answers = model.predict(paths)
+    assert [BLANK in answer.reason for answer in answers] == [True, True, True, False]
+    assert not any(answer.answered for answer in answers[:3])
+    table = vitmed.predict(paths, checkpoint=file, precision="fp32", ui=Recorder())
+    assert [cell.startswith(f"no: {BLANK}") for cell in table.columns["answer"]] == [True, True, True, False]
+    again = table if model.saved.policy is None else model.saved.policy.apply(table)
+    assert again.columns == table.columns
+    assert "answer" in vitmed.predict(paths[3:], checkpoint=file, ui=Recorder()).columns or kind == "raw"

@@ -19,7 +19,6 @@ from vitmed.decisions.policy import (
     answers_of,
     choose_policy,
     policy_settings,
-    unlike_training,
     with_columns,
 )
 from vitmed.metrics.finding_predictions import FindingPredictions, absence
@@ -53,7 +52,7 @@ class FindingPolicy(DecisionPolicy):
         possible = [view.predicted == 1 if view.members is None else view.members[:, 1] for view in views]
         decided = replace(predictions.undecided(), members=np.stack(possible, axis=1))
         sets = tuple(BETWEEN.join(decided.set_of(row)) for row in range(len(raw)))
-        ours = {SET: sets, ANSWER: answers_of(unlike_training(raw), unsure)}
+        ours = {SET: sets, ANSWER: answers_of(raw, unsure)}
         return replace(
             decided,
             calibrated=np.stack([view.probabilities[:, 1] for view in views], axis=1),

@@ -27,7 +27,7 @@ from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import Predictions, known_labels
-from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, NO, OOD_SCORE, SET, WRITTEN, YES
+from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, BLANK, NO, OOD_SCORE, SET, WRITTEN, YES
 
 UNLIKE, SEVERAL, UNSURE = "unlike the training images", "classes are possible", "too unsure for the chosen risk"
 CHOOSING = {  # fields of `evaluate` that change what is chosen
@@ -93,13 +93,16 @@ class DecisionPolicy(Stored):
         return policy
 
 
-def answers_of(unlike: np.ndarray, further: Sequence[Sequence[str]]) -> tuple[str, ...]:
+def answers_of(predictions: AnyPredictions, further: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """The cells of the column `answer`: "yes", or "no: " and why.
 
     Args:
-        unlike: (S,) bool, images unlike those of training; further: other reasons of each image.
+        predictions: whose column `answer` may name images without content; further: other reasons of each image.
     """
-    reasons = [[UNLIKE] * bool(one) + list(others) for one, others in zip(unlike, further, strict=True)]
+    blank = (BLANK in cell for cell in predictions.columns.get(ANSWER, [""] * len(predictions)))
+    unlike, reasons = unlike_training(predictions), list[list[str]]()
+    for empty, strange, others in zip(blank, unlike, further, strict=True):
+        reasons.append([BLANK] * empty + [UNLIKE] * bool(strange) + list(others))
     return tuple(NO + ", ".join(why) if why else YES for why in reasons)
 
 
@@ -139,7 +142,7 @@ class ClassPolicy(DecisionPolicy):
             unsure = certainty(predictions) < (np.inf if least is None else least)
         several = [[f"{size} {SEVERAL}"] * bool(size > 1) for size in sizes]
         further = [[*many, *[UNSURE] * bool(one)] for many, one in zip(several, unsure, strict=True)]
-        return answers_of(unlike_training(predictions), further)
+        return answers_of(predictions, further)
 
     @property
     def summary(self) -> str:

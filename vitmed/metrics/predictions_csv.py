@@ -21,6 +21,7 @@ FIXED_COLUMNS = ("path", "label", "group", "prediction", "confidence")
 OOD_SCORE, DISAGREEMENT, SET, ANSWER = "ood_score", "disagreement", "set", "answer"
 WRITTEN = (OOD_SCORE, DISAGREEMENT, SET, ANSWER)
 YES, NO = "yes", "no: "  # cells of `answer`; behind the second the reasons follow
+BLANK = "the image has no content"  # the reason that the network's input gives, also without a policy
 BETWEEN = " | "  # called findings of an image, and the members of a set
 FURTHER = re.compile(r"and \d+ more")  # vitmed 0.2.0 ended sets of more than 20 members so
 PROB, LOGIT = "prob_", "logit_"  # with the name of a class, the columns of its numbers

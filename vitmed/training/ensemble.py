@@ -178,6 +178,8 @@ class EnsembleNetwork(Network):
         networks: of the members.
     """
 
+    saved: Ensemble
+
     def __init__(self, saved: Ensemble, networks: Sequence[Network]):
         self.saved, self.networks = saved, tuple(networks)
         self.batch = AT_ONCE
@@ -186,10 +188,9 @@ class EnsembleNetwork(Network):
         self.precision = precisions[0] if len(precisions) == 1 else "mixed"
         self.reason = next((network.reason for network in networks if network.reason), "")
 
-    def outputs(
-        self, read: Callable[[int], np.ndarray], count: int, progress: Callable[[int, int], None],
-        also_features: bool = False,
-    ) -> Outputs:  # fmt: skip
+    def _outputs(
+        self, read: Callable[[int], np.ndarray], count: int, progress: Callable[[int, int], None], also_features: bool
+    ) -> Outputs:
         """As `Network.outputs`: the logits are those of the mean. Raises UsageError if features are asked for."""
         if also_features:
             raise UsageError(f"{self.saved.path}: an ensemble has no features", "name the best.pt of a member")
