@@ -141,7 +141,7 @@ def test_bad_tables_and_arguments(run: Path, tmp_path: Path) -> None:
         with pytest.raises(DataError, match=problem):
             monitor(run, save(tmp_path / "less.csv", rows))
     text = work(run, 10).read_text()
-    (tmp_path / "other.csv").write_text(text.replace("_amber", "_violet"))
+    (tmp_path / "other.csv").write_text(text.replace("amber", "violet"))
     with pytest.raises(DataError, match="is of violet, blue, green, the model of amber, blue, green"):
         monitor(run, tmp_path / "other.csv")
     (tmp_path / "empty.csv").write_text(text.splitlines()[0] + "\n")
