@@ -61,7 +61,8 @@ def monitor(
             for any of its rows. Rows are read in the order of a column `time` (ISO 8601), else at random.
         output: a new folder; default `<run>/monitoring`.
         split: the reference, "test" or "val"; default the test, where it was evaluated.
-        period: the newest images, which are watched; false_alarms: the share of periods without a change that may give an alarm.
+        period: the newest images, which are watched.
+        false_alarms: the share of periods without a change that may give an alarm.
         shift: of a mean, in standard deviations, that the charts find soonest.
 
     Raises:
