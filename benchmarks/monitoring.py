@@ -1,11 +1,15 @@
 """How often `vitmed monitor` gives an alarm where nothing changed, and how soon where something did.
 
     python benchmarks/monitoring.py --worlds 200
+    python benchmarks/monitoring.py --worlds 200 --long
 
 A world has patients whose images are alike, a model with an AUROC of about 0.85, and 2 % of images unlike the others.
 Each run draws a reference and a period of 1,000 new images, both from the world, so the truth behind the reference is
 unknown to the charts, as at work. "no change": the share of periods with an alarm, asked 0.05. The others change the
-new images from the first on: the share with an alarm, and after how many images, at the median.
+new images from the first on: the share with an alarm, and after how many images, at the median. `--long`: logs of
+100,000 images without a change; the share of worlds with an alarm after 1,000, 5,000, 20,000 and 100,000 images, of one
+look at the newest period, of charts that start anew for each look after 100 images, and of charts that run on; and how
+often such an alarm begins.
 """
 
 from __future__ import annotations
@@ -16,7 +20,8 @@ import numpy as np
 
 from vitmed.metrics.control_charts import Reference, Stream, choose_limits, highest
 
-PERIOD, SHIFT = 1000, 0.5
+PERIOD, SHIFT, LOOK = 1000, 0.5, 100
+LENGTHS = (1_000, 5_000, 20_000, 100_000)
 CHANGES = {
     "no change": {},
     "3 x as many unlike": {"unlike": 0.06},
@@ -43,11 +48,49 @@ def draw(
     }, owner
 
 
+def long_logs(worlds: int, simulations: int) -> None:
+    """Print the table of logs of many periods."""
+    for patients, each in ((200, 1), (1000, 1), (200, 5), (1000, 5)):
+        looked, ran, begun = [], [], []
+        for seed in range(worlds):
+            rng = np.random.default_rng([seed, patients, each])
+            reference = Reference.of(*draw(patients, each, rng))
+            limits = choose_limits(reference, SHIFT, PERIOD, 0.05, simulations, seed).limits
+            values = reference.standardised(draw(LENGTHS[-1] // each, each, rng)[0])
+            high, alarms = np.zeros(len(values), bool), np.zeros((len(values) - PERIOD) // LOOK + 1, bool)
+            for c, one in enumerate(reference.streams.values()):
+                high |= highest(values[:, c], one.sides, SHIFT / 2) > limits[c]
+                periods = np.lib.stride_tricks.sliding_window_view(values[:, c], PERIOD)[::LOOK]
+                for part in np.array_split(np.arange(len(alarms)), 20):
+                    alarms[part] |= (highest(periods[part], one.sides, SHIFT / 2) > limits[c]).any(axis=1)
+            looked.append(alarms)
+            ran.append([high[:count].any() for count in LENGTHS])
+            begun.append(alarms[0] + (alarms[1:] & ~alarms[:-1]).sum())
+        looks = np.array(looked)
+        last = [(count - PERIOD) // LOOK for count in LENGTHS]
+        shares = {
+            "one look": looks[:, last],
+            "any look": np.stack([looks[:, : i + 1].any(1) for i in last], 1),
+            "ran on": ran,
+        }
+        print(f"reference of {patients} patients, {each} images each:")
+        for name, alarms_at in shares.items():
+            print(f"  {name:10}", " ".join(f"{share:.3f}" for share in np.mean(alarms_at, axis=0)))
+        print(
+            f"  of all looks {looks.mean():.4f}; an alarm begins every {LENGTHS[-1] / np.mean(begun):,.0f} images",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worlds", type=int, default=200)
     parser.add_argument("--simulations", type=int, default=500)
+    parser.add_argument("--long", action="store_true")
     asked = parser.parse_args()
+    if asked.long:
+        long_logs(asked.worlds, asked.simulations)
+        return
     for patients, each in ((50, 1), (200, 1), (1000, 1), (50, 5), (200, 5)):
         found: dict[str, list[float]] = {name: [] for name in CHANGES}
         for seed in range(asked.worlds):

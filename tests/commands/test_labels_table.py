@@ -8,7 +8,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
+from checkpoints import save
 from conftest import TINY, TINY_SETS, Recorder, draw_classes, draw_splits, once
 
 from vitmed import evaluate, train
@@ -124,3 +126,12 @@ def test_a_run_without_patients_says_so_at_the_head_and_shows_its_guess(tmp_path
     metrics = json.loads((result.folder / "test" / "metrics.json").read_text())
     assert metrics["notes"][0].startswith("Split by image: likely optimistic.") and metrics["n_groups"] is None
     assert any(text.endswith("likely optimistic") for text in ui.said)
+
+
+def test_a_column_set_of_an_earlier_version_is_no_subgroup(run: TrainResult) -> None:
+    """vitmed 0.2.0 took tables that have a column with the name of one that a policy writes."""
+    content = torch.load(run.folder / "best.pt", weights_only=True)
+    content["data"]["columns"] = ["set"]
+    file = save(content, shutil.copytree(run.folder, run.folder.parent / "earlier") / "best.pt")
+    with pytest.raises(UsageError, match="these images have no further columns"):
+        evaluate(file, subgroup=["set"], ui=Recorder())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,8 +13,14 @@ from conftest import Recorder, Trained
 from PIL import Image
 
 import vitmed
+from vitmed.cli.terminal import print_predictions
 from vitmed.commands.load import Model
+from vitmed.commands.predict import predictions_json
+from vitmed.commands.serving.content import image_answer
+from vitmed.commands.structured_report import groups_of
 from vitmed.core.errors import CheckpointError, DataError
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions_csv import BLANK
 
 
 @pytest.fixture(params=["checkpoint", "exported"])
@@ -52,8 +60,6 @@ def test_a_notebook_shows_a_table_without_paths_and_escapes_names(model: Model, 
     answer = model.predict(sorted((trained.data / "test").rglob("*.png"))[0])
     page = answer._repr_html_()
     assert "data:image/png;base64," in page and str(trained.data) not in page and "not a medical device" in page
-    from dataclasses import replace
-
     assert "<script>" not in replace(answer, image="<script>.png")._repr_html_()
 
 
@@ -71,3 +77,44 @@ def test_what_cannot_be_read_is_named(model: Model, tmp_path: Path) -> None:
             model.predict(image)
     with pytest.raises(CheckpointError):
         vitmed.load(tmp_path / "none.pt")
+
+
+def test_a_large_set_comes_whole_to_programs_and_is_shortened_for_readers(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("left | right", *(f"c{k:02}" for k in range(24)))
+    members = np.ones((1, 25), bool)
+    found = Predictions(names, ("x.png",), None, None, np.zeros((1, 25), np.float32), members=members)
+    found = replace(found, columns={"set": (" | ".join(names),), "answer": ("no: 25 classes are possible",)})
+    shown = SimpleNamespace(unit="", preprocessing=SimpleNamespace(shown=lambda square: square))
+    answer = next(Model.answers(shown, found, [np.zeros((4, 4, 3), np.uint8)]))  # type: ignore[arg-type]
+    assert answer.prediction_set == names and image_answer("x", answer).prediction_set == list(names)
+    whole = groups_of(answer, None, "classes")[0]
+    said = [one.value.meaning for one in whole.evaluations if one.name.meaning == "Cannot be excluded"]
+    assert said == list(names)
+    assert predictions_json(found, 1)["images"][0]["set"] == " | ".join(names)
+    assert "c18 and 5 more</td>" in answer._repr_html_() and "c19" not in answer._repr_html_()
+    print_predictions(found, 1)
+    text = "".join(capsys.readouterr())
+    assert "c18 and 5 more" in text and "c19" not in text.replace("c19 0.", "")
+
+
+@pytest.mark.parametrize("kind", ["trained", "findings", "ages", "graded", "raw", "exported"])
+def test_an_image_without_content_is_told_apart(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """For every kind of label, a checkpoint without a policy and an exported file, in Python and in the table."""
+    found = request.getfixturevalue("trained" if kind == "raw" else kind)
+    file = found if kind == "exported" else found.folder / ("last.pt" if kind == "raw" else "best.pt")
+    model, side = vitmed.load(file, precision="fp32"), 24
+    channels = model.preprocessing.channels
+    texture = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    images = {"pixel": texture[:1, :1], "black": 0 * texture, "wide": np.full((8, side, 3), 200, np.uint8)}
+    images["texture"] = texture
+    for name, pixels in images.items():
+        Image.fromarray(pixels).convert("L" if channels == 1 else "RGB").save(tmp_path / f"{name}.png")
+    paths = [tmp_path / f"{name}.png" for name in images]
+    answers = model.predict(paths)
+    assert [BLANK in answer.reason for answer in answers] == [True, True, True, False]
+    assert not any(answer.answered for answer in answers[:3])
+    table = vitmed.predict(paths, checkpoint=file, precision="fp32", ui=Recorder())
+    assert [cell.startswith(f"no: {BLANK}") for cell in table.columns["answer"]] == [True, True, True, False]
+    again = table if model.saved.policy is None else model.saved.policy.apply(table)
+    assert again.columns == table.columns
+    assert "answer" in vitmed.predict(paths[3:], checkpoint=file, ui=Recorder()).columns or kind == "raw"

@@ -141,7 +141,7 @@ def test_bad_tables_and_arguments(run: Path, tmp_path: Path) -> None:
         with pytest.raises(DataError, match=problem):
             monitor(run, save(tmp_path / "less.csv", rows))
     text = work(run, 10).read_text()
-    (tmp_path / "other.csv").write_text(text.replace("_amber", "_violet"))
+    (tmp_path / "other.csv").write_text(text.replace("amber", "violet"))
     with pytest.raises(DataError, match="is of violet, blue, green, the model of amber, blue, green"):
         monitor(run, tmp_path / "other.csv")
     (tmp_path / "empty.csv").write_text(text.splitlines()[0] + "\n")
@@ -158,3 +158,31 @@ def test_limits_do_not_depend_on_the_new_images(run: Path) -> None:
     few, many = (monitor(run, work(run, count), output=run / f"m{count}").content for count in (50, 150))
     assert [one.limit for one in few.charts] == [one.limit for one in many.charts]
     assert np.isfinite([one.limit for one in few.charts if one.limit is not None]).all()
+
+
+def test_what_is_older_than_the_period_gives_no_alarm(run: Path) -> None:
+    """A log of any length is judged by its newest period; the page says so, and a longer period reads it all."""
+
+    def change(i: int, row: dict[str, str]) -> None:
+        row["ood_score"] = "1.4" if i < 150 else "0.5"
+
+    new, ui = work(run, 900, change), Recorder()
+    found = monitor(run, new, ui=ui).content
+    assert found.images == 900 and {one.n for one in found.charts if not one.why_not} == {200}
+    note = next(note for note in found.notes if "newest 200 of the 900 images" in note)
+    assert "--period 900" in note and note in ui.warned
+    assert "newest 200 of the 900 images" in (run / "monitoring" / "monitoring.html").read_text()
+    with pytest.raises(GateError, match="unlike the training images rises"):
+        package.monitor(run, new, period=900, ui=Recorder())
+
+
+def test_labels_that_come_later_than_a_period_still_count(run: Path) -> None:
+    def change(i: int, row: dict[str, str]) -> None:
+        if 100 <= i < 300:
+            row["label"] = "blue" if row["prediction"] == "amber" else "amber"
+
+    with pytest.raises(GateError, match="accuracy falls") as error:
+        monitor(run, work(run, 900, change))
+    found = error.value.result.content  # type: ignore[attr-defined]
+    chart = next(one for one in found.charts if one.name == "accuracy")
+    assert chart.n == 200 and 101 <= chart.alarm.row <= 300

@@ -25,7 +25,7 @@ from vitmed.decisions.conformal import report_sets
 from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.operating_results import report_points
 from vitmed.decisions.out_of_distribution import report_ood_scores
-from vitmed.decisions.policy import ClassPolicy, choose_policy, notes_of
+from vitmed.decisions.policy import ClassPolicy, choose_policy, notes_of, own_columns
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.rebuild import note_prevalence
 from vitmed.report.write import write_report
@@ -283,8 +283,9 @@ def test_a_baseline_is_not_compared_with_itself(run: Trained, tmp_path: Path) ->
 
 
 def test_only_the_users_own_columns_are_offered(run: Trained, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="these images have no further columns"):
-        evaluate(run.folder / "test" / "predictions.csv", output=tmp_path / "r", subgroup=["site"], ui=Recorder())
+    for name in ("site", "set", "answer", "ood_score"):
+        with pytest.raises(UsageError, match="these images have no further columns"):
+            evaluate(run.folder / "test" / "predictions.csv", output=tmp_path / "r", subgroup=[name], ui=Recorder())
 
 
 @pytest.mark.parametrize(
@@ -348,12 +349,31 @@ def draw(size: int = 40, columns: dict[str, tuple[str, ...]] | None = None) -> P
     return Predictions(("ill", "normal"), paths, None, labels, logits, columns=columns or {})
 
 
-def test_a_users_column_of_that_name_stays() -> None:
+def test_what_a_policy_writes_is_its_own_and_is_the_same_again() -> None:
     policy = choose_policy(draw(), EvaluateConfig(resamples=0))
-    own = {"set": ("a",) * 40, "answer": ("perhaps",) * 40}
-    assert policy.apply(draw(columns=own)).columns == own
-    ours = policy.apply(draw()).columns
-    assert set(ours) == {"set", "answer"} and policy.apply(policy.apply(draw())).columns == ours
+    ours = policy.apply(draw(columns={"site": ("N",) * 40}))
+    assert list(ours.columns) == ["set", "answer", "site"] and own_columns(ours) == ("site",)
+    again = policy.apply(ours)
+    assert again.columns == ours.columns and np.array_equal(again.members, ours.members)
+    former = policy.apply(draw(columns={"set": ("x",) * 40, "answer": ("no: x",) * 40}))
+    assert former.columns == policy.apply(draw()).columns
+
+
+def test_a_large_set_names_every_member_and_no_other() -> None:
+    """Thirty classes that no image tells apart: every set holds most of them; one class has the mark in its name."""
+    names = ("left | right", *(f"c{k:02}" for k in range(29)))
+    rng = np.random.default_rng(0)
+    labels, logits = np.arange(600) % 30, rng.normal(size=(600, 30)).astype(np.float32)
+    p = Predictions(names, tuple(map(str, range(600))), None, labels, logits)
+    found = choose_policy(p, EvaluateConfig(resamples=0, coverage=0.95, calibration="none")).apply(p)
+    sizes = found.members.sum(axis=1)
+    assert sizes.min() > 20 and "more" not in " ".join(found.columns["set"])
+    for row in range(600):
+        assert found.columns["set"][row] == " | ".join(names[k] for k in np.flatnonzero(found.members[row]))
+        assert found.set_of(row) == tuple(names[k] for k in np.flatnonzero(found.members[row]))
+    assert np.array_equal(found.take(np.array([5, 3])).members, found.members[[5, 3]])
+    turned = found.like(replace(p, classes=names[::-1]))
+    assert set(turned.set_of(5)) == set(found.set_of(5))
 
 
 def test_an_image_is_not_answered_for_each_reason() -> None:

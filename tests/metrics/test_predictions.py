@@ -325,3 +325,35 @@ def test_an_edited_prediction_is_reported_as_such(tmp_path: Path, confidence: bo
         f"1 row of the table has a prediction that does not follow from the logits, the first is row {sure + 1} "
         "(prediction); the column is ignored, and the logits decide.",
     )
+
+
+def decided(column: str, cell: str) -> str:
+    """A table with what a policy writes, and one cell of it changed in the second row."""
+    cells = {"set": ["a | b", "b"], "answer": ["no: 2 classes are possible", "yes"]}
+    cells[column][1] = cell
+    head, row = GOOD.splitlines()
+    rows = [f"{row.replace('x.png', f'{i}.png')},{cells['set'][i]},{cells['answer'][i]}" for i in range(2)]
+    return "\r\n".join([f"{head},set,answer", *rows]) + "\r\n"
+
+
+@pytest.mark.parametrize("text", [decided("set", "a"), decided("set", "a | b | and 6 more"), decided("set", "")])
+def test_what_vitmed_wrote_into_set_and_answer_is_read(tmp_path: Path, text: str) -> None:
+    (tmp_path / "p.csv").write_text(text)
+    assert list(Predictions.from_csv(tmp_path / "p.csv").columns) == ["set", "answer"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (decided("set", "training"), "p.csv: row 2 has 'training' as set"),
+        (decided("answer", "perhaps"), "p.csv: row 2 has 'perhaps' as answer"),
+        (decided("set", "a").replace(",answer", ",remark"), "p.csv: row 1 has 'a | b' as set"),
+        (GOOD.replace("logit_b\r\n", "logit_b,disagreement\r\n").replace("0.0\r\n", "0.0,much\r\n"), "'much' as"),
+    ],
+)
+def test_a_users_column_with_a_name_that_vitmed_writes_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "p.csv").write_text(text)
+    with pytest.raises(DataError) as caught:
+        Predictions.from_csv(tmp_path / "p.csv")
+    assert told in caught.value.problem and "vitmed writes this column itself" in caught.value.problem
+    assert caught.value.fix.startswith("rename the column ")

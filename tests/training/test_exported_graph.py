@@ -14,10 +14,11 @@ from vitmed.core.targets import Target
 from vitmed.decisions.finding_policy import choose_finding_policy
 from vitmed.decisions.number_policy import choose_number_policy
 from vitmed.decisions.out_of_distribution import fit_ood_score
-from vitmed.decisions.policy import ANSWER, SET, YES, choose_policy
+from vitmed.decisions.policy import choose_policy
 from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions_csv import ANSWER, SET, YES
 from vitmed.training.exported_graph import OodScoreGraph, decisions_of
 
 S = 400

@@ -95,7 +95,7 @@ def serve(**options: Any) -> None:
         "new": argument(Path, "What the model predicted since: of predict --csv, or the log of serve --scores."),
         **output("New folder; default RUN/monitoring.", FIRST),
         "split": flag(str, metavar="test|val", help="The reference; default the test.", panel=FIRST),
-        "period": flag(int, help="New images; default 1000.", panel=FIRST),
+        "period": flag(int, help="Newest images that are watched; default 1000.", panel=FIRST),
         "false_alarms": flag(float, help="Share of periods without a change with an alarm; default 0.05.", panel=FIRST),
         "shift": flag(float, help="Found soonest, in standard deviations of a mean; default 0.5.", panel=FIRST),
     },

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from vitmed.core.errors import DataError, VitmedError
-from vitmed.core.text import NOTICE, counted, lines_of, listed, visible
+from vitmed.core.text import MEMBERS, NOTICE, counted, lines_of, listed, visible
 from vitmed.core.ui import Advance, Ui
 
 if TYPE_CHECKING:  # loaded late
@@ -225,11 +225,15 @@ def styled(text: str, style: str) -> Text:
 def print_predictions(found: Any, top_k: int) -> None:
     """A row for each image with its class, probability and runners-up; then those that could not be read."""
     from vitmed.commands.predict import answer_cells, answer_columns
+    from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, SET
 
-    extra = [name for name in ("set", "answer") if name in found.columns]
+    extra = [name for name in (SET, ANSWER) if name in found.columns]
     rows = []
     for i in range(min(MOST, len(found))):
-        rows.append([found.paths[i], *answer_cells(found, i, top_k), *(found.columns[c][i] for c in extra)])
+        cells = [found.columns[name][i] for name in extra]
+        if found.members is not None:
+            cells[0] = listed(found.set_of(i), MEMBERS, BETWEEN)
+        rows.append([found.paths[i], *answer_cells(found, i, top_k), *cells])
     rows += [[path, "not read"] for path, _ in found.errors[: MOST - len(rows)]]
     hidden = len(found) + len(found.errors) - len(rows)
     more = [f"... and {hidden:,} more; --csv FILE writes all"] if hidden > 0 else []

@@ -36,7 +36,7 @@ from vitmed.explanation.robustness import known_stress
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.any_predictions import AnyPredictions
-from vitmed.metrics.predictions_csv import OOD_SCORE
+from vitmed.metrics.predictions_csv import OOD_SCORE, WRITTEN
 from vitmed.report.headline import Evaluation, parse_gates, report_evaluation
 from vitmed.report.model_card import edited, model_card
 from vitmed.report.participant_flow import run_flow
@@ -196,7 +196,8 @@ def _settings(saved: SavedModel, chosen: EvaluationImages, flags: dict[str, Any]
     """The settings of the run with the flags, as far as they fit the images and this machine; and notes on the rest."""
     notes: list[str] = []
     config = saved.config.evaluate.model_copy(update={"report": True})  # also of a run with --no-report
-    config = with_columns(evaluate_config(config, flags), flags, chosen.columns, notes)
+    own = [name for name in chosen.columns if name not in WRITTEN]  # vitmed 0.2.0 took tables that have such columns
+    config = with_columns(evaluate_config(config, flags), flags, own, notes)
     note_prevalence(config, saved.classes, notes)
     check_readers(config, chosen.samples, chosen.columns, saved.classes)
     return config, notes

@@ -13,11 +13,11 @@ from vitmed.core.text import counted, counted_doing
 from vitmed.core.ui import Silent, Ui
 from vitmed.data.samples import Sample, labelled_by
 from vitmed.data.thread_batches import check_readable
-from vitmed.decisions.policy import ANSWER, MOST_NAMES, SET, YES
 from vitmed.decisions.reduced_precision import MOST_MOVED, ReducedPrecision, compare_precision
 from vitmed.imaging.decode import read_image
 from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.number_predictions import NumberPredictions
+from vitmed.metrics.predictions_csv import ANSWER, YES
 from vitmed.training.exported_graph import ExportedGraph
 from vitmed.training.open_model import open_network
 from vitmed.training.saved_model import SavedModel, score_column
@@ -115,8 +115,8 @@ def _differences(exact: AnyPredictions, again: AnyPredictions, theirs: Mapping[s
     assert not isinstance(again, NumberPredictions)
     flipped |= np.any((theirs["prediction"] != again.predicted).reshape(len(flipped), -1), axis=1)
     if "in_set" in theirs:
-        sizes = np.array([cell.count(" | ") + bool(cell) for cell in again.columns[SET]])  # a cell names `MOST_NAMES`
-        flipped |= np.minimum(theirs["in_set"].sum(axis=1), MOST_NAMES + 1) != sizes
+        assert again.members is not None
+        flipped |= np.any(theirs["in_set"] != again.members, axis=1)
     found = compare_precision(ReducedPrecision(precision="fp32", device="cpu", speedup=1.0), exact, again)
     moved = np.abs(exact.probabilities - theirs["probabilities"]).max(initial=0)
     return found.flipped + int(flipped.sum()), float(moved)

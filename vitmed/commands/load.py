@@ -16,16 +16,15 @@ from PIL import Image, ImageOps
 
 from vitmed.core.errors import DataError, UsageError, VitmedError
 from vitmed.core.targets import NO_FINDING
-from vitmed.core.text import NOTICE
+from vitmed.core.text import MEMBERS, NOTICE, listed
 from vitmed.core.ui import Silent
-from vitmed.decisions.policy import ANSWER, NO, SET, YES
 from vitmed.imaging.decode import decode
 from vitmed.imaging.dicom import has_magic
 from vitmed.imaging.raw_image import RawImage
 from vitmed.metrics.any_predictions import AnyPredictions, unlabelled
 from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.number_predictions import NumberPredictions
-from vitmed.metrics.predictions_csv import OOD_SCORE
+from vitmed.metrics.predictions_csv import ANSWER, NO, OOD_SCORE, YES
 from vitmed.training.open_model import open_model, open_network
 from vitmed.training.saved_model import SavedModel, check_precision
 
@@ -106,7 +105,7 @@ def _row(answer: Answer) -> str:
     shown = ""
     if answer.picture.size:
         shown = f'<img width="{SIDE}" alt="" src="{png_address(answer.picture, SIDE)}"><br>'
-    sets = "" if answer.prediction_set is None else ", ".join(answer.prediction_set) or "nothing"
+    sets = "" if answer.prediction_set is None else listed(answer.prediction_set, MEMBERS) or "nothing"
     cells = (answer.text, sets, "yes" if answer.answered else f"no: {answer.reason}")
     told = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
     return f"<tr><td>{shown}{html.escape(Path(answer.image).name)}</td>{told}</tr>"
@@ -210,7 +209,6 @@ class Model:
         """The answer for each image, from what `predictions` returned for its square."""
         for row, name in enumerate(found.paths):
             cell = found.columns.get(ANSWER, (YES,) * len(found))[row]
-            members = found.columns.get(SET)
             score = found.columns.get(OOD_SCORE)
             ends = found.intervals if isinstance(found, NumberPredictions) else None
             prediction: str | tuple[str, ...] | float
@@ -226,7 +224,7 @@ class Model:
                     probability = float(found.confidence[row])
             yield Answer(
                 name, prediction, probability, probabilities,
-                None if members is None else tuple(filter(None, members[row].split(" | "))),
+                None if found.members is None else found.set_of(row),
                 None if ends is None else (float(ends[row, 0]), float(ends[row, 1])),
                 cell == YES, cell.removeprefix(NO) if cell != YES else "",
                 None if score is None else float(score[row]), self.unit, self.preprocessing.shown(squares[row]),

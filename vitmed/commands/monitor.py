@@ -19,7 +19,7 @@ from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
 from vitmed.decisions.targets import TARGETS
 from vitmed.decisions.watched import Streams
 from vitmed.metrics.any_predictions import AnyPredictions, read_predictions, target_of
-from vitmed.metrics.control_charts import Limits, Reference, Side, Stream, choose_limits, sums
+from vitmed.metrics.control_charts import Limits, Reference, Side, Stream, choose_limits, newest, sums
 from vitmed.metrics.estimates import Estimate, difference, of_mean, of_share
 from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.monitoring import Alarm, Chart, FalseAlarms, Monitoring
@@ -61,7 +61,8 @@ def monitor(
             for any of its rows. Rows are read in the order of a column `time` (ISO 8601), else at random.
         output: a new folder; default `<run>/monitoring`.
         split: the reference, "test" or "val"; default the test, where it was evaluated.
-        period: new images; false_alarms: the share of periods without a change that may give an alarm.
+        period: the newest images, which are watched.
+        false_alarms: the share of periods without a change that may give an alarm.
         shift: of a mean, in standard deviations, that the charts find soonest.
 
     Raises:
@@ -78,10 +79,17 @@ def monitor(
     assert known.policy is not None
     check_weights(table, known.weights_hash)
     found, streams = _streams_of(table, known)
+    streams = {name: newest(one, period) for name, one in streams.items()}
     reference = TARGETS[target_of(known.predictions).kind].watch(known.predictions)
     watched = {name: one for name, one in reference.items() if not one.why_not and name in streams}
     units = Units(known.predictions.units)
     notes += _notes(known.predictions, units, found, watched)
+    if len(found) > period:
+        which = "newest" if TIME in table.header else "last in that order,"
+        notes.append(
+            f"Each chart watches the {which} {period:,} of the {len(found):,} images, with labels those up to the last "
+            f"label, so that the length of the log raises no false alarms; --period {len(found)} watches all."
+        )
     limits: Limits | None = None
     standard = Reference.of(watched, units.index) if watched else None
     if standard is not None:

@@ -56,6 +56,8 @@ def serve(
     """
     ui = ui or Ui()
     try:
+        from starlette.formparsers import MultiPartParser
+
         from vitmed.commands.serving.app import Service, create_app
         from vitmed.commands.serving.limits import Limits
         from vitmed.commands.serving.listening import Certificate, listen, open_socket, read_key
@@ -64,6 +66,8 @@ def serve(
         if (error.name or "").startswith("vitmed"):
             raise
         raise UsageError(f"vitmed serve needs the package {error.name}", FIX) from None
+    if not hasattr(MultiPartParser, "spool_max_size"):  # others would write large uploads to a disk
+        raise UsageError("vitmed serve keeps uploads in memory, which this version of starlette does not", FIX)
     if not (max_megabytes > 0 and timeout > 0 and 0 < max_images <= queue):
         raise UsageError(
             f"{max_megabytes:g} MB, {max_images} images, {timeout:g} s, a queue of {queue}: expected numbers above "

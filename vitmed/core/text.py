@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 LISTED = 10  # most names in a list
+MEMBERS = 20  # most names of a prediction set that a reader is shown
 # Control characters but for line feed and tab, those that change the direction of text, and halves of characters, which
 # stand for the bytes of a file name that is not UTF-8.
 HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")

@@ -15,11 +15,11 @@ from vitmed.data.label_kinds import Asked, Read
 from vitmed.data.split_names import SPLIT_WORDS, split_of
 from vitmed.data.tables import FIRST, GROUP_NAMES, LABEL_NAMES, PATH_NAMES, Table, read_table
 from vitmed.data.targets import read_targets
-from vitmed.metrics.predictions_csv import FIXED_COLUMNS, LABEL, LOGIT, OF_NUMBERS, OOD_SCORE, PROB
+from vitmed.metrics.predictions_csv import FIXED_COLUMNS, LABEL, LOGIT, OF_NUMBERS, PROB, WRITTEN
 
 SPLIT_COLUMN_NAMES = ("split", "subset", "partition")
 # Column names of predictions.csv and splits.csv.
-TAKEN = (*FIXED_COLUMNS, OOD_SCORE, *COLUMNS, "error", "sha256", "class", "split")
+TAKEN = (*FIXED_COLUMNS, *WRITTEN, *COLUMNS, "error", "sha256", "class", "split")
 AUTO = Asked()
 
 

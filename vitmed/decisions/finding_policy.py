@@ -13,21 +13,18 @@ from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.text import listed
 from vitmed.decisions.out_of_distribution import OodScore
 from vitmed.decisions.policy import (
-    ANSWER,
-    SET,
     UNSURE,
     ClassPolicy,
     DecisionPolicy,
     answers_of,
     choose_policy,
     policy_settings,
-    unlike_training,
     with_columns,
 )
 from vitmed.metrics.finding_predictions import FindingPredictions, absence
 from vitmed.metrics.finding_scoring import fewer_holders
 from vitmed.metrics.notes import FEWEST
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, SET
 
 USUAL = EvaluateConfig(calibration="none")
 
@@ -48,14 +45,16 @@ class FindingPolicy(DecisionPolicy):
         """
         raw = replace(predictions.undecided(), labels=None)
         views = [self.findings[name].apply(raw.of(name)) for name in predictions.classes]
-        sets = [" | ".join(view.classes[1] for view in views if _possible(view, row)) for row in range(len(raw))]
         unsure = [
             [f"{view.classes[1]} is {UNSURE}" for view in views if UNSURE in view.columns[ANSWER][row]]
             for row in range(len(raw))
         ]
-        ours = {SET: tuple(sets), ANSWER: answers_of(unlike_training(raw), unsure)}
+        possible = [view.predicted == 1 if view.members is None else view.members[:, 1] for view in views]
+        decided = replace(predictions.undecided(), members=np.stack(possible, axis=1))
+        sets = tuple(BETWEEN.join(decided.set_of(row)) for row in range(len(raw)))
+        ours = {SET: sets, ANSWER: answers_of(raw, unsure)}
         return replace(
-            predictions.undecided(),
+            decided,
             calibrated=np.stack([view.probabilities[:, 1] for view in views], axis=1),
             thresholds=tuple(view.threshold for view in views),
             columns=with_columns(raw.columns, ours),
@@ -84,12 +83,6 @@ class FindingPolicy(DecisionPolicy):
             raise ValueError(f"findings: expected {listed(classes)}, found {listed(list(self.findings))}")
         for name, policy in self.findings.items():
             policy.check_classes((absence(name), name))
-
-
-def _possible(view: Predictions, row: int) -> bool:
-    """Whether the set of an image has the finding; without sets, whether the finding is called."""
-    cells = view.columns.get(SET)
-    return bool(view.predicted[row] == 1) if cells is None else view.classes[1] in cells[row].split(" | ")
 
 
 def choose_finding_policy(

@@ -6,10 +6,10 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.metrics.areas import class_areas
-from vitmed.metrics.ensembles import DISAGREEMENT
 from vitmed.metrics.estimates import Estimate, of_auroc
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import Predictions, known_labels
+from vitmed.metrics.predictions_csv import DISAGREEMENT
 
 
 class MemberDisagreement(Frozen):

@@ -9,14 +9,13 @@ from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.decisions.number_intervals import IntervalReach, fit_intervals, with_intervals
 from vitmed.decisions.out_of_distribution import OodScore
 from vitmed.decisions.policy import (
-    ANSWER,
     DecisionPolicy,
     answers_of,
     policy_settings,
-    unlike_training,
     with_columns,
 )
 from vitmed.metrics.number_predictions import NumberPredictions
+from vitmed.metrics.predictions_csv import ANSWER
 
 
 class NumberPolicy(DecisionPolicy):
@@ -26,7 +25,7 @@ class NumberPolicy(DecisionPolicy):
 
     def apply(self, predictions: NumberPredictions) -> NumberPredictions:
         """Add the intervals, and the column `answer`: an image unlike those of training is not answered."""
-        ours = {ANSWER: answers_of(unlike_training(predictions), [()] * len(predictions))}
+        ours = {ANSWER: answers_of(predictions, [()] * len(predictions))}
         columns = with_columns(predictions.columns, ours)
         return replace(with_intervals(predictions, self.intervals), columns=columns)
 

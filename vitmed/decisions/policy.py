@@ -27,12 +27,9 @@ from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import Predictions, known_labels
-from vitmed.metrics.predictions_csv import OOD_SCORE
+from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, BLANK, NO, OOD_SCORE, SET, WRITTEN, YES
 
-SET, ANSWER = "set", "answer"  # columns of predictions.csv
-YES, NO = "yes", "no: "
 UNLIKE, SEVERAL, UNSURE = "unlike the training images", "classes are possible", "too unsure for the chosen risk"
-MOST_NAMES = 20  # classes that the cell of a set names
 CHOOSING = {  # fields of `evaluate` that change what is chosen
     "calibration",
     "youden",
@@ -96,22 +93,23 @@ class DecisionPolicy(Stored):
         return policy
 
 
-def answers_of(unlike: np.ndarray, further: Sequence[Sequence[str]]) -> tuple[str, ...]:
+def answers_of(predictions: AnyPredictions, further: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """The cells of the column `answer`: "yes", or "no: " and why.
 
     Args:
-        unlike: (S,) bool, images unlike those of training; further: other reasons of each image.
+        predictions: whose column `answer` may name images without content; further: other reasons of each image.
     """
-    reasons = [[UNLIKE] * bool(one) + list(others) for one, others in zip(unlike, further, strict=True)]
+    blank = (BLANK in cell for cell in predictions.columns.get(ANSWER, [""] * len(predictions)))
+    unlike, reasons = unlike_training(predictions), list[list[str]]()
+    for empty, strange, others in zip(blank, unlike, further, strict=True):
+        reasons.append([BLANK] * empty + [UNLIKE] * bool(strange) + list(others))
     return tuple(NO + ", ".join(why) if why else YES for why in reasons)
 
 
 def with_columns(own: Mapping[str, tuple[str, ...]], ours: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """The columns of a table with those of a policy, which stand first; a user's column of the same name stays."""
-    theirs = {name: cells for name, cells in own.items() if name not in _policy_columns(own)}
-    first = {OOD_SCORE: theirs.pop(OOD_SCORE)} if OOD_SCORE in theirs else {}
-    first |= ours
-    return {**{name: first[name] for name in first if name not in theirs}, **theirs}
+    """The columns of a table with those of a policy, which stand first and replace those of an earlier one."""
+    first = {OOD_SCORE: own[OOD_SCORE]} if OOD_SCORE in own else {}
+    return {**first, **ours, **{name: own[name] for name in own if name not in (OOD_SCORE, SET, ANSWER)}}
 
 
 class ClassPolicy(DecisionPolicy):
@@ -125,13 +123,14 @@ class ClassPolicy(DecisionPolicy):
     def apply(self, predictions: Predictions) -> Predictions:
         """Calibrate the probabilities, decide, and add the columns `set` and `answer`.
 
-        A user's column of the same name stays. Applying the policy twice changes nothing.
+        Applying the policy twice changes nothing.
         """
-        decided = apply_point(self.calibration.calibrate(predictions), self.operating)
+        decided = replace(apply_point(self.calibration.calibrate(predictions), self.operating), members=None)
         ours, sizes = dict[str, tuple[str, ...]](), np.ones(len(decided), int)
         if self.prediction_sets is not None:
             inside = prediction_sets(decided, self.prediction_sets)
-            sizes, ours[SET] = inside.sum(axis=1), tuple(_names(decided.classes, np.flatnonzero(row)) for row in inside)
+            decided, sizes = replace(decided, members=inside), inside.sum(axis=1)
+            ours[SET] = tuple(BETWEEN.join(decided.set_of(row)) for row in range(len(decided)))
         ours[ANSWER] = self._answers(decided, sizes)
         return replace(decided, columns=with_columns(decided.columns, ours))
 
@@ -143,7 +142,7 @@ class ClassPolicy(DecisionPolicy):
             unsure = certainty(predictions) < (np.inf if least is None else least)
         several = [[f"{size} {SEVERAL}"] * bool(size > 1) for size in sizes]
         further = [[*many, *[UNSURE] * bool(one)] for many, one in zip(several, unsure, strict=True)]
-        return answers_of(unlike_training(predictions), further)
+        return answers_of(predictions, further)
 
     @property
     def summary(self) -> str:
@@ -212,7 +211,7 @@ def unlike_training(predictions: AnyPredictions) -> np.ndarray:
 def count_answers(predictions: Predictions) -> AnswerCounts | None:
     """The counts of the column `answer`; None without images, or where no policy wrote the column."""
     cells = predictions.columns.get(ANSWER, ())
-    if not cells or not _policy_columns(predictions.columns):
+    if not cells:
         return None
     answered, boot = np.array([cell == YES for cell in cells]), Bootstrap.of(predictions, 0)
     reasons = [reason for cell in cells if cell != YES for reason in cell.removeprefix(NO).split(", ")]
@@ -224,20 +223,9 @@ def count_answers(predictions: Predictions) -> AnswerCounts | None:
     return AnswerCounts(n=len(cells), n_answered=int(answered.sum()), answered=share, **errors, unanswered=unanswered)
 
 
-def _names(classes: tuple[str, ...], members: np.ndarray) -> str:
-    further = f" | and {len(members) - MOST_NAMES} more" if len(members) > MOST_NAMES else ""
-    return " | ".join(classes[k] for k in members[:MOST_NAMES]) + further
-
-
-def _policy_columns(columns: Mapping[str, tuple[str, ...]]) -> set[str]:
-    """Which of the columns a policy wrote: the column `answer` holds nothing but its answers."""
-    cells = columns.get(ANSWER, ("",))
-    return {SET, ANSWER} if all(cell == YES or cell.startswith(NO) for cell in cells) else set()
-
-
 def own_columns(predictions: AnyPredictions) -> tuple[str, ...]:
     """The columns of the user's table, in its order."""
-    return tuple(name for name in predictions.columns if name not in {OOD_SCORE, *_policy_columns(predictions.columns)})
+    return tuple(name for name in predictions.columns if name not in WRITTEN)
 
 
 def policy_settings(config: EvaluateConfig) -> dict[str, Any]:

@@ -10,12 +10,13 @@ import numpy as np
 
 from vitmed.core.targets import UNKNOWN
 from vitmed.decisions.out_of_distribution import scores_of
-from vitmed.decisions.policy import ANSWER, YES, unlike_training
+from vitmed.decisions.policy import unlike_training
 from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.control_charts import Stream
 from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions, positive_index
+from vitmed.metrics.predictions_csv import ANSWER, YES
 
 LEAST = 0.05  # standard deviation of a probability: of a class that is always clear, a shift of 0.0005 means nothing
 Streams = dict[str, Stream]

@@ -142,6 +142,19 @@ class Preprocessing:
         return _for_channels(mean, channels), _for_channels(std, channels)
 
 
+def is_blank(square: np.ndarray) -> bool:
+    """Whether what the network sees, (S, S, C) uint8, has one colour all over, beside black padding at two sides."""
+    for lines in (square, square.swapaxes(0, 1)):
+        first = lines[:, :1]  # (S, 1, C)
+        if (lines == first).all():
+            filled = np.flatnonzero(first.any(axis=(1, 2)))
+            inside = first[filled[0] : filled[-1] + 1] if len(filled) else first
+            centred = not len(filled) or abs(int(filled[0] + filled[-1]) - len(square) + 1) <= 1
+            if centred and (inside == inside[0]).all():
+                return True
+    return False
+
+
 def _for_channels(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
     """One number per channel: grey takes the mean of the three, alpha a half."""
     if len(values) == channels:

@@ -2,8 +2,8 @@
 
 Each chart watches one value of an image, such as its probability, or whether a positive image was called. It adds up
 how far the values lie from the mean of the reference, less an allowance, and never falls below 0 (Page, Biometrika 41
-(1954) 100; Hawkins & Olwell, Cumulative Sum Charts, 1998). A sum above its limit is an alarm. The sum may be read after
-each image: looking often raises no false alarms.
+(1954) 100; Hawkins & Olwell, Cumulative Sum Charts, 1998). A sum above its limit is an alarm. A chart that ran on would
+give a false alarm at some time for certain, so each starts anew with the newest period, whose share is known.
 
 The limits are simulated, not taken from a table: values are skewed, the images of a patient are alike, the reference
 is small, and several charts are read together. Each simulation draws a population from the reference, by patient, and
@@ -16,7 +16,7 @@ Letters: S images, C charts, N images of a period, R simulations.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -93,6 +93,14 @@ class Reference(NamedTuple):
     def _standardised(self, values: np.ndarray) -> np.ndarray:
         own, given = (np.clip((x - self.centre) / self.spread, -self.most, self.most) for x in (self.raw, values))
         return given - np.nanmean(own, axis=0)
+
+
+def newest(stream: Stream, period: int) -> Stream:
+    """The period of images that ends with the last one that counts; those before do not count."""
+    values = stream.values.astype(np.float64)
+    last = np.flatnonzero(np.isfinite(values))[-1:]
+    values[: max(0, int(last.sum()) + 1 - period)] = np.nan
+    return replace(stream, values=values)
 
 
 class Limits(NamedTuple):

@@ -14,8 +14,6 @@ from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import LEAST, Predictions
 
-DISAGREEMENT = "disagreement"  # column of predictions.csv
-
 
 def pool(parts: Sequence[Any]) -> Any:
     """Join the predictions of several models on different images; each keeps its probabilities, decision and intervals.
@@ -32,6 +30,7 @@ def pool(parts: Sequence[Any]) -> Any:
         usual = all(_is_usual(part) for part in parts)
         own = {"thresholds": ()} if parts[0].kind == "findings" else {"threshold": None, "costs": None}
         own["calibrated"] = None if raw else np.concatenate([part.probabilities for part in parts])
+        own["members"] = None
         own["decided"] = None if usual else np.concatenate([part.predicted for part in parts])
     first = parts[0]
     shared = [name for name in first.columns if all(name in part.columns for part in parts)]
@@ -123,13 +122,12 @@ def averaged(parts: Sequence[Any], weights: Sequence[float] | np.ndarray | None 
         target = first.target
         scale = np.sqrt(np.maximum(variance, np.einsum("m,ms->s", shares, scales) ** 2 * 1e-12))
         logits = np.stack([(mean - target.centre) / target.spread, np.log(scale / target.spread)], axis=1)
-        return replace(first, logits=logits.astype(np.float32), reach=None, decided=None)
+        return replace(first.undecided(), logits=logits.astype(np.float32))
     mean = sum(share * part.probabilities for share, part in zip(shares, parts, strict=True))
     if isinstance(first, FindingPredictions):
         logits = np.log(np.maximum(mean, LEAST)) - np.log(np.maximum(1 - mean, LEAST))
-        return replace(first, logits=logits.astype(np.float32), thresholds=(), decided=None, calibrated=None)
-    logits = np.log(np.maximum(mean, LEAST)).astype(np.float32)
-    return replace(first, logits=logits, threshold=None, costs=None, decided=None, calibrated=None)
+        return replace(first.undecided(), logits=logits.astype(np.float32))
+    return replace(first.undecided(), logits=np.log(np.maximum(mean, LEAST)).astype(np.float32))
 
 
 def disagreement(parts: Sequence[Any], weights: Sequence[float] | np.ndarray | None = None) -> np.ndarray:

@@ -21,6 +21,7 @@ import numpy as np
 from vitmed.core.targets import NO_FINDING, UNKNOWN, Kind
 from vitmed.metrics.predictions import LEAST, PerImage, Predictions, is_called, softmax
 from vitmed.metrics.predictions_csv import (
+    BETWEEN,
     LABEL,
     LOGIT,
     NEAR,
@@ -32,7 +33,6 @@ from vitmed.metrics.predictions_csv import (
 )
 
 OWN = ("path", "group", "prediction")  # columns of the table before those of the findings
-BETWEEN = " | "  # called findings of an image
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class FindingPredictions(PerImage):
     notes: tuple[str, ...] = ()  # what a reader must know about the table
     named: bool = False  # whether figures and tables may show paths
     calibrated: np.ndarray | None = None  # (S, F) float64 probabilities; None: the sigmoid of the logits
+    members: np.ndarray | None = None  # (S, F) bool: the findings that cannot be excluded; the table has their names
 
     kind: ClassVar[Kind] = "findings"  # a key of `TARGETS`
     UNLABELLED: ClassVar[str] = "give a table with the findings of each image"
@@ -76,6 +77,7 @@ class FindingPredictions(PerImage):
             thresholds=tuple(self.thresholds[f] for f in order) if self.thresholds else (),
             calibrated=None if self.calibrated is None else self.calibrated[:, order],
             decided=None if self.decided is None else self.decided[:, order],
+            members=None if self.members is None else self.members[:, order],
         )
 
     @cached_property
@@ -137,7 +139,7 @@ class FindingPredictions(PerImage):
 
     def undecided(self) -> FindingPredictions:
         """The raw logits alone: without calibration and decisions."""
-        return replace(self, calibrated=None, thresholds=(), decided=None)
+        return replace(self, calibrated=None, thresholds=(), decided=None, members=None)
 
     def header(self) -> list[str]:
         """Column names of `predictions.csv`, in order; those of `columns` stand at the end."""
@@ -197,7 +199,7 @@ class FindingPredictions(PerImage):
             labels=labels,
             logits=logits.astype(np.float32),
             errors=table.errors,
-            columns=table.further([*OWN, *own]),
+            columns=table.further([*OWN, *own], classes),
         )
         if calibrate is not None and not as_decided:
             read = calibrate(read)

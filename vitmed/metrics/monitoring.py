@@ -27,7 +27,7 @@ class Chart(Frozen):
     """One CUSUM chart.
 
     Attributes:
-        n: new images that count.
+        n: images of the newest period that count.
         reference, now, difference: the mean, or the share; now minus reference.
         sides: of the mean that give an alarm.
         limit: of the sum, in standard deviations of the reference.

@@ -175,7 +175,7 @@ class NumberPredictions(PerImage):
             logits=table.logits(RAW).astype(np.float32),
             target=_target(table) if target is None else target,
             errors=table.errors,
-            columns=table.further([*FIRST, *OF_NUMBERS]),
+            columns=table.further([*FIRST, *OF_NUMBERS], ()),
             reach=_float(table, "reach", 0.0) if _same(table, "reach") else None,
         )
         if calibrate is not None and not as_decided:

@@ -65,8 +65,10 @@ def is_called(scores: np.ndarray, threshold: float | np.ndarray | None) -> np.nd
 class PerImage:
     """What the predictions of every kind of label share: S images, and the arrays that have a row for each."""
 
-    BY_ROW: ClassVar[tuple[str, ...]] = ("labels", "logits", "calibrated", "decided")  # None, or arrays of S rows
+    BY_ROW: ClassVar[tuple[str, ...]] = ("labels", "logits", "calibrated", "decided", "members")  # None, or of S rows
     UNLABELLED: ClassVar[str]  # what to do about unknown labels
+    classes: tuple[str, ...]
+    members: np.ndarray | None = None  # (S, K) bool: the classes or findings in the prediction set of each image
     paths: tuple[str, ...]
     groups: tuple[str, ...] | None
     labels: np.ndarray | None
@@ -82,6 +84,10 @@ class PerImage:
     def name(self, row: int) -> str:
         """The name of an image in a report: "row 7" for the seventh; its path if the user asks for paths."""
         return self.paths[row] if self.named else f"row {row + 1}"
+
+    def set_of(self, row: int) -> tuple[str, ...]:
+        """The classes or findings in the prediction set of an image; none where there are no sets."""
+        return () if self.members is None else tuple(self.classes[k] for k in np.flatnonzero(self.members[row]))
 
     def to_csv(self, errors: bool = False) -> str:
         """The text of `predictions.csv`; see `vitmed.core.csv_files` for cells that a spreadsheet would run.
@@ -127,6 +133,7 @@ class Predictions(PerImage):
     decided: np.ndarray | None = None  # (S,) int64 predicted classes, where each of several models has its own policy
     named: bool = False  # whether figures and tables may show paths
     calibrated: np.ndarray | None = None  # (S, K) float64 probabilities; None: the softmax of the logits
+    members: np.ndarray | None = None  # (S, K) bool: the prediction sets that a policy made; the table has their names
 
     kind: ClassVar[Kind] = "classes"  # a key of `TARGETS`
     UNLABELLED: ClassVar[str] = "evaluate images in class folders"
@@ -153,6 +160,7 @@ class Predictions(PerImage):
             logits=self.logits[:, order],
             calibrated=None if self.calibrated is None else self.calibrated[:, order],
             decided=None if self.decided is None else place[self.decided],
+            members=None if self.members is None else self.members[:, order],
             costs=None if self.costs is None else tuple(tuple(self.costs[i][j] for j in order) for i in order),
         )
 
@@ -215,7 +223,7 @@ class Predictions(PerImage):
 
     def undecided(self) -> Predictions:
         """The raw logits alone: without calibration and decisions."""
-        return replace(self, calibrated=None, threshold=None, costs=None, decided=None)
+        return replace(self, calibrated=None, threshold=None, costs=None, decided=None, members=None)
 
     def header(self) -> list[str]:
         """Column names of `predictions.csv`, in order; those of `columns` stand at the end."""
@@ -278,7 +286,7 @@ class Predictions(PerImage):
             labels=labels,
             logits=logits.astype(np.float32),
             errors=table.errors,
-            columns=table.further([*FIXED_COLUMNS, *scores, *shown]),
+            columns=table.further([*FIXED_COLUMNS, *scores, *shown], classes),
         )
         if calibrate is not None and not as_decided:
             read = calibrate(read)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,13 @@ from vitmed.core.errors import DataError
 from vitmed.core.text import counted, listed
 
 FIXED_COLUMNS = ("path", "label", "group", "prediction", "confidence")
-OOD_SCORE = "ood_score"  # a further column, which a model with an out-of-distribution score writes
+# Further columns that vitmed writes: of a model with an out-of-distribution score, of an ensemble, and of a policy.
+OOD_SCORE, DISAGREEMENT, SET, ANSWER = "ood_score", "disagreement", "set", "answer"
+WRITTEN = (OOD_SCORE, DISAGREEMENT, SET, ANSWER)
+YES, NO = "yes", "no: "  # cells of `answer`; behind the second the reasons follow
+BLANK = "the image has no content"  # the reason that the network's input gives, also without a policy
+BETWEEN = " | "  # called findings of an image, and the members of a set
+FURTHER = re.compile(r"and \d+ more")  # vitmed 0.2.0 ended sets of more than 20 members so
 PROB, LOGIT = "prob_", "logit_"  # with the name of a class, the columns of its numbers
 RAW = ("raw_location", "raw_log_scale")  # of a predicted number: the outputs of the network
 TARGET = "target_"  # with the name of a field of `Target`, a column that holds the same in every row
@@ -83,9 +89,25 @@ class Table:
             found = f"none of its {len(self.errors):,} images could be read" if self.errors else found
         return DataError(f"{self.file}: nothing can be evaluated, since {found}", fix)
 
-    def further(self, own: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        """The columns that are not the model's own."""
-        own = {"error", "", *own}
+    def further(self, own: Iterable[str], classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """The columns that are not the model's own.
+
+        Raises:
+            DataError: one with a name in `WRITTEN` holds something else than vitmed writes there.
+        """
+        own, words = {"error", "", *own}, {"", *BETWEEN.join(classes).split(BETWEEN)}
+        good: dict[str, Callable[[str], bool]] = {
+            SET: lambda cell: (
+                ANSWER in self.header
+                and all(word in words or bool(FURTHER.fullmatch(word)) for word in cell.split(BETWEEN))
+            ),
+            ANSWER: lambda cell: cell in ("", YES) or cell.startswith(NO),
+            DISAGREEMENT: lambda cell: not cell or not math.isnan(_float(cell)),
+        }
+        for name in [name for name in good if name in self.header]:
+            for row in (row for row, cell in enumerate(self.cells(name)) if not good[name](cell)):
+                problem = f"'{self.rows[row][name]}' as {name}, and vitmed writes this column itself"
+                raise self.error(row, problem, f"rename the column {name}, or remove it")
         return {name: tuple(self.cells(name)) for name in self.header if name not in own}
 
     def patients(self) -> tuple[tuple[str, ...] | None, list[str]]:

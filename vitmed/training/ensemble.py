@@ -24,8 +24,8 @@ from vitmed.decisions.policies import policy_of
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.imaging.joint_preprocessing import JointPreprocessing, joint
 from vitmed.metrics.any_predictions import unlabelled
-from vitmed.metrics.ensembles import DISAGREEMENT, averaged, disagreement
-from vitmed.metrics.predictions_csv import OOD_SCORE
+from vitmed.metrics.ensembles import averaged, disagreement
+from vitmed.metrics.predictions_csv import DISAGREEMENT, OOD_SCORE
 from vitmed.training.membership import membership_of, read_membership
 from vitmed.training.saved_model import Network, Outputs, SavedModel, score_column
 
@@ -178,6 +178,8 @@ class EnsembleNetwork(Network):
         networks: of the members.
     """
 
+    saved: Ensemble
+
     def __init__(self, saved: Ensemble, networks: Sequence[Network]):
         self.saved, self.networks = saved, tuple(networks)
         self.batch = AT_ONCE
@@ -186,10 +188,9 @@ class EnsembleNetwork(Network):
         self.precision = precisions[0] if len(precisions) == 1 else "mixed"
         self.reason = next((network.reason for network in networks if network.reason), "")
 
-    def outputs(
-        self, read: Callable[[int], np.ndarray], count: int, progress: Callable[[int, int], None],
-        also_features: bool = False,
-    ) -> Outputs:  # fmt: skip
+    def _outputs(
+        self, read: Callable[[int], np.ndarray], count: int, progress: Callable[[int, int], None], also_features: bool
+    ) -> Outputs:
         """As `Network.outputs`: the logits are those of the mean. Raises UsageError if features are asked for."""
         if also_features:
             raise UsageError(f"{self.saved.path}: an ensemble has no features", "name the best.pt of a member")

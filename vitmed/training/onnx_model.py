@@ -85,6 +85,8 @@ class OnnxNetwork(Network):
         UsageError: another device or precision; onnxruntime is not installed. CheckpointError: it cannot be run.
     """
 
+    saved: OnnxModel
+
     def __init__(self, saved: OnnxModel, device: str = "auto", precision: str = "auto"):
         if device not in ("auto", "cpu"):
             raise UsageError(f"--device {device}: vitmed runs exported models on the CPU", "use --device auto")
@@ -96,10 +98,9 @@ class OnnxNetwork(Network):
         self.batch, self.precision = BATCH, saved.precision
         self.reason = "the exported model was quantised" if saved.precision != "fp32" else ""
 
-    def outputs(
-        self, read: Callable[[int], np.ndarray], count: int, progress: Callable[[int, int], None],
-        also_features: bool = False,
-    ) -> Outputs:  # fmt: skip
+    def _outputs(
+        self, read: Callable[[int], np.ndarray], count: int, progress: Callable[[int, int], None], also_features: bool
+    ) -> Outputs:
         """As `Network.outputs`. Raises UsageError if features are asked for."""
         if also_features:
             raise UsageError(f"{self.saved.path}: an exported model keeps no features", "name the best.pt of the run")

@@ -23,8 +23,8 @@ from vitmed.decisions.evaluation_folder import validation_of
 from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.policy import DecisionPolicy, policy_settings
 from vitmed.decisions.targets import TARGETS
-from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.metrics.predictions_csv import OOD_SCORE
+from vitmed.imaging.preprocessing import Preprocessing, is_blank
+from vitmed.metrics.predictions_csv import ANSWER, BLANK, NO, OOD_SCORE, YES
 
 if TYPE_CHECKING:
     from vitmed.models.vit import ViT
@@ -94,7 +94,7 @@ class Outputs(NamedTuple):
 
     indices: list[int]  # of the S readable images, ascending
     logits: np.ndarray  # (S, K) float32
-    columns: dict[str, tuple[str, ...]]  # their OOD scores, if known
+    columns: dict[str, tuple[str, ...]]  # their OOD scores, if known, and which have no content
     problems: dict[int, str]  # index -> problem of the others
     features: np.ndarray  # (S, D) float32; D is 0 unless asked for
 
@@ -108,6 +108,7 @@ class Network(ABC):
         precision: of its arithmetic, such as "fp32"; reason: why it is not fp32, else "".
     """
 
+    saved: SavedModel
     device: str
     batch: int
     precision: str = "fp32"
@@ -118,12 +119,11 @@ class Network(ABC):
         """The network itself, for attention maps; an exported model has none."""
         return None
 
-    @abstractmethod
     def outputs(
         self, read: Callable[[int], np.ndarray], count: int, progress: Callable[[int, int], None],
         also_features: bool = False,
     ) -> Outputs:  # fmt: skip
-        """Run the network over `count` images.
+        """Run the network over `count` images. A column `answer` names those without content, where there are any.
 
         Args:
             read: index -> (S, S, C) uint8; may raise DataError.
@@ -133,6 +133,25 @@ class Network(ABC):
         Raises:
             CheckpointError: a logit is not finite.
         """
+        blank = set[int]()
+
+        def watched(index: int) -> np.ndarray:
+            square = read(index)
+            if is_blank(self.saved.preprocessing.shown(square)):
+                blank.add(index)
+            return square
+
+        found = self._outputs(watched, count, progress, also_features)
+        if not blank:
+            return found
+        answers = tuple(NO + BLANK if index in blank else YES for index in found.indices)
+        return found._replace(columns=found.columns | {ANSWER: answers})
+
+    @abstractmethod
+    def _outputs(
+        self, read: Callable[[int], np.ndarray], count: int, progress: Callable[[int, int], None], also_features: bool
+    ) -> Outputs:
+        """As `outputs`, without that column."""
 
 
 def check_precision(asked: str) -> None:

@@ -27,6 +27,8 @@ class TorchNetwork(Network):
         model: the network on its device; None: it is loaded when it is used first.
     """
 
+    saved: Checkpoint
+
     def __init__(
         self, saved: Checkpoint, policy: DecisionPolicy | None, where: torch.device, arithmetic: Precision = FP32,
         model: ViT | None = None,
@@ -53,10 +55,9 @@ class TorchNetwork(Network):
             self._model = self.saved.model().to(self.where)
         return self._model
 
-    def outputs(
-        self, read: Callable[[int], np.ndarray], count: int, progress: Callable[[int, int], None],
-        also_features: bool = False,
-    ) -> Outputs:  # fmt: skip
+    def _outputs(
+        self, read: Callable[[int], np.ndarray], count: int, progress: Callable[[int, int], None], also_features: bool
+    ) -> Outputs:
         """As `Network.outputs`, of the mean over the views of the checkpoint."""
 
         def forward(x: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -163,3 +163,47 @@ def test_a_picture_from_a_camera_is_turned_upright(trained: Trained, server: Ser
     upright.save(tmp_path / "upright.png")
     first, second = server.post(turned, tmp_path / "upright.png").json()["images"]
     assert first["probabilities"] == second["probabilities"]
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_large_requests_let_others_in_between_and_end_with_their_sender(
+    trained: Trained, image: bytes, monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    """Two threads decode; four images of one request wait there when the image of another comes."""
+    monkeypatch.setattr("vitmed.commands.serving.app.cores", lambda: 2)
+    opened, order = threading.Event(), list[str]()
+    other = sorted((trained.data / "test").rglob("*.png"))[1].read_bytes()
+
+    def slow(service: Service) -> None:
+        own: Any = service.model.seen
+
+        def seen(data: bytes) -> Any:
+            order.append("other" if data == other else "large")
+            opened.wait(30)
+            return own(data)
+
+        service.model.seen = seen  # type: ignore[method-assign]
+
+    def until(true: Callable[[], bool]) -> None:
+        end = time.monotonic() + 30
+        while not true():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        time.sleep(0.2)  # what follows in the loop of the server
+
+    part = form(image, 0).split(b"\r\n\r\n", 1)[1].removesuffix(b"--b--\r\n")
+    body = 4 * part + b"--b--\r\n"
+    head = form(b"", len(body)).split(b"\r\n\r\n", 1)[0]
+    with serving(trained.folder, Limits(images=4), change=slow) as served, ThreadPoolExecutor(1) as pool:
+        with served.raw(head + b"\r\n\r\n" + body) as large:
+            until(lambda: len(order) == 2)
+            if leaves:
+                large.close()
+                time.sleep(0.2)
+            reply = pool.submit(served.post, other)
+            until(lambda: served.service.load.decoding == 5)
+            opened.set()
+            assert reply.result().status_code == 200
+            assert leaves or status(large) == 200
+        until(lambda: served.service.load.images == 0)
+    assert order == ["large", "large", "other"] + ["large", "large"] * (not leaves)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Recorder, Trained, images_of
+from PIL import Image
 from served import serving
 
 import vitmed as package
@@ -73,3 +74,19 @@ def test_a_full_disk_costs_the_log_and_no_answer(trained: Trained, tmp_path: Pat
             assert served.post(images_of(trained)[0]).status_code == 200
     warned = [line for line in served.log if line.startswith("warning")]
     assert len(warned) == 1 and "scores are no longer logged" in warned[0]
+
+
+@pytest.mark.parametrize("file", ["best.pt", "last.pt"])
+def test_an_image_without_content_is_told_and_shifts_no_column(trained: Trained, tmp_path: Path, file: str) -> None:
+    """Also by a checkpoint without a policy, whose log has no column for that."""
+    blank = tmp_path / "black.png"
+    Image.new("RGB", (40, 30)).save(blank)
+    with serving(trained.folder / file, scores=tmp_path / "scores.csv") as served:
+        alone, answer = served.post(images_of(trained)[0]), served.post(blank, images_of(trained)[0])
+    black, other = answer.json()["images"]
+    assert not black["answered"] and black["reason"].startswith("the image has no content")
+    assert other["answered"] == alone.json()["images"][0]["answered"] and "content" not in other["reason"]
+    with (tmp_path / "scores.csv").open(newline="") as stream:
+        head, *rows = csv.reader(stream)
+    assert [len(row) for row in rows] == [len(head)] * 3
+    assert rows[0][3:] in (rows[1][3:], rows[2][3:])  # in the order in which they were decoded

@@ -33,7 +33,7 @@ from vitmed.commands.serving.content import (
     model_card,
 )
 from vitmed.commands.serving.counters import Counters
-from vitmed.commands.serving.limits import AGAIN, FIELD, Held, Limits, Load, Refusal, Upload, read_uploads
+from vitmed.commands.serving.limits import AGAIN, FIELD, Held, Limits, Load, Refusal, Upload, gone, read_uploads
 from vitmed.commands.serving.scores import ScoreLog
 from vitmed.core.errors import CheckpointError, VitmedError
 from vitmed.core.process import cores
@@ -72,7 +72,8 @@ class Service:
         )  # fmt: skip
         if batch is not None:
             model.network.batch = batch
-        self.pool = ThreadPoolExecutor(min(DECODERS, cores()), "decode")
+        self.decoders = min(DECODERS, cores())
+        self.pool = ThreadPoolExecutor(self.decoders, "decode")
         self.drawn = model.preprocessing.drawn()
         self.known = _stored(model, self.drawn)  # the answer to it; None: that at the start counts
         self.checked: tuple[float, str] = (-FRESH, "")  # when, and what was wrong
@@ -139,13 +140,15 @@ class Service:
             except TimeoutError:
                 fix = "send fewer images, or start the server with a longer --timeout"
                 raise Refusal(408, f"the request did not arrive in {self.limits.timeout:g} s", fix) from None
+            turn = asyncio.Semaphore(self.decoders)  # then comes the next image of another request
             in_pool = functools.partial(asyncio.get_running_loop().run_in_executor, self.pool)
             with self.load.waiting(len(uploads)):
                 try:
                     async with asyncio.timeout(self.limits.timeout):
                         header = await in_pool(reports.read_head, uploads) if reports.is_wanted(request) else None
                         pictures = pictures and header is None
-                        found = await asyncio.gather(*(self._answer(upload, pictures) for upload in uploads))
+                        each = (self._answer(request, upload, pictures, turn) for upload in uploads)
+                        found = await asyncio.gather(*each)
                         entries = [entry for entry, _, _ in found]
                         if not any(isinstance(entry, ImageAnswer) for entry in entries):
                             raise _unreadable(found)
@@ -158,11 +161,15 @@ class Service:
                     raise Refusal(503, problem, "send it again later, or fewer images", headers=AGAIN) from None
         return Reply(images=entries, model=self.hash)
 
-    async def _answer(self, upload: Upload, pictures: bool) -> Answered:
+    async def _answer(self, request: Request, upload: Upload, pictures: bool, turn: asyncio.Semaphore) -> Answered:
         """The entry of an image, the status of HTTP that it would have alone, and what the model says."""
         self.load.decoding += 1
+        loop = asyncio.get_running_loop()
         try:
-            square, note = await asyncio.get_running_loop().run_in_executor(self.pool, self.model.seen, upload.data)
+            async with turn:
+                if await request.is_disconnected():
+                    raise gone()
+                square, note = await loop.run_in_executor(self.pool, self.model.seen, upload.data)
             waiting = self.batcher.put(square, pictures)
         except VitmedError as error:
             self.counters.images.labels("unreadable").inc()

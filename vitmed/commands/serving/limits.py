@@ -98,7 +98,7 @@ class Load:
 
 
 class _InMemory(MultiPartParser):
-    """Starlette's parser writes larger files to a disk."""
+    """Starlette's parser writes larger files to a disk; `serve` checks that this name is the one that it reads."""
 
     spool_max_size = 2**62
 
@@ -129,6 +129,11 @@ def too_many_bytes(limits: Limits) -> Refusal:
     """The answer to a request of too many bytes."""
     fix = "send fewer images, or start the server with a larger --max-megabytes"
     return Refusal(413, f"the request has more than {limits.megabytes:g} MB", fix)
+
+
+def gone() -> Refusal:
+    """The answer to a sender that no longer waits for one."""
+    return Refusal(400, "the sender has gone", "send it again")
 
 
 async def read_uploads(request: Request, held: Held) -> list[Upload]:
@@ -163,7 +168,7 @@ async def read_uploads(request: Request, held: Held) -> list[Upload]:
             raise Refusal(413, f"the request has more than {counted(limits.images, 'image')}", fix) from None
         raise Refusal(422, "the form is damaged or cut off", "send it again as multipart/form-data") from None
     except ClientDisconnect:
-        raise Refusal(400, "the sender has gone", "send it again") from None
+        raise gone() from None
     uploads = []
     for name, value in form.multi_items():
         if name == FIELD and isinstance(value, UploadFile):

@@ -1,7 +1,7 @@
 "use strict";
 const answers = document.getElementById("answers"), files = document.getElementById("files");
 const drop = document.getElementById("drop"), key = document.getElementById("key");
-const SHOWN = 5, MOST = Number(document.body.dataset.megabytes);
+const SHOWN = 5, MEMBERS = 20, MOST = Number(document.body.dataset.megabytes);
 let turn = Promise.resolve();
 
 function make(tag, text, kind, parent) {
@@ -13,6 +13,11 @@ function make(tag, text, kind, parent) {
 }
 
 function percent(p) { return (100 * p).toFixed(1) + " %"; }
+
+function few(names) {
+  const more = names.length - MEMBERS;
+  return names.slice(0, MEMBERS).join(", ") + (more > 0 ? " and " + more + " more" : "");
+}
 
 function says(answer) {
   if (typeof answer.prediction === "number") return answer.prediction.toPrecision(4) + (answer.unit ? " " + answer.unit : "");
@@ -37,7 +42,7 @@ function show(card, answer) {
   if (!answer.answered) make("p", "The model does not answer: " + answer.reason + ".", "refuses", words);
   make("p", (answer.answered ? "" : "It would say: ") + says(answer), "says", words);
   if (answer.interval) make("p", "Interval " + answer.interval.map(x => x.toPrecision(4)).join(" to "), "", words);
-  if (answer.prediction_set) make("p", "Cannot be excluded: " + (answer.prediction_set.join(", ") || "nothing"), "", words);
+  if (answer.prediction_set) make("p", "Cannot be excluded: " + (few(answer.prediction_set) || "nothing"), "", words);
   const ranked = Object.entries(answer.probabilities).sort((a, b) => b[1] - a[1]);
   if (ranked.length) {
     const table = make("table", "", "", words);

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy as np
-
 from vitmed.commands.load import Model
 from vitmed.core.csv_files import csv_text
 from vitmed.core.errors import UsageError
@@ -38,9 +36,9 @@ class ScoreLog:
     def __init__(self, file: Path, model: Model, warn: Callable[[str], None]):
         self.lock = threading.Lock()
         self.file, self.weights_hash, self.warn, self.broken = file, model.saved.weights_hash, warn, False
-        how = model.preprocessing
-        example = model.predictions([np.zeros((how.image_size, how.image_size, how.channels), np.uint8)])
-        first = csv_text([[TIME, WEIGHTS, ID, *(name for name in example.header() if name != PATH)]])
+        example = model.predictions([model.preprocessing.drawn()])
+        self.columns = [name for name in example.header() if name != PATH]
+        first = csv_text([[TIME, WEIGHTS, ID, *self.columns]])
         try:
             self.stream = file.open("a+b", buffering=0)
             self.stream.seek(0)
@@ -68,7 +66,7 @@ class ScoreLog:
     def add(self, predictions: AnyPredictions) -> list[str]:
         """A line for each image, and their ids; several threads may call this."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        own = [i for i, name in enumerate(predictions.header()) if name != PATH]
+        own = [predictions.header().index(name) for name in self.columns]
         ids = [secrets.token_hex(8) for _ in range(len(predictions))]
         pairs = zip(ids, predictions.rows(), strict=True)
         rows = [[now, self.weights_hash, name, *(row[i] for i in own)] for name, row in pairs]

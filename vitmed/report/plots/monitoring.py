@@ -33,6 +33,8 @@ def control_charts(charts: Sequence[Chart], sums: Mapping[str, Mapping[Side, np.
         axes.set_axis_off()
     for axes, chart in zip(panels.flat, shown, strict=False):
         _panel(axes, chart, sums[chart.name])
+    began = [int((values > 0).argmax()) for one in shown for values in sums[one.name].values()]
+    panels.flat[0].set_xlim(left=min(began))  # the axes share it
     for i, axes in enumerate(panels.flat[: len(shown)]):
         if i + columns >= len(shown):
             axes.set_xlabel("new image", fontsize=9)
