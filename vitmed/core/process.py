@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
+SAME_STOP = 5.0  # s in which a second SIGTERM or SIGHUP belongs to the first
 DRIVER = "VITMED_DRIVER"  # the variable with the number of the process that started this one for a job
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # malloc.h of the GNU C library
 
@@ -99,11 +100,25 @@ def _no_warnings() -> Iterator[None]:
 NO_WARNINGS = SharedContext(_no_warnings)  # of libraries: they name a line of their own source, not the user's file
 
 
+def once(handler: Callable[[int, Any], None]) -> Callable[[int, Any], None]:
+    """A handler that takes signals within seconds as one: `timeout` sends SIGTERM to a command and to its group."""
+    last = -SAME_STOP
+
+    def handle(number: int, frame: Any) -> None:
+        nonlocal last
+        if time.monotonic() - last >= SAME_STOP:
+            last = time.monotonic()
+            handler(number, frame)
+
+    return handle
+
+
 @contextlib.contextmanager
 def stop_signals() -> Iterator[Callable[[], bool]]:
     """Let the first Ctrl-C, SIGTERM or SIGHUP end training after the current step, a second one end it immediately.
 
-    SIGHUP comes when the terminal is closed; under `nohup` it stays ignored.
+    Within seconds, SIGTERM and SIGHUP are one stop. SIGHUP comes when the terminal is closed; under `nohup` it stays
+    ignored.
     """
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -125,7 +140,8 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
     numbers = [signal.SIGINT, signal.SIGTERM]
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
-    old = {number: signal.signal(number, note) for number in numbers}
+    noted = once(note)
+    old = {number: signal.signal(number, note if number == signal.SIGINT else noted) for number in numbers}
     try:
         yield asked.is_set
     finally:
