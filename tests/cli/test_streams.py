@@ -113,11 +113,22 @@ def test_a_signal_ends_every_command_as_ctrl_c_does(
 ) -> None:
     number = signal.Signals[name]
     old = signal.signal(number, signal.SIG_DFL)  # the tests themselves may run under nohup
-    monkeypatch.setattr(entry, "_run", lambda args: (os.kill(os.getpid(), number), time.sleep(5)))
+
+    removed = []
+
+    def run(args: list[str]) -> None:
+        try:
+            os.kill(os.getpid(), number)
+            time.sleep(5)
+        finally:  # what the command has begun is removed; `timeout` and Slurm send SIGTERM twice
+            os.kill(os.getpid(), number)
+            removed.append(name)
+
+    monkeypatch.setattr(entry, "_run", run)
     try:
         with pytest.raises(SystemExit) as stopped:
             entry.main(["predict"])
         assert stopped.value.code == 130 and "stopped: interrupted" in capsys.readouterr().err
-        assert signal.getsignal(number) is signal.SIG_DFL
+        assert removed and signal.getsignal(number) is signal.SIG_DFL
     finally:
         signal.signal(number, old)

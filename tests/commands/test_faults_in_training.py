@@ -6,6 +6,9 @@ import errno
 import os
 import shutil
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import same
-from conftest import BARE, TINY_SETS, Answer, Recorder, Trained, draw_classes, draw_splits, exit_code, once
+from conftest import BARE, TINY_ARGS, TINY_SETS, Answer, Recorder, Trained, draw_classes, draw_splits, exit_code, once
 
 from vitmed import compare, evaluate, train
 from vitmed.core.errors import DataError, Interrupted, UsageError
@@ -165,6 +168,58 @@ def test_a_closed_terminal_ends_training_as_sigterm_does_and_nohup_stays(data: P
     finally:
         signal.signal(signal.SIGHUP, old)
     assert (run / "test" / "predictions.csv").is_file()
+
+
+GROUP = """
+import multiprocessing, sys, time
+from pathlib import Path
+import torch
+from vitmed.cli.entry import main
+limit = torch.set_num_threads
+def slow(count):  # torch calls it in each new loader process, here as slow as on a busy machine
+    if multiprocessing.parent_process() is not None:
+        Path(sys.argv[1]).touch()
+        time.sleep(1)
+    limit(count)
+torch.set_num_threads = slow
+main(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize(("name", "times"), [("SIGTERM", 1), ("SIGTERM", 2), ("SIGINT", 1)])
+def test_a_signal_to_the_whole_process_group_saves_last_pt(data: Path, tmp_path: Path, name: str, times: int) -> None:
+    """As Slurm, systemd and `timeout` send it, which sends a second one to the command itself; amid the first epoch."""
+    born, run, flags = tmp_path / "born", tmp_path / "run", [*TINY_ARGS, "--no-report", "--no-baseline"]
+    words = [
+        "train",
+        data,
+        *flags,
+        "--epochs",
+        5000,
+        "--workers",
+        2,
+        "--policy",
+        "light",
+        "-o",
+        tmp_path,
+        "--name",
+        "run",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-c", GROUP, *map(str, (born, *words))],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while not born.exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    for _ in range(times):
+        os.killpg(process.pid, signal.Signals[name])
+        time.sleep(0.05)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130 and f"{run / 'last.pt'} is saved" in said, said
+    assert (run / "last.pt").is_file() and "stopped at once" not in said
 
 
 def test_no_report_writes_tables_and_the_page_can_follow(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -20,6 +21,7 @@ from conftest import BARE, TINY, TINY_NETWORK, TINY_SETS, Recorder, draw_classes
 from vitmed import pretrain, train
 from vitmed.core.errors import Interrupted, UsageError
 from vitmed.training import forecast as speed
+from vitmed.training import loop, training_run
 from vitmed.training.forecast import REPORTING, Forecaster
 from vitmed.training.time_budget import Clock, Contention
 
@@ -164,3 +166,32 @@ def test_a_real_command_takes_the_time_that_it_was_given(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     assert 0.75 * 80 < used < 1.25 * 80, f"{used:.0f} s\n{done.stderr}"
     assert records(tmp_path / "run")[-1]["lr"] < 1e-4
+
+
+def test_a_run_that_is_slower_than_planned_says_so_and_what_the_time_is_enough_for(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As beside other programs: each step takes 0.1 s, of which the plan has measured 8 ms."""
+    step = loop.optimiser_step
+    monkeypatch.setattr(training_run, "SURE", 0.5)
+    for limit, means in (("60s", r"the time is enough for about \d+ epochs"), (None, r"takes about \d+ s more")):
+        monkeypatch.setattr(loop, "optimiser_step", lambda *of: (time.sleep(0.1), step(*of))[1])
+        ui = Recorder()
+        run(data, ui, time=limit, epochs=4)
+        (slow,) = [text for text in ui.warned if "less than half of the" in text]
+        assert re.search(r"goes at \d+ images/s, less than half of the \d+ that the plan measured.*" + means, slow)
+        (data.parent / "run").rename(data.parent / f"slow-{limit}")
+    monkeypatch.setattr(loop, "optimiser_step", step)
+    monkeypatch.setattr(speed, "step_seconds", lambda *_: 10.0)  # faster than planned
+    monkeypatch.setattr(training_run, "SURE", 1e-3)
+    ui = Recorder()
+    run(data, ui, epochs=2)
+    assert not any("less than half" in text for text in ui.warned)
+
+
+def test_a_time_for_few_epochs_is_called_too_short_before_training(data: Path) -> None:
+    ui = Recorder()
+    flags = {key: value for key, value in MANY.items() if key != "epochs"}
+    train(data, output=data.parent, name="run", sets=TINY_SETS, ui=ui, **flags, time="50s")
+    (line,) = [text for text in ui.said if text.startswith("time: 50s (")]
+    assert "the model will be worse than it could be: --time " in line and " is enough for " in line

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import platform
 import signal
@@ -43,9 +45,27 @@ def test_a_second_process_is_refused_and_the_first_is_named(tmp_path: Path) -> N
         assert exit_code(refused, tmp_path, os.getpid()) == 0
         assert is_running(run) and is_running(run)  # looking takes nothing away
     assert not is_running(run) and not was_killed(run)
-    assert names(tmp_path) == []
+    assert names(tmp_path) == [".lock"]
     with run_lock(RunFolder(tmp_path), Recorder()):  # free again
         pass
+
+
+def test_two_processes_never_have_a_lock_whose_holder_ends_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first process ends when the second has opened the lock and has not yet locked it; a third one then comes."""
+    run, first, locking = RunFolder(tmp_path), contextlib.ExitStack(), fcntl.flock
+    first.enter_context(run_lock(run, Recorder()))
+    (tmp_path / ".lock.holder").unlink()  # so that the second one waits
+
+    def late(handle: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", locking)
+        first.close()
+        locking(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with run_lock(run, Recorder()):
+        assert exit_code(refused, tmp_path, os.getpid()) == 0
 
 
 def test_a_process_on_another_machine_is_named_with_it(tmp_path: Path) -> None:
@@ -81,7 +101,7 @@ def test_a_killed_process_leaves_no_lock_and_its_remains_are_removed(tmp_path: P
     age(tmp_path)
     with run_lock(RunFolder(tmp_path), Recorder()):
         assert names(tmp_path) == [".lock", ".lock.holder", ".mine.part"]
-    assert names(tmp_path) == [".mine.part"]
+    assert names(tmp_path) == [".lock", ".mine.part"]
 
 
 def test_what_another_process_still_writes_stays(tmp_path: Path) -> None:
@@ -90,7 +110,7 @@ def test_what_another_process_still_writes_stays(tmp_path: Path) -> None:
         with run_lock(RunFolder(tmp_path), Recorder()):
             assert part.is_dir()
         stream.write(b"card")
-    assert names(tmp_path) == ["model_card.md", "test"]
+    assert names(tmp_path) == [".lock", "model_card.md", "test"]
 
 
 def test_a_file_system_without_locks_gives_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

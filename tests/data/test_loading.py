@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -144,14 +145,17 @@ def test_workers_and_memory_change_nothing(images: Images, policy: str, ui: Reco
 
 
 @pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="this system cannot say who sent a signal")
-def test_a_signal_to_all_processes_ends_no_worker(images: Images) -> None:
-    """As `timeout`, Slurm and systemd send it; the main process decides when to end."""
+@pytest.mark.parametrize("born", [True, False])
+def test_a_signal_to_all_processes_ends_no_worker(images: Images, born: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `timeout`, Slurm and systemd send it, also while a worker starts; the main process decides when to end."""
+    if not born:
+        monkeypatch.setattr(torch, "set_num_threads", lambda _: time.sleep(1))  # called by torch in a new worker
     loader = train_loader(TrainImages(images, Augmenter("none", 16, 3), 0), batches(), 1, pin=False)
     epoch = iter(loader)
-    next(epoch)
+    read = [next(epoch)] if born else []
     (worker,) = epoch._workers  # type: ignore[attr-defined]
     subprocess.run(["kill", str(worker.pid)], check=True)
-    assert len(list(epoch)) == 3 and worker.is_alive()
+    assert len(read + list(epoch)) == 4 and worker.is_alive()
     worker.terminate()  # by the main process
     worker.join(10)
     assert worker.exitcode == 0

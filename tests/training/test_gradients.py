@@ -13,7 +13,7 @@ from checkpoints import assert_close, last, same
 from conftest import BARE, TINY, TINY_SETS, Recorder, draw_splits, interrupt_at
 
 from vitmed import pretrain, train
-from vitmed.core.errors import Interrupted, OutOfMemoryError
+from vitmed.core.errors import Interrupted, OutOfMemoryError, VitmedError
 from vitmed.core.hardware import seeded
 from vitmed.core.load_config import load_config
 from vitmed.core.ranks import Ranks
@@ -257,6 +257,22 @@ def test_several_processes_end_with_advice() -> None:
     error = memory_error(torch.OutOfMemoryError("CUDA out of memory"), config)
     assert isinstance(error, OutOfMemoryError) and "batches of 16 images of 224 px" in error.problem
     assert "--micro-batch 4" in error.fix and "--grad-checkpointing" in error.fix
+
+
+@pytest.mark.parametrize(
+    ("end", "kind", "text"),
+    [
+        ("is killed by signal: Killed. ", OutOfMemoryError, "memory or /dev/shm full"),
+        ("is killed by signal: Bus error. It is possible that", OutOfMemoryError, "memory or /dev/shm full"),
+        ("is killed by signal: Terminated. ", VitmedError, "Terminated"),
+        ("is killed by signal: Segmentation fault. ", VitmedError, "Segmentation fault"),
+        ("exited unexpectedly", VitmedError, "exited unexpectedly"),
+    ],
+)
+def test_how_a_loader_process_ended_is_said(end: str, kind: type[VitmedError], text: str) -> None:
+    """Only what the kernel sends for lack of memory is taken for a lack of memory."""
+    error = memory_error(RuntimeError(f"DataLoader worker (pid 4) {end}"), load_config(None, {}))
+    assert type(error) is kind and text in error.problem and "--workers 0" in error.fix
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from vitmed.cli.app import app
 from vitmed.cli.streams import Stream, fill_closed
 from vitmed.cli.terminal import STARTED
 from vitmed.core.errors import Interrupted, OutOfMemoryError, Reported, UsageError, VitmedError
-from vitmed.core.process import end_with_driver, is_rank, tune_process
+from vitmed.core.process import end_with_driver, is_rank, once, tune_process
 from vitmed.core.text import visible
 from vitmed.core.upgrade import OldNameWarning, gone
 
@@ -67,11 +67,11 @@ def _signals() -> Iterator[None]:
         yield
         return
     numbers = [number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None]
-    old = {number: signal.getsignal(number) for number in numbers}
+    old, interrupt = {number: signal.getsignal(number) for number in numbers}, once(signal.default_int_handler)
     try:
         for number in numbers:
             if old[number] is signal.SIG_DFL:  # under nohup, SIGHUP is ignored
-                signal.signal(number, signal.default_int_handler)
+                signal.signal(number, interrupt)
         yield
     finally:
         for number in numbers:

@@ -300,6 +300,7 @@ def _new_run(
             ui.say(f"  {line}")
     if not config.train.freeze and ranks.leads:
         ui.say(time_needed(prepared)[1])
+        run.planned_rate = 1 / prepared.forecaster.image(config)
     ranks.first(lambda: RunFolder.probe(output))
     _check_images(run)
     folder = ranks.first(lambda: RunFolder.create(output, name or default_name(splits.root, config)))

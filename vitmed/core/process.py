@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import signal
 import sys
@@ -11,25 +12,25 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+SAME_STOP = 5.0  # s in which a second SIGTERM or SIGHUP belongs to the first
 DRIVER = "VITMED_DRIVER"  # the variable with the number of the process that started this one for a job
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # malloc.h of the GNU C library
 
 
 def tune_process() -> None:
-    """Let waiting threads sleep, and let freed memory stay with the process.
+    """Let waiting threads sleep, take no more threads than a container has cores, and keep freed memory.
 
-    Threads that spin for long make training ten times slower if another process, such as a loader worker, needs the
-    same core; threads that sleep at once make a small network half as fast, and after 10,000 turns a woken thread can
-    stay on the core of the waiting one. They therefore spin for some milliseconds.
-    Returning every large block to the system costs up to a fifth of a training step on a CPU. Variables that you have
-    set are kept. Figures: docs/performance.md.
+    A thread that spins for a partner without a core takes that core from the partner: on a busy machine training is up
+    to twenty times slower. Returning every large block to the system costs up to a fifth of a training step on a CPU.
+    Variables that you have set are kept. Figures: docs/performance.md.
     """
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
-        os.environ.setdefault("GOMP_SPINCOUNT", "100000")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if cores() < _allowed():
+        os.environ.setdefault("OMP_NUM_THREADS", f"{cores()}")  # PyTorch counts the cores of the machine
     if not sys.platform.startswith("linux"):
         return
     try:
@@ -60,8 +61,34 @@ def end_with_driver() -> None:
 
 
 def cores() -> int:
-    """CPU cores that this process may use; in a container perhaps fewer than the machine has."""
+    """CPU cores that this process may use, at least 1; in a container perhaps fewer than the machine has."""
+    limits = [limit for group in control_groups("cpu") if (limit := _quota(group)) is not None]
+    return max(1, min([_allowed(), *map(math.ceil, limits)]))
+
+
+def _allowed() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _quota(group: Path) -> float | None:
+    """Cores that a control group (version 2 or 1) may use in the mean; None: all."""
+    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+        with contextlib.suppress(OSError, ValueError):  # no such file; "max" is no number
+            quota, period = map(int, " ".join((group / name).read_text() for name in names).split())
+            return quota / period if quota > 0 else None
+    return None
+
+
+def control_groups(controller: str) -> list[Path]:
+    """The folders of the control groups, of version 2 and 1, that limit this process in "cpu" or "memory"."""
+    folders = list[Path]()
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, name = line.split(":", 2)
+            if not controllers or controller in controllers.split(","):
+                place = Path("/sys/fs/cgroup", controllers, name.strip("/"))
+                folders += [place, *place.parents]
+    return folders
 
 
 class SharedContext(contextlib.ContextDecorator):
@@ -99,11 +126,25 @@ def _no_warnings() -> Iterator[None]:
 NO_WARNINGS = SharedContext(_no_warnings)  # of libraries: they name a line of their own source, not the user's file
 
 
+def once(handler: Callable[[int, Any], None]) -> Callable[[int, Any], None]:
+    """A handler that takes signals within seconds as one: `timeout` sends SIGTERM to a command and to its group."""
+    last = -SAME_STOP
+
+    def handle(number: int, frame: Any) -> None:
+        nonlocal last
+        if time.monotonic() - last >= SAME_STOP:
+            last = time.monotonic()
+            handler(number, frame)
+
+    return handle
+
+
 @contextlib.contextmanager
 def stop_signals() -> Iterator[Callable[[], bool]]:
     """Let the first Ctrl-C, SIGTERM or SIGHUP end training after the current step, a second one end it immediately.
 
-    SIGHUP comes when the terminal is closed; under `nohup` it stays ignored.
+    Within seconds, SIGTERM and SIGHUP are one stop. SIGHUP comes when the terminal is closed; under `nohup` it stays
+    ignored.
     """
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -125,7 +166,8 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
     numbers = [signal.SIGINT, signal.SIGTERM]
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
-    old = {number: signal.signal(number, note) for number in numbers}
+    noted = once(note)
+    old = {number: signal.signal(number, note if number == signal.SIGINT else noted) for number in numbers}
     try:
         yield asked.is_set
     finally:

@@ -24,7 +24,8 @@ ORPHANS = 10  # s that loader processes may hold the lock of a run that was kill
 def run_lock(run: RunFolder, ui: Ui) -> Iterator[None]:
     """Let this process alone write to a run folder, and remove what a killed one left there.
 
-    The lock ends with its process, however that ends. On a file system without locks there is a warning instead.
+    The lock ends with its process, however that ends; its file stays, because one that waits may have opened it. On a
+    file system without locks there is a warning instead.
 
     Raises:
         UsageError: another process writes to the folder; names it and its machine.
@@ -48,8 +49,7 @@ def run_lock(run: RunFolder, ui: Ui) -> Iterator[None]:
         except (OSError, NotImplementedError) as error:
             ui.warn(f"{run.path}: cannot be locked ({error}); make sure that no other process writes to this run")
         else:
-            for made in (lock, file):
-                stack.callback(made.unlink, missing_ok=True)
+            stack.callback(file.unlink, missing_ok=True)
             write_text(file, f"{os.getpid()} {datetime.datetime.now():%Y-%m-%d %H:%M:%S} {here}\n")
         remove_abandoned(run.path)
         yield

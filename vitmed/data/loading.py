@@ -208,7 +208,7 @@ def train_loader(dataset: TrainImages, batches: EpochBatches, workers: int, pin:
     """Batches of images (B, S, S, C) uint8, their `Images.targets`, indices (B,) int64; or a DataError for a batch."""
     # fork shares the decoded images between workers without a copy; the children never touch a GPU.
     context = "fork" if workers and sys.platform == "linux" else None
-    return DataLoader(
+    return _Loader(
         dataset,
         batch_sampler=batches,
         num_workers=workers,
@@ -220,6 +220,19 @@ def train_loader(dataset: TrainImages, batches: EpochBatches, workers: int, pin:
         generator=torch.Generator(),  # its own, so that the loader draws nothing from the global one
         multiprocessing_context=context,
     )
+
+
+class _Loader(DataLoader):
+    """Its processes start with signals blocked: one to the whole group would end them before `_start_worker`."""
+
+    def __iter__(self) -> Any:
+        if not hasattr(signal, "pthread_sigmask"):
+            return super().__iter__()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP, signal.SIGTERM})
+        try:
+            return super().__iter__()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def pick_workers(asked: int | None, augments: bool, in_memory: bool, device: torch.device, ranks: int = 1) -> int:
@@ -260,8 +273,9 @@ def _start_worker(_: int) -> None:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     if hasattr(signal, "sigwaitinfo"):
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         threading.Thread(target=_end_if_main_asks, daemon=True).start()
+    elif hasattr(signal, "pthread_sigmask"):  # macOS
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     cv2.setNumThreads(0)  # inherited by fork; one thread per core in each worker would compete
 
 

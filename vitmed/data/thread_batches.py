@@ -43,10 +43,11 @@ def in_threads(
 
     waiting: deque[Future[list[Result]]] = deque()
     pool = ThreadPoolExecutor(cores())
+    most = AHEAD * cores() if ahead is None else ahead
     try:
         for part in batched(items, together):
             waiting.append(pool.submit(task, part))
-            if len(waiting) > (AHEAD * cores() if ahead is None else ahead):
+            if len(waiting) > most:
                 yield from waiting.popleft().result()
         while waiting:
             yield from waiting.popleft().result()

@@ -15,6 +15,7 @@ from torch import nn
 
 from vitmed.core.hardware import Precision, seeded
 from vitmed.core.load_config import AnyConfig, with_values
+from vitmed.core.process import control_groups
 from vitmed.core.text import counted
 from vitmed.models.vit import checkpoint_gradients
 from vitmed.training.gradients import is_out_of_memory
@@ -166,15 +167,9 @@ def available_memory() -> int | None:
     try:
         lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
         free = [1024 * int(lines["MemAvailable"].split()[0])]
-        groups = Path("/proc/self/cgroup").read_text().splitlines()
     except (OSError, ValueError, KeyError):
         return None
-    for line in groups:
-        _, controllers, name = line.split(":", 2)
-        if controllers in ("", "memory"):
-            root = Path("/sys/fs/cgroup", controllers)
-            place = root / name.strip("/")
-            free += [left for folder in (place, *place.parents) if (left := _left(folder)) is not None]
+    free += [left for group in control_groups("memory") if (left := _left(group)) is not None]
     return max(0, min(free))
 
 

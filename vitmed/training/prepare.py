@@ -11,7 +11,7 @@ import torch
 
 from vitmed.core.config import Config
 from vitmed.core.dataset_cards import report_card
-from vitmed.core.durations import duration_text
+from vitmed.core.durations import duration_text, round_up
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.hardware import pick_device
 from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
@@ -35,6 +35,7 @@ from vitmed.training.learning import check_target
 from vitmed.training.memory import one_batch
 from vitmed.training.plan_rules import SCRATCH, PlanInputs, PlannedSetting, Rule, fields_set, plan_settings
 from vitmed.training.time_plan import (
+    MOST_KNEES,
     candidates_for,
     check_time,
     choose,
@@ -219,6 +220,11 @@ def time_needed(prepared: PreparedRun) -> tuple[float, str]:
                 millions = sum(p.numel() for p in build_vit(model, prepared.splits.outputs).parameters()) / 1e6
             network = f"{model.image_size} px and {millions:.1f} M parameters"
             more = f"; --time {duration_text(seconds)} is enough for {network}"
+    limit, knee = config.train.time, config.train.epochs // MOST_KNEES
+    by_time = prepared.settings and limit is not None and "epochs" not in fields_set(given, "train")
+    if limit is not None and by_time and 0 < forecast.passes_in(limit) < knee / 2:
+        needed = duration_text(round_up(forecast.total(knee)))
+        more = f"; the model will be worse than it could be: --time {needed} is enough for {knee} epochs"
     return time_line(config, forecast, more)
 
 

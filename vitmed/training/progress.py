@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 from vitmed.core.config import Config
-from vitmed.core.errors import OutOfMemoryError
+from vitmed.core.errors import OutOfMemoryError, VitmedError
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.text import counted
+from vitmed.core.text import counted, first_line
 from vitmed.core.ui import Advance
 from vitmed.training.gradients import Relief, is_out_of_memory
 from vitmed.training.loop import Step
@@ -38,8 +39,8 @@ def epoch_of(epoch: int, share: float, config: Config | PretrainConfig) -> str:
     return f"{epoch:3}, {share:4.0%} of the time" if config.train.time else f"{epoch:3}/{config.train.epochs}"
 
 
-def memory_error(error: RuntimeError, config: Config | PretrainConfig) -> RuntimeError | OutOfMemoryError:
-    """OutOfMemoryError if the device or a loader process ran out of memory, else the error itself."""
+def memory_error(error: RuntimeError, config: Config | PretrainConfig) -> RuntimeError | VitmedError:
+    """OutOfMemoryError if memory ran out, VitmedError if a loader process ended otherwise, else the error itself."""
     text, train = str(error), config.train
     if is_out_of_memory(error):
         at_once = train.micro_batch if isinstance(train.micro_batch, int) else train.batch_size
@@ -47,10 +48,15 @@ def memory_error(error: RuntimeError, config: Config | PretrainConfig) -> Runtim
             f"out of memory with batches of {counted(train.batch_size, 'image')} of {config.model.image_size} px",
             f"--micro-batch {max(1, at_once // 2)}, --grad-checkpointing, or a smaller --image-size or --model",
         )
-    killed = "DataLoader worker" in text and "killed by signal" in text
+    ended = "DataLoader worker" in text and ("killed by signal" in text or "exited unexpectedly" in text)
+    killed = ended and any(f"{signal.strsignal(number)}" in text for number in (signal.SIGKILL, signal.SIGBUS))
     if killed or "unable to allocate shared memory" in text:
         return OutOfMemoryError(
             "a loader process found memory or /dev/shm full",
             "--workers 0, a smaller --batch-size, or docker run --shm-size 1g",
+        )
+    if ended:
+        return VitmedError(
+            f"a loader process ended: {first_line(error)}", "see the log of the system; --workers 0 uses none"
         )
     return error

@@ -158,5 +158,5 @@ def time_line(config: Config, forecast: Forecast, more: str = "") -> tuple[float
     if limit is None:
         return seconds, f"time: about {about(seconds)} and the reading of the images ({parts})" + more
     if passes < epochs:
-        return limit, f"time: {duration_text(limit)} ({parts})"
+        return limit, f"time: {duration_text(limit)} ({parts})" + more
     return seconds, f"time: about {about(seconds)} of {duration_text(limit)} ({parts}); no more epochs are planned"

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 from vitmed.core.config import Config
+from vitmed.core.durations import about
 from vitmed.core.errors import CheckpointError, DataError, EndedByCaller, Interrupted, Reported, VitmedError
 from vitmed.core.files import write_json, write_text
 from vitmed.core.hardware import Precision, describe, seeded, using_threads
@@ -48,6 +50,7 @@ from vitmed.training.time_budget import Contention, TimeBudget
 from vitmed.training.trackers import Tracking
 from vitmed.training.train_state import Record
 
+SURE = 10.0  # s of training that tell its speed: the first include the start of the loader processes
 EachEpoch = Callable[[Record], bool | None]  # whether to end the run after this epoch
 
 
@@ -175,6 +178,7 @@ class TrainingRun(Run[Config]):
         self.fingerprints: dict[str, list[str]] = {}  # of train and val, to notice near copies in an evaluation
         self.skipped = 0  # files that cannot be read
         self.warned = False
+        self.planned_rate: float | None = None  # images/s in training, as the plan measured them; None: not known
         self.each_epoch: EachEpoch = lambda record: None  # after it is saved and reported
         self.tracking = Tracking()
         self._describe(start if weights is None else f"{self.report}; images normalised by {config.data.normalize}")
@@ -272,6 +276,37 @@ class TrainingRun(Run[Config]):
 
         contention = Contention(*now())
         return lambda: alone * contention.factor(*now())
+
+    def ticker(self) -> Callable[[], None]:
+        tick = super().ticker()
+
+        def both() -> None:
+            tick()
+            self._warn_if_slow()
+
+        return both
+
+    def _warn_if_slow(self) -> None:
+        """Say once that training goes at less than half of the planned images/s, and what that means for the run."""
+        state, seconds, images = self.state, 0.0, 0.0
+        for record in [] if self.planned_rate is None else chain([state.running], reversed(state.history)):
+            seconds += record["seconds"]
+            images += record.get("images", record["seconds"] * record.get("images_per_second", 0.0))
+            if seconds >= SURE:
+                break
+        if seconds < SURE or self.planned_rate is None or images / seconds >= self.planned_rate / 2:
+            return
+        epochs, done = self.config.train.epochs, state.epoch + state.batch / self.batches.batches
+        left = (epochs - done) * len(self.splits.samples["train"]) * seconds / max(1.0, images)
+        means = f"at this speed training takes about {about(left)} more"
+        if self.config.train.time is not None and state.share > 0:
+            count = max(1, min(epochs, round(done / state.share)))
+            means = f"at this speed the time is enough for about {counted(count, 'epoch')}"
+        self.ui.warn(
+            f"training goes at {images / seconds:,.0f} images/s, less than half of the {self.planned_rate:,.0f} that "
+            f"the plan measured, as when other programs need the cores; {means}"
+        )
+        self.planned_rate = None
 
     def run_epochs(self) -> None:
         self.ui.say(

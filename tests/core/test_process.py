@@ -1,0 +1,76 @@
+"""What vitmed sets for its own process: how threads wait, and how many cores there are in a container."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vitmed.core import process
+from vitmed.core.process import cores
+
+LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the GNU C library and /sys")
+TUNED = "from vitmed.core.process import tune_process; tune_process(); import torch; print(torch.get_num_threads())"
+
+
+def tuned(**variables: str) -> tuple[int, str]:
+    """How many threads PyTorch has after `tune_process`, and what OpenMP says of its settings."""
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_NUM_THREADS")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    environment |= {"OMP_DISPLAY_ENV": "VERBOSE"} | variables
+    done = subprocess.run([sys.executable, "-c", TUNED], env=environment, capture_output=True, text=True, check=True)
+    return int(done.stdout), done.stderr
+
+
+@LINUX
+def test_a_waiting_thread_leaves_its_core_to_others_unless_you_say_otherwise() -> None:
+    assert "GOMP_SPINCOUNT = '0'" in tuned()[1]
+    assert "GOMP_SPINCOUNT = '70'" in tuned(GOMP_SPINCOUNT="70")[1]
+    assert "OMP_WAIT_POLICY = 'ACTIVE'" in tuned(OMP_WAIT_POLICY="active")[1]
+
+
+@pytest.mark.parametrize(
+    ("files", "least"),
+    [
+        ({"cpu.max": "50000 100000\n"}, 1),  # half a core
+        ({"cpu.max": "250000 100000\n"}, 3),
+        ({"cpu.max": "max 100000\n"}, 64),
+        ({"cpu.cfs_quota_us": "150000\n", "cpu.cfs_period_us": "100000\n"}, 2),
+        ({"cpu.cfs_quota_us": "-1\n", "cpu.cfs_period_us": "100000\n"}, 64),
+        ({}, 64),
+    ],
+)
+def test_the_cores_of_a_container_count(
+    files: dict[str, str], least: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`docker run --cpus` and the limits of Kubernetes, which no list of allowed cores shows."""
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    monkeypatch.setattr(process, "control_groups", lambda _: [tmp_path / "none", tmp_path])
+    assert cores() == least
+
+
+@LINUX
+def test_pytorch_takes_no_more_threads_than_the_container_has(tmp_path: Path) -> None:
+    group = Path("/sys/fs/cgroup/cpu", f"vitmed-{os.getpid()}")
+    try:
+        group.mkdir()
+        (group / "cpu.cfs_quota_us").write_text("50000")
+    except OSError:
+        pytest.skip("control groups of version 1 may not be made here")
+    code = f"from pathlib import Path; Path('{group}/cgroup.procs').write_text('0'); "
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code + TUNED],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"},
+        )
+    finally:
+        group.rmdir()
+    assert int(done.stdout) == 1
