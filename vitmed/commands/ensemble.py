@@ -119,6 +119,8 @@ def ensemble(
     if output is None and place.path.is_dir() and not place.ensemble.is_file():
         shutil.rmtree(place.path)  # an earlier process ended before it was complete
     check_folder(place.path, [found[0].members[0].splits.root])
+    if way == "greedy" and len(found) == 1:
+        ui.warn("--way greedy changes nothing: the folds of one cross-validation all count alike")
     parts = aligned([one.predictions for one in found])
     shares = np.full(len(found), 1 / len(found)) if way == "mean" else greedy_selection(parts)
     words, chosen = _choice(found, parts, shares, way, ui)

@@ -16,6 +16,7 @@ from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.hardware import pick_device
 from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
 from vitmed.core.model_config import ModelConfig
+from vitmed.core.train_config import TrainConfig
 from vitmed.core.ui import Ui
 from vitmed.data.patients import show_expression
 from vitmed.data.samples import Splits
@@ -45,6 +46,10 @@ from vitmed.training.time_plan import (
 )
 
 SAMPLE = 200  # training images whose size is read
+LAST_KEPT = (
+    "--patience {} changes nothing: this run keeps its last epoch (train.choose last), so it does not stop early; "
+    "--set train.choose=best keeps the best one"
+)
 SHRUNK = 20  # images that are shrunk by more lose so much detail that a warning says so
 
 
@@ -93,6 +98,8 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
     config = config_of_target(config, splits)
     splits = standardised(splits)
     check_against_splits(config, splits)
+    refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
+    refuse_views(config.augment.policy, config.augment.flips, config.augment.views)
     device = pick_device(config.train.device)
     inputs = PlanInputs(
         weights=SCRATCH if weights is None else weights.kind,
@@ -113,6 +120,10 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
     if plans and trains:
         with ui.bar("timing networks", unit="steps"):
             settings, complete = planned(config, inputs, time_rules(config, inputs, forecaster))
+    patience, usual = config.train.patience, TrainConfig().patience
+    by_hand = "patience" in fields_set(config, "train") and (plans or patience != usual)
+    if by_hand and trains and complete.train.choose == "last":
+        ui.warn(LAST_KEPT.format(patience))
     if weights is None:
         complete = complete.model_copy(update={"model": from_scratch(complete.model)})
     warn_of_shrinking(inputs.side, complete.model.image_size, ui)
@@ -131,8 +142,6 @@ def check_against_splits(config: Config, splits: Splits) -> None:
     check_columns(config.evaluate.rater_scores, splits.columns, "--rater-score")
     for samples in splits.samples.values():
         check_readers(config.evaluate, samples, splits.columns, splits.classes)
-    refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
-    refuse_views(config.augment.policy, config.augment.flips, config.augment.views)
 
 
 def warn_of_shrinking(side: int, size: int, ui: Ui) -> None:
