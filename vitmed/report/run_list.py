@@ -16,10 +16,11 @@ from vitmed.decisions.targets import ALL_METRICS
 from vitmed.metrics.estimates import Estimate, value_text
 
 RunKind = Literal["training", "pretraining", "cross-validation", "ensemble", "no network", "ranking", "not known"]
-State = Literal["finished", "running", "interrupted", "not evaluated", "incomplete", "damaged"]
+State = Literal["finished", "running", "stopped", "interrupted", "not evaluated", "incomplete", "damaged"]
 STATES: dict[State, str] = {
     "finished": "all is done, and a training is evaluated on its test",
     "running": "a process writes to it now",
+    "stopped": "a poor trial of vitmed tune, which ended it on purpose, or as the time was used",
     "interrupted": "it ended early; --resume continues it",
     "not evaluated": "trained to the end, without an evaluation on its test",
     "incomplete": "it ended before anything was saved that can be resumed",
