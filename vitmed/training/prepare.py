@@ -89,7 +89,7 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
     weights = None
     if config.model.weights is not None:
         weights = open_weights(config.model.weights, ui, offline)
-        config = config_with_weights(config, weights)
+        config = config_with_weights(config, weights, ui)
     check_weights(config)
     report_card(config.data.card, ui)
     show_expression(config.data.group_regex, ui)
@@ -231,12 +231,20 @@ def time_needed(prepared: PreparedRun) -> tuple[float, str]:
     return time_line(config, forecast, more)
 
 
-def config_with_weights(config: Config, weights: Weights) -> Config:
-    """The configuration completed by the weights: network, normalisation, interpolation and licence."""
+def config_with_weights(config: Config, weights: Weights, ui: Ui) -> Config:
+    """The configuration completed by the weights: network, normalisation, interpolation and licence.
+
+    Warns where the normalisation is only assumed.
+    """
     model, given = config_for_weights(config.model, weights), config.data.model_fields_set
     values: dict[str, Any] = {}
     if not given & {"normalize", "mean", "std"}:
         values["data.normalize"] = weights.normalize
+        if weights.assumed:
+            ui.warn(
+                f"{weights.path.name}: nothing states which mean and std its images had; ImageNet's are assumed. "
+                "Weights of AugReg and many others of timm and Hugging Face have 0.5: --normalize half"
+            )
         if weights.normalize == "given":
             values |= {"data.mean": list(weights.mean or ()), "data.std": list(weights.std or ())}
     if weights.interpolation is not None and "interpolation" not in given:
