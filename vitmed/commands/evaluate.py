@@ -206,7 +206,7 @@ def _settings(saved: SavedModel, chosen: EvaluationImages, flags: dict[str, Any]
     config, run = evaluate_config(config, flags), saved.config
     refuse_idle(run.model_copy(update={"evaluate": config}), saved.splits.target.kind, run)
     config = with_columns(config, flags, chosen.columns, notes)
-    note_prevalence(config, saved.classes, notes)
+    note_prevalence(config, saved.splits.target.kind, saved.classes, notes)
     check_readers(config, chosen.samples, chosen.columns, saved.classes)
     return config, notes
 

@@ -54,7 +54,7 @@ def rebuild(
     config = evaluate_config(asked, flags)
     refuse_idle(Config(evaluate=config), predictions.kind, Config(evaluate=asked))
     config = with_columns(config, flags, own_columns(predictions), notes)
-    note_prevalence(config, predictions.classes, notes)
+    note_prevalence(config, predictions.kind, predictions.classes, notes)
     same = policy_settings(config) == policy_settings(asked)
     if not same:
         _check_choosable(file, of_model, folds, flags)
@@ -213,8 +213,8 @@ def with_columns(
     return config.model_copy(update=left)
 
 
-def note_prevalence(config: EvaluateConfig, classes: Sequence[str], notes: list[str]) -> None:
-    """Add a note where a prevalence was given for classes that have no use for it."""
+def note_prevalence(config: EvaluateConfig, kind: str, classes: Sequence[str], notes: list[str]) -> None:
+    """Add a note where a prevalence was given for classes that have no use for it; a finding is there or not."""
     note = f"The prevalence that was given changes nothing: it is for two classes, and there are {len(classes)}."
-    if config.prevalence is not None and len(classes) != 2 and note not in notes:
+    if config.prevalence is not None and kind != "findings" and len(classes) != 2 and note not in notes:
         notes.append(note)
