@@ -265,3 +265,39 @@ def test_folds_that_ended_before_they_were_joined_go_on(folds: Path, tmp_path: P
     assert found is not None and (there / "ensemble" / "test" / "metrics.json").is_file()
     with pytest.raises(UsageError, match="finished"):
         cross_validate(resume=there, ui=Recorder())
+
+
+def _run_of(data: Path, split_of: Callable[[str, int], str | None], name: str, folder: Path) -> Path:
+    """A run of the table that gives each patient's two images of a class a split; None leaves an image out."""
+    rows = ["path,label,patient,split"]
+    for file in sorted(data.glob("*/*.png")):
+        patient, number = file.stem.split("_")
+        if split := split_of(patient, int(number) % 2):
+            rows.append(f"{file.relative_to(data).as_posix()},{file.parent.name},{patient},{split}")
+    (folder / f"{name}.csv").write_text("\n".join(rows))
+    settings = {key: value for key, value in SETTINGS.items() if key != "group_regex"}
+    labels, ui = folder / f"{name}.csv", Recorder()
+    return train(data, output=folder, name=name, labels=labels, sets=TINY_SETS, ui=ui, **settings).folder  # type: ignore[arg-type]
+
+
+def test_no_member_was_trained_on_a_patient_of_the_test(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runs have the same validation; one was trained on the other image of a patient whom the first tests."""
+
+    def usual(patient: str, second: int) -> str:
+        return {"p0": "test", "p1": "test", "p2": "val", "p3": "val"}.get(patient, "train")
+
+    def first(patient: str, second: int) -> str | None:
+        return None if patient == "p0" and second else usual(patient, second)
+
+    def other(patient: str, second: int) -> str | None:
+        return ("train" if second else None) if patient == "p0" else usual(patient, second)
+
+    one, two = (_run_of(data, way, way.__name__, tmp_path) for way in (first, other))
+    monkeypatch.setattr("vitmed.commands.ensemble.greedy_selection", lambda parts: np.array([0.5, 0.5]))
+    for way in ("mean", "greedy"):
+        with pytest.raises(DataError, match=r"other.best.pt: was trained on images of 1 patient of the test of"):
+            ensemble([one, two], output=tmp_path / "joined", way=way, ui=Recorder())
+    # the test of the other holds none of what the first learned from
+    ensemble([two, one], output=tmp_path / "fine", ui=Recorder())

@@ -216,3 +216,22 @@ def test_the_command_line(vitmed: Callable[..., Answer], place: Path, tmp_path: 
     assert vitmed("runs", tmp_path / "none").code == 2
     (tmp_path / "none").mkdir()
     assert "no runs" in vitmed("runs", tmp_path / "none").out
+
+
+def test_a_trial_that_the_study_stopped_is_not_interrupted(place: Path) -> None:
+    """Hyperband ends poor trials on purpose; nobody has to continue them."""
+    study = place / "study"
+    study.mkdir()
+    (study / "tune.json").write_text("{}")
+    for name, state, reason in (
+        ("trial-0001", "stopped", ""), ("trial-0002", "stopped", "the time was used"), ("trial-0003", "", ""),
+    ):  # fmt: skip
+        cut(copy(place, f"study/{name}"), 3)
+        (study / f"{name}.json").write_text(json.dumps({"values": {}, "state": state, "reason": reason}))
+    cut(copy(place, "study/winner"), 3)
+    found = {run.run.rpartition("/")[2]: run for run in runs(place, ui=Recorder()).runs}
+    assert {name: found[name].state for name in ("trial-0001", "trial-0002", "trial-0003", "winner")} == {
+        "trial-0001": "stopped", "trial-0002": "stopped", "trial-0003": "interrupted", "winner": "interrupted",
+    }  # fmt: skip
+    assert found["trial-0001"].problem == "" and found["trial-0002"].problem == "the time was used"
+    assert found["trial-0001"].metric is not None and found["trial-0001"].metric.of == "validation"

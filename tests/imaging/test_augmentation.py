@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from vitmed.core.errors import UsageError
 from vitmed.imaging.augmentation import POLICIES, Augmenter, Changes, refuse_flips
+from vitmed.imaging.batch_augmentation import BatchAugmenter
 from vitmed.imaging.exact_views import VIEWS, safe_views
 
 RANDOM = [name for name in POLICIES if name != "none"]
@@ -249,3 +250,17 @@ def test_noise_and_blur_are_those_of_albumentations(channels):
         gaps = np.array([new.astype(int) - old for new, old in pairs])
         assert np.abs(gaps).max() <= 1 and np.mean(gaps != 0) < 1e-3  # sums of floats in another order
         assert all((new != image).any() for new, _ in pairs)
+
+
+@pytest.mark.parametrize("policy", RANDOM)
+def test_a_grey_picture_stored_as_rgb_stays_grey(policy):
+    """Whether a picture is grey is a matter of its pixels, not of its file: knees are RGB files of grey pixels."""
+    grey, augment = picture(channels=1).repeat(3, axis=2), Augmenter(policy, 32, 3)
+    changed = [augment(grey, (0, 0, i)) for i in range(40)]
+    assert not any(np.ptp(image, axis=2).any() for image in changed)
+    assert sum((image != grey).any() for image in changed) > 20
+    batches = BatchAugmenter(policy, 32, 3)
+    both = torch.from_numpy(np.stack([grey, picture()] * 20))
+    changed = batches(both, 7, torch.arange(40)).numpy()
+    assert not np.ptp(changed[::2], axis=3).any()
+    assert np.ptp(changed[1::2], axis=3).any(axis=(1, 2)).all()  # one beside it keeps its colours

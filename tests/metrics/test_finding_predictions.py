@@ -123,7 +123,10 @@ GOOD = "path,group,prediction,label_a,prob_a,logit_a,label_b,prob_b,logit_b\nx.p
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (GOOD.replace("logit_", "score_").replace("prob_", "p_"), "lacks the column logit_<class>; its first line"),
+        (
+            GOOD.replace("logit_", "score_").replace("prob_", "p_"),
+            "lacks the columns prob_<class> of every class, or logit_<class>; its first line",
+        ),
         (GOOD.replace("logit_b", "score_b"), "lacks the column logit_b"),
         (GOOD.replace("label_b", "label_a"), "twice"),
         (GOOD.replace(",1,", ",2,"), "row 1 has '2' as label_a, expected 1 (present), 0 (absent) or an empty cell"),

@@ -76,7 +76,10 @@ BARE = "path,label,prob_a,prob_b\r\nx.png,a,0.7,0.3\r\n"
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (GOOD.replace("logit_", "score_").replace("prob_", "p_"), "lacks the column logit_<class>; its first line"),
+        (
+            GOOD.replace("logit_", "score_").replace("prob_", "p_"),
+            "lacks the columns prob_<class> of every class, or logit_<class>; its first line",
+        ),
         (GOOD.replace("logit_b", "score_b"), "lacks the column logit_b"),
         (GOOD.replace(",", "|"), "its first line, split at commas, has 'path|label|"),
         (GOOD.replace("logit_b", "logit_a"), "twice"),
@@ -357,3 +360,25 @@ def test_a_users_column_with_a_name_that_vitmed_writes_is_refused(tmp_path: Path
         Predictions.from_csv(tmp_path / "p.csv")
     assert told in caught.value.problem and "vitmed writes this column itself" in caught.value.problem
     assert caught.value.fix.startswith("rename the column ")
+
+
+def test_a_foreign_table_of_scores_is_told_that_probabilities_are_enough(tmp_path: Path) -> None:
+    rows = [("a.png", "ill", 0.9), ("b.png", "healthy", 0.2), ("c.png", "ill", 0.7), ("d.png", "healthy", 0.4)]
+    file = tmp_path / "scores.csv"
+    file.write_text("path,label,score\n" + "".join(f"{path},{label},{score}\n" for path, label, score in rows))
+    with pytest.raises(DataError, match="lacks the columns prob_<class> of every class") as refused:
+        Predictions.from_csv(file, labelled=True)
+    for part in ("prob_<class> for every class", "1 - p", "logit_<class>"):
+        assert part in str(refused.value.fix)
+    file.write_text("path,label,prob_ill\n" + "".join(f"{path},{label},{score}\n" for path, label, score in rows))
+    with pytest.raises(DataError, match="only one class, 'ill', has a column") as refused:
+        Predictions.from_csv(file, labelled=True)
+    assert "prob_<class>" in str(refused.value.fix)
+    file.write_text(  # what the fix says
+        "path,label,prob_ill,prob_healthy\n" + "".join(f"{path},{label},{p},{1 - p:.1f}\n" for path, label, p in rows)
+    )
+    read = Predictions.from_csv(file, labelled=True)
+    assert read.probabilities[:, 0] == pytest.approx([0.9, 0.2, 0.7, 0.4])
+    file.write_text("path,label,prob_ill,prob_healthy\na.png,sick,0.9,0.1\n")
+    with pytest.raises(DataError, match="or the table lacks the column prob_sick"):
+        Predictions.from_csv(file, labelled=True)

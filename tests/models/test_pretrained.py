@@ -16,6 +16,7 @@ from timm.models.vision_transformer import VisionTransformer
 import vitmed
 from vitmed import build_model, train
 from vitmed.core.errors import CheckpointError, UsageError
+from vitmed.core.load_config import build_config
 from vitmed.core.model_config import ModelConfig
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.pretrained import LoadReport, config_for_weights, load_pretrained, open_weights, read_weights
@@ -23,6 +24,7 @@ from vitmed.models.resample_weights import resample_positions
 from vitmed.models.vit import ViT
 from vitmed.models.weight_layouts import HEAD
 from vitmed.training.checkpoint import load_checkpoint
+from vitmed.training.prepare import config_with_weights
 
 SMALL = {"image_size": 16, "patch_size": 8, "width": 16, "depth": 2, "heads": 2}
 
@@ -384,3 +386,31 @@ def test_python_objects_in_an_npz_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "w.npz", evil=np.array([{"a": 1}], dtype=object))
     with pytest.raises(CheckpointError, match="refused: it holds Python objects"):
         read_weights(tmp_path / "w.npz")
+
+
+def test_an_assumed_normalisation_is_said(tmp_path: Path) -> None:
+    """Weights of AugReg expect mean and std 0.5, and a plain state dict does not say so."""
+    state = theirs().state_dict()
+
+    def normalised(name: str, **fields: object) -> tuple[str, list[str]]:
+        file, ui = tmp_path / name, Recorder()
+        file.parent.mkdir(exist_ok=True)
+        torch.save(state, file)
+        config = build_config({"data": fields, "model": {"heads": 2}})
+        return config_with_weights(config, read_weights(file), ui).data.normalize, ui.warned
+
+    how, (warning,) = normalised("w.pth")
+    assert how == "imagenet"
+    for part in ("w.pth: nothing states", "ImageNet's", "AugReg", "--normalize half"):
+        assert part in warning
+    assert normalised("w.pth", normalize="half") == ("half", [])  # you said so
+    assert normalised("vit_tiny_patch16_224_augreg.pth") == ("half", [])
+    assert normalised("vit_tiny_patch16_224.augreg_in21k/model.pth") == ("half", [])
+    assert normalised("deit_tiny_patch16_224-a1311bcf.pth") == ("imagenet", [])
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "config.json").write_text(
+        json.dumps({"pretrained_cfg": {"mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic"}})
+    )
+    assert normalised("hub/w.pth") == ("half", [])
+    state = {name: value for name, value in state.items() if not name.startswith("head.")}
+    assert normalised("dino.pth") == ("imagenet", [])  # without labels: DINO, MAE and their like

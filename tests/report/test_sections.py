@@ -16,7 +16,7 @@ from vitmed.core.text import counted, format_probability, listed
 from vitmed.decisions.policy import count_answers
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.finding_predictions import FindingPredictions
-from vitmed.metrics.notes import single_class_note
+from vitmed.metrics.notes import learnt_nothing
 from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import headline
@@ -222,8 +222,8 @@ def test_a_model_that_says_one_thing_is_told(tmp_path: Path) -> None:
     )
     text, metrics = page(tmp_path / "constant", draw("constant"))
     assert metrics["notes"][0] == said and said in text
-    assert not single_class_note(evaluate_predictions(draw("two classes"), 0))
-    assert not single_class_note(evaluate_predictions(draw("one class"), 0))
+    assert not learnt_nothing(evaluate_predictions(draw("two classes"), 0))
+    assert not learnt_nothing(evaluate_predictions(draw("one class"), 0))
 
 
 def test_the_reasons_of_missing_intervals_are_grouped_and_cut(tmp_path: Path) -> None:

@@ -117,3 +117,34 @@ def test_one_number_for_all_images_is_noticed(r2: float | None, loss: float, war
     message = told(history)
     assert ("one number for all validation images is no worse" in str(message)) == warned
     assert (message is None) == (not warned)
+
+
+def of_findings(auroc: float | None, loss: float = 0.35) -> dict[str, object]:
+    entry: dict[str, object] = {"train_loss": loss, "step": 5000, "epoch": EPOCHS}
+    return entry if auroc is None else {**entry, "val_auroc": auroc}
+
+
+def test_findings_that_are_not_learned_are_named() -> None:
+    message = told([of_findings(0.51), of_findings(0.48), of_findings(0.53)])
+    assert message is not None
+    for part in ("does not learn", "AUROC of the findings is 0.530", "guessing gives 0.5", "0.350", "Likely cause"):
+        assert part in message
+    for fine in (
+        [of_findings(0.51), of_findings(0.7), of_findings(0.53)],  # it learns something
+        [of_findings(0.5, loss) for loss in (0.4, 0.35, 0.3)],  # the loss falls
+        [of_findings(None)] * WINDOW,  # validation has too few of any finding
+    ):
+        assert told(fine) is None
+    assert told([of_findings(0.5)] * WINDOW, over=0.2) is None
+
+
+def test_a_number_that_is_not_learned_is_named() -> None:
+    def of_number(r2: float | None) -> dict[str, object]:
+        entry = of_findings(None)
+        return entry if r2 is None else {**entry, "val_r2": r2}
+
+    for values in ((-0.1, -0.02, -0.01), (0.0, 0.0, 0.0), (-0.1, 0.0, -0.1)):
+        message = told([of_number(value) for value in values])
+        assert message is not None and "one number for all validation images" in message
+    for values in ((-0.1, 0.02, -0.1), (-0.1, None, -0.1)):
+        assert told([of_number(value) for value in values]) is None

@@ -52,6 +52,7 @@ from vitmed.cli.terminal import (
 from vitmed.core.errors import UsageError
 from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig
 
+TOP = 3  # classes or findings that predict shows
 PATIENTS = ("data.group_regex", "data.groups", "data.labels")
 
 
@@ -174,7 +175,7 @@ def demo(as_json: AsJson = False, **options: Any) -> None:
     "data.frame",
 )
 def predict(
-    top_k: Annotated[int, typer.Option(min=1, help="Classes or findings to show.")] = 3,
+    top_k: Annotated[int | None, typer.Option(min=1, help="Classes or findings to show; default 3.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write all predictions to this file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write a PNG of images with their predictions.")] = None,
     force: Force = False,
@@ -185,6 +186,9 @@ def predict(
     if options.keys() & {"shard", "features", "output"}:
         if csv is not None or plot is not None:
             raise UsageError("--csv and --plot do not go with --output, --shard and --features", "vitmed merge FOLDER")
+        if top_k is not None or force:
+            problem = "--top-k and --force do not go with --output, --shard and --features"
+            raise UsageError(problem, "leave them out: a finished part is kept, and the parts hold every class")
         _write_predictions(vitmed.predict_shard, as_json, options)
         return
     from vitmed.commands.predict import (
@@ -198,13 +202,15 @@ def predict(
     ui, place = Terminal(options.pop("quiet", False)), (options.pop("checkpoint", None), options.pop("runs", "runs"))
     saved = find_checkpoint_and_check(csv, plot, options["images"], *place, force, ui)
     found = vitmed.predict(**options, checkpoint=saved, ui=ui)
+    if top_k is not None and found.kind == "number":
+        ui.warn("--top-k changes nothing: the model predicts one number")
     if csv is not None:
         write_text(csv, found.to_csv(errors=True))
         ui.say(f"all predictions: {csv}")
     if as_json:
-        print_json(predictions_json(found, top_k))
+        print_json(predictions_json(found, top_k or TOP))
     else:
-        print_predictions(found, top_k)
+        print_predictions(found, top_k or TOP)
     if plot is not None and len(found):
         write_bytes(plot, prediction_picture(found, preprocessing_of(saved, options.get("frame"))))
         ui.say(f"picture: {plot}")

@@ -16,7 +16,7 @@ from vitmed.commands.cross_validate import cross_validate
 from vitmed.commands.ensemble import ensemble
 from vitmed.commands.evaluate import evaluate
 from vitmed.commands.executors import Job, local
-from vitmed.commands.probe import probe
+from vitmed.commands.probe import OF_RANKING, probe
 from vitmed.commands.rank_weights import ALL_LOCAL
 from vitmed.commands.train import check_place, default_name
 from vitmed.core.config import Config
@@ -37,6 +37,7 @@ from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.report.data_check_page import PAGE
 from vitmed.report.results import Results
+from vitmed.training.prepare import config_of_target
 
 USUAL, LEAST = 3600.0, 300.0  # s
 FOLDS, FEW_FOLDS, LITTLE = 5, 3, 900.0  # below so many seconds, fewer folds
@@ -127,6 +128,7 @@ def _begin(arguments: dict[str, Any], output: str | Path, name: str | None, ui: 
         raise UsageError(f"--time {duration_text(limit)}: too short for folds", f"--time {duration_text(LEAST)}")
     check_place(settings, output, name)
     splits, data = make_splits(settings.data, ordinal=settings.evaluate.ordinal), settings.data
+    config_of_target(settings, splits)  # raises now for a setting that does not go with the labels
     folder = RunFolder.create(output, name or f"{default_name(splits.root, settings)}_auto")
     ui.say(f"{duration_text(limit)} in {folder.path}")
     found = check(
@@ -206,7 +208,8 @@ def _ranked(folder: RunFolder, state: Mapping[str, Any], arguments: Mapping[str,
     """The weights that are given, or the best on this machine and the ranking; None where there are none."""
     if "weights" in arguments:
         return {"weights": state["arguments"]["weights"]}
-    own = {**arguments, **state["divided"], "fold": 1, "weights": ALL_LOCAL}
+    used = {key: one for key, one in arguments.items() if FLAGS.get(key, "data.").startswith(("data.", *OF_RANKING))}
+    own = {**used, **state["divided"], "fold": 1, "weights": ALL_LOCAL}
     try:
         found: Any = probe(own.pop("data"), output=folder.path, name="weights", ui=ui, **own)
         return {"weights": _stored("weights", found.weights, folder), "ranking": found.rows}

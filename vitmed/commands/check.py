@@ -124,10 +124,12 @@ def check(
     refuse_inside(root, output)
     refuse_file(output)
     RunFolder.probe(Path(output).parent)
-    contents, named = _contents(root), None
+    contents, named, asked = _contents(root), None, Asked.of(config, order)
     if labels is not None:
         own_groups = config.group_regex is None and config.groups is None
-        contents, named = _by_table(root, contents, Path(labels), own_groups, Asked.of(config, order), ui)
+        contents, named = _by_table(root, contents, Path(labels), own_groups, asked, ui)
+    else:
+        asked.check_folders()
     window = _window(root, contents, frame, ui)
     records = scan(root, contents.files, ScanCache.open(frame, ui=ui, window=window, keep=index), ui)
     guess = suggest_groups(contents.files, labels is None)

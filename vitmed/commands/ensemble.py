@@ -119,6 +119,8 @@ def ensemble(
     if output is None and place.path.is_dir() and not place.ensemble.is_file():
         shutil.rmtree(place.path)  # an earlier process ended before it was complete
     check_folder(place.path, [found[0].members[0].splits.root])
+    if way == "greedy" and len(found) == 1:
+        ui.warn("--way greedy changes nothing: the folds of one cross-validation all count alike")
     parts = aligned([one.predictions for one in found])
     shares = np.full(len(found), 1 / len(found)) if way == "mean" else greedy_selection(parts)
     words, chosen = _choice(found, parts, shares, way, ui)
@@ -126,6 +128,11 @@ def ensemble(
     members = [member for one, _ in used for member in one.members]
     each = [share / len(one.members) for one, share in used for _ in one.members]
     splits, hashes = _images(found, members)
+    leaks = _trained_on_test(members, splits, hashes)
+    if leaks and not found[0].folds:
+        raise DataError(leaks[0], "join runs with the same splits")
+    for leak in leaks:  # of a test that was held out of folds, after hours of training
+        ui.warn(leak)
     path = place.ensemble
     joined = join_members(path, members, each, splits, hashes, {"words": words, **chosen})
     for_policy = averaged(parts, shares.tolist())
@@ -138,7 +145,7 @@ def ensemble(
     policy = policy.model_copy(update={"known_logits": tuple(known.logits[0].tolist())})
     joined = replace(joined, policy=policy)
     ui.say(f"decision policy, chosen on {counted(policy.n, 'image')}: {policy.summary}")
-    notes = [_about_policy(used[0][0], len(members)), *chosen["notes"], *notes_of(policy)]
+    notes = [_about_policy(used[0][0], len(members)), *chosen["notes"], *leaks, *notes_of(policy)]
     predictions, root = policy.apply(for_policy), members[0].splits.root
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
@@ -231,7 +238,7 @@ def _about_policy(first: Candidate, members: int) -> str:
 
 
 def _images(found: Sequence[Candidate], members: Sequence[Checkpoint]) -> tuple[Splits, dict[str, list[str]]]:
-    """The images that made the members, and the test that none of them saw. Raises DataError where one saw it."""
+    """The images that made the members, and the test."""
     first = members[0]
     known = {
         sample.path: (sample, digest)
@@ -248,14 +255,6 @@ def _images(found: Sequence[Candidate], members: Sequence[Checkpoint]) -> tuple[
         val = [sample.path for sample in first.splits.samples["val"]]
         test = {sample.path: known[sample.path] for sample in first.splits.samples["test"]}
         made = first.splits.made
-        for one in members:
-            used = {digest for name in ("train", "val") for digest in one.hashes[name]}
-            shared = sum(digest in used for _, digest in test.values())
-            if shared:
-                raise DataError(
-                    f"{one.path}: was trained on {counted(shared, 'image')} of the test of {first.path}",
-                    "join runs with the same splits",
-                )
     parts = {"val": val, "test": list(test)}
     parts["train"] = [path for path in known if path not in {*val, *test}]
     samples = {
@@ -264,6 +263,21 @@ def _images(found: Sequence[Candidate], members: Sequence[Checkpoint]) -> tuple[
     }
     hashes = {name: [known[sample.path][1] for sample in part] for name, part in samples.items()}
     return replace(first.splits, samples=samples, made=made), hashes
+
+
+def _trained_on_test(members: Sequence[Checkpoint], splits: Splits, hashes: dict[str, list[str]]) -> list[str]:
+    """A sentence for each member that was trained on an image of the test, or on a patient of it, unless its run was
+    allowed to have patients in two splits."""
+    found, owners = [], {sample.group for sample in splits.samples["test"]} - {None}
+    for one in members:
+        digests = {digest for name in ("train", "val") for digest in one.hashes[name]}
+        groups = {sample.group for name in ("train", "val") for sample in one.splits.samples[name]}
+        images = sum(digest in digests for digest in hashes["test"])
+        patients = set() if one.config.data.allow_leakage else owners & groups
+        if images or patients:
+            what = counted(images, "image") if images else f"images of {counted(len(patients), splits.unit)}"
+            found.append(f"{one.path}: was trained on {what} of the test of {members[0].path}")
+    return found
 
 
 def _held_out(first: Checkpoint) -> dict[str, tuple[Sample, str]]:

@@ -32,6 +32,7 @@ from vitmed.decisions.evaluation_folder import (
     torn_evaluations,
 )
 from vitmed.decisions.policy import DecisionPolicy, notes_of
+from vitmed.decisions.targets import refuse_idle
 from vitmed.explanation.robustness import known_stress
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import Preprocessing
@@ -93,6 +94,12 @@ def evaluate(
     ui = ui or Ui()
     gates = parse_gates(fail_under)
     if Path(checkpoint).suffix == ".csv":
+        own = {"data": data, "group-regex": group_regex, "groups": groups, "labels": labels, "unlike": unlike}
+        own |= {"split": split != "test", "device": device != "auto", "precision": precision != "fp32"}
+        of_images = {**own, "allow-leakage": allow_leakage}
+        if given := [f"--{flag}" for flag, value in of_images.items() if value]:
+            problem = f"{', '.join(given)}: a predictions.csv is evaluated without model and images"
+            raise UsageError(problem, "leave it out, or name the checkpoint instead of the table")
         return rebuild(Path(checkpoint), output, gates, flags, ui)
     if split not in SPLITS:
         raise unknown_key("split", split, SPLITS)
@@ -196,9 +203,11 @@ def _settings(saved: SavedModel, chosen: EvaluationImages, flags: dict[str, Any]
     """The settings of the run with the flags, as far as they fit the images and this machine; and notes on the rest."""
     notes: list[str] = []
     config = saved.config.evaluate.model_copy(update={"report": True})  # also of a run with --no-report
+    config, run = evaluate_config(config, flags), saved.config
+    refuse_idle(run.model_copy(update={"evaluate": config}), saved.splits.target.kind, run)
     own = [name for name in chosen.columns if name not in WRITTEN]  # vitmed 0.2.0 took tables that have such columns
-    config = with_columns(evaluate_config(config, flags), flags, own, notes)
-    note_prevalence(config, saved.classes, notes)
+    config = with_columns(config, flags, own, notes)
+    note_prevalence(config, saved.splits.target.kind, saved.classes, notes)
     check_readers(config, chosen.samples, chosen.columns, saved.classes)
     return config, notes
 

@@ -16,6 +16,7 @@ from vitmed.core.config import Config
 from vitmed.core.csv_files import csv_text
 from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import UsageError
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.files import write_json, write_text
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.load_config import check_names, load_config, store_paths, with_values
@@ -24,6 +25,7 @@ from vitmed.core.ui import Ui
 from vitmed.data.patients import describe_patients, patient_notes, report_patients, show_expression
 from vitmed.data.samples import Splits, labelled_by
 from vitmed.data.splits import make_splits
+from vitmed.decisions.policy import CHOOSING
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.metric_table import METRICS
@@ -32,8 +34,13 @@ from vitmed.report.headline import Evaluation, check_gates, parse_gates, report_
 from vitmed.report.participant_flow import evaluated_images, flow_of, why_left_out
 from vitmed.report.write import baseline_text, write_report
 from vitmed.training.baselines import fit_colours
-from vitmed.training.prepare import standardised, with_window
+from vitmed.training.prepare import check_against_splits, config_of_target, standardised, with_window
 from vitmed.training.run_setup import check_images, splits_csv
+
+SEEN = ("model.image_size", "model.channels", "model.weights")
+OF_RANKING = (*SEEN, "train.device", "evaluate.resamples", "evaluate.ordinal")  # settings that a ranking uses
+UNUSED = {*CHOOSING, "map_images"} - {"prevalence"}  # without a decision policy and attention maps
+OF_COLOURS = (*SEEN, *(f"evaluate.{name}" for name in EvaluateConfig.model_fields if name not in UNUSED))
 
 
 def probe(
@@ -74,6 +81,12 @@ def probe(
     overrides = {"data.root": data, **read_overrides(own, FLAGS, "probe")}
     settings = load_config(config, overrides, sets)
     check_place(settings, output, name)
+    if names is not None or settings.model.weights is None:
+        chosen = [text.partition("=")[0].strip() for text in ([sets] if isinstance(sets, str) else sets)]
+        used = OF_COLOURS if names is None else OF_RANKING
+        given = [place for place, value in overrides.items() if value is not None] + chosen
+        if idle := sorted({place for place in given if not place.startswith(("data.", *used))}):
+            ui.warn(f"probe trains no network here, so these have no effect: {', '.join(idle)}")
     if names is not None:
         check_names(settings, SIZES, POLICIES, METRICS)
         _refuse_all_folds(settings, "several weights are ranked on one fold")
@@ -113,6 +126,8 @@ def _open_folder(config: Config, output: str | Path, parts: str, ui: Ui) -> tupl
     show_expression(config.data.group_regex, ui)
     with ui.bar("finding images", unit="files") as advance:
         splits = make_splits(config.data, advance, config.evaluate.ordinal)
+    config = config_of_target(config, splits)
+    check_against_splits(config, splits)
     check_folder(config.data, ui, config.evaluate.ordinal)
     report_patients(splits, f"one patient may be in two {parts}, which makes results look too good", ui)
     RunFolder.probe(output)

@@ -141,7 +141,7 @@ def _judged(given: str, name: str, settings: Config, splits: Splits, offline: bo
     Raises CheckpointError, UsageError or OutOfMemoryError if the weights cannot be used.
     """
     weights = open_weights(given, ui, offline)
-    config = config_with_weights(with_values(settings, {"model.weights": given}), weights)
+    config = config_with_weights(with_values(settings, {"model.weights": given}), weights, ui)
     config = build_config(config.model_dump())  # raises for values that do not go together
     device, took = pick_device(config.train.device), list[float]()
     read = read_splits(splits, how := Preprocessing.of(config), config.data, ui, records=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -83,12 +84,22 @@ def read_run(run: RunFolder, name: str, parent: str | None) -> ListedRun:
         row |= {"state": "damaged", "problem": str(error)}
     if is_running(run):
         row |= {"state": "running", "problem": ""}
+    elif row["state"] in UNFINISHED and (trial := _trial_of(run)).get("state") == "stopped":
+        row |= {"state": "stopped", "problem": str(trial.get("reason") or "")}
     elif row["state"] in UNFINISHED and was_killed(run):
         row["problem"] = KILLED
     with contextlib.suppress(ValueError), _reading(run, run.environment):
         started = json.loads(run.environment.read_text(encoding="utf-8"))["started"]
         row["started"] = datetime.fromisoformat(started).isoformat()
     return ListedRun(run=name, parent=parent, **row)
+
+
+def _trial_of(run: RunFolder) -> dict[str, Any]:
+    """What the study of `vitmed tune` noted of a trial; {} for any other run."""
+    if name := re.match(r"trial-\d{4,}", run.path.name):
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            return dict(json.loads((run.path.parent / f"{name[0]}.json").read_text(encoding="utf-8")))
+    return {}
 
 
 @contextlib.contextmanager

@@ -46,7 +46,7 @@ from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.epoch_records import finished
 from vitmed.training.fit_policy import fit_decision_policy
 from vitmed.training.plan_rules import describe
-from vitmed.training.prepare import prepare_run, time_needed
+from vitmed.training.prepare import LAST_KEPT, prepare_run, time_needed
 from vitmed.training.run_setup import all_its_images
 from vitmed.training.time_budget import Clock
 from vitmed.training.trackers import check_trackers, tracked
@@ -353,6 +353,8 @@ def _resume_run(
     root = data_folder(data if data is not None else ranks.first(lambda: checkpoint.data_root(fix)))
     config = build_config(resumed_settings(checkpoint.config, folder, root, overrides), given=overrides)
     check_trackers(config.train.track)
+    if config.train.choose == "last" and overrides.get("train.patience") is not None:
+        ui.warn(LAST_KEPT.format(config.train.patience))
     epochs = checkpoint.config.train.epochs
     if config.train.epochs != epochs:
         new = counted(config.train.epochs, "epoch")

@@ -144,8 +144,8 @@ def _planned(
     settings: Config, plans: bool, seconds: float | None, offline: bool, ui: Ui, processes: int
 ) -> tuple[PreparedRun, dict[str, float]]:
     """The plan, with `seconds` one of as many epochs as fit `SHARE` times into it, and then the forecast of a run."""
-    if settings.data.divided or settings.train.freeze:
-        raise UsageError("--folds and --freeze do not go with tune", "leave them out")
+    if settings.data.divided or settings.train.freeze or not settings.train.test:
+        raise UsageError("--folds, --freeze and --no-test do not go with tune", "leave them out")
     prepared = prepare_run(settings, plans, offline, ui, processes)
     if seconds is None:
         return prepared, {}

@@ -47,6 +47,11 @@ class Asked(NamedTuple):
         order = tuple(ordinal) if kind == "grades" else ()
         return cls(kind, tuple(config.findings), config.uncertain, config.unit, order, card=config.card)
 
+    def check_folders(self) -> None:
+        """Raises UsageError for labels that no folder can name."""
+        if self.kind in ("findings", "number"):
+            raise UsageError(f"--target {self.kind}: folders name one class of an image", "add --labels TABLE")
+
 
 @dataclass(frozen=True)
 class Read:

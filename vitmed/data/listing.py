@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from vitmed.core.data_config import DataConfig
-from vitmed.core.errors import DataError, UsageError
+from vitmed.core.errors import DataError
 from vitmed.core.inputs import data_folder
 from vitmed.core.targets import CLASSES, NO_FINDING, UNKNOWN, Target
 from vitmed.core.text import listed
@@ -149,8 +149,7 @@ def list_images(config: DataConfig, progress: Progress | None = None, ordinal: S
                 "add rows of another class",
             )
         return with_patients(listing, config, progress)
-    if asked.kind in ("findings", "number"):
-        raise UsageError(f"--target {asked.kind}: folders name one class of an image", "add --labels TABLE")
+    asked.check_folders()
     folders = split_folders(root)
     if folders and "train" not in folders:
         names = ", ".join(folder.name for folder in folders.values())

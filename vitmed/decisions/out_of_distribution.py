@@ -123,10 +123,10 @@ class OutOfDistribution(Frozen):
 
 
 def report_ood_scores(
-    predictions: Predictions, fitted: OodScore | None, others: Sequence[float], config: EvaluateConfig
+    predictions: AnyPredictions, fitted: OodScore | None, others: Sequence[float], config: EvaluateConfig
 ) -> OutOfDistribution | None:
-    """How many of the evaluated images are unlike the training images, and how often their predictions are wrong; None
-    where the predictions hold no scores. `others` are the scores of other images.
+    """How many of the evaluated images are unlike the training images, and of classes how often their predictions are
+    wrong; None where the predictions hold no scores. `others` are the scores of other images.
     """
     scores = scores_of(predictions)
     if scores is None or fitted is None or not len(scores):
@@ -137,7 +137,7 @@ def report_ood_scores(
         flagged = of_share(share(other > 1, np.ones(len(other), bool), Units(np.arange(len(other)))))
         auroc, listed = detection_auroc(scores, predictions.groups, other), [float(f"{score:.5g}") for score in other]
         unlike = Unlike(n=len(other), auroc=auroc, flagged=flagged, scores=listed)
-    if predictions.labels is not None:
+    if isinstance(predictions, Predictions) and predictions.labels is not None:
         wrong, parts = predictions.predicted != predictions.labels, {"below": ~above, "above": above}
         errors = {f"error_rate_{name}": boot.proportion(wrong, part) for name, part in parts.items()}
     flagged, quantiles = boot.proportion(above, np.ones(len(above), bool)), np.quantile(scores, QUANTILES).tolist()

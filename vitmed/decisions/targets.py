@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from vitmed.core.config import Config
+from vitmed.core.errors import UsageError
+from vitmed.core.flags import FLAGS
 from vitmed.decisions.finding_policy import choose_finding_policy
 from vitmed.decisions.number_policy import choose_number_policy
-from vitmed.decisions.policy import DecisionPolicy, choose_policy
+from vitmed.decisions.policy import CHOOSING, DecisionPolicy, choose_policy
 from vitmed.decisions.watched import Streams, watch_classes, watch_findings, watch_number
 from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.evaluation import evaluate_predictions
@@ -84,6 +87,7 @@ class TargetKind:
         followed: what the test of an attention map follows while patches are taken away, in words.
         words: of page and model card.
         watch: what `vitmed monitor` watches.
+        idle: fields of the configuration, "section.field", that change nothing for this kind.
     """
 
     values: Callable[[Any], dict[str, float]]
@@ -101,12 +105,15 @@ class TargetKind:
     linear: str = "logistic regression"
     followed: str = "the probability of the predicted class"
     words: Words = Words()
+    idle: tuple[str, ...] = ()
 
 
+READERS = ("evaluate.raters", "evaluate.rater_scores", "evaluate.ordinal")
 TARGETS: dict[str, TargetKind] = {
     "classes": TargetKind(
         metric_values, evaluate_predictions, METRICS, "cross_entropy", monitor="auroc",
         val_loss="log_loss", choose=choose_policy, headline=("auroc", "balanced_accuracy", "accuracy", "mcc"),
+        idle=("data.uncertain",),
         compare=compare_predictions, compare_each=compare_classes, watch=watch_classes,
         stress=Stressed(
             ("balanced_accuracy", "auroc", "accuracy"),
@@ -124,6 +131,7 @@ TARGETS: dict[str, TargetKind] = {
             "finding", "finding", ("An image classifier", "It looks for"),
             outside="finding that is not in the list, of which the model says nothing",
         ),
+        idle=("data.positive", "train.smoothing", *READERS),
     ),
     "number": TargetKind(
         number_values, evaluate_number, NUMBER_METRICS, "gaussian", monitor="mae", val_loss="log_score",
@@ -135,6 +143,10 @@ TARGETS: dict[str, TargetKind] = {
             "number", "range", ("A regression model for images", "It predicts"),
             ("image-regression", "Image regression"), "number beyond those of the training images",
             "predictions.values, predictions.intervals",
+        ),
+        idle=(
+            "data.positive", "data.uncertain", "train.smoothing", *READERS,
+            *(f"evaluate.{name}" for name in sorted(CHOOSING - {"coverage"})),
         ),
     ),
 }  # fmt: skip
@@ -148,3 +160,17 @@ TARGETS["grades"] = replace(
 )  # fmt: skip
 ALL_METRICS = {name: metric for target in reversed(TARGETS.values()) for name, metric in target.metrics.items()}
 RANKING = {name for name, metric in ALL_METRICS.items() if metric.ranks}  # of a value one can say whether it is better
+
+
+def refuse_idle(config: Config, kind: str, usual: Config | None = None) -> None:
+    """Raises UsageError for a setting that changes nothing for a kind of label, unless it has its usual value.
+
+    Args:
+        usual: the configuration of the run that is evaluated; default: the defaults. What is off is usual too.
+    """
+    for place in TARGETS[kind].idle:
+        section, _, name = place.partition(".")
+        value, default = (getattr(getattr(one, section), name) for one in (config, usual or Config()))
+        if value and value != default:
+            flag = next(keyword for keyword, field in FLAGS.items() if field == place).replace("_", "-")
+            raise UsageError(f"--{flag} ({place}): changes nothing for labels of the kind {kind}", "leave it out")

@@ -63,7 +63,7 @@ class Augmenter:
         """(S, S, C) uint8 -> (S, S, C) uint8, contiguous; policy `none` returns the same array.
 
         Args:
-            image: not changed.
+            image: not changed. One whose three channels are equal everywhere stays grey.
             seed: non-negative numbers, always the same count; in training (run seed, epoch, image index).
         """
         shape = (self.size, self.size, self.channels)
@@ -77,6 +77,8 @@ class Augmenter:
         self._python.seed(int.from_bytes(sequence.generate_state(4).tobytes(), "little"))
         changed = self._compose(image=image)["image"]
         assert changed.shape == shape and changed.dtype == np.uint8, (self.policy, changed.shape, changed.dtype)
+        if self.channels == 3 and (image == image[..., :1]).all():  # grey, whatever the file says: no coloured noise
+            changed = changed[..., :1].repeat(3, axis=2)
         return np.ascontiguousarray(changed)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -47,8 +47,11 @@ class BatchAugmenter:
             indices: (B,) int64, of the images, on the same device.
         """
         x, draw = images.permute(0, 3, 1, 2).float(), Draws(seed, indices)
+        grey = (x == x[:, :1]).all(dim=(1, 2, 3), keepdim=True)  # (B, 1, 1, 1)
         for change in self.changes:
             x = change(x, draw)
+        if x.shape[1] == 3:  # what is grey, whatever the file says, stays so
+            x = torch.where(grey, x[:, :1], x)
         return x.round_().to(torch.uint8).permute(0, 2, 3, 1).contiguous() if self.changes else images
 
 

@@ -13,6 +13,7 @@ from vitmed.metrics.metric_table import PER_CLASS
 
 FEW_GROUPS = 10  # below this many groups the spread between them is itself hardly known
 FEW_IMAGES = 30  # the same of independent images
+NEARLY_ALL = 0.95  # of the images: a model that calls so many the same has learnt nothing
 FEWEST = 5  # with fewer patients (or independent images) of a class, only intervals of proportions and AUROC hold
 
 
@@ -154,13 +155,40 @@ def _of_rare_classes(found: Numbers, holders: Mapping[str, int], unit: str, unit
     return [f"{count}: {rest}{also}"]
 
 
-def single_class_note(found: Numbers) -> list[str]:
-    """A note if all images are predicted as one class and are not of one; empty otherwise."""
-    called = np.asarray(found.confusion_matrix).sum(axis=0)
-    if sum(entry.n > 0 for entry in found.per_class.values()) < 2 or np.count_nonzero(called) != 1:
+def learnt_nothing(found: Numbers) -> list[str]:
+    """A note if the predictions hardly depend on the image: nearly all are one class (which is not that of the images),
+    hardly any finding is called, or one number would do as well; empty otherwise."""
+    few = 1 - NEARLY_ALL
+    if found.confusion_matrix:
+        cells, n = np.asarray(found.confusion_matrix), found.n
+        called = cells.sum(axis=0)
+        top = int(called.argmax())
+        others = n - int(cells[top].sum())  # images of other classes
+        if only_class(found) is not None or called[top] < NEARLY_ALL * max(1, n):
+            return []
+        if called[top] - cells[top, top] < NEARLY_ALL * others:
+            return []
+        every = "Every image is" if called[top] == n else f"{called[top]:,} of {n:,} images are"
+        return [
+            f"{every} predicted as '{found.classes[top]}': the model does not distinguish the classes, or its "
+            "threshold is wrong."
+        ]
+    if "r2" in found.overall:
+        r2 = found.overall["r2"].value
+        if r2 is None or r2 > few:
+            return []
+        return [f"R² is {r2:.3f}: one number for all images would be about as good, so the model does not predict it."]
+    held = [one for one in found.per_class.values() if one.n and one.sensitivity.value is not None]
+    present = sum(one.n for one in held)
+    hits = round(sum(one.n * (one.sensitivity.value or 0.0) for one in held))
+    specific = [one.specificity.value for one in found.per_class.values() if one.specificity.value is not None]
+    if not present or hits > few * present or min(specific, default=1.0) < NEARLY_ALL:
         return []
-    every = f"Every image is predicted as '{found.classes[int(called.argmax())]}'"
-    return [f"{every}: the model does not distinguish the classes, or its threshold is wrong."]
+    what = "No finding is called" if not hits and min(specific, default=1.0) == 1 else "Hardly any finding is called"
+    return [
+        f"{what}: the model finds {hits:,} of {present:,} that are there. It does not distinguish the images, or its "
+        "thresholds are wrong."
+    ]
 
 
 def missing_interval_note(found: Numbers) -> list[str]:

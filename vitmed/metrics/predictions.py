@@ -272,7 +272,7 @@ class Predictions(PerImage):
             DataError: the file is missing, lacks a column, or holds a value that is not what it must be.
         """
         table = read_table(file)
-        kind, classes = table.scored()
+        kind, classes = table.scored(least=2)
         scores, shown = ([column + name for name in classes] for column in (LOGIT, PROB))
         chances = table.probabilities(classes) if kind == PROB else None
         logits = table.logits(scores) if chances is None else np.log(np.maximum(chances, LEAST))

@@ -65,20 +65,24 @@ class Table:
                 raise DataError(f"{self.file}: names {path} more than once, in {rows}", "keep one row for each image")
         return paths
 
-    def scored(self) -> tuple[str, tuple[str, ...]]:
-        """The classes, and whether their `LOGIT` or their `PROB` columns count.
+    def scored(self, least: int = 1) -> tuple[str, tuple[str, ...]]:
+        """The classes, at least so many, and whether their `LOGIT` or their `PROB` columns count.
 
         Raises:
-            DataError: there are none, or a class has a probability and no logit.
+            DataError: there are fewer, or a class has a probability and no logit.
         """
         logits, chances = ([name for name in self.header if name.startswith(kind)] for kind in (LOGIT, PROB))
         kind = LOGIT if self.has(logits) or not self.has(chances) else PROB
         classes = tuple(name.removeprefix(kind) for name in (logits if kind == LOGIT else chances))
         missing = [LOGIT + name.removeprefix(PROB) for name in chances if name.removeprefix(PROB) not in classes]
-        if missing or not classes:
-            fix = "give a predictions.csv, with commas, semicolons or tabs between the cells, and a logit_ column for "
-            fix += "every class"
-            raise DataError(f"{self.file}: lacks the column {', '.join(missing) or 'logit_<class>'}; {self.found}", fix)
+        if missing or len(classes) < least:
+            fix = "give a column prob_<class> for every class (of two classes with one score p: p and 1 - p), or "
+            fix += "logit_<class> for every class, with commas, semicolons or tabs between the cells"
+            problem = f"lacks the column {', '.join(missing)}"
+            if not missing:
+                problem = "lacks the columns prob_<class> of every class, or logit_<class>"
+                problem = f"only one class, {classes[0]!r}, has a column" if classes else problem
+            raise DataError(f"{self.file}: {problem}; {self.found}", fix)
         return kind, classes
 
     def unlabelled(self, column: str, there: bool, fix: str) -> DataError:
@@ -188,7 +192,8 @@ class Table:
         labels, cells = self.class_indices("label", classes), self.cells("label")
         for row in np.flatnonzero(labels < 0):
             if cell := cells[row]:
-                expected = f"expected one of {listed(classes)} (or the table lacks the column {LOGIT}{cell})"
+                kind = LOGIT if any(name.startswith(LOGIT) for name in self.header) else PROB
+                expected = f"expected one of {listed(classes)} (or the table lacks the column {kind}{cell})"
                 fix = "correct the label, or write the table again with vitmed evaluate"
                 raise self.error(int(row), f"the label '{cell}', {expected}", fix)
         if (labels < 0).all():

@@ -29,7 +29,7 @@ from vitmed.models.resample_weights import fold_channels, resample_patches, resa
 from vitmed.models.vit import SIZES, ViT
 from vitmed.models.weight_files import AGAIN, magic, read_npz, read_safetensors, safe_load
 from vitmed.models.weight_layouts import HEAD, LAYOUTS, PLAIN, State, convert
-from vitmed.models.weights_catalogue import MASKED, Entry, entry_of, fetch, means_file
+from vitmed.models.weights_catalogue import MASKED, SUPERVISED, Entry, entry_of, fetch, means_file
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ class Weights:
         interpolation: "bilinear", "bicubic", ...: how images were resized; None if unknown.
         licence: SPDX identifier, or the publisher's name for it; None if unknown. `terms_of` knows what it demands.
         seen: sha256 of the images that the weights were made with, if the file states them.
+        assumed: whether nothing states the normalisation: neither a file beside it, nor its name, nor its layout.
     """
 
     path: Path
@@ -89,6 +90,7 @@ class Weights:
     interpolation: str | None = None
     licence: str | None = None
     seen: tuple[str, ...] = ()
+    assumed: bool = False
 
 
 def open_weights(value: str, ui: Ui, offline: bool = False) -> Weights:
@@ -153,7 +155,14 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
         about, kind = {name: getattr(entry, name) for name in ("mean", "std", "interpolation", "licence")}, entry.kind
         known = {"pool": entry.readout}
     normalize = normalisation(about.get("mean"), about.get("std"), layout)
-    return Weights(path, layout, plain, model | known, kind, normalize, unused, **about)
+    name = f"{path.absolute().parent.name}/{path.name}".lower()
+    named = next((how for word, how in NAMED.items() if word in name), None) if not about.get("mean") else None
+    usual = kind != SUPERVISED or layout in ("torchvision", "Google npz")
+    assumed = not (usual or named or about.get("mean"))
+    return Weights(path, layout, plain, model | known, kind, named or normalize, unused, **about, assumed=assumed)
+
+
+NAMED = {"augreg": "half", "deit": "imagenet"}  # in the name of a file or its folder -> how its images were normalised
 
 
 def config_for_weights(config: ModelConfig, weights: Weights) -> ModelConfig:

@@ -70,6 +70,11 @@ def _calibration(m: Material) -> CalibrationReport:
     return found.model_copy(update={**by_fold, "folds": [fold.calibration for fold in m.folds.each]})
 
 
+OF_EVERY_KIND: dict[str, Analysis] = {
+    "out_of_distribution": lambda m: (
+        report_ood_scores(m.predictions, m.policy.ood_score, m.policy.other_scores, m.config) if m.policy else None
+    ),
+}
 CLASS_ANALYSES: dict[str, Analysis] = {
     "external": lambda m: compare_with_own_test(m.predictions, m.metrics, m.internal, m.config.resamples),
     "patient_level": lambda m: patient_level(m.predictions, m.validation, m.config.resamples),
@@ -98,9 +103,7 @@ CLASS_ANALYSES: dict[str, Analysis] = {
         else report_abstention(m.predictions, m.policy.abstention if m.policy else None, m.config)
     ),
     "answers": lambda m: count_answers(m.predictions),
-    "out_of_distribution": lambda m: (
-        report_ood_scores(m.predictions, m.policy.ood_score, m.policy.other_scores, m.config) if m.policy else None
-    ),
+    **OF_EVERY_KIND,
     "member_disagreement": lambda m: report_disagreement(m.predictions),
 }
 ANALYSES: dict[str, dict[str, Analysis]] = {  # kind of label -> field of `Results` -> what finds it, or None
@@ -111,10 +114,12 @@ ANALYSES: dict[str, dict[str, Analysis]] = {  # kind of label -> field of `Resul
         "grades": lambda m: grade_results(m.predictions, m.config.resamples),
     },
     "findings": {
+        **OF_EVERY_KIND,
         "co_occurrence": lambda m: co_occurrence(m.predictions),
         "finding_errors": lambda m: finding_errors(m.predictions),
     },
     "number": {
+        **OF_EVERY_KIND,
         "bland_altman": lambda m: bland_altman(m.predictions),
         "intervals": lambda m: report_intervals(m.predictions, m.policy.intervals if m.policy else None),
         "interval_levels": lambda m: calibration_of_intervals(m.predictions),

@@ -314,7 +314,7 @@ SECTIONS: dict[str, Section] = {  # key, and name of the template in sections/; 
         "Errors by finding", "Which findings are missed or called wrongly, and in which images?", FAILS, ("findings",)
     ),
     "uncertainty": Section(
-        "Unsure and unusual images", "Does the model abstain, and notice unusual (OOD) images?", FAILS
+        "Unsure and unusual images", "Does the model abstain, and notice unusual (OOD) images?", FAILS, EVERY
     ),
     "robustness": Section("Image quality", "What do blur, noise, compression or another stain cost?", FAILS, EVERY),
     "attention": Section(

@@ -10,6 +10,7 @@ import numpy as np
 
 from vitmed.core import upgrade
 from vitmed.core.base_models import Frozen
+from vitmed.core.config import Config
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.files import free_name, is_empty, read_json_lines
@@ -21,7 +22,7 @@ from vitmed.core.upgrade import without_gone
 from vitmed.decisions.evaluation_folder import Evaluated, read_evaluation, read_split, validation_of
 from vitmed.decisions.folds import Folds
 from vitmed.decisions.policy import notes_of, own_columns, policy_settings
-from vitmed.decisions.targets import TARGETS
+from vitmed.decisions.targets import TARGETS, refuse_idle
 from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import check_columns
@@ -51,8 +52,10 @@ def rebuild(
     for note in changes:
         ui.warn(f"{file.name}: {note}")
     asked = _settings(origin).model_copy(update={"report": True})
-    config = with_columns(evaluate_config(asked, flags), flags, own_columns(predictions), notes)
-    note_prevalence(config, predictions.classes, notes)
+    config = evaluate_config(asked, flags)
+    refuse_idle(Config(evaluate=config), predictions.kind, Config(evaluate=asked))
+    config = with_columns(config, flags, own_columns(predictions), notes)
+    note_prevalence(config, predictions.kind, predictions.classes, notes)
     same = policy_settings(config) == policy_settings(asked)
     if not same:
         _check_choosable(file, of_model, folds, flags)
@@ -206,8 +209,8 @@ def with_columns(
     return config.model_copy(update=left)
 
 
-def note_prevalence(config: EvaluateConfig, classes: Sequence[str], notes: list[str]) -> None:
-    """Add a note where a prevalence was given for classes that have no use for it."""
+def note_prevalence(config: EvaluateConfig, kind: str, classes: Sequence[str], notes: list[str]) -> None:
+    """Add a note where a prevalence was given for classes that have no use for it; a finding is there or not."""
     note = f"The prevalence that was given changes nothing: it is for two classes, and there are {len(classes)}."
-    if config.prevalence is not None and len(classes) != 2 and note not in notes:
+    if config.prevalence is not None and kind != "findings" and len(classes) != 2 and note not in notes:
         notes.append(note)

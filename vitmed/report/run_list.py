@@ -13,7 +13,7 @@ from vitmed.decisions.targets import ALL_METRICS
 from vitmed.metrics.estimates import Estimate, value_text
 
 RunKind = Literal["training", "pretraining", "cross-validation", "ensemble", "no network", "ranking", "not known"]
-State = Literal["finished", "running", "interrupted", "not evaluated", "incomplete", "damaged"]
+State = Literal["finished", "running", "stopped", "interrupted", "not evaluated", "incomplete", "damaged"]
 STATES = get_args(State)
 UNFINISHED = ("interrupted", "not evaluated", "incomplete")
 

@@ -26,7 +26,7 @@ from vitmed.metrics.any_predictions import AnyPredictions, read_predictions, tar
 from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.label_errors import issues_csv
-from vitmed.metrics.notes import missing_interval_note, single_class_note
+from vitmed.metrics.notes import learnt_nothing, missing_interval_note
 from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import ANALYSES, Material
@@ -170,7 +170,7 @@ def baseline_text(key: str, kind: str) -> str:
 
 def _warnings(predictions: AnyPredictions, numbers: Numbers, notes: Sequence[str]) -> list[str]:
     """What stands above the numbers: the notes of the caller, and those of the numbers."""
-    found = [*single_class_note(numbers), *notes, *numbers.notes, *missing_interval_note(numbers)]
+    found = [*learnt_nothing(numbers), *notes, *numbers.notes, *missing_interval_note(numbers)]
     found.sort(key=lambda note: note == TABLE_ALONE)  # last: the page shows the first and folds the others
     if predictions.errors:
         unread = counted(len(predictions.errors), "image")

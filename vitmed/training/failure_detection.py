@@ -18,6 +18,7 @@ from vitmed.data.samples import Sample
 
 WINDOW = 3  # last epochs, which must agree
 ONE_CLASS = 0.95  # share of validation images predicted as one class
+CHANCE = 0.55  # AUROC of findings below which the network ranks hardly better than chance
 STILL = 0.02  # smaller relative changes of the training loss count as none
 FAIR = 0.5  # share of the run before which a slow start is no failure: knees began to learn at 0.37 of it
 WORSE = 1.5  # factor above the loss of predicting all classes as equally likely
@@ -32,11 +33,12 @@ def chance_loss(counts: Sequence[int]) -> float:
 def stuck(
     history: Sequence[dict[str, Any]], classes: Sequence[str], counts: Sequence[int], config: Config, share: float
 ) -> str | None:
-    """A warning if the model predicts one class, or one number, for nearly all images while the loss stands still, or
-    if the loss is far above that of guessing; else None.
+    """A warning if the model predicts one class, or one number, for nearly all images, or ranks findings no better than
+    chance, while the loss stands still, or if the loss is far above that of guessing; else None.
 
     Args:
-        history: the epoch records, with `epoch`, `step`, `train_loss`, `top_share` and `top_class` (of validation).
+        history: the epoch records, with `epoch`, `step`, `train_loss` and, of validation, `top_share` and
+            `top_class`, `val_auroc` of findings, or `val_r2` of a number.
         counts: training images per class.
         share: of the run that is over, 0 to 1; before `FAIR` of it only a loss far above that of guessing counts.
     """
@@ -46,9 +48,14 @@ def stuck(
     losses = [record["train_loss"] for record in last]
     still = share >= FAIR and max(losses) - min(losses) <= STILL * max(losses)
     cause = _cause(round(last[-1]["step"] * config.train.epochs / last[-1]["epoch"]), config)
-    if still and all((record.get("val_r2") or 1) <= 0 for record in last):
+    if still and all((r2 := record.get("val_r2")) is not None and r2 <= 0 for record in last):
         return f"the network does not learn: one number for all validation images is no worse. {cause}"
     if "top_class" not in last[-1]:  # findings and numbers have no one class that is always predicted
+        if still and all(record.get("val_auroc", 1) < CHANCE for record in last):
+            return (
+                f"the network does not learn: on validation the AUROC of the findings is {last[-1]['val_auroc']:.3f} "
+                f"(guessing gives 0.5), and the training loss stays at {losses[-1]:.3f}. {cause}"
+            )
         return None
     guessing = math.log(len(classes))  # for any frequencies, smoothing, mixing and class weights
     if min(losses) > WORSE * guessing:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
-from vitmed.decisions.targets import RANKING, TARGETS
+from vitmed.decisions.targets import RANKING, TARGETS, refuse_idle
 from vitmed.models.vit import ViT
 from vitmed.training.linear_heads import (
     LinearHead,
@@ -59,6 +59,7 @@ class Learning:
 
 def check_target(config: Config, kind: str) -> None:
     """Raises UsageError for a setting that does not go with the kind of label."""
+    refuse_idle(config, kind)
     learning, train, augment = LEARNING[kind], config.train, config.augment
     for name, value, good in (
         ("train.balance", train.balance, learning.balances),

@@ -16,6 +16,7 @@ from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.hardware import pick_device
 from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
 from vitmed.core.model_config import ModelConfig
+from vitmed.core.train_config import TrainConfig
 from vitmed.core.ui import Ui
 from vitmed.data.patients import show_expression
 from vitmed.data.samples import Splits
@@ -46,6 +47,10 @@ from vitmed.training.time_plan import (
 )
 
 SAMPLE = 200  # training images whose size is read
+LAST_KEPT = (
+    "--patience {} changes nothing: this run keeps its last epoch (train.choose last), so it does not stop early; "
+    "--set train.choose=best keeps the best one"
+)
 SHRUNK = 20  # images that are shrunk by more lose so much detail that a warning says so
 
 
@@ -85,7 +90,7 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
     weights = None
     if config.model.weights is not None:
         weights = open_weights(config.model.weights, ui, offline)
-        config = config_with_weights(config, weights)
+        config = config_with_weights(config, weights, ui)
     check_weights(config)
     report_card(config.data.card, ui)
     show_expression(config.data.group_regex, ui)
@@ -94,6 +99,8 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
     config = config_of_target(config, splits)
     splits = standardised(splits)
     check_against_splits(config, splits)
+    refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
+    refuse_views(config.augment.policy, config.augment.flips, config.augment.views)
     device = pick_device(config.train.device)
     inputs = PlanInputs(
         weights=SCRATCH if weights is None else weights.kind,
@@ -114,6 +121,10 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
     if plans and trains:
         with ui.bar("timing networks", unit="steps"):
             settings, complete = planned(config, inputs, time_rules(config, inputs, forecaster))
+    patience, usual = config.train.patience, TrainConfig().patience
+    by_hand = "patience" in fields_set(config, "train") and (plans or patience != usual)
+    if by_hand and trains and complete.train.choose == "last":
+        ui.warn(LAST_KEPT.format(patience))
     if weights is None:
         complete = complete.model_copy(update={"model": from_scratch(complete.model)})
     warn_of_shrinking(inputs.side, complete.model.image_size, ui)
@@ -132,8 +143,6 @@ def check_against_splits(config: Config, splits: Splits) -> None:
     check_columns(config.evaluate.rater_scores, splits.columns, "--rater-score")
     for samples in splits.samples.values():
         check_readers(config.evaluate, samples, splits.columns, splits.classes)
-    refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
-    refuse_views(config.augment.policy, config.augment.flips, config.augment.views)
 
 
 def warn_of_shrinking(side: int, size: int, ui: Ui) -> None:
@@ -228,12 +237,20 @@ def time_needed(prepared: PreparedRun) -> tuple[float, str]:
     return time_line(config, forecast, more)
 
 
-def config_with_weights(config: Config, weights: Weights) -> Config:
-    """The configuration completed by the weights: network, normalisation, interpolation and licence."""
+def config_with_weights(config: Config, weights: Weights, ui: Ui) -> Config:
+    """The configuration completed by the weights: network, normalisation, interpolation and licence.
+
+    Warns where the normalisation is only assumed.
+    """
     model, given = config_for_weights(config.model, weights), config.data.model_fields_set
     values: dict[str, Any] = {}
     if not given & {"normalize", "mean", "std"}:
         values["data.normalize"] = weights.normalize
+        if weights.assumed:
+            ui.warn(
+                f"{weights.path.name}: nothing states which mean and std its images had; ImageNet's are assumed. "
+                "Weights of AugReg and many others of timm and Hugging Face have 0.5: --normalize half"
+            )
         if weights.normalize == "given":
             values |= {"data.mean": list(weights.mean or ()), "data.std": list(weights.std or ())}
     if weights.interpolation is not None and "interpolation" not in given:

@@ -195,6 +195,7 @@ PLOTS: dict[str, Plot] = {
         "like those of training, 99 of 100 lie below 1.",
         decisions.out_of_distribution,
         section="uncertainty",
+        kinds=("classes", "grades", "findings", "number"),
     ),
     "errors": Plot(
         "Most confident errors",
