@@ -92,7 +92,7 @@ class PreparedPredictions:
         for kind, own in zip(("auroc", "average_precision"), self.areas[c], strict=True):
             if positive == c:
                 self.overall_areas[kind] = own
-            elif positive is None and self.scorer.present[c]:
+            elif positive is None:
                 self.overall_areas[kind] = self.overall_areas[kind].plus(own, self.scorer.even[c])
             if self.scorer.present[c]:
                 weighted = self.overall_areas[f"{kind}_weighted"].plus(own, float(truth.mean()))
@@ -169,15 +169,15 @@ class PreparedPredictions:
         return {name: overall[name] for name in METRICS}, self.per_class
 
     def _mean(self, kind: str, weighted: bool) -> Estimate:
-        """The mean of a number over the classes that have images: plain, or weighted by class size."""
-        present, size = np.flatnonzero(self.scorer.present), max(1, len(self.labels))
+        """The mean of a number over all classes, or weighted by class size over those that have images."""
+        size = max(1, len(self.labels))
         means = np.bincount(self.labels, minlength=len(self.classes)) / size
         weights, value = (means if weighted else self.scorer.even), float("nan")
-        own = {int(c): self.per_class[c][kind] for c in present}
+        own = {int(c): self.per_class[c][kind] for c in np.flatnonzero(weights)}
         values = np.array([own[c].value if c in own and own[c].value is not None else np.nan for c in self.classes])
-        if len(present):
-            value = float((weights * values)[present].sum())
-        if any(entry.low is None for entry in own.values()) or not len(present):
+        if own:
+            value = float((weights * values)[list(own)].sum())
+        if any(entry.low is None for entry in own.values()) or not own:
             return estimate(value, *NONE, "mover")
         drift = (values[self.labels] - value) / size if weighted else np.zeros(len(self.labels))
         parts = (self.part(c, kind, float(weights[c])) for c in own)
