@@ -113,7 +113,7 @@ class PreparedPredictions:
         precision, truth = self.areas[c][1], self.labels == c
         if min(self.holders[c], self._held(~truth)) < FEWEST:
             return NONE
-        found = influence_spread(precision.influence, self.units)
+        found = influence_spread(self.units.leveraged(precision.influence, truth * 1), self.units)
         if 0 < precision.value < 1 and found.variance > 0:
             return logit_interval(precision.value, found.variance**0.5, quantile(found.degrees))
         return self._flawless(truth) if precision.value == 1 and not truth.all() else NONE
@@ -199,7 +199,7 @@ class PreparedPredictions:
         loss = self.scorer.losses[:, column]
         if self.accuracy.value == 1 or not len(loss) or self.too_few:
             return NONE
-        influence = (loss - loss.mean()) / len(loss)
+        influence = self.units.leveraged((loss - loss.mean()) / len(loss), self.labels)
         return log_interval(float(loss.mean()), influence_spread(influence, self.units))
 
     def _correlation_interval(self, name: str) -> tuple[float, float]:
@@ -213,7 +213,8 @@ class PreparedPredictions:
         flawless = 2 * self._flawless(self.rarest)[0] - 1
         if abs(value - 1) < 1e-12:
             return flawless, 1.0
-        found = spread(self.scorer.correlation_influence()[name], self.units)
+        influence = self.units.leveraged(self.scorer.correlation_influence()[name], self.labels)
+        found = spread(influence, self.units)
         if not (found.variance > 0 and value > -1):
             return NONE
         low, high = within(value, -1.0, found.variance, quantile(self.degrees))
