@@ -223,8 +223,48 @@ def test_the_spread_of_areas_is_what_resampling_shows(classes: int, grouped: boo
     for name in names[::2]:
         found[f"{name} of b"] = result["per_class"]["b"][name], np.concatenate([d[1][name][:, 1] for d in draws])
     for name, (entry, drawn) in found.items():
-        assert (entry["high"] - entry["low"]) / (2 * 1.96) == pytest.approx(np.std(drawn), rel=0.15), name
-        assert (entry["low"], entry["high"]) == pytest.approx(percentile_interval(drawn), abs=0.015), name
+        assert (entry["high"] - entry["low"]) / (2 * 1.96) == pytest.approx(np.std(drawn), rel=0.2), name
+        assert (entry["low"], entry["high"]) == pytest.approx(percentile_interval(drawn), abs=0.02), name
+
+
+def test_what_a_patient_adds_counts_more_where_few_patients_have_the_class() -> None:
+    """The first of three patients has two of three positives: at most twice. The third has the only negative."""
+    units = Units(np.array([0, 0, 1, 2]))
+    assert units.leveraged(np.ones(4), np.array([1, 1, 1, 0])) == pytest.approx([2, 2, 1.5, 2])
+    alone = Units(np.arange(10))
+    assert alone.leveraged(np.ones(10), np.arange(10) % 2) == pytest.approx(np.full(10, 5 / 4))
+
+
+def test_errors_that_two_patients_have_show_little_of_their_variance() -> None:
+    """Two of 40 patients have all errors: Student's t with 8 degrees, not the 39 of as many alike patients."""
+    units = Units(np.repeat(np.arange(40), 10))
+    found = share(units.index > 1, np.ones(400, bool), units)
+    assert (found.low, found.high) == pytest.approx(wilson(found.value, found.effective_n, stats.t.ppf(0.975, 8)))
+
+
+def test_intervals_hold_where_few_patients_have_the_class() -> None:
+    """25 patients with images of both classes, 5 % positive, labels and scores 0.5 alike: kappa was held in 88 %."""
+    held, known = dict.fromkeys(("mcc", "cohen_kappa", "average_precision"), 0), 0
+    rng = np.random.default_rng(2)
+
+    def drawn(patients: int, images: int) -> Predictions:
+        index = np.repeat(np.arange(patients), rng.integers(1, images + 1, patients))
+
+        def alike() -> np.ndarray:
+            return (rng.normal(size=patients)[index] + rng.normal(size=len(index))) / 2**0.5
+
+        labels = (alike() < stats.norm.ppf(0.05)).astype(np.int64)
+        logits = logits_of(2.4 * (1.2 * (2 * labels - 1) + alike()))
+        groups = tuple(map(str, index)) if images > 1 else None
+        return Predictions(("no", "yes"), ("x",) * len(index), groups, labels, logits)
+
+    truth = {name: one.value for name, one in PreparedPredictions(drawn(200_000, 1)).estimates()[0].items()}
+    for _ in range(250):
+        found = PreparedPredictions(drawn(25, 20)).estimates()[0]
+        known += found["mcc"].low is not None
+        for name in held:
+            held[name] += found[name].low is not None and found[name].low <= truth[name] <= found[name].high
+    assert known > 150 and all(count / known >= 0.94 for count in held.values()), (known, held)
 
 
 def test_hundreds_of_classes() -> None:

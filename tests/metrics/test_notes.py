@@ -64,8 +64,22 @@ def test_an_auroc_clearly_below_one_half_is_reported(classes: int) -> None:
     assert any("clearly below 0.5" in note for note in none_right.notes) and none_right.overall["auroc"].value == 0
 
 
-def test_balanced_accuracy_of_one_class_is_named() -> None:
-    one = numbers(np.ones(20, np.int64), np.random.default_rng(0).normal(size=(20, 2)))
-    assert "balanced accuracy is the sensitivity of 'b' alone." in one.notes[0]
-    two_of_three = numbers(LABELS, np.random.default_rng(0).normal(size=(40, 3)))
-    assert two_of_three.notes[0].endswith("averages over classes leave it out.")
+@pytest.mark.parametrize("classes", [2, 3])
+def test_without_an_image_of_a_class_what_needs_one_is_undefined(classes: int) -> None:
+    """Plain means over classes are undefined; weighted ones give the class no weight."""
+    labels = np.arange(40) % (classes - 1)
+    found = numbers(labels, np.random.default_rng(0).normal(size=(40, classes)) + np.eye(classes)[labels])
+    name = "abc"[classes - 1]
+    ranked, counted = ["balanced_accuracy", "sensitivity_macro", "auroc", "average_precision"], ["ppv", "npv", "f1"]
+    for key in [*ranked, *(f"{kind}_macro" for kind in counted)]:
+        assert found.overall[key].value is found.overall[key].low is None and key in found.undefined
+    for key in ranked:
+        assert found.undefined[key] == f"there is no image of class '{name}'", key
+    for key in ("accuracy", "sensitivity_weighted"):
+        assert found.overall[key].low is not None
+    if classes == 3:
+        assert all(found.overall[f"{key}_weighted"].low is not None for key in ("ppv", "f1", "auroc", "specificity"))
+        assert found.overall["specificity_macro"].low is not None  # that of a class needs the others alone
+    assert found.notes[0] == (
+        f"There is no image of class '{name}': numbers that need one, such as balanced accuracy, are undefined."
+    )

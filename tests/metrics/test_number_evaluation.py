@@ -33,12 +33,9 @@ def draw(rng: np.random.Generator, patients: int, images: int = 1, alike: float 
 @pytest.mark.parametrize(
     ("name", "to"),
     [
-        ("mae", np.log),
-        ("rmse", np.log),
         ("bias", float),
         ("ccc", np.arctanh),
         ("pearson", np.arctanh),
-        ("crps", np.log),
     ],
 )
 def test_an_interval_is_that_of_leaving_out_each_patient(name: str, to: Callable[[float], float]) -> None:
@@ -50,6 +47,40 @@ def test_an_interval_is_that_of_leaving_out_each_patient(name: str, to: Callable
     reach = (to(found.high) - to(found.low)) / 2
     assert to(found.value) - reach == pytest.approx(to(found.low))
     assert stats.t.ppf(0.975, g - 1) * error <= reach * (1 + 1e-9) <= stats.t.ppf(0.975, 4) * error
+
+
+@pytest.mark.parametrize(("name", "to"), [("rmse", np.log), ("log_score", float)])
+def test_few_large_errors_move_the_upper_end_out(name: str, to: Callable[[float], float]) -> None:
+    """Hall's interval: transforming its ends as he does gives Student's quantiles, here of a skewed sample."""
+    p = draw(np.random.default_rng(0), 40)
+    labels = p.values - np.random.default_rng(1).standard_t(4, len(p)) * 4
+    p = replace(p, labels=labels)
+    found, g = evaluate_number(p).overall[name], 40
+    without = np.array([to(number_values(p.take(np.flatnonzero(np.arange(g) != unit)))[name]) for unit in range(g)])
+    pull = without.mean() - without
+    error, skewness = np.sqrt((g - 1) / g * (pull**2).sum()), (pull**3).sum() / (pull**2).sum() ** 1.5
+    assert skewness > 0.1 and found.high - found.value > found.value - found.low
+    t = (to(found.value) - np.array([to(found.high), to(found.low)])) / error
+    hall = t + skewness * t**2 / 3 + skewness**2 * t**3 / 27 + skewness / 6
+    assert hall[0] == pytest.approx(-hall[1]) and hall[1] >= stats.t.ppf(0.975, g - 1)
+
+
+def test_intervals_hold_where_errors_have_heavy_tails() -> None:
+    """Student's t with 4 degrees, 0.5 alike, 50 patients: RMSE was held in 89 %, the log score in 84 %."""
+    rng, tests, held = np.random.default_rng(2), 300, dict.fromkeys(("mae", "rmse", "crps", "log_score"), 0)
+
+    def heavy(patients: int) -> NumberPredictions:
+        p = draw(rng, patients, 20)
+        own, each = rng.standard_t(4, patients), rng.standard_t(4, len(p))
+        labels = p.values - (5 / 2) * (own[np.unique(p.units, return_inverse=True)[1]] + each)
+        return replace(p, labels=labels)
+
+    truth = number_values(heavy(40_000))
+    for _ in range(tests):
+        found = evaluate_number(heavy(50)).overall
+        for name in held:
+            held[name] += found[name].low <= truth[name] <= found[name].high
+    assert all(0.9 <= count / tests <= 0.99 for count in held.values()), held
 
 
 def test_the_interval_of_a_mean_is_students() -> None:

@@ -92,7 +92,7 @@ class PreparedPredictions:
         for kind, own in zip(("auroc", "average_precision"), self.areas[c], strict=True):
             if positive == c:
                 self.overall_areas[kind] = own
-            elif positive is None and self.scorer.present[c]:
+            elif positive is None:
                 self.overall_areas[kind] = self.overall_areas[kind].plus(own, self.scorer.even[c])
             if self.scorer.present[c]:
                 weighted = self.overall_areas[f"{kind}_weighted"].plus(own, float(truth.mean()))
@@ -113,7 +113,7 @@ class PreparedPredictions:
         precision, truth = self.areas[c][1], self.labels == c
         if min(self.holders[c], self._held(~truth)) < FEWEST:
             return NONE
-        found = influence_spread(precision.influence, self.units)
+        found = influence_spread(self.units.leveraged(precision.influence, truth * 1), self.units)
         if 0 < precision.value < 1 and found.variance > 0:
             return logit_interval(precision.value, found.variance**0.5, quantile(found.degrees))
         return self._flawless(truth) if precision.value == 1 and not truth.all() else NONE
@@ -169,15 +169,15 @@ class PreparedPredictions:
         return {name: overall[name] for name in METRICS}, self.per_class
 
     def _mean(self, kind: str, weighted: bool) -> Estimate:
-        """The mean of a number over the classes that have images: plain, or weighted by class size."""
-        present, size = np.flatnonzero(self.scorer.present), max(1, len(self.labels))
+        """The mean of a number over all classes, or weighted by class size over those that have images."""
+        size = max(1, len(self.labels))
         means = np.bincount(self.labels, minlength=len(self.classes)) / size
         weights, value = (means if weighted else self.scorer.even), float("nan")
-        own = {int(c): self.per_class[c][kind] for c in present}
+        own = {int(c): self.per_class[c][kind] for c in np.flatnonzero(weights)}
         values = np.array([own[c].value if c in own and own[c].value is not None else np.nan for c in self.classes])
-        if len(present):
-            value = float((weights * values)[present].sum())
-        if any(entry.low is None for entry in own.values()) or not len(present):
+        if own:
+            value = float((weights * values)[list(own)].sum())
+        if any(entry.low is None for entry in own.values()) or not own:
             return estimate(value, *NONE, "mover")
         drift = (values[self.labels] - value) / size if weighted else np.zeros(len(self.labels))
         parts = (self.part(c, kind, float(weights[c])) for c in own)
@@ -199,7 +199,7 @@ class PreparedPredictions:
         loss = self.scorer.losses[:, column]
         if self.accuracy.value == 1 or not len(loss) or self.too_few:
             return NONE
-        influence = (loss - loss.mean()) / len(loss)
+        influence = self.units.leveraged((loss - loss.mean()) / len(loss), self.labels)
         return log_interval(float(loss.mean()), influence_spread(influence, self.units))
 
     def _correlation_interval(self, name: str) -> tuple[float, float]:
@@ -213,7 +213,8 @@ class PreparedPredictions:
         flawless = 2 * self._flawless(self.rarest)[0] - 1
         if abs(value - 1) < 1e-12:
             return flawless, 1.0
-        found = spread(self.scorer.correlation_influence()[name], self.units)
+        influence = self.units.leveraged(self.scorer.correlation_influence()[name], self.labels)
+        found = spread(influence, self.units)
         if not (found.variance > 0 and value > -1):
             return NONE
         low, high = within(value, -1.0, found.variance, quantile(self.degrees))

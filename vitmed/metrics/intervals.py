@@ -15,11 +15,13 @@ from typing import NamedTuple
 import numpy as np
 
 from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.ranking import ratio
 
 LEVEL = 0.95  # of every interval: the share of samples in which it holds the truth
 INFINITE = float("inf")
 NONE = (float("nan"), float("nan"))  # no interval
 LIKENESS = 0.05  # intraclass correlation of being right that is assumed until errors show another
+FEWEST_DEGREES = 8  # of the variance of a proportion by its errors: fewer, and one error would look worse than two
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,16 @@ class Units:
         """(G, F) sums of the values (S, F) over all units but one, each unit in turn."""
         return values.sum(axis=0) - np.stack([self.sums(column) for column in values.T], axis=1)
 
+    def leveraged(self, influence: np.ndarray, kinds: np.ndarray) -> np.ndarray:
+        """The influence (S,) of each image as leaving out its unit shows it: over 1 - the unit's share of the images of
+        its kind, (S,) int64; at most twice as large.
+
+        Where few units have a kind, their own influence hides how much the number would be without them: MacKinnon &
+        White, J. Econometrics 29 (1985) 305 (HC3).
+        """
+        _, cell, held = np.unique(kinds * self.count + self.index, return_inverse=True, return_counts=True)
+        return influence / np.maximum(0.5, 1 - held[cell] / np.bincount(kinds)[kinds])
+
     def degrees(self, values: np.ndarray) -> float:
         """Degrees of freedom of the variance of a sum of the values (S,) between units, which are at least 2."""
         return degrees_between(self.sums(np.ones(len(values))), self.sums(values), self.sums(values**2))
@@ -76,7 +88,8 @@ def share(hits: np.ndarray, counted: np.ndarray, units: Units) -> Share:
 
     Independent images: Wilson, J. Am. Stat. Assoc. 22 (1927) 209. Patients with several images: the same with the
     effective number of images (Rao & Scott, Biometrics 48 (1992) 577) and Student's t with Satterthwaite's degrees of
-    freedom in place of the normal quantile. `_design_effect` gives the effective number.
+    freedom in place of the normal quantile, or those of `kurtosis_degrees` where a few patients have most of the
+    errors. `_design_effect` gives the effective number.
 
     With few errors the images do not show how alike those of a patient are. Two rules keep one more error from making
     the result look better. The assumed likeness does not depend on the errors that are counted: it is `LIKENESS`, or
@@ -98,9 +111,10 @@ def share(hits: np.ndarray, counted: np.ndarray, units: Units) -> Share:
     likeness, others = LIKENESS, _unit_counts(hits, ~counted, units)
     if len(others[0]) > 1 and (most := assumed_effect(others[0], 1.0)) > 1:
         likeness = min(1.0, max(LIKENESS, (_design_effect(*others, LIKENESS) - 1) / (most - 1)))
-    effect, z = _design_effect(sizes, found, likeness), quantile(satterthwaite(sizes, likeness))
-    low, high = wilson(value, n / max(1.0, effect), z)
-    flawless, _ = wilson(1.0, n / assumed_effect(sizes, likeness), z)
+    effect, degrees = _design_effect(sizes, found, likeness), satterthwaite(sizes, likeness)
+    seen = max(FEWEST_DEGREES, kurtosis_degrees(found - value * sizes)) if 0 < value < 1 else INFINITE
+    low, high = wilson(value, n / max(1.0, effect), quantile(min(degrees, seen)))
+    flawless, _ = wilson(1.0, n / assumed_effect(sizes, likeness), quantile(degrees))
     shown = effect if 0 < value < 1 else float("nan")
     icc = correlation(sizes, found, found)
     limits = min(low, flawless), max(high, 1 - flawless)
@@ -342,16 +356,23 @@ def degrees_between(sizes: np.ndarray, sums: np.ndarray, squares: np.ndarray) ->
 
 
 def influence_spread(influence: np.ndarray, units: Units) -> Spread:
-    """Variance of any number by the influence (S,) of each image, as in `spread`, with degrees of freedom.
-
-    They are Satterthwaite's, 2 / (relative variance of the variance), by the kurtosis of the influence of the units:
-    a number that a few images decide is known as well as their mean. With patients at most those of `spread`.
-    """
-    found, squares = spread(influence, units), units.sums(influence) ** 2
+    """Variance of any number by the influence (S,) of each image, as in `spread`, with the degrees of freedom of
+    `kurtosis_degrees`; with patients at most those of `spread`."""
+    found = spread(influence, units)
     if not found.variance > 0:
         return found
-    excess = float((squares**2).sum() / squares.sum() ** 2) - 1 / units.count
-    return Spread(found.variance, min(found.degrees, max(1.0, 2 / excess)) if excess > 0 else found.degrees)
+    return Spread(found.variance, min(found.degrees, kurtosis_degrees(units.sums(influence))))
+
+
+def kurtosis_degrees(sums: np.ndarray) -> float:
+    """Degrees of freedom of the variance of a sum by what each unit adds to it, (G,), around 0.
+
+    They are Satterthwaite's, 2 / (relative variance of the variance), by the kurtosis: a number that a few units decide
+    is known as well as their mean.
+    """
+    squares = sums**2
+    excess = float(ratio((squares**2).sum(), squares.sum() ** 2)) - 1 / len(sums)
+    return max(1.0, 2 / excess) if excess > 0 else INFINITE
 
 
 def jackknife_spread(moved: np.ndarray) -> Spread:
@@ -362,6 +383,24 @@ def jackknife_spread(moved: np.ndarray) -> Spread:
     count = len(moved)
     found = influence_spread((moved.mean() - moved) * (count - 1) / count, Units(np.arange(count)))
     return Spread(found.variance, min(found.degrees, count - 1))
+
+
+def jackknife_interval(value: float, moved: np.ndarray, skewed: bool) -> tuple[float, float]:
+    """The interval of a number by its values (G,) without each of G units, as `jackknife_spread`, with Student's t.
+
+    Args:
+        skewed: whether a few units with large errors may decide the number, as they do a mean error. Student's interval
+            ends too low then. Hall, J. R. Stat. Soc. B 54 (1992) 221, removes the skewness of what the units add.
+    """
+    found, pull = jackknife_spread(moved), moved.mean() - moved
+    if not found.variance > 0:
+        return NONE
+    skewness = float((pull**3).sum() / (pull**2).sum() ** 1.5) if skewed else 0.0
+    reach = quantile(found.degrees) * np.array([1.0, -1.0])
+    if abs(skewness) > 1e-6:
+        reach = 3 / skewness * (np.cbrt(1 + skewness * (reach - skewness / 6)) - 1)
+    low, high = value - reach * found.variance**0.5
+    return float(low), float(high)
 
 
 def log_interval(value: float, found: Spread) -> tuple[float, float]:

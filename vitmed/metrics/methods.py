@@ -33,6 +33,7 @@ REFERENCES = {  # key -> the reference, as in a list of references
     "Assoc. 2007;102:359-378.",
     "gorodkin": "Gorodkin J. Comparing two K-category assignments by a K-category correlation coefficient. Comput Biol "
     "Chem. 2004;28:367-374.",
+    "hall": "Hall P. On the removal of skewness by transformation. J R Stat Soc B. 1992;54:221-228.",
     "hanley-mcneil": "Hanley JA, McNeil BJ. The meaning and use of the area under a receiver operating characteristic "
     "(ROC) curve. Radiology. 1982;143:29-36.",
     "hardt": "Hardt M, Price E, Srebro N. Equality of opportunity in supervised learning. Advances in Neural "
@@ -124,6 +125,12 @@ METHODS: dict[str, Method] = {  # `method` of an `Estimate`
         "jackknife",
         "the jackknife, leaving out each patient in turn where patients were known, else each image, with Student's t",
         ("efron",),
+    ),
+    "jackknife-hall": Method(
+        "jackknife, skewness removed",
+        "the jackknife, leaving out each patient in turn where patients were known, else each image, with Student's t "
+        "and Hall's correction for the skewness of errors",
+        ("efron", "hall"),
     ),
     "woodruff": Method(
         "Woodruff",

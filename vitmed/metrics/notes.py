@@ -29,9 +29,9 @@ def undefined(found: Numbers) -> dict[str, str]:
             if own[name].value is None:
                 reasons[f"{name} of {c}"] = why if n else "there are no images"
     for name in [name for name, entry in found.overall.items() if entry.value is None]:
-        base = re.sub("_(macro|weighted)$", "", name)
+        base = "sensitivity" if name == "balanced_accuracy" else re.sub("_(macro|weighted)$", "", name)
         one = found.positive_class if name in ("auroc", "average_precision") else None
-        keys = [f"{base} of {c}" for c in ([one] if one else [c for c in per_class if per_class[c].n])]
+        keys = [f"{base} of {c}" for c in ([one] if one else per_class) if per_class[c].n or "_weighted" not in name]
         whys = [reasons[key] for key in keys if key in reasons]
         # without one it is MCC or kappa, which need two classes and not the numbers of each
         reasons[name] = whys[0] if whys else "all images are of one class" if n else "there are no images"
@@ -70,12 +70,6 @@ def without_interval(found: Numbers, holders: Mapping[str, int]) -> dict[str, st
     return reasons
 
 
-def only_class(found: Numbers) -> str | None:
-    """The class of all images; None where there are several or no images."""
-    there = [c for c, entry in found.per_class.items() if entry.n]
-    return there[0] if len(there) == 1 else None
-
-
 def _units(found: Numbers) -> tuple[int, str]:
     return (found.n, "image") if found.n_groups is None else (found.n_groups, "patient")
 
@@ -91,11 +85,8 @@ def notes(found: Numbers, holders: Mapping[str, int], units: int, groups: Sequen
     """
     found_notes = []
     if found.n and (absent := [f"'{c}'" for c, entry in found.per_class.items() if not entry.n]):
-        rest = f"averages over classes leave {'it' if len(absent) == 1 else 'them'} out"
-        if (one := only_class(found)) is not None:
-            rest = f"balanced accuracy is the sensitivity of '{one}' alone"
         missing = f"There is no image of class {listed(absent)}: "
-        found_notes.append(f"{missing}numbers that need one are undefined, and {rest}.")
+        found_notes.append(f"{missing}numbers that need one, such as balanced accuracy, are undefined.")
     found_notes += few_notes(found, holders, units, groups)
     if units < 2:
         return found_notes

@@ -1,9 +1,9 @@
 """Every number that judges a predicted quantity with its interval.
 
 Intervals are by the jackknife over patients (Efron 1982), with Student's t: of correlations on Fisher's scale, as Lin,
-Biometrics 45 (1989) 255, does for concordance; of errors on that of the logarithm. The interval of the median is that
-of the share of images below it (Woodruff, J. Am. Stat. Assoc. 47 (1952) 635). benchmarks/number_coverage.py measured
-how often they hold the truth.
+Biometrics 45 (1989) 255, does for concordance; of errors on that of the logarithm, with the skewness
+of what patients add removed (`jackknife_interval`). The interval of the median is that of the share of images below it
+(Woodruff, J. Am. Stat. Assoc. 47 (1952) 635). benchmarks/number_coverage.py measured how often they hold the truth.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from vitmed.metrics.intervals import (
     NONE,
     Units,
     correlation,
-    jackknife_spread,
-    quantile,
+    jackknife_interval,
     share,
     spread,
 )
@@ -87,6 +86,7 @@ SCALES: dict[str, Scale] = {
     **dict.fromkeys(("ccc", "pearson"), FISHER),
     "r2": (lambda x: -np.log(1 - x), lambda x: 1 - np.exp(-x)),
 }
+SKEWED = ("mae", "rmse", "crps", "sd", "log_score")  # means of errors, which a few large ones decide
 
 
 def jackknifed(predictions: NumberPredictions, units: Units) -> dict[str, Estimate]:
@@ -100,11 +100,9 @@ def jackknifed(predictions: NumberPredictions, units: Units) -> dict[str, Estima
         for name, (to, back) in SCALES.items():
             interval = NONE
             if count > 1 and np.isfinite(to(point[name])):
-                middle, own = to(point[name]), jackknife_spread(to(without[name]))
-                reach = quantile(own.degrees) * own.variance**0.5
-                if own.variance > 0:
-                    interval = float(back(middle - reach)), float(back(middle + reach))
-            found[name] = estimate(float(point[name]), *interval, "jackknife")
+                ends = jackknife_interval(float(to(point[name])), to(without[name]), name in SKEWED)
+                interval = float(back(ends[0])), float(back(ends[1]))
+            found[name] = estimate(float(point[name]), *interval, "jackknife-hall" if name in SKEWED else "jackknife")
     return found
 
 

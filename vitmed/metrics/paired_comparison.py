@@ -200,7 +200,7 @@ def _share_differences(
     balanced = replace(accuracy, low=low, high=high)
     shares = {"accuracy": accuracy, "sensitivity_weighted": accuracy}
     shares |= {"balanced_accuracy": balanced, "sensitivity_macro": balanced}
-    if first.scorer.positive is not None and first.scorer.present.all():
+    if first.scorer.positive is not None:
         shares["specificity_macro"] = balanced  # the same number
     return test, shares
 

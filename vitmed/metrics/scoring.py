@@ -53,7 +53,7 @@ class Scorer:
         # The cells of the confusion matrix that hold an image, (C,), and which of them holds each image, (S,).
         self.cells, self.cell = np.unique(labels * k + self.predicted, return_inverse=True)
         self.present = np.bincount(labels, minlength=k) > 0
-        self.even = ratio(self.present.astype(float), self.present.sum())  # (K,) weights of a plain mean
+        self.even = np.full(k, 1 / k)  # (K,) weights of a plain mean
         self.losses = np.stack(image_losses(predictions), axis=1)  # (S, 2)
 
     def values(self, weights: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -113,9 +113,8 @@ class Scorer:
             "npv": np.where(both, ratio(tn, elsewhere), np.nan),
             "f1": np.where(both, ratio(2 * tp, support + called), np.nan),
         }
-        # Averages leave out a class without images. One that has images and no value makes them undefined: a
-        # class that is never predicted has no PPV, and leaving it out would reward ignoring it.
-        # So is a resample that happens to have none of a class: its mean over the others is another quantity.
+        # A class without a value makes plain means undefined: the mean over the others is another quantity. That is a
+        # class without images, also in a resample, and one that is never predicted, which would reward ignoring it.
         share = ratio(support, total[:, None])
         losses = ratio(lost, total[:, None])  # (R, 2)
         hits = tp.sum(axis=1)

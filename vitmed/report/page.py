@@ -26,7 +26,7 @@ from vitmed.metrics.estimates import Estimate, Numbers, decimals
 from vitmed.metrics.intervals import LIKENESS
 from vitmed.metrics.methods import METHODS
 from vitmed.metrics.metric_table import PER_CLASS, TITLES, phrase
-from vitmed.metrics.notes import FEW_GROUPS, FEWEST, only_class
+from vitmed.metrics.notes import FEW_GROUPS, FEWEST
 from vitmed.metrics.subgroups import TITLES as GAP_TITLES
 from vitmed.report.checklists import checklists
 from vitmed.report.limitations import limitations
@@ -118,11 +118,9 @@ def headline_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
 
 
 def title_of(metrics: Results, name: str) -> str:
-    """The title of an overall number, with its unit; of one class, balanced accuracy is not what its name says."""
-    one = only_class(metrics) if name in ("balanced_accuracy", "sensitivity_macro") else None
+    """The title of an overall number, with its unit."""
     metric, unit = TARGETS[metrics.target.kind].metrics[name], metrics.target.unit
-    title = f"{metric.title} ({unit})" if unit and metric.in_unit else metric.title
-    return title if one is None or len(metrics.classes) == 1 else f"{title} (of {one} alone)"
+    return f"{metric.title} ({unit})" if unit and metric.in_unit else metric.title
 
 
 def titles_of(metrics: Results, names: Iterable[str]) -> list[str]:

@@ -332,7 +332,7 @@ class TrainingRun(Run[Config]):
         if undefined == [record]:  # for the first time
             self.ui.warn(
                 f"validation {monitor} is undefined in epoch {state.epoch}, for example because a class is never "
-                "predicted; such an epoch ranks below all others"
+                "predicted or has no validation image; such an epoch ranks below all others"
             )
         share = 1.0 if finished(state, self.config) else max(state.share, state.epoch / self.config.train.epochs)
         problem = stuck(state.history, self.splits.classes, self.splits.counts("train"), self.config, share)
