@@ -162,9 +162,9 @@ def test_nothing_can_be_chosen_where_validation_is_not_known(run: Trained, tmp_p
     for name in ("predictions.csv", "metrics.json"):
         shutil.copy(run.folder / "test" / name, tmp_path / name)
     shutil.rmtree(tmp_path / "run" / "val")
-    for file in (tmp_path / "run" / "best.pt", tmp_path / "predictions.csv"):
+    for file, given in ((tmp_path / "run" / "best.pt", {"data": run.data}), (tmp_path / "predictions.csv", {})):
         with pytest.raises(UsageError, match=r"val.predictions\.csv: missing"):
-            evaluate(file, data=run.data, youden=True, output=tmp_path / "r", ui=Recorder())
+            evaluate(file, youden=True, output=tmp_path / "r", ui=Recorder(), **given)
     shutil.copytree(run.folder / "val", tmp_path / "run" / "val")
     with pytest.raises(UsageError, match=r"val.predictions\.csv: missing or not of last\.pt"):
         evaluate(rewrite_weights(tmp_path / "run" / "last.pt"), data=run.data, youden=True, ui=Recorder())
@@ -329,8 +329,9 @@ def test_the_fix_for_more_classes_can_be_followed() -> None:
 def test_a_prevalence_for_more_classes_is_told() -> None:
     notes: list[str] = []
     for _ in range(2):
-        note_prevalence(EvaluateConfig(prevalence=0.01), ("a", "b", "c"), notes)
-    note_prevalence(EvaluateConfig(prevalence=0.01), ("a", "b"), notes)
+        note_prevalence(EvaluateConfig(prevalence=0.01), "classes", ("a", "b", "c"), notes)
+    note_prevalence(EvaluateConfig(prevalence=0.01), "classes", ("a", "b"), notes)
+    note_prevalence(EvaluateConfig(prevalence=0.01), "findings", ("a", "b", "c"), notes)
     assert notes == ["The prevalence that was given changes nothing: it is for two classes, and there are 3."]
 
 
