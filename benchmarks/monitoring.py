@@ -75,7 +75,7 @@ def long_logs(worlds: int, simulations: int) -> None:
         }
         print(f"reference of {patients} patients, {each} images each:")
         for name, alarms_at in shares.items():
-            print(f"  {name:10}", " ".join(f"{share:.3f}" for share in np.mean(alarms_at, axis=0)))
+            print(f"  {name:10}", " ".join(f"{share:.3f}" for share in np.asarray(alarms_at).mean(axis=0)))
         print(
             f"  of all looks {looks.mean():.4f}; an alarm begins every {LENGTHS[-1] / np.mean(begun):,.0f} images",
             flush=True,

@@ -94,9 +94,11 @@ def evaluate(
     ui = ui or Ui()
     gates = parse_gates(fail_under)
     if Path(checkpoint).suffix == ".csv":
-        own = {"data": data, "group-regex": group_regex, "groups": groups, "labels": labels, "unlike": unlike}
-        own |= {"split": split != "test", "device": device != "auto", "precision": precision != "fp32"}
-        of_images = {**own, "allow-leakage": allow_leakage}
+        of_images = {
+            "data": data, "group-regex": group_regex, "groups": groups, "labels": labels, "unlike": unlike,
+            "split": split != "test", "device": device != "auto", "precision": precision != "fp32",
+            "allow-leakage": allow_leakage,
+        }  # fmt: skip
         if given := [f"--{flag}" for flag, value in of_images.items() if value]:
             problem = f"{', '.join(given)}: a predictions.csv is evaluated without model and images"
             raise UsageError(problem, "leave it out, or name the checkpoint instead of the table")

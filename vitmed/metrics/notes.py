@@ -155,7 +155,7 @@ def learnt_nothing(found: Numbers) -> list[str]:
         called = cells.sum(axis=0)
         top = int(called.argmax())
         others = n - int(cells[top].sum())  # images of other classes
-        if only_class(found) is not None or called[top] < NEARLY_ALL * max(1, n):
+        if np.count_nonzero(cells.sum(axis=1)) < 2 or called[top] < NEARLY_ALL * max(1, n):
             return []
         if called[top] - cells[top, top] < NEARLY_ALL * others:
             return []
