@@ -94,9 +94,9 @@ def evaluate(
     ui = ui or Ui()
     gates = parse_gates(fail_under)
     if Path(checkpoint).suffix == ".csv":
-        own = {"data": data, "group-regex": group_regex, "groups": groups, "labels": labels, "unlike": unlike}
-        own |= {"split": split != "test", "device": device != "auto", "precision": precision != "fp32"}
-        of_images = {**own, "allow-leakage": allow_leakage}
+        of_images: dict[str, Any] = {"data": data, "group-regex": group_regex, "groups": groups, "labels": labels}
+        of_images |= {"split": split != "test", "device": device != "auto", "precision": precision != "fp32"}
+        of_images |= {"allow-leakage": allow_leakage, "unlike": unlike}
         if given := [f"--{flag}" for flag, value in of_images.items() if value]:
             problem = f"{', '.join(given)}: a predictions.csv is evaluated without model and images"
             raise UsageError(problem, "leave it out, or name the checkpoint instead of the table")
