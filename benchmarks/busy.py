@@ -7,11 +7,11 @@
 `demo`, `train` and `predict` run in each place, in turns. Each round begins with a quiet run, and each ratio is taken
 within its round: wall seconds to the fair share, and CPU seconds (of all processes) to those of the quiet run. On C
 cores, beside N busy processes, a fair share takes (C + N) / C times as long; beside itself, as many times as there are
-copies; in half a core, the CPU seconds of the quiet run / 0.5. The goals are 1.3 and 1.1. A first, untimed run fills the
-caches of vitmed.
+copies; in half a core, the CPU seconds of the quiet run / 0.5. The goals are 1.3 and 1.1. A first run, not timed, fills
+the caches of vitmed.
 
-Half a core is a control group (version 1 or 2, as root), else a scope of systemd; where neither is permitted, a line says
-so. The machine must be idle. `OMP_NUM_THREADS`, `OMP_WAIT_POLICY` and `GOMP_SPINCOUNT` of the shell are left out.
+Half a core is a control group (version 1 or 2, as root), else a scope of systemd; where neither is permitted, a line
+says so. The machine must be idle. `OMP_NUM_THREADS`, `OMP_WAIT_POLICY` and `GOMP_SPINCOUNT` of the shell are left out.
 """
 
 from __future__ import annotations
