@@ -106,7 +106,8 @@ def jackknifed(predictions: NumberPredictions, units: Units) -> dict[str, Estima
             interval = NONE
             if count > 1 and np.isfinite(to(point[name])):
                 ends = jackknife_interval(float(to(point[name])), to(without[name]), name in SKEWED)
-                interval = float(back(ends[0])), float(back(ends[1]))
+                low, high = back(np.array(ends))
+                interval = float(low), float(high)
             found[name] = estimate(float(point[name]), *interval, "jackknife-hall" if name in SKEWED else "jackknife")
     return found
 
