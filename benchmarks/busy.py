@@ -48,8 +48,9 @@ def cost(commands: list[list[str]], spin: str) -> Cost:
     wall = cpu = 0.0
     while running:
         pid, status, used = os.wait3(0)
-        if (log := running.pop(pid, None)) is None:  # another child of this process
+        if pid not in running:  # another child of this process
             continue
+        log = running.pop(pid)
         log.seek(0)
         if status:
             raise RuntimeError(log.read().decode(errors="replace")[-2000:])

@@ -123,3 +123,24 @@ def test_a_rate_that_no_image_changes_has_no_interval() -> None:
     good, poor = (replace(draw(skill), thresholds=(1.0, 1.0, 1.0)) for skill in (2.0, 1.2))
     gap = compare_findings(good, poor).difference["sensitivity_macro"]
     assert gap.value == 0 and gap.low is None
+
+
+@pytest.mark.slow
+def test_equal_models_rarely_differ_where_few_patients_have_a_finding() -> None:
+    """50 patients, labels and scores 0.5 alike: the mean average precision of equal models differed in 10 %."""
+    rng, shares, tests, wrong = np.random.default_rng(4), np.array([0.3, 0.1, 0.05, 0.03, 0.02]), 200, 0
+    for _ in range(tests):
+        patient = np.repeat(np.arange(50), rng.integers(1, 21, 50))
+
+        def alike(patient: np.ndarray = patient) -> np.ndarray:
+            return (rng.normal(size=(50, 5))[patient] + rng.normal(size=(len(patient), 5))) / 2**0.5
+
+        labels = (alike() < stats.norm.ppf(shares)).astype(np.int8)
+        names = tuple(map(str, range(len(patient)))), tuple(map(str, patient))
+        first, second = (
+            FindingPredictions(tuple("abcde"), *names, labels, (2 * (2 * labels - 1 + alike())).astype(np.float32))
+            for _ in range(2)
+        )
+        p = compare_findings(first, second, 0).tests["average_precision"].p
+        wrong += p is not None and p < 0.05
+    assert wrong / tests <= 0.08

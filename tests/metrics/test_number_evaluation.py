@@ -125,7 +125,12 @@ def test_what_has_no_interval_and_what_no_value() -> None:
     one = evaluate_number(p.take(np.flatnonzero(p.units == 0)))
     assert all(number.low is None for number in one.overall.values()) and "at least 2 patients" in one.notes[0]
     few = evaluate_number(p)
-    assert few.notes == ["There are only 3 patients: the intervals are rough."]
+    assert few.notes[0] == "There are only 3 patients: the intervals are rough."
+    assert (
+        len(few.notes) == 2
+        and "the intervals of RMSE, CRPS, log score and the limits of agreement are too" in few.notes[1]
+    )
+    assert not evaluate_number(draw(np.random.default_rng(1), 30)).notes
     same = evaluate_number(replace(p, labels=np.full(len(p), 40.0)))
     assert set(same.undefined) == {"r2", "pearson"} and same.overall["ccc"].value == 0
     right = evaluate_number(replace(p, labels=p.values))

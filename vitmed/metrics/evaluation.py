@@ -35,6 +35,7 @@ from vitmed.metrics.intervals import (
     Units,
     assumed_effect,
     class_masks,
+    class_shares,
     influence_spread,
     log_interval,
     logit_interval,
@@ -77,8 +78,7 @@ class PreparedPredictions:
         self.point = {name: float(v[0]) for name, v in scorer.counted(np.ones((1, len(labels))))[0].items()}
         self.classes = range(scorer.size)
         self.holders = [self._held(labels == c) for c in self.classes]
-        self.masks = [class_masks(labels == c, scorer.predicted == c) for c in self.classes]
-        self.shares = [{name: share(*two, self.units) for name, two in masks.items()} for masks in self.masks]
+        self.shares = [class_shares(labels == c, scorer.predicted == c, self.units) for c in self.classes]
         self.accuracy = share(labels == scorer.predicted, np.ones(len(labels), bool), self.units)
         self.overall_areas = {name: Area(0.0, np.zeros(len(labels))) for name in AREAS}
         self.areas = [class_areas(scorer.probabilities[:, c], labels == c) for c in self.classes]
@@ -187,8 +187,8 @@ class PreparedPredictions:
         """A number of a class that has an interval, as a part of a mean."""
         entry = self.per_class[c][kind]
         assert entry.value is not None and entry.low is not None and entry.high is not None
-        if kind in self.masks[c]:
-            hits, counted = self.masks[c][kind]
+        if kind in self.shares[c]:
+            hits, counted = class_masks(self.labels == c, self.scorer.predicted == c)[kind]
             influence = np.where(counted, hits - self.shares[c][kind].value, 0.0)
         else:
             influence = self.areas[c][kind == "average_precision"].influence

@@ -99,11 +99,12 @@ class PreparedFindings:
         return part._replace(influence=influence)
 
     def mean_area(self, name: str) -> Area:
-        """The mean AUROC or average precision over findings; NaN where it is undefined."""
+        """The mean AUROC or average precision over findings, its influence leveraged; NaN where it is undefined."""
         mean, weight = Area(0.0 if len(self.means) else np.nan, np.zeros(len(self.labels))), 1 / max(1, len(self.means))
         for f in self.means:
-            own, influence = self.each[f].overall_areas[name], np.zeros(len(self.labels))
-            influence[self.known[:, f]] = own.influence
+            one, influence = self.each[f], np.zeros(len(self.labels))
+            own = one.overall_areas[name]
+            influence[self.known[:, f]] = one.units.leveraged(own.influence, one.labels)
             mean = mean.plus(Area(own.value, influence), weight)
         return mean
 

@@ -255,20 +255,18 @@ def mean_interval(
         units: of the images.
         lowest: of the numbers; -1 for differences.
     """
-    parts, moved, bounds = list(parts), units.sums(drift) * z, []
-    sums = [units.sums(part.influence) for part in parts]
-    for side in (-1, 1):
-        alone, joint = 0.0, moved.copy()
-        for part, own in zip(parts, sums, strict=True):
-            arm = part.weight * (part.value - part.low if side < 0 else part.high - part.value)
-            error = float(np.linalg.norm(own))
+    moved, value, alone = units.sums(drift) * z, 0.0, [0.0, 0.0]
+    joint = [moved.copy(), moved]
+    for part in parts:  # one at a time: those of a thousand classes do not fit into memory together
+        own, value = units.sums(part.influence), value + part.weight * part.value
+        error = float(np.linalg.norm(own))
+        for side, arm in enumerate((part.value - part.low, part.high - part.value)):
             if error > 0:
-                joint += own * (arm / error)
+                joint[side] += own * (part.weight * arm / error)
             else:  # no error was seen, so nothing shows what it goes with
-                alone += arm**2
-        value = sum(part.weight * part.value for part in parts)
-        bounds.append(value + side * np.sqrt(alone + float((joint**2).sum())))
-    low, high = np.clip(bounds, lowest, 1)
+                alone[side] += (part.weight * arm) ** 2
+    reach = [np.sqrt(a + float((j**2).sum())) for a, j in zip(alone, joint, strict=True)]
+    low, high = np.clip([value - reach[0], value + reach[1]], lowest, 1)
     return float(low), float(high)
 
 

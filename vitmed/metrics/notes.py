@@ -14,6 +14,8 @@ from vitmed.metrics.metric_table import PER_CLASS
 FEW_GROUPS = 10  # below this many groups the spread between them is itself hardly known
 FEW_IMAGES = 30  # the same of independent images
 NEARLY_ALL = 0.95  # of the images: a model that calls so many the same has learnt nothing
+FEW_POSITIVE = 10  # below so many images of a class, their number hardly shows how common it is
+BY_PREVALENCE = "PPV, F1, MCC, kappa and average precision"  # numbers that depend on how common a class is
 FEWEST = 5  # with fewer patients (or independent images) of a class, only intervals of proportions and AUROC hold
 
 
@@ -143,6 +145,8 @@ def _of_rare_classes(found: Numbers, holders: Mapping[str, int], unit: str, unit
         rest = (
             f"too few to say how well the model finds it. Numbers that need {FEWEST} {unit}s or more have no interval."
         )
+    if n < FEW_POSITIVE:
+        rest += f" Intervals of {BY_PREVALENCE} hold only where the {noun} is as common as in these images."
     return [f"{count}: {rest}{also}"]
 
 

@@ -32,7 +32,7 @@ from vitmed.metrics.intervals import (
     spread,
 )
 from vitmed.metrics.metric_table import NUMBER_METRICS
-from vitmed.metrics.notes import few_notes
+from vitmed.metrics.notes import FEW_IMAGES, few_notes
 from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.number_scoring import inside, of_sums, summands
 from vitmed.metrics.predictions import known_labels
@@ -73,7 +73,13 @@ def evaluate_number(predictions: NumberPredictions, resamples: int = 2000) -> Nu
         undefined={name: nothing for name, one in found.items() if one.value is None},
         no_interval={name: few for name, one in found.items() if one.value is not None and one.low is None},
     )
-    return numbers.model_copy(update={"notes": few_notes(numbers, {}, units.count, groups)})
+    notes = few_notes(numbers, {}, units.count, groups)
+    if 1 < units.count < FEW_IMAGES:
+        notes.append(
+            f"With fewer than {FEW_IMAGES} {unit}s, the intervals of RMSE, CRPS, log score and the limits of agreement "
+            "are too narrow if errors have heavy tails: in simulations they held the truth in 82 to 96 of 100 tests."
+        )
+    return numbers.model_copy(update={"notes": notes})
 
 
 # Scale on which a number is nearly normal, and back.
@@ -101,7 +107,8 @@ def jackknifed(predictions: NumberPredictions, units: Units) -> dict[str, Estima
             interval = NONE
             if count > 1 and np.isfinite(to(point[name])):
                 ends = jackknife_interval(float(to(point[name])), to(without[name]), name in SKEWED)
-                interval = tuple(back(np.array(ends)).tolist())
+                low, high = back(np.array(ends))
+                interval = float(low), float(high)
             found[name] = estimate(float(point[name]), *interval, "jackknife-hall" if name in SKEWED else "jackknife")
     return found
 
