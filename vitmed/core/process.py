@@ -22,13 +22,15 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # malloc.h of the GNU C li
 
 
 def tune_process() -> None:
-    """Let waiting threads sleep, take no more threads than a container has cores, and keep freed memory.
+    """Let waiting threads sleep soon, take no more threads than a container has cores, and keep freed memory.
 
     A thread that spins for a partner without a core takes that core from the partner: on a busy machine training is up
-    to twenty times slower. Returning every large block to the system costs up to a fifth of a training step on a CPU.
+    to twenty times slower. They spin for some microseconds, which costs nothing there. Returning every large block to the system costs up to a fifth of a training step on a CPU.
     Variables that you have set are kept. Figures: docs/performance.md.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     if cores() < _allowed():
         os.environ.setdefault("OMP_NUM_THREADS", f"{cores()}")  # PyTorch counts the cores of the machine
     if not sys.platform.startswith("linux"):
