@@ -222,8 +222,9 @@ def test_the_spread_of_areas_is_what_resampling_shows(classes: int, grouped: boo
     found = {name: (result["overall"][name], np.concatenate([d[0][name] for d in draws])) for name in names}
     for name in names[::2]:
         found[f"{name} of b"] = result["per_class"]["b"][name], np.concatenate([d[1][name][:, 1] for d in draws])
-    for name, (entry, drawn) in found.items():
-        assert (entry["high"] - entry["low"]) / (2 * 1.96) == pytest.approx(np.std(drawn), rel=0.2), name
+    for name, (entry, drawn) in found.items():  # resampling knows nothing of the leverage of a patient
+        most = 0.15 if name.startswith("auroc") else 0.2
+        assert (entry["high"] - entry["low"]) / (2 * 1.96) == pytest.approx(np.std(drawn), rel=most), name
         assert (entry["low"], entry["high"]) == pytest.approx(percentile_interval(drawn), abs=0.02), name
 
 

@@ -49,18 +49,18 @@ def test_an_interval_is_that_of_leaving_out_each_patient(name: str, to: Callable
     assert stats.t.ppf(0.975, g - 1) * error <= reach * (1 + 1e-9) <= stats.t.ppf(0.975, 4) * error
 
 
-@pytest.mark.parametrize(("name", "to"), [("rmse", np.log), ("log_score", float)])
-def test_few_large_errors_move_the_upper_end_out(name: str, to: Callable[[float], float]) -> None:
+@pytest.mark.parametrize("name", ["mae", "rmse", "crps", "log_score"])
+def test_few_large_errors_move_the_upper_end_out(name: str) -> None:
     """Hall's interval: transforming its ends as he does gives Student's quantiles, here of a skewed sample."""
     p = draw(np.random.default_rng(0), 40)
     labels = p.values - np.random.default_rng(1).standard_t(4, len(p)) * 4
     p = replace(p, labels=labels)
     found, g = evaluate_number(p).overall[name], 40
-    without = np.array([to(number_values(p.take(np.flatnonzero(np.arange(g) != unit)))[name]) for unit in range(g)])
+    without = np.array([number_values(p.take(np.flatnonzero(np.arange(g) != unit)))[name] for unit in range(g)])
     pull = without.mean() - without
     error, skewness = np.sqrt((g - 1) / g * (pull**2).sum()), (pull**3).sum() / (pull**2).sum() ** 1.5
     assert skewness > 0.1 and found.high - found.value > found.value - found.low
-    t = (to(found.value) - np.array([to(found.high), to(found.low)])) / error
+    t = (found.value - np.array([found.high, found.low])) / error
     hall = t + skewness * t**2 / 3 + skewness**2 * t**3 / 27 + skewness / 6
     assert hall[0] == pytest.approx(-hall[1]) and hall[1] >= stats.t.ppf(0.975, g - 1)
 

@@ -1,8 +1,8 @@
 """Every number that judges a predicted quantity with its interval.
 
 Intervals are by the jackknife over patients (Efron 1982), with Student's t: of correlations on Fisher's scale, as Lin,
-Biometrics 45 (1989) 255, does for concordance; of errors on that of the logarithm, with the skewness
-of what patients add removed (`jackknife_interval`). The interval of the median is that of the share of images below it
+Biometrics 45 (1989) 255, does for concordance; of mean errors with the skewness of what patients add removed
+(`jackknife_interval`). The interval of the median is that of the share of images below it
 (Woodruff, J. Am. Stat. Assoc. 47 (1952) 635). benchmarks/number_coverage.py measured how often they hold the truth.
 """
 
@@ -87,7 +87,8 @@ LOG: Scale = (np.log, np.exp)
 FISHER: Scale = (np.arctanh, np.tanh)
 PLAIN: Scale = (lambda x: x, lambda x: x)
 SCALES: dict[str, Scale] = {
-    **dict.fromkeys(("mae", "rmse", "crps", "width", "sd"), LOG),
+    **dict.fromkeys(("mae", "rmse", "crps", "sd"), (lambda x: x, lambda x: np.maximum(x, 0))),
+    "width": LOG,
     **dict.fromkeys(("bias", "log_score", "trend"), PLAIN),
     **dict.fromkeys(("ccc", "pearson"), FISHER),
     "r2": (lambda x: -np.log(1 - x), lambda x: 1 - np.exp(-x)),
