@@ -77,7 +77,7 @@ def evaluate_number(predictions: NumberPredictions, resamples: int = 2000) -> Nu
     if 1 < units.count < FEW_IMAGES:
         notes.append(
             f"With fewer than {FEW_IMAGES} {unit}s, the intervals of RMSE, CRPS, log score and the limits of agreement "
-            "are too narrow if errors have heavy tails: in simulations they held the truth in 82 to 96 of 100 tests."
+            "are too narrow if errors have heavy tails: in simulations they held the truth in 82 to 98 of 100 tests."
         )
     return numbers.model_copy(update={"notes": notes})
 
