@@ -67,7 +67,7 @@ class TestFit:
         theirs = CalibratedClassifierCV(FrozenEstimator(Known()), method="temperature").fit(x, p.labels)
         ours = fitted(p)
         q = replace(p, logits=ours.apply(p.logits))
-        assert ours.method == "temperature" and ours.note == ""
+        assert (ours.method, ours.note, ours.bias) == ("temperature", "", (0.0,) * 3) and len(set(ours.scale)) == 1
         assert q.probabilities == pytest.approx(theirs.predict_proba(x), abs=2e-4)
         assert 1 / ours.scale[0] == pytest.approx(3, rel=0.1)  # the temperature that they were drawn with
 
@@ -190,6 +190,58 @@ class TestMeasures:
         assert [b["said"] for b in found["curve"]] == pytest.approx(said, abs=1e-3)
         assert [b["seen"]["value"] for b in found["curve"]] == pytest.approx(seen, abs=0.02)
         assert sum(b["n"] for b in found["curve"]) == 1500
+
+    def test_of_three_classes_every_class_and_the_confidence_are_measured(self) -> None:
+        """Brier score over all classes, its skill against the shares, and each class against the rest."""
+        p = draw(600, 3)
+        found = report_calibration(p, None, CONFIG).after
+        y, q = np.eye(3)[p.labels], p.probabilities
+        shares = y.mean(axis=0)
+        brier = ((q - y) ** 2).sum(axis=1).mean()
+        assert found.brier.value == pytest.approx(brier)
+        assert found.brier_skill.value == pytest.approx(1 - brier / (1 - (shares**2).sum()))
+        assert found.brier_skill.low < found.brier_skill.value < found.brier_skill.high
+        assert found.log_loss.value == pytest.approx(log_loss(p.logits, p.labels), rel=1e-6)
+        right, sure = p.predicted == p.labels, q.max(axis=1)
+        assert sum(one.n for one in found.curve) == 600 and len(found.curve) == 15
+        assert sum(one.n * one.said for one in found.curve) == pytest.approx(sure.sum())
+        assert sum(one.n * one.seen.value for one in found.curve) == pytest.approx(right.sum())
+        assert all(one.start <= one.said <= one.end for one in found.curve)
+
+        def gap(score: np.ndarray, event: np.ndarray) -> float:
+            order = np.argsort(score, kind="stable")
+            return sum(abs((event[part] - score[part]).sum()) for part in np.array_split(order, 15)) / 600
+
+        assert found.ece.value == pytest.approx(gap(sure, right), rel=0.02)
+        assert found.ece_classwise.value == pytest.approx(np.mean([gap(q[:, c], y[:, c]) for c in range(3)]), rel=0.02)
+        assert list(found.per_class) == ["c0", "c1", "c2"]
+        for c, own in enumerate(found.per_class.values()):
+            assert own.o_e.value == pytest.approx(shares[c] / q[:, c].mean())
+            assert own.o_e.low < own.o_e.value < own.o_e.high
+            assert (
+                own.slope.value == pytest.approx(1 / 3, abs=0.12) and own.slope.low < own.slope.value < own.slope.high
+            )
+
+    @pytest.mark.parametrize(("classes", "known"), [(30, True), (31, False)])
+    def test_of_many_classes_the_commonest_are_measured_and_the_skill_has_no_interval(
+        self, classes: int, known: bool
+    ) -> None:
+        p = draw(310, classes)
+        found = report_calibration(p, None, CONFIG).after
+        y = np.eye(classes)[p.labels]
+        skill = 1 - ((p.probabilities - y) ** 2).sum(axis=1).mean() / (1 - (y.mean(axis=0) ** 2).sum())
+        assert found.brier_skill.value == pytest.approx(skill) and (found.brier_skill.low is not None) == known
+        rarest = int(np.argmin(np.bincount(p.labels, minlength=classes)[::-1]))
+        left = set() if known else {p.classes[classes - 1 - rarest]}
+        assert set(p.classes) - set(found.per_class) == left
+
+    @pytest.mark.parametrize(("size", "classes", "missing"), [
+        (19, 2, {"ece", "ece_classwise"}), (20, 2, set()), (120, 100, set()), (120, 101, {"ece_classwise"}),
+    ])  # fmt: skip
+    def test_errors_need_two_bins_and_not_too_many_classes(self, size: int, classes: int, missing: set[str]) -> None:
+        found = report_calibration(draw(size, classes), None, EvaluateConfig(resamples=5)).after
+        assert {name for name in ("ece", "ece_classwise") if getattr(found, name).value is None} == missing
+        assert missing <= set(found.undefined) and not ({"ece", "ece_classwise"} - missing) & set(found.undefined)
 
     def test_slope_and_intercept_are_those_of_a_logistic_regression(self) -> None:
         from sklearn.linear_model import LogisticRegression

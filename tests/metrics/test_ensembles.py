@@ -84,3 +84,31 @@ def test_repeats_are_averaged_and_their_decisions_counted() -> None:
     assert found.paths == ("u", "v")
     assert found.probabilities[:, 1] == pytest.approx([0.3, 0.5], abs=1e-6)
     assert found.predicted.tolist() == [1, 0]  # two of three of each
+
+
+def test_decisions_of_repeats_of_findings_and_of_numbers() -> None:
+    """Of a finding two of three repeats decide, and one of two is enough; of a number the ends are averaged."""
+
+    def finding(path: str, odds: list[float], called: list[int]) -> FindingPredictions:
+        one = FindingPredictions(("f", "g", "h"), (path,), None, None, np.array([odds], np.float32))
+        return replace(one, thresholds=tuple(0.0 if call else 1.0 for call in called))
+
+    tests = [finding("u", [0, 0, 0], [1, 0, 1]), finding("v", [0, 0, 0], [0, 0, 1])]
+    again = [finding("u", [0, 4, 0], [1, 0, 0]), finding("v", [0, 0, 0], [0, 0, 1])]
+    third = [finding("v", [0, 0, 0], [1, 0, 0]), finding("u", [0, 0, 0], [0, 1, 0])]
+    found = out_of_fold([*tests, *again, *third], 2)
+    assert found.paths == ("u", "v")
+    assert found.predicted.tolist() == [[True, False, False], [False, False, True]]
+    assert found.probabilities[0, 1] == pytest.approx((0.5 + 1 / (1 + np.exp(-4)) + 0.5) / 3, abs=1e-6)
+    assert out_of_fold([*tests, *again], 2).predicted.tolist() == [[True, False, True], [False, False, True]]
+    plain = [FindingPredictions(("f",), (path,), None, None, np.zeros((1, 1), np.float32)) for path in "uv"]
+    assert out_of_fold([*plain, *plain], 2).decided is None  # 0.5 decides
+
+    def number(path: str, value: float, low: float, high: float) -> NumberPredictions:
+        target = Target(kind="number", centre=0.0, spread=1.0)
+        one = NumberPredictions(("size",), (path,), None, None, np.array([[value, 0]], np.float32), target)
+        return replace(one, decided=np.array([[low, high]]))
+
+    numbers = [number("u", 1, 0, 2), number("v", 5, 4, 7), number("v", 7, 5, 9), number("u", 3, 2, 6)]
+    mean = out_of_fold(numbers, 2)
+    assert mean.values == pytest.approx([2, 6]) and mean.intervals == pytest.approx(np.array([[1, 4], [4.5, 8]]))

@@ -176,6 +176,25 @@ def test_every_number_that_is_not_there_has_its_reason() -> None:
     assert found.overall["auroc"].value == pytest.approx(np.mean(areas), abs=1e-12)
 
 
+def test_why_the_numbers_of_all_labels_have_no_value() -> None:
+    """Sensitivity needs a finding that is there, PPV one that is called, AUROC both kinds of label."""
+    p = odd()
+    none, every = (replace(p, labels=np.full((60, 6), k, np.int8)) for k in (0, 1))
+    silent = replace(p, logits=np.full((60, 6), -9, np.float32))
+    unknown = replace(p, labels=np.full((60, 6), UNKNOWN, np.int8))
+    for part, name, why in (
+        (none, "sensitivity_micro", "no image has a finding"),
+        (none, "auroc_micro", "no image has a finding"),
+        (silent, "ppv_micro", "no finding was called"),
+        (every, "auroc_micro", "every known finding is present"),
+        (every, "no_finding_specificity", "every image has a finding"),
+        (none, "auroc", "no finding has images with it and images without it"),
+        (unknown, "hamming_loss", "no label is known"),
+        (p.take(np.arange(0)), "hamming_loss", "there are no images"),
+    ):
+        assert evaluate_findings(part).undefined[name] == why, (name, why)
+
+
 @pytest.mark.parametrize(
     "part",
     [

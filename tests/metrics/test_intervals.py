@@ -304,6 +304,8 @@ def test_the_sample_is_told() -> None:
     sample = quiet(p)["sample"]
     assert (sample["n_images"], sample["n_patients"]) == (1200, 30)
     assert sample["images_per_patient"] == ImagesPerPatient(min=40, median=40.0, max=40)
+    uneven = quiet(replace(p, groups=tuple("PQQRRRRR" + "S" * 1192)))["sample"]
+    assert uneven["images_per_patient"] == ImagesPerPatient(min=1, median=3.5, max=1192)
     found = sample["accuracy"]
     assert found["design_effect"] == pytest.approx(1 + 39 * found["icc"], rel=0.05)  # Kish
     assert found["effective_n"] == pytest.approx(1200 / found["design_effect"])

@@ -50,6 +50,11 @@ def test_two_images_by_hand() -> None:
         assert patient_predictions(p, way).probabilities[:, 0] == pytest.approx([expected, 0.9], abs=1e-6)
 
 
+@pytest.mark.parametrize("way", ["mean", "max", "noisy_or"])
+def test_without_images_there_are_no_patients(way: str) -> None:
+    assert combine(said([0.5], [0], ["A"]).take(np.arange(0)), way).shape == (0, 2)
+
+
 def test_of_more_classes() -> None:
     """Largest of (.5, .3, .2) and (.2, .7, .1): (.5, .7, .2) / 1.4."""
     logits = np.log([[0.5, 0.3, 0.2], [0.2, 0.7, 0.1]]).astype(np.float32)
