@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from vitmed.data import synthetic_chests
 from vitmed.data.synthetic_chests import FINDINGS, HEARTS, SHARES, TABLE, draw_chests
 
 
-def drawn(folder: Path, **more: int) -> tuple[np.ndarray, list[dict[str, str]]]:
+def drawn(folder: Path, **more: Any) -> tuple[np.ndarray, list[dict[str, str]]]:
     draw_chests(folder, **more)
     with (folder / TABLE).open() as stream:
         rows = list(csv.DictReader(stream))
@@ -66,7 +67,10 @@ DRAWN = """
 def test_a_drawing_stays_what_its_number_says(tmp_path: Path) -> None:
     """Every chest by the mean with every pixel weighed at random, and both tables to the letter."""
     assert synthetic_chests.DRAWING == 2
-    images, _ = drawn(tmp_path / "set", seed=3, images=64, patients=16, size=48)
+    told: list[tuple[int, int]] = []
+    folder = tmp_path / "set"
+    images, _ = drawn(folder, seed=3, images=64, patients=16, size=48, progress=lambda *done: told.append(done))
+    assert told == [(i, 64) for i in range(1, 65)]
     weights = np.random.default_rng(34).random(images.shape[1:])
     assert (images * weights).mean(axis=(1, 2)) == pytest.approx(
         np.array([float(number) for number in DRAWN.split()]), abs=0.01

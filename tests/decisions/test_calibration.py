@@ -12,7 +12,7 @@ from scipy.stats import binomtest, norm, ttest_1samp
 
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.decisions.calibration import Calibration, Trial, fit_calibration, why_chosen
-from vitmed.decisions.reliability import _line, log_odds, report_calibration
+from vitmed.decisions.reliability import _Binned, _line, bin_edges, log_odds, report_calibration
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import Predictions, softmax
@@ -292,6 +292,29 @@ class TestMeasures:
         first = found["curve"][0]["seen"]
         theirs = binomtest(4, 10).proportion_ci(method="wilson")
         assert (first["low"], first["high"]) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
+
+    def test_the_edges_of_bins_by_hand(self) -> None:
+        """About equally many in each, ten at least, at most fifteen bins; equal scores stay together."""
+        assert bin_edges(np.arange(40.0), 40).tolist() == [10, 20, 30] and not len(bin_edges(np.arange(19.0), 19))
+        assert len(bin_edges(np.arange(1000.0), 1000)) == 14 and bin_edges(np.arange(20.0), 20).tolist() == [10]
+        assert bin_edges(np.array([0.0] * 25 + list(range(1, 16))), 40).tolist() == [6.0]
+        assert bin_edges(np.zeros(40), 40).tolist() == []
+
+    def test_images_of_a_patient_are_drawn_alike(self) -> None:
+        """By a normal copula: sqrt(r) of the patient, sqrt(1 - r) of the image, r = sin(pi / 2 of the correlation)."""
+        rng, owner = np.random.default_rng(0), np.repeat(np.arange(20), 5)
+        scores = rng.uniform(0.2, 0.8, 100)
+        events = (rng.random(20)[owner] + rng.random(100)) / 2 < scores
+        found, gap = _Binned(scores, events, Units(owner)), (events - scores).reshape(20, 5)
+        between, within = 5 * gap.mean(axis=1).var(ddof=1), gap.var(axis=1, ddof=1).mean()
+        icc = (between - within) / (between + 4 * within)
+        assert 0.05 < icc < 1 and found.alike == pytest.approx(np.sin(np.pi / 2 * icc))
+        own, one = rng.normal(size=20)[owner], rng.normal(size=100)
+        mixed = found.alike**0.5 * own + (1 - found.alike) ** 0.5 * one
+        for sign in (1, -1):
+            drawn = _Binned(scores, events, Units(owner), sign).redrawn(own, one)
+            assert drawn == pytest.approx(found.error(norm.cdf(sign * mixed) < scores))
+        assert _Binned(scores, events, Units(np.arange(100))).alike == 0  # of independent images
 
     def test_before_and_after(self) -> None:
         p = draw(2000, 2)

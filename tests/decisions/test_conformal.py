@@ -261,6 +261,11 @@ class TestAnswers:
         assert found["area"]["value"] == pytest.approx((1 / 3 + 1 / 4) / 4)
         assert found["curve"]["risk"][49] == 0 and found["curve"]["risk"][-1] == 0.25
         assert found["error_rate"]["value"] == 0.25 and found["reached"] is None
+        found = report_abstention(replace(p, labels=np.array([1, 0, 0, 0])), None, CONFIG)  # the surest is wrong
+        assert found.curve.coverage == pytest.approx(np.arange(1, 101) / 100)
+        assert found.curve.risk == pytest.approx(np.repeat([1, 1 / 2, 1 / 3, 1 / 4], 25))
+        tied = replace(p, logits=np.array([[3, 0], [3, 0], [3, 0], [1, 0]], np.float32))  # three share one error
+        assert report_abstention(tied, None, CONFIG).curve.risk == pytest.approx(np.repeat([1 / 3, 1 / 4], [75, 25]))
 
     def test_certainty_is_the_distance_from_the_threshold(self) -> None:
         logits = np.array([[0, 0], [2, 0], [-4, 0]], np.float32)

@@ -138,7 +138,8 @@ def test_what_decides_is_told() -> None:
     """By findings, by costs, by the ratio of probability and prevalence, or from a threshold; else nothing is said."""
     own = [fold(0.8, "youden", 0.25), fold(0.8)]
     assert fold_notes(folds(own, "youden"))[2:] == [
-        "Each fold decides at its own threshold, chosen on its validation (youden index): fold 1: from 0.25, fold 2: the likelier class."
+        "Each fold decides at its own threshold, chosen on its validation (youden index): "
+        "fold 1: from 0.25, fold 2: the likelier class."
     ]
     assert "(target sensitivity 0.9)" in fold_notes(folds(own, "target_sensitivity", target=0.9))[2]
     balanced = folds([fold(0.8, "balanced")] * 2, "balanced")

@@ -394,7 +394,8 @@ def test_a_policy_of_three_classes_is_read_and_its_damaged_parts_are_refused(ask
     assert ClassPolicy.of(stored, tuple("abc")) == three(**asked)
     damages: list[tuple[str, str, Any]] = [
         ("calibration", "scale", [1.0] * 2), ("operating", "positive", "a"), ("operating", "chosen", "youden"),
-        ("operating", "expected", [0.5, 0.5]), ("prediction_sets", "least", [0.5] * 2), ("prediction_sets", "units", [9]),
+        ("operating", "expected", [0.5, 0.5]), ("prediction_sets", "least", [0.5] * 2),
+        ("prediction_sets", "units", [9]),
         ("operating", "costs", [[0, 1], [1, 0]]), ("operating", "costs", [[0, 1, 1], [1, 0, 1], [1, 0]]),
     ]  # fmt: skip
     if "cost" in asked:

@@ -310,15 +310,19 @@ def test_the_quality_of_a_compression_is_drawn_up_to_100() -> None:
 
 
 def test_a_grey_picture_stays_grey_and_values_are_rounded() -> None:
-    """Beside a coloured one in the same batch; what is drawn for one does not depend on the other."""
-    x = pictures(2).astype(np.uint8)
-    x[0] = x[0, :1]
-    images = torch.from_numpy(x).permute(0, 2, 3, 1).contiguous()
+    """Beside coloured ones in the same batch; what is drawn for one does not depend on the others."""
+    x = pictures(24).astype(np.uint8)
+    x[:20] = x[:20, :1]
+    images, numbers = torch.from_numpy(x).permute(0, 2, 3, 1).contiguous(), torch.arange(24)
     for policy in POLICIES:
-        found = BatchAugmenter(policy, S, 3)(images, 3, torch.tensor([1, 2]))
-        assert (found[0] == found[0, :, :, :1]).all() and not (found[1] == found[1, :, :, :1]).all()
-        alone = BatchAugmenter(policy, S, 3)(images[1:], 3, torch.tensor([2]))
-        assert torch.equal(alone[0], found[1])
+        augment = BatchAugmenter(policy, S, 3)
+        found = augment(images, 3, numbers)
+        of_one_grey = (found == found[..., :1]).all(dim=3).flatten(1).all(dim=1)
+        assert of_one_grey.tolist() == [True] * 20 + [False] * 4
+        assert torch.equal(augment(images[21:22], 3, numbers[21:22])[0], found[21])
+        assert torch.equal(found, images) == (policy == "none")
+    assert [len(BatchAugmenter("blood_smear", S, channels).changes) for channels in (1, 3)] == [5, 6]  # no hue of grey
+    assert [len(BatchAugmenter("light", S, 3, *flips).changes) for flips in ((), (True,), (False,))] == [2, 2, 1]
     x, draw = np.full((8, 1, S, S), 100.0), Draws(3, torch.arange(8))
     found = BatchAugmenter("chest_xray", S, 1)(torch.full((8, S, S, 1), 100, dtype=torch.uint8), 3, torch.arange(8))
     for change in BatchAugmenter("chest_xray", S, 1).changes:

@@ -211,6 +211,11 @@ def test_what_is_cut_off_where_there_is_much(monkeypatch: pytest.MonkeyPatch) ->
         for pairs, shuffles in ((least, 500), (least - 1, 99)):
             monkeypatch.setattr("vitmed.metrics.subgroups.PAIRS", pairs)
             assert subgroups(draw(classes=classes), ["site"], 0)["site"].shuffles == shuffles
+    monkeypatch.setattr("vitmed.metrics.subgroups.MANY_CLASSES", 3)  # with more, accuracy alone
+    for classes, names in ((3, {"accuracy", "auroc", "balanced_accuracy", "mcc"}), (4, {"accuracy"})):
+        found = subgroups(draw(classes=classes), ["site"], 0)["site"]
+        assert [set(stratum.overall) for stratum in found.strata] == [names] * 2
+        assert set(found.gaps) == names - {"mcc"}
     monkeypatch.setattr("vitmed.metrics.subgroups.WORK", 480 * 300)
     for classes, resamples in ((2, 300), (3, 150), (4, 100)):
         assert subgroups(draw(classes=classes), ["site"], 2000)["site"].resamples == resamples
