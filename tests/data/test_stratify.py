@@ -14,6 +14,7 @@ from vitmed.core.errors import DataError
 from vitmed.core.targets import NO_FINDING
 from vitmed.data.samples import Splits
 from vitmed.data.stratify import (
+    _enough_patients,
     balanced_parts,
     folds_by_kind,
     grouped_folds,
@@ -179,6 +180,22 @@ def test_a_share_is_the_fold_with_most_patients_of_every_class() -> None:
     assert sorted(patient_share(labels, codes, 0.15, 5).tolist()) == sorted(first.tolist())
     alone = patient_share(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1]), 0.5, 0)
     assert alone.dtype == np.int64 and not len(alone)  # no share has both classes
+
+
+@pytest.mark.parametrize(
+    ("patients", "inside", "fraction", "share"),
+    [
+        (5, 1, 0.15, 1), (6, 1, 0.15, 0.5), (6, 2, 0.15, 1), (26, 2, 0.15, 1), (27, 2, 0.15, 2 / 3), (40, 3, 0.15, 1),
+        (40, 9, 0.15, 1), (4, 0, 0.15, 0),
+    ],
+)  # fmt: skip
+def test_how_many_patients_of_a_class_a_share_needs(patients: int, inside: int, fraction: float, share: float) -> None:
+    """One of up to five, else two, and at least half of its part of them, rounded up; the scarcest class counts."""
+    codes = np.repeat(np.arange(patients + 5), 3)
+    labels = np.where(codes < patients, 1, 0)
+    part = (codes < inside) | (codes == patients)
+    assert _enough_patients(labels, codes, part, fraction) == pytest.approx(share)
+    assert _enough_patients(labels * 2, codes, part, fraction) == pytest.approx(share)  # a class without images
 
 
 def test_patients_and_copies_by_number() -> None:

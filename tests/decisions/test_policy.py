@@ -25,7 +25,15 @@ from vitmed.decisions.conformal import report_sets
 from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.operating_results import report_points
 from vitmed.decisions.out_of_distribution import report_ood_scores
-from vitmed.decisions.policy import ClassPolicy, choose_policy, count_answers, notes_of, own_columns, policy_settings
+from vitmed.decisions.policy import (
+    ClassPolicy,
+    choose_policy,
+    count_answers,
+    notes_of,
+    own_columns,
+    policy_settings,
+    unlike_training,
+)
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.rebuild import note_prevalence
 from vitmed.report.write import write_report
@@ -414,6 +422,39 @@ def test_a_policy_of_three_classes_is_read_and_its_damaged_parts_are_refused(ask
     for classes in ("ab", "abcd"):
         with pytest.raises(ValueError, match="does not fit the classes"):
             ClassPolicy.of(stored, tuple(classes))
+
+
+def test_a_policy_of_two_classes_is_for_these_two() -> None:
+    """Its positive class is one of them, and what is wrong in one place is told by its place."""
+    policy = choose_policy(draw(), EvaluateConfig(resamples=0, youden=True))
+    stored = policy.model_dump(mode="json")
+    assert stored["operating"]["positive"] == "ill" and ClassPolicy.of(stored, ("ill", "normal")) == policy
+    for positive in (None, "other"):
+        with pytest.raises(ValueError, match=r"operating\.positive: does not fit the classes"):
+            ClassPolicy.of(stored | {"operating": stored["operating"] | {"positive": positive}}, ("ill", "normal"))
+    with pytest.raises(ValueError, match=r"^n: "):
+        ClassPolicy.of(stored | {"n": "many"}, ("ill", "normal"))
+    with pytest.raises(ValueError, match="expected a decision policy, found list"):
+        ClassPolicy.of([1], ("ill", "normal"))  # type: ignore[arg-type]
+
+
+def test_a_score_of_one_is_like_the_training_images() -> None:
+    p = draw(4, {"ood_score": ("0.5", "1", "1.001", "0")})
+    assert unlike_training(p).tolist() == [False, False, True, False]
+    assert not unlike_training(draw(4)).any()
+
+
+def test_what_was_chosen_in_a_line() -> None:
+    plain = choose_policy(draw(), EvaluateConfig(resamples=0, calibration="none"))
+    assert plain.summary == "the probabilities are not calibrated: switched off; the likeliest class is predicted"
+    point = choose_policy(draw(400), EvaluateConfig(resamples=0, calibration="temperature", youden=True))
+    at, scale = point.operating.threshold, point.calibration.scale[0]
+    assert point.summary == (
+        f"the probabilities are calibrated by temperature {1 / scale:.3g}; "
+        f"'ill' is predicted from a probability of {at:.3g}"
+    )
+    costs = three(cost=COSTS, calibration="none").summary
+    assert costs == "the probabilities are not calibrated: switched off"
 
 
 def test_the_answers_are_counted_by_reason() -> None:
