@@ -226,6 +226,20 @@ def test_means_of_few_images_count_what_there_is() -> None:
     assert "leave out 4 findings: 'never', 'always', 'rare', 'unknown' (no image has it, or every" in found.notes[1]
 
 
+def test_the_sample_of_findings_is_told() -> None:
+    """Patients and their images; of each finding how many known labels are with and without it."""
+    p = draw(6)
+    found = evaluate_findings(p)
+    sizes = np.bincount(p.units)
+    told = found.sample.images_per_patient
+    assert (found.sample.n_images, found.sample.n_patients) == (len(p), len(sizes))
+    assert (told.min, told.median, told.max) == (sizes.min(), np.median(sizes), sizes.max())
+    for f, own in enumerate(found.sample.classes):
+        assert own.sensitivity.n == (p.labels[:, f] == 1).sum() and own.specificity.n == (p.labels[:, f] == 0).sum()
+    alone = evaluate_findings(replace(p, groups=None)).sample
+    assert alone.n_patients is alone.images_per_patient is None
+
+
 def test_what_cannot_be_measured_is_an_error() -> None:
     p = draw(6)
     with pytest.raises(DataError, match="have no labels"):
