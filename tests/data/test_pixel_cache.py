@@ -349,6 +349,10 @@ def test_an_image_that_the_entry_lacks_is_missing(tmp_path: Path, ui: Recorder, 
         found[1]
     with pytest.raises(ValueError, match="contains"):
         Squares(cache / entries(cache)[0], np.array([6]))  # six images have the rows 0 to 5
+    for other in (np.zeros((6, 16, 16), np.uint8), np.zeros((6, 16, 16, 3), np.int8)):
+        np.save(cache / entries(cache)[0] / "squares.npy", other)
+        with pytest.raises(ValueError, match="contains"):
+            Squares(cache / entries(cache)[0], np.array([0]))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="an open file cannot be removed there")

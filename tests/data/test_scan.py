@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
+import sqlite3
 import threading
 import time
 from collections import Counter
@@ -209,6 +211,19 @@ def test_many_rows_are_found_again(tmp_path: Path) -> None:
     changed = [f"id{i}" if i % 2 else "other" for i in range(1203)]
     assert len(cache.hashes(files, changed)) == 601 and cache.hashes(files[:2], ["", ""]) == {}
     assert ScanCache().hashes(files, changed) == {}
+
+
+def test_a_malformed_database_is_begun_again_and_one_of_other_columns_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "db.sqlite"
+    file.write_bytes(b"not a database" * 100)
+    cache = ScanCache(file)
+    assert cache.hashes(["/x"], ["id"]) == {} and not file.exists()
+    cache.keep_hashes([("/x", "id", "hash")])
+    assert cache.hashes(["/x"], ["id"]) == {"/x": "hash"}
+    other = tmp_path / "other.sqlite"
+    with contextlib.closing(sqlite3.connect(other)) as database, database:
+        database.execute("CREATE TABLE files (name TEXT)")
+    assert ScanCache(other).hashes(["/x"], ["id"]) == {} and other.exists()
 
 
 def test_what_another_version_or_too_large_a_database_left_is_removed(

@@ -68,6 +68,14 @@ def test_what_is_not_answered_and_what_cannot_be_excluded() -> None:
     assert policy.summary == "0 of 2 findings calibrated"
 
 
+def test_without_sets_the_findings_that_are_called_are_those_that_cannot_be_excluded() -> None:
+    p = draw(patients=False)
+    policy = choose_finding_policy(p, EvaluateConfig(coverage=0.999))  # 80 images are too few for it
+    assert all(one.prediction_sets is None for one in policy.findings.values())
+    found = policy.apply(p)
+    assert np.array_equal(found.members, found.predicted) and found.predicted.any() and not found.predicted.all()
+
+
 def test_a_policy_decides_anew_what_others_decided() -> None:
     p = draw()
     policy = choose_finding_policy(p, EvaluateConfig(target_sensitivity=0.9))
