@@ -56,6 +56,12 @@ def test_splits_of_classes() -> None:
     assert describe_split(splits, "train") == "2 + 1" and proportion_lines(splits) == []
     assert proportion_lines(replace(splits, recognised="2 classes")) == ["labels: 2 classes"]
     moved = replace(splits, samples=splits.samples | {"test": (Sample("b/6.png", 1, "U"),)})
+    train = splits.samples["train"]
+    read = labelled_by(splits.target, splits.classes, train, np.zeros((3, 2), np.float32), positive="b")
+    assert read.labels.tolist() == [0, 0, 1] and read.groups == ("P", "Q", "R") and read.positive == "b"
+    with_site = [one._replace(columns=(site, "x")) for one, site in zip(train, "NSN", strict=True)]
+    read = labelled_by(splits.target, splits.classes, with_site, np.zeros((3, 2), np.float32), columns=("site", "more"))
+    assert read.columns == {"site": ("N", "S", "N"), "more": ("x", "x", "x")} and read.paths[2] == "b/3.png"
     assert splits.digest == of_classes().digest != moved.digest and len(splits.digest) == 64
 
 
@@ -71,6 +77,10 @@ def test_splits_of_findings_and_of_a_number() -> None:
     assert (of_number.outputs, of_number.choices) == (2, 0) and of_number.text_of(numbers["train"][0]) == "1.5"
     assert describe_split(of_number, "train") == "mean 2.5, 1.5 to 4 years"
     assert describe_split(replace(of_number, target=Target(kind="number")), "train") == "mean 2.5, 1.5 to 4"
+    found = labelled_by(of_number.target, ("age",), numbers["train"], np.zeros((3, 2), np.float32), columns=())
+    assert found.labels.tolist() == [1.5, 2, 4] and found.groups == ("P",) * 3
+    some = (*numbers["train"], Sample("x.png", 0, None, (), (1.0,)))
+    assert labelled_by(of_number.target, ("age",), some, np.zeros((4, 2), np.float32)).groups is None
     assert targets_of(numbers["train"], of_number.target).tolist() == [-1, 0, 4]
     assert targets_of(splits.samples["train"], splits.target).tolist() == [[1, 0], [0, -1], [1, 1], [0, 0]]
     assert targets_of(of_classes().samples["train"], Target()).tolist() == [0, 0, 1]

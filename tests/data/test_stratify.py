@@ -308,6 +308,18 @@ def test_findings_that_nobody_or_everybody_has_are_left_out(tmp_path: Path) -> N
     assert len(splits.notes) < 6  # not one for each finding
 
 
+def test_what_is_learned_is_the_same_in_every_fold_of_every_repeat(tmp_path: Path) -> None:
+    """A finding that one fold of one repeat cannot learn is left out of all of them."""
+    values = (np.random.default_rng(4).random((36, 14)) < 0.07).astype(int)
+    rows = [[f"{i}.png", f"P{i // 2}", *row] for i, row in enumerate(values.tolist())]
+    folder = label_set(tmp_path / "set", ["path", "patient", *(f"f{k:02}" for k in range(14))], rows)
+    alone = [set(split(folder, folds=3, split_seed=seed).classes) for seed in range(3)]
+    for repeat in (1, 2, 3):
+        found = split(folder, folds=3, repeats=3, repeat=repeat, fold=2)
+        assert set(found.classes) == alone[0] & alone[1] & alone[2]
+        assert any("left out: every fold must have images with and without a finding" in note for note in found.notes)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_rare_findings_do_not_keep_every_patient_in_train(tmp_path: Path, seed: int) -> None:
     """Of 200 findings 180 have about one positive in 60 images of 30 patients, so that nearly every patient is the only

@@ -141,10 +141,19 @@ def test_the_shares_above_and_their_quantiles_by_hand() -> None:
     found = report_ood_scores(scored(scores), OodScore(n=50, scale=1.0), (), CONFIG)
     assert (found.n, found.n_above, found.unlike) == (50, 2, None) and found.flagged.value == 0.25
     assert found.quantiles == pytest.approx(np.quantile(scores, [0.05, 0.25, 0.5, 0.75, 0.95]))
-    other = report_ood_scores(scored(scores), OodScore(n=50, scale=1.0), [0.5, 1.0, 3.0], CONFIG).unlike
-    assert (other.n, other.scores, other.flagged.value) == (3, [0.5, 1.0, 3.0], pytest.approx(1 / 3))
+    other = report_ood_scores(scored(scores), OodScore(n=50, scale=1.0), [0.5, 1.0, 3.0, 2.0], CONFIG).unlike
+    assert (other.n, other.scores, other.flagged.value) == (4, [0.5, 1.0, 3.0, 2.0], 0.5)
     unknown = replace(scored(scores), labels=None)
     assert report_ood_scores(unknown, OodScore(n=50, scale=1.0), (), CONFIG).error_rate_above is None
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1e4])
+def test_the_unit_of_the_features_does_not_matter(unit: float) -> None:
+    rng = np.random.default_rng(2)
+    (x, y), (v, _), (t, _) = features(rng, 200), features(rng, 100), features(rng, 20)
+    assert fit_ood_score(unit * x, y, unit * v).score(unit * t) == pytest.approx(
+        fit_ood_score(x, y, v).score(t), rel=1e-3
+    )
 
 
 def test_twenty_training_images_are_enough_and_a_hundred_classes_have_their_own_means() -> None:
