@@ -168,12 +168,19 @@ def test_files_are_hashed_in_threads_and_a_missing_one_has_no_hash(
     assert threads and threading.main_thread() not in threads
 
 
-def test_first_copies_by_hand(tmp_path: Path) -> None:
-    """Files with the same bytes; empty ones, a missing one and one of another content are no copies."""
+def test_first_copies_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files with the same bytes; empty ones, a missing one and one of another content are no copies.
+
+    Only files that share their size with another one are opened.
+    """
+    opened: list[str] = []
+    real = scan_cache._sha256
+    monkeypatch.setattr(scan_cache, "_sha256", lambda path: opened.append(Path(path).name) or real(path))
     contents = {"a": b"one", "b": b"two", "c": b"one", "d": b"", "e": b"", "f": b"longer", "g": b"two", "h": b"one"}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     assert first_copies(tmp_path, [*contents, "gone", "gone2"]).tolist() == [0, 1, 0, 3, 4, 5, 1, 0, 8, 9]
+    assert sorted(opened) == ["a", "b", "c", "g", "h"]
     assert first_copies(tmp_path, []).tolist() == []
 
 

@@ -75,6 +75,7 @@ def test_what_the_configuration_says_is_taken() -> None:
         ("crop", (1000, 300), (214, 64)),  # the short side does
         ("pad", (300, 1000), (20, 64)),
         ("pad", (5000, 10), (64, 1)),
+        ("pad", (10, 5000), (1, 64)),
     ],
 )
 def test_a_file_is_decoded_at_twice_the_size_that_is_needed(
@@ -105,6 +106,23 @@ def test_the_texture_of_the_self_test_by_hand() -> None:
     assert found[10, 11].tolist() == [148, 233, 62]  # 100 + 33 + 15, + 85, + 170 - 256
 
 
+def test_a_mean_for_each_channel() -> None:
+    """One number for all colours, or one for each channel; grey takes the mean of three, alpha a half."""
+
+    def of(channels: int, *mean: float) -> tuple[float, ...]:
+        how = Preprocessing(8, channels, "pad", "given", mean=mean, std=mean)
+        assert how.constants(channels)[0] == how.constants(channels)[1]
+        return how.constants(channels)[0]
+
+    assert of(3, 0.2) == (0.2, 0.2, 0.2) and of(4, 0.2) == (0.2, 0.2, 0.2, 0.5) and of(2, 0.2) == (0.2, 0.5)
+    assert of(3, 0.1, 0.2, 0.6) == (0.1, 0.2, 0.6) and of(4, 0.1, 0.2, 0.6) == (0.1, 0.2, 0.6, 0.5)
+    assert of(1, 0.1, 0.2, 0.6) == pytest.approx((0.3,)) and of(2, 0.1, 0.2, 0.6) == pytest.approx((0.3, 0.5))
+    assert of(1, 0.7) == (0.7,) and of(2, 0.1, 0.7) == (0.1, 0.7) and of(4, 0.1, 0.2, 0.3, 0.4) == (0.1, 0.2, 0.3, 0.4)
+    assert Preprocessing(8, 3, "pad", "image").constants(3) == ((0, 0, 0), (1, 1, 1))
+    assert Preprocessing(8, 3, "pad", "imagenet").constants(3) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    assert Preprocessing(8, 1, "pad", "half").constants(1) == ((0.5,), (0.5,))
+
+
 @pytest.mark.parametrize("first", [3, 4])
 def test_padding_is_told_from_a_black_bar(first: int) -> None:
     """A bar in the middle, give or take a pixel, is a padded image of one colour; elsewhere it is a shape."""
@@ -114,6 +132,7 @@ def test_padding_is_told_from_a_black_bar(first: int) -> None:
     away = np.zeros((16, 16, 3), np.uint8)
     away[first + 3 : 14] = 200
     assert not is_blank(away) and not is_blank(away.swapaxes(0, 1))
-    uneven = bar.copy()
-    uneven[8:12] = 100
-    assert not is_blank(uneven)
+    for rows in (slice(8, 12), slice(first, first + 1), slice(11, 12)):
+        uneven = bar.copy()
+        uneven[rows] = 100
+        assert not is_blank(uneven)
