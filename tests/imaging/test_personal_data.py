@@ -94,6 +94,9 @@ def test_exif_fields() -> None:
     assert personal_fields(Path("a.jpg"), jpeg({})) == ()
     assert personal_fields(Path("a.jpg"), jpeg({base.Artist: "x", base.ImageDescription: "a cell"})) == ("EXIF Artist",)
     assert personal_fields(Path("a.jpg"), jpeg({base.Artist: " \x00", base.Model: "Canon"})) == ()
+    empty = jpeg({base.XPAuthor: b"\x00\x00", base.XPTitle: b" "})
+    assert personal_fields(Path("a.jpg"), empty) == ()  # bytes without a letter
+    assert personal_fields(Path("a.jpg"), jpeg({base.XPAuthor: b"J\x00"})) == ("EXIF XPAuthor",)
     described = jpeg({base.ImageDescription: "DOE^JANE"}, {base.CameraOwnerName: "somebody"})
     assert personal_fields(Path("a.jpg"), described) == ("EXIF CameraOwnerName", "EXIF ImageDescription")
     for gps, known in (

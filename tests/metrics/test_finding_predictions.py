@@ -223,6 +223,16 @@ def test_one_rounded_cell_that_differs_is_enough_and_empty_cells_are_none(tmp_pa
     assert put(tmp_path / "p.csv", rewritten(p, empty)).notes == ()
 
 
+def test_the_mark_between_findings_may_stand_in_a_name(tmp_path: Path) -> None:
+    """A cell that is the whole name of a finding names that one, and not its parts."""
+    found = tmp_path / "p.csv"
+    found.write_text("prediction,label_a | b,prob_a | b,prob_a,prob_b\na | b,1,0.9,0.1,0.2\na,1,0.9,0.1,0.2\n")
+    assert FindingPredictions.from_csv(found, as_decided=True).decided.tolist() == [
+        [True, False, False],
+        [False, True, False],
+    ]
+
+
 def test_which_tables_are_of_findings() -> None:
     classes = Predictions(
         ("edema", "mass"), ("1",), None, None, np.zeros((1, 2), np.float32), columns={"label_mass": ("1",)}

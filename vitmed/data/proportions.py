@@ -30,7 +30,7 @@ def proportion_lines(splits: Splits) -> list[str]:
     for name in splits.samples:
         targets = splits.targets(name)
         known, positives = (targets != UNKNOWN).sum(axis=0), (targets == 1).sum(axis=0)
-        share = np.where(known > 0, positives / np.maximum(known, 1), np.nan)
+        share = positives / np.maximum(known, 1)
         cells[name] = [
             f"{count:>6,} {part:>6.1%}" if number else f"{'not known':>13}"
             for count, part, number in zip(positives.tolist(), share.tolist(), known.tolist(), strict=True)
