@@ -231,6 +231,18 @@ def test_palette(tmp_path: Path) -> None:
     assert not read_header(file).needs_window
 
 
+@pytest.mark.parametrize(("bits", "deep_colour"), [(8, False), (9, True), (12, True)])
+def test_colours_of_more_than_eight_bits_need_a_window(tmp_path: Path, bits: int, deep_colour: bool) -> None:
+    rgb = np.random.default_rng(0).integers(0, 2**bits, (6, 8, 3)).astype(np.uint8 if bits == 8 else np.uint16)
+    file = write(tmp_path / "a.dcm", rgb, BitsStored=bits)
+    header = read_header(file)
+    assert (header.mode, header.bits, header.needs_window, header.windows) == ("RGB", bits, deep_colour, 0)
+    if deep_colour:
+        assert np.array_equal(deep(file).values, rgb) and deep(file).bits == bits
+    else:
+        assert np.array_equal(np.asarray(read_image(file)), rgb)
+
+
 def test_a_frame_of_several(tmp_path: Path) -> None:
     array = np.stack([RAMP, RAMP + 1, RAMP + 2])
     file = write(tmp_path / "a.dcm", array, frames=3)
