@@ -81,6 +81,17 @@ def test_white_is_zero_where_a_tiff_says_so_and_float_colours_are_read(tmp_path:
     assert np.abs(found - 255 * array).max() <= 0.5
 
 
+def test_a_tiff_of_too_many_bytes_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """48 pixels: three samples of two bytes are 288 bytes, a plain one of 16 bits 96, an 8-bit colour four each."""
+    for array, size in ((COLOUR, 384), (RAMP, 96), ((COLOUR >> 8).astype(np.uint8), 192)):
+        tifffile.imwrite(tmp_path / "a.tif", array, photometric="rgb" if array.ndim == 3 else "minisblack")
+        monkeypatch.setattr(raw_image, "BYTES", size)
+        decode(tmp_path / "a.tif")
+        monkeypatch.setattr(raw_image, "BYTES", 287 if array is COLOUR else size - 1)
+        with pytest.raises(DataError, match="bytes of pixels, more than"):
+            decode(tmp_path / "a.tif")
+
+
 @pytest.mark.parametrize("kind", ["planar", "premultiplied", "half", "five"])
 def test_tiffs_that_would_come_out_wrong_are_refused(tmp_path: Path, kind: str) -> None:
     array, options = {
