@@ -122,6 +122,17 @@ def test_all_files_that_cannot_be_read_are_named_at_once(images: Images, ui: Rec
     assert str(UnusableFiles({3: DataError("a.png: broken")}, 16)).startswith("a.png: broken")  # one needs no count
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_batch_with_files_that_are_gone_is_one_error_that_names_them(images: Images, workers: int) -> None:
+    lost = [images.root / images.samples[i].path for i in (2, 5)]
+    for file in lost:
+        file.unlink()
+    sampler = EpochBatches(np.zeros(8, np.int64), 8, 0, balanced=False)
+    (batch,) = train_loader(TrainImages(images, Augmenter("none", 16, 3), 0), sampler, workers, pin=False)
+    assert isinstance(batch, DataError) and batch.fix == "restore these files"
+    assert sorted(batch.problem.splitlines()) == [f"{file}: no such file" for file in lost]
+
+
 @pytest.mark.parametrize("policy", ["none", "blood_smear"])
 def test_workers_and_memory_change_nothing(images: Images, policy: str, ui: Recorder) -> None:
     dataset = TrainImages(images, Augmenter(policy, 16, 3), seed=5)

@@ -52,6 +52,13 @@ def test_names_that_tell_a_patient(shape: str, patient: str) -> None:
     assert ids([f"train/{path}" for path in paths[:24]] + [f"test/{path}" for path in paths[24:]]) == ids(paths)
 
 
+def test_a_number_after_the_word_patient_is_enough() -> None:
+    """Also where hardly any patient has several images; but not where none has."""
+    paths = [f"a/patient{i}.png" for i in range(60)] + ["b/patient7.png"]
+    assert ids(paths) == [f"patient{i}" for i in range(60)] + ["patient7"]
+    assert ids(paths[:60]) is None
+
+
 def test_two_eyes_are_one_person() -> None:
     paths = [f"{grade}/{i}_{eye}.jpeg" for i in range(10, 20) for grade, eye in (("0", "left"), ("2", "right"))]
     assert ids(paths) == [str(i) for i in range(10, 20) for _ in range(2)]

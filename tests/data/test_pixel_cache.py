@@ -309,6 +309,52 @@ def test_what_is_in_use_stays_and_the_newcomer_does_without(tmp_path: Path, ui: 
     ]
 
 
+def test_room_is_made_by_the_entries_that_were_not_used_for_longest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entries of 100, 200 and 300 bytes, used 3, 2 and 1 hours ago; one is in use, one is unfinished."""
+
+    def entries_of(*names: str) -> None:
+        for name, size, hours in (("a", 100, 3), ("b", 200, 2), ("c", 300, 1), ("used", 50, 0), ("d.x.part", 70, 9)):
+            if name in names:
+                (tmp_path / name).mkdir(exist_ok=True)
+                (tmp_path / name / "squares.npy").write_bytes(bytes(size))
+                os.utime(tmp_path / name, (time.time() - 3600 * hours,) * 2)
+
+    def left(size: int, limit: int) -> str:
+        entries_of("a", "b", "c", "used", "d.x.part")
+        pixel_cache._make_room(tmp_path, size, limit)
+        return " ".join(sorted(path.name for path in tmp_path.iterdir()))
+
+    assert left(280, 1000) == "a b c d.x.part used"  # 720 bytes are there
+    assert left(281, 1000) == left(380, 1000) == "b c d.x.part used"
+    assert left(381, 1000) == "c d.x.part used" and left(880, 1000) == "d.x.part used"
+    entries_of("a", "b", "c")
+    with pytest.raises(OSError, match="a cache of 1e-06 GB has no room"):
+        left(881, 1000)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c", "d.x.part", "used"]  # nothing is lost
+    free = pixel_cache.RESERVE + 500
+    monkeypatch.setattr(pixel_cache.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    assert left(500, 10**9) == "a b c d.x.part used" and left(501, 10**9) == "b c d.x.part used"
+    with pytest.raises(OSError, match="the disk has no room"):
+        left(1101, 10**9)
+
+
+def test_an_image_that_the_entry_lacks_is_missing(tmp_path: Path, ui: Recorder, cache: Path) -> None:
+    part = images(draw(tmp_path / "a"))["train"]
+    read_images.read_all({"train": part}, ON, ui)
+    found = Squares(cache / entries(cache)[0], np.array([3, -1, 0]))
+    assert found.missing.tolist() == [1] and np.array_equal(found[0], part.read(3))
+    with pytest.raises(IndexError):
+        found[1]
+    with pytest.raises(ValueError, match="contains"):
+        Squares(cache / entries(cache)[0], np.array([6]))  # six images have the rows 0 to 5
+    for other in (np.zeros((6, 16, 16), np.uint8), np.zeros((6, 16, 16, 3), np.int8)):
+        np.save(cache / entries(cache)[0] / "squares.npy", other)
+        with pytest.raises(ValueError, match="contains"):
+            Squares(cache / entries(cache)[0], np.array([0]))
+
+
 @pytest.mark.skipif(os.name == "nt", reason="an open file cannot be removed there")
 def test_a_reader_goes_on_when_its_file_is_removed(tmp_path: Path, ui: Recorder, cache: Path) -> None:
     part = images(draw(tmp_path / "0", seed=0))["train"]

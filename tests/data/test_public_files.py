@@ -437,6 +437,19 @@ def test_arrays_of_another_kind_are_refused_by_name(
     assert "mine.npz" in str(error.value) and not Path("hacked").exists() and not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(("highest", "fits"), [(9_999, True), (10_000, False)])
+def test_labels_up_to_ten_thousand_are_classes(tmp_path: Path, highest: int, fits: bool) -> None:
+    content = medmnist()
+    for name in ("train", "val", "test"):
+        content[f"{name}_labels"] = np.where(content[f"{name}_labels"] == 2, highest, 0)
+    np.savez_compressed(tmp_path / "mine.npz", **content)
+    if fits:
+        assert imported(tmp_path / "mine.npz", tmp_path / "out").classes == ("0", str(highest))
+    else:
+        with pytest.raises(DataError, match="holds 0 to 10000, expected classes"):
+            import_dataset(tmp_path / "mine.npz", tmp_path / "out", Recorder())
+
+
 def header(shape: tuple[int, ...]) -> bytes:
     stream = io.BytesIO()
     np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": shape})

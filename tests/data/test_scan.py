@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
 import shutil
+import sqlite3
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from importlib import metadata
@@ -16,9 +21,10 @@ from conftest import TINY, TINY_SETS, Recorder, draw_classes, draw_nothing, draw
 from PIL import Image
 
 import vitmed
+from vitmed.core.cache_folder import cache_folder
 from vitmed.data import scan_cache
 from vitmed.data.scan import scan
-from vitmed.data.scan_cache import ScanCache, hash_files
+from vitmed.data.scan_cache import ScanCache, first_copies, hash_files
 from vitmed.data.thread_batches import in_threads
 from vitmed.imaging import choose_window, rasters
 
@@ -160,6 +166,89 @@ def test_files_are_hashed_in_threads_and_a_missing_one_has_no_hash(
     found = hash_files([*(str(data / name) for name in files(data)), str(data / "gone.png")])
     assert [len(digest) for digest in found] == [64] * 6 + [0]
     assert threads and threading.main_thread() not in threads
+
+
+def test_first_copies_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files with the same bytes; empty ones, a missing one and one of another content are no copies.
+
+    Only files that share their size with another one are opened.
+    """
+    opened: list[str] = []
+    real = scan_cache._sha256
+    monkeypatch.setattr(scan_cache, "_sha256", lambda path: opened.append(Path(path).name) or real(path))
+    contents = {"a": b"one", "b": b"two", "c": b"one", "d": b"", "e": b"", "f": b"longer", "g": b"two", "h": b"one"}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    assert first_copies(tmp_path, [*contents, "gone", "gone2"]).tolist() == [0, 1, 0, 3, 4, 5, 1, 0, 8, 9]
+    assert sorted(opened) == ["a", "b", "c", "g", "h"]
+    assert first_copies(tmp_path, []).tolist() == []
+
+
+def test_an_unchanged_file_is_not_read_again_and_a_fresh_one_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that changed within the last 2 seconds may change again with the same time stamp."""
+    old, fresh = tmp_path / "old", tmp_path / "fresh"
+    for file, age in ((old, 3.0), (fresh, 1.0)):
+        file.write_bytes(b"content")
+        then = time.time() - age
+        os.utime(file, (then, then))
+    read: list[str] = []
+    real = scan_cache._sha256
+    monkeypatch.setattr(scan_cache, "_sha256", lambda path: read.append(Path(path).name) or real(path))
+    names, told = [str(old), str(fresh), str(tmp_path / "gone")], []
+    cache = ScanCache.open()
+    first = hash_files(names, cache, lambda *done: told.append(done))
+    digest = hashlib.sha256(b"content").hexdigest()
+    assert first == [digest, digest, ""] and told == [(3, 3)] and sorted(read) == ["fresh", "gone", "old"]
+    read.clear()
+    assert hash_files(names, cache) == first and sorted(read) == ["fresh", "gone"]
+    read.clear()
+    assert hash_files(names) == first and sorted(read) == ["fresh", "gone", "old"]  # without a cache
+    assert cache.file is not None and cache.file.stat().st_mode & 0o777 == 0o600
+    assert cache.file.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_many_rows_are_found_again(tmp_path: Path) -> None:
+    """More than one query holds."""
+    cache = ScanCache(tmp_path / "db.sqlite")
+    files = [f"/x/{i}" for i in range(1203)]
+    cache.keep_hashes((file, f"id{i}", f"hash{i}") for i, file in enumerate(files))
+    assert cache.hashes(files, [f"id{i}" for i in range(1203)]) == {file: f"hash{i}" for i, file in enumerate(files)}
+    changed = [f"id{i}" if i % 2 else "other" for i in range(1203)]
+    assert len(cache.hashes(files, changed)) == 601 and cache.hashes(files[:2], ["", ""]) == {}
+    assert ScanCache().hashes(files, changed) == {}
+
+
+def test_a_malformed_database_is_begun_again_and_one_of_other_columns_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "db.sqlite"
+    file.write_bytes(b"not a database" * 100)
+    cache = ScanCache(file)
+    assert cache.hashes(["/x"], ["id"]) == {} and not file.exists()
+    cache.keep_hashes([("/x", "id", "hash")])
+    assert cache.hashes(["/x"], ["id"]) == {"/x": "hash"}
+    other = tmp_path / "other.sqlite"
+    with contextlib.closing(sqlite3.connect(other)) as database, database:
+        database.execute("CREATE TABLE files (name TEXT)")
+    assert ScanCache(other).hashes(["/x"], ["id"]) == {} and other.exists()
+
+
+def test_what_another_version_or_too_large_a_database_left_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = cache_folder() / "index"
+    folder.mkdir(parents=True)
+    (folder / "images-1.sqlite").write_bytes(b"old")
+    (folder / "other.txt").write_bytes(b"mine")
+    cache = ScanCache.open()
+    cache.keep_hashes([("/x", "id", "hash")])
+    assert sorted(path.name for path in folder.iterdir()) == [f"images-{scan_cache.VERSION}.sqlite", "other.txt"]
+    assert ScanCache.open().hashes(["/x"], ["id"]) == {"/x": "hash"}
+    monkeypatch.setattr(scan_cache, "MOST", cache.file.stat().st_size)
+    assert ScanCache.open().hashes(["/x"], ["id"]) == {"/x": "hash"}
+    monkeypatch.setattr(scan_cache, "MOST", cache.file.stat().st_size - 1)
+    assert ScanCache.open().hashes(["/x"], ["id"]) == {}
+    assert ScanCache.open(keep=False).file is None
 
 
 def test_few_tasks_wait_however_many_files_there_are() -> None:

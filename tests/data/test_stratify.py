@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,18 @@ from label_sets import by_path, label_set, split
 from vitmed.core.errors import DataError
 from vitmed.core.targets import NO_FINDING
 from vitmed.data.samples import Splits
-from vitmed.data.stratify import balanced_parts, folds_by_kind, kinds_of, patient_share, share_by_kind, unlearnable
+from vitmed.data.stratify import (
+    _enough_patients,
+    balanced_parts,
+    folds_by_kind,
+    grouped_folds,
+    kinds_of,
+    patient_codes,
+    patient_share,
+    share_by_kind,
+    unlearnable,
+    with_first_copy,
+)
 
 FINDINGS = ("common", "usual", "rare", "rarest")
 
@@ -75,6 +87,122 @@ def test_one_label_is_divided_as_evenly_as_by_scikit_learn() -> None:
     theirs = [np.bincount(labels[part], minlength=4) for _, part in StratifiedKFold(5).split(images, labels)]
     ours = [np.bincount(labels[number == fold], minlength=4) for fold in range(5)]
     assert np.abs(np.sort(ours, axis=0) - np.sort(theirs, axis=0)).max() <= 1
+
+
+def slowly(
+    codes: np.ndarray,
+    images: np.ndarray,
+    kinds: np.ndarray,
+    shares: list[Fraction],
+    seed: int,
+    by_size: bool,
+    kept: np.ndarray,
+) -> list[int]:
+    """`balanced_parts` by its description, with fractions: patient after patient to where the imbalance grows least."""
+    patients, types, parts = int(codes.max()) + 1, int(kinds.max()) + 1, range(len(shares))
+    count = np.zeros((patients, types), int)
+    np.add.at(count, (codes[images], kinds), 1)
+    every, own_images = count.sum(axis=0), np.bincount(codes)
+    rarity = [sum(Fraction(int(n), int(total)) for n, total in zip(row, every, strict=True) if total) for row in count]
+    weight = own_images.tolist() if by_size else rarity
+    mixed = np.random.default_rng([seed, len(shares)]).permutation(patients).tolist()
+    order = sorted(mixed, key=lambda patient: (not kept[patient], -weight[patient]))
+    held, room = np.zeros((len(shares), types), int), [share * len(codes) for share in shares]
+    found = [0] * patients
+
+    def growth(patient: int, part: int) -> Fraction:
+        before, after = held[part], held[part] + count[patient]
+        return sum(
+            (Fraction(int(b) ** 2 - int(a) ** 2, int(n) ** 2) / shares[part]
+             for a, b, n in zip(before, after, every, strict=True) if n),
+            Fraction(0),
+        )  # fmt: skip
+
+    for patient in order:
+        fits = [part for part in parts if room[part] >= Fraction(int(own_images[patient]), 2)]
+        best = min(fits or [room.index(max(room))], key=lambda part: growth(patient, part))
+        found[patient] = best = len(shares) - 1 if kept[patient] else best
+        room[best] -= int(own_images[patient])
+        held[best] += count[patient]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("shares", [(0.25,) * 4, (0.5, 0.25, 0.25), (0.125, 0.875)])
+@pytest.mark.parametrize("by_size", [False, True])
+def test_every_patient_goes_where_the_imbalance_grows_least(
+    seed: int, shares: tuple[float, ...], by_size: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    codes = np.repeat(np.arange(25), rng.integers(1, 7, 25))
+    targets = (rng.random((len(codes), 3)) < (0.5, 0.2, 0.08)).astype(float)
+    pairs = kinds_of(np.zeros(len(codes), int), targets)
+    kept = rng.random(25) < 0.15
+    found = balanced_parts(codes, *pairs, np.array(shares), seed, by_size=by_size, kept=kept)
+    assert found.tolist() == slowly(codes, *pairs, [Fraction(one) for one in shares], seed, by_size, kept)
+    plain = balanced_parts(codes, *pairs, np.array(shares), seed)
+    assert plain.tolist() == slowly(codes, *pairs, [Fraction(one) for one in shares], seed, False, np.zeros(25, bool))
+
+
+def test_few_patients_are_divided_by_scikit_learn_and_many_by_the_same_rule() -> None:
+    """Up to 500 patients; of 501 the largest patient goes first."""
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    for patients in (500, 501):
+        codes = np.repeat(np.arange(patients), 2)
+        labels = np.random.default_rng(0).integers(2, size=2 * patients)
+        theirs = np.empty(len(codes), int)
+        kfold = StratifiedGroupKFold(3, shuffle=True, random_state=7)
+        for fold, (_, part) in enumerate(kfold.split(labels, labels, codes)):
+            theirs[part] = fold
+        every, third = np.arange(len(codes)), np.full(3, 1 / 3)
+        ours = balanced_parts(codes, every, labels, third, 7, by_size=True)[codes]
+        assert not np.array_equal(ours, theirs)
+        assert grouped_folds(labels, codes, 3, 7).tolist() == (theirs if patients == 500 else ours).tolist()
+
+
+def test_a_share_is_the_fold_with_most_patients_of_every_class() -> None:
+    """By scikit-learn: of seven folds the first that has two patients of each class, or as many as are needed."""
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    rng = np.random.default_rng(3)
+    codes = np.repeat(np.arange(40), rng.integers(1, 5, 40))
+    labels = (codes % 4 == 0).astype(int)  # ten patients, and thirty
+    parts = [part for _, part in StratifiedGroupKFold(7, shuffle=True, random_state=5).split(labels, labels, codes)]
+
+    def enough(part: np.ndarray) -> float:
+        own = [len(np.unique(codes[part][labels[part] == c])) for c in (0, 1)]
+        needed = [max(2, np.ceil(30 * 0.15 / 2)), max(2, np.ceil(10 * 0.15 / 2))]
+        return min(1, own[0] / needed[0], own[1] / needed[1])
+
+    best = max(map(enough, parts))
+    first = next(part for part in parts if enough(part) == best)
+    assert sorted(patient_share(labels, codes, 0.15, 5).tolist()) == sorted(first.tolist())
+    alone = patient_share(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1]), 0.5, 0)
+    assert alone.dtype == np.int64 and not len(alone)  # no share has both classes
+
+
+@pytest.mark.parametrize(
+    ("patients", "inside", "fraction", "share"),
+    [
+        (5, 1, 0.15, 1), (6, 1, 0.15, 0.5), (6, 2, 0.15, 1), (26, 2, 0.15, 1), (27, 2, 0.15, 2 / 3), (40, 3, 0.15, 1),
+        (40, 9, 0.15, 1), (4, 0, 0.15, 0),
+    ],
+)  # fmt: skip
+def test_how_many_patients_of_a_class_a_share_needs(patients: int, inside: int, fraction: float, share: float) -> None:
+    """One of up to five, else two, and at least half of its part of them, rounded up; the scarcest class counts."""
+    codes = np.repeat(np.arange(patients + 5), 3)
+    labels = np.where(codes < patients, 1, 0)
+    part = (codes < inside) | (codes == patients)
+    assert _enough_patients(labels, codes, part, fraction) == pytest.approx(share)
+    assert _enough_patients(labels * 2, codes, part, fraction) == pytest.approx(share)  # a class without images
+
+
+def test_patients_and_copies_by_number() -> None:
+    assert patient_codes(("b", "a", "b", "c"), np.array([3, 0, 1, 2])).tolist() == [2, 1, 0, 1]
+    first = np.array([0, 1, 0, 3, 1, 0])  # 2 and 5 are copies of 0, and 4 of 1
+    values = with_first_copy(first, np.array([2, 3, 4, 5]), np.array([7, 8, 9, 6]))
+    assert values.tolist() == [7, 8, 9, 7]  # of the first copy among these images
 
 
 def test_the_parts_of_a_table_worked_by_hand() -> None:
@@ -178,6 +306,18 @@ def test_findings_that_nobody_or_everybody_has_are_left_out(tmp_path: Path) -> N
     assert gone.startswith("f125, f126") and "and 65 more are left out: the training images must have" in gone
     assert any(note.startswith("75 findings have fewer than 5 positives in train") for note in splits.notes)
     assert len(splits.notes) < 6  # not one for each finding
+
+
+def test_what_is_learned_is_the_same_in_every_fold_of_every_repeat(tmp_path: Path) -> None:
+    """A finding that one fold of one repeat cannot learn is left out of all of them."""
+    values = (np.random.default_rng(4).random((36, 14)) < 0.07).astype(int)
+    rows = [[f"{i}.png", f"P{i // 2}", *row] for i, row in enumerate(values.tolist())]
+    folder = label_set(tmp_path / "set", ["path", "patient", *(f"f{k:02}" for k in range(14))], rows)
+    alone = [set(split(folder, folds=3, split_seed=seed).classes) for seed in range(3)]
+    for repeat in (1, 2, 3):
+        found = split(folder, folds=3, repeats=3, repeat=repeat, fold=2)
+        assert set(found.classes) == alone[0] & alone[1] & alone[2]
+        assert any("left out: every fold must have images with and without a finding" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("seed", range(3))

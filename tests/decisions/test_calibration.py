@@ -12,7 +12,7 @@ from scipy.stats import binomtest, norm, ttest_1samp
 
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.decisions.calibration import Calibration, Trial, fit_calibration, why_chosen
-from vitmed.decisions.reliability import _line, log_odds, report_calibration
+from vitmed.decisions.reliability import _Binned, _line, bin_edges, log_odds, report_calibration
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import Predictions, softmax
@@ -67,7 +67,7 @@ class TestFit:
         theirs = CalibratedClassifierCV(FrozenEstimator(Known()), method="temperature").fit(x, p.labels)
         ours = fitted(p)
         q = replace(p, logits=ours.apply(p.logits))
-        assert ours.method == "temperature" and ours.note == ""
+        assert (ours.method, ours.note, ours.bias) == ("temperature", "", (0.0,) * 3) and len(set(ours.scale)) == 1
         assert q.probabilities == pytest.approx(theirs.predict_proba(x), abs=2e-4)
         assert 1 / ours.scale[0] == pytest.approx(3, rel=0.1)  # the temperature that they were drawn with
 
@@ -191,6 +191,58 @@ class TestMeasures:
         assert [b["seen"]["value"] for b in found["curve"]] == pytest.approx(seen, abs=0.02)
         assert sum(b["n"] for b in found["curve"]) == 1500
 
+    def test_of_three_classes_every_class_and_the_confidence_are_measured(self) -> None:
+        """Brier score over all classes, its skill against the shares, and each class against the rest."""
+        p = draw(600, 3)
+        found = report_calibration(p, None, CONFIG).after
+        y, q = np.eye(3)[p.labels], p.probabilities
+        shares = y.mean(axis=0)
+        brier = ((q - y) ** 2).sum(axis=1).mean()
+        assert found.brier.value == pytest.approx(brier)
+        assert found.brier_skill.value == pytest.approx(1 - brier / (1 - (shares**2).sum()))
+        assert found.brier_skill.low < found.brier_skill.value < found.brier_skill.high
+        assert found.log_loss.value == pytest.approx(log_loss(p.logits, p.labels), rel=1e-6)
+        right, sure = p.predicted == p.labels, q.max(axis=1)
+        assert sum(one.n for one in found.curve) == 600 and len(found.curve) == 15
+        assert sum(one.n * one.said for one in found.curve) == pytest.approx(sure.sum())
+        assert sum(one.n * one.seen.value for one in found.curve) == pytest.approx(right.sum())
+        assert all(one.start <= one.said <= one.end for one in found.curve)
+
+        def gap(score: np.ndarray, event: np.ndarray) -> float:
+            order = np.argsort(score, kind="stable")
+            return sum(abs((event[part] - score[part]).sum()) for part in np.array_split(order, 15)) / 600
+
+        assert found.ece.value == pytest.approx(gap(sure, right), rel=0.02)
+        assert found.ece_classwise.value == pytest.approx(np.mean([gap(q[:, c], y[:, c]) for c in range(3)]), rel=0.02)
+        assert list(found.per_class) == ["c0", "c1", "c2"]
+        for c, own in enumerate(found.per_class.values()):
+            assert own.o_e.value == pytest.approx(shares[c] / q[:, c].mean())
+            assert own.o_e.low < own.o_e.value < own.o_e.high
+            assert (
+                own.slope.value == pytest.approx(1 / 3, abs=0.12) and own.slope.low < own.slope.value < own.slope.high
+            )
+
+    @pytest.mark.parametrize(("classes", "known"), [(30, True), (31, False)])
+    def test_of_many_classes_the_commonest_are_measured_and_the_skill_has_no_interval(
+        self, classes: int, known: bool
+    ) -> None:
+        p = draw(310, classes)
+        found = report_calibration(p, None, CONFIG).after
+        y = np.eye(classes)[p.labels]
+        skill = 1 - ((p.probabilities - y) ** 2).sum(axis=1).mean() / (1 - (y.mean(axis=0) ** 2).sum())
+        assert found.brier_skill.value == pytest.approx(skill) and (found.brier_skill.low is not None) == known
+        rarest = int(np.argmin(np.bincount(p.labels, minlength=classes)[::-1]))
+        left = set() if known else {p.classes[classes - 1 - rarest]}
+        assert set(p.classes) - set(found.per_class) == left
+
+    @pytest.mark.parametrize(("size", "classes", "missing"), [
+        (19, 2, {"ece", "ece_classwise"}), (20, 2, set()), (120, 100, set()), (120, 101, {"ece_classwise"}),
+    ])  # fmt: skip
+    def test_errors_need_two_bins_and_not_too_many_classes(self, size: int, classes: int, missing: set[str]) -> None:
+        found = report_calibration(draw(size, classes), None, EvaluateConfig(resamples=5)).after
+        assert {name for name in ("ece", "ece_classwise") if getattr(found, name).value is None} == missing
+        assert missing <= set(found.undefined) and not ({"ece", "ece_classwise"} - missing) & set(found.undefined)
+
     def test_slope_and_intercept_are_those_of_a_logistic_regression(self) -> None:
         from sklearn.linear_model import LogisticRegression
 
@@ -240,6 +292,29 @@ class TestMeasures:
         first = found["curve"][0]["seen"]
         theirs = binomtest(4, 10).proportion_ci(method="wilson")
         assert (first["low"], first["high"]) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
+
+    def test_the_edges_of_bins_by_hand(self) -> None:
+        """About equally many in each, ten at least, at most fifteen bins; equal scores stay together."""
+        assert bin_edges(np.arange(40.0), 40).tolist() == [10, 20, 30] and not len(bin_edges(np.arange(19.0), 19))
+        assert len(bin_edges(np.arange(1000.0), 1000)) == 14 and bin_edges(np.arange(20.0), 20).tolist() == [10]
+        assert bin_edges(np.array([0.0] * 25 + list(range(1, 16))), 40).tolist() == [6.0]
+        assert bin_edges(np.zeros(40), 40).tolist() == []
+
+    def test_images_of_a_patient_are_drawn_alike(self) -> None:
+        """By a normal copula: sqrt(r) of the patient, sqrt(1 - r) of the image, r = sin(pi / 2 of the correlation)."""
+        rng, owner = np.random.default_rng(0), np.repeat(np.arange(20), 5)
+        scores = rng.uniform(0.2, 0.8, 100)
+        events = (rng.random(20)[owner] + rng.random(100)) / 2 < scores
+        found, gap = _Binned(scores, events, Units(owner)), (events - scores).reshape(20, 5)
+        between, within = 5 * gap.mean(axis=1).var(ddof=1), gap.var(axis=1, ddof=1).mean()
+        icc = (between - within) / (between + 4 * within)
+        assert 0.05 < icc < 1 and found.alike == pytest.approx(np.sin(np.pi / 2 * icc))
+        own, one = rng.normal(size=20)[owner], rng.normal(size=100)
+        mixed = found.alike**0.5 * own + (1 - found.alike) ** 0.5 * one
+        for sign in (1, -1):
+            drawn = _Binned(scores, events, Units(owner), sign).redrawn(own, one)
+            assert drawn == pytest.approx(found.error(norm.cdf(sign * mixed) < scores))
+        assert _Binned(scores, events, Units(np.arange(100))).alike == 0  # of independent images
 
     def test_before_and_after(self) -> None:
         p = draw(2000, 2)

@@ -193,6 +193,10 @@ class TestAnswers:
         assert design_effect(wrong, np.repeat(np.arange(40), 10)) == pytest.approx(10 * 40 / 39)
         assert design_effect(wrong, np.arange(400)) == pytest.approx(1, abs=0.01)
         assert design_effect(np.zeros(400, bool), np.repeat(np.arange(40), 10)) == 10
+        assert design_effect(np.ones(400, bool), np.repeat(np.arange(40), 10)) == 10
+        assert design_effect(np.arange(8) < 4, np.zeros(8, int)) == 8  # one patient is one trial
+        # Two patients of 6 and 2 images, 3 and 0 wrong: gaps 0.75 and -0.75, so 2 x 1.125 / 64 over 15 / 64 / 8.
+        assert design_effect(np.arange(8) < 3, np.repeat([0, 1], [6, 2])) == pytest.approx(2 * 1.125 / 64 / (15 / 512))
 
     def test_a_risk_that_cannot_be_kept(self) -> None:
         chosen = choose_abstention(draw(np.random.default_rng(0), 20), 0.01)
@@ -230,6 +234,18 @@ class TestAnswers:
         expected = 0.25 * np.exp([-reach, 0, reach])
         assert [found.area.low, found.area.value, found.area.high] == pytest.approx(expected)
 
+    def test_the_interval_of_the_area_has_as_many_degrees_as_patients_with_an_error(self) -> None:
+        """Two patients with an error: Student's t of one degree, on the logarithm of the area."""
+        wrong, sure = np.isin(np.arange(40), (3, 30)), np.linspace(4, 1, 40)
+        p = decided(sure, wrong)
+        found = report_abstention(p, None, CONFIG).area
+        risks = np.cumsum(wrong) / np.arange(1, 41)
+        pull = area_influence(wrong.astype(float), risks, wrong.astype(float), np.arange(40))
+        reach = t.ppf(0.975, 1) * (40 / 39 * (pull**2).sum()) ** 0.5 / risks.mean()
+        assert found.value == pytest.approx(risks.mean())
+        assert found.high == pytest.approx(min(risks.mean() * np.exp(reach), found.high), rel=1e-6)
+        assert found.low == pytest.approx(risks.mean() * np.exp(-reach), rel=0.05)
+
     @pytest.mark.parametrize(("wrong", "known"), [((0, 1), False), ((0, 9), True)])
     def test_errors_of_one_patient_give_the_area_no_interval(self, wrong: tuple[int, ...], known: bool) -> None:
         labels = np.array([0 if i in wrong else 1 for i in range(16)])
@@ -245,6 +261,11 @@ class TestAnswers:
         assert found["area"]["value"] == pytest.approx((1 / 3 + 1 / 4) / 4)
         assert found["curve"]["risk"][49] == 0 and found["curve"]["risk"][-1] == 0.25
         assert found["error_rate"]["value"] == 0.25 and found["reached"] is None
+        found = report_abstention(replace(p, labels=np.array([1, 0, 0, 0])), None, CONFIG)  # the surest is wrong
+        assert found.curve.coverage == pytest.approx(np.arange(1, 101) / 100)
+        assert found.curve.risk == pytest.approx(np.repeat([1, 1 / 2, 1 / 3, 1 / 4], 25))
+        tied = replace(p, logits=np.array([[3, 0], [3, 0], [3, 0], [1, 0]], np.float32))  # three share one error
+        assert report_abstention(tied, None, CONFIG).curve.risk == pytest.approx(np.repeat([1 / 3, 1 / 4], [75, 25]))
 
     def test_certainty_is_the_distance_from_the_threshold(self) -> None:
         logits = np.array([[0, 0], [2, 0], [-4, 0]], np.float32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.decisions.finding_policy import FindingPolicy, choose_finding_policy
@@ -27,6 +28,52 @@ def test_few_are_counted_by_patient_where_patients_are_known() -> None:
     assert "fewer than 5 patients with, or without, rare" in " ".join(by_patient.notes)
     assert by_image.few == () and by_image.findings["rare"].operating.threshold is not None
     assert FindingPolicy.of(by_patient.model_dump(mode="json"), ("edema", "rare")) == by_patient
+
+
+@pytest.mark.parametrize(("holders", "few"), [(4, ("rare",)), (5, ()), (15, ()), (16, ("rare",))])
+def test_five_patients_with_a_finding_and_five_without_are_enough(holders: int, few: tuple[str, ...]) -> None:
+    p = draw()
+    labels = p.labels.copy()
+    labels[:, 1] = np.arange(80) // 4 < holders
+    found = choose_finding_policy(replace(p, labels=labels), EvaluateConfig(youden=True))
+    assert (found.few, found.unit, found.n) == (few, "patients", 80)
+    assert found.findings["rare"].calibration.note == (
+        "switched off" if few else found.findings["rare"].calibration.note
+    )
+    assert (found.findings["rare"].operating.chosen == "youden") == (not few)
+    assert ("a raw probability of 0.5 decides there" in " ".join(found.notes)) == bool(few)
+
+
+def test_what_is_not_answered_and_what_cannot_be_excluded() -> None:
+    """By finding: the reason names the findings that are too unsure, and the set those that are possible."""
+    p = draw()
+    policy = choose_finding_policy(p, EvaluateConfig(coverage=0.9, max_risk=0.3, calibration="none"))
+    found = policy.apply(replace(p, columns={"ood_score": ("0.5",) * 79 + ("2",), "site": ("N",) * 80}))
+    assert list(found.columns) == ["ood_score", "set", "answer", "site"]
+    for f, name in enumerate(p.classes):
+        own = policy.findings[name].apply(replace(p, labels=None).of(name))
+        unsure = ["too unsure" in cell for cell in own.columns["answer"]]
+        assert [f"{name} is too unsure" in cell for cell in found.columns["answer"]] == unsure
+        assert found.probabilities[:, f].tolist() == own.probabilities[:, 1].tolist()
+        members = own.members[:, 1] if own.members is not None else own.predicted == 1
+        assert found.members[:, f].tolist() == members.tolist()
+        assert [name in cell.split(" | ") for cell in found.columns["set"]] == members.tolist()
+    assert found.columns["answer"][79].startswith("no: unlike the training images")
+    assert {"yes"} < set(found.columns["answer"]) and (found.labels == p.labels).all()
+    with pytest.raises(ValueError, match="findings: expected edema, mass, found edema, rare"):
+        FindingPolicy.of(policy.model_dump(mode="json"), ("edema", "mass"))
+    limited = choose_finding_policy(p, EvaluateConfig(target_sensitivity=0.9, calibration="temperature"))
+    at = limited.findings["edema"].operating.threshold
+    assert limited.summary == f"1 of 2 findings calibrated; called at a probability of: edema {at:.3g}"
+    assert policy.summary == "0 of 2 findings calibrated"
+
+
+def test_without_sets_the_findings_that_are_called_are_those_that_cannot_be_excluded() -> None:
+    p = draw(patients=False)
+    policy = choose_finding_policy(p, EvaluateConfig(coverage=0.999))  # 80 images are too few for it
+    assert all(one.prediction_sets is None for one in policy.findings.values())
+    found = policy.apply(p)
+    assert np.array_equal(found.members, found.predicted) and found.predicted.any() and not found.predicted.all()
 
 
 def test_a_policy_decides_anew_what_others_decided() -> None:

@@ -16,7 +16,14 @@ from vitmed.decisions.calibration import Calibration
 from vitmed.decisions.folds import Fold, Folds, by_fold
 from vitmed.decisions.operating_points import Counts, PolicyPoint, PolicyPoints, apply_point, asked_point, choose_points
 from vitmed.decisions.operating_results import report_fold_points, report_points
-from vitmed.metrics.clinical_utility import AtPrevalence, decision_curve, in_words, one_against_rest, prevalence_table
+from vitmed.metrics.clinical_utility import (
+    AtPrevalence,
+    decision_curve,
+    in_words,
+    one_against_rest,
+    prevalence_table,
+    ranges,
+)
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
@@ -127,6 +134,15 @@ class TestChoice:
         found = choose_points(p, config())
         assert found.chosen == "default" and list(found.points) == ["default", "youden"]
         assert apply_point(p, found) is p
+
+    def test_what_the_choice_rests_on_is_kept(self) -> None:
+        p = draw(100)
+        found = choose_points(p, config(youden=True, prevalence=None))
+        assert (found.positives, found.negatives) == ((p.labels == 0).sum(), (p.labels == 1).sum())
+        assert found.expected is None and found.costs is None
+        three = choose_points(many(3), config())
+        assert (three.positives, three.negatives) == (0, 0)
+        assert three.expected == pytest.approx(many(3).probabilities.mean(axis=0))
 
     def test_the_chosen_point_decides(self) -> None:
         p = draw()
@@ -260,6 +276,39 @@ class TestReached:
         assert (found["sensitivity"]["low"], found["sensitivity"]["high"]) == pytest.approx((theirs.low, theirs.high))
         assert found["sensitivity"]["method"] == "wilson" and found["lr_plus"]["method"] == "mover"
 
+    @pytest.mark.parametrize(("positives", "negatives"), [(9, 30), (30, 9), (10, 10)])
+    def test_nine_images_of_a_kind_are_few_and_ten_are_not(self, positives: int, negatives: int) -> None:
+        p = of(np.linspace(0.9, 0.1, positives + negatives), [1] * positives + [0] * negatives)
+        notes = choose_points(p, config(target_sensitivity=0.8)).notes
+        few = [f"{n} {name} images" for n, name in ((positives, "positive"), (negatives, "negative")) if n < 10]
+        assert len(notes) == len(few) and all(few[0] in note for note in notes)
+
+    def test_a_target_that_allows_no_miss_is_told(self) -> None:
+        """Of 50 positive images 0.98 allows one miss, of 49 none."""
+        for size, told in ((49, True), (51, False)):
+            p = of(np.linspace(0.9, 0.1, size + 200), [1] * size + [0] * 200)
+            notes = choose_points(p, config(target_sensitivity=0.98)).notes
+            assert ("not one of them may be missed" in " ".join(notes)) == told
+        p = of(np.linspace(0.9, 0.1, 249), [1] * 200 + [0] * 49)
+        (note,) = choose_points(p, config(target_specificity=0.98)).notes
+        assert note.startswith("Validation has 49 negative images")
+
+    @pytest.mark.parametrize("prevalence", [None, 0.4])
+    def test_costs_of_right_answers_count(self, prevalence: float | None) -> None:
+        """A matrix whose right answers are not free, against every threshold by brute force."""
+        p = draw(300, seed=4)
+        ill, costs = p.labels == 0, np.array([[2.0, 6.0], [5.0, 1.0]])  # infected stands first
+        share = ill.mean() if prevalence is None else prevalence
+
+        def spent(threshold: float) -> float:
+            called = p.probabilities[:, 0] >= threshold
+            (hit, miss), (alarm, kept) = costs
+            positive = hit * called[ill].mean() + miss * (~called[ill]).mean()
+            return float(share * positive + (1 - share) * (alarm * called[~ill].mean() + kept * (~called[~ill]).mean()))
+
+        found = choose_points(p, config(cost=costs.tolist(), prevalence=prevalence)).points["cost"]
+        assert spent(found.threshold) == pytest.approx(min(map(spent, [*p.probabilities[:, 0], 2])))
+
     def test_what_decisions_of_two_classes_cost(self) -> None:
         """10 of 100 missed at 10, and 40 false alarms of 200 at 1: 140 in 300; calling none costs 1,000, all 200."""
         chosen = choose_points(draw(seed=1), config(cost="10:1"))
@@ -338,6 +387,24 @@ class TestPrevalence:
         told = in_words(AtPrevalence(prevalence=0.001, ppv=nothing, npv=Estimate(value=0.9996, low=0.999, high=1.0)))
         assert "no positive results" in told and "0.1 %" in told and "about 99.96 (99.9 to 100)" in told
 
+    @pytest.mark.parametrize(
+        ("low", "value", "high", "said"),
+        [
+            (0.2, 0.25, 0.31, "about 25 (20 to 31)"),
+            (0.996, 0.9974, 0.999, "about 99.7 (99.6 to 99.9)"),
+            (0.001, 0.004, 0.2, "about 0.4 (0.1 to 20)"),
+            (0.2504, 0.2506, 0.2508, "about 25.1 (25.0 to 25.1)"),  # the ends are never rounded to one another
+            (0.0, 0.5, 1.0, "about 50 (0 to 100)"),
+            (1.0, 1.0, 1.0, "about 100 (100 to 100)"),
+        ],
+    )
+    def test_shares_in_words(self, low: float, value: float, high: float, said: str) -> None:
+        one = Estimate(value=value, low=low, high=high)
+        bare = Estimate(value=0.5, low=None, high=None)
+        told = in_words(AtPrevalence(prevalence=0.05, ppv=one, npv=bare))
+        assert f"Of 100 positive results at a prevalence of 5 %, {said} are true." in told
+        assert "cannot show how many of 100 negative results at a prevalence of 5 % are true" in told
+
     @pytest.mark.parametrize("truth", [[1] * 5, [0] * 5])
     def test_one_class(self, truth: list[int]) -> None:
         p = of([0.2, 0.4, 0.6, 0.8, 0.9], truth)
@@ -415,6 +482,26 @@ class TestDecisionCurve:
         a, b = 0.1 * (se.value - se.low), 0.9 * (sp.value - sp.low)
         entry = found.intended.model[49]
         assert entry.value - entry.low == pytest.approx((a**2 + b**2 - 2 * r * a * b) ** 0.5)
+
+    @pytest.mark.parametrize(("share", "prevalence"), [(0.4, 0.3), (0.3, 0.05), (0.5, 0.7)])
+    def test_useful_is_above_all_and_none_and_harmful_below_none(self, share: float, prevalence: float) -> None:
+        """At the intended prevalence: runs of thresholds where the interval lies above acting on all and on none."""
+        found = decision_curve(draw(400, seed=7, share=share), config(prevalence=prevalence)).intended
+        pts = np.arange(1, 100) / 100
+        every = prevalence - (1 - prevalence) * pts / (1 - pts)
+        low, high = (np.array([getattr(net, end) for net in found.model]) for end in ("low", "high"))
+        assert found.all == pytest.approx(every)
+        for runs, holds in ((found.useful, (low > 0) & (low > every)), (found.harmful, high < 0)):
+            inside = np.zeros(99, bool)
+            for first, last in runs:
+                inside |= (pts >= first - 1e-9) & (pts <= last + 1e-9)
+            assert inside.tolist() == holds.tolist()
+            assert len(runs) == (np.diff(np.concatenate([[0], holds.astype(int)])) == 1).sum()
+
+    def test_runs_of_thresholds_in_words(self) -> None:
+        assert ranges([[0.04, 0.6], [0.62, 0.62]]) == "4 to 60 % or 62 %" and ranges([[0.5, 0.5]]) == "50 %"
+        assert ranges([[0.01, 0.02], [0.1, 0.1], [0.3, 0.4]]) == "1 to 2 %, 10 % or 30 to 40 %"
+        assert (ranges([]), ranges(None)) == ("none", "too few to say")
 
     def test_the_sentence_names_its_prevalence_and_what_holds_there(self) -> None:
         """A model that is useful where half are positive harms where 1 % are, at the same thresholds."""
@@ -505,6 +592,7 @@ class TestOneAgainstRest:
         p = many(14, 900)
         found = one_against_rest(p)
         counts = np.bincount(p.labels)
+        assert one_against_rest(many(10, 900)).shown == "" and len(one_against_rest(many(10, 900)).classes) == 10
         common = np.argsort(-counts, kind="stable")[:5].tolist()
         areas = [roc_auc_score(p.labels == c, p.probabilities[:, c]) for c in range(14)]
         worst = sorted((c for c in range(14) if c not in common), key=lambda c: areas[c])[:5]

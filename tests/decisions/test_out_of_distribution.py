@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from vitmed.core.evaluate_config import EvaluateConfig
-from vitmed.decisions.out_of_distribution import OodScore, fit_ood_score, report_ood_scores, scores_of
+from vitmed.decisions.out_of_distribution import OodScore, detection_auroc, fit_ood_score, report_ood_scores, scores_of
+from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
 
@@ -117,6 +118,52 @@ def test_the_report_against_scikit_learn() -> None:
     assert found["unlike"]["auroc"]["low"] < found["unlike"]["auroc"]["value"] < found["unlike"]["auroc"]["high"]
     assert found["flagged"]["value"] == pytest.approx((scores > 1).mean())
     assert found["error_rate_above"]["value"] == 1 and found["error_rate_below"]["value"] == 0
+
+
+@pytest.mark.parametrize("images", [1, 5])
+def test_the_interval_of_the_detection_counts_every_patient_once(images: int) -> None:
+    """That of an evaluation of both together, where the patients of other images have names of their own."""
+    rng = np.random.default_rng(0)
+    scores, others = rng.lognormal(-0.6, 0.3, 60), rng.lognormal(-0.2, 0.4, 40)
+    groups, other_groups = (tuple(f"P{i // images}" for i in range(n)) for n in (60, 40))
+    found = detection_auroc(scores, groups, others, other_groups)
+    owner = (*groups, *(f"other {name}" for name in other_groups))
+    both = np.concatenate([scores, others])
+    logits = np.stack([np.zeros(100), both], axis=1).astype(np.float32)
+    labels = np.repeat([0, 1], [60, 40])
+    whole = Predictions(("own", "other"), ("x",) * 100, owner, labels, logits, positive="other")
+    expected = evaluate_predictions(whole, 0).overall["auroc"]
+    assert (found.value, found.low, found.high) == pytest.approx((expected.value, expected.low, expected.high))
+
+
+def test_the_shares_above_and_their_quantiles_by_hand() -> None:
+    scores = np.array([0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.0])
+    found = report_ood_scores(scored(scores), OodScore(n=50, scale=1.0), (), CONFIG)
+    assert (found.n, found.n_above, found.unlike) == (50, 2, None) and found.flagged.value == 0.25
+    assert found.quantiles == pytest.approx(np.quantile(scores, [0.05, 0.25, 0.5, 0.75, 0.95]))
+    other = report_ood_scores(scored(scores), OodScore(n=50, scale=1.0), [0.5, 1.0, 3.0, 2.0], CONFIG).unlike
+    assert (other.n, other.scores, other.flagged.value) == (4, [0.5, 1.0, 3.0, 2.0], 0.5)
+    unknown = replace(scored(scores), labels=None)
+    assert report_ood_scores(unknown, OodScore(n=50, scale=1.0), (), CONFIG).error_rate_above is None
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1e4])
+def test_the_unit_of_the_features_does_not_matter(unit: float) -> None:
+    rng = np.random.default_rng(2)
+    (x, y), (v, _), (t, _) = features(rng, 200), features(rng, 100), features(rng, 20)
+    assert fit_ood_score(unit * x, y, unit * v).score(unit * t) == pytest.approx(
+        fit_ood_score(x, y, v).score(t), rel=1e-3
+    )
+
+
+def test_twenty_training_images_are_enough_and_a_hundred_classes_have_their_own_means() -> None:
+    rng = np.random.default_rng(0)
+    x, y = features(rng, 20)
+    assert fit_ood_score(x[:19], y[:19], x) is None and fit_ood_score(x, y, x).n == 20
+    labels = np.arange(202) % 101
+    values = rng.normal(size=(202, 4))
+    assert fit_ood_score(values, labels % 100, values).means.shape == (100, 4)
+    assert fit_ood_score(values, labels, values).means == pytest.approx(values.mean(axis=0)[None], abs=1e-6)
 
 
 def test_without_scores_there_is_nothing_to_say() -> None:

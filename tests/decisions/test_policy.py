@@ -25,7 +25,15 @@ from vitmed.decisions.conformal import report_sets
 from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.operating_results import report_points
 from vitmed.decisions.out_of_distribution import report_ood_scores
-from vitmed.decisions.policy import ClassPolicy, choose_policy, notes_of, own_columns
+from vitmed.decisions.policy import (
+    ClassPolicy,
+    choose_policy,
+    count_answers,
+    notes_of,
+    own_columns,
+    policy_settings,
+    unlike_training,
+)
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.rebuild import note_prevalence
 from vitmed.report.write import write_report
@@ -375,6 +383,104 @@ def test_a_large_set_names_every_member_and_no_other() -> None:
     assert np.array_equal(found.take(np.array([5, 3])).members, found.members[[5, 3]])
     turned = found.like(replace(p, classes=names[::-1]))
     assert set(turned.set_of(5)) == set(found.set_of(5))
+
+
+def three(**asked: Any) -> ClassPolicy:
+    rng = np.random.default_rng(0)
+    labels = np.arange(90) % 3
+    logits = (rng.normal(size=(90, 3)) + 2 * np.eye(3)[labels]).astype(np.float32)
+    p = Predictions(tuple("abc"), tuple(map(str, range(90))), None, labels, logits)
+    return choose_policy(p, EvaluateConfig(resamples=0, **asked))
+
+
+COSTS = [[0, 1, 5], [1, 0, 1], [4, 1, 0]]
+
+
+@pytest.mark.parametrize("asked", [{}, {"cost": COSTS}, {"balanced": True}, {"max_risk": 0.3}, {"max_risk": 1e-6}])
+def test_a_policy_of_three_classes_is_read_and_its_damaged_parts_are_refused(asked: dict[str, Any]) -> None:
+    stored = three(**asked).model_dump(mode="json")
+    assert ClassPolicy.of(stored, tuple("abc")) == three(**asked)
+    damages: list[tuple[str, str, Any]] = [
+        ("calibration", "scale", [1.0] * 2), ("operating", "positive", "a"), ("operating", "chosen", "youden"),
+        ("operating", "expected", [0.5, 0.5]), ("prediction_sets", "least", [0.5] * 2),
+        ("prediction_sets", "units", [9]),
+        ("operating", "costs", [[0, 1], [1, 0]]), ("operating", "costs", [[0, 1, 1], [1, 0, 1], [1, 0]]),
+    ]  # fmt: skip
+    if "cost" in asked:
+        damages.append(("operating", "costs", None))
+    if "balanced" in asked:
+        damages.append(("operating", "expected", None))
+    if asked.get("max_risk") == 1e-6:
+        damages.append(("abstention", "why", ""))
+    for part, key, value in damages:
+        damaged = copy.deepcopy(stored)
+        damaged[part][key] = value
+        if key == "scale":
+            damaged[part]["bias"] = value
+        with pytest.raises(ValueError, match=f"{part}(:|\\.{key}|\\.points)"):
+            ClassPolicy.of(damaged, tuple("abc"))
+    for classes in ("ab", "abcd"):
+        with pytest.raises(ValueError, match="does not fit the classes"):
+            ClassPolicy.of(stored, tuple(classes))
+
+
+def test_a_policy_of_two_classes_is_for_these_two() -> None:
+    """Its positive class is one of them, and what is wrong in one place is told by its place."""
+    policy = choose_policy(draw(), EvaluateConfig(resamples=0, youden=True))
+    stored = policy.model_dump(mode="json")
+    assert stored["operating"]["positive"] == "ill" and ClassPolicy.of(stored, ("ill", "normal")) == policy
+    for positive in (None, "other"):
+        with pytest.raises(ValueError, match=r"operating\.positive: does not fit the classes"):
+            ClassPolicy.of(stored | {"operating": stored["operating"] | {"positive": positive}}, ("ill", "normal"))
+    with pytest.raises(ValueError, match=r"^n: "):
+        ClassPolicy.of(stored | {"n": "many"}, ("ill", "normal"))
+    with pytest.raises(ValueError, match="expected a decision policy, found list"):
+        ClassPolicy.of([1], ("ill", "normal"))  # type: ignore[arg-type]
+
+
+def test_a_score_of_one_is_like_the_training_images() -> None:
+    p = draw(4, {"ood_score": ("0.5", "1", "1.001", "0")})
+    assert unlike_training(p).tolist() == [False, False, True, False]
+    assert not unlike_training(draw(4)).any()
+
+
+def test_what_was_chosen_in_a_line() -> None:
+    plain = choose_policy(draw(), EvaluateConfig(resamples=0, calibration="none"))
+    assert plain.summary == "the probabilities are not calibrated: switched off; the likeliest class is predicted"
+    point = choose_policy(draw(400), EvaluateConfig(resamples=0, calibration="temperature", youden=True))
+    at, scale = point.operating.threshold, point.calibration.scale[0]
+    assert point.summary == (
+        f"the probabilities are calibrated by temperature {1 / scale:.3g}; "
+        f"'ill' is predicted from a probability of {at:.3g}"
+    )
+    costs = three(cost=COSTS, calibration="none").summary
+    assert costs == "the probabilities are not calibrated: switched off"
+
+
+def test_the_answers_are_counted_by_reason() -> None:
+    """Five images: two answered, one of them wrong; three not, for four reasons, two of them wrong."""
+    cells = (
+        "yes", "yes", "no: unlike the training images, 3 classes are possible", "no: 2 classes are possible",
+        "no: too unsure for the chosen risk",
+    )  # fmt: skip
+    logits = np.eye(2, dtype=np.float32)[[0, 1, 0, 1, 0]]
+    p = Predictions(("a", "b"), tuple("vwxyz"), None, np.array([0, 0, 1, 0, 0]), logits, columns={"answer": cells})
+    found = count_answers(p)
+    assert (found.n, found.n_answered, found.answered.value) == (5, 2, 0.4)
+    assert (found.wrong_answered.value, found.wrong_unanswered.value) == (0.5, pytest.approx(2 / 3))
+    assert found.unanswered == {
+        "classes are possible": 2, "unlike the training images": 1, "too unsure for the chosen risk": 1,
+    }  # fmt: skip
+    assert count_answers(replace(p, columns={})) is None
+
+
+def test_the_notes_and_the_settings_of_a_policy() -> None:
+    never, always = three(max_risk=1e-6), three(max_risk=0.9)
+    assert never.notes[-1].startswith("No image is answered: no certainty keeps the share of errors below 1e-06")
+    assert not any("No image is answered" in note for note in (*always.notes, *three().notes))
+    assert notes_of(never) == list(never.notes) and notes_of(None)[0].startswith("This checkpoint holds no decision")
+    assert policy_settings(EvaluateConfig(prevalence=0.1))["prevalence"] is None  # without costs it changes no choice
+    assert policy_settings(EvaluateConfig(prevalence=0.1, cost="2:1"))["prevalence"] == 0.1
 
 
 def test_an_image_is_not_answered_for_each_reason() -> None:

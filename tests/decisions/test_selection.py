@@ -43,6 +43,38 @@ def test_the_first_round_takes_the_best_alone_and_no_round_may_be_worse() -> Non
     assert losses[0] >= losses[1] >= losses[2]
 
 
+def test_each_round_adds_the_model_that_lowers_the_loss_most_by_brute_force() -> None:
+    parts = models([1.0, 0.8, 0.9, -1.0], images=60, seed=2)
+    counts, best, kept = np.zeros(4), np.inf, None
+    for _ in range(7):
+        trials = [counts + one for one in np.eye(4)]
+        mixed = [sum(n * part.probabilities for n, part in zip(t, parts, strict=True)) / t.sum() for t in trials]
+        losses = [log_loss(parts[0].labels, one) for one in mixed]
+        counts = trials[int(np.argmin(losses))]
+        if min(losses) < best:
+            best, kept = min(losses), counts / counts.sum()
+    assert greedy_selection(parts, rounds=7) == pytest.approx(kept)
+
+
+def test_each_image_is_predicted_by_models_chosen_without_its_patient() -> None:
+    parts = models([1.0, 0.5], images=40, patients=10)
+    found = nested_predictions(parts)
+    assert sorted(found.paths) == sorted(parts[0].paths) and len(found) == 40
+    owner = np.array([int(path) % 10 for path in found.paths])
+    blocks = [set(owner[start : start + 8]) for start in range(0, 40, 8)]  # five parts of two patients
+    assert all(len(block) == 2 for block in blocks) and set().union(*blocks) == set(range(10))
+    place = {path: row for row, path in enumerate(parts[0].paths)}
+    for start, block in zip(range(0, 40, 8), blocks, strict=True):
+        rest = np.array([row for row in range(40) if row % 10 not in block])
+        shares = greedy_selection([part.take(rest) for part in parts])
+        rows = np.array([place[path] for path in found.paths[start : start + 8]])
+        expected = averaged([part.take(rows) for part in parts], shares)
+        assert found.probabilities[start : start + 8] == pytest.approx(expected.probabilities, abs=1e-6)
+    assert (
+        nested_predictions(models([1.0], images=9)) is None and nested_predictions(models([1.0], images=10)) is not None
+    )
+
+
 @pytest.mark.slow
 def test_the_nested_loss_has_no_optimism() -> None:
     """Of twenty models of noise the chosen ones look better than chance, but not on images that did not choose them."""

@@ -36,13 +36,22 @@ def test_classes_with_labels() -> None:
     assert found["sensitivity of sick"].values[:2].tolist() == [1, 0]
     assert np.isnan(found["sensitivity of sick"].values[2:]).all()
     assert found["specificity of sick"].values[2:].tolist() == [0, 1]
-    assert found["sensitivity of sick"].sides == ("fall",)
+    assert {name: (one.sides, one.share, one.least) for name, one in found.items()} == {
+        "probability of sick": (("rise", "fall"), False, 0.05),
+        "unlike the training images": (("rise",), True, 0),
+        "not answered": (("rise",), True, 0),
+        "calibration of sick": (("rise", "fall"), False, 0.05),
+        "sensitivity of sick": (("fall",), True, 0),
+        "specificity of sick": (("fall",), True, 0),
+    }  # of two classes there is no accuracy
 
 
 def test_of_three_classes_each_is_watched() -> None:
     logits = np.eye(3, dtype=np.float32)[[0, 1, 2, 0]]
     found = watch_classes(Predictions(tuple("xyz"), tuple("abcd"), None, np.array([0, 1, 1, 0]), logits))
     assert found["accuracy"].values.tolist() == [True, True, False, True]
+    assert (found["accuracy"].sides, found["accuracy"].share) == (("fall",), True)
+    assert [name for name in found if name.startswith("sensitivity")] == [f"sensitivity of {name}" for name in "xyz"]
     assert np.nanmean(found["sensitivity of y"].values) == 0.5
     assert np.nanmean(found["specificity of z"].values) == 0.75
 
@@ -53,6 +62,9 @@ def test_an_unknown_finding_does_not_count() -> None:
     found = watch_findings(FindingPredictions(("edema", "mass"), ("a", "b"), None, labels, logits))
     assert found["sensitivity of edema"].values.tolist() == [1, 0]
     assert np.isnan(found["sensitivity of mass"].values).all()
+    calibration = found["calibration of mass"].values
+    assert np.isnan(calibration[0]) and calibration[1] == pytest.approx(-1 / (1 + np.exp(-2)))
+    assert found["probability of edema"].least == 0.05
     assert np.isnan(found["specificity of mass"].values[0]) and found["specificity of mass"].values[1] == 0
 
 
@@ -65,6 +77,12 @@ def test_a_number() -> None:
     assert found["predicted number"].values.tolist() == [50, 60]
     assert found["error"].values.tolist() == [-2, -15] and found["absolute error"].values.tolist() == [2, 15]
     assert found["true numbers inside the intervals"].values.tolist() == [True, False]
+    assert {name: (one.sides, one.share, one.least) for name, one in found.items()} == {
+        "predicted number": (("rise", "fall"), False, 0),
+        "error": (("rise", "fall"), False, 0),
+        "absolute error": (("rise",), False, 0),
+        "true numbers inside the intervals": (("fall",), True, 0),
+    }
 
 
 def test_every_kind_of_label_is_watched() -> None:

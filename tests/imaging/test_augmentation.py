@@ -160,6 +160,48 @@ def test_parasites_are_not_erased():
     assert not kinds & {"CoarseDropout", "HEStain", "ToGray", "ChannelShuffle", "InvertImg", "Equalize"}
 
 
+def test_the_changes_are_as_strong_as_they_say():
+    """What albumentations is asked for, by the documents of `Changes`; at 50 px."""
+    do, side = Changes(50, True, True), {"x": (-0.05, 0.05), "y": (-0.05, 0.05)}
+    pad, crop = do.shift_and_scale()
+    wanted = [
+        (do.affine(10, 0.05, 0.1, p=0.7), {"p": 0.7, "rotate": (-10, 10), "translate_percent": side, "keep_ratio": True,
+                                           "scale": {"x": (0.9, 1.1), "y": (0.9, 1.1)}, "border_mode": 0, "fill": 0}),
+        (do.crop(0.3), {"size": (50, 50), "scale": (0.3, 1), "ratio": (0.9, 1.1), "interpolation": 1, "p": 1}),
+        (do.crop(0.3, 0.9, (0.8, 1.2), 2), {"scale": (0.3, 0.9), "ratio": (0.8, 1.2), "interpolation": 2}),
+        (do.brightness(0.15, p=0.4), {"brightness_limit": (-0.15, 0.15), "contrast_limit": (-0.15, 0.15), "p": 0.4}),
+        (do.gamma(), {"gamma_limit": (80, 120), "p": 0.5}),
+        (do.gamma(90, 110, p=0.3), {"gamma_limit": (90, 110), "p": 0.3}),
+        (*do.hue(p=0.3), {"hue_shift_limit": (-5, 5), "sat_shift_limit": (-15, 15), "val_shift_limit": (-10, 10),
+                          "p": 0.3}),
+        (*do.stain(p=0.4), {"method": "random_preset", "intensity_scale_range": (0.8, 1.2),
+                            "intensity_shift_range": (-0.1, 0.1), "p": 0.4}),
+        (do.blur(p=0.1), {"p": 0.1}),
+        (do.blur(p=0.1).transforms[0], {"blur_limit": (3, 5), "p": 0.5}),
+        (do.blur(p=0.1).transforms[1], {"radius": (1, 3), "p": 0.5}),
+        (do.speckle(), {"multiplier": (0.9, 1.1), "elementwise": True, "per_channel": False, "p": 0.3}),
+        (do.noise(), {"std_range": (0.01, 0.03), "per_channel": False, "p": 0.2}),
+        (do.noise(0.1, p=0.3, grey=False), {"std_range": (0.01, 0.1), "per_channel": True, "p": 0.3}),
+        (Changes(50, True, False).noise(grey=False), {"per_channel": False}),
+        (do.holes(p=0.2), {"num_holes_range": (1, 3), "hole_height_range": (0.05, 0.12),
+                           "hole_width_range": (0.05, 0.12), "fill": 0, "p": 0.2}),
+        (do.compression(70, p=0.2), {"quality_range": (70, 100), "p": 0.2}),
+        (do.bending(p=0.2), {"alpha": 20, "sigma": 8, "border_mode": 0, "fill": 0, "p": 0.2}),
+        (pad, {"padding": 5, "border_mode": 0, "fill": 0, "p": 1}),
+        (crop, {"scale": pytest.approx((0.75**2, (55 / 60) ** 2)), "ratio": (1, 1), "interpolation": 1}),
+        (do.symmetry(), {"p": 1}),
+        (*do.mirror(), {"p": 0.5}),
+    ]  # fmt: skip
+    for change, settings in wanted:
+        assert {name: getattr(change, name) for name in settings} == settings, change
+    assert [type(Changes(50, flips, True).symmetry()).__name__ for flips in (True, False)] == [
+        "SquareSymmetry", "RandomRotate90",
+    ]  # fmt: skip
+    plain = Changes(50, False, False)
+    assert plain.mirror() == plain.hue(p=1) == plain.stain(p=1) == []
+    assert [Augmenter("light", 50, 3, *flips).flips for flips in ((), (True,), (False,))] == [True, True, False]
+
+
 def test_none_returns_the_image_itself():
     image = picture()
     assert Augmenter("none", 32, 3)(image, (0, 0, 0)) is image

@@ -156,6 +156,46 @@ def test_images_of_nearly_one_value(tmp_path: Path, array: np.ndarray, window: t
     assert choose([tmp_path / "a.png"]).window == window
 
 
+def test_the_percentiles_and_what_is_said_by_hand(tmp_path: Path) -> None:
+    """All values of two images of 200 each; of a window that is given, how much lies outside."""
+    arrays = [np.arange(200).reshape(10, 20) * 10, np.arange(200).reshape(20, 10) * 5 + 7]
+    paths = [tmp_path / "a.png", tmp_path / "b.png"]
+    for path, array in zip(paths, arrays, strict=True):
+        Image.fromarray(array.astype(np.uint16)).save(path)
+    every = np.concatenate([array.ravel() for array in arrays])
+    low, high = np.percentile(every, (0.5, 99.5))
+    told: list[tuple[int, int]] = []
+    found = choose(paths, "percentiles", progress=lambda *done: told.append(done))
+    assert found.window == pytest.approx((low, high)) and told == [(1, 2), (2, 2)] and found.warnings == []
+    assert found.notes == [
+        f"16-bit images: window {low:g} .. {high:g}, the 0.5 and 99.5 percentile of 2 of 2 training images"
+    ]
+    black, white = np.mean(every < 100), np.mean(every > 1500)
+    given = choose(paths, [100.0, 1500.0])
+    assert given.window == (100, 1500) and given.notes == [
+        "16-bit images: window 100 .. 1500, as given",
+        f"{black + white:.0%} of the pixels lie outside the window: {black:.0%} become black, {white:.0%} white",
+    ]
+    assert len(choose(paths, [0.0, 2000.0]).notes) == 1
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "c.png")
+    mixed = choose([*paths, tmp_path / "c.png"])
+    assert mixed.window == pytest.approx((low, high)) and "2 of 3 training images" in mixed.notes[0]
+    assert mixed.warnings[0].startswith("1 of 3 training images have 8 bits and are not windowed, 2 are windowed: ")
+    assert choose([*paths, tmp_path / "gone.png"]).warnings == []
+
+
+def test_dicom_of_several_depths_is_described(tmp_path: Path) -> None:
+    from dicom_files import RAMP, write
+
+    own = {"WindowCenter": "2000", "WindowWidth": "4096"}
+    paths = [write(tmp_path / f"{bits}.dcm", RAMP, BitsStored=bits, **own) for bits in (12, 14, 16)]
+    found = choose(paths)
+    assert found.window == "dicom" and found.notes == [
+        "12- to 16-bit DICOM images: each with its own window (--window dicom:1 takes the second of each)"
+    ]
+    assert choose([paths[1]]).notes[0].startswith("14-bit DICOM images: ")
+
+
 def test_dicom_with_windows_of_their_own(tmp_path: Path) -> None:
     from dicom_files import RAMP, write
 

@@ -137,6 +137,12 @@ def test_a_window_of_one_value_is_a_threshold_and_a_senseless_one_is_none(tmp_pa
     assert read_header(file).windows == 0
     with pytest.raises(DataError, match="no window of its own"):
         read_image(file, window="dicom")
+    for function, windows in (("LINEAR", 0), ("LINEAR_EXACT", 1), ("SIGMOID", 1)):  # only LINEAR needs a width of 1
+        tags = {"WindowCenter": "1000", "WindowWidth": "0.5", "VOILUTFunction": function}
+        assert read_header(write(tmp_path / "c.dcm", RAMP, **tags)).windows == windows
+    for function in ("LINEAR_EXACT", "SIGMOID"):
+        tags = {"WindowCenter": "1000", "WindowWidth": "0", "VOILUTFunction": function}
+        assert read_header(write(tmp_path / "d.dcm", RAMP, **tags)).windows == 0
 
 
 def test_inversion_comes_last_and_padding_is_known(tmp_path: Path) -> None:
@@ -166,6 +172,17 @@ def test_lossless_compression(tmp_path: Path, syntax: str) -> None:
     colour = np.random.default_rng(0).integers(0, 256, (64, 64, 3)).astype(np.uint8)
     file = compress(write(tmp_path / "b.dcm", colour), syntax)
     assert np.array_equal(np.asarray(read_image(file)), colour)
+
+
+def test_colours_that_cannot_be_compressed_are_read(tmp_path: Path) -> None:
+    """A frame of noise is larger compressed than plain, of three samples and of two bytes."""
+    rng = np.random.default_rng(0)
+    rgb = rng.integers(0, 256, (220, 240, 3), dtype=np.uint8)
+    file = compress(write(tmp_path / "a.dcm", rgb), "RLELossless")
+    assert np.array_equal(np.asarray(read_image(file)), rgb)
+    grey16 = rng.integers(0, 65536, (260, 280)).astype(np.uint16)
+    file = compress(write(tmp_path / "b.dcm", grey16), "RLELossless")
+    assert np.array_equal(deep(file).values, grey16)
 
 
 def test_deflated_and_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,6 +229,18 @@ def test_palette(tmp_path: Path) -> None:
     found = np.asarray(read_image(file))
     assert found[0, 0].tolist() == [0, 0, 0] and found[0, 1].tolist() == [200, 100, 50]
     assert not read_header(file).needs_window
+
+
+@pytest.mark.parametrize(("bits", "deep_colour"), [(8, False), (9, True), (12, True)])
+def test_colours_of_more_than_eight_bits_need_a_window(tmp_path: Path, bits: int, deep_colour: bool) -> None:
+    rgb = np.random.default_rng(0).integers(0, 2**bits, (6, 8, 3)).astype(np.uint8 if bits == 8 else np.uint16)
+    file = write(tmp_path / "a.dcm", rgb, BitsStored=bits)
+    header = read_header(file)
+    assert (header.mode, header.bits, header.needs_window, header.windows) == ("RGB", bits, deep_colour, 0)
+    if deep_colour:
+        assert np.array_equal(deep(file).values, rgb) and deep(file).bits == bits
+    else:
+        assert np.array_equal(np.asarray(read_image(file)), rgb)
 
 
 def test_a_frame_of_several(tmp_path: Path) -> None:

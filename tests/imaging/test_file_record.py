@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
-from vitmed.imaging.file_record import examine
+from vitmed.imaging.file_record import NUMBERS, examine
 from vitmed.imaging.preprocessing import Preprocessing
 
 
@@ -88,3 +88,41 @@ def test_a_file_that_makes_no_square_still_has_a_record(tmp_path: Path) -> None:
     found = examine(path, "aa", None, Preprocessing(32, 3, "pad", "imagenet"))
     assert found.record is not None and found.record.kind == "" and found.square is None
     assert "too thin" in str(found.error)
+
+
+def test_the_numbers_of_an_image_by_hand(tmp_path: Path) -> None:
+    """64 x 64 px: a border of 2 px of one colour around another; as thumbnail every 2 x 2 px are one."""
+    pixels = np.full((64, 64, 3), (10, 100, 200), np.uint8)
+    pixels[2:-2, 2:-2] = (50, 60, 70)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    found = examine(tmp_path / "a.png", "aa", None).record
+    assert found is not None and found.size == (tmp_path / "a.png").stat().st_size and found.sha256 == "aa"
+    assert len(NUMBERS) == 8 and NUMBERS[3:] == ("border_red", "border_green", "border_blue", "low", "high")
+    assert found.numbers.tolist() == pytest.approx([*pixels.mean(axis=(0, 1)), 10, 100, 200, 10, 200], abs=1e-4)
+    luma = [(299 * r + 587 * g + 114 * b) / 1000 for r, g, b in ((10, 100, 200), (50, 60, 70))]
+    assert found.thumbnail.shape == (32, 32) and found.thumbnail[0, 5] == pytest.approx(luma[0], abs=1)
+    assert found.thumbnail[16, 16] == pytest.approx(luma[1], abs=1) and found.thumbnail[1, 1] == found.thumbnail[16, 16]
+    mixed = pixels.copy()
+    mixed[0, 0], mixed[31, 40, 1] = (0, 0, 0), 255  # one pixel is enough for the extremes
+    Image.fromarray(mixed).save(tmp_path / "b.png")
+    assert examine(tmp_path / "b.png", "aa", None).record.numbers[6:].tolist() == [0, 255]
+    Image.new("RGB", (40, 40), (10, 100, 200)).save(tmp_path / "c.png")
+    numbers = examine(tmp_path / "c.png", "aa", None).record.numbers.tolist()
+    assert numbers == [10, 100, 200, 10, 100, 200, 10, 10]  # one colour: the extremes are equal
+
+
+def test_what_is_wrong_with_a_file_has_a_kind(tmp_path: Path) -> None:
+    photo().save(tmp_path / "whole.png")
+    whole = (tmp_path / "whole.png").read_bytes()
+    (tmp_path / "cut.png").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "empty.png").write_bytes(b"")
+    (tmp_path / "text.png").write_text("no image at all")
+    photo().save(tmp_path / "two.tif", save_all=True, append_images=[photo(seed=2)])
+    kinds = {"whole.png": "", "cut.png": "truncated", "empty.png": "empty_file", "text.png": "unreadable"}
+    for name, kind in (kinds | {"two.tif": "multi_frame", "gone.png": "unreadable"}).items():
+        found = examine(tmp_path / name, "aa", None)
+        assert found.record.kind == kind and (found.error is None) == (kind == ""), name
+        assert (found.record.numbers is not None) == (kind == "")
+        assert found.record.size == ((tmp_path / name).stat().st_size if name != "gone.png" else -1)
+        assert str(tmp_path) not in found.record.problem and bool(found.record.problem) == bool(kind)
+    assert examine(tmp_path / "cut.png", "aa", None, record=False).record is None

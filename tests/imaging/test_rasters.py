@@ -14,6 +14,7 @@ from image_files import chunk, pixel, profile, raw_png
 from PIL import Image, ImageDraw, ImageFilter
 
 from vitmed.core.errors import DataError
+from vitmed.imaging import raw_image
 from vitmed.imaging.decode import decode, is_image, read_header, read_image
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.imaging.raw_image import RawImage
@@ -78,6 +79,17 @@ def test_white_is_zero_where_a_tiff_says_so_and_float_colours_are_read(tmp_path:
     assert np.array_equal(values(tmp_path / "a.tif"), array)
     found = np.asarray(read_image(tmp_path / "a.tif", window=(0.0, 1.0)))
     assert np.abs(found - 255 * array).max() <= 0.5
+
+
+def test_a_tiff_of_too_many_bytes_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """48 pixels: three samples of two bytes are 288 bytes, a plain one of 16 bits 96, an 8-bit colour four each."""
+    for array, size in ((COLOUR, 384), (RAMP, 96), ((COLOUR >> 8).astype(np.uint8), 192)):
+        tifffile.imwrite(tmp_path / "a.tif", array, photometric="rgb" if array.ndim == 3 else "minisblack")
+        monkeypatch.setattr(raw_image, "BYTES", size)
+        decode(tmp_path / "a.tif")
+        monkeypatch.setattr(raw_image, "BYTES", 287 if array is COLOUR else size - 1)
+        with pytest.raises(DataError, match="bytes of pixels, more than"):
+            decode(tmp_path / "a.tif")
 
 
 @pytest.mark.parametrize("kind", ["planar", "premultiplied", "half", "five"])
@@ -176,6 +188,49 @@ def test_arrays(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="5 frames"):
         read_image(tmp_path / "a.npy", 1)
     assert np.array_equal(np.asarray(read_image(tmp_path / "a.npy", 1, frame=4)), array[4])
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "mode", "bits", "frames", "channels"),
+    [
+        ((6, 8), bool, "L", 1, 1, 1), ((6, 8), np.uint8, "L", 8, 1, 1), ((6, 8), np.uint16, "L", 16, 1, 1),
+        ((6, 8), np.float64, "L", 64, 1, 1), ((6, 8, 2), np.uint8, "LA", 8, 1, 2),
+        ((6, 8, 4), np.uint8, "RGBA", 8, 1, 4),
+        ((5, 6, 8), np.uint8, "L", 8, 5, 1), ((2, 6, 5), np.int16, "L", 16, 2, 1),
+        ((3, 6, 8, 4), np.uint8, "RGBA", 8, 3, 4),
+        ((2, 6, 8, 3), np.float32, "RGB", 32, 2, 3), ((1, 6, 8, 1), np.uint8, "L", 8, 1, 1),
+    ],
+)  # fmt: skip
+def test_what_the_shape_of_an_array_means(
+    tmp_path: Path, shape: tuple[int, ...], dtype: type, mode: str, bits: int, frames: int, channels: int
+) -> None:
+    """Three axes are height, width and up to four channels, or else frames; four are frames of the former."""
+    array = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
+    np.save(tmp_path / "a.npy", array)
+    found = read_header(tmp_path / "a.npy")
+    height, width = shape[-3:-1] if len(shape) == 4 or (len(shape) == 3 and frames == 1) else shape[-2:]
+    assert (found.format, found.mode, found.bits, found.frames) == ("NPY", mode, bits, frames)
+    assert (found.width, found.height, found.orientation) == (width, height, 1)
+    assert found.needs_window == (dtype not in (bool, np.uint8))
+    last = decode(tmp_path / "a.npy", frames - 1)
+    plain = array[frames - 1] if frames > 1 or len(shape) == 4 else array
+    pixels = last.values if isinstance(last, RawImage) else np.asarray(last)
+    assert np.array_equal(
+        pixels.reshape(height, width, channels), plain.reshape(height, width, channels) * (255 if dtype is bool else 1)
+    )
+    assert not isinstance(last, RawImage) or last.bits == bits
+
+
+def test_an_array_of_too_many_bytes_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """48 pixels of three doubles are 1,152 bytes."""
+    np.save(tmp_path / "a.npy", np.zeros((6, 8, 3)))
+    monkeypatch.setattr(raw_image, "BYTES", 1152)
+    assert values(tmp_path / "a.npy").shape == (6, 8, 3)
+    monkeypatch.setattr(raw_image, "BYTES", 1151)
+    with pytest.raises(DataError, match="1,152 bytes of pixels, more than 1,151, refused"):
+        read_image(tmp_path / "a.npy", window=(0.0, 1.0))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vitmed.imaging.window import ROWS, FileWindow, Linear, Sigmoid, Table, to_grey
+from vitmed.imaging.window import ROWS, FileWindow, Linear, Sigmoid, Table, file_window_index, to_grey
 
 ENTRIES = np.linspace(255, 0, 4096).astype(np.float32)
 
@@ -34,3 +34,15 @@ def test_every_value_of_a_large_image_is_mapped(window: FileWindow, formula: obj
 def test_neighbours_that_float32_cannot_tell_apart(dtype: type) -> None:
     values = np.array([2**24 + 1, 2**24 + 2, 2**24 + 3, 2**24 + 4], dtype)
     assert to_grey(values, Linear(2**24 + 1, 2**24 + 4)).tolist() == [0, 85, 170, 255]
+
+
+def test_linear_windows_by_hand() -> None:
+    """LINEAR: from centre - 0.5 - (width - 1) / 2, a threshold for a width of 1; LINEAR_EXACT without halves."""
+    assert Linear.of(50, 101) == Linear(-0.5, 99.5) and Linear.of(50, 100, exact=True) == Linear(0, 100)
+    grey = Linear(10.0, 60.0).grey(np.array([10.0, 35, 60, 5, 70]))
+    assert grey == pytest.approx([0, 127.5, 255, -25.5, 306])
+    threshold = Linear.of(50, 1)
+    assert threshold == Linear(49.5, 49.5) and threshold.grey(np.array([49, 49.5, 50])).tolist() == [0, 0, 255]
+    assert [file_window_index(name) for name in ("dicom", "dicom:0", "dicom:3", "auto", None, (0.0, 1.0))] == [
+        0, 0, 3, None, None, None,
+    ]  # fmt: skip

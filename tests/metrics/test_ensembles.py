@@ -9,7 +9,7 @@ import pytest
 
 from vitmed.core.errors import DataError
 from vitmed.core.targets import Target
-from vitmed.metrics.ensembles import aligned, averaged, disagreement, out_of_fold
+from vitmed.metrics.ensembles import aligned, averaged, disagreement, out_of_fold, pool
 from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
@@ -72,6 +72,42 @@ def test_rows_and_classes_take_the_order_of_the_first() -> None:
         aligned([first, Predictions(("a", "b"), ("u", "v"), None, np.array([0, 1]), first.logits)])
 
 
+def test_models_of_different_images_are_joined() -> None:
+    """Each keeps its probabilities and its decision; columns, patients and labels where all have them."""
+    one = classes([[0.6, 0.4], [0.2, 0.8]], paths="uv", columns={"site": ("N", "S"), "age": ("1", "2")})
+    two = classes([[0.9, 0.1]], paths="w", columns={"site": ("N",)}, errors=(("x", "broken"),))
+    both = pool([one, two])
+    assert both.paths == ("u", "v", "w") and both.columns == {"site": ("N", "S", "N")} and both.errors == ()
+    assert both.calibrated is both.decided is both.groups is None and both.labels.tolist() == [0, 0, 0]
+    assert both.probabilities == pytest.approx(np.array([[0.6, 0.4], [0.2, 0.8], [0.9, 0.1]]))
+    known = pool([replace(one, groups=("P", "Q")), replace(two, groups=("P",))])
+    assert known.groups == ("P", "Q", "P") and pool([replace(one, groups=("P", "Q")), two]).groups is None
+    assert pool([one, replace(two, labels=None)]).labels is None
+    calibrated = pool([replace(one, calibrated=np.array([[0.5, 0.5], [0.3, 0.7]])), two])
+    assert calibrated.probabilities == pytest.approx(np.array([[0.5, 0.5], [0.3, 0.7], [0.9, 0.1]]))
+    limited = pool([replace(one, positive="b", threshold=0.3), two])
+    assert limited.decided.tolist() == [1, 1, 0] and limited.threshold is None
+    dear = pool([replace(one, costs=((0.0, 1.0), (9.0, 0.0))), two])  # to miss b costs nine times as much
+    assert dear.decided.tolist() == [1, 1, 0] and dear.costs is None
+
+    few = FindingPredictions(("f",), ("u",), None, None, np.zeros((1, 1), np.float32))
+    assert pool([few, few]).decided is None
+    high = pool([replace(few, thresholds=(0.7,)), few])
+    assert high.decided.tolist() == [[False], [True]] and high.thresholds == ()
+
+    def number(path: str, value: float, centre: float, spread: float, **more: object) -> NumberPredictions:
+        target = Target(kind="number", centre=centre, spread=spread)
+        logits = np.array([[(value - centre) / spread, np.log(2 / spread)]], np.float32)
+        return NumberPredictions(("size",), (path,), None, None, logits, target, **more)  # type: ignore[arg-type]
+
+    parts = [number("u", 12, 10, 4, reach=1.5), number("v", 3, 0, 2, reach=2.0)]
+    joined = pool(parts)
+    assert (joined.target.centre, joined.target.spread, joined.reach) == (5, 3, None)
+    assert joined.values == pytest.approx([12, 3], rel=1e-6) and joined.scales == pytest.approx([2, 2], rel=1e-6)
+    assert joined.intervals == pytest.approx(np.concatenate([part.intervals for part in parts]), rel=1e-5)
+    assert pool([parts[0], number("v", 3, 0, 2)]).intervals is None
+
+
 def test_repeats_are_averaged_and_their_decisions_counted() -> None:
     """Three repeats of two folds: every image once; where two decide otherwise than the third, they win."""
 
@@ -84,3 +120,31 @@ def test_repeats_are_averaged_and_their_decisions_counted() -> None:
     assert found.paths == ("u", "v")
     assert found.probabilities[:, 1] == pytest.approx([0.3, 0.5], abs=1e-6)
     assert found.predicted.tolist() == [1, 0]  # two of three of each
+
+
+def test_decisions_of_repeats_of_findings_and_of_numbers() -> None:
+    """Of a finding two of three repeats decide, and one of two is enough; of a number the ends are averaged."""
+
+    def finding(path: str, odds: list[float], called: list[int]) -> FindingPredictions:
+        one = FindingPredictions(("f", "g", "h"), (path,), None, None, np.array([odds], np.float32))
+        return replace(one, thresholds=tuple(0.0 if call else 1.0 for call in called))
+
+    tests = [finding("u", [0, 0, 0], [1, 0, 1]), finding("v", [0, 0, 0], [0, 0, 1])]
+    again = [finding("u", [0, 4, 0], [1, 0, 0]), finding("v", [0, 0, 0], [0, 0, 1])]
+    third = [finding("v", [0, 0, 0], [1, 0, 0]), finding("u", [0, 0, 0], [0, 1, 0])]
+    found = out_of_fold([*tests, *again, *third], 2)
+    assert found.paths == ("u", "v")
+    assert found.predicted.tolist() == [[True, False, False], [False, False, True]]
+    assert found.probabilities[0, 1] == pytest.approx((0.5 + 1 / (1 + np.exp(-4)) + 0.5) / 3, abs=1e-6)
+    assert out_of_fold([*tests, *again], 2).predicted.tolist() == [[True, False, True], [False, False, True]]
+    plain = [FindingPredictions(("f",), (path,), None, None, np.zeros((1, 1), np.float32)) for path in "uv"]
+    assert out_of_fold([*plain, *plain], 2).decided is None  # 0.5 decides
+
+    def number(path: str, value: float, low: float, high: float) -> NumberPredictions:
+        target = Target(kind="number", centre=0.0, spread=1.0)
+        one = NumberPredictions(("size",), (path,), None, None, np.array([[value, 0]], np.float32), target)
+        return replace(one, decided=np.array([[low, high]]))
+
+    numbers = [number("u", 1, 0, 2), number("v", 5, 4, 7), number("v", 7, 5, 9), number("u", 3, 2, 6)]
+    mean = out_of_fold(numbers, 2)
+    assert mean.values == pytest.approx([2, 6]) and mean.intervals == pytest.approx(np.array([[1, 4], [4.5, 8]]))

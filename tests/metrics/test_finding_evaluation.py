@@ -176,6 +176,25 @@ def test_every_number_that_is_not_there_has_its_reason() -> None:
     assert found.overall["auroc"].value == pytest.approx(np.mean(areas), abs=1e-12)
 
 
+def test_why_the_numbers_of_all_labels_have_no_value() -> None:
+    """Sensitivity needs a finding that is there, PPV one that is called, AUROC both kinds of label."""
+    p = odd()
+    none, every = (replace(p, labels=np.full((60, 6), k, np.int8)) for k in (0, 1))
+    silent = replace(p, logits=np.full((60, 6), -9, np.float32))
+    unknown = replace(p, labels=np.full((60, 6), UNKNOWN, np.int8))
+    for part, name, why in (
+        (none, "sensitivity_micro", "no image has a finding"),
+        (none, "auroc_micro", "no image has a finding"),
+        (silent, "ppv_micro", "no finding was called"),
+        (every, "auroc_micro", "every known finding is present"),
+        (every, "no_finding_specificity", "every image has a finding"),
+        (none, "auroc", "no finding has images with it and images without it"),
+        (unknown, "hamming_loss", "no label is known"),
+        (p.take(np.arange(0)), "hamming_loss", "there are no images"),
+    ):
+        assert evaluate_findings(part).undefined[name] == why, (name, why)
+
+
 @pytest.mark.parametrize(
     "part",
     [
@@ -205,6 +224,20 @@ def test_means_of_few_images_count_what_there_is() -> None:
     areas = [found.per_class[name].auroc.value for name in ("usual", "silent")]
     assert found.overall["auroc"].value == pytest.approx(np.mean(areas), abs=1e-12)
     assert "leave out 4 findings: 'never', 'always', 'rare', 'unknown' (no image has it, or every" in found.notes[1]
+
+
+def test_the_sample_of_findings_is_told() -> None:
+    """Patients and their images; of each finding how many known labels are with and without it."""
+    p = draw(6)
+    found = evaluate_findings(p)
+    sizes = np.bincount(p.units)
+    told = found.sample.images_per_patient
+    assert (found.sample.n_images, found.sample.n_patients) == (len(p), len(sizes))
+    assert (told.min, told.median, told.max) == (sizes.min(), np.median(sizes), sizes.max())
+    for f, own in enumerate(found.sample.classes):
+        assert own.sensitivity.n == (p.labels[:, f] == 1).sum() and own.specificity.n == (p.labels[:, f] == 0).sum()
+    alone = evaluate_findings(replace(p, groups=None)).sample
+    assert alone.n_patients is alone.images_per_patient is None
 
 
 def test_what_cannot_be_measured_is_an_error() -> None:

@@ -201,6 +201,38 @@ def test_rounded_probabilities_are_reported(tmp_path: Path) -> None:
     assert after.notes[0].endswith("have at most 1 digit after the point; those of the logits count.")
 
 
+def test_one_rounded_cell_that_differs_is_enough_and_empty_cells_are_none(tmp_path: Path) -> None:
+    """A log odds of 0 is 0.5 however it is rounded; a table with the names of probabilities alone says nothing."""
+    before = draw()
+    logits = np.zeros_like(before.logits)
+    logits[4, 1] = 1.5
+    p = replace(before, logits=logits)
+
+    def rounded(cells: dict[str, str]) -> None:
+        for name in ("edema", "mass"):
+            cells[f"prob_{name}"] = f"{float(cells[f'prob_{name}']):.2f}"
+
+    after = put(tmp_path / "p.csv", rewritten(p, rounded))
+    assert [note.endswith("at most 2 digits after the point; those of the logits count.") for note in after.notes] == [
+        True
+    ]
+
+    def empty(cells: dict[str, str]) -> None:
+        cells["prob_edema"] = cells["prob_mass"] = ""
+
+    assert put(tmp_path / "p.csv", rewritten(p, empty)).notes == ()
+
+
+def test_the_mark_between_findings_may_stand_in_a_name(tmp_path: Path) -> None:
+    """A cell that is the whole name of a finding names that one, and not its parts."""
+    found = tmp_path / "p.csv"
+    found.write_text("prediction,label_a | b,prob_a | b,prob_a,prob_b\na | b,1,0.9,0.1,0.2\na,1,0.9,0.1,0.2\n")
+    assert FindingPredictions.from_csv(found, as_decided=True).decided.tolist() == [
+        [True, False, False],
+        [False, True, False],
+    ]
+
+
 def test_which_tables_are_of_findings() -> None:
     classes = Predictions(
         ("edema", "mass"), ("1",), None, None, np.zeros((1, 2), np.float32), columns={"label_mass": ("1",)}

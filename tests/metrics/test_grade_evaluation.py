@@ -9,7 +9,7 @@ from scipy import stats
 from sklearn.metrics import cohen_kappa_score, mean_absolute_error, roc_auc_score
 from test_grade_scoring import KL, draw
 
-from vitmed.metrics.bootstrap import Bootstrap
+from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.grade_evaluation import evaluate_grades, grade_results, kappa_estimate
 from vitmed.metrics.grade_scoring import grade_costs, grade_values, ranked_probability_scores, weighted_kappa
@@ -92,6 +92,26 @@ def test_kappa_holds_the_truth_by_patient() -> None:
             held[i] += one.low <= truth <= one.high
             assert why == ""
     assert held[0] / tests > 0.9 and held[1] / tests < 0.7, held / tests
+
+
+def test_the_interval_of_kappa_is_wilsons_with_the_variance_of_resampled_patients() -> None:
+    """Five patients: scikit-learn's kappa in each resample, its variance times 5 / 4, and Student's t of 4 degrees."""
+    rng = np.random.default_rng(1)
+    owner, first = np.repeat(np.arange(5), 8), rng.integers(3, size=40)
+    second = np.where(rng.random(40) < 0.4, rng.integers(3, size=40), first)
+    one, why = kappa_estimate(first, second, grade_costs(3, "squared"), Bootstrap(Units(owner), 40))
+    drawn = [
+        cohen_kappa_score(first, second, weights="quadratic", sample_weight=w)
+        for weights in bootstrap_weights(owner, 40, seed=0)
+        for w in weights
+    ]
+    value, variance = cohen_kappa_score(first, second, weights="quadratic"), np.var(drawn) * 5 / 4
+    share, z = (value + 1) / 2, stats.t.ppf(0.975, 4)
+    n = share * (1 - share) * 4 / variance
+    middle, reach = share + z**2 / (2 * n), z * (share * (1 - share) / n + z**2 / (4 * n**2)) ** 0.5
+    ends = [2 * (middle + side * reach) / (1 + z**2 / n) - 1 for side in (-1, 1)]
+    assert why == "" and len(drawn) == 40
+    assert (one.value, one.low, one.high) == pytest.approx((value, *ends))
 
 
 def test_what_cannot_be_known() -> None:

@@ -268,6 +268,63 @@ def test_intervals_hold_where_few_patients_have_the_class() -> None:
     assert known > 150 and all(count / known >= 0.94 for count in held.values()), (known, held)
 
 
+@pytest.mark.parametrize("classes", [2, 3])
+def test_every_number_of_classes_of_unequal_size_is_that_of_scikit_learn(classes: int) -> None:
+    """Of two the positive class counts where one class does; a macro mean is over all, a weighted one by their size."""
+    rng = np.random.default_rng(classes)
+    labels = rng.choice(classes, size=90, p=[0.7, 0.3] if classes == 2 else [0.6, 0.3, 0.1])
+    logits = (rng.normal(size=(90, classes)) + 1.2 * np.eye(classes)[labels]).astype(np.float32)
+    names = ("healthy", "ill") if classes == 2 else tuple("abc")
+    p = Predictions(names, tuple(map(str, range(90))), tuple(f"P{i // 2}" for i in range(90)), labels, logits)
+    found, chances, called = evaluate_predictions(p), p.probabilities, p.predicted
+    areas = [sk.roc_auc_score(labels == c, chances[:, c]) for c in range(classes)]
+    precisions = [sk.average_precision_score(labels == c, chances[:, c]) for c in range(classes)]
+    shares = np.bincount(labels) / 90
+    expected = {
+        "accuracy": (labels == called).mean(), "balanced_accuracy": sk.balanced_accuracy_score(labels, called),
+        "auroc": areas[1] if classes == 2 else np.mean(areas), "auroc_weighted": shares @ areas,
+        "average_precision": precisions[1] if classes == 2 else np.mean(precisions),
+        "average_precision_weighted": shares @ precisions,
+        "mcc": sk.matthews_corrcoef(labels, called), "cohen_kappa": sk.cohen_kappa_score(labels, called),
+        "log_loss": sk.log_loss(labels, chances),
+    }  # fmt: skip
+    for way in ("macro", "weighted"):
+        for name, score in (("sensitivity", sk.recall_score), ("ppv", sk.precision_score), ("f1", sk.f1_score)):
+            expected[f"{name}_{way}"] = score(labels, called, average=way)
+    inverse = [sk.recall_score(labels != c, called != c) for c in range(classes)]
+    expected |= {"specificity_macro": np.mean(inverse), "specificity_weighted": shares @ inverse}
+    assert {name: found.overall[name].value for name in expected} == pytest.approx(expected)
+    for name in expected:
+        assert found.overall[name].low < found.overall[name].value < found.overall[name].high, name
+    assert found.confusion_matrix == sk.confusion_matrix(labels, called).tolist()
+    assert [found.per_class[name].n for name in names] == np.bincount(labels).tolist()
+    assert (found.positive_class, found.resampling, found.n, found.n_groups) == (
+        "ill" if classes == 2 else None, "by patient", 90, 45,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_influence_on_overall_areas_is_their_derivative(classes: int) -> None:
+    """By the weight of each image, also on how common its class is."""
+    rng = np.random.default_rng(classes)
+    labels = np.concatenate([np.arange(classes), rng.integers(classes, size=24 - classes)])
+    logits = (rng.normal(size=(24, classes)) + np.eye(classes)[labels]).astype(np.float32)
+    p = Predictions(("no", "yes") if classes == 2 else tuple("abc"), ("x",) * 24, None, labels, logits)
+    prepared, chances = PreparedPredictions(p), p.probabilities
+
+    def value(name: str, w: np.ndarray) -> float:
+        score = sk.roc_auc_score if name.startswith("auroc") else sk.average_precision_score
+        own = [score(labels == c, chances[:, c], sample_weight=w) for c in range(classes)]
+        if name.endswith("weighted"):
+            return float(np.bincount(labels, w) / w.sum() @ own)
+        return float(own[1] if classes == 2 else np.mean(own))
+
+    for name, area in prepared.overall_areas.items():
+        assert area.value == pytest.approx(value(name, np.ones(24))), name
+        moved = [(value(name, np.ones(24) + 1e-6 * one) - area.value) / 1e-6 for one in np.eye(24)]
+        assert area.influence == pytest.approx(np.array(moved), abs=1e-5), name
+
+
 def test_hundreds_of_classes() -> None:
     labels = np.arange(1000) % 500
     logits = np.random.default_rng(0).normal(size=(1000, 500)).astype(np.float32)
@@ -305,6 +362,8 @@ def test_the_sample_is_told() -> None:
     sample = quiet(p)["sample"]
     assert (sample["n_images"], sample["n_patients"]) == (1200, 30)
     assert sample["images_per_patient"] == ImagesPerPatient(min=40, median=40.0, max=40)
+    uneven = quiet(replace(p, groups=tuple("PQQRRRRR" + "S" * 1192)))["sample"]
+    assert uneven["images_per_patient"] == ImagesPerPatient(min=1, median=3.5, max=1192)
     found = sample["accuracy"]
     assert found["design_effect"] == pytest.approx(1 + 39 * found["icc"], rel=0.05)  # Kish
     assert found["effective_n"] == pytest.approx(1200 / found["design_effect"])

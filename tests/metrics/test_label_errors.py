@@ -78,6 +78,11 @@ def test_what_is_told_counts_from_one_and_ends_in_the_table() -> None:
     assert [float(row[4]) for row in table[1:]] == pytest.approx([-0.8, -0.6])
 
 
+def test_a_class_without_images_has_no_threshold_and_its_neighbours_keep_theirs() -> None:
+    p = said([[0.7, 0.2, 0.1], [0.1, 0.2, 0.7], [0.5, 0.2, 0.3]], [0, 2, 0])
+    assert class_thresholds(p) == pytest.approx([0.6, np.inf, 0.7])
+
+
 def test_nothing_to_doubt() -> None:
     one = said([[0.9, 0.1], [0.2, 0.8]], [0, 0])
     assert label_errors(one, evaluate_predictions(one)) == LabelErrors(of=2, reason="all images have the label 'a'")

@@ -10,7 +10,14 @@ from test_number_evaluation import draw
 
 from vitmed.core.errors import UsageError
 from vitmed.core.targets import Target
-from vitmed.metrics.number_agreement import bland_altman, calibration_of_intervals, error_by_range, error_by_subgroup
+from vitmed.metrics.intervals import Units
+from vitmed.metrics.number_agreement import (
+    bland_altman,
+    calibration_of_intervals,
+    error_by_range,
+    error_by_subgroup,
+    total_sd,
+)
 from vitmed.metrics.number_predictions import NumberPredictions
 
 # Peak flow by two meters, litres a minute (Bland & Altman, Lancet 327 (1986) 307, table 1, first readings).
@@ -76,6 +83,15 @@ def test_the_intervals_of_limits_hold_them(patients: int, images: int, alike: fl
         ends = zip((found.bias, found.lower, found.upper), (1, 1 - 1.96 * 5, 1 + 1.96 * 5), strict=True)
         held += [one.low <= truth <= one.high for one, truth in ends]
     assert (held / tests > 0.91).all() and (held / tests < 0.99).all(), held / tests
+
+
+def test_the_deviation_of_two_patients_by_hand() -> None:
+    """Errors 0 and 2 of one patient, 4 of another: mean squares 2 within (one degree) and 6 between, 4/3 usual images.
+
+    So 6 / (4/3) + (1 - 1 / (4/3)) 2 = 5. With one image each there is no square within, and it is the variance.
+    """
+    assert total_sd(np.array([0.0, 2.0, 4.0]), Units(np.array([0, 0, 1]))) == pytest.approx(5**0.5)
+    assert total_sd(np.array([0.0, 2.0, 7.0]), Units(np.arange(3))) == pytest.approx(np.std([0, 2, 7], ddof=1))
 
 
 def test_one_patient_has_no_limits() -> None:

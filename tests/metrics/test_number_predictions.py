@@ -53,6 +53,18 @@ def test_csv_round_trip_is_bit_for_bit(tmp_path: Path, labels: bool, groups: boo
     assert after.to_csv() == before.to_csv()
 
 
+def test_the_intervals_of_several_models_come_back_as_they_are(tmp_path: Path) -> None:
+    """Pooled folds have no reach of their own: the ends in the table count, if it is read as it was decided."""
+    ends = np.stack([np.arange(40.0), np.arange(40.0) + 30.5], axis=1)
+    before = replace(draw(reach=None), decided=ends)
+    file = write(tmp_path, before.to_csv())
+    assert NumberPredictions.from_csv(file, as_decided=True).intervals.tolist() == ends.tolist()
+    assert NumberPredictions.from_csv(file).intervals is None
+    reached = NumberPredictions.from_csv(write(tmp_path, draw().to_csv()), as_decided=True)
+    assert reached.decided is None and reached.intervals.tobytes() == draw().intervals.tobytes()
+    assert not before.named
+
+
 def test_the_form_and_what_it_states(tmp_path: Path) -> None:
     one = replace(draw(1), errors=(("b.png", "is empty"),))
     head = one.to_csv().splitlines()[0].split(",")

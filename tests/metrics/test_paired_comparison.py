@@ -5,7 +5,13 @@ import pytest
 from scipy import stats
 
 from vitmed.metrics.intervals import Units
-from vitmed.metrics.paired_comparison import compare_predictions, share_difference, tango, tango_score
+from vitmed.metrics.paired_comparison import (
+    compare_predictions,
+    right_difference,
+    share_difference,
+    tango,
+    tango_score,
+)
 from vitmed.metrics.predictions import Predictions
 
 Z = stats.norm.ppf(0.975)
@@ -55,6 +61,19 @@ def test_no_difference_is_mcnemars_test() -> None:
     assert found.statistic == pytest.approx(25 / np.sqrt(239)) and found.statistic**2 == pytest.approx(2.615, abs=5e-4)
     assert found.p == pytest.approx(0.106, abs=5e-4)
     assert tango_score(0.0, 132, 107, 1144) == found.statistic
+
+
+@pytest.mark.parametrize("patients", [False, True])
+def test_how_often_one_alone_is_right_is_counted(patients: bool) -> None:
+    """Of ten images, of which the last two do not count: the first alone is right on three, the second on one."""
+    first, second = rights(3, 1, 10)
+    first[9], second[8] = False, False
+    units = Units(np.arange(10) // 2 if patients else np.arange(10))
+    found, test = right_difference(first, second, np.arange(10) < 8, units)
+    assert (test.only_first, test.only_second) == (3, 1) and found.value == pytest.approx(2 / 8)
+    assert test.method == ("mcnemar-cluster" if patients else "mcnemar")
+    if not patients:
+        assert test.statistic == pytest.approx(2 / 4**0.5) and test.p == pytest.approx(2 * stats.norm.sf(1))
 
 
 def test_the_interval_excludes_0_exactly_where_p_is_below_one_in_twenty() -> None:

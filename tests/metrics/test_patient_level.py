@@ -50,6 +50,25 @@ def test_two_images_by_hand() -> None:
         assert patient_predictions(p, way).probabilities[:, 0] == pytest.approx([expected, 0.9], abs=1e-6)
 
 
+@pytest.mark.parametrize("positive", [0, 1])
+def test_the_positive_class_may_stand_first_or_second(positive: int) -> None:
+    """Of 0.2 and 0.6: the same as above, in the column of the positive class; a mixed patient counts as positive."""
+    p = np.array([0.2, 0.9, 0.6])
+    logits = np.log(np.stack([p, 1 - p] if positive == 0 else [1 - p, p], axis=1)).astype(np.float32)
+    names, labels = (("ill", "well"), [1, 0, 0]) if positive == 0 else (("well", "ill"), [0, 1, 1])
+    q = Predictions(names, tuple("xyz"), ("A", "B", "A"), np.array(labels), logits, positive="ill")
+    for way, expected in (("mean", 0.4), ("max", 0.6), ("noisy_or", 0.68)):
+        found = np.exp(combine(q, way))
+        assert found[:, positive] == pytest.approx([expected, 0.9])
+        assert found[:, 1 - positive] == pytest.approx([1 - expected, 0.1])
+        assert patient_predictions(q, way).labels.tolist() == [positive, positive]
+
+
+@pytest.mark.parametrize("way", ["mean", "max", "noisy_or"])
+def test_without_images_there_are_no_patients(way: str) -> None:
+    assert combine(said([0.5], [0], ["A"]).take(np.arange(0)), way).shape == (0, 2)
+
+
 def test_of_more_classes() -> None:
     """Largest of (.5, .3, .2) and (.2, .7, .1): (.5, .7, .2) / 1.4."""
     logits = np.log([[0.5, 0.3, 0.2], [0.2, 0.7, 0.1]]).astype(np.float32)

@@ -44,6 +44,49 @@ def test_csv_round_trip_is_bit_for_bit(tmp_path: Path, groups: bool, labels: boo
     assert after.to_csv() == before.to_csv()
 
 
+def whole() -> Predictions:
+    """Three images of three classes, with everything that a prediction can hold."""
+    logits = np.array([[1, 2, 3], [6, 5, 4], [7, 9, 8]], np.float32)
+    return Predictions(
+        ("a", "b", "c"), ("x", "y", "z"), ("P", "Q", "P"), np.array([2, 0, 1]), logits, errors=(("w", "broken"),),
+        columns={"site": ("N", "S", "E")}, costs=((0.0, 1.0, 2.0), (3.0, 0.0, 4.0), (5.0, 6.0, 0.0)),
+        decided=np.array([1, 0, 2]), calibrated=np.array([[0.1, 0.2, 0.7], [0.6, 0.3, 0.1], [0.2, 0.5, 0.3]]),
+        members=np.array([[True, False, True], [False, False, False], [False, True, False]]),
+    )  # fmt: skip
+
+
+def test_the_classes_in_another_order_say_the_same() -> None:
+    p = whole()
+    turned = p.like(replace(p, classes=("c", "a", "b")))
+    assert turned.classes == ("c", "a", "b") and turned.logits.tolist() == [[3, 1, 2], [4, 6, 5], [8, 7, 9]]
+    assert turned.probabilities.tolist() == [[0.7, 0.1, 0.2], [0.1, 0.6, 0.3], [0.3, 0.2, 0.5]]
+    for part in ("labels", "decided"):
+        own, other = getattr(p, part), getattr(turned, part)
+        assert [turned.classes[k] for k in other] == [p.classes[k] for k in own]
+    assert [set(turned.set_of(row)) for row in range(3)] == [{"a", "c"}, set(), {"b"}]
+    for i, first in enumerate(turned.classes):
+        for j, second in enumerate(turned.classes):
+            assert turned.costs[i][j] == p.costs[p.classes.index(first)][p.classes.index(second)]
+    assert turned.like(p).logits.tolist() == p.logits.tolist() and turned.columns == p.columns
+    bare = Predictions(p.classes, p.paths, None, None, p.logits)
+    other = bare.like(turned)
+    assert other.labels is other.calibrated is other.decided is other.members is other.costs is None
+    assert bare.set_of(0) == () and p.set_of(0) == ("a", "c")
+
+
+def test_some_rows_in_another_order() -> None:
+    p = whole()
+    part = p.take(np.array([2, 0]))
+    assert (part.paths, part.groups, part.columns, part.errors) == (("z", "x"), ("P", "P"), {"site": ("E", "N")}, ())
+    for name in ("labels", "logits", "decided", "calibrated", "members"):
+        assert getattr(part, name).tolist() == getattr(p, name)[[2, 0]].tolist(), name
+    assert (
+        part.costs == p.costs and p.units.tolist() == [0, 1, 0] and replace(p, groups=None).units.tolist() == [0, 1, 2]
+    )
+    assert (p.name(1), replace(p, named=True).name(1)) == ("row 2", "y")
+    assert not whole().named  # no path in a report unless somebody asks for it
+
+
 def test_what_several_models_decided_is_kept(tmp_path: Path) -> None:
     """Not the likeliest class, and no threshold gives it: the column `prediction` does."""
     before = replace(draw(), decided=np.arange(50) % len(NASTY))

@@ -1,6 +1,7 @@
 """Agreement of readers against scikit-learn and a worked example; grades; and what cannot be."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,10 @@ def test_what_cannot_be() -> None:
     assert agreement(p, ()) is None
     with pytest.raises(UsageError, match="each class once"):
         agreement(p, (), ("none", "mild"))
+    many = replace(p, columns={f"r{i}": p.columns["anna"] for i in range(7)})
+    assert len(agreement(many, tuple(many.columns)[:6], (), 0).pairs) == 15 + 12 + 1  # of six readers
+    with pytest.raises(UsageError, match="7 columns, and at most 6 readers"):
+        agreement(many, tuple(many.columns))
     odd = Predictions(p.classes, p.paths, None, p.labels, p.logits, columns={"r": ("none",) * 199 + ("moderate",)})
     with pytest.raises(DataError, match=r"199\.png: 'moderate' in the column r is no class"):
         agreement(odd, ("r",))

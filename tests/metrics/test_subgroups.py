@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import COLOURS, TINY, TINY_SETS, Recorder, draw_classes
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import recall_score, roc_auc_score
 
 from vitmed import evaluate, train
 from vitmed.core.errors import UsageError
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.subgroups import EMPTY, Strata, compared, pair_wins, strata, subgroups
+from vitmed.metrics.subgroups import EMPTY, TITLES, Strata, compared, pair_wins, strata, subgroups
 from vitmed.report.write import write_report
 
 
@@ -163,6 +163,62 @@ def test_the_gap_by_hand() -> None:
     three = subgroups(draw(harm=2, sites="MNS"), ["site"], 100)  # of three, the best and the worst are picked
     gap = three["site"]["gaps"]["sensitivity"]
     assert (gap["low"], gap["high"], gap["compared"]) == (None, None, 3) and gap["by_chance"] < 0.02
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_the_gap_of_every_number_is_the_difference_of_scikit_learns(
+    slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best stratum minus the worst of three, of two classes and of three."""
+    if slow:
+        monkeypatch.setattr("vitmed.metrics.subgroups.PAIRS", 0)
+    for classes in (2, 3):
+        p = draw(patients=45, images=8, classes=classes, sites="LMN", harm=0.7)
+        found, chances = subgroups(p, ["site"], 0)["site"], p.probabilities
+        own: dict[str, list[float]] = {}
+        for name in "LMN":
+            rows = np.array(p.columns["site"]) == name
+            truth, called, q = p.labels[rows], p.predicted[rows], chances[rows]
+            recalls = recall_score(truth, called, average=None)
+            areas = [roc_auc_score(truth == c, q[:, c]) for c in range(classes)]
+            numbers = {"accuracy": (truth == called).mean(), "balanced_accuracy": recalls.mean()}
+            numbers["auroc"] = np.mean(areas)
+            if classes == 2:
+                numbers |= {"sensitivity": recalls[0], "specificity": recalls[1]}
+            for key, value in numbers.items():
+                own.setdefault(key, []).append(float(value))
+        assert list(found.gaps) == [name for name in TITLES if name in own]
+        for key, values in own.items():
+            gap = found.gaps[key]
+            assert gap.value == pytest.approx(max(values) - min(values)), key
+            assert (gap.best, gap.worst) == ("LMN"[np.argmax(values)], "LMN"[np.argmin(values)])
+            assert gap.compared == 3 and found.worst[key] == gap.worst
+        assert not any(stratum.suppressed for stratum in found.strata)
+        assert found.shuffles == (99 if slow else 500)
+
+
+def test_what_is_cut_off_where_there_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The 20 largest strata, numbers of up to 8 values, pairs and resamples up to a limit."""
+    letters = "ABCDEFGHIJKLMNOPQRSTU"
+    p = draw(patients=210, images=1, sites=letters)
+    found = subgroups(p, ["site"], 10)["site"]
+    assert [stratum.name for stratum in found.strata] == list(letters[:20])
+    assert (found.further, found.too_small, found.resamples) == (1, 0, 10)
+    assert cut([str(i % 8) for i in range(80)]).names == tuple("01234567")
+    assert cut([str(i % 9) for i in range(90)]).cut == "cut at the quartiles of the images: 2, 4, 6"
+    p = draw(patients=60)
+    for classes, least in ((2, 60**2), (3, 3 * 60**2)):
+        for pairs, shuffles in ((least, 500), (least - 1, 99)):
+            monkeypatch.setattr("vitmed.metrics.subgroups.PAIRS", pairs)
+            assert subgroups(draw(classes=classes), ["site"], 0)["site"].shuffles == shuffles
+    monkeypatch.setattr("vitmed.metrics.subgroups.MANY_CLASSES", 3)  # with more, accuracy alone
+    for classes, names in ((3, {"accuracy", "auroc", "balanced_accuracy", "mcc"}), (4, {"accuracy"})):
+        found = subgroups(draw(classes=classes), ["site"], 0)["site"]
+        assert [set(stratum.overall) for stratum in found.strata] == [names] * 2
+        assert set(found.gaps) == names - {"mcc"}
+    monkeypatch.setattr("vitmed.metrics.subgroups.WORK", 480 * 300)
+    for classes, resamples in ((2, 300), (3, 150), (4, 100)):
+        assert subgroups(draw(classes=classes), ["site"], 2000)["site"].resamples == resamples
 
 
 def test_equalised_odds_are_compared_with_the_largest_gap_of_each_shuffle() -> None:

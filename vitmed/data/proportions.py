@@ -16,7 +16,7 @@ def describe_split(splits: Splits, split: str) -> str:
     targets, unit = splits.targets(split), f" {splits.target.unit}" if splits.target.unit else ""
     if splits.target.kind == "findings":
         return f"{int((~(targets == 1).any(axis=1)).sum()):,} with {NO_FINDING}"
-    if splits.target.kind == "number" and len(targets):
+    if splits.target.kind == "number":
         return f"mean {targets.mean():.4g}, {targets.min():g} to {targets.max():g}{unit}"
     return listed([f"{n:,}" for n in splits.counts(split)], mark=" + ")
 
@@ -30,13 +30,13 @@ def proportion_lines(splits: Splits) -> list[str]:
     for name in splits.samples:
         targets = splits.targets(name)
         known, positives = (targets != UNKNOWN).sum(axis=0), (targets == 1).sum(axis=0)
-        share = np.where(known > 0, positives / np.maximum(known, 1), np.nan)
+        share = positives / np.maximum(known, 1)
         cells[name] = [
             f"{count:>6,} {part:>6.1%}" if number else f"{'not known':>13}"
             for count, part, number in zip(positives.tolist(), share.tolist(), known.tolist(), strict=True)
         ]
     shown = splits.classes[:LISTED]
-    width = max(map(len, shown))
+    width = max(map(len, ("positives", *shown)))
     lines.append(f"{'positives':{width}}" + "".join(f"  {name:>13}" for name in cells))
     lines += [f"{name:{width}}" + "".join(f"  {of[k]}" for of in cells.values()) for k, name in enumerate(shown)]
     if len(splits.classes) > LISTED:

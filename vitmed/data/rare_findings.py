@@ -51,7 +51,7 @@ def without_unlearnable(listing: Listing, config: DataConfig) -> Listing:
 def without_rarest(listing: Listing, config: DataConfig) -> Listing:
     """The listing without the rarest findings, where so many patients are needed to train on these that too few are
     left for validation and test: without those of one patient, then of fewer than 3, and so on up to `FEW`."""
-    if ALL not in listing.parts or config.divided or config.val_fraction + config.test_fraction >= 1:
+    if ALL not in listing.parts or config.divided:
         return listing
     assert listing.targets is not None
     rows = listing.parts[ALL]

@@ -243,7 +243,7 @@ class Changes:
         """Of `shift_and_scale`: the padding, px, and the least and the largest share of the padded image."""
         margin = max(1, round(0.1 * self.size))
         least, most = (((1 + change) * self.size / (self.size + 2 * margin)) ** 2 for change in (-0.1, 0.1))
-        return margin, least, min(1.0, most)
+        return margin, least, most
 
 
 def _defocus(A: Any) -> Any:
