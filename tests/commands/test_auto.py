@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import BARE, TINY, TINY_SETS, Answer, Recorder, draw_nothing, draw_pairs, draw_splits
+from conftest import BARE, TINY, TINY_SETS, Answer, Recorder, draw_classes, draw_nothing, draw_pairs, draw_splits
 from sklearn.metrics import roc_auc_score
 
 from vitmed import auto, train
@@ -145,8 +145,7 @@ def test_bad_use(data: Path, tmp_path: Path, vitmed: RUN) -> None:
 
 def test_an_error_of_the_data_check_is_named_with_the_way_around(tmp_path: Path) -> None:
     """The first error says what is wrong, and `--allow-leakage` goes on."""
-    data = draw_splits(tmp_path / "data", 8, 8, 4)
-    shutil.copytree(data / "train", data / "train" / next((data / "train").iterdir()).name / "train")
+    data = draw_classes(tmp_path / "data", 24, ("normal", "Normal ", "sick"))
     with pytest.raises(DataError, match="the data check found .*; the first: ") as error:
         run(data, tmp_path / "runs", group_regex=None)
     assert "data_report.html" in error.value.fix and "--allow-leakage" in error.value.fix
