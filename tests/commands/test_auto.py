@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import BARE, TINY, TINY_SETS, Answer, Recorder, draw_nothing, draw_pairs, draw_splits
+from conftest import BARE, TINY, TINY_SETS, Answer, Recorder, draw_classes, draw_nothing, draw_pairs, draw_splits
 from sklearn.metrics import roc_auc_score
 
 from vitmed import auto, train
@@ -133,10 +133,19 @@ def test_bad_use(data: Path, tmp_path: Path, vitmed: RUN) -> None:
         run(data, tmp_path, time="2m")
     with pytest.raises(UsageError, match="give --resume alone"):
         auto(data, resume=tmp_path, ui=Recorder())
-    with pytest.raises(CheckpointError, match="cannot be read"):
-        auto(resume=tmp_path, ui=Recorder())
+    with pytest.raises(CheckpointError, match="no auto has begun here") as error:
+        auto(resume=tmp_path, ui=Recorder())  # as after a kill in the data check
+    assert error.value.fix == "start it again, without --resume"
     (tmp_path / "auto.json").write_text('{"time": 300, "used": 10, "identity": "", "arguments": {"flags": {}}}')
     with pytest.raises(CheckpointError, match=r"vitmed 0\.2\.0 continues"):
         auto(resume=tmp_path, ui=Recorder())
     answer = vitmed("auto", str(tmp_path / "nothing"))
     assert answer.code == 3 and "no such folder" in answer.err
+
+
+def test_an_error_of_the_data_check_is_named_with_the_way_around(tmp_path: Path) -> None:
+    """The first error says what is wrong, and `--allow-leakage` goes on."""
+    data = draw_classes(tmp_path / "data", 24, ("normal", "Normal ", "sick"))
+    with pytest.raises(DataError, match="the data check found .*; the first: ") as error:
+        run(data, tmp_path / "runs", group_regex=None)
+    assert "data_report.html" in error.value.fix and "--allow-leakage" in error.value.fix

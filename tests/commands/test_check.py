@@ -639,3 +639,15 @@ def test_lists_of_many_classes_are_cut(tmp_path: Path, vitmed: RUN) -> None:
     page = (tmp_path / "out" / "data_report.html").read_text()
     assert "100 of 120 rows shown; data_report.json has all" in page
     assert len(json.loads((tmp_path / "out" / "data_report.json").read_text())["table"]) == 120
+
+
+def test_findings_that_are_hard_to_tell_apart_are_mended_in_the_table(tmp_path: Path) -> None:
+    """There are no class folders whose images could be put together."""
+    root = draw_classes(tmp_path / "data", 12)
+    paths = sorted(file.relative_to(root).as_posix() for file in root.rglob("*.png"))
+    rows = [f"{path},{['Fluid', 'fluid|mass', 'mass'][i % 3]}" for i, path in enumerate(paths)]
+    (tmp_path / "t.csv").write_text("\n".join(["path,label", *rows]), encoding="utf-8")
+    found = check(root, labels=tmp_path / "t.csv", output=tmp_path / "check", ui=Recorder())
+    alike = next(problem for problem in found.problems if problem.code == "class_names_alike")
+    assert alike.text == "labels 'Fluid' and 'fluid' are hard to tell apart by eye"
+    assert alike.fix == "write one of the names in the table"

@@ -154,6 +154,18 @@ def test_bad_tables_and_arguments(run: Path, tmp_path: Path) -> None:
     assert not (run / "monitoring").exists()
 
 
+def test_predictions_of_fewer_classes_are_refused_where_the_model_is_calibrated(run: Path, tmp_path: Path) -> None:
+    numbers = json.loads((run / "val" / "metrics.json").read_text())
+    calibration = {"method": "vector", "scale": [2.0, 2.0, 2.0], "bias": [0.0, 0.1, 0.2]}
+    numbers["report"]["policy"]["calibration"] |= calibration
+    (run / "val" / "metrics.json").write_text(json.dumps(numbers))
+    rows = csv.DictReader(work(run, 10).read_text().splitlines())
+    two = [{k: v for k, v in row.items() if not k.endswith("_green")} for row in rows]
+    new = save(tmp_path / "two.csv", [row | {"prediction": "blue", "set": ""} for row in two])
+    with pytest.raises(DataError, match=r"two.csv: is of .*, the model of amber, blue, green"):
+        monitor(run / "val", new)
+
+
 def test_limits_do_not_depend_on_the_new_images(run: Path) -> None:
     few, many = (monitor(run, work(run, count), output=run / f"m{count}").content for count in (50, 150))
     assert [one.limit for one in few.charts] == [one.limit for one in many.charts]

@@ -269,6 +269,16 @@ def test_an_excel_table(tmp_path: Path) -> None:
     assert len(found) == 24  # and the column without a name, as pandas writes it, is left out
 
 
+def test_a_formula_without_a_stored_value_is_not_read_as_an_empty_cell(tmp_path: Path) -> None:
+    """A program writes formulas without their values: an empty column would lose a finding without a word."""
+    root = draw_classes(tmp_path / "data", 12)
+    paths = sorted(file.relative_to(root).as_posix() for file in root.rglob("*.png"))
+    rows = [[path, i % 2, i % 3 == 0, "=1-1" if i == 4 else 0] for i, path in enumerate(paths)]
+    file = excel(tmp_path / "t.xlsx", [["path", "fluid", "mass", "scar"], *rows])
+    problem = told(root, labels=file)
+    assert "t.xlsx: the cell D6 holds a formula whose value is not stored" in problem
+
+
 @pytest.mark.parametrize("content", [b"", b"path,label\n", b"PK\x03\x04" + bytes(200)])
 def test_a_damaged_excel_table_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     """And a picture is no table, and without its package one sentence says what to install."""

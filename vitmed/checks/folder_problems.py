@@ -36,8 +36,11 @@ def folder_problems(contents: FolderContents) -> Iterator[Problem]:
         alike[same_name(name)].append(name)
     for same in alike.values():
         if len(same) > 1:
-            text = f"class folders {' and '.join(map(repr, same))} are hard to tell apart by eye"
-            yield make("class_names_alike", text, same)
+            what, fix = (
+                ("class folders", "") if contents.read is None else ("labels", "write one of the names in the table")
+            )
+            text = f"{what} {' and '.join(map(repr, same))} are hard to tell apart by eye"
+            yield make("class_names_alike", text, same, fix=fix)
     loose = [path for path, place in zip(contents.files, contents.places, strict=True) if place.label is None]
     if loose and labels:
         yield make("loose_images", f"{counted(len(loose), 'image')} in no class folder", loose)

@@ -69,6 +69,12 @@ def check_criteria(criteria: Criteria, models: Sequence[Model], given: int) -> N
             raise UsageError(f"{one.metric} is not a number of one class", f"take out of: {one.of}")
         if class_of(one, new) is None and one.metric not in kind.metrics:
             raise UsageError(f"the criterion of {one.metric} names no class", f"of: {new.classes[0]}")
+        share = new.kind != "number" and (one.metric in of_class or kind.metrics[one.metric].higher_is_better)
+        if share and one.limit > 1:
+            raise UsageError(
+                f"{one.metric} is at most 1, and the limit is {one.limit:g}: the criterion can show nothing",
+                "write a share, such as 0.05 for 5 %",
+            )
         if one.in_each is not None:
             check_columns([one.in_each], new.columns, "in_each:")
         if one.worse_by_less_than is not None and given < 2:

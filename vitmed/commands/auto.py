@@ -89,6 +89,10 @@ def auto(
     sets = [sets] if isinstance(sets, str) else list(sets)
     arguments = {"data": data, "config": config, "sets": sets, "offline": offline, **flags}
     folder = RunFolder(resume) if resume is not None else _begin(arguments, output, name, ui)
+    if folder.path.is_dir() and not folder.auto.exists():
+        raise CheckpointError(
+            f"{folder.path}: no auto has begun here, or it ended in the data check", "start it again, without --resume"
+        )
     try:
         state = dict(json.loads(folder.auto.read_text(encoding="utf-8")))
         before, _ = float(state["used"]), state["divided"]
@@ -138,7 +142,8 @@ def _begin(arguments: dict[str, Any], output: str | Path, name: str | None, ui: 
     )  # fmt: skip
     errors = counted(found.count("error"), "error")
     if found.count("error") and not data.allow_leakage:
-        raise DataError(f"{data.root}: the data check found {errors}", "see its report above")
+        text = f"{data.root}: the data check found {errors}; the first: {found.problems[0].text}"
+        raise DataError(text, f"see {folder.path / 'data-check' / PAGE}; --allow-leakage goes on nevertheless")
     own_test = splits.made["test"].startswith(("folder", "table"))
     divided = {"folds": FOLDS if limit >= LITTLE else FEW_FOLDS, "hold_out": None if own_test else HELD_OUT}
     given = {key: _stored(key, one, folder) for key, one in arguments.items() if one is not None and key != "time"}

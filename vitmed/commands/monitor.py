@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -222,13 +223,16 @@ def _read(table: Table, known: Evaluated) -> AnyPredictions:
             f"{table.file}: has probabilities and no logits",
             "give a table of vitmed predict --csv or vitmed serve --scores",
         )
-    calibrate = policy.calibration.calibrate if isinstance(policy, ClassPolicy) else policy.apply
+
+    def calibrate(read: Any) -> Any:
+        if read.kind != like.kind or (like.kind != "number" and set(read.classes) != set(like.classes)):
+            raise DataError(
+                f"{table.file}: is of {', '.join(read.classes)}, the model of {', '.join(like.classes)}",
+                "give predictions of this model",
+            )
+        return policy.calibration.calibrate(read) if isinstance(policy, ClassPolicy) else policy.apply(read)
+
     read = read_predictions(table, target_of(like), calibrate=calibrate)
-    if read.kind != like.kind or (like.kind != "number" and set(read.classes) != set(like.classes)):
-        raise DataError(
-            f"{table.file}: is of {', '.join(read.classes)}, the model of {', '.join(like.classes)}",
-            "give predictions of this model",
-        )
     read = read.like(like)  # type: ignore[arg-type]
     if isinstance(read, Predictions) and isinstance(like, Predictions):
         read = replace(read, positive=like.positive)
