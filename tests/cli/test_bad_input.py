@@ -297,6 +297,22 @@ def test_a_gpu_that_is_full_is_no_bug(
     clean(answer, 5, "the GPU is out of memory", "--device cpu")
 
 
+@pytest.mark.parametrize("part", ["shutil.copyfile", "tempfile.mkdtemp"])
+def test_a_full_disk_is_no_bug(
+    exported: Path, vitmed: RUN, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, part: str
+) -> None:
+    """Also where it is that of temporary files, or `shutil` gives the errors of many files as text."""
+
+    def full(*args: object, **how: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "place")
+
+    monkeypatch.setattr("vitmed.commands.bundle.TOOLS", ())
+    monkeypatch.setattr(part, full)
+    answer = vitmed("bundle", exported, "--to", tmp_path / "model.tar")
+    clean(answer, 2, "a disk is full", "make room", "TMPDIR")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_bug_of_ours_is_told_as_one(trained: Trained, vitmed: RUN, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 1, with the traceback: the one case for it."""
 

@@ -157,8 +157,19 @@ def test_a_file_that_is_not_ours(tmp_path: Path, exported: Path) -> None:
     with pytest.raises(CheckpointError, match="cannot run it"):
         load_onnx(tmp_path / "noise.onnx")
     model = onnx.load(exported)
+    told = json.loads(next(one.value for one in model.metadata_props if one.key == KEY))
+
+    def changed(**parts: object) -> dict[str, str]:
+        return {KEY: json.dumps(told | parts)}
+
     for properties, problem in (
         ({}, "not exported by vitmed"),
+        ({KEY: '{"a":' * 100_000}, "damaged"),
+        (changed(weights_sha256=[[]]), "damaged: weights_sha256"),
+        (changed(classes=["blue"] * 3), "damaged: classes"),
+        (changed(preprocessing=told["preprocessing"] | {"interpolation": 1.5}), "damaged: preprocessing"),
+        (changed(preprocessing=told["preprocessing"] | {"resize": [1]}), "damaged: preprocessing"),
+        (changed(preprocessing=told["preprocessing"] | {"image_size": 8}), "damaged: preprocessing"),
         ({KEY: "{"}, "damaged"),
         ({KEY: json.dumps({"format": "vitmed exported model", "version": 99})}, "export version 99"),
         ({KEY: json.dumps({"format": "vitmed exported model", "version": 1})}, "damaged"),

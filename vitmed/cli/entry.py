@@ -21,7 +21,8 @@ import typer
 from vitmed.cli.app import app
 from vitmed.cli.streams import Stream, fill_closed
 from vitmed.cli.terminal import STARTED
-from vitmed.core.errors import Interrupted, OutOfMemoryError, Reported, UsageError, VitmedError
+from vitmed.core.errors import DiskFullError, Interrupted, OutOfMemoryError, Reported, UsageError, VitmedError
+from vitmed.core.files import is_full
 from vitmed.core.process import end_with_driver, is_rank, once, tune_process
 from vitmed.core.text import visible
 from vitmed.core.upgrade import OldNameWarning, gone
@@ -118,6 +119,9 @@ def _error_of(run: Callable[[], None], args: list[str]) -> VitmedError | None:
             return _wrong_usage(error, args)
         if type(error).__name__ == "OutOfMemoryError":  # of torch, which need not be loaded here
             found = OutOfMemoryError("the GPU is out of memory", "end other programs on it, or use --device cpu")
+        elif isinstance(error, OSError) and is_full(error):  # what vitmed keeps only while it runs
+            problem = "a disk is full, perhaps that of temporary files"
+            found = DiskFullError(problem, "make room on it, or set TMPDIR to a folder on another")
         else:
             _stderr(traceback.format_exc())
             found = VitmedError("this is a bug in vitmed; please report it with the lines above")

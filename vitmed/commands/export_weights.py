@@ -157,7 +157,7 @@ def about(saved: Checkpoint) -> dict[str, Any]:
 def _write(made: Form, content: dict[str, Any], folder: Path, alone: bool) -> None:
     """Write configuration and tensors. One entry of metadata, as safetensors writes several in a random order."""
     try:
-        from safetensors.torch import save_file
+        from safetensors.torch import save
     except ImportError:
         raise UsageError(f"{WEIGHTS}: needs one more package", "pip install 'vitmed[weights]'") from None
     files = made.files
@@ -165,7 +165,8 @@ def _write(made: Form, content: dict[str, Any], folder: Path, alone: bool) -> No
     for file, fields in files.items():
         (folder / file).write_text(json.dumps(fields, indent=2, ensure_ascii=False), encoding="utf-8")
     state = {name: tensor.contiguous() for name, tensor in made.state.items()}
-    save_file(state, folder / WEIGHTS, {"config": json.dumps(files[CONFIG])} if alone else {"format": "pt"})
+    metadata = {"config": json.dumps(files[CONFIG])} if alone else {"format": "pt"}
+    (folder / WEIGHTS).write_bytes(save(state, metadata))  # its own `save_file` gives a full disk another error
 
 
 @FULL_FP32

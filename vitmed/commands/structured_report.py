@@ -195,10 +195,8 @@ def structured_report(answer: Answer, model: Model, header: Any, uid: str, note:
         ValueError: the header has no study, series or SOP instance.
     """
     import highdicom
-    from highdicom.sr import ComprehensiveSR, MeasurementReport, ObservationContext, ObserverContext
+    from highdicom.sr import MeasurementReport, ObservationContext, ObserverContext
     from pydicom.sr.codedict import codes
-
-    from vitmed import __version__
 
     image, weights = evidence(header), model.saved.weights_hash
     groups = groups_of(answer, model.saved.policy, model.kind)
@@ -215,12 +213,32 @@ def structured_report(answer: Answer, model: Model, header: Any, uid: str, note:
         procedure_reported=codes.SCT.ImagingProcedure,
         imaging_measurements=[_container(group, model, image) for group in groups],
     )
+    return _filed(content[0], model, header, uid)
+
+
+def check_header(model: Model, header: Any) -> None:
+    """Make a report without content: raises what pydicom and highdicom raise of a header that no report can have."""
+    from highdicom.sr import ContainerContentItem, ContentSequence
+
+    content = ContainerContentItem(coded("trial"))
+    content.ContentSequence = ContentSequence()
+    _filed(content, model, header, derived_uid("trial"))
+
+
+def _filed(content: Any, model: Model, header: Any, uid: str) -> bytes:
+    """The DICOM file of a report in the study of an image; see `structured_report`."""
+    import highdicom
+    from highdicom.sr import ComprehensiveSR
+
+    from vitmed import __version__
+
+    image = evidence(header)
     report = ComprehensiveSR(
-        [image], content[0],
+        [image], content,
         series_instance_uid=derived_uid("series", _identity(model), str(image.StudyInstanceUID)),
         series_number=SERIES, sop_instance_uid=uid, instance_number=_instance_number(header),
         manufacturer="vitmed", manufacturer_model_name="vitmed", software_versions=__version__,
-        device_serial_number=weights, series_description=f"vitmed. {NOTICE}", is_complete=True,
+        device_serial_number=model.saved.weights_hash, series_description=f"vitmed. {NOTICE}", is_complete=True,
         specific_character_set="ISO_IR 192",
         coding_schemes=[highdicom.coding_schemes.CodingSchemeIdentificationItem(
             SCHEME, name="vitmed: names of classes", responsible_organization="vitmed",
@@ -275,14 +293,14 @@ def evidence(header: Any) -> Any:
     """What a report keeps of an image's header: its UIDs, the patient and the study; parts that are missing are empty.
 
     Raises:
-        ValueError: a UID is missing.
+        ValueError: a UID is missing, or there are several.
     """
     from pydicom.dataset import Dataset
 
     kept = Dataset()
     for keyword in UIDS:
-        if not header.get(keyword):
-            raise ValueError(f"no {keyword}")
+        if not isinstance(header.get(keyword) or None, str):
+            raise ValueError(f"not one {keyword}")
         setattr(kept, keyword, str(header[keyword].value).strip())
     for element in header:
         of_patient = element.tag.group in (0x0008, 0x0010, 0x0020) or element.keyword == "NumberOfFrames"

@@ -201,9 +201,15 @@ def _sync(folder: Path) -> None:
             os.close(handle)
 
 
+def is_full(error: OSError) -> bool:
+    """Whether a disk has no room; of the errors of many files, `shutil` gives only the text."""
+    told = str(error) if isinstance(error, shutil.Error) else f"[Errno {error.errno}]"
+    return any(f"[Errno {number}]" in told for number in (errno.ENOSPC, errno.EDQUOT))
+
+
 def not_written(path: Path, error: OSError) -> UsageError:
     """The error for a file that the system does not let us write."""
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT) or is_stream(path):
+    if not is_full(error) or is_stream(path):
         return UsageError(f"{path}: cannot be written ({error.strerror or error})", "choose another place")
     free = "unknown"
     with contextlib.suppress(OSError):

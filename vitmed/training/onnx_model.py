@@ -174,24 +174,29 @@ def load_onnx(path: Path) -> OnnxModel:
         raise
     except VitmedError as error:
         raise CheckpointError(f"{path}: {error.problem}", error.fix) from None
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path}: damaged: {first_line(error)}", AGAIN) from None
 
 
 def _parse(path: Path, content: dict[str, Any], session: Any) -> OnnxModel:
     classes, bins = tuple(content["classes"]), tuple(content["bins"])
     expect("classes", classes, str)
+    if len(set(classes)) != len(classes):
+        raise ValueError(f"classes {classes}")
+    expect("weights_sha256 and precision", (content["weights_sha256"], content["precision"]), str)
     config = build_config(upgrade.settings(content["config"]), Config)
-    how = dict(content["preprocessing"])
+    how, told = Preprocessing.of(config), dict(content["preprocessing"])
     for name in ("mean", "std", "window"):
-        how[name] = tuple(how[name]) if isinstance(how[name], list) else how[name]
+        told[name] = tuple(told[name]) if isinstance(told[name], list) else told[name]
+    if Preprocessing(**told) != how:
+        raise ValueError(f"preprocessing {told}")
     splits = Splits(
         path, classes, {}, dict(content["made"]), patients=content["patients"],
         target=Target.model_validate(content["target"]), bins=bins,
     )  # fmt: skip
     hashes = {name: list(part) for name, part in content["images_sha256"].items()}
     return OnnxModel(
-        path, config, classes, Preprocessing(**how), splits, hashes, dict(content["record"]), dict(content["versions"]),
+        path, config, classes, how, splits, hashes, dict(content["record"]), dict(content["versions"]),
         tuple(content["seen_sha256"]), policy_of(content["policy"], classes), content["weights_sha256"],
         {name: list(part) for name, part in content["fingerprints"].items()}, content["precision"],
         dict(content["gate"]), session,

@@ -82,6 +82,22 @@ def test_a_request_of_too_many_bytes_images_or_pixels_gets_413(server: Served, i
     assert server.service.load.bytes == 0
 
 
+@pytest.mark.parametrize(
+    ("charset", "name", "found"), [("unicode_escape", "\\ud800.png", "?.png"), ("undefined", "x.png", None)]
+)
+def test_a_form_in_an_odd_character_set_is_no_bug(
+    server: Served, image: bytes, charset: str, name: str, found: str | None
+) -> None:
+    start = f'--b\r\nContent-Disposition: form-data; name="images"; filename="{name}"\r\n\r\n'
+    headers = {"Content-Type": f"multipart/form-data; boundary=b; charset={charset}"}
+    with server.client() as client:
+        reply = client.post("/v1/predict", content=start.encode() + image + b"\r\n--b--\r\n", headers=headers)
+    if found is None:
+        assert reply.status_code == 422 and "the form is damaged" in reply.json()["problem"]
+    else:
+        assert reply.status_code == 200 and reply.json()["images"][0]["image"] == found
+
+
 def test_a_full_queue_is_429_a_late_answer_503_and_then_all_is_well(server: Served, image: bytes) -> None:
     GATE.clear()
     with ThreadPoolExecutor(4) as pool:

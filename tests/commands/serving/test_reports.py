@@ -61,6 +61,11 @@ def test_what_gets_no_report_and_why(server: Served, image: Path, trained: Train
     frames = dicom_image(tmp_path / "frames.dcm", np.zeros((2, 20, 20, 3), np.uint8), frames=2)
     torn = tmp_path / "torn.dcm"
     torn.write_bytes(image.read_bytes()[:900])
+    private = dicom_image(tmp_path / "private.dcm", picture, SOPClassUID="1.2.840.113619.4.26")
+    unreadable = tmp_path / "unreadable.dcm"
+    unreadable.write_bytes(image.read_bytes().replace(b"\x08\0\x50\0SH", b"\x08\0\x50\0ZZ"))
+    number = tmp_path / "number.dcm"
+    number.write_bytes(image.read_bytes().replace(b"\x10\0\x10\0PN", b"\x10\0\x10\0SS"))
     for status, problem, *files in (
         (406, "is about one image, and the request has 2 images", image, image),
         (415, "not a readable DICOM file", picture),
@@ -68,6 +73,9 @@ def test_what_gets_no_report_and_why(server: Served, image: Path, trained: Train
         (422, "need a window", deep),
         (422, "2 frames", frames),
         (422, "", torn),
+        (422, "its SOP class is not of the standard", private),
+        (422, "its header is damaged", unreadable),
+        (422, "its header is damaged", number),
     ):
         reply = server.post(*files, **SR)
         assert reply.status_code == status and problem in reply.json()["problem"] and reply.json()["fix"], reply.text

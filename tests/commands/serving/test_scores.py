@@ -76,6 +76,28 @@ def test_a_full_disk_costs_the_log_and_no_answer(trained: Trained, tmp_path: Pat
     assert len(warned) == 1 and "scores are no longer logged" in warned[0]
 
 
+def test_a_disk_that_fills_up_within_a_line_leaves_whole_lines(
+    trained: Trained, exported: Path, tmp_path: Path
+) -> None:
+    """A file system writes what still fits and reports no error; here the limit of the process says what fits."""
+    resource = pytest.importorskip("resource")
+    file, model, warned = tmp_path / "scores.csv", package.load(exported), list[str]()
+    log = ScoreLog(file, model, warned.append)
+    predictions = model.predictions([model.square(images_of(trained)[0])])
+    log.add(predictions)
+    before, (_, hard) = file.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    soft = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20, hard))
+    try:
+        log.add(predictions)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert file.read_bytes() == before and len(warned) == 1
+    log.close()
+    log_of(file, model, images_of(trained)[:1])
+    assert len(rows(file)) == 2
+
+
 @pytest.mark.parametrize("file", ["best.pt", "last.pt"])
 def test_an_image_without_content_is_told_and_shifts_no_column(trained: Trained, tmp_path: Path, file: str) -> None:
     """Also by a checkpoint without a policy, whose log has no column for that."""

@@ -145,7 +145,8 @@ class Service:
             with self.load.waiting(len(uploads)):
                 try:
                     async with asyncio.timeout(self.limits.timeout):
-                        header = await in_pool(reports.read_head, uploads) if reports.is_wanted(request) else None
+                        wanted = reports.is_wanted(request)
+                        header = await in_pool(reports.read_head, self.model, uploads) if wanted else None
                         pictures = pictures and header is None
                         each = (self._answer(request, upload, pictures, turn) for upload in uploads)
                         found = await asyncio.gather(*each)

@@ -162,17 +162,18 @@ async def read_uploads(request: Request, held: Held) -> list[Upload]:
     parser = _InMemory(request.headers, chunks(), max_files=limits.images, max_fields=limits.images)  # type: ignore[arg-type]
     try:
         form = await parser.parse()
-    except MultiPartException as error:
-        if error.message.startswith("Too many files"):
+    except (MultiPartException, UnicodeError) as error:  # the second: of the character set that the sender states
+        if str(error).startswith("Too many files"):
             fix = "send several requests, or start the server with a larger --max-images"
             raise Refusal(413, f"the request has more than {counted(limits.images, 'image')}", fix) from None
         raise Refusal(422, "the form is damaged or cut off", "send it again as multipart/form-data") from None
     except ClientDisconnect:
         raise gone() from None
     uploads = []
-    for name, value in form.multi_items():
-        if name == FIELD and isinstance(value, UploadFile):
-            uploads.append(Upload(value.filename or "", value.file.read()))
+    for key, value in form.multi_items():
+        if key == FIELD and isinstance(value, UploadFile):
+            name = (value.filename or "").encode(errors="replace").decode()  # such a set may name half characters
+            uploads.append(Upload(name, value.file.read()))
     await form.close()
     if not uploads:
         raise Refusal(422, f"the form has no file in the field {FIELD!r}", f"curl -F {FIELD}=@image.png")

@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from vitmed.commands.load import Answer, Model
 from vitmed.commands.serving.limits import Refusal, Upload
-from vitmed.commands.structured_report import UIDS, report_uid, structured_report
+from vitmed.commands.structured_report import UIDS, check_header, report_uid, structured_report
 from vitmed.core.process import SharedContext
 from vitmed.core.text import counted
 from vitmed.imaging.dicom import QUIET, silence
@@ -27,12 +27,16 @@ def is_wanted(request: Request) -> bool:
     return any(kind.partition(";")[0].strip() == DICOM for kind in kinds)
 
 
+SILENT = SharedContext(partial(silence, "highdicom"))  # a line might hold what stands in an image
+
+
 @QUIET
-def read_head(uploads: Sequence[Upload]) -> Any:
+@SILENT
+def read_head(model: Model, uploads: Sequence[Upload]) -> Any:
     """The header of the only image of a request, as a pydicom data set.
 
     Raises:
-        Refusal: 406 several images, or highdicom is missing; 415 not DICOM; 422 without a study.
+        Refusal: 406 several images, or highdicom is missing; 415 not DICOM; 422 without a study, or damaged.
     """
     if importlib.util.find_spec("highdicom") is None:
         problem = "the server makes no Structured Reports: it lacks the package highdicom"
@@ -50,10 +54,12 @@ def read_head(uploads: Sequence[Upload]) -> Any:
     if missing:
         problem = f"the image has no {', '.join(missing)}, which a report needs"
         raise Refusal(422, problem, f"send the image as its archive has it; {OR_JSON}")
+    try:
+        check_header(model, header)
+    except Exception:  # before the model answers: what fails later is no fault of the image
+        problem = "no report can refer to the image: its header is damaged, or its SOP class is not of the standard"
+        raise Refusal(422, problem, f"send the image as its archive has it; {OR_JSON}") from None
     return header
-
-
-SILENT = SharedContext(partial(silence, "highdicom"))  # a line might hold what stands in an image
 
 
 @QUIET

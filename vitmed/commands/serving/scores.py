@@ -6,6 +6,7 @@ answer has the `id` of its line.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import threading
@@ -50,7 +51,7 @@ class ScoreLog:
                 raise UsageError(problem, "name another file with --scores")
             self._drop_torn_line()
             if not known:
-                self.stream.write(first.encode())
+                self._write(first)
         except OSError as error:
             raise UsageError(f"{file}: cannot be written ({error.strerror})", "name another file") from None
 
@@ -63,6 +64,17 @@ class ScoreLog:
         if tail and not tail.endswith(b"\n"):
             self.stream.truncate(start + tail.rfind(b"\n") + 1)
 
+    def _write(self, text: str) -> None:
+        """Write all of it or nothing: a disk that fills up takes a part, and reports that only the next time."""
+        end, rest = self.stream.seek(0, os.SEEK_END), text.encode()
+        try:
+            while rest:
+                rest = rest[self.stream.write(rest) :]
+        except OSError:
+            with contextlib.suppress(OSError):  # a device cannot be cut
+                self.stream.truncate(end)
+            raise
+
     def add(self, predictions: AnyPredictions) -> list[str]:
         """A line for each image, and their ids; several threads may call this."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -74,7 +86,7 @@ class ScoreLog:
             if self.broken:
                 return ids
             try:
-                self.stream.write(csv_text(rows).encode())
+                self._write(csv_text(rows))
             except OSError as error:
                 self.broken = True
                 problem = f"{self.file.name}: cannot be written ({error.strerror})"
