@@ -284,6 +284,23 @@ def test_shuffles_say_how_often_chance_makes_such_a_gap() -> None:
     assert across["scanner"]["gaps"]["auroc"]["by_chance"] is None
 
 
+def test_a_gap_is_compared_with_shuffles_that_have_as_many_sites() -> None:
+    """Ten positives in each of three sites: most shuffles leave fewer than ten in one, and 20 % of gaps seemed rare."""
+    rng, tests, seemed = np.random.default_rng(0), 60, dict.fromkeys(("auroc", "balanced_accuracy"), 0)
+    labels = np.repeat([0, 1], [30, 90])  # the first class is the positive one
+    columns = {"site": tuple("NSW"[i % 3] for i in range(120))}
+    for _ in range(tests):
+        logits = (rng.normal(size=(120, 2)) + 2 * np.eye(2)[labels]).astype(np.float32)
+        p = Predictions(("infected", "uninfected"), tuple(map(str, range(120))), None, labels, logits, columns=columns)
+        told = subgroups(p, ["site"], 2)
+        assert told is not None
+        for name in seemed:
+            chance = told["site"].gaps[name].by_chance
+            assert chance is not None
+            seemed[name] += chance <= 0.05
+    assert max(seemed.values()) / tests <= 0.08, seemed
+
+
 def test_sensitivity_is_compared_where_there_are_positives() -> None:
     p = draw()
     site = np.array(p.columns["site"])

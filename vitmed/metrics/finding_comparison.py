@@ -83,7 +83,7 @@ def compare_each_finding(
         for name in AREAS:
             areas = one.overall_areas[name], two.overall_areas[name]
             positive = one.labels == 1 if name == "auroc" else None
-            gap = class_difference(*areas, positive, one.units)
+            gap = class_difference(*areas, positive, one.units, one.labels)
             if min(one.holders) < FEWEST:
                 gap = ClassDifference(**dict(gap) | {"low": None, "high": None, "p": None})
             found[name][finding] = gap

@@ -141,12 +141,10 @@ def compare_predictions(predictions: Predictions, other: Predictions, resamples:
     draws = bootstrap([first, second], resamples, 0)
     own, theirs = (evaluation.estimates()[0] for evaluation in (first, second))
     positive = None if first.scorer.positive is None else labels == first.scorer.positive
-    areas = {
-        name: area_gap(
-            first.overall_areas[name], second.overall_areas[name], positive if name == "auroc" else None, first.units
-        )
-        for name in AREAS
-    }
+    areas = {}
+    for name in AREAS:
+        kind, kinds = positive if name == "auroc" else None, labels if name == "average_precision" else None
+        areas[name] = area_gap(first.overall_areas[name], second.overall_areas[name], kind, first.units, kinds)
     accuracy, shares = _share_differences(first, second)
     widen = widened_level(min(first.degrees, second.degrees))
     same = np.array_equal(predictions.probabilities, other.probabilities) and np.array_equal(
@@ -217,7 +215,9 @@ def right_difference(
     return found, test
 
 
-def area_gap(first: Area, second: Area, positive: np.ndarray | None, units: Units) -> tuple[float, ComparisonTest]:
+def area_gap(
+    first: Area, second: Area, positive: np.ndarray | None, units: Units, labels: np.ndarray | None = None
+) -> tuple[float, ComparisonTest]:
     """How far the interval of the difference of two areas reaches to either side, and the test of no difference.
 
     The variance is that of the difference of the influence of each image: for an AUROC DeLong's, or Obuchowski's where
@@ -229,10 +229,12 @@ def area_gap(first: Area, second: Area, positive: np.ndarray | None, units: Unit
         first, second: of the same images.
         positive: (S,) bool, of the AUROC of one class against the rest; None for other areas.
         units: of the images.
+        labels: (S,) int64, by which the influence on an average precision is `leveraged`, unless it is so already.
     """
     gap = first.plus(second, -1)
     if positive is None:
-        found, method = influence_spread(gap.influence, units), "influence"
+        influence = gap.influence if labels is None else units.leveraged(gap.influence, labels)
+        found, method = influence_spread(influence, units), "influence"
     else:
         found, method = area_spread(gap.influence, positive, units), "obuchowski" if units.clustered else "delong"
     return _tested(gap.value, found, method)
@@ -360,9 +362,11 @@ def compare_classes(predictions: Predictions, other: Predictions) -> dict[str, d
     return {"auroc": found}
 
 
-def class_difference(first: Area, second: Area, positive: np.ndarray | None, units: Units) -> ClassDifference:
+def class_difference(
+    first: Area, second: Area, positive: np.ndarray | None, units: Units, labels: np.ndarray | None = None
+) -> ClassDifference:
     """The difference of two areas; the arguments are those of `area_gap`."""
-    reach, test = area_gap(first, second, positive, units)
+    reach, test = area_gap(first, second, positive, units, labels)
     return ClassDifference(**dict(gap_estimate(first.value - second.value, reach, test)), p=test.p)
 
 

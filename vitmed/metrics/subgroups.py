@@ -82,14 +82,14 @@ class Stratum(Frozen):
 class Gap(Estimate):
     """How far the best stratum and the worst are apart, of one metric; `reason` where it is undefined.
 
-    `by_chance` is None beside an interval, and with patients in several strata.
+    `by_chance` is None beside an interval, with patients in several strata, and where no shuffle compares as many.
     """
 
     metric: str | None = None
     best: str | None = None
     worst: str | None = None
     compared: int | None = None  # strata
-    by_chance: float | None = None  # share of shuffles with at least that gap
+    by_chance: float | None = None  # share with at least that gap, of the shuffles that compare as many strata
     reason: str | None = None
 
 
@@ -258,7 +258,7 @@ def _gaps(
     of_stratum = [number.of((dealt == g).astype(float)) for g in shown]
     values = {name: np.stack([own[name] for own in of_stratum]) for name in of_stratum[0]}  # (G, 1 + R)
     wide = {name: _range(own) for name, own in values.items()}
-    rates = [name for name in values if name.startswith(("sensitivity", "specificity")) and wide[name][0] >= 0]
+    rates = [name for name in values if name.startswith(("sensitivity", "specificity"))]
     reported = {}
     for name in TITLES:
         if name in values:
@@ -272,7 +272,7 @@ def _gaps(
     odds: Gap | None = Gap(**NO_GAP, reason="no sensitivity or specificity can be compared")
     if isinstance(predictions, NumberPredictions):
         odds = None
-    elif rates:
+    elif any(wide[name][0] >= 0 for name in rates):
         largest, names = max(rates, key=lambda name: wide[name][0]), [found.names[g] for g in shown]
         odds = _gap(largest, values[largest][:, 0], np.max([wide[name] for name in rates], axis=0), names)
     return {
@@ -295,18 +295,24 @@ def _gap(name: str, values: np.ndarray, wide: np.ndarray, strata: Sequence[str])
         return Gap(**NO_GAP, metric=name, reason=f"fewer than two strata have {FEWEST} images that it is made of")
     most, least = (strata[int(pick(values))] for pick in (np.nanargmax, np.nanargmin))
     best, worst = (least, most) if name in SMALLER_IS_BETTER else (most, least)
-    by_chance = float(np.mean(wide >= wide[0] - 1e-12)) if len(wide) > 1 else None
+    alike = wide[np.isfinite(wide)]
+    by_chance = float(np.mean(alike >= wide[0] - 1e-12)) if len(alike) > 1 else None
     value = {**NO_GAP, "value": float(wide[0])}
     return Gap(**value, metric=name, best=best, worst=worst, compared=compared, by_chance=by_chance)
 
 
 def _range(values: np.ndarray) -> np.ndarray:
-    """Largest minus smallest value of the strata (G, R) that have one, (R,); -1 where fewer than two have."""
+    """Largest minus smallest value of the strata (G, R) that have one, (R,); -1 where fewer than two have.
+
+    NaN where more or fewer have one than in the first column, as these are no measure of how wide that is.
+    """
     known = np.isfinite(values)
     top, bottom = np.where(known, values, -np.inf).max(axis=0), np.where(known, values, np.inf).min(axis=0)
     with np.errstate(invalid="ignore"):
         wide = top - bottom
-    return np.where(known.sum(axis=0) > 1, np.where(wide < 1e-12, 0.0, wide), -1.0)
+    count = known.sum(axis=0)
+    wide = np.where(count > 1, np.where(wide < 1e-12, 0.0, wide), -1.0)
+    return np.where(count == count[0], wide, np.nan)
 
 
 class _Numbers:
