@@ -444,7 +444,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
         f"{RUN} commands/test_tune commands/test_scale",
         f"{NEW} trials time space grid seeds prune resume parallel devices",
     ),
-    "runs": ("commands/test_runs", "folder sort html force"),
+    "runs": ("commands/test_runs", "folder sort"),
     "diff": ("commands/test_diff", "first second"),
     "export": (
         "commands/test_export commands/test_export_weights cli/test_written_files", "checkpoint to form data force",

@@ -146,6 +146,6 @@ def test_bad_use(data: Path, tmp_path: Path, vitmed: RUN) -> None:
 def test_an_error_of_the_data_check_is_named_with_the_way_around(tmp_path: Path) -> None:
     """The first error says what is wrong, and `--allow-leakage` goes on."""
     data = draw_classes(tmp_path / "data", 24, ("normal", "Normal ", "sick"))
-    with pytest.raises(DataError, match="the data check found .*; the first: ") as error:
+    with pytest.raises(DataError, match=r"the data check found .*; the first: ") as error:
         run(data, tmp_path / "runs", group_regex=None)
     assert "data_report.html" in error.value.fix and "--allow-leakage" in error.value.fix

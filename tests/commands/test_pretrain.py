@@ -77,7 +77,7 @@ def test_the_loss_falls_and_all_is_written(made: PretrainResult) -> None:
     losses = [record["val_loss"] for record in made.records]
     assert losses[-1] < losses[0] and made.records[-1]["train_loss"] < made.records[0]["train_loss"]
     files = {path.name for path in made.folder.iterdir()}
-    assert files == {"config.yaml", "environment.json", "splits.csv", "metrics.jsonl", "encoder.pt", "last.pt",
+    assert files == {"config.yaml", "environment.json", "splits.csv", "metrics.jsonl", "encoder.pt", "last.pt", ".lock",
                      "training_curves.png", "reconstructions.png"}  # fmt: skip
     lines = [json.loads(line) for line in (made.folder / "metrics.jsonl").read_text().splitlines()]
     assert lines == made.records and [line["epoch"] for line in lines] == list(range(1, 9))

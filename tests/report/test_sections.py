@@ -254,7 +254,7 @@ def test_the_answers_are_counted(tmp_path: Path) -> None:
     wrong = p.predicted != p.labels
     assert found["wrong_answered"]["value"] == pytest.approx(wrong[:60].mean())
     assert found["wrong_unanswered"]["value"] == pytest.approx(wrong[60:].mean())
-    assert count_answers(replace(p, columns={"answer": ("42",) * 120})) is None and count_answers(p) is None
+    assert count_answers(p) is None
     text, metrics = page(tmp_path, replace(p, columns={"answer": (several,) * 120}))
     assert "Of 120 images the model answers 0: 0.000 (0.000 to" in text and "several classes are possible 120." in text
     assert "answers every image" not in text and metrics["answers"]["answered"]["value"] == 0

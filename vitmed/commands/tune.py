@@ -225,7 +225,8 @@ def _lead(state: Trials, parallel: int, devices: int | None) -> TuningStudy:
     study = study.model_copy(update={"notes": _notes(study)})
     changed = [f"#   {p} {as_text(v)}  (planned: {as_text(asked.planned[p])})" for p, v in study.changed.items()]
     tuned = store_paths(load_config(folder.path / BASE, None, as_sets(study.changed)), folder.path)
-    lines = [f"# vitmed tune: trial {best.number} of {folder.path.resolve().name}", "# The plan, except for:", *changed]
+    than = "# The plan, except for:" if changed else "# The plan: no other trial was better."
+    lines = [f"# vitmed tune: trial {best.number} of {folder.path.resolve().name}", than, *changed]
     write_text(folder.tuned, "\n".join(lines) + "\n" + tuned.to_yaml())
     write_text(folder.path / TABLE, _table(study))
     write_bytes(folder.path / HISTORY, png(history_figure(study)))
