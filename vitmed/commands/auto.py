@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from vitmed.commands.train import check_place, default_name
 from vitmed.core.config import Config
 from vitmed.core.durations import duration_text
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError, VitmedError
-from vitmed.core.files import write_json
+from vitmed.core.files import json_of, write_json
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.load_config import load_config
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
@@ -90,7 +89,7 @@ def auto(
     arguments = {"data": data, "config": config, "sets": sets, "offline": offline, **flags}
     folder = RunFolder(resume) if resume is not None else _begin(arguments, output, name, ui)
     try:
-        state = dict(json.loads(folder.auto.read_text(encoding="utf-8")))
+        state = dict(json_of(folder.auto.read_text(encoding="utf-8")))
         before, _ = float(state["used"]), state["divided"]
     except (OSError, ValueError, KeyError, TypeError):
         raise CheckpointError(f"{folder.auto}: cannot be read", f"vitmed {READER} continues what it began") from None
