@@ -266,6 +266,16 @@ def test_weights_that_cannot_be_used(refused: Callable[..., Answer], files: Path
     assert not (files / "ran").exists()
 
 
+@pytest.mark.parametrize("name", ["ensemble.json", "test/metrics.json", "metrics.jsonl", "environment.json"])
+def test_json_that_nests_without_end(trained: Trained, vitmed: RUN, tmp_path: Path, name: str) -> None:
+    run = shutil.copytree(trained.folder, tmp_path / "run")
+    (run / name).write_text('{"a":' * 100_000)
+    answer = vitmed("predict", trained.data / "test", "--checkpoint", run)
+    if name != "ensemble.json":
+        answer = vitmed("compare", trained.folder, run, "-o", tmp_path / "compared")
+    assert "bug in vitmed" not in answer.err and answer.code in (0, 2, 3, 4), answer.err
+
+
 # --- the machine
 
 

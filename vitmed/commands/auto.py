@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from vitmed.commands.train import check_place, default_name
 from vitmed.core.config import Config
 from vitmed.core.durations import duration_text
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError, VitmedError
-from vitmed.core.files import write_json
+from vitmed.core.files import json_of, write_json
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.load_config import load_config
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
@@ -94,7 +93,7 @@ def auto(
             f"{folder.path}: no auto has begun here, or it ended in the data check", "start it again, without --resume"
         )
     try:
-        state = dict(json.loads(folder.auto.read_text(encoding="utf-8")))
+        state = dict(json_of(folder.auto.read_text(encoding="utf-8")))
         before, _ = float(state["used"]), state["divided"]
     except (OSError, ValueError, KeyError, TypeError):
         raise CheckpointError(f"{folder.auto}: cannot be read", f"vitmed {READER} continues what it began") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from vitmed.checks.evaluation_images import EvaluationImages, ImageRequest, choo
 from vitmed.core import upgrade
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.evaluate_config import EvaluateConfig
-from vitmed.core.files import read_json_lines, write_text
+from vitmed.core.files import json_of, read_json_lines, write_text
 from vitmed.core.flags import evaluate_config
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
@@ -251,7 +250,7 @@ def write_card(run: RunFolder, test: Evaluation, ui: Ui) -> None:
 def data_notes(run: RunFolder) -> list[str]:
     """The notes of the data check before the training, for the head of the report."""
     try:
-        return [str(note) for note in json.loads(run.data_check.read_text(encoding="utf-8"))["notes"]]
+        return [str(note) for note in json_of(run.data_check.read_text(encoding="utf-8"))["notes"]]
     except (OSError, ValueError, KeyError, TypeError):  # an older run has no such file
         return []
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from vitmed.commands.executors import Job
 from vitmed.core.errors import CheckpointError
+from vitmed.core.files import json_of
 from vitmed.core.run_folder import RunFolder
 from vitmed.decisions.folds import numbered
 
@@ -33,7 +34,7 @@ class Study:
     def read(cls, folder: RunFolder) -> Study:
         """Raises CheckpointError for a damaged file."""
         try:
-            asked = json.loads(folder.folds.read_text(encoding="utf-8"))
+            asked = json_of(folder.folds.read_text(encoding="utf-8"))
             return cls(
                 int(asked["folds"]), int(asked.get("repeats", 1)), asked["window"], tuple(asked.get("sites", ()))
             )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from vitmed.commands.run_rows import read_run
 from vitmed.core.config import PATHS, Config, RunConfig
 from vitmed.core.csv_files import from_cell
 from vitmed.core.errors import CheckpointError, DataError, UsageError, VitmedError
+from vitmed.core.files import json_of
 from vitmed.core.load_config import is_keyword
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.run_folder import RunFolder
@@ -168,7 +168,7 @@ def _environment(run: RunFolder) -> dict[str, str] | None:
     if not run.environment.is_file():
         return None
     try:
-        found = json.loads(run.environment.read_text(encoding="utf-8"))
+        found = json_of(run.environment.read_text(encoding="utf-8"))
         versions = {str(name): str(version) for name, version in found["versions"].items()}
         return versions | {name: str(found[name]) for name in SURROUNDINGS if found.get(name) is not None}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

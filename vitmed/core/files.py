@@ -273,12 +273,20 @@ def why_unreadable(path: Path) -> tuple[str, str] | None:
     return None
 
 
+def json_of(text: str | bytes) -> Any:
+    """What a JSON text of a user's file holds. Raises ValueError, also where it nests without end."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it nests too deep") from None
+
+
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
     """The records of a .jsonl file; none where it is missing. A torn last line is left out."""
     if not path.is_file():
         return []
     records = []
     for line in path.read_text(encoding="utf-8").splitlines():
-        with contextlib.suppress(json.JSONDecodeError):
-            records.append(json.loads(line))
+        with contextlib.suppress(ValueError):
+            records.append(json_of(line))
     return records

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import filecmp
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ import numpy as np
 
 from vitmed.core import upgrade
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.files import json_of
 from vitmed.core.run_folder import BASELINE, ISSUES, NUMBERS, PREDICTIONS, REPORT, RunFolder
 from vitmed.core.targets import Target
 from vitmed.decisions.folds import Folds, by_fold
@@ -110,7 +110,7 @@ def _stored(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json_of(file.read_text(encoding="utf-8"))
         if {"report", "classes", "positive_class"} <= set(content) and isinstance(content["report"], dict):
             return dict(content)
     except (OSError, ValueError, TypeError):

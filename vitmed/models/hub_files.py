@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import yaml
 
 from vitmed.core.errors import CheckpointError
+from vitmed.core.files import json_of
 from vitmed.imaging.preprocessing import CONSTANTS
 
 PIL_RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
@@ -97,4 +97,4 @@ def _licence_of_card(card: Path) -> str | None:
 
 
 def _json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+    return json_of(path.read_text(encoding="utf-8"))

@@ -6,7 +6,6 @@ proof that no patient and no file is in two splits.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitmed.checks.data_check import COUNTS
 from vitmed.core.data_config import DataConfig
+from vitmed.core.files import json_of
 from vitmed.core.run_folder import RunFolder
 from vitmed.data.samples import Splits
 from vitmed.metrics.any_predictions import AnyPredictions
@@ -220,7 +220,7 @@ def folds_flow(
 def data_counts(run: RunFolder) -> dict[str, int]:
     """What the check before the training counted; nothing for a run of before there was such a file."""
     try:
-        counts = dict(json.loads(run.data_check.read_text(encoding="utf-8"))["counts"])
+        counts = dict(json_of(run.data_check.read_text(encoding="utf-8"))["counts"])
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     return {name: count for name, count in counts.items() if isinstance(count, int)}

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from vitmed.core.errors import CheckpointError, UsageError, VitmedError
-from vitmed.core.files import write_json
+from vitmed.core.files import json_of, write_json
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.stored_paths import find_path, store_path
 from vitmed.core.text import NOTICE, counted, first_line
@@ -142,7 +142,7 @@ def load_ensemble(path: Path) -> Ensemble:
     from vitmed.training.checkpoint import load_checkpoint
 
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json_of(path.read_text(encoding="utf-8"))
         if content["format"] != FORMAT or content["version"] != VERSION:
             raise ValueError(f"{str(content['format'])[:40]} of version {str(content['version'])[:20]}")
         splits, hashes = read_membership(path, content)

@@ -17,6 +17,7 @@ import numpy as np
 from vitmed.core import upgrade
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, UsageError, VitmedError
+from vitmed.core.files import json_of
 from vitmed.core.load_config import build_config, without_places
 from vitmed.core.process import cores
 from vitmed.core.targets import Target
@@ -163,7 +164,7 @@ def load_onnx(path: Path) -> OnnxModel:
     session = open_session(path)
     text = session.get_modelmeta().custom_metadata_map.get(KEY, "")
     try:
-        content = json.loads(text) if text else {}
+        content = json_of(text) if text else {}
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise CheckpointError(f"{path}: not exported by vitmed", "name a model that `vitmed export` wrote")
         if content.get("version") != VERSION:
@@ -174,7 +175,7 @@ def load_onnx(path: Path) -> OnnxModel:
         raise
     except VitmedError as error:
         raise CheckpointError(f"{path}: {error.problem}", error.fix) from None
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path}: damaged: {first_line(error)}", AGAIN) from None
 
 
