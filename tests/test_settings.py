@@ -108,7 +108,7 @@ def pixels(config: Config, kind: str) -> Any:
     how = Preprocessing.of(config)
     for path in (sorted((root / "images").glob("*.png"))[0], root / "deep.png"):
         try:
-            square = how.read(path)
+            square = how.read(path).copy()
             found.append((square.tobytes(), how.normalise(torch.from_numpy(square)[None]).numpy().tobytes()))
         except VitmedError as error:
             found.append((type(error).__name__, ""))
