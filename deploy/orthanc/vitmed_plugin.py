@@ -104,6 +104,7 @@ def answer(instance):
         told = "{problem}; {fix}".format(**json.loads(body))
     except (ValueError, LookupError, TypeError):
         told = "no vitmed answers there"
+    told = "".join(c if c.isprintable() else "?" for c in told)  # it may quote the image, and Orthanc takes no NUL
     if status in REFUSED:
         return f"refused {status}: {told}"
     raise (Away if status < 500 else RuntimeError)(f"vitmed answers {status}: {told}")
