@@ -136,8 +136,12 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
 
 def check_against_splits(config: Config, splits: Splits) -> None:
     """Raises UsageError or DataError for a setting that does not go with the classes or the columns of the table."""
-    if config.data.positive is not None and (len(splits.classes) != 2 or config.data.positive not in splits.classes):
-        raise unknown_key("positive class (of two)", config.data.positive, splits.classes)
+    if (positive := config.data.positive) is not None:
+        if len(splits.classes) != 2:
+            problem = f"--positive {positive}: there are {len(splits.classes)} classes; a positive class is one of two"
+            raise UsageError(problem, "leave it out: the report has every number of each class")
+        if positive not in splits.classes:
+            raise unknown_key("positive class", positive, splits.classes)
     check_columns(config.evaluate.subgroups, splits.columns)
     check_columns(config.evaluate.raters, splits.columns, "--rater")
     check_columns(config.evaluate.rater_scores, splits.columns, "--rater-score")
