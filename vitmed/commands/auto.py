@@ -142,7 +142,7 @@ def _begin(arguments: dict[str, Any], output: str | Path, name: str | None, ui: 
     errors = counted(found.count("error"), "error")
     if found.count("error") and not data.allow_leakage:
         text = f"{data.root}: the data check found {errors}; the first: {found.problems[0].text}"
-        raise DataError(text, f"see {folder.path / 'data-check' / PAGE}; --allow-leakage goes on nevertheless")
+        raise DataError(text, f"--allow-leakage goes on nevertheless; details: {folder.path / 'data-check' / PAGE}")
     own_test = splits.made["test"].startswith(("folder", "table"))
     divided = {"folds": FOLDS if limit >= LITTLE else FEW_FOLDS, "hold_out": None if own_test else HELD_OUT}
     given = {key: _stored(key, one, folder) for key, one in arguments.items() if one is not None and key != "time"}
