@@ -96,6 +96,7 @@ def test_the_folder_says_where_to_look(done: AutoRun, ui: Recorder) -> None:
     assert json.loads(text)["used"] == pytest.approx(done.content["used"], abs=5) and str(done.folder) not in text
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_where_it_was(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "cache"))  # without weights
     original, calls, saved = TrainingRun.end_epoch, [], []

@@ -296,6 +296,7 @@ def test_install_refuses_a_bundle_without_a_file(unpacked: Path, tmp_path: Path,
     assert file == "SHA256SUMS" or f"{file}: FAILED" in found.stderr
 
 
+@pytest.mark.slow
 def test_an_exported_file_alone_needs_no_torch(shop: Path, exported: Path, tmp_path: Path) -> None:
     found = bundle(exported, to=tmp_path / "small.tar", ui=Recorder())
     assert found.packages.keys() == {"vitmed", "tiny", "small-part", "onnxruntime", "packaging"}

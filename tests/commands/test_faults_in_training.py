@@ -186,7 +186,14 @@ main(sys.argv[2:])
 """
 
 
-@pytest.mark.parametrize(("name", "times"), [("SIGTERM", 1), ("SIGTERM", 2), ("SIGINT", 1)])
+@pytest.mark.parametrize(
+    ("name", "times"),
+    [
+        pytest.param("SIGTERM", 1, marks=pytest.mark.slow),
+        ("SIGTERM", 2),
+        pytest.param("SIGINT", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_a_signal_to_the_whole_process_group_saves_last_pt(data: Path, tmp_path: Path, name: str, times: int) -> None:
     """As Slurm, systemd and `timeout` send it, which sends a second one to the command itself; amid the first epoch."""
     born, run, flags = tmp_path / "born", tmp_path / "run", [*TINY_ARGS, "--no-report", "--no-baseline"]

@@ -505,6 +505,7 @@ def test_five_folds_without_asking(data: Path, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_from_the_command_line_two_at_a_time(data: Path, tmp_path: Path, vitmed: RUN) -> None:
     answer = vitmed(
         "cross-validate", data, *TINY_ARGS, "--epochs", "1", "--folds", "2", "--parallel", 2, "--resamples", "20",

@@ -45,6 +45,7 @@ def values(found: FindingPredictions, rows: np.ndarray) -> dict[str, float]:
     return {"auroc": np.mean(areas), "average_precision": np.mean(precisions), "auroc_micro": micro}
 
 
+@pytest.mark.slow
 def test_the_paired_differences_of_means_and_their_intervals_are_those_of_a_bootstrap_of_patients() -> None:
     good, poor = draw(2.0), draw(1.2)
     found = compare_findings(good, poor, 10).difference

@@ -243,6 +243,7 @@ def test_errors_that_two_patients_have_show_little_of_their_variance() -> None:
     assert (found.low, found.high) == pytest.approx(wilson(found.value, found.effective_n, stats.t.ppf(0.975, 8)))
 
 
+@pytest.mark.slow
 def test_intervals_hold_where_few_patients_have_the_class() -> None:
     """25 patients with images of both classes, 5 % positive, labels and scores 0.5 alike: kappa was held in 88 %."""
     held, known = dict.fromkeys(("mcc", "cohen_kappa", "average_precision"), 0), 0

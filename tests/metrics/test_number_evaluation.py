@@ -65,6 +65,7 @@ def test_few_large_errors_move_the_upper_end_out(name: str) -> None:
     assert hall[0] == pytest.approx(-hall[1]) and hall[1] >= stats.t.ppf(0.975, g - 1)
 
 
+@pytest.mark.slow
 def test_intervals_hold_where_errors_have_heavy_tails() -> None:
     """Student's t with 4 degrees, 0.5 alike, 50 patients: RMSE was held in 89 %, the log score in 84 %."""
     rng, tests, held = np.random.default_rng(2), 300, dict.fromkeys(("mae", "rmse", "crps", "log_score"), 0)

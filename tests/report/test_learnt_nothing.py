@@ -96,6 +96,7 @@ def test_nor_is_a_rare_class_that_is_half_found(tmp_path: Path, no_figures: None
     assert not any("does not distinguish" in note for note in notes)
 
 
+@pytest.mark.slow
 def test_runs_that_learned_are_left_in_peace(
     trained: Trained, findings: TrainResult, ages: TrainResult, graded: TrainResult
 ) -> None:

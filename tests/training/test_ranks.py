@@ -260,6 +260,7 @@ def test_without_masks_and_mixing_the_ranks_give_what_one_process_gives(
     assert_close(tmp_path / "run", one, "optimiser")
 
 
+@pytest.mark.slow
 @forks
 def test_the_same_seed_and_number_give_the_same_weights(data: Path, tmp_path: Path) -> None:
     """To the bit, with masks, mixing and batch norm; another number of processes draws others."""
@@ -271,6 +272,7 @@ def test_the_same_seed_and_number_give_the_same_weights(data: Path, tmp_path: Pa
     assert not all(torch.equal(value, runs[2]["weights"][name]) for name, value in runs[0]["weights"].items())
 
 
+@pytest.mark.slow
 @forks
 def test_a_run_goes_on_with_another_number_of_processes(data: Path, tmp_path: Path, one: Path) -> None:
     """Three begin, sharded; two go on; one ends. All take the same images."""
