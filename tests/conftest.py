@@ -70,7 +70,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     all_tests = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     one = options.usepdb or getattr(options, "cov_source", None)
     if all_tests and options.numprocesses is None and not one:
-        options.numprocesses = min(PROCESSES, (os.cpu_count() or 1) + 1)  # one more: some tests wait for a server
+        options.numprocesses = min(PROCESSES, os.cpu_count() or 1)
     if options.numprocesses and options.dist == "no":
         options.dist = "worksteal"  # neighbours, which share fixtures, stay together as long as there is work for all
 
