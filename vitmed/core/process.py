@@ -25,9 +25,9 @@ def tune_process() -> None:
     """Let waiting threads sleep soon, take no more threads than a container has cores, and keep freed memory.
 
     A thread that spins for a partner without a core takes that core from the partner: on a busy machine training is up
-    to twenty times slower. They spin for some microseconds, which costs nothing there. Returning every
-    large block to the system costs up to a fifth of a training step on a CPU.
-    Variables that you have set are kept. Figures: docs/performance.md.
+    to twenty times slower. Threads therefore spin for some microseconds only, which costs hardly anything there.
+    Returning every large block to the system costs up to a fifth of a training step on a CPU. Variables that you have
+    set are kept. Figures: docs/performance.md.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
