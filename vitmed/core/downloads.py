@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from filelock import FileLock, Timeout
+from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from vitmed.core.errors import UsageError, VitmedError
 from vitmed.core.files import write_text
@@ -121,7 +121,7 @@ def fetch_file(source: Source, path: Path, ui: Ui | None = None, offline: bool =
             ui.warn(f"the licence of {source.name}, {source.licence}, forbids commercial use: read it first")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with _lock(path, source.name, ui):
+            with _locked(path, source.name, ui):
                 if not path.is_file():  # unless another process has just fetched it
                     _download(source, path, ui)
                     return path
@@ -137,15 +137,14 @@ def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-def _lock(path: Path, name: str, ui: Ui) -> FileLock:
-    """Lets one process at a time fetch a file. The system releases the lock of a dead process."""
+def _locked(path: Path, name: str, ui: Ui) -> AcquireReturnProxy:
+    """Lets one process at a time fetch a file, within `with`. The system releases the lock of a dead process."""
     lock = FileLock(_beside(path, ".lock"))
     try:
-        lock.acquire(timeout=0)
-        lock.release()
+        return lock.acquire(timeout=0)
     except Timeout:
         ui.say(f"another process is fetching {name}: waiting for it")
-    return lock
+        return lock.acquire()
 
 
 def _download(source: Source, path: Path, ui: Ui) -> None:
