@@ -25,12 +25,12 @@ from torch import nn
 from vitmed.core.load_config import load_config
 from vitmed.core.ui import Ui
 from vitmed.data.samples import labelled
+from vitmed.inference.predict import predict_all
 from vitmed.metrics.scoring import metric_values
-from vitmed.models.inference import predict_all
 from vitmed.models.vit import ViT
 from vitmed.training import loop
 from vitmed.training.optimiser import ema_decay, steps_per_epoch
-from vitmed.training.prepare import prepare_run
+from vitmed.training.plan.prepare import prepare_run
 from vitmed.training.train_state import TrainState
 from vitmed.training.training_run import TrainingRun
 

@@ -28,12 +28,12 @@ from vitmed.core.files import write_text
 from vitmed.core.ui import Silent
 from vitmed.data.samples import labelled_by
 from vitmed.decisions.targets import TARGETS
+from vitmed.inference.ensemble import load_ensemble
+from vitmed.inference.torch_network import TorchNetwork
 from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
 from vitmed.metrics.ensembles import averaged
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.tuning_study import drawn_metric
-from vitmed.training.ensemble import load_ensemble
-from vitmed.training.torch_network import TorchNetwork
 
 METRICS = ("auroc", "balanced_accuracy", "log_loss")
 FOLDS, RESAMPLES, MOST_TESTED = 5, 500, 2000

@@ -46,9 +46,9 @@ def cnn(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
     from vitmed.core.load_config import load_config
     from vitmed.core.ui import Ui
     from vitmed.data.samples import labelled
-    from vitmed.models.inference import predict_all
+    from vitmed.inference.predict import predict_all
     from vitmed.training.loop import fit
-    from vitmed.training.prepare import prepare_run
+    from vitmed.training.plan.prepare import prepare_run
     from vitmed.training.training_run import TrainingRun
 
     config = load_config(CONFIG, {"data.root": str(folder), "train.seed": 0}, sets)

@@ -39,7 +39,6 @@ import numpy as np
 import torch
 
 from vitmed.core.errors import VitmedError
-from vitmed.core.hardware import Precision
 from vitmed.core.load_config import load_config
 from vitmed.core.model_config import ModelConfig
 from vitmed.core.pretrain_config import PretrainConfig
@@ -48,11 +47,7 @@ from vitmed.data.samples import Sample, Splits, labelled
 from vitmed.data.tables import groups_from_table
 from vitmed.decisions.out_of_distribution import fit_ood_score
 from vitmed.decisions.policy import choose_policy
-from vitmed.metrics.predictions import Predictions
-from vitmed.models.digests import digests_of
-from vitmed.models.pretrained import config_for_weights, load_pretrained, read_weights
-from vitmed.models.vit import ViT, build_vit
-from vitmed.training.checkpoint import (
+from vitmed.inference.checkpoint import (
     add_policy,
     load_checkpoint,
     load_pretraining,
@@ -60,6 +55,11 @@ from vitmed.training.checkpoint import (
     save_encoder,
     save_pretraining,
 )
+from vitmed.metrics.predictions import Predictions
+from vitmed.models.digests import digests_of
+from vitmed.models.hardware import Precision
+from vitmed.models.pretrained import config_for_weights, load_pretrained, read_weights
+from vitmed.models.vit import ViT, build_vit
 from vitmed.training.pretraining import build_mae
 from vitmed.training.train_state import TrainState, new_state
 

@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitmed.core.hardware import describe, pick_device, pick_precision, synchronise
 from vitmed.core.load_config import load_config
 from vitmed.core.model_config import ModelConfig
 from vitmed.data.loading import Images
@@ -35,7 +34,8 @@ from vitmed.data.synthetic import draw_cells
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.batch_augmentation import BatchAugmenter
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.models.inference import predict_logits
+from vitmed.inference.predict import predict_logits
+from vitmed.models.hardware import describe, pick_device, pick_precision, synchronise
 from vitmed.models.vit import build_vit
 from vitmed.training.loop import optimiser_step
 from vitmed.training.losses import classification_loss

@@ -30,17 +30,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitmed.core.config import Config
-from vitmed.core.hardware import pick_precision
 from vitmed.core.load_config import load_config
 from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
 from vitmed.data.samples import Sample, labelled
 from vitmed.decisions.calibration import fit_calibration
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.inference.predict import predict_all
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import softmax
 from vitmed.metrics.ranking import weighted_areas
-from vitmed.models.inference import predict_all
+from vitmed.models.hardware import pick_precision
 from vitmed.models.vit import build_vit
 from vitmed.training.epoch_records import validate
 from vitmed.training.loop import fit

@@ -62,7 +62,6 @@ from torch import nn
 from vitmed.commands.stress import pick_images
 from vitmed.core.config import Config
 from vitmed.core.files import write_text
-from vitmed.core.hardware import Precision, pick_precision, seeded
 from vitmed.core.load_config import load_config, with_values
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Silent
@@ -75,18 +74,19 @@ from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.exact_views import VIEWS, Symmetry, views_of
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.scoring import metric_values
+from vitmed.models.hardware import Precision, pick_precision, seeded
 from vitmed.models.vit import build_vit
 from vitmed.training.baselines import fit_colours
-from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.epoch_records import end_epoch
 from vitmed.training.learning import LEARNING
 from vitmed.training.loop import train_epoch
 from vitmed.training.optimiser import ema_decay
-from vitmed.training.prepare import PreparedRun, prepare_run
+from vitmed.training.plan.prepare import PreparedRun, prepare_run
 from vitmed.training.train_state import new_state
 from vitmed.training.training_run import TrainingRun
 

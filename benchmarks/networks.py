@@ -35,7 +35,6 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     import numpy as np
     import torch
 
-    from vitmed.core.hardware import pick_device, pick_precision
     from vitmed.core.load_config import build_config, with_values
     from vitmed.core.ui import Ui
     from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
@@ -43,10 +42,11 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     from vitmed.imaging.augmentation import Augmenter
     from vitmed.imaging.preprocessing import Preprocessing
     from vitmed.models.block_kernels import compile_network, use_attention
+    from vitmed.models.hardware import pick_device, pick_precision
     from vitmed.models.vit import build_vit
-    from vitmed.training.autotune import autotune
     from vitmed.training.loop import fit
     from vitmed.training.losses import classification_loss
+    from vitmed.training.plan.autotune import autotune
     from vitmed.training.train_state import new_state
 
     train = {"batch_size": options.batch, "precision": "auto" if options.bf16 else "fp32"}
@@ -82,10 +82,10 @@ def infer_vitmed(options: argparse.Namespace, precision: str) -> Step:
     """`predict_logits`, which `predict` and `evaluate` call: images in memory to logits in memory."""
     import numpy as np
 
-    from vitmed.core.hardware import pick_device, pick_precision
     from vitmed.core.load_config import build_config
     from vitmed.imaging.preprocessing import Preprocessing
-    from vitmed.models.inference import predict_logits
+    from vitmed.inference.predict import predict_logits
+    from vitmed.models.hardware import pick_device, pick_precision
     from vitmed.models.vit import build_vit
 
     config, side = build_config({"model": options.model}), options.model["image_size"]

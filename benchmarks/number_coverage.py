@@ -19,9 +19,9 @@ import numpy as np
 
 from vitmed.core.targets import Target
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.number_agreement import bland_altman
-from vitmed.metrics.number_evaluation import evaluate_number
-from vitmed.metrics.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.number_agreement import bland_altman
+from vitmed.metrics.kinds.number_evaluation import evaluate_number
+from vitmed.metrics.kinds.number_predictions import NumberPredictions
 
 LARGE = 400_000  # images whose numbers are the truth
 

@@ -29,16 +29,16 @@ from trees import PATIENT
 from vitmed.core.config import Config
 from vitmed.core.data_config import DataConfig
 from vitmed.core.files import write_json
-from vitmed.core.hardware import pick_precision
 from vitmed.core.load_config import load_config
 from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
 from vitmed.data.samples import labelled
 from vitmed.data.splits import make_splits
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.inference.predict import predict_all
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
-from vitmed.models.inference import predict_all
+from vitmed.models.hardware import pick_precision
 from vitmed.models.vit import build_vit
 from vitmed.training.epoch_records import validate
 from vitmed.training.loop import fit

@@ -54,18 +54,18 @@ from torch import nn
 
 from vitmed.core.csv_files import csv_text
 from vitmed.core.files import read_json_lines, write_text
-from vitmed.core.hardware import seeded
 from vitmed.core.load_config import load_config, with_values
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Silent
 from vitmed.data.loading import Images
 from vitmed.data.samples import labelled_by
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.metrics.any_predictions import AnyPredictions
-from vitmed.metrics.number_predictions import NumberPredictions
+from vitmed.inference.checkpoint import load_checkpoint
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
-from vitmed.training.checkpoint import load_checkpoint
-from vitmed.training.prepare import PreparedRun, prepare_run
+from vitmed.models.hardware import seeded
+from vitmed.training.plan.prepare import PreparedRun, prepare_run
 from vitmed.training.training_run import TrainingRun
 
 COMMONEST = ("Effusion", "Infiltration", "Atelectasis", "Cardiomegaly")

@@ -227,7 +227,7 @@ def machine(device: str = "cpu") -> dict[str, Any]:
     """What is measured on, without a host name. Loads torch; `in_child(machine)` does so in another process."""
     import torch
 
-    from vitmed.core.hardware import pick_device, pick_precision
+    from vitmed.models.hardware import pick_device, pick_precision
 
     cpu = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").exists():

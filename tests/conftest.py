@@ -301,7 +301,7 @@ def plain_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     from vitmed import train
     from vitmed.decisions.calibration import Calibration
-    from vitmed.training.checkpoint import add_policy, load_checkpoint
+    from vitmed.inference.checkpoint import add_policy, load_checkpoint
 
     def make(place: Path) -> Path:
         data = draw_splits(place / "SECRET-clinic", classes=tuple(COLOURS))
@@ -373,10 +373,10 @@ def quick() -> Iterator[None]:
     And bf16 is never faster than fp32, on whatever machine the tests run, and the seconds of a step are measured once.
     """
     from vitmed.commands import explain
-    from vitmed.core import environment
     from vitmed.explanation.faithfulness import FEW
     from vitmed.report.plots import drawing, pictures
-    from vitmed.training import fit_policy, forecast
+    from vitmed.training import environment, fit_policy
+    from vitmed.training.plan import forecast
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(environment, "git_commit", cache(environment.git_commit))

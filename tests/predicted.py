@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.evaluation import evaluate_predictions
-from vitmed.metrics.finding_predictions import FindingPredictions
+from vitmed.metrics.kinds.finding_predictions import FindingPredictions
 from vitmed.metrics.metric_table import PER_CLASS
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values

@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 
 import vitmed
-from vitmed.commands.serving.app import Service, create_app
-from vitmed.commands.serving.limits import Limits
-from vitmed.commands.serving.listening import listen, open_socket
-from vitmed.commands.serving.scores import ScoreLog
+from vitmed.deploy.http.app import Service, create_app
+from vitmed.deploy.http.limits import Limits
+from vitmed.deploy.http.listening import listen, open_socket
+from vitmed.deploy.http.scores import ScoreLog
 
 
 @dataclass

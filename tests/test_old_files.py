@@ -23,9 +23,9 @@ from vitmed import compare, evaluate, explain, predict, train
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import CheckpointError
 from vitmed.core.upgrade import OldNameWarning
+from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.results import Results
-from vitmed.training.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 OLD = Path(__file__).parent / "runs_of_0.1.0"

@@ -32,7 +32,6 @@ from vitmed.commands.train import TrainResult
 from vitmed.core.config import Config
 from vitmed.core.errors import UsageError, VitmedError
 from vitmed.core.flags import FLAGS, fields_of, flags_of
-from vitmed.core.hardware import Precision
 from vitmed.core.load_config import load_config
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.targets import Target
@@ -41,16 +40,17 @@ from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.metrics.finding_predictions import FindingPredictions
-from vitmed.metrics.number_predictions import NumberPredictions
+from vitmed.inference.checkpoint import load_checkpoint
+from vitmed.metrics.kinds.finding_predictions import FindingPredictions
+from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
+from vitmed.models.hardware import Precision
 from vitmed.models.vit import build_vit
 from vitmed.report.rebuild import note_prevalence
 from vitmed.report.write import write_report
-from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.learning import LEARNING
 from vitmed.training.optimiser import parameter_groups
-from vitmed.training.prepare import LAST_KEPT, check_against_splits, config_of_target, prepare_run
+from vitmed.training.plan.prepare import LAST_KEPT, check_against_splits, config_of_target, prepare_run
 
 KINDS = ("two", "three", "grades", "findings", "number")  # classes are two or more, which settings tell apart
 OF = {"two": "classes", "three": "classes"}
@@ -291,7 +291,7 @@ SETTINGS: dict[str, dict[str, Cell] | Shown] = {
     "data.folds": row(4, splits_of),
     "data.fold": row(2, splits_of, FOLDS),
     "data.sites": row("site", splits_of),
-    "data.repeats": shown("tests/commands/test_folds.py"),
+    "data.repeats": shown("tests/studies/test_folds.py"),
     "data.repeat": row(2, splits_of, {**FOLDS, "data.repeats": 2}),
     "data.hold_out": row(0.3, splits_of, FOLDS),
     "data.resplit": shown(PERMITS),
@@ -335,7 +335,7 @@ SETTINGS: dict[str, dict[str, Cell] | Shown] = {
     "train.time": shown("tests/commands/test_train_time.py"),
     "train.batch_size": row(4, weights),
     "train.accumulate": row(2, weights),
-    "train.micro_batch": shown("tests/training/test_memory.py"),
+    "train.micro_batch": shown("tests/training/plan/test_memory.py"),
     "train.grad_checkpointing": shown("tests/training/test_gradients.py"),
     "train.lr": row(1e-2, weights),
     "train.min_lr": row(4e-3, weights, {"train.lr": 5e-3}),
@@ -343,13 +343,13 @@ SETTINGS: dict[str, dict[str, Cell] | Shown] = {
     "train.weight_decay": row(0.5, steps),
     "train.clip_norm": row(0.01, weights),
     "train.seed": row(1, weights),
-    "train.device": shown("tests/core/test_hardware.py"),
-    "train.precision": shown("tests/training/test_choose_precision.py"),
+    "train.device": shown("tests/models/test_hardware.py"),
+    "train.precision": shown("tests/inference/test_choose_precision.py"),
     "train.augment_on": shown("tests/commands/test_resume.py"),
-    "train.autotune": shown("tests/training/test_autotune.py"),
-    "train.compile": shown("tests/training/test_autotune.py"),
-    "train.attention": shown("tests/training/test_autotune.py"),
-    "train.threads": shown("tests/training/test_autotune.py"),
+    "train.autotune": shown("tests/training/plan/test_autotune.py"),
+    "train.compile": shown("tests/training/plan/test_autotune.py"),
+    "train.attention": shown("tests/training/plan/test_autotune.py"),
+    "train.threads": shown("tests/training/plan/test_autotune.py"),
     "train.workers": shown("tests/data/test_loading.py"),
     "train.layer_decay": row(0.5, steps),
     "train.freeze": shown("tests/commands/test_fine_tuning.py"),
@@ -362,7 +362,7 @@ SETTINGS: dict[str, dict[str, Cell] | Shown] = {
     "train.ema": row(False, weights, {"train.epochs": 5}),
     "train.ema_decay": row(0.5, weights),
     "train.monitor": shown("tests/commands/test_numbers_and_grades.py"),
-    "train.choose": shown("tests/training/test_plan_rules.py"),
+    "train.choose": shown("tests/training/plan/test_plan_rules.py"),
     "train.patience": shown("tests/training/test_loop.py"),
     "train.shard": shown("tests/training/test_ranks.py"),
     "train.test": shown("tests/commands/test_train.py"),
@@ -452,7 +452,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "push": ("commands/test_push commands/test_export", "checkpoint repository form data public may_share offline"),
     "bundle": ("commands/test_bundle", "model to onnx no_torch extras force"),
     "serve": (
-        "commands/test_serve commands/serving/test_limits commands/serving/test_scores",
+        "commands/test_serve deploy/http/test_limits deploy/http/test_scores",
         "checkpoint host port api_key_file no_key tls_cert tls_key max_megabytes max_images timeout queue batch scores "
         "precision",
     ),

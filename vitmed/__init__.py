@@ -18,7 +18,6 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for type checkers and editors
     from vitmed.commands.evaluate import evaluate as evaluate
     from vitmed.commands.explain import explain as explain
     from vitmed.commands.export import export as export
-    from vitmed.commands.load import load as load
     from vitmed.commands.merge import merge as merge
     from vitmed.commands.monitor import monitor as monitor
     from vitmed.commands.plan import plan as plan
@@ -36,16 +35,18 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for type checkers and editors
     from vitmed.commands.train import train as train
     from vitmed.commands.tune import tune as tune
     from vitmed.core.errors import VitmedError as VitmedError
+    from vitmed.inference.load import load as load
 
 __version__ = "0.3.0"
 _COMMANDS = (
-    "auto bundle check compare cross_validate demo diff ensemble evaluate explain export load merge "
+    "auto bundle check compare cross_validate demo diff ensemble evaluate explain export merge "
     "monitor plan predict predict_shard pretrain probe push runs sample_size serve stress summary "
     "train tune"
 )
 _PUBLIC = {  # name -> the module that defines it; loaded when the name is used, so that `vitmed --help` loads no torch
     **{name: f"vitmed.commands.{name}" for name in _COMMANDS.split()},
     "build_model": "vitmed.commands.summary",
+    "load": "vitmed.inference.load",
     "VitmedError": "vitmed.core.errors",
 }
 __all__ = list(_PUBLIC)

@@ -23,7 +23,7 @@ RAISED_BY = {
     "cross-validate": "commands/executors",
     "tune": "training/search_space",
     "probe": "commands/rank_weights",
-    "serve": "commands/serving/limits commands/serving/listening commands/serving/scores",
+    "serve": "deploy/http/limits deploy/http/listening deploy/http/scores",
     "export push": "commands/export_weights",
     "train probe pretrain evaluate stress": "core/files",
     "predict plan": "core/outputs",

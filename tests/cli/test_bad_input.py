@@ -17,7 +17,7 @@ from conftest import TINY_ARGS, Answer, Trained, draw_classes, draw_splits
 from image_files import bomb
 from PIL import Image
 
-from vitmed.training.checkpoint import load_checkpoint
+from vitmed.inference.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 RUN = Callable[..., Answer]

@@ -18,12 +18,12 @@ from vitmed.commands.compare import Comparison
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.targets import Target
-from vitmed.metrics.any_predictions import AnyPredictions
-from vitmed.metrics.finding_comparison import compare_each_finding, compare_findings
-from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.intervals import Units, share
-from vitmed.metrics.number_predictions import NumberPredictions
-from vitmed.metrics.number_scoring import distribution_scores
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.kinds.finding_comparison import compare_each_finding, compare_findings
+from vitmed.metrics.kinds.finding_predictions import FindingPredictions
+from vitmed.metrics.kinds.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.number_scoring import distribution_scores
 from vitmed.metrics.paired_comparison import compare_classes, compare_predictions, holm
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.report.write import write_report

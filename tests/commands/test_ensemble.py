@@ -18,10 +18,10 @@ from vitmed import cross_validate, ensemble, evaluate, explain, export, load, pr
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.core.run_folder import RunFolder
 from vitmed.imaging.joint_preprocessing import JointPreprocessing
+from vitmed.inference.checkpoint import load_checkpoint
+from vitmed.inference.ensemble import load_ensemble
+from vitmed.inference.open_model import open_model
 from vitmed.metrics.predictions import Predictions
-from vitmed.training.checkpoint import load_checkpoint
-from vitmed.training.ensemble import load_ensemble
-from vitmed.training.open_model import open_model
 
 RUN = Callable[..., Answer]
 SETTINGS = BARE | {"epochs": 1, "group_regex": r"(p\d+)_", "resamples": 20}

@@ -13,12 +13,12 @@ from conftest import BARE, Answer, Recorder, Trained, draw_only, draw_splits
 from PIL import Image
 
 import vitmed as package
-from vitmed.commands.explain import images_to_draw, known_verdicts
 from vitmed.core.errors import CheckpointError, DataError, UsageError
-from vitmed.explanation.results import Maps
+from vitmed.explanation.evaluation_maps import images_to_draw
+from vitmed.explanation.results import Maps, known_verdicts
+from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.plots.attention import attention_maps
-from vitmed.training.checkpoint import load_checkpoint
 
 RUN = Callable[..., Answer]
 METHODS = ["rollout", "gradient_rollout", "grad_cam"]

@@ -17,13 +17,13 @@ from conftest import Answer, Recorder, Trained, images_of, python
 from PIL import Image
 
 import vitmed as package
-from vitmed.commands import export_gate
-from vitmed.commands.export_gate import ExportGate
 from vitmed.core.errors import CheckpointError, GateError, UsageError
+from vitmed.deploy import export_gate
+from vitmed.deploy.export_gate import ExportGate
+from vitmed.inference.exported_graph import ExportedGraph
+from vitmed.inference.onnx_model import KEY, load_onnx
+from vitmed.inference.saved_model import SavedModel
 from vitmed.metrics.predictions import Predictions
-from vitmed.training.exported_graph import ExportedGraph
-from vitmed.training.onnx_model import KEY, load_onnx
-from vitmed.training.saved_model import SavedModel
 
 WITHOUT_TORCH = """
 import sys

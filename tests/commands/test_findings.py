@@ -17,9 +17,9 @@ import vitmed
 from vitmed.core.errors import Interrupted, UsageError
 from vitmed.core.targets import UNKNOWN
 from vitmed.data.splits import make_splits
-from vitmed.metrics.finding_predictions import FindingPredictions
+from vitmed.inference.checkpoint import load_checkpoint
+from vitmed.metrics.kinds.finding_predictions import FindingPredictions
 from vitmed.metrics.paired_comparison import ClassDifference
-from vitmed.training.checkpoint import load_checkpoint
 
 
 def test_no_patient_is_in_two_splits_and_the_labels_are_those_of_the_table(findings: vitmed.TrainResult) -> None:

@@ -20,12 +20,12 @@ from timm.models.vision_transformer import VisionTransformer
 
 from vitmed import VitmedError, explain, train
 from vitmed.commands.train import TrainResult
+from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.paired_comparison import ComparisonTest
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import verdict
 from vitmed.report.results import Baseline
-from vitmed.training.checkpoint import load_checkpoint
 
 RUN = Callable[..., Answer]
 FREE = {key: TINY[key] for key in ("batch_size", "policy", "workers", "device", "precision")}

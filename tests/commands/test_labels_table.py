@@ -17,8 +17,8 @@ from vitmed import evaluate, train
 from vitmed.commands.train import TrainResult
 from vitmed.core.errors import DataError, UsageError
 from vitmed.data.samples import labelled
+from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.predictions import Predictions
-from vitmed.training.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 QUICK = TINY | {"epochs": 1, "baseline": False, "resamples": 20, "map_images": 0}

@@ -115,7 +115,7 @@ def test_labels_of_some_images(run: Path) -> None:
 
 
 def test_an_evaluation_folder_is_read_without_torch(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import vitmed.training.open_model as opened
+    import vitmed.inference.open_model as opened
 
     monkeypatch.setattr(opened, "open_model", lambda path: pytest.fail("the checkpoint was opened"))
     found = monitor(run / "val", work(run, 60)).content

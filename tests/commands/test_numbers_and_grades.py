@@ -16,9 +16,9 @@ from sklearn.metrics import cohen_kappa_score, mean_absolute_error, r2_score
 
 import vitmed
 from vitmed.core.errors import UsageError
-from vitmed.metrics.number_predictions import NumberPredictions
+from vitmed.inference.checkpoint import load_checkpoint
+from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
-from vitmed.training.checkpoint import load_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -19,10 +19,10 @@ from PIL import Image
 
 from vitmed import predict
 from vitmed.core.errors import CheckpointError, DataError
+from vitmed.inference import checkpoint
+from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.weight_files import safe_load
-from vitmed.training import checkpoint
-from vitmed.training.checkpoint import load_checkpoint
 
 ANSWER = Callable[..., Any]
 

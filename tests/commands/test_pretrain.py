@@ -34,11 +34,11 @@ from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageErr
 from vitmed.core.load_config import load_config
 from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig
 from vitmed.data.splits import make_splits
+from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.pretrained import read_weights
 from vitmed.report.plots import drawing
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.training import reconstruction_figure
-from vitmed.training.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 RUN = Callable[..., Answer]

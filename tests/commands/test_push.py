@@ -144,7 +144,7 @@ def test_a_licence_that_forbids_sharing_stops_it(plain_run: Path, server: Hub, m
     from dataclasses import replace
 
     from vitmed.commands import push as module
-    from vitmed.training.checkpoint import load_checkpoint
+    from vitmed.inference.checkpoint import load_checkpoint
 
     def stated(licence: str) -> Callable[..., Any]:
         saved = load_checkpoint(plain_run)

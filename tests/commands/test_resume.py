@@ -19,7 +19,7 @@ from conftest import BARE, TINY_ARGS, TINY_SETS, Recorder, Trained, draw_splits,
 
 from vitmed import train
 from vitmed.core.errors import CheckpointError, DataError, EndedByCaller, Interrupted, UsageError
-from vitmed.training.checkpoint import load_checkpoint
+from vitmed.inference.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 

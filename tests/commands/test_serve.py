@@ -23,9 +23,9 @@ from served import Served, serving
 from test_export import WITHOUT_TORCH
 
 import vitmed as package
-from vitmed.commands.serving import listening
-from vitmed.commands.serving.app import Service
 from vitmed.core.text import NOTICE
+from vitmed.deploy.http import listening
+from vitmed.deploy.http.app import Service
 
 KEY = "0123456789abcdef"
 
@@ -331,7 +331,7 @@ def test_a_port_in_use_a_missing_model_and_a_short_key_are_refused_and_the_envir
 def test_a_missing_package_is_named_with_its_command(
     trained: Trained, vitmed: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("vitmed.commands.serving")]:
+    for name in [name for name in sys.modules if name.startswith("vitmed.deploy.http")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     found = vitmed("serve", trained.folder)

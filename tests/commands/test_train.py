@@ -13,9 +13,9 @@ from conftest import BARE, TINY, TINY_ARGS, TINY_SETS, Answer, Recorder, draw_cl
 from PIL import Image
 
 from vitmed import check, predict, train
-from vitmed.core.environment import without_folders
 from vitmed.core.errors import UsageError
 from vitmed.report.plots.plot_table import PLOTS
+from vitmed.training.environment import without_folders
 from vitmed.training.training_run import TrainingRun
 
 RUN = Callable[..., Answer]
@@ -135,8 +135,8 @@ def test_what_a_notebook_was_started_with_is_not_told(monkeypatch: pytest.Monkey
     import torch
 
     from vitmed.core.config import Config
-    from vitmed.core.environment import environment
-    from vitmed.core.hardware import pick_precision
+    from vitmed.models.hardware import pick_precision
+    from vitmed.training.environment import environment
 
     cpu = torch.device("cpu")
     monkeypatch.setattr(sys, "argv", ["ipykernel_launcher.py", "-f", str(tmp_path / "kernel.json")])

@@ -20,10 +20,10 @@ from conftest import BARE, TINY, TINY_NETWORK, TINY_SETS, Recorder, draw_classes
 
 from vitmed import pretrain, train
 from vitmed.core.errors import Interrupted, UsageError
-from vitmed.training import forecast as speed
 from vitmed.training import loop, training_run
-from vitmed.training.forecast import REPORTING, Forecaster
-from vitmed.training.time_budget import Clock, Contention
+from vitmed.training.plan import forecast as speed
+from vitmed.training.plan.forecast import REPORTING, Forecaster
+from vitmed.training.plan.time_budget import Clock, Contention
 
 MANY = BARE | {"epochs": 100}  # more than the time is enough for: 24 images, 3 batches an epoch
 

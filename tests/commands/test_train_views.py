@@ -15,9 +15,9 @@ from PIL import Image
 from vitmed import evaluate, explain, predict, stress, train
 from vitmed.decisions.policy import choose_policy
 from vitmed.explanation.attention import attention_maps
+from vitmed.inference.checkpoint import Checkpoint, load_checkpoint
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
-from vitmed.training.checkpoint import Checkpoint, load_checkpoint
 
 RUN = Callable[..., Answer]
 pytestmark = pytest.mark.usefixtures("no_figures")

@@ -23,7 +23,6 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 import vitmed
 from vitmed import train, tune
 from vitmed.commands.tune import TuneResult, _notes
-from vitmed.commands.tune_trials import Asked, Trials
 from vitmed.core.errors import CheckpointError, DataError, DiskFullError, OutOfMemoryError, UsageError
 from vitmed.core.load_config import load_config
 from vitmed.core.run_folder import RunFolder
@@ -32,8 +31,9 @@ from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.tuning_study import TrialResult, TuningStudy, combined
 from vitmed.report.plots.tuning import history_figure
-from vitmed.training.search_space import read_space
-from vitmed.training.time_budget import Clock
+from vitmed.studies.search_space import read_space
+from vitmed.studies.tune_trials import Asked, Trials
+from vitmed.training.plan.time_budget import Clock
 
 optuna = pytest.importorskip("optuna")
 RUN = Callable[..., Answer]

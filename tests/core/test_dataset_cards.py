@@ -18,7 +18,7 @@ from vitmed.core.load_config import build_config, load_config
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.data.splits import make_splits
 from vitmed.imaging.augmentation import POLICIES
-from vitmed.training.prepare import prepare_run
+from vitmed.training.plan.prepare import prepare_run
 
 ROOT = Path(__file__).parents[2]
 CARDS = sorted((ROOT / "datasets").glob("*.yaml"))

@@ -16,7 +16,7 @@ from vitmed.core import stored_paths
 from vitmed.core.errors import DataError
 from vitmed.core.load_config import load_config
 from vitmed.core.stored_paths import find_path, project_path, store_path
-from vitmed.training.checkpoint import load_checkpoint
+from vitmed.inference.checkpoint import load_checkpoint
 
 
 @pytest.mark.parametrize(

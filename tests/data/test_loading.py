@@ -15,7 +15,6 @@ from conftest import Recorder, draw_classes
 
 from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
-from vitmed.core.ranks import Ranks
 from vitmed.data import loading
 from vitmed.data.loading import (
     EpochBatches,
@@ -32,6 +31,7 @@ from vitmed.data.samples import Sample
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.batch_augmentation import BatchAugmenter
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.training.processes import Ranks
 
 PREPROCESSING = Preprocessing(16, 3, "pad", "imagenet")
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

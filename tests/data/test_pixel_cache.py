@@ -31,7 +31,7 @@ from vitmed.data.samples import Sample
 from vitmed.data.scan_cache import digests_of
 from vitmed.imaging import rasters
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.training.checkpoint import load_checkpoint
+from vitmed.inference.checkpoint import load_checkpoint
 
 PREPROCESSING = Preprocessing(16, 3, "pad", "imagenet")
 ON = DataConfig()

@@ -14,8 +14,8 @@ from vitmed import compare, evaluate, train
 from vitmed.core.errors import DataError
 from vitmed.core.run_folder import RunFolder
 from vitmed.decisions.evaluation_folder import find_evaluation
+from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.predictions import Predictions
-from vitmed.training.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 

@@ -7,7 +7,7 @@ import pytest
 
 from vitmed.core.targets import Target
 from vitmed.decisions.number_intervals import IntervalReach, fit_intervals, report_intervals, with_intervals
-from vitmed.metrics.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.number_predictions import NumberPredictions
 
 
 def draw(rng: np.random.Generator, patients: int, images: int = 1) -> NumberPredictions:

@@ -34,10 +34,10 @@ from vitmed.decisions.policy import (
     policy_settings,
     unlike_training,
 )
+from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.rebuild import note_prevalence
 from vitmed.report.write import write_report
-from vitmed.training.checkpoint import load_checkpoint
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import pytest
 
 from vitmed.core.targets import Target
 from vitmed.decisions.reduced_precision import ReducedPrecision, compare_precision
-from vitmed.metrics.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
 

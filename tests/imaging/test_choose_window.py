@@ -19,7 +19,7 @@ from vitmed.core.load_config import load_config
 from vitmed.imaging.choose_window import choose_window as choose
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.training.checkpoint import load_checkpoint
+from vitmed.inference.checkpoint import load_checkpoint
 
 RUN = Callable[..., Answer]
 

@@ -10,8 +10,8 @@ import pytest
 from vitmed.core.errors import DataError
 from vitmed.core.targets import Target
 from vitmed.metrics.ensembles import aligned, averaged, disagreement, out_of_fold, pool
-from vitmed.metrics.finding_predictions import FindingPredictions
-from vitmed.metrics.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.finding_predictions import FindingPredictions
+from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 
 

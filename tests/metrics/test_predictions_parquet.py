@@ -10,9 +10,9 @@ from conftest import Recorder
 
 from vitmed import merge
 from vitmed.core.targets import Target
-from vitmed.metrics.any_predictions import AnyPredictions
-from vitmed.metrics.finding_predictions import FindingPredictions
-from vitmed.metrics.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.kinds.finding_predictions import FindingPredictions
+from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_parquet import read_part, write_part
 

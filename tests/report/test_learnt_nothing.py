@@ -11,9 +11,9 @@ from conftest import Recorder, Trained
 from vitmed.commands.train import TrainResult
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.targets import Target
-from vitmed.metrics.any_predictions import AnyPredictions
-from vitmed.metrics.finding_predictions import FindingPredictions
-from vitmed.metrics.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.kinds.finding_predictions import FindingPredictions
+from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.write import write_report

@@ -15,9 +15,9 @@ from vitmed.core.targets import Target
 from vitmed.core.text import counted, format_probability, listed
 from vitmed.decisions.policy import count_answers
 from vitmed.metrics.evaluation import evaluate_predictions
-from vitmed.metrics.finding_predictions import FindingPredictions
+from vitmed.metrics.kinds.finding_predictions import FindingPredictions
+from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.notes import learnt_nothing
-from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import headline
 from vitmed.report.headline import verdict as line_of

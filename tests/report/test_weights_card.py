@@ -13,9 +13,9 @@ from conftest import Trained
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.decisions.finding_policy import choose_finding_policy
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.metrics.finding_predictions import FindingPredictions
+from vitmed.inference.checkpoint import load_checkpoint
+from vitmed.metrics.kinds.finding_predictions import FindingPredictions
 from vitmed.report.weights_card import program, weights_card
-from vitmed.training.checkpoint import load_checkpoint
 
 
 @pytest.mark.parametrize("method", ["temperature", "vector", "none"])

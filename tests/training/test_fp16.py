@@ -11,7 +11,7 @@ from conftest import BARE, TINY_SETS, Recorder, draw_splits, interrupt_at
 
 from vitmed import train
 from vitmed.core.errors import Interrupted
-from vitmed.core.hardware import Precision
+from vitmed.models.hardware import Precision
 from vitmed.training import run_setup
 
 pytestmark = pytest.mark.usefixtures("no_figures")

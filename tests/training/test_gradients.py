@@ -14,12 +14,12 @@ from conftest import BARE, TINY, TINY_SETS, Recorder, draw_splits, interrupt_at
 
 from vitmed import pretrain, train
 from vitmed.core.errors import Interrupted, OutOfMemoryError, VitmedError
-from vitmed.core.hardware import seeded
 from vitmed.core.load_config import load_config
-from vitmed.core.ranks import Ranks
+from vitmed.models.hardware import seeded
 from vitmed.models.mae import MAE
 from vitmed.models.vit import Block, ViT, build_vit, checkpoint_gradients
 from vitmed.training.gradients import is_out_of_memory
+from vitmed.training.processes import Ranks
 from vitmed.training.progress import memory_error
 
 pytestmark = pytest.mark.usefixtures("no_figures")

@@ -18,13 +18,13 @@ from tiny_config import tiny_config
 
 from vitmed import VitmedError, train
 from vitmed.core.config import Config
-from vitmed.core.hardware import Precision
 from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
 from vitmed.data.samples import Sample
 from vitmed.imaging import rasters
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
+from vitmed.models.hardware import Precision
 from vitmed.models.vit import build_vit
 from vitmed.training.epoch_records import epoch_record, validate
 from vitmed.training.failure_detection import LossWatch

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from vitmed.core.hardware import pick_precision
 from vitmed.core.load_config import load_config
 from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.models.hardware import pick_precision
 from vitmed.training.losses import classification_loss, start_balanced
 
 COUNTS = np.array([[60, 2, 1], [30, 4, 0], [10, 5, 3]])  # images of each shade (row) and class: 100, 11 and 4

@@ -18,13 +18,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from vitmed.core.hardware import Precision
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.batch_augmentation import BatchAugmenter
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.models.hardware import Precision
 from vitmed.models.vit import build_vit
 from vitmed.training.loop import optimiser_step
 from vitmed.training.losses import classification_loss

@@ -22,11 +22,11 @@ from conftest import TINY, TINY_SETS, Recorder, draw_nothing, draw_splits
 from vitmed import train
 from vitmed.core.errors import DataError, EndedByCaller, GateError, OutOfMemoryError, Reported, UsageError, VitmedError
 from vitmed.core.load_config import load_config
-from vitmed.core.ranks import Ranks
 from vitmed.data.loading import EpochBatches
 from vitmed.models.vit import build_vit
 from vitmed.training import run_setup
 from vitmed.training.gradients import Batch, Gradients
+from vitmed.training.processes import Ranks
 from vitmed.training.train_state import new_state
 
 WORLDS = [2, 3, 4]

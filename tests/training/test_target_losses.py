@@ -11,12 +11,12 @@ import torch
 from sklearn.metrics import log_loss
 
 from vitmed.core.config import Config
-from vitmed.core.hardware import pick_precision
 from vitmed.core.load_config import with_values
 from vitmed.core.targets import UNKNOWN, Target
 from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.models.hardware import pick_precision
 from vitmed.training.losses import finding_loss, finding_weights, number_loss, start_findings
 
 CPU = torch.device("cpu")

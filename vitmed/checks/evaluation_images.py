@@ -19,7 +19,7 @@ from vitmed.data.patients import UNKNOWN, patient_notes, show_expression
 from vitmed.data.samples import Sample
 from vitmed.data.scan import scan
 from vitmed.data.scan_cache import ScanCache, hash_files
-from vitmed.training.saved_model import SavedModel
+from vitmed.inference.saved_model import SavedModel
 
 
 @dataclass(frozen=True)

@@ -17,19 +17,19 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from vitmed.commands.compared_tables import Model
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.files import why_unreadable
 from vitmed.core.yaml_files import YamlError, read_yaml
 from vitmed.decisions.targets import TARGETS, TargetKind
-from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, estimate
-from vitmed.metrics.finding_predictions import FindingPredictions
 from vitmed.metrics.intervals import Units
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.kinds.finding_predictions import FindingPredictions
 from vitmed.metrics.paired_comparison import ComparedPair, share_difference
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.subgroups import FEWEST, check_columns, strata
 from vitmed.report.acceptance import Acceptance, Criteria, Criterion, Judged, State
+from vitmed.studies.compared_tables import Model
 
 UNKNOWN = Estimate(value=None, low=None, high=None)
 

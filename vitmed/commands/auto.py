@@ -10,11 +10,9 @@ from typing import Any
 
 from vitmed.commands.check import check
 from vitmed.commands.compare import compare_models
-from vitmed.commands.compared_tables import Model
 from vitmed.commands.cross_validate import cross_validate
 from vitmed.commands.ensemble import ensemble
 from vitmed.commands.evaluate import evaluate
-from vitmed.commands.executors import Job, local
 from vitmed.commands.probe import OF_RANKING, probe
 from vitmed.commands.rank_weights import ALL_LOCAL
 from vitmed.commands.train import check_place, default_name
@@ -36,7 +34,9 @@ from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.report.data_check_page import PAGE
 from vitmed.report.results import Results
-from vitmed.training.prepare import config_of_target
+from vitmed.studies.compared_tables import Model
+from vitmed.studies.executors import Job, local
+from vitmed.training.plan.prepare import config_of_target
 
 USUAL, LEAST = 3600.0, 300.0  # s
 FOLDS, FEW_FOLDS, LITTLE = 5, 3, 900.0  # below so many seconds, fewer folds

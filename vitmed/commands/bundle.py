@@ -33,10 +33,10 @@ from vitmed.core.run_folder import NUMBERS, RunFolder
 from vitmed.core.text import counted, listed
 from vitmed.core.ui import Silent, Ui
 from vitmed.decisions.evaluation_folder import find_evaluation
-from vitmed.training.ensemble import Ensemble
-from vitmed.training.onnx_model import OnnxModel, load_onnx
-from vitmed.training.open_model import open_model
-from vitmed.training.saved_model import SavedModel
+from vitmed.inference.ensemble import Ensemble
+from vitmed.inference.onnx_model import OnnxModel, load_onnx
+from vitmed.inference.open_model import open_model
+from vitmed.inference.saved_model import SavedModel
 
 TOOLS = ("pip", "wheel", "piplicenses", "cyclonedx_py")  # modules that run as programs
 OF_TORCH = re.compile(r"^Requires-Dist: (torch|torchvision|torchinfo|albumentations)\b.*\n", re.MULTILINE)
@@ -146,7 +146,7 @@ def _add_models(top: Path, saved: SavedModel, models: Mapping[str, SavedModel], 
         if isinstance(one, OnnxModel):
             shutil.copyfile(one.path, top / "model" / name)
         else:
-            from vitmed.training.checkpoint import write_without_names
+            from vitmed.inference.checkpoint import write_without_names
 
             write_without_names(one.path, top / "model" / name)
         found = predict(picture, checkpoint=top / "model" / name, device="cpu", precision="fp32", ui=Silent())

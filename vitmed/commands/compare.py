@@ -14,7 +14,6 @@ import numpy as np
 
 from vitmed.commands.accept import accept as judge
 from vitmed.commands.accept import check_criteria, read_criteria
-from vitmed.commands.compared_tables import Model, align, positive_of, read_all, same_predictions
 from vitmed.core.errors import GateError
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.outputs import data_of_runs
@@ -24,8 +23,8 @@ from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.core.yaml_files import YamlError, read_yaml
 from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
-from vitmed.metrics.any_predictions import target_of
 from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.kinds.any_predictions import target_of
 from vitmed.metrics.metric_table import METRICS, Metric
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.paired_comparison import (
@@ -39,6 +38,7 @@ from vitmed.metrics.paired_comparison import (
 from vitmed.metrics.seed_spread import seed_spread
 from vitmed.report.acceptance import Acceptance, write_acceptance
 from vitmed.report.rebuild import new_folder
+from vitmed.studies.compared_tables import Model, align, positive_of, read_all, same_predictions
 
 LEVEL = 0.95
 UNKNOWN = "Patients are unknown: each image counts as independent, so the comparison is more certain than it should be."

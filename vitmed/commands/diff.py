@@ -10,9 +10,6 @@ from typing import Any
 from pydantic import Field
 
 from vitmed.commands.compare import compare_models
-from vitmed.commands.compared_tables import Model, align, short_names
-from vitmed.commands.run_facts import NO_FOLD, Image, RunFacts, read_facts
-from vitmed.commands.run_rows import Head, read_head
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.flags import fields_of
@@ -23,6 +20,9 @@ from vitmed.decisions.evaluation_folder import read_evaluation
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.paired_comparison import ComparedPair
+from vitmed.studies.compared_tables import Model, align, short_names
+from vitmed.studies.run_facts import NO_FOLD, Image, RunFacts, read_facts
+from vitmed.studies.run_rows import Head, read_head
 
 SEED, OF_A_FOLD = "train.seed", ("data.fold", "data.repeat")
 ELSEWHERE = "The same name in two places"

@@ -10,10 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.commands.evaluate import thumbnail
-from vitmed.commands.executors import Job
-from vitmed.commands.fold_runs import Study, fold_name
-from vitmed.commands.resuming import resumed_settings
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, UsageError, unknown_key
 from vitmed.core.load_config import build_config
@@ -29,15 +25,19 @@ from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation,
 from vitmed.decisions.policy import notes_of
 from vitmed.decisions.selection import greedy_selection, nested_predictions
 from vitmed.decisions.targets import TARGETS
+from vitmed.imaging.preprocessing import thumbnail
+from vitmed.inference.checkpoint import Checkpoint, load_checkpoint
+from vitmed.inference.ensemble import join_members, save_ensemble
+from vitmed.inference.open_model import open_network
 from vitmed.metrics.ensembles import aligned, averaged, out_of_fold
 from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import Evaluation
 from vitmed.report.run_description import facts
 from vitmed.report.write import write_report
-from vitmed.training.checkpoint import Checkpoint, load_checkpoint
-from vitmed.training.ensemble import join_members, save_ensemble
-from vitmed.training.open_model import open_network
+from vitmed.studies.executors import Job
+from vitmed.studies.fold_runs import Study, fold_name
+from vitmed.training.resuming import resumed_settings
 
 WAYS = {
     "mean": "all alike",

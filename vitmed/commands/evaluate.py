@@ -23,9 +23,6 @@ from vitmed.data.samples import labelled_by
 from vitmed.data.split_names import SPLITS
 from vitmed.data.thread_batches import check_readable
 from vitmed.decisions.evaluation_folder import (
-    find_evaluation,
-    is_torn,
-    read_evaluation,
     read_split,
     take_place,
     torn_evaluations,
@@ -33,20 +30,18 @@ from vitmed.decisions.evaluation_folder import (
 from vitmed.decisions.policy import DecisionPolicy, notes_of
 from vitmed.decisions.targets import refuse_idle
 from vitmed.explanation.robustness import known_stress
-from vitmed.imaging.decode import read_image
-from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.metrics.any_predictions import AnyPredictions
+from vitmed.imaging.preprocessing import thumbnail
+from vitmed.inference.open_model import open_model, open_network
+from vitmed.inference.saved_model import Network, SavedModel, check_precision, policy_for
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.predictions_csv import OOD_SCORE, WRITTEN
 from vitmed.report.headline import Evaluation, parse_gates, report_evaluation
 from vitmed.report.model_card import edited, model_card
 from vitmed.report.participant_flow import run_flow
 from vitmed.report.rebuild import match_images, new_folder, note_prevalence, rebuild, with_columns
-from vitmed.report.results import Results
 from vitmed.report.run_description import describe_images, facts
 from vitmed.report.write import read_baselines, write_report
 from vitmed.training.check_readers import check_readers
-from vitmed.training.open_model import open_model, open_network
-from vitmed.training.saved_model import Network, SavedModel, check_precision, policy_for
 
 MOST_OTHERS = 2000  # other images to score at most
 
@@ -136,7 +131,7 @@ def evaluate(
     quick = config.map_images is None and (chosen.part in ("train", "val") or not config.report)
     attention, maps = None, None
     if network.model is not None and not quick:  # an exported model has no attention
-        from vitmed.commands.explain import check_attention
+        from vitmed.explanation.evaluation_maps import check_attention
 
         attention, maps = check_attention(network.model, saved.preprocessing, read, predictions, config.map_images, ui)
     own = split if chosen.own else None
@@ -224,20 +219,6 @@ def _own_test(saved: SavedModel, run: RunFolder, policy: DecisionPolicy | None, 
     return found
 
 
-def known_evaluation(checkpoint: Path, split: str) -> Evaluation | None:
-    """The complete evaluation of a split that the run folder holds of these weights; None where there is none."""
-    return evaluation_of(open_model(checkpoint), split)
-
-
-def evaluation_of(saved: SavedModel, split: str) -> Evaluation | None:
-    """As `known_evaluation`, of an open model."""
-    file = find_evaluation(RunFolder(saved.path.parent), split, saved.weights_hash, saved.policy)
-    if file is None or is_torn(file.parent):
-        return None
-    found = read_evaluation(file)
-    return Evaluation(found.predictions, Results.read(found.metrics), file.parent)
-
-
 def write_card(run: RunFolder, test: Evaluation, ui: Ui) -> None:
     """Write model_card.md, unless somebody has edited it."""
     file, card = run.model_card, model_card(test.metrics, run.path.resolve().name, test.folder.name)
@@ -259,10 +240,3 @@ def _known_baselines(folder: Path, predictions: AnyPredictions) -> dict[str, Any
     """The baselines that training evaluated on the very same images, if any."""
     matched = {key: match_images(other, predictions) for key, other in read_baselines(folder).items()}
     return {key: other for key, other in matched.items() if other is not None}
-
-
-def thumbnail(path: Path, how: Preprocessing, side: int = 320) -> np.ndarray:
-    """An image for display, (H, W, 3) uint8, no side longer than `side`; with the window of the run."""
-    image = read_image(path, frame=how.frame, window=how.window)
-    image.thumbnail((side, side))
-    return np.asarray(image)

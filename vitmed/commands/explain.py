@@ -1,8 +1,8 @@
-"""`vitmed explain`: attention maps of a checkpoint; and the maps of an evaluation with their checks."""
+"""`vitmed explain`: attention maps of a checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,31 +12,26 @@ import numpy as np
 from vitmed.commands.predict import answer_json, find_checkpoint, find_named, list_images, predict, preprocessing_of
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import whole_folder, write_bytes, write_json
-from vitmed.core.hardware import pick_device
 from vitmed.core.targets import SIDES
 from vitmed.core.text import NOTICE, counted
 from vitmed.core.ui import Ui
 from vitmed.data.thread_batches import read_batches
-from vitmed.decisions.evaluation_folder import is_of, read_metrics
 from vitmed.explanation.attention import METHODS, attention_maps
-from vitmed.explanation.faithfulness import FEW, affordable, check_maps, sample, unchecked
-from vitmed.explanation.results import TITLES, Attention, Maps, joined, mean_of_maps
+from vitmed.explanation.results import TITLES, UNCHECKED, Maps, joined, known_verdicts, mean_of_maps
 from vitmed.imaging.joint_preprocessing import JointPreprocessing
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.metrics.any_predictions import AnyPredictions
-from vitmed.metrics.predictions import Predictions, known_labels
+from vitmed.inference.checkpoint import Checkpoint
+from vitmed.inference.ensemble import Ensemble
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.predictions import Predictions
+from vitmed.models.hardware import pick_device
 from vitmed.models.vit import ViT
 from vitmed.report.plots.attention import attention_maps as draw
 from vitmed.report.plots.drawing import png
 from vitmed.report.rebuild import new_folder
-from vitmed.training.checkpoint import Checkpoint
-from vitmed.training.ensemble import Ensemble
-from vitmed.training.saved_model import SavedModel
 
-SHOWN = 8  # images of an evaluation with drawn maps; half of them are errors if there are enough
 FOLDER, NUMBERS = "explain", "explain.json"
 BATCH = 16  # images to read and explain at once
-UNCHECKED = "not tested; vitmed evaluate tests whether the answer depends on the patches that such maps mark"
 
 
 @dataclass(frozen=True)
@@ -183,64 +178,3 @@ def _answer(p: AnyPredictions, i: int) -> dict[str, Any]:
         "probability": float(p.confidence[i]),
         "probabilities": chances,
     }
-
-
-def known_verdicts(saved: SavedModel) -> dict[str, str]:
-    """Method -> the verdict in the newest report on these weights, test before validation."""
-    files = sorted(
-        saved.path.parent.glob("[!.]*/metrics.json"),
-        key=lambda file: (file.parent.name.startswith("test"), file.stat().st_mtime_ns),
-    )
-    for file in reversed(files):
-        try:
-            metrics = read_metrics(file)
-            methods = metrics["attention"]["methods"] if is_of(metrics, saved.weights_hash, saved.policy) else {}
-            verdicts = {name: f"{part['verdict']}. {part['text']}" for name, part in methods.items()}
-        except (DataError, KeyError, TypeError):  # a report without maps
-            continue
-        if verdicts:
-            return verdicts
-    return {}
-
-
-def check_attention(
-    model: ViT,
-    preprocessing: Preprocessing,
-    read: Callable[[int], np.ndarray],
-    predictions: AnyPredictions,
-    images: int | None,
-    ui: Ui,
-) -> tuple[Attention | None, Maps | None]:
-    """The checks of the attention maps for an evaluation, and the maps of some images for its figure.
-
-    Args:
-        read: row of the predictions -> (S, S, C) uint8.
-        images: how many to check; None: as many as take some seconds; 0: neither checks nor maps.
-    """
-    if images == 0 or not len(predictions):
-        return None, None
-    shown = images_to_draw(predictions)
-    pictures = np.stack([read(int(i)) for i in shown])
-    kind, explained = predictions.kind, predictions.explained
-    maps = attention_maps(model, preprocessing, pictures, explained[shown], shown, kind)
-    count = affordable(model) if images is None else images
-    if images is None and count < FEW <= len(predictions):
-        slow = "it would take minutes on this machine; --map-images 8 does it"
-        return unchecked(model, 0, kind).model_copy(update={"reason": slow, "drawn": ""}), maps
-    strata = known_labels(predictions) if isinstance(predictions, Predictions) else explained
-    rows, units, drawn = sample(strata, predictions.groups, count)
-    with ui.bar("checking attention maps") as advance:
-        pictures = np.stack([read(int(i)) for i in rows])
-        found = check_maps(model, preprocessing, pictures, explained[rows], units, advance, kind)
-    verdicts = "; ".join(f"{part.title}: {part.verdict}" for part in found.methods.values())
-    text = verdicts or f"not checked: {found.reason}"
-    ui.say(f"test of the attention maps: {text}")
-    return found.model_copy(update={"drawn": drawn}), maps
-
-
-def images_to_draw(predictions: AnyPredictions) -> np.ndarray:
-    """Rows of up to `SHOWN` images: the most confident errors, then others drawn with a fixed seed."""
-    errors = predictions.mistakes()
-    others = np.random.default_rng(0).permutation(np.setdiff1d(np.arange(len(predictions)), errors))
-    most = max(SHOWN // 2, SHOWN - len(others))
-    return np.concatenate([errors[:most], others])[:SHOWN]

@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitmed.commands.export_gate import ExportGate, compare_export
-from vitmed.commands.export_onnx import OnnxFile
-from vitmed.commands.export_weights import USUAL, WeightsGate, write_weights
 from vitmed.core.errors import GateError, UsageError, unknown_key
 from vitmed.core.files import whole_file
 from vitmed.core.outputs import check_folder, check_output
 from vitmed.core.ui import Ui
 from vitmed.core.upgrade import READER
 from vitmed.decisions.reduced_precision import MOST_MOVED
+from vitmed.deploy.export_gate import ExportGate, compare_export
+from vitmed.deploy.export_onnx import OnnxFile
+from vitmed.deploy.export_weights import USUAL, WeightsGate, write_weights
+from vitmed.inference.checkpoint import Checkpoint
+from vitmed.inference.exported_graph import ExportedGraph
+from vitmed.inference.onnx_model import ONNX, OnnxModel
+from vitmed.inference.open_model import open_model
 from vitmed.models.weight_forms import FORMS, SAFETENSORS
-from vitmed.training.checkpoint import Checkpoint
-from vitmed.training.exported_graph import ExportedGraph
-from vitmed.training.onnx_model import ONNX, OnnxModel
-from vitmed.training.open_model import open_model
 
 
 @dataclass(frozen=True)

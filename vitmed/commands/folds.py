@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.commands.ensemble import ensemble
-from vitmed.commands.evaluate import evaluate, thumbnail
-from vitmed.commands.executors import local
-from vitmed.commands.fold_runs import Study, fold_jobs, planned
+from vitmed.commands.evaluate import evaluate
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.evaluate_config import EvaluateConfig
@@ -26,19 +24,22 @@ from vitmed.decisions.finding_policy import FindingPolicy
 from vitmed.decisions.folds import Fold, Folds, fold_notes, folds_of_classes, numbered, spread_of, undefined_notes
 from vitmed.decisions.operating_points import asked_point, target_of
 from vitmed.decisions.targets import TARGETS
-from vitmed.metrics.any_predictions import AnyPredictions
+from vitmed.imaging.preprocessing import thumbnail
+from vitmed.inference.checkpoint import Checkpoint, load_checkpoint
+from vitmed.inference.ensemble import load_ensemble
 from vitmed.metrics.ensembles import out_of_fold, pool
 from vitmed.metrics.evaluation import evaluate_predictions
-from vitmed.metrics.finding_predictions import FindingPredictions
-from vitmed.metrics.finding_scoring import in_means
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.kinds.finding_predictions import FindingPredictions
+from vitmed.metrics.kinds.finding_scoring import in_means
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
 from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import folds_flow
 from vitmed.report.results import Results
 from vitmed.report.write import read_baselines, write_report
-from vitmed.training.checkpoint import Checkpoint, load_checkpoint
-from vitmed.training.ensemble import load_ensemble
+from vitmed.studies.executors import local
+from vitmed.studies.fold_runs import Study, fold_jobs, planned
 
 OF_ONE_FOLD = ("Images", "Patients of the run", "Splits of the run")  # facts that do not hold for all folds
 

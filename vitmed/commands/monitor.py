@@ -19,10 +19,10 @@ from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
 from vitmed.decisions.targets import TARGETS
 from vitmed.decisions.watched import Streams
-from vitmed.metrics.any_predictions import AnyPredictions, read_predictions, target_of
 from vitmed.metrics.control_charts import Limits, Reference, Side, Stream, choose_limits, newest, sums
 from vitmed.metrics.estimates import Estimate, difference, of_mean, of_share
 from vitmed.metrics.intervals import Units, share
+from vitmed.metrics.kinds.any_predictions import AnyPredictions, read_predictions, target_of
 from vitmed.metrics.monitoring import Alarm, Chart, FalseAlarms, Monitoring
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.predictions import Predictions
@@ -133,7 +133,7 @@ def read_reference(run: Path, split: str | None) -> tuple[Path, Evaluated]:
     if (run / NUMBERS).is_file() and (run / PREDICTIONS).is_file():
         folder = run
     else:
-        from vitmed.training.open_model import open_model
+        from vitmed.inference.open_model import open_model
 
         saved = open_model(run)
         home = RunFolder(saved.path.parent)

@@ -13,14 +13,14 @@ import yaml
 from vitmed.core.config import Config
 from vitmed.core.files import write_text
 from vitmed.core.flags import FLAGS, read_overrides
-from vitmed.core.hardware import describe as describe_device
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config
 from vitmed.core.outputs import numbered_output
 from vitmed.core.stored_paths import as_written
 from vitmed.core.ui import Ui
-from vitmed.training.plan_rules import PlanInputs, PlannedSetting, describe, fields_set
-from vitmed.training.prepare import PreparedRun, prepare_run, time_needed
+from vitmed.models.hardware import describe as describe_device
+from vitmed.training.plan.prepare import PreparedRun, prepare_run, time_needed
+from vitmed.training.plan.rules import PlanInputs, PlannedSetting, describe, fields_set
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ from vitmed.core.ui import Advance, Ui
 from vitmed.data.folders import image_names, import_fix
 from vitmed.imaging.decode import read_header, read_image
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.metrics.any_predictions import AnyPredictions, unlabelled
-from vitmed.metrics.finding_predictions import FindingPredictions
-from vitmed.metrics.number_predictions import NumberPredictions
+from vitmed.inference.open_model import open_model, open_network
+from vitmed.inference.saved_model import Network, SavedModel, check_precision
+from vitmed.metrics.kinds.any_predictions import AnyPredictions, unlabelled
+from vitmed.metrics.kinds.finding_predictions import FindingPredictions
+from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
-from vitmed.training.open_model import open_model, open_network
-from vitmed.training.saved_model import Network, SavedModel, check_precision
 
 RAW = (
     "holds no decision policy: the probabilities are raw and the likeliest class is predicted; predict with the "

@@ -16,8 +16,8 @@ from vitmed.core.outputs import refuse_file, refuse_inside
 from vitmed.core.shards import AUTO, read_shard
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
+from vitmed.inference.saved_model import SavedModel, check_precision
 from vitmed.metrics.predictions_parquet import ERROR, WrittenPredictions, check_pyarrow, read_part, write_part
-from vitmed.training.saved_model import SavedModel, check_precision
 
 
 def predict_shard(

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.commands.pretraining_run import PretrainingRun
-from vitmed.commands.resuming import folder_to_resume, resumable, resumed_settings, train_and_draw
 from vitmed.commands.train import check_place, default_name
 from vitmed.core.config import Config
 from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import DataError, Interrupted, UsageError, unknown_key
 from vitmed.core.flags import read_overrides
-from vitmed.core.hardware import pick_device
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import build_config, load_config
 from vitmed.core.model_config import ModelConfig
@@ -30,11 +28,13 @@ from vitmed.data.pretraining_splits import pretraining_splits
 from vitmed.data.read_images import read_all, read_splits
 from vitmed.data.samples import Splits
 from vitmed.imaging.augmentation import POLICIES
-from vitmed.training.checkpoint import load_pretraining
+from vitmed.inference.checkpoint import load_pretraining
+from vitmed.models.hardware import pick_device
 from vitmed.training.epoch_records import finished
-from vitmed.training.memory import one_batch
-from vitmed.training.plan_rules import SCRATCH, PlanInputs, plan_settings
-from vitmed.training.prepare import median_side, with_window
+from vitmed.training.plan.memory import one_batch
+from vitmed.training.plan.prepare import median_side, with_window
+from vitmed.training.plan.rules import SCRATCH, PlanInputs, plan_settings
+from vitmed.training.resuming import folder_to_resume, resumable, resumed_settings, train_and_draw
 from vitmed.training.run_setup import all_its_images
 
 UNLABELLED_VAL = 0.05  # share of images for validation where there are no classes

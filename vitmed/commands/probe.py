@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.checks.data_check import check_before_training, check_folder
-from vitmed.commands.evaluate import thumbnail
 from vitmed.commands.rank_weights import ALL_LOCAL, RankingResult, rank_weights, weight_list
 from vitmed.commands.train import TrainResult, check_place, default_name, train
 from vitmed.core.config import Config
@@ -27,14 +26,14 @@ from vitmed.data.samples import Splits, labelled_by
 from vitmed.data.splits import make_splits
 from vitmed.decisions.policy import CHOOSING
 from vitmed.imaging.augmentation import POLICIES
-from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.imaging.preprocessing import Preprocessing, thumbnail
 from vitmed.metrics.metric_table import METRICS
 from vitmed.models.vit import SIZES
 from vitmed.report.headline import Evaluation, check_gates, parse_gates, report_evaluation
 from vitmed.report.participant_flow import evaluated_images, flow_of, why_left_out
 from vitmed.report.write import baseline_text, write_report
 from vitmed.training.baselines import fit_colours
-from vitmed.training.prepare import check_against_splits, config_of_target, standardised, with_window
+from vitmed.training.plan.prepare import check_against_splits, config_of_target, standardised, with_window
 from vitmed.training.run_setup import check_images, splits_csv
 
 SEEN = ("model.image_size", "model.channels", "model.weights")

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitmed.commands.export_weights import USUAL, WeightsGate, check_form, write_weights
 from vitmed.core.downloads import is_offline
 from vitmed.core.errors import UsageError
 from vitmed.core.text import first_line
 from vitmed.core.ui import Ui
+from vitmed.deploy.export_weights import USUAL, WeightsGate, check_form, write_weights
+from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.licence_terms import stops_sharing, terms_of
-from vitmed.training.checkpoint import load_checkpoint
 
 REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 

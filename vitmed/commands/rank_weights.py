@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 
 from vitmed.commands.compare import better, compare_models
-from vitmed.commands.compared_tables import Model, align, short_names
 from vitmed.core.cache_folder import cache_folder
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, OutOfMemoryError, UsageError
-from vitmed.core.hardware import pick_device
 from vitmed.core.load_config import build_config, with_values
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, listed
@@ -26,13 +24,15 @@ from vitmed.data.samples import Splits, labelled_by
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.estimates import value_text
+from vitmed.models.hardware import pick_device
 from vitmed.models.pretrained import load_pretrained, open_weights
 from vitmed.models.vit import build_vit
 from vitmed.models.weight_files import magic
 from vitmed.models.weights_catalogue import CATALOGUE, means_file, weight_path
+from vitmed.studies.compared_tables import Model, align, short_names
 from vitmed.training.baselines import fit_colours, fit_logistic, frozen_features
 from vitmed.training.gradients import is_out_of_memory
-from vitmed.training.prepare import config_with_weights
+from vitmed.training.plan.prepare import config_with_weights
 
 ALL_LOCAL = "all-local"
 SUFFIXES = (".pt", ".pth", ".bin", ".safetensors", ".npz")

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitmed.commands.run_rows import read_run
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.report.run_list import COLUMNS, STATES, ListedRun, in_order, with_parts
+from vitmed.studies.run_rows import read_run
 
 DEPTH = 3  # folders below the one that is listed: study/cross-validation/fold-1
 

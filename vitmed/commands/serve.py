@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from vitmed.commands.load import load
 from vitmed.commands.predict import RAW, preprocessing_of
 from vitmed.core.errors import UsageError
 from vitmed.core.process import stop_signals
 from vitmed.core.ui import Ui
-from vitmed.training.open_model import open_model
+from vitmed.inference.load import load
+from vitmed.inference.open_model import open_model
 
 FIX = "pip install 'vitmed[serve]'"
 
@@ -58,10 +58,10 @@ def serve(
     try:
         from starlette.formparsers import MultiPartParser
 
-        from vitmed.commands.serving.app import Service, create_app
-        from vitmed.commands.serving.limits import Limits
-        from vitmed.commands.serving.listening import Certificate, listen, open_socket, read_key
-        from vitmed.commands.serving.scores import ScoreLog
+        from vitmed.deploy.http.app import Service, create_app
+        from vitmed.deploy.http.limits import Limits
+        from vitmed.deploy.http.listening import Certificate, listen, open_socket, read_key
+        from vitmed.deploy.http.scores import ScoreLog
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("vitmed"):
             raise

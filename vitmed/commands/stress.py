@@ -23,13 +23,13 @@ from vitmed.explanation.results import Robustness
 from vitmed.explanation.robustness import FOLDER, NUMBERS, measure_robustness
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.metrics.any_predictions import AnyPredictions
+from vitmed.inference.open_model import open_model, open_network
+from vitmed.inference.saved_model import SavedModel
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.robustness import stress_curves, stress_samples
 from vitmed.report.rebuild import new_folder
 from vitmed.report.run_description import describe_images
-from vitmed.training.open_model import open_model, open_network
-from vitmed.training.saved_model import SavedModel
 
 CURVES, SAMPLES = "stress.png", "stress_samples.png"
 

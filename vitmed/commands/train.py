@@ -15,40 +15,41 @@ from typing import Any
 
 from vitmed.checks.data_check import check_before_training, check_folder
 from vitmed.checks.duplicates import fingerprints
-from vitmed.commands.evaluate import evaluate, known_evaluation, write_card
+from vitmed.commands.evaluate import evaluate, write_card
 from vitmed.commands.folds import Study, new_folds, train_folds
-from vitmed.commands.resuming import folder_to_resume, resumable, resumed_settings, train_and_draw
 from vitmed.core import upgrade
 from vitmed.core.config import Config
 from vitmed.core.durations import duration_text
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.files import write_bytes
 from vitmed.core.flags import FLAGS, read_overrides
-from vitmed.core.hardware import pick_device
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import build_config, load_config
 from vitmed.core.outputs import check_name, refuse_file, refuse_inside
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.ranks import Ranks
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.run_lock import run_lock
 from vitmed.core.text import counted, file_name
 from vitmed.core.ui import Mute, Ui
 from vitmed.decisions.evaluation_folder import torn_evaluations
 from vitmed.decisions.operating_points import asked_point
+from vitmed.inference.checkpoint import load_checkpoint
+from vitmed.inference.open_model import open_model
+from vitmed.models.hardware import pick_device
 from vitmed.models.sizes import model_label
-from vitmed.report.headline import Evaluation, check_gates, parse_gates
+from vitmed.report.headline import Evaluation, check_gates, known_evaluation, parse_gates
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
 from vitmed.report.plots.training import drawn_curves
 from vitmed.training.baselines import Baselines
-from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.epoch_records import finished
 from vitmed.training.fit_policy import fit_decision_policy
-from vitmed.training.plan_rules import describe
-from vitmed.training.prepare import LAST_KEPT, prepare_run, time_needed
+from vitmed.training.plan.prepare import LAST_KEPT, prepare_run, time_needed
+from vitmed.training.plan.rules import describe
+from vitmed.training.plan.time_budget import Clock
+from vitmed.training.processes import Ranks
+from vitmed.training.resuming import folder_to_resume, resumable, resumed_settings, train_and_draw
 from vitmed.training.run_setup import all_its_images
-from vitmed.training.time_budget import Clock
 from vitmed.training.trackers import check_trackers, tracked
 from vitmed.training.training_run import EachEpoch, TrainingRun
 
@@ -262,7 +263,7 @@ def _evaluated(
     fit_decision_policy(best, run.images, run.device, ui)
 
     def evaluated(split: str) -> Evaluation:
-        if trained and (found := known_evaluation(best, split)):  # before the run was interrupted
+        if trained and (found := known_evaluation(open_model(best), split)):  # before the run was interrupted
             ui.say(f"{found.folder}: is complete already")
             return found
         others, page = partial(baselines.predictions, split), run.config.evaluate.report
@@ -380,8 +381,8 @@ def _resume_run(
 def _is_evaluated(run: RunFolder) -> bool:
     """Whether a report holds the last evaluation of the weights in best.pt, and the model card is written."""
     if not load_checkpoint(run.best).config.train.test:
-        return known_evaluation(run.best, "val") is not None
-    return known_evaluation(run.best, "test") is not None and run.model_card.is_file()
+        return known_evaluation(open_model(run.best), "val") is not None
+    return known_evaluation(open_model(run.best), "test") is not None and run.model_card.is_file()
 
 
 def default_name(root: Path, config: Config | PretrainConfig) -> str:

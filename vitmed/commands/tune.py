@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitmed.commands.executors import Job, local
 from vitmed.commands.plan import plan_yaml
 from vitmed.commands.train import check_place, default_name
-from vitmed.commands.tune_trials import BASE, Asked, Trials
 from vitmed.core.config import Config
 from vitmed.core.durations import duration_text, round_up
 from vitmed.core.errors import DataError, Interrupted, UsageError
@@ -34,10 +32,12 @@ from vitmed.metrics.estimates import value_text
 from vitmed.metrics.tuning_study import SEED, TuningStudy, combined
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.tuning import history_figure
-from vitmed.training.plan_rules import fields_set
-from vitmed.training.prepare import PreparedRun, prepare_run
-from vitmed.training.search_space import as_sets, as_text, default_space, read_space, value_of
-from vitmed.training.time_budget import Clock
+from vitmed.studies.executors import Job, local
+from vitmed.studies.search_space import as_sets, as_text, default_space, read_space, value_of
+from vitmed.studies.tune_trials import BASE, Asked, Trials
+from vitmed.training.plan.prepare import PreparedRun, prepare_run
+from vitmed.training.plan.rules import fields_set
+from vitmed.training.plan.time_budget import Clock
 
 USUAL, MOST = 20, 1000  # trials
 SHARE = 6  # a run takes at most this part of --time

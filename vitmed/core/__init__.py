@@ -1,4 +1,4 @@
-"""What every room may use: errors, configuration, hardware, the run folder, downloads, text.
+"""What every room may use: errors, configuration, the run folder, downloads, text.
 
 config           the configuration: the sections together
 data_config      its section `data`: every setting with its type, range, default, flag and help
@@ -23,10 +23,7 @@ run_lock         one process at a time writes to a run folder
 cache_folder     where downloads and decoded images are kept
 dataset_cards    the cards of public data sets
 downloads        fetching a public file: resumed, checked, whole or not at all
-hardware         device and arithmetic
-ranks            the processes of one training, and what they exchange
 process          cores, memory allocation, waiting threads and signals of this process
-environment      what a run depended on, for environment.json
 ui               messages and progress bars
 text             counts and lists in sentences; names without control characters
 csv_files        CSV as spreadsheets save it, written so that they run nothing

@@ -14,9 +14,9 @@ import numpy as np
 
 from vitmed.core.targets import CLASSES, NO_FINDING, UNKNOWN, Target
 from vitmed.data.group_words import group_word
-from vitmed.metrics.any_predictions import AnyPredictions
-from vitmed.metrics.finding_predictions import FindingPredictions
-from vitmed.metrics.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.kinds.finding_predictions import FindingPredictions
+from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ import numpy as np
 from vitmed.core.base_models import Counts, Frozen, Names, Numbers, Stored
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.text import counted
-from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.ranking import ratio
 

@@ -19,7 +19,7 @@ from vitmed.core.targets import Target
 from vitmed.decisions.folds import Folds, by_fold
 from vitmed.decisions.policies import policy_of
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
-from vitmed.metrics.any_predictions import AnyPredictions, read_predictions
+from vitmed.metrics.kinds.any_predictions import AnyPredictions, read_predictions
 from vitmed.metrics.predictions import Predictions
 
 

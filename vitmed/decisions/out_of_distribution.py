@@ -15,11 +15,11 @@ from pydantic import ConfigDict, Field, model_validator
 
 from vitmed.core.base_models import Frozen, Stored
 from vitmed.core.evaluate_config import EvaluateConfig
-from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.areas import class_areas
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate, of_auroc, of_share
 from vitmed.metrics.intervals import Units, share
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.predictions import Predictions, group_index
 from vitmed.metrics.predictions_csv import OOD_SCORE
 

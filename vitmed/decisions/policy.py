@@ -22,10 +22,10 @@ from vitmed.decisions.conformal import SetThresholds, fit_sets, prediction_sets
 from vitmed.decisions.operating_points import PolicyPoints, apply_point, choose_points
 from vitmed.decisions.out_of_distribution import OodScore, scores_of
 from vitmed.decisions.selective_prediction import Abstention, certainty, choose_abstention
-from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.intervals import Units
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, BLANK, NO, OOD_SCORE, SET, WRITTEN, YES
 

@@ -11,10 +11,10 @@ import numpy as np
 from vitmed.core.targets import UNKNOWN
 from vitmed.decisions.out_of_distribution import scores_of
 from vitmed.decisions.policy import unlike_training
-from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.control_charts import Stream
-from vitmed.metrics.finding_predictions import FindingPredictions
-from vitmed.metrics.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.kinds.finding_predictions import FindingPredictions
+from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions, positive_index
 from vitmed.metrics.predictions_csv import ANSWER, YES
 

@@ -28,10 +28,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitmed.core.hardware import FULL_FP32
 from vitmed.core.targets import Kind
 from vitmed.explanation.results import Maps, places, spread
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.models.hardware import FULL_FP32
 from vitmed.models.vit import ViT
 from vitmed.training.learning import LEARNING
 

@@ -24,13 +24,13 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from vitmed.core.hardware import FULL_FP32
 from vitmed.core.targets import Kind
 from vitmed.core.text import counted
 from vitmed.explanation.attention import METHODS, centre_shift, relevance
 from vitmed.explanation.results import TITLES, Attention, MapCheck, cells
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.estimates import Estimate
+from vitmed.models.hardware import FULL_FP32
 from vitmed.models.vit import ViT
 from vitmed.training.learning import LEARNING
 

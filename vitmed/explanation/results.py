@@ -9,11 +9,14 @@ import numpy as np
 from pydantic import Field
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.errors import UsageError
+from vitmed.core.errors import DataError, UsageError
 from vitmed.core.targets import CLASSES, Target
+from vitmed.decisions.evaluation_folder import is_of, read_metrics
+from vitmed.inference.saved_model import SavedModel
 from vitmed.metrics.estimates import Estimate
 
 TITLES = {"rollout": "Attention rollout", "gradient_rollout": "Gradient-weighted rollout", "grad_cam": "Grad-CAM"}
+UNCHECKED = "not tested; vitmed evaluate tests whether the answer depends on the patches that such maps mark"
 
 
 @dataclass(frozen=True)
@@ -184,3 +187,21 @@ def mean_of_maps(each: Sequence[Maps], shares: Sequence[float]) -> Maps:
         for name in first.grids
     }
     return replace(first, grids={name: grid.astype(np.float32) for name, grid in grids.items()})
+
+
+def known_verdicts(saved: SavedModel) -> dict[str, str]:
+    """Method -> the verdict in the newest report on these weights, test before validation."""
+    files = sorted(
+        saved.path.parent.glob("[!.]*/metrics.json"),
+        key=lambda file: (file.parent.name.startswith("test"), file.stat().st_mtime_ns),
+    )
+    for file in reversed(files):
+        try:
+            metrics = read_metrics(file)
+            methods = metrics["attention"]["methods"] if is_of(metrics, saved.weights_hash, saved.policy) else {}
+            verdicts = {name: f"{part['verdict']}. {part['text']}" for name, part in methods.items()}
+        except (DataError, KeyError, TypeError):  # a report without maps
+            continue
+        if verdicts:
+            return verdicts
+    return {}

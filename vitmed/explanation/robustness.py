@@ -23,9 +23,9 @@ from vitmed.core.text import counted
 from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.explanation.corruptions import CORRUPTIONS
 from vitmed.explanation.results import CorruptionCost, Robustness, Strength
-from vitmed.metrics.any_predictions import AnyPredictions, target_of
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
 from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.kinds.any_predictions import AnyPredictions, target_of
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 

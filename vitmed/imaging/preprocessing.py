@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 from vitmed.core.config import Config
 from vitmed.core.errors import DataError
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.imaging.decode import decode, to_8_bit
+from vitmed.imaging.decode import decode, read_image, to_8_bit
 from vitmed.imaging.raw_image import RawImage
 from vitmed.imaging.window import Window
 
@@ -140,6 +140,13 @@ class Preprocessing:
         else:
             mean, std = CONSTANTS.get(self.normalize, ((0.0,), (1.0,)))
         return _for_channels(mean, channels), _for_channels(std, channels)
+
+
+def thumbnail(path: Path, how: Preprocessing, side: int = 320) -> np.ndarray:
+    """An image for display, (H, W, 3) uint8, no side longer than `side`; with the window of the run."""
+    image = read_image(path, frame=how.frame, window=how.window)
+    image.thumbnail((side, side))
+    return np.asarray(image)
 
 
 def is_blank(square: np.ndarray) -> bool:

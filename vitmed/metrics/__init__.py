@@ -3,10 +3,7 @@
 predictions        `Predictions`: what a model predicts for a set of images; which class is the positive one
 predictions_csv    the cells of predictions.csv, however a spreadsheet saved them
 predictions_parquet  parts of a large set of predictions, as Parquet files
-finding_predictions  `FindingPredictions`: what a model predicts of several findings, and their predictions.csv
-finding_scoring    the numbers of findings, without intervals
-finding_evaluation  every number of findings with its interval
-finding_results    findings that occur together, and those that are called wrongly
+kinds/             findings, grades and numbers: their predictions and numbers
 evaluation         every number of a set of predictions with its interval
 estimates          numbers with their intervals, as typed results
 metric_table       `METRICS`: name, title and direction of each number
@@ -27,12 +24,6 @@ label_errors       images whose label is doubtful (confident learning)
 sample_size        how many images and patients an interval needs
 clinical_utility   predictive values by prevalence, and net benefit: the decision curve
 fixed_rates        sensitivity at a fixed specificity; the band of the ROC curve
-grade_scoring      grades: weighted kappa, costs, and each cut as two classes
-grade_evaluation   grades with intervals
-number_predictions `NumberPredictions`: what a model predicts of a quantity
-number_scoring     the numbers that judge a predicted quantity
-number_evaluation  the same with intervals
-number_agreement   limits of agreement; errors by range and by subgroup; are the predicted scales true?
 reader_agreement   Cohen's kappa of readers, reference and model
 reader_comparison  the model against readers: Obuchowski & Rockette
 """

@@ -12,7 +12,6 @@ from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError
 from vitmed.core.targets import Kind
 from vitmed.core.text import identity
-from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.areas import Area, area_spread, class_areas
 from vitmed.metrics.bootstrap import percentile_interval, widened_level
 from vitmed.metrics.estimates import Estimate, estimate
@@ -32,6 +31,7 @@ from vitmed.metrics.intervals import (
     satterthwaite,
     share,
 )
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.seed_spread import SeedSpread
 

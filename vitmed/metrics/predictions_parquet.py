@@ -19,7 +19,7 @@ from vitmed.core.csv_files import from_cell
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import whole_file
 from vitmed.core.upgrade import READER
-from vitmed.metrics.any_predictions import AnyPredictions
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
 
 KEY = b"vitmed predictions 2"  # of the description in the file

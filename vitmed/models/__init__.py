@@ -1,4 +1,4 @@
-"""The networks: ViT, MAE, LoRA; weight files and public weights; inference.
+"""The networks: ViT, MAE, LoRA; weight files and public weights.
 
 vit                the Vision Transformer, and `SIZES`
 rotary_positions   DINOv3's positions
@@ -10,6 +10,7 @@ patch_embedding    from an image to patches
 block_kernels      which attention kernel, and compiled or not
 mae                the masked autoencoder
 lora               low-rank adaptation
+hardware           device and arithmetic
 summary            a network in words, and torchinfo's table
 pretrained         starting from somebody's weights
 weight_layouts     parameter names of public weights, and `LAYOUTS`
@@ -21,5 +22,4 @@ weight_files       reading tensors without running code
 digests            digests of everything in a checkpoint
 resample_weights   another patch grid, patch size or channel count
 weights_catalogue  public weights by name, and fetching them
-inference          images to logits
 """

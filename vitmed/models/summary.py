@@ -16,7 +16,7 @@ def summarise(model: nn.Module, config: ModelConfig) -> str:
     """Layers, shapes, parameters and multiply-adds for one image, by torchinfo."""
     import torchinfo  # noqa: TID251
 
-    from vitmed.core.hardware import seeded
+    from vitmed.models.hardware import seeded
 
     size = (1, config.channels, config.image_size, config.image_size)
     device = next(model.parameters()).device

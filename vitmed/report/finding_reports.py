@@ -10,9 +10,9 @@ from typing import Any
 from vitmed.core.run_folder import REPORT
 from vitmed.decisions.finding_policy import FindingPolicy
 from vitmed.decisions.folds import fold_notes
-from vitmed.metrics.any_predictions import AnyPredictions
-from vitmed.metrics.finding_predictions import FindingPredictions
-from vitmed.metrics.finding_scoring import fewer_holders
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.kinds.finding_predictions import FindingPredictions
+from vitmed.metrics.kinds.finding_scoring import fewer_holders
 from vitmed.metrics.notes import FEWEST
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import Material

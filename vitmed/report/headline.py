@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitmed.core.errors import GateError, UsageError, unknown_key
-from vitmed.core.run_folder import METHODS_TEXT, NUMBERS, REPORT
+from vitmed.core.run_folder import METHODS_TEXT, NUMBERS, REPORT, RunFolder
 from vitmed.core.targets import Kind
 from vitmed.core.text import counted_doing, listed
 from vitmed.core.ui import Ui
+from vitmed.decisions.evaluation_folder import find_evaluation, is_torn, read_evaluation
 from vitmed.decisions.targets import ALL_METRICS, RANKING, TARGETS
-from vitmed.metrics.any_predictions import AnyPredictions
+from vitmed.inference.saved_model import SavedModel
 from vitmed.metrics.estimates import value_text
 from vitmed.metrics.fixed_rates import FixedRates
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.report.external_data import External
 from vitmed.report.page import main_methods, number, title_of
 from vitmed.report.results import Baseline, Results
@@ -27,6 +29,15 @@ class Evaluation:
     predictions: AnyPredictions
     metrics: Results
     folder: Path
+
+
+def known_evaluation(saved: SavedModel, split: str) -> Evaluation | None:
+    """The complete evaluation of a split that the run folder holds of these weights; None where there is none."""
+    file = find_evaluation(RunFolder(saved.path.parent), split, saved.weights_hash, saved.policy)
+    if file is None or is_torn(file.parent):
+        return None
+    found = read_evaluation(file)
+    return Evaluation(found.predictions, Results.read(found.metrics), file.parent)
 
 
 def report_evaluation(evaluation: Evaluation, gates: dict[str, float], ui: Ui) -> Evaluation:

@@ -16,14 +16,14 @@ from vitmed.core.data_config import DataConfig
 from vitmed.core.files import json_of
 from vitmed.core.run_folder import RunFolder
 from vitmed.data.samples import Splits
-from vitmed.metrics.any_predictions import AnyPredictions
-from vitmed.metrics.finding_predictions import FindingPredictions
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.kinds.finding_predictions import FindingPredictions
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.subgroups import FEWEST, MOST, strata
 from vitmed.report.results import Cell, Characteristic, Count, EvaluatedImages, Flow, Seen, SplitFlow, Value
 
 if TYPE_CHECKING:  # it imports torch, which a report made from a table does not need
-    from vitmed.training.saved_model import SavedModel
+    from vitmed.inference.saved_model import SavedModel
 
 
 def flow_of(

@@ -23,7 +23,7 @@ from vitmed.decisions.evaluation_folder import Evaluated, read_evaluation, read_
 from vitmed.decisions.folds import Folds
 from vitmed.decisions.policy import notes_of, own_columns, policy_settings
 from vitmed.decisions.targets import TARGETS, refuse_idle
-from vitmed.metrics.any_predictions import AnyPredictions
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import check_columns
 from vitmed.report.headline import Evaluation, report_evaluation

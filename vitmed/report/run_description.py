@@ -11,8 +11,8 @@ from vitmed.data.patients import describe_patients
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.exact_views import VIEWS
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.inference.saved_model import SavedModel
 from vitmed.models.summary import describe_model
-from vitmed.training.saved_model import SavedModel
 
 
 def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, str]:

@@ -22,9 +22,9 @@ from vitmed.decisions.folds import Folds
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.decisions.targets import TARGETS
 from vitmed.explanation.results import Maps
-from vitmed.metrics.any_predictions import AnyPredictions, read_predictions, target_of
 from vitmed.metrics.estimates import Numbers
-from vitmed.metrics.finding_predictions import FindingPredictions
+from vitmed.metrics.kinds.any_predictions import AnyPredictions, read_predictions, target_of
+from vitmed.metrics.kinds.finding_predictions import FindingPredictions
 from vitmed.metrics.label_errors import issues_csv
 from vitmed.metrics.notes import learnt_nothing, missing_interval_note
 from vitmed.metrics.paired_comparison import holm

@@ -18,14 +18,14 @@ from vitmed.data.samples import Splits, labelled_by
 from vitmed.data.thread_batches import Progress, in_threads
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.decode import read_size
-from vitmed.metrics.any_predictions import AnyPredictions
-from vitmed.models.inference import logits_of, mean_features, predict_all
+from vitmed.inference.checkpoint import load_checkpoint
+from vitmed.inference.predict import logits_of, mean_features, predict_all
+from vitmed.inference.saved_model import check_finite
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.models.lora import merged
 from vitmed.models.vit import ViT
-from vitmed.training.checkpoint import load_checkpoint
 from vitmed.training.learning import LEARNING
 from vitmed.training.linear_heads import LinearHead
-from vitmed.training.saved_model import check_finite
 from vitmed.training.training_run import TrainingRun
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)

@@ -9,18 +9,18 @@ import numpy as np
 
 from vitmed.core.config import Config
 from vitmed.core.errors import VitmedError
-from vitmed.core.hardware import Precision
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.ranks import ALONE, Ranks
 from vitmed.core.targets import CLASSES, Kind, Target
 from vitmed.data.loading import Images
 from vitmed.data.samples import labelled_by
 from vitmed.decisions.targets import TARGETS
-from vitmed.metrics.any_predictions import AnyPredictions
+from vitmed.inference.predict import predict_all
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.metric_table import Metric
 from vitmed.metrics.predictions import Predictions
-from vitmed.models.inference import predict_all
+from vitmed.models.hardware import Precision
 from vitmed.training.optimiser import scheduled_lr
+from vitmed.training.processes import ALONE, Ranks
 from vitmed.training.train_state import RUNNING, Record, TrainState
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from vitmed.core.config import Config
 from vitmed.core.errors import VitmedError
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.ranks import ALONE, Ranks
 from vitmed.data.samples import Sample
+from vitmed.training.processes import ALONE, Ranks
 
 WINDOW = 3  # last epochs, which must agree
 ONE_CLASS = 0.95  # share of validation images predicted as one class

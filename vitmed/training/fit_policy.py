@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from vitmed.core.errors import CheckpointError
-from vitmed.core.hardware import pick_precision
 from vitmed.core.ui import Ui
 from vitmed.data.loading import Images
 from vitmed.data.samples import labelled_by
@@ -19,12 +18,13 @@ from vitmed.decisions.out_of_distribution import MOST_FITTED, fit_ood_score
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.decisions.reduced_precision import FASTER, ReducedPrecision, compare_precision
 from vitmed.decisions.targets import TARGETS
-from vitmed.metrics.any_predictions import AnyPredictions
-from vitmed.models.inference import logits_of, mean_features, predict_all, speedup
+from vitmed.inference.checkpoint import Checkpoint, add_policy, load_checkpoint
+from vitmed.inference.predict import logits_of, mean_features, predict_all, speedup
+from vitmed.inference.saved_model import check_finite, score_column
+from vitmed.inference.torch_network import TorchNetwork
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.models.hardware import pick_precision
 from vitmed.models.vit import ViT
-from vitmed.training.checkpoint import Checkpoint, add_policy, load_checkpoint
-from vitmed.training.saved_model import check_finite, score_column
-from vitmed.training.torch_network import TorchNetwork
 
 MOST_COMPARED = 2000  # validation images to predict again in reduced precision at most
 Forward = Callable[[torch.Tensor], torch.Tensor]

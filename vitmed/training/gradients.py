@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from vitmed.core.config import Config
 from vitmed.core.errors import OutOfMemoryError
-from vitmed.core.hardware import seeded
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.ranks import Ranks, sync_gradients
 from vitmed.core.text import counted
 from vitmed.data.loading import EpochBatches, seed_of
+from vitmed.models.hardware import seeded
 from vitmed.models.vit import checkpoint_gradients, checkpoints_gradients
 from vitmed.training.losses import LossOf
+from vitmed.training.processes import Ranks, sync_gradients
 from vitmed.training.train_state import TrainState
 
 MASKS = 1  # marks the seed of dropout and drop path; mixing has another

@@ -10,9 +10,9 @@ import uuid
 import torch
 
 from vitmed.core.errors import Interrupted, UsageError, VitmedError
-from vitmed.core.hardware import pick_device
 from vitmed.core.process import cores
 from vitmed.core.text import counted
+from vitmed.models.hardware import pick_device
 
 
 def launch(devices: int, device: str, args: list[str]) -> int:

@@ -17,7 +17,6 @@ from torch.utils.data import DataLoader
 from vitmed.core.config import Config
 from vitmed.core.errors import DataError, VitmedError
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.ranks import ALONE, Ranks, whole
 from vitmed.data.loading import EpochBatches
 from vitmed.imaging.augmentation import without_opencv_threads
 from vitmed.training.epoch_records import end_epoch, finished, speed
@@ -25,6 +24,7 @@ from vitmed.training.failure_detection import LossWatch
 from vitmed.training.gradients import Batch, Gradients, Relief
 from vitmed.training.losses import LossOf
 from vitmed.training.optimiser import scheduled_lr, set_learning_rate
+from vitmed.training.processes import ALONE, Ranks, whole
 from vitmed.training.train_state import Record, TrainState
 
 

@@ -16,11 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitmed.core.config import Config
-from vitmed.core.hardware import Precision
-from vitmed.core.ranks import ALONE, Ranks
 from vitmed.core.targets import UNKNOWN
 from vitmed.data.loading import Images
+from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
+from vitmed.training.processes import ALONE, Ranks
 
 LossOf = Callable[[Tensor, Tensor], Callable[[slice], Tensor]]
 """Images (B, S, S, C) uint8 and their targets, on the device -> rows -> their share of the batch's mean loss, ().

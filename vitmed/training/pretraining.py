@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from vitmed.core.errors import VitmedError
-from vitmed.core.hardware import Precision
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.data.loading import Images, seed_of
 from vitmed.data.thread_batches import check_readable, read_batches
+from vitmed.models.hardware import Precision
 from vitmed.models.mae import MAE, decoder_size
 from vitmed.models.vit import ViT
 from vitmed.training.epoch_records import common_record

@@ -15,12 +15,9 @@ from torch import nn
 from vitmed.core.config import Config
 from vitmed.core.csv_files import csv_text
 from vitmed.core.data_config import DataConfig
-from vitmed.core.environment import environment, versions
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.core.files import write_json, write_text
-from vitmed.core.hardware import Precision, pick_precision
 from vitmed.core.load_config import AnyConfig, store_paths, with_values
-from vitmed.core.ranks import ALONE, Ranks
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line, listed
 from vitmed.core.ui import Ui
@@ -39,12 +36,15 @@ from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.batch_augmentation import BatchAugmenter
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.block_kernels import missing_compiler
+from vitmed.models.hardware import Precision, pick_precision
 from vitmed.models.vit import checkpoint_gradients
 from vitmed.models.weight_files import AGAIN
-from vitmed.training.autotune import autotune, is_open
+from vitmed.training.environment import environment, versions
 from vitmed.training.losses import LossOf
-from vitmed.training.memory import fit_memory
-from vitmed.training.time_budget import Clock
+from vitmed.training.plan.autotune import autotune, is_open
+from vitmed.training.plan.memory import fit_memory
+from vitmed.training.plan.time_budget import Clock
+from vitmed.training.processes import ALONE, Ranks
 from vitmed.training.train_state import new_state
 
 AS_BEFORE = (

@@ -13,12 +13,12 @@ from torch.optim.swa_utils import AveragedModel
 from typing_extensions import TypedDict
 
 from vitmed.core.config import Config
-from vitmed.core.hardware import Precision
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.ranks import Ranks, full, sharded_like
 from vitmed.core.train_config import TrainConfig
+from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT, checkpoint_gradients
 from vitmed.training.optimiser import adamw, averaged, ema_decay, steps_per_epoch
+from vitmed.training.processes import Ranks, full, sharded_like
 
 PARTS = ("model", "optimiser", "scaler", "ema")
 Record = dict[str, Any]  # of a finished epoch: its line in metrics.jsonl

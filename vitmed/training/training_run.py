@@ -18,10 +18,8 @@ from vitmed.core.config import Config
 from vitmed.core.durations import about
 from vitmed.core.errors import CheckpointError, DataError, EndedByCaller, Interrupted, Reported, VitmedError
 from vitmed.core.files import write_json, write_text
-from vitmed.core.hardware import Precision, describe, seeded, using_threads
 from vitmed.core.load_config import AnyConfig
 from vitmed.core.process import stop_signals
-from vitmed.core.ranks import ALONE, Ranks, full
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line, listed
 from vitmed.core.ui import Ui
@@ -30,23 +28,25 @@ from vitmed.data.proportions import describe_split, proportion_lines
 from vitmed.data.samples import Splits
 from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.inference.checkpoint import Checkpoint, save_checkpoint, set_data_root
 from vitmed.metrics.predictions import positive_class
 from vitmed.models.block_kernels import compile_network, is_of_compiler, uncompiled, use_attention
+from vitmed.models.hardware import Precision, describe, seeded, using_threads
 from vitmed.models.lora import add_low_rank, merged
 from vitmed.models.pretrained import Weights, load_pretrained
 from vitmed.models.summary import describe_model, summarise
 from vitmed.models.vit import ViT, build_vit
-from vitmed.training.checkpoint import Checkpoint, save_checkpoint, set_data_root
 from vitmed.training.epoch_records import finished, validate
 from vitmed.training.failure_detection import stuck
-from vitmed.training.forecast import Forecaster
 from vitmed.training.gradients import Relief
 from vitmed.training.learning import LEARNING
 from vitmed.training.loop import fit
 from vitmed.training.losses import LossOf
+from vitmed.training.plan.forecast import Forecaster
+from vitmed.training.plan.time_budget import Contention, TimeBudget
+from vitmed.training.processes import ALONE, Ranks, full
 from vitmed.training.progress import epoch_of, with_progress
 from vitmed.training.run_setup import RunSetup, check_images
-from vitmed.training.time_budget import Contention, TimeBudget
 from vitmed.training.trackers import Tracking
 from vitmed.training.train_state import Record
 

@@ -15,12 +15,12 @@ from matplotlib.figure import Figure
 from vitmed.core.errors import VitmedError
 from vitmed.core.targets import UNKNOWN
 from vitmed.core.text import counted
-from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.confusions import error_pairs
-from vitmed.metrics.finding_predictions import FindingPredictions
-from vitmed.metrics.finding_results import wrong_rows
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.kinds.finding_predictions import FindingPredictions
+from vitmed.metrics.kinds.finding_results import wrong_rows
+from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.label_errors import find_suspects
-from vitmed.metrics.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.report.plots.drawing import GREEN, GREY, RED, hide_ticks, path_label, percent, sheet, short, show
 

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from vitmed.core.text import counted
 from vitmed.decisions.targets import TARGETS
 from vitmed.explanation.results import Robustness
-from vitmed.metrics.any_predictions import AnyPredictions
 from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.report.plots.drawing import BLUE, GREY, ORANGE, add_grid, draw_band, numbers, sheet
 from vitmed.report.results import Results
 

@@ -1,0 +1,35 @@
+"""Images that come together share a batch; nobody waits long for others."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import numpy as np
+
+from vitmed.deploy.http.batching import WAIT, Batcher
+
+
+def test_a_batch_waits_for_images_on_the_way_but_not_for_long() -> None:
+    sizes: list[int] = []
+    coming = 1
+
+    async def ask(batcher: Batcher[int], count: int, later: float) -> float:
+        began = time.perf_counter()
+        waiting = [batcher.put(np.full((1, 1, 1), 1, np.uint8))]
+        await asyncio.sleep(later)
+        waiting += [batcher.put(np.full((1, 1, 1), i, np.uint8)) for i in range(2, count + 1)]
+        assert await asyncio.gather(*waiting) == list(range(1, count + 1))
+        return time.perf_counter() - began
+
+    batcher = Batcher[int](lambda squares, mapped: [int(one[0, 0, 0]) for one in squares], 4, lambda: coming,
+                           sizes.append, wait=0.5)  # fmt: skip
+    assert WAIT <= 0.01
+    batcher.start()
+    asyncio.run(ask(batcher, 4, 0.05))  # a batch that is full waits no longer
+    assert sizes == [4]
+    asyncio.run(ask(batcher, 9, 0.05))
+    assert sizes == [4, 4, 4, 1]
+    coming = 0
+    assert asyncio.run(ask(batcher, 1, 0)) < 0.4  # nothing is on its way
+    batcher.stop()

@@ -1,0 +1,178 @@
+"""`vitmed export` into a folder: timm loads it with the logits of the run; what no library holds is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from conftest import Answer, Recorder, Trained
+from PIL import Image
+from safetensors import safe_open
+
+import vitmed as package
+from vitmed.core.errors import GateError, UsageError
+from vitmed.core.model_config import ModelConfig
+from vitmed.deploy import export_weights
+from vitmed.inference.checkpoint import load_checkpoint
+from vitmed.models.vit import arguments_of
+from vitmed.models.weight_forms import FORMS
+
+timm = pytest.importorskip("timm")
+FILES = {"timm": {"README.md", "config.json", "model.safetensors"}}
+FILES["transformers"] = FILES["timm"] | {"preprocessor_config.json"}
+
+
+@pytest.fixture(scope="session")
+def for_timm(plain_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("written") / "colours"
+    return package.export(plain_run, to=folder, form="timm", ui=Recorder()).file
+
+
+def program_of(card: Path) -> str:
+    return card.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+
+
+def header_of(card: Path) -> Any:
+    return yaml.safe_load(card.read_text(encoding="utf-8").split("---\n")[1])
+
+
+def run_card(folder: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, Any]:
+    """The names that the program of a card defines, run beside its folder on a picture."""
+    monkeypatch.chdir(folder.parent)
+    Image.open(image).save("image.png")
+    found: dict[str, Any] = {}
+    exec(program_of(folder / "README.md"), found)
+    return found
+
+
+def test_the_program_of_the_card_gives_the_probabilities_of_predict(
+    plain_run: Path, for_timm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the pixels of an image that is not square, with timm, torch and Pillow alone."""
+    image = tmp_path / "wide.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (20, 33, 3), dtype=np.uint8)).save(image)
+    found = run_card(for_timm, image, monkeypatch)
+    ours: Any = package.predict(image, checkpoint=plain_run, precision="fp32", ui=Recorder())
+    np.testing.assert_allclose(found["logits"].numpy(), ours.logits, atol=1e-5)
+    np.testing.assert_allclose(found["probabilities"].numpy(), ours.probabilities, atol=1e-5)
+    assert np.abs(ours.probabilities - np.exp(ours.logits) / np.exp(ours.logits).sum()).max() > 0.05  # calibrated
+
+
+def test_the_same_for_transformers(plain_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import transformers
+
+    folder = package.export(plain_run, to=tmp_path / "hf-folder", ui=Recorder()).file
+    image = next(plain_run.parents[1].rglob("PATIENT*.png"))
+    found = run_card(folder, image, monkeypatch)
+    ours: Any = package.predict(image, checkpoint=plain_run, precision="fp32", ui=Recorder())
+    np.testing.assert_allclose(found["logits"].numpy(), ours.logits, atol=1e-5)
+    np.testing.assert_allclose(found["probabilities"].numpy(), ours.probabilities, atol=1e-5)
+    assert isinstance(found["model"], transformers.ViTForImageClassification)
+    assert found["model"].config.id2label == {0: "amber", 1: "blue", 2: "green"}
+    assert header_of(folder / "README.md")["library_name"] == "transformers"
+
+
+def test_the_folder_is_timms_and_says_what_it_is(for_timm: Path) -> None:
+    assert {file.name for file in for_timm.iterdir()} == FILES["timm"]
+    model = timm.create_model(f"local-dir:{for_timm}", pretrained=True)
+    assert model.pretrained_cfg["label_names"] == ["amber", "blue", "green"]
+    how = timm.data.resolve_model_data_config(model)
+    assert how["input_size"] == (3, 16, 16) and tuple(how["mean"]) == (0.485, 0.456, 0.406) and how["crop_pct"] == 1.0
+    stated = json.loads((for_timm / "config.json").read_text())["vitmed"]
+    assert "Research use only" in stated["notice"] and stated["policy"]["calibration"]["method"] == "vector"
+    header = header_of(for_timm / "README.md")
+    assert header["library_name"] == "timm" and header["license"] == "unknown" and header["model-index"]
+    card = (for_timm / "README.md").read_text()
+    assert "Research use only" in card and "12 validation images the logits of timm" in card and "| AUROC |" in card
+
+
+def test_one_file_loads_with_the_line_that_export_prints(plain_run: Path, tmp_path: Path) -> None:
+    ui = Recorder()
+    file = package.export(plain_run, to=tmp_path / "timm.safetensors", ui=ui).file
+    assert [path.name for path in tmp_path.iterdir()] == ["timm.safetensors"]
+    model = eval(ui.said[-1].splitlines()[1], {"timm": timm}).eval()
+    with safe_open(file, "pt") as content:
+        assert json.loads(content.metadata()["config"])["vitmed"]["classes"] == ["amber", "blue", "green"]
+    x = torch.randn(4, 3, 16, 16)
+    torch.testing.assert_close(model(x), load_checkpoint(plain_run).model()(x), atol=1e-5, rtol=0)
+
+
+def test_it_names_no_place_and_no_patient(plain_run: Path, for_timm: Path) -> None:
+    saved = load_checkpoint(plain_run)
+    secrets = [str(plain_run.parents[1]), "SECRET", "PATIENT", str(Path.home()), os.uname().nodename]
+    files = list(for_timm.iterdir())
+    assert {"config.json", "model.safetensors"} <= {file.name for file in files}
+    for file in files:
+        for secret in (*secrets, *(digest for split in saved.hashes.values() for digest in split)):
+            assert secret.encode() not in file.read_bytes(), (file, secret)
+
+
+def test_other_logits_are_not_written(plain_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = export_weights.FORMS["timm"].load
+
+    def changed(folder: Path) -> torch.nn.Module:
+        model = honest(folder)
+        model.head.bias.data += 0.01  # type: ignore[operator, union-attr]
+        return model
+
+    monkeypatch.setattr(export_weights.FORMS["timm"], "load", staticmethod(changed))
+    with pytest.raises(GateError, match=r"differ by 0\.01 at most"):
+        package.export(plain_run, to=tmp_path / "other", form="timm", ui=Recorder())
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_the_library_it_says_that_nothing_was_compared(
+    plain_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    found = package.export(plain_run, to=tmp_path / "hf-folder", ui=Recorder())
+    assert {file.name for file in found.file.iterdir()} == FILES["transformers"]
+    assert found.gate.images == 0 and "were not compared, since transformers is not installed" in found.gate.in_words
+    assert "were not compared" in (found.file / "README.md").read_text()
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    with pytest.raises(UsageError, match=r"pip install 'vitmed\[weights\]'"):
+        package.export(plain_run, to=tmp_path / "second", ui=Recorder())
+
+
+@pytest.mark.parametrize(
+    ("fields", "timm", "transformers"),
+    [
+        ({}, None, None),
+        ({"stem": "residual"}, "stem of convolutions (residual)", "stem of convolutions"),
+        ({"positions": "rotary"}, "rotary", "rotary"),
+        ({"pool": "cls_mean"}, "read-out cls_mean", "read-out cls_mean"),
+        ({"pool": "mean"}, None, "read-out mean"),
+        ({"registers": 4}, None, "registers"),
+        ({"layer_scale": True}, None, "LayerScale"),
+        ({"mlp": "swiglu"}, None, "SwiGLU"),
+        ({"norm_eps": 1e-12}, "1e-12", None),
+    ],
+)
+def test_what_a_library_lacks_is_named(fields: dict[str, Any], timm: str | None, transformers: str | None) -> None:
+    own = arguments_of(ModelConfig(**fields))
+    for name, expected in (("timm", timm), ("transformers", transformers)):
+        found = FORMS[name].lacks(own)
+        assert found is None if expected is None else (found and expected in found), name
+
+
+def test_what_is_refused(trained: Trained, plain_run: Path, tmp_path: Path, vitmed: Callable[..., Answer]) -> None:
+    found = vitmed("export", trained.folder, "--to", tmp_path / "folder")
+    assert found.code == 2 and "a stem of convolutions (residual), which vitmed cannot write" in found.err
+    assert "--to model.onnx" in found.err and "vitmed train --stem patch" in found.err
+    for arguments in (
+        (plain_run, "--to", tmp_path / "model.onnx", "--form", "timm"),
+        (plain_run, "--to", tmp_path / "model.safetensors", "--form", "transformers"),
+        (plain_run, "--to", tmp_path / "folder", "--form", "keras"),
+        (plain_run, "--to", plain_run.parents[1] / "SECRET-clinic" / "folder"),
+        (plain_run, "--to", plain_run),
+    ):
+        assert vitmed("export", *arguments).code == 2, arguments
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,239 @@
+"""Structured Reports, read by highdicom, by dcmtk and by dicom3tools."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from io import BytesIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import highdicom
+import numpy as np
+import pydicom
+import pytest
+from conftest import Trained
+from dicom_files import dcmtk, dicom_image
+from pydicom.data import get_charset_files, get_testdata_file
+
+import vitmed
+from vitmed.core.process import NO_WARNINGS
+from vitmed.decisions.finding_policy import FindingPolicy
+from vitmed.decisions.number_intervals import IntervalReach
+from vitmed.decisions.number_policy import NumberPolicy
+from vitmed.deploy.structured_report import report_uid, structured_report
+from vitmed.inference.load import Answer
+
+ANSWERS: dict[str, Answer] = {
+    "classes": Answer("", "grün <x>", 0.7, {"grün <x>": 0.7, "blau": 0.3}, ("grün <x>", "blau"), None, True, "", 0.5),
+    "grades": Answer("", "KL2", 0.5, {"KL0": 0.2, "KL1": 0.3, "KL2": 0.5}, None, None, True, "", None),
+    "findings": Answer("", ("edema",), None, {"edema": 0.7, "mass": 0.3}, ("edema",), None, True, "", 0.9),
+    "number": Answer("", 61.25, None, {}, None, (50.5, 70.125), True, "", 0.25, "years"),
+}
+UNSURE = {"answered": False, "reason": "unlike the training images, 2 classes are possible", "ood_score": 1.5}
+
+
+def policy_of(kind: str) -> Any:
+    if kind == "number":
+        reach = IntervalReach.model_construct(coverage=0.9, by="image", note="", reach=1.0, units=40)
+        return NumberPolicy.model_construct(intervals=reach, asked={}, n=40, ood_score=None)
+    if kind == "findings":
+        points = [
+            SimpleNamespace(operating=SimpleNamespace(threshold=one), calibration=SimpleNamespace(method="none"))
+            for one in (0.25, None)
+        ]
+        return FindingPolicy.model_construct(findings=dict(zip(("edema", "mass"), points, strict=True)))
+    return None
+
+
+def model_of(kind: str, policy: Any = None) -> Any:
+    """What a report needs of a model."""
+    config = SimpleNamespace(model=SimpleNamespace(name="vit_tiny"))
+    saved = SimpleNamespace(policy=policy, weights_hash="0123456789abcdef" * 4, config=config)
+    return SimpleNamespace(kind=kind, saved=saved, preprocessing=SimpleNamespace(frame=None))
+
+
+def head_of(name: str) -> Any:
+    return pydicom.dcmread(get_testdata_file(name), stop_before_pixels=True)
+
+
+def write(kind: str, header: Any, place: Path, **changes: Any) -> Path:
+    from dataclasses import replace
+
+    with NO_WARNINGS:
+        model = model_of(kind, policy_of(kind))
+        uid = report_uid(model, str(header.SOPInstanceUID))
+        file = place / f"{kind}.dcm"
+        file.write_bytes(structured_report(replace(ANSWERS[kind], **changes), model, header, uid))
+        return file
+
+
+def groups(file: Path) -> list[Any]:
+    report = highdicom.sr.srread(file)
+    assert isinstance(report, highdicom.sr.ComprehensiveSR)
+    found: list[Any] = report.content.get_image_measurement_groups()
+    return found
+
+
+def numbers(group: Any) -> dict[str, float]:
+    return {one.name.meaning: one.value for one in group.get_measurements()}
+
+
+def words(group: Any) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for one in group.get_qualitative_evaluations():
+        found.setdefault(one.name.meaning, []).append(one.value.meaning)
+    return found
+
+
+@pytest.fixture(scope="module")
+def ct() -> Any:
+    return head_of("CT_small.dcm")
+
+
+def test_a_report_on_classes_grades_and_a_number_says_what_the_model_says(ct: Any, tmp_path: Path) -> None:
+    (group,) = groups(write("classes", ct, tmp_path))
+    assert group.finding_type.meaning == "grün <x>" and words(group)["Answered"] == ["Yes"]
+    assert words(group)["Cannot be excluded"] == ["grün <x>", "blau"]
+    assert numbers(group) == {
+        "Probability of grün <x>": 0.7, "Probability of blau": 0.3,
+        "Out-of-distribution score (above 1: unlike training)": 0.5,
+    }  # fmt: skip
+    (group,) = groups(write("grades", ct, tmp_path))
+    assert group.finding_type.meaning == "KL2" and len(numbers(group)) == 3
+    (group,) = groups(write("number", ct, tmp_path))
+    assert numbers(group)["Predicted value"] == 61.25
+    assert numbers(group)["Lower end of the 90% prediction interval"] == 50.5
+    assert numbers(group)["Upper end of the 90% prediction interval"] == 70.125
+    assert {one.unit.value for one in group.get_measurements()} == {"a", "1"}  # UCUM: year, no units
+
+
+def test_a_report_on_findings_has_a_group_for_each(ct: Any, tmp_path: Path) -> None:
+    whole, edema, mass = groups(write("findings", ct, tmp_path))
+    assert words(whole) == {"Answered": ["Yes"], "Cannot be excluded": ["edema"]}
+    assert edema.finding_type.meaning == "edema" and words(edema)["Presence"] == ["Present"]
+    assert words(mass)["Presence"] == ["Absent"]
+    assert numbers(edema) == {"Probability": 0.7, "Threshold": 0.25}
+    assert numbers(mass) == {"Probability": 0.3, "Threshold": 0.5}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_what_the_model_does_not_answer_reads_as_no_finding(kind: str, ct: Any, tmp_path: Path) -> None:
+    whole, *parts = groups(write(kind, ct, tmp_path, **UNSURE))
+    assert words(whole)["Answered"] == ["No"]
+    assert UNSURE["reason"] in [one.value for one in whole[0].ContentSequence if one.ValueType == "TEXT"]
+    if kind == "number":
+        assert "Predicted value" not in numbers(whole)
+    elif kind == "findings":
+        assert [words(part)["Presence"] for part in parts] == [["no answer"]] * 2
+    else:
+        assert whole.finding_type.meaning == "no answer"
+
+
+def test_a_note_about_the_image_stands_beside_the_answer(ct: Any, tmp_path: Path) -> None:
+    model = model_of("classes")
+    data = structured_report(ANSWERS["classes"], model, ct, report_uid(model, ct.SOPInstanceUID), "has 8 bits")
+    (tmp_path / "note.dcm").write_bytes(data)
+    (group,) = groups(tmp_path / "note.dcm")
+    comments = [one.value for one in group[0].ContentSequence if one.name.meaning == "Comment"]
+    assert comments == ["The image has 8 bits.", "Research use only; not a medical device."]
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_the_algorithm_and_the_image_stand_in_every_group(kind: str, ct: Any, tmp_path: Path) -> None:
+    policy = policy_of(kind)
+    decides = policy.summary if policy else "none, the outputs are raw"
+    written = groups(write(kind, ct, tmp_path))
+    assert len(written) > 0
+    for group in written:
+        texts: dict[str, list[str]] = {}  # by the code of their name in PS3.16
+        for one in group[0].ContentSequence:
+            if one.ValueType == "TEXT":
+                texts.setdefault(one.name.value, []).append(one.value)
+        assert texts["111001"] == ["vitmed"] and texts["111003"] == [vitmed.__version__]  # Algorithm Name, Version
+        assert texts["111002"] == [  # Algorithm Parameters
+            "weights sha256 " + "0123456789abcdef" * 4, f"vit_tiny, predicts {kind}", f"decision policy: {decides}",
+            "Research use only; not a medical device.",
+        ]  # fmt: skip
+        assert texts["121106"] == ["Research use only; not a medical device."]  # Comment
+        (source,) = group.source_images
+        assert source.referenced_sop_instance_uid == ct.SOPInstanceUID
+        assert source.referenced_sop_class_uid == ct.SOPClassUID
+
+
+@pytest.mark.parametrize("name", ["CT_small.dcm", "MR_small.dcm", "JPEG2000.dcm", "image_dfl.dcm", "ExplVR_BigEnd.dcm"])
+def test_the_report_stays_with_the_patient_and_the_study(name: str, tmp_path: Path) -> None:
+    header = head_of(name)
+    report = highdicom.sr.srread(write("classes", header, tmp_path))
+    for keyword in ("PatientID", "PatientName", "StudyInstanceUID", "StudyID", "AccessionNumber", "StudyDate"):
+        assert str(report[keyword].value or "") == str(header.get(keyword) or ""), keyword
+    assert report.get_evidence() == [
+        (header.StudyInstanceUID, header.SeriesInstanceUID, header.SOPInstanceUID, header.SOPClassUID)
+    ]
+    assert report.SeriesInstanceUID != header.SeriesInstanceUID
+    assert (report.VerificationFlag, report.PreliminaryFlag, report.Modality) == ("UNVERIFIED", "PRELIMINARY", "SR")
+
+
+@pytest.mark.parametrize("file", get_charset_files("chr[!S]*.dcm"), ids=lambda file: Path(file).stem)
+def test_names_in_every_script(file: str, ct: Any, tmp_path: Path) -> None:
+    from copy import deepcopy
+
+    with NO_WARNINGS:
+        named = pydicom.dcmread(file)
+        header = deepcopy(ct)
+        header.SpecificCharacterSet = named.get("SpecificCharacterSet", "")
+        header["PatientName"] = named["PatientName"]
+    report = pydicom.dcmread(write("classes", header, tmp_path))
+    assert str(report.PatientName) == str(named.PatientName)
+
+
+def test_a_header_with_faults_still_gives_a_report(tmp_path: Path) -> None:
+    picture = np.zeros((8, 8, 3), np.uint8)
+    with NO_WARNINGS:
+        file = dicom_image(
+            tmp_path / "image.dcm", picture, PatientSex="X", PatientBirthDate="19809999", StudyTime="25:99",
+            InstanceNumber=0, PatientAge="45", PatientWeight="70", BodyPartExamined="lower case",
+        )  # fmt: skip
+        header = pydicom.dcmread(file, stop_before_pixels=True)
+        del header.PatientID, header.AccessionNumber
+    report = pydicom.dcmread(write("classes", header, tmp_path))
+    assert report.PatientName == header.PatientName and report.PatientID == ""
+    assert (report.PatientSex, report.InstanceNumber) == ("", 1)
+
+
+def test_the_uid_is_one_for_each_image_and_model(ct: Any) -> None:
+    model, other = model_of("classes"), model_of("classes")
+    uid = report_uid(model, "1.2.3")
+    assert uid == report_uid(model, "1.2.3") and len(uid) <= 64 and pydicom.uid.UID(uid).is_valid
+    other.saved.weights_hash = "f" * 64
+    third = model_of("classes")
+    third.saved.policy = SimpleNamespace(to_json=lambda: {"threshold": 0.4})
+    framed = model_of("classes")
+    framed.preprocessing.frame = 1
+    assert len({uid, report_uid(model, "1.2.4"), *(report_uid(one, "1.2.3") for one in (other, third, framed))}) == 5
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_dciodvfy_and_dsrdump_find_no_error(kind: str, ct: Any, tmp_path: Path) -> None:
+    file = write(kind, ct, tmp_path)
+    told = subprocess.run([dcmtk("dsrdump"), "+Pl", file], capture_output=True, text=True)
+    assert told.returncode == 0 and "E:" not in told.stderr, told.stderr
+    for text in ("Imaging Measurement Report", "Algorithm Name", "0123456789abcdef" * 4, "not a medical device"):
+        assert text in told.stdout
+    tool = shutil.which("dciodvfy")
+    if tool is None:
+        pytest.skip("dciodvfy is not installed (apt install dicom3tools)")
+    for changes in ({}, UNSURE):
+        told = subprocess.run([tool, "-new", write(kind, ct, tmp_path, **changes)], capture_output=True, text=True)
+        assert "ComprehensiveSR" in told.stderr and "Error" not in told.stderr, told.stderr
+
+
+def test_a_trained_model_gives_the_same_uid_from_its_file(trained: Trained, exported: Path) -> None:
+    picture = sorted((trained.data / "test").rglob("*.png"))[0]
+    model = vitmed.load(exported)
+    header = pydicom.dcmread(dicom_image(exported.parent / "image.dcm", picture))
+    uid = report_uid(model, header.SOPInstanceUID)
+    assert uid == report_uid(vitmed.load(exported), header.SOPInstanceUID)
+    data = structured_report(model.predict(picture), model, header, uid)
+    assert pydicom.dcmread(BytesIO(data)).SOPInstanceUID == uid

@@ -1,0 +1,181 @@
+"""`--precision`: fp32 unless bf16 is asked for, or the comparison after training accepted it on this kind of device."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import BARE, TINY_SETS, Recorder, Trained, draw_only
+
+from vitmed import evaluate, merge, predict, predict_shard, train
+from vitmed.core.errors import CheckpointError, DataError
+from vitmed.core.run_folder import RunFolder
+from vitmed.decisions.evaluation_folder import find_evaluation
+from vitmed.decisions.reduced_precision import ReducedPrecision
+from vitmed.inference import choose_precision as module
+from vitmed.inference.checkpoint import Checkpoint, add_policy, load_checkpoint
+from vitmed.inference.choose_precision import choose_precision
+from vitmed.inference.saved_model import Outputs
+from vitmed.inference.torch_network import TorchNetwork
+from vitmed.models.hardware import Precision
+from vitmed.training import fit_policy
+
+CPU, BF16 = torch.device("cpu"), Precision("bf16", torch.bfloat16, "supported by this CPU")
+GOOD = ReducedPrecision(precision="bf16", device="cpu", speedup=2.3, images=9, largest=4e-4, accepted=True)
+BAD = GOOD.model_copy(update={"flipped": 1, "largest": 0.02, "accepted": False})
+
+
+@pytest.fixture(autouse=True)
+def fast_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every CPU computes fast in bf16."""
+    for place in (module, fit_policy):
+        monkeypatch.setattr(place, "pick_precision", lambda name, device: BF16)
+
+
+def known(trained: Trained, comparison: ReducedPrecision | None) -> Checkpoint:
+    return replace(load_checkpoint(trained.best), reduced_precision=comparison)
+
+
+@pytest.mark.parametrize(
+    "comparison, chosen, told",
+    [
+        (GOOD, "bf16", "bf16 instead of fp32: on 9 validation images no decision flips and no probability moves by"),
+        (BAD, "fp32", "fp32, not bf16: on 9 validation images 1 decision flips and a probability moves by 0.02 (limit"),
+        (None, "fp32", "fp32, not bf16: no comparison of the two is known for this checkpoint"),
+        (GOOD.model_copy(update={"device": "cuda"}), "fp32", "fp32, not bf16: no comparison of the two is known"),
+        (GOOD.model_copy(update={"precision": "fp16"}), "fp32", "fp32, not bf16: no comparison of the two is known"),
+    ],
+)
+def test_auto_takes_what_the_comparison_accepted(
+    trained: Trained, comparison: ReducedPrecision | None, chosen: str, told: str, ui: Recorder
+) -> None:
+    saved = known(trained, comparison)
+    assert choose_precision("auto", saved, saved.policy, CPU, ui).name == chosen
+    assert len(ui.said) == 1 and ui.said[0].startswith(told) and not ui.warned
+    assert saved.policy is not None  # the comparison holds for one decision policy
+    assert choose_precision("auto", saved, saved.policy.model_copy(), CPU, (other := Recorder())).name == "fp32"
+    assert "no comparison of the two is known" in other.said[0]
+
+
+def test_auto_is_fp32_on_a_device_made_for_it(trained: Trained, ui: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Precision("fp32", torch.float32, "this CPU has no bf16 instructions")
+    monkeypatch.setattr(
+        module, "pick_precision", lambda name, device: plain if name == "auto" else replace(BF16, reason="as asked")
+    )
+    saved = known(trained, GOOD)
+    assert choose_precision("auto", saved, saved.policy, CPU, ui).name == "fp32"
+    assert ui.said == ["fp32: this CPU has no bf16 instructions"]
+    assert choose_precision("bf16", saved, saved.policy, CPU, ui).name == "bf16"
+    assert ui.warned == ["--precision bf16: this CPU has no bf16 instructions, so it is slower than fp32"]
+
+
+@pytest.mark.parametrize("comparison, warnings", [(GOOD, 0), (BAD, 1), (None, 1)])
+def test_bf16_is_used_when_asked_with_a_warning(
+    trained: Trained, comparison: ReducedPrecision | None, warnings: int, ui: Recorder
+) -> None:
+    saved = known(trained, comparison)
+    assert choose_precision("bf16", saved, saved.policy, CPU, ui).dtype is torch.bfloat16
+    assert len(ui.warned) == warnings and len(ui.said) == 1 - warnings
+    assert choose_precision("fp32", saved, saved.policy, CPU, Recorder()).dtype is torch.float32
+
+
+def test_an_unknown_precision(trained: Trained, vitmed: Callable[..., Any]) -> None:
+    for command in ("predict", "evaluate"):
+        given = [trained.data / "test", "--checkpoint"] if command == "predict" else []
+        answer = vitmed(command, *given, trained.best, "--precision", "bf61")
+        assert answer.code == 2 and "unknown precision 'bf61'" in answer.err and "did you mean 'bf16'?" in answer.err
+
+
+def test_predictions_in_bf16_are_close_and_the_same_alone_and_among_others(trained: Trained) -> None:
+    exact, whole = (
+        predict(trained.data / "test", checkpoint=known(trained, GOOD), precision=name, ui=Recorder())
+        for name in ("fp32", "auto")
+    )
+    assert 0 < np.abs(exact.logits - whole.logits).max() < 0.1
+    assert np.unique(whole.logits.view(np.uint32) << 16).size > 1  # not rounded to 16 bits: no new ties
+    one = predict(whole.paths[3], checkpoint=known(trained, GOOD), ui=Recorder())
+    assert one.logits.tobytes() == whole.logits[3:4].tobytes()
+    assert one.columns["ood_score"] == whole.columns["ood_score"][3:4]
+
+
+def test_a_report_in_bf16_says_so_and_no_policy_rests_on_it(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ui: Recorder
+) -> None:
+    draw_only(monkeypatch)
+    folder = shutil.copytree(trained.folder, tmp_path / "run")
+    shutil.rmtree(folder / "val")
+    done = evaluate(folder, data=trained.data, split="val", precision="bf16", output=folder / "val", ui=ui)
+    numbers = json.loads((done.folder / "metrics.json").read_text())
+    assert numbers["report"]["precision"] == "bf16"
+    assert numbers["report"]["facts"]["Device of this evaluation"].endswith(", bf16")
+    assert any(note.startswith("Predicted in bf16, not in fp32: ") for note in numbers["notes"])
+    assert any(text.startswith("bf16 instead of fp32: ") for text in ui.warned)
+    assert "Predicted in bf16" in (done.folder / "report.html").read_text()
+    again = evaluate(done.folder / "predictions.csv", output=tmp_path / "again", ui=Recorder())
+    assert again.metrics.report.precision == "bf16"
+    saved = load_checkpoint(folder)
+    assert find_evaluation(RunFolder(folder), "val", saved.weights_hash, saved.policy) is None
+    assert find_evaluation(RunFolder(folder), "test", saved.weights_hash, saved.policy) is not None
+
+
+def test_evaluate_is_fp32_unless_asked(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw_only(monkeypatch)
+    policy = load_checkpoint(trained.best).policy
+    assert policy is not None
+    add_policy(Path(shutil.copy(trained.best, tmp_path)), policy, GOOD)
+    assert load_checkpoint(tmp_path / "best.pt").reduced_precision == GOOD
+    for given, name in (({}, "fp32"), ({"precision": "auto"}, "bf16")):
+        done = evaluate(
+            tmp_path / "best.pt", data=trained.data, split="test", output=tmp_path / name, ui=Recorder(), **given
+        )
+        assert done.metrics.report.precision == name
+
+
+def test_training_compares_once_and_stores_it(
+    trained: Trained, tmp_path: Path, no_figures: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fit_policy, "speedup", lambda *args: 2.345)
+    monkeypatch.setattr(fit_policy, "MOST_COMPARED", 5)
+    ui = Recorder()
+    done = train(trained.data, output=tmp_path, name="one", sets=TINY_SETS, ui=ui, **BARE)
+    found = load_checkpoint(done.folder).reduced_precision
+    assert found is not None and (found.precision, found.device, found.images) == ("bf16", "cpu", 5)
+    assert 0 < found.largest < 0.1 and 0 < found.largest_raw < 0.1
+    assert found.accepted == (found.flipped == 0 and found.largest <= 1e-3)
+    assert f"precision of vitmed predict on this kind of device: {found.choice}" in ui.said
+
+
+def test_a_network_that_overflows_in_16_bits_is_not_accepted(
+    trained: Trained, tmp_path: Path, no_figures: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = TorchNetwork.outputs
+
+    def overflow(network: TorchNetwork, *args: Any, **options: Any) -> Outputs:
+        if network.precision != "fp32":
+            raise CheckpointError("its logits are not finite")
+        return honest(network, *args, **options)
+
+    monkeypatch.setattr(fit_policy, "speedup", lambda *args: 2.0)
+    monkeypatch.setattr(TorchNetwork, "outputs", overflow)
+    done = train(trained.data, output=tmp_path, name="one", sets=TINY_SETS, ui=Recorder(), **BARE)
+    found = load_checkpoint(done.folder).reduced_precision
+    assert found is not None and not found.accepted and found.images == 12
+    assert found.choice.startswith("fp32, not bf16: on 12 validation images the outputs are not finite in bf16")
+
+
+def test_parts_of_different_precision_do_not_mix(trained: Trained, tmp_path: Path) -> None:
+    images, saved = trained.data / "test", known(trained, GOOD)
+    for number, name in ((1, "auto"), (2, "fp32")):
+        given = {"shard": f"{number}/2", "checkpoint": saved, "precision": name}
+        predict_shard(images, output=tmp_path / name, ui=Recorder(), **given)
+    for file in (tmp_path / "fp32").glob("*.parquet"):
+        shutil.copy(file, tmp_path / "auto")
+    with pytest.raises(DataError, match="different precision"):
+        merge(tmp_path / "auto", ui=Recorder())

@@ -1,0 +1,120 @@
+"""`vitmed.load`: a model in a program, from a checkpoint and from an exported file."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from conftest import Recorder, Trained
+from PIL import Image
+
+import vitmed
+from vitmed.cli.terminal import print_predictions
+from vitmed.commands.predict import predictions_json
+from vitmed.core.errors import CheckpointError, DataError
+from vitmed.deploy.http.content import image_answer
+from vitmed.deploy.structured_report import groups_of
+from vitmed.inference.load import Model
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions_csv import BLANK
+
+
+@pytest.fixture(params=["checkpoint", "exported"])
+def model(request: pytest.FixtureRequest, trained: Trained, exported: Path) -> Model:
+    return vitmed.load(exported if request.param == "exported" else trained.folder, precision="fp32")
+
+
+def test_an_image_may_come_as_file_bytes_picture_or_array(model: Model, trained: Trained) -> None:
+    path = sorted((trained.data / "test").rglob("*.png"))[0]
+    picture = Image.open(path).convert("RGB")
+    found = model.predict([path, str(path), path.read_bytes(), picture, np.asarray(picture)])
+    assert len(found) == 5 and len({answer.text for answer in found}) == 1
+    for answer in found:
+        assert answer.probabilities == found[0].probabilities and answer.prediction == path.parent.name
+    assert model.predict(path).probabilities == found[0].probabilities  # alone as among others, to the bit
+
+
+def test_the_answer_is_that_of_predict(model: Model, trained: Trained) -> None:
+    paths = sorted((trained.data / "test").rglob("*.png"))
+    own = vitmed.predict(paths, checkpoint=trained.best, precision="fp32", ui=Recorder())
+    found = model.predict(paths)
+    assert [answer.prediction for answer in found] == [own.classes[k] for k in own.predicted]
+    np.testing.assert_allclose(model.predict_proba(paths), own.probabilities, atol=1e-5)
+    assert list(model.classes_) == list(own.classes)
+    assert [answer.answered for answer in found] == [cell == "yes" for cell in own.columns["answer"]]
+    assert [" | ".join(answer.prediction_set or ()) for answer in found] == list(own.columns["set"])
+
+
+def test_threads_may_share_a_model(model: Model, trained: Trained) -> None:
+    paths = sorted((trained.data / "test").rglob("*.png"))
+    alone = [model.predict(path).probabilities for path in paths]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda path: model.predict(path).probabilities, paths)) == alone
+
+
+def test_a_notebook_shows_a_table_without_paths_and_escapes_names(model: Model, trained: Trained) -> None:
+    answer = model.predict(sorted((trained.data / "test").rglob("*.png"))[0])
+    page = answer._repr_html_()
+    assert "data:image/png;base64," in page and str(trained.data) not in page and "not a medical device" in page
+    assert "<script>" not in replace(answer, image="<script>.png")._repr_html_()
+
+
+def test_what_cannot_be_read_is_named(model: Model, tmp_path: Path) -> None:
+    (tmp_path / "torn.png").write_bytes(b"\x89PNG torn")
+    for image, problem in (
+        (tmp_path / "torn.png", "torn.png"),
+        (b"\x89PNG torn", "image"),
+        (b"", "empty"),
+        (np.zeros((4, 4, 9), np.uint8), "shape"),
+        (np.zeros((8, 8), np.uint16), "need a window"),
+        (np.full((8, 8), np.nan), "not finite"),
+    ):
+        with pytest.raises(DataError, match=problem):
+            model.predict(image)
+    with pytest.raises(CheckpointError):
+        vitmed.load(tmp_path / "none.pt")
+
+
+def test_a_large_set_comes_whole_to_programs_and_is_shortened_for_readers(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("left | right", *(f"c{k:02}" for k in range(24)))
+    members = np.ones((1, 25), bool)
+    found = Predictions(names, ("x.png",), None, None, np.zeros((1, 25), np.float32), members=members)
+    found = replace(found, columns={"set": (" | ".join(names),), "answer": ("no: 25 classes are possible",)})
+    shown = SimpleNamespace(unit="", preprocessing=SimpleNamespace(shown=lambda square: square))
+    answer = next(Model.answers(shown, found, [np.zeros((4, 4, 3), np.uint8)]))  # type: ignore[arg-type]
+    assert answer.prediction_set == names and image_answer("x", answer).prediction_set == list(names)
+    whole = groups_of(answer, None, "classes")[0]
+    said = [one.value.meaning for one in whole.evaluations if one.name.meaning == "Cannot be excluded"]
+    assert said == list(names)
+    assert predictions_json(found, 1)["images"][0]["set"] == " | ".join(names)
+    assert "c18 and 5 more</td>" in answer._repr_html_() and "c19" not in answer._repr_html_()
+    print_predictions(found, 1)
+    text = "".join(capsys.readouterr())
+    assert "c18 and 5 more" in text and "c19" not in text.replace("c19 0.", "")
+
+
+@pytest.mark.parametrize("kind", ["trained", "findings", "ages", "graded", "raw", "exported"])
+def test_an_image_without_content_is_told_apart(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """For every kind of label, a checkpoint without a policy and an exported file, in Python and in the table."""
+    found = request.getfixturevalue("trained" if kind == "raw" else kind)
+    file = found if kind == "exported" else found.folder / ("last.pt" if kind == "raw" else "best.pt")
+    model, side = vitmed.load(file, precision="fp32"), 24
+    channels = model.preprocessing.channels
+    texture = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    images = {"pixel": texture[:1, :1], "black": 0 * texture, "wide": np.full((8, side, 3), 200, np.uint8)}
+    images["texture"] = texture
+    for name, pixels in images.items():
+        Image.fromarray(pixels).convert("L" if channels == 1 else "RGB").save(tmp_path / f"{name}.png")
+    paths = [tmp_path / f"{name}.png" for name in images]
+    answers = model.predict(paths)
+    assert [BLANK in answer.reason for answer in answers] == [True, True, True, False]
+    assert not any(answer.answered for answer in answers[:3])
+    table = vitmed.predict(paths, checkpoint=file, precision="fp32", ui=Recorder())
+    assert [cell.startswith(f"no: {BLANK}") for cell in table.columns["answer"]] == [True, True, True, False]
+    again = table if model.saved.policy is None else model.saved.policy.apply(table)
+    assert again.columns == table.columns
+    assert "answer" in vitmed.predict(paths[3:], checkpoint=file, ui=Recorder()).columns or kind == "raw"

@@ -1,0 +1,98 @@
+"""The forecast: the slower of computing and loading counts, and a measured step is kept."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import draw_splits
+from tiny_config import tiny_config
+
+from vitmed.core.data_config import DataConfig
+from vitmed.data.splits import make_splits
+from vitmed.training.plan import forecast as module
+from vitmed.training.plan.forecast import (
+    EACH_EPOCH,
+    EACH_IMAGE,
+    IN_TRAINING,
+    REPORTING,
+    STARTING,
+    TABLES,
+    Forecast,
+    Forecaster,
+)
+
+CPU = torch.device("cpu")
+
+
+config = partial(tiny_config, data__window=None)
+
+
+@pytest.fixture
+def forecaster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Forecaster:
+    """24 + 8 + 12 images, on a machine of 4 cores with one thread; reading a file takes 2 s of a core."""
+    monkeypatch.setattr(module, "cores", lambda: 4)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr(module, "reading_seconds", lambda splits, config: 2.0)
+    monkeypatch.setattr(module, "step_seconds", lambda config, device, classes: 0.3)
+    data = draw_splits(tmp_path / "data")
+    return Forecaster(make_splits(DataConfig(root=str(data)), lambda *_: None), CPU)
+
+
+def test_the_parts_of_a_run(forecaster: Forecaster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "augmenting_seconds", lambda config: 0.0)
+    unlimited = Forecaster(forecaster.splits, CPU).of(config())
+    assert unlimited.before == pytest.approx(STARTING + 44 * EACH_IMAGE)  # no file is decoded for the estimate
+    found = forecaster.of(config(train__time=600))
+    assert found.before == pytest.approx(STARTING + 44 * (2.0 / 4 + EACH_IMAGE))
+    assert (found.one_pass, found.after) == (unlimited.one_pass, unlimited.after)
+    assert found.one_pass == pytest.approx(24 * 0.3 * IN_TRAINING + 8 * 0.1 + EACH_EPOCH)
+    assert found.after == pytest.approx(REPORTING + 20 * EACH_IMAGE + (24 + 4 * 8 + 12) * 0.1)
+    mirrored = forecaster.of(config(augment__policy="light", augment__views="mirror"))
+    assert mirrored.one_pass == found.one_pass  # validation after an epoch has one view
+    assert mirrored.after == pytest.approx(REPORTING + 20 * EACH_IMAGE + 2 * (24 + 4 * 8 + 12) * 0.1)
+    assert forecaster.of(config(evaluate__report=False)).after == pytest.approx(found.after - REPORTING + TABLES)
+
+
+@pytest.mark.parametrize("augment, workers, each", [(0.1, 2, 0.36), (1.0, 2, 0.5), (1.0, 0, 1.36), (6.0, 8, 6.36 / 4)])
+def test_the_slower_of_computing_and_loading_counts(
+    forecaster: Forecaster, monkeypatch: pytest.MonkeyPatch, augment: float, workers: int, each: float
+) -> None:
+    """Seconds of an image: of the step, of loading in parallel, of one after the other, of all work on all cores."""
+    monkeypatch.setattr(module, "augmenting_seconds", lambda config: augment)
+    found = forecaster.of(config(train__workers=workers))
+    assert found.one_pass == pytest.approx(24 * each + 8 * 0.1 + EACH_EPOCH)
+
+
+def test_passes_and_seconds_are_inverse() -> None:
+    found = Forecast(10.0, 5.0, 20.0)
+    assert found.total(6) == 60 and found.passes_in(60) == 6
+
+
+def test_a_measured_step_is_kept_for_the_same_network_unless_the_machine_is_busy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("VITMED_CACHE", str(tmp_path))
+    times = iter([1.0, 2.0, 3.0, 4.0])
+    monkeypatch.setattr(module, "_time_steps", lambda *_: next(times))
+    monkeypatch.setattr(module, "busy", lambda: "load 9.0 on 2 cores")
+    assert module.step_seconds(config(), CPU, 2) == 1.0
+    monkeypatch.setattr(module, "busy", lambda: None)
+    assert [module.step_seconds(config(), CPU, 2) for _ in range(2)] == [2.0, 2.0]
+    assert module.step_seconds(config(model__depth=2), CPU, 2) == 3.0
+    (file, *_) = (tmp_path / "speed").iterdir()
+    for file in (tmp_path / "speed").iterdir():
+        file.write_text("{torn")
+    assert module.step_seconds(config(), CPU, 2) == 4.0
+
+
+def test_what_is_measured_is_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITMED_CACHE", str(tmp_path))
+    splits = make_splits(DataConfig(root=str(draw_splits(tmp_path / "data"))), lambda *_: None)
+    drawn = torch.get_rng_state()
+    assert module.step_seconds(config(), CPU, 2) > 0
+    assert module.reading_seconds(splits, config()) > 0 and module.augmenting_seconds(config()) > 0
+    assert module.augmenting_seconds(config(augment__policy="none")) == 0
+    assert torch.equal(torch.get_rng_state(), drawn)

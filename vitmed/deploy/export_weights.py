@@ -1,0 +1,218 @@
+"""`vitmed export` into a folder: the trained network for timm or transformers, with preprocessing and a card."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import tempfile
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitmed.core.base_models import Frozen
+from vitmed.core.errors import GateError, UsageError, unknown_key
+from vitmed.core.files import whole_folder
+from vitmed.core.text import counted, first_line
+from vitmed.core.ui import Ui
+from vitmed.data.thread_batches import check_readable
+from vitmed.deploy.export_gate import validation_images
+from vitmed.inference.checkpoint import Checkpoint
+from vitmed.inference.onnx_model import KEY, about_model
+from vitmed.inference.torch_network import TorchNetwork
+from vitmed.models.hardware import FULL_FP32
+from vitmed.models.vit import arguments_of
+from vitmed.models.weight_forms import CONFIG, FORMS, SAFETENSORS, WEIGHTS, Form
+from vitmed.report.headline import known_evaluation
+from vitmed.report.weights_card import weights_card
+
+CARD = "README.md"
+MOST_APART = 1e-4  # of two logits, as a share of the largest logit or of 1
+USUAL = "transformers"
+
+
+class WeightsGate(Frozen):
+    """The logits of the other library beside ours, on validation images.
+
+    Attributes:
+        library: with its version; "" where it is not installed, and nothing was compared.
+        images: how many were compared.
+        largest: the largest difference of two logits; relative: as a share of the largest logit, or of 1.
+    """
+
+    library: str
+    images: int = 0
+    largest: float = 0.0
+    relative: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        """Whether no logit differs by more than `MOST_APART`."""
+        return self.relative <= MOST_APART
+
+    @property
+    def in_words(self) -> str:
+        """What was found, as a clause."""
+        if not self.images:
+            return f"its logits were not compared, since {self.library} is not installed"
+        images = counted(self.images, "validation image")
+        return f"on {images} the logits of {self.library} differ by {self.largest:.1g} at most"
+
+
+class WrittenWeights(NamedTuple):
+    """A folder for another library, or its weight file alone."""
+
+    path: Path
+    size: int  # bytes
+    gate: WeightsGate
+    form: Form
+
+
+def check_form(saved: Checkpoint, name: str) -> type[Form]:
+    """The form of that name. Raises UsageError if there is none, or if its library lacks a part of the model."""
+    if name not in FORMS:
+        raise unknown_key("form", name, FORMS)
+    kind, views = saved.splits.target.kind, saved.config.augment.views
+    if kind == "number":
+        part: str | None = "a head that predicts a number"
+    elif views != "one":
+        part = f"several views of an image ({views})"
+    elif saved.preprocessing.normalize == "image":
+        part = "each image normalised by itself"
+    else:
+        part = FORMS[name].lacks(fields := arguments_of(saved.config.model))
+        other = next((one for one in FORMS if FORMS[one].lacks(fields) is None), None)
+        if part and other:
+            raise UsageError(f"{saved.path}: the model needs {part}, which {name} lacks", f"--form {other}")
+    if part:
+        fix = "vitmed export RUN --to model.onnx writes every model"
+        if "stem" in part:
+            fix += "; for timm and transformers: vitmed train --stem patch"
+        raise UsageError(f"{saved.path}: the model needs {part}, which vitmed cannot write for {name}", fix)
+    return FORMS[name]
+
+
+def write_weights(
+    saved: Checkpoint,
+    target: Path,
+    name: str,
+    root: Path,
+    ui: Ui,
+    address: str | None = None,
+    alone: bool = False,
+) -> WrittenWeights:
+    """Write a model for another library, and compare its logits there with ours if the library is installed.
+
+    Args:
+        target: a new folder; a name with .safetensors: the weights alone.
+        name: of the form, a key of `FORMS`.
+        root: the data folder.
+        address: by which the library finds the folder; default `Form.local`.
+        alone: whether the weights will leave the folder: then their metadata repeat config.json.
+
+    Raises:
+        GateError: the logits differ, or the library cannot load the folder; nothing is written.
+        DataError: a validation image cannot be read.
+        UsageError: the library lacks a part of the model; a package is missing; the folder cannot be written.
+    """
+    saved.chosen_policy()
+    form = check_form(saved, name)
+    if target.suffix == SAFETENSORS:
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as place:
+            written = write_weights(saved, Path(place) / "model", name, root, ui, alone=True)
+            (written.path / WEIGHTS).replace(target)
+        return WrittenWeights(target, target.stat().st_size, written.gate, written.form)
+    with whole_folder(target) as folder:
+        made = form(
+            saved.config.model, saved.model().state_dict(), saved.preprocessing, saved.classes,
+            several=saved.splits.target.kind == "findings",
+        )  # fmt: skip
+        gate = WeightsGate(library=name)
+        _write(made, about(saved), folder, alone)
+        with contextlib.suppress(ImportError):
+            gate = compare_weights(saved, made, folder, target, root, ui)
+        if not gate.passed:
+            problem = f"{target}: not written, since {gate.in_words}"
+            raise GateError(problem, f"at most {MOST_APART:g} of the largest logit is expected; please report it")
+        test = known_evaluation(saved, "test")
+        address = address or form.local.format(target.name)
+        compared = gate.in_words[0].upper() + gate.in_words[1:]
+        card = weights_card(saved, name, target.name, address, compared, None if test is None else test.metrics)
+        (folder / CARD).write_text(card, encoding="utf-8")
+    return WrittenWeights(target, sum(file.stat().st_size for file in target.iterdir()), gate, made)
+
+
+def about(saved: Checkpoint) -> dict[str, Any]:
+    """What config.json keeps under `KEY`: calibration, operating point, licence; nothing of single images."""
+    found = about_model(saved)
+    found["policy"] = {key: value for key, value in found["policy"].items() if key not in ("ood_score", "other_scores")}
+    return found
+
+
+def _write(made: Form, content: dict[str, Any], folder: Path, alone: bool) -> None:
+    """Write configuration and tensors. One entry of metadata, as safetensors writes several in a random order."""
+    try:
+        from safetensors.torch import save
+    except ImportError:
+        raise UsageError(f"{WEIGHTS}: needs one more package", "pip install 'vitmed[weights]'") from None
+    files = made.files
+    files[CONFIG] |= {KEY: content}
+    for file, fields in files.items():
+        (folder / file).write_text(json.dumps(fields, indent=2, ensure_ascii=False), encoding="utf-8")
+    state = {name: tensor.contiguous() for name, tensor in made.state.items()}
+    metadata = {"config": json.dumps(files[CONFIG])} if alone else {"format": "pt"}
+    (folder / WEIGHTS).write_bytes(save(state, metadata))  # its own `save_file` gives a full disk another error
+
+
+@FULL_FP32
+def compare_weights(saved: Checkpoint, made: Form, folder: Path, target: Path, root: Path, ui: Ui) -> WeightsGate:
+    """The other library's logits beside ours, on validation images as our preprocessing prepares them.
+
+    Raises:
+        ImportError: the library is not installed.
+        GateError: it cannot load the folder.
+    """
+    how, chosen = saved.preprocessing, validation_images(saved)
+    try:
+        with _quiet():
+            network = made.load(folder)
+    except ImportError:
+        raise
+    except Exception as error:  # of the library, which has errors of its own
+        problem = f"{target}: not written, since {made.library} cannot load it ({first_line(error)})"
+        raise GateError(problem, "please report it, with the version of the library") from None
+    found: list[Tensor] = []
+
+    def read(index: int) -> Any:
+        return how.read(root / chosen[index].path)
+
+    with ui.bar("comparing: checkpoint") as advance:
+        ours = TorchNetwork(saved, None, torch.device("cpu")).outputs(read, len(chosen), advance)
+    check_readable(ours.problems)
+    with ui.bar(f"comparing: {made.library}") as advance, torch.inference_mode():
+        for index in range(len(chosen)):
+            found.append(made.logits(network(how.normalise(torch.tensor(read(index))[None]))))
+            advance(index + 1, len(chosen))
+    exact = torch.from_numpy(ours.logits)
+    largest = float((torch.cat(found) - exact).abs().max())
+    return WeightsGate(
+        library=f"{made.library} {version(made.library)}", images=len(chosen), largest=largest,
+        relative=largest / max(1.0, float(exact.abs().max())),
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the messages and progress bars of a library that loads weights."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,155 @@
+"""What the addresses return, as typed data, which is also what /docs describes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from vitmed import __version__
+from vitmed.core.errors import DataError
+from vitmed.core.run_folder import NUMBERS, RunFolder
+from vitmed.core.targets import Kind
+from vitmed.core.text import NOTICE
+from vitmed.decisions.evaluation_folder import find_evaluation, read_metrics
+from vitmed.inference.load import Answer, Model
+from vitmed.inference.saved_model import SavedModel
+from vitmed.metrics.estimates import Estimate
+
+PICTURE = 256  # px of a picture
+
+
+class Problem(BaseModel):
+    """Why a request was refused, and what to do."""
+
+    problem: str
+    fix: str
+
+
+class AttentionMap(BaseModel):
+    """How much each patch contributes to the answer by one method; not the outline of a lesion."""
+
+    picture: str = Field(description="PNG as a data: address")
+    explains: str = Field(description="the class, the finding or the side of a number")
+    method: str
+    verdict: str = Field(description="what the test of such maps found, in the newest evaluation of the run")
+
+
+class ImageAnswer(BaseModel):
+    """What the model says of an image."""
+
+    image: str = Field(description="the file name that the sender gave")
+    prediction: str | list[str] | float = Field(description="class or grade; called findings; number in `unit`")
+    probability: float | None = Field(description="of the predicted class, calibrated")
+    probabilities: dict[str, float] = Field(description="of every class or finding, calibrated; empty for a number")
+    prediction_set: list[str] | None = Field(description="classes or findings that cannot be excluded")
+    interval: tuple[float, float] | None = Field(description="of a number")
+    unit: str = ""
+    answered: bool = Field(description="whether the model answers by its policy")
+    reason: str = Field(description="why it does not answer, else empty")
+    ood_score: float | None = Field(description="above 1 the image is unlike those of training")
+    note: str = Field(default="", description="what to know of this image")
+    id: str | None = Field(default=None, description="of the line in the log of scores, to which a label can be added")
+    picture: str | None = Field(
+        default=None, description="what the network saw, PNG as a data: address; with pictures=true"
+    )
+    attention: AttentionMap | None = Field(default=None, description="with pictures=true, of a checkpoint")
+
+
+class ImageProblem(Problem):
+    """An image that cannot be read, among others that can."""
+
+    image: str
+
+
+class ModelHash(BaseModel):
+    """Which model answered."""
+
+    weights_sha256: str
+    vitmed: str = __version__
+
+
+class Reply(BaseModel):
+    """The answers, one for each image, in their order."""
+
+    images: list[ImageAnswer | ImageProblem]
+    model: ModelHash
+    notice: str = NOTICE
+
+
+class Number(BaseModel):
+    """A number of the evaluation with its 95 % interval."""
+
+    title: str
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+class Headline(BaseModel):
+    """The first numbers of the newest evaluation on the held-out test of the run."""
+
+    images: int
+    patients: int | None
+    numbers: dict[str, Number]
+
+
+class ModelCard(ModelHash):
+    """What the model is. It names no file and no machine."""
+
+    kind: Kind
+    classes: list[str]
+    unit: str
+    image_size: int
+    channels: int
+    source: Literal["checkpoint", "onnx"]
+    precision: str
+    policy: str | None = Field(description="what validation chose, in words; null: the probabilities are raw")
+    policy_notes: list[str]
+    licence: str | None = Field(description="of the starting weights")
+    terms: str | None
+    test: Headline | None = Field(description="null where the evaluation is not beside the model")
+    notice: str = NOTICE
+
+
+def image_answer(name: str, answer: Answer, note: str = "", line: str | None = None) -> ImageAnswer:
+    """An answer as the server returns it."""
+    prediction = list(answer.prediction) if isinstance(answer.prediction, tuple) else answer.prediction
+    return ImageAnswer(
+        image=name, prediction=prediction, probability=answer.probability, probabilities=answer.probabilities,
+        prediction_set=None if answer.prediction_set is None else list(answer.prediction_set),
+        interval=answer.interval, unit=answer.unit, answered=answer.answered, reason=answer.reason,
+        ood_score=answer.ood_score, note=note, id=line,
+    )  # fmt: skip
+
+
+def model_card(model: Model) -> ModelCard:
+    """What the model is, as far as its file and the folder beside it say."""
+    saved, policy = model.saved, model.saved.policy
+    return ModelCard(
+        weights_sha256=saved.weights_hash, kind=model.kind, classes=list(saved.classes), unit=model.unit,
+        image_size=saved.preprocessing.image_size, channels=saved.preprocessing.channels,
+        source="checkpoint" if model.network.model is not None else "onnx", precision=model.network.precision,
+        policy=None if policy is None else policy.summary,
+        policy_notes=[] if policy is None else list(policy.notes),
+        licence=saved.config.model.licence, terms=saved.config.model.terms, test=_headline(saved),
+    )  # fmt: skip
+
+
+def _headline(saved: SavedModel) -> Headline | None:
+    file = find_evaluation(RunFolder(saved.path.parent), "test", saved.weights_hash, saved.policy)
+    if file is None:
+        return None
+    from vitmed.report.page import headline_of  # templates and tables: only where there is an evaluation
+    from vitmed.report.results import Results
+
+    try:
+        metrics = Results.read(read_metrics(file.with_name(NUMBERS)))
+    except (DataError, ValueError):  # of another version
+        return None
+
+    def number(title: str, of: Estimate) -> Number:
+        return Number(title=title, value=of.value, low=of.low, high=of.high)
+
+    numbers = {name: number(title, of) for name, title, of in headline_of(metrics)}
+    return Headline(images=metrics.n, patients=metrics.n_groups, numbers=numbers)

@@ -1,0 +1,98 @@
+"""The log of `vitmed serve --scores`: what the model said of each image and when, for `vitmed monitor`.
+
+It holds neither file names nor patients. `label` and `group` are empty columns, for those who learn them later; the
+answer has the `id` of its line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from vitmed.core.csv_files import csv_text
+from vitmed.core.errors import UsageError
+from vitmed.inference.load import Model
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
+
+TIME, WEIGHTS, ID, PATH = "time", "weights_hash", "id", "path"
+
+
+class ScoreLog:
+    """A CSV file that grows by whole lines.
+
+    Args:
+        file: a new one, or the log of an earlier start of the same model, which is continued.
+        model: the one that answers.
+        warn: called once if a line cannot be written; the server goes on without the log.
+
+    Raises:
+        UsageError: the file cannot be written, or is something else.
+    """
+
+    def __init__(self, file: Path, model: Model, warn: Callable[[str], None]):
+        self.lock = threading.Lock()
+        self.file, self.weights_hash, self.warn, self.broken = file, model.saved.weights_hash, warn, False
+        example = model.predictions([model.preprocessing.drawn()])
+        self.columns = [name for name in example.header() if name != PATH]
+        first = csv_text([[TIME, WEIGHTS, ID, *self.columns]])
+        try:
+            self.stream = file.open("a+b", buffering=0)
+            self.stream.seek(0)
+            known = self.stream.readline().decode("utf-8", "replace")
+            row = self.stream.readline().decode("utf-8", "replace").split(",")
+            if known and (known != first or row[1:2] not in ([], [self.weights_hash])):
+                self.stream.close()
+                problem = f"{file}: is there already and not the log of scores of this model"
+                raise UsageError(problem, "name another file with --scores")
+            self._drop_torn_line()
+            if not known:
+                self._write(first)
+        except OSError as error:
+            raise UsageError(f"{file}: cannot be written ({error.strerror})", "name another file") from None
+
+    def _drop_torn_line(self) -> None:
+        """A process that was killed may have left the beginning of a line."""
+        size = self.stream.seek(0, os.SEEK_END)
+        start = max(0, size - 2**20)
+        self.stream.seek(start)
+        tail = self.stream.read(size - start)
+        if tail and not tail.endswith(b"\n"):
+            self.stream.truncate(start + tail.rfind(b"\n") + 1)
+
+    def _write(self, text: str) -> None:
+        """Write all of it or nothing: a disk that fills up takes a part, and reports that only the next time."""
+        end, rest = self.stream.seek(0, os.SEEK_END), text.encode()
+        try:
+            while rest:
+                rest = rest[self.stream.write(rest) :]
+        except OSError:
+            with contextlib.suppress(OSError):  # a device cannot be cut
+                self.stream.truncate(end)
+            raise
+
+    def add(self, predictions: AnyPredictions) -> list[str]:
+        """A line for each image, and their ids; several threads may call this."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        own = [predictions.header().index(name) for name in self.columns]
+        ids = [secrets.token_hex(8) for _ in range(len(predictions))]
+        pairs = zip(ids, predictions.rows(), strict=True)
+        rows = [[now, self.weights_hash, name, *(row[i] for i in own)] for name, row in pairs]
+        with self.lock:
+            if self.broken:
+                return ids
+            try:
+                self._write(csv_text(rows))
+            except OSError as error:
+                self.broken = True
+                problem = f"{self.file.name}: cannot be written ({error.strerror})"
+                self.warn(f"warning: {problem}; scores are no longer logged")
+        return ids
+
+    def close(self) -> None:
+        """Close the file."""
+        self.stream.close()

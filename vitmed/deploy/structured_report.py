@@ -1,0 +1,327 @@
+"""An answer of the model as a DICOM Structured Report by TID 1500 (PS3.16), made with highdicom.
+
+What the standard has no code for gets one of the private scheme `SCHEME`: its meaning is the text that a reader sees,
+its value a hash of the text, so that the same class has the same code in every report.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vitmed.core.text import NOTICE
+from vitmed.decisions.finding_policy import FindingPolicy
+from vitmed.decisions.number_policy import NumberPolicy
+from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
+
+if TYPE_CHECKING:
+    from vitmed.inference.load import Answer, Model
+
+SCHEME, FORM = "99VITMED", "1"  # the private codes; a new form of the report is another object, so has another UID
+LONGEST = 64  # characters of a code's meaning (VR LO)
+MOST_CLASSES = 20  # likeliest classes whose probability a report has
+SERIES = 9100  # number of the series of reports in a study, far from those of a scanner
+UCUM = {  # what users call a unit -> its code
+    "years": "a", "year": "a", "months": "mo", "weeks": "wk", "days": "d", "hours": "h", "minutes": "min",
+    "percent": "%", "degrees": "deg",
+    "HU": "[hnsf'U]", "mmHg": "mm[Hg]", "ml": "mL",
+    **{unit: unit for unit in ("%", "mm", "cm", "mm2", "cm2", "mL", "g", "kg", "mg", "ms", "s", "kg/m2", "g/L")},
+}  # fmt: skip
+UIDS = ("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID")  # that an image needs
+TYPE_2 = {  # what each report must have, if only empty -> whether a value can be written
+    **dict.fromkeys(("PatientID", "PatientName", "AccessionNumber", "StudyID", "ReferringPhysicianName"), bool),
+    "PatientBirthDate": lambda value: valuerep("DA", value),
+    "PatientSex": ("M", "F", "O").__contains__,
+    "StudyDate": lambda value: valuerep("DA", value),
+    "StudyTime": lambda value: valuerep("TM", value),
+}
+
+
+def valuerep(kind: str, value: Any) -> Any:
+    """A date (DA) or a time (TM). Raises ValueError."""
+    import pydicom.valuerep
+
+    return {"DA": pydicom.valuerep.DA, "TM": pydicom.valuerep.TM}[kind](value)
+
+
+def derived_uid(*parts: str) -> str:
+    """A UID that the same parts give again (PS3.5, B.2: 2.25 and a UUID, here of version 5)."""
+    return f"2.25.{uuid.uuid5(uuid.NAMESPACE_OID, ' '.join(parts)).int}"
+
+
+def report_uid(model: Model, image: str) -> str:
+    """The SOP Instance UID of the report on an image: one for each model, policy, frame, and form of the report.
+
+    Args:
+        image: its SOP Instance UID.
+    """
+    return derived_uid(FORM, _identity(model), image)
+
+
+def _identity(model: Model) -> str:
+    policy = model.saved.policy
+    decides = json.dumps(policy.to_json(), sort_keys=True) if policy else ""
+    told = f"{model.saved.weights_hash} {model.preprocessing.frame} {decides}"
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+@dataclass
+class Group:
+    """A measurement group (TID 1501): the name of what it is about, a finding, coded values, numbers and texts."""
+
+    name: str
+    finding: Any = None
+    evaluations: list[Any] = field(default_factory=list)
+    measurements: list[Any] = field(default_factory=list)
+    texts: list[tuple[Any, str]] = field(default_factory=list)
+
+    def say(self, name: Any, value: Any) -> None:
+        from highdicom.sr import QualitativeEvaluation
+
+        self.evaluations.append(QualitativeEvaluation(name=name, value=value))
+
+    def measure(self, name: str, value: float | None, unit: Any = None) -> None:
+        """Add a number; one that is not known or not finite is left out."""
+        from highdicom.sr import Measurement
+        from pydicom.sr.codedict import codes
+
+        if value is not None and np.isfinite(value):
+            of = codes.UCUM.NoUnits if unit is None else unit
+            self.measurements.append(Measurement(name=coded(name), value=float(value), unit=of))
+
+
+def coded(text: str) -> Any:
+    """The private code of a text, such as the name of a class."""
+    from highdicom.sr import CodedConcept
+
+    value = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16].upper()
+    meaning = "".join(c if c.isprintable() and c != "\\" else " " for c in text)[:LONGEST].strip()
+    return CodedConcept(value, SCHEME, meaning or value)
+
+
+def unit_code(unit: str) -> Any:
+    """The UCUM code of a user's unit; of one that UCUM does not know an annotation, {like this}."""
+    from highdicom.sr import CodedConcept
+    from pydicom.sr.codedict import codes
+
+    if not unit:
+        return codes.UCUM.NoUnits
+    if known := UCUM.get(unit):
+        return CodedConcept(known, "UCUM", unit)
+    noted = "".join(c for c in unit if c.isascii() and c.isprintable() and c not in "{}\\")[:14]
+    return CodedConcept(f"{{{noted}}}" if noted.strip() else "1", "UCUM", coded(unit).meaning)
+
+
+def groups_of(answer: Answer, policy: DecisionPolicy | None, kind: str) -> list[Group]:
+    """What a report says: the image as a whole first, then each finding.
+
+    An answer that the model does not give has no finding that a reader could take for one: its value is "no answer".
+
+    Args:
+        kind: of the model: "classes", "grades", "findings" or "number".
+    """
+    from pydicom.sr.codedict import codes
+
+    whole, parts = Group("image"), list[Group]()
+    whole.say(coded("Answered"), codes.SCT.Yes if answer.answered else codes.SCT.No)
+    if answer.reason:
+        whole.texts.append((coded("Reason for no answer"), answer.reason))
+    if kind == "findings":
+        parts = [_finding(name, answer, policy) for name in answer.probabilities]
+    elif kind == "number":
+        _number(whole, answer, policy)
+    else:
+        _class(whole, answer, policy)
+    for member in answer.prediction_set or ():
+        whole.say(coded("Cannot be excluded"), coded(member))
+    whole.measure("Out-of-distribution score (above 1: unlike training)", answer.ood_score)
+    return [whole, *parts]
+
+
+def _class(group: Group, answer: Answer, policy: DecisionPolicy | None) -> None:
+    predicted = coded(str(answer.prediction))
+    group.finding = predicted if answer.answered else coded("no answer")
+    if not answer.answered:
+        group.say(coded("Predicted, but not answered"), predicted)
+    likeliest = sorted(answer.probabilities.items(), key=lambda item: -item[1])[:MOST_CLASSES]
+    for name, probability in likeliest:
+        group.measure(f"Probability of {name}", probability)
+    if isinstance(policy, ClassPolicy) and policy.operating.positive is not None:
+        threshold = policy.operating.threshold
+        group.measure(f"Threshold of {policy.operating.positive}", 0.5 if threshold is None else threshold)
+
+
+def _finding(name: str, answer: Answer, policy: DecisionPolicy | None) -> Group:
+    from pydicom.sr.codedict import codes
+
+    assert isinstance(answer.prediction, tuple)
+    group = Group(name, coded(name))
+    called = codes.SCT.Present if name in answer.prediction else codes.SCT.Absent
+    group.say(coded("Presence"), called if answer.answered else coded("no answer"))
+    if not answer.answered:
+        group.say(coded("Predicted, but not answered"), called)
+    group.measure("Probability", answer.probabilities[name])
+    own = policy.findings[name].operating.threshold if isinstance(policy, FindingPolicy) else None
+    group.measure("Threshold", 0.5 if own is None else own)
+    return group
+
+
+def _number(group: Group, answer: Answer, policy: DecisionPolicy | None) -> None:
+    assert isinstance(answer.prediction, float)
+    unit = unit_code(answer.unit)
+    name = "Predicted value" if answer.answered else "Predicted value, but not answered"
+    group.measure(name, answer.prediction, unit)
+    if answer.interval is not None and isinstance(policy, NumberPolicy) and policy.intervals is not None:
+        for end, value in zip(("Lower", "Upper"), answer.interval, strict=True):
+            group.measure(f"{end} end of the {policy.intervals.coverage:.0%} prediction interval", value, unit)
+
+
+def structured_report(answer: Answer, model: Model, header: Any, uid: str, note: str = "") -> bytes:
+    """The DICOM file of a Comprehensive SR on an image, filed in the image's study.
+
+    Args:
+        header: the image's pydicom data set; its pixels are not needed.
+        uid: the SOP Instance UID of the report, as `report_uid` gives it.
+        note: what to know of the image.
+
+    Raises:
+        ValueError: the header has no study, series or SOP instance.
+    """
+    import highdicom
+    from highdicom.sr import MeasurementReport, ObservationContext, ObserverContext
+    from pydicom.sr.codedict import codes
+
+    image, weights = evidence(header), model.saved.weights_hash
+    groups = groups_of(answer, model.saved.policy, model.kind)
+    if note:
+        groups[0].texts.append((codes.DCM.Comment, f"The image {note}."))
+    observer = ObserverContext(
+        codes.DCM.Device,
+        highdicom.sr.DeviceObserverIdentifyingAttributes(
+            derived_uid("device", weights), "vitmed", "vitmed", f"weights {weights[:12]}"
+        ),
+    )
+    content = MeasurementReport(
+        ObservationContext(observer),
+        procedure_reported=codes.SCT.ImagingProcedure,
+        imaging_measurements=[_container(group, model, image) for group in groups],
+    )
+    return _filed(content[0], model, header, uid)
+
+
+def check_header(model: Model, header: Any) -> None:
+    """Make a report without content: raises what pydicom and highdicom raise of a header that no report can have."""
+    from highdicom.sr import ContainerContentItem, ContentSequence
+
+    content = ContainerContentItem(coded("trial"))
+    content.ContentSequence = ContentSequence()
+    _filed(content, model, header, derived_uid("trial"))
+
+
+def _filed(content: Any, model: Model, header: Any, uid: str) -> bytes:
+    """The DICOM file of a report in the study of an image; see `structured_report`."""
+    import highdicom
+    from highdicom.sr import ComprehensiveSR
+
+    from vitmed import __version__
+
+    image = evidence(header)
+    report = ComprehensiveSR(
+        [image], content,
+        series_instance_uid=derived_uid("series", _identity(model), str(image.StudyInstanceUID)),
+        series_number=SERIES, sop_instance_uid=uid, instance_number=_instance_number(header),
+        manufacturer="vitmed", manufacturer_model_name="vitmed", software_versions=__version__,
+        device_serial_number=model.saved.weights_hash, series_description=f"vitmed. {NOTICE}", is_complete=True,
+        specific_character_set="ISO_IR 192",
+        coding_schemes=[highdicom.coding_schemes.CodingSchemeIdentificationItem(
+            SCHEME, name="vitmed: names of classes", responsible_organization="vitmed",
+        )],
+    )  # fmt: skip
+    for keyword in ("IssuerOfPatientID", "OtherPatientIDsSequence"):
+        if keyword in header:
+            report.add(header[keyword])
+    stream = BytesIO()
+    report.save_as(stream, enforce_file_format=True)
+    return stream.getvalue()
+
+
+def _container(group: Group, model: Model, image: Any) -> Any:
+    """The measurement group with the image that it is about, and the algorithm that made it."""
+    from highdicom.sr import (
+        AlgorithmIdentification,
+        MeasurementsAndQualitativeEvaluations,
+        RelationshipTypeValues,
+        SourceImageForMeasurementGroup,
+        TextContentItem,
+        TrackingIdentifier,
+    )
+    from pydicom.sr.codedict import codes
+
+    from vitmed import __version__
+
+    saved = model.saved
+    parameters = [
+        f"weights sha256 {saved.weights_hash}",
+        f"{saved.config.model.name}, predicts {model.kind}",
+        f"decision policy: {saved.policy.summary if saved.policy else 'none, the outputs are raw'}",
+        NOTICE,
+    ]
+    frame = model.preprocessing.frame
+    several = frame is not None and int(image.get("NumberOfFrames") or 1) > 1
+    frames = [frame + 1] if frame is not None and several else None
+    made = MeasurementsAndQualitativeEvaluations(
+        TrackingIdentifier(derived_uid("tracking", group.name, image.SOPInstanceUID), group.name[:LONGEST]),
+        finding_type=group.finding,
+        algorithm_id=AlgorithmIdentification("vitmed", __version__, parameters),
+        measurements=group.measurements,
+        qualitative_evaluations=group.evaluations,
+        source_images=[SourceImageForMeasurementGroup(image.SOPClassUID, image.SOPInstanceUID, frames)],
+    )
+    for name, text in (*group.texts, (codes.DCM.Comment, NOTICE)):
+        made[0].ContentSequence.append(TextContentItem(name, text, RelationshipTypeValues.CONTAINS))
+    return made
+
+
+def evidence(header: Any) -> Any:
+    """What a report keeps of an image's header: its UIDs, the patient and the study; parts that are missing are empty.
+
+    Raises:
+        ValueError: a UID is missing, or there are several.
+    """
+    from pydicom.dataset import Dataset
+
+    kept = Dataset()
+    for keyword in UIDS:
+        if not isinstance(header.get(keyword) or None, str):
+            raise ValueError(f"not one {keyword}")
+        setattr(kept, keyword, str(header[keyword].value).strip())
+    for element in header:
+        of_patient = element.tag.group in (0x0008, 0x0010, 0x0020) or element.keyword == "NumberOfFrames"
+        if of_patient and element.tag not in kept and element.VR != "SQ":
+            kept.add(element)
+    for keyword, allowed in TYPE_2.items():
+        if keyword not in kept or not _is_valid(kept[keyword].value, allowed):
+            setattr(kept, keyword, "")
+    return kept
+
+
+def _is_valid(value: Any, allowed: Callable[[Any], Any]) -> bool:
+    try:
+        return bool(allowed(value))
+    except (ValueError, TypeError):
+        return False
+
+
+def _instance_number(header: Any) -> int:
+    """That of the image, from 1."""
+    try:
+        return max(1, int(header.get("InstanceNumber") or 1))
+    except (TypeError, ValueError):
+        return 1

@@ -1,0 +1,14 @@
+"""A model at rest and its answers: opened, checked, predicting.
+
+open_model        `open_model`: a checkpoint, an .onnx file or the folder of an ensemble
+saved_model       what all of these have in common
+checkpoint        best.pt and last.pt
+onnx_model        an exported .onnx file
+ensemble          several checkpoints that answer as one
+membership        which image is in which split, as a checkpoint stores it
+predict           images to logits
+torch_network     a checkpoint that predicts in batches
+exported_graph    the network, its calibration and its sets as one graph
+choose_precision  fp32 or 16-bit floats for predictions
+load              `load`: a model in memory, for programs
+"""

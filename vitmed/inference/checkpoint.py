@@ -1,0 +1,324 @@
+"""Checkpoints: everything that evaluation and prediction need, in plain types.
+
+`best.pt` holds the weights to evaluate (the moving average, if there is one); `last.pt` also holds the training state
+from which `--resume` continues.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vitmed.core import upgrade
+from vitmed.core.config import Config
+from vitmed.core.errors import CheckpointError, VitmedError
+from vitmed.core.files import whole_file
+from vitmed.core.load_config import AnyConfig, build_config, store_paths, without_places
+from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.core.stored_paths import NOWHERE, store_path
+from vitmed.core.text import first_line
+from vitmed.data.samples import Splits
+from vitmed.decisions.policies import policy_of
+from vitmed.decisions.policy import DecisionPolicy
+from vitmed.decisions.reduced_precision import ReducedPrecision
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.inference.membership import expect, membership_of, read_membership
+from vitmed.inference.saved_model import SavedModel
+from vitmed.models.digests import DIGESTS, check_digests, digests_of, hash_of
+from vitmed.models.hardware import seeded
+from vitmed.models.pretrained import ENCODER, FORMAT, is_text
+from vitmed.models.vit import ViT, build_vit
+from vitmed.models.weight_files import AGAIN, safe_load
+
+VERSION = 1
+PRETRAINING = "vitmed pretraining"
+
+
+@dataclass(frozen=True)
+class Checkpoint(SavedModel):
+    """A checkpoint as read from its file.
+
+    Attributes:
+        weights: the state dict to evaluate.
+        training: the training state (last.pt only).
+        reduced_precision: how 16-bit floats compare with fp32 under this policy; None where they were not compared.
+    """
+
+    weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    training: dict[str, Any] | None = field(default=None, repr=False)
+    reduced_precision: ReducedPrecision | None = None
+
+    def model(self) -> ViT:
+        """The network with its weights, on the CPU, in evaluation mode. Raises CheckpointError if they do not fit."""
+        try:
+            with seeded(0), torch.device("meta"):  # without memory, however large the config says it is
+                model = build_vit(self.config.model, self.splits.outputs)
+            for name, expected in model.state_dict().items():
+                if name in self.weights and self.weights[name].dtype != expected.dtype:
+                    raise RuntimeError(f"{name}: {self.weights[name].dtype}, expected {expected.dtype}")
+            model.load_state_dict({name: value.clone() for name, value in self.weights.items()}, assign=True)
+        except (RuntimeError, VitmedError) as error:
+            raise CheckpointError(
+                f"{self.path}: the weights do not fit their own model config ({first_line(error)})", AGAIN
+            ) from None
+        for name, value in self.weights.items():
+            if not (value.sum().isfinite() or value.isfinite().all()):  # a sum is fast, and may be too large
+                problem = f"{self.path}: {name} holds numbers that are not finite"
+                raise CheckpointError(problem, "use another checkpoint, or train again with a lower --lr")
+        return model.eval()
+
+
+def save_checkpoint(
+    path: Path,
+    *,
+    config: Config,
+    splits: Splits,
+    hashes: dict[str, list[str]],
+    weights: dict[str, torch.Tensor],
+    record: dict[str, Any],
+    training: dict[str, Any] | None = None,
+    seen: Sequence[str] = (),
+    fingerprints: Mapping[str, list[str]] | None = None,
+) -> None:
+    """Write a checkpoint. Paths are stored relative to its folder."""
+    _save(
+        path, FORMAT, config, classes=list(splits.classes), preprocessing=Preprocessing.of(config).to_dict(),
+        data={**membership_of(splits, hashes, path), "seen": list(seen), "fingerprints": dict(fingerprints or {})},
+        weights=_on_cpu(weights), record=record, training=training,
+    )  # fmt: skip
+
+
+def _save(path: Path, format: str, config: AnyConfig, **content: Any) -> None:
+    """Write a file of ours: what all have in common, and its content."""
+    import vitmed
+
+    head = {
+        "format": format,
+        "version": VERSION,
+        "versions": {"vitmed": vitmed.__version__, "torch": str(torch.__version__)},
+        "config": store_paths(config, path.parent).model_dump(),
+    }
+    _write(path, head | content)
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    """Write a file, with the digests of its content."""
+    content[DIGESTS] = digests_of(content)
+    with whole_file(path) as stream:
+        try:
+            torch.save(content, stream)
+        except RuntimeError as error:  # torch hides that the disk is full
+            raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
+
+
+def _on_cpu(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().cpu() for name, tensor in weights.items()}
+
+
+def add_policy(path: Path, policy: DecisionPolicy, reduced: ReducedPrecision | None = None) -> None:
+    """Store the decision policy in a checkpoint, and how reduced precision compares with fp32 under it."""
+    content = _load(path, FORMAT, "a vitmed checkpoint", "name the best.pt of a run")
+    content["policy"], score = policy.to_json(), policy.ood_score
+    if score is not None:
+        arrays = {"means": score.means, "precision": score.precision}
+        content["policy"]["ood_score"] |= {name: torch.from_numpy(array) for name, array in arrays.items()}
+    content["reduced_precision"] = None if reduced is None else reduced.model_dump()
+    _write(path, content)
+
+
+def set_data_root(path: Path, root: Path) -> None:
+    """Store the current place of the data folder in a checkpoint of training or pretraining."""
+    content = safe_load(path)
+    if isinstance(content, dict) and is_text(content.get("format"), FORMAT, PRETRAINING):
+        check_digests(path, content)
+        content["data"]["root"] = content["config"]["data"]["root"] = store_path(root, path.parent)
+        _write(path, content)
+
+
+def write_without_names(source: Path, target: Path) -> None:
+    """Copy a checkpoint for a file that leaves the machine: without names of places, images and patients.
+
+    Images become numbers, patients too; further columns of the table of labels and the training state are left out.
+    What stays says nothing without the images: their sha256, labels and splits, so that `evaluate` can refuse to test
+    the model on its own training images.
+    """
+    content = _load(source, FORMAT, "a vitmed checkpoint", "name the best.pt of a run")
+    data, numbers = content["data"], dict[str | None, str | None]({None: None})
+    for part in data["splits"].values():
+        part["paths"] = [f"{i:06d}" for i in range(len(part["paths"]))]
+        part["groups"] = [numbers.setdefault(group, str(len(numbers))) for group in part["groups"]]
+        part.pop("columns", None)
+    data |= {"root": NOWHERE, "columns": []}
+    config = without_places(_read_config(content, Config)).model_dump()
+    _write(target, content | {"config": config, "training": None})
+
+
+def _arrays(value: Any) -> Any:
+    """The same tree with arrays for tensors."""
+    if isinstance(value, dict):
+        return {key: _arrays(part) for key, part in value.items()}
+    return value.numpy() if isinstance(value, torch.Tensor) else value
+
+
+def save_encoder(
+    path: Path, *, config: PretrainConfig, hashes: dict[str, list[str]], weights: dict[str, torch.Tensor],
+    record: dict[str, Any],
+) -> None:  # fmt: skip
+    """Write the pretrained encoder as a weight file for `pretrained.read_weights`.
+
+    It also holds the sha256 of every image that pretraining used, so a later training notices a test image among them.
+    """
+    seen = [digest for name in hashes for digest in hashes[name]]
+    how = Preprocessing.of(config).to_dict()
+    _save(path, ENCODER, config, preprocessing=how, seen=seen, weights=_on_cpu(weights), record=record)
+
+
+@dataclass(frozen=True)
+class PretrainingState:
+    """The last.pt of a pretraining run: its configuration, its images, and the state of training."""
+
+    config: PretrainConfig
+    splits: Splits
+    hashes: dict[str, list[str]]
+    training: dict[str, Any] = field(repr=False)
+
+
+def save_pretraining(
+    path: Path, *, config: PretrainConfig, splits: Splits, hashes: dict[str, list[str]], training: dict[str, Any]
+) -> None:
+    """Write the state of a pretraining run. Paths are stored relative to its folder."""
+    classes, data = list(splits.classes), membership_of(splits, hashes, path)
+    _save(path, PRETRAINING, config, classes=classes, data=data, training=training)
+
+
+def load_pretraining(path: Path) -> PretrainingState:
+    """Read the last.pt of a pretraining run. Raises CheckpointError if it is something else, or damaged."""
+    content = _load(path, PRETRAINING, "the last.pt of a pretraining run", "name the run folder of `vitmed pretrain`")
+    with _damage(path):
+        splits, hashes = read_membership(path, content)
+        config, training = _read_config(content, PretrainConfig), dict(content["training"])
+        with seeded(0), torch.device("meta"):  # without memory, however large the config says it is
+            expected = build_vit(config.encoder, 1).state_dict()
+        for name, value in expected.items():
+            if training["model"][f"encoder.{name}"].shape != value.shape:
+                raise ValueError(f"encoder.{name} does not fit the model config")
+        return PretrainingState(config, splits, hashes, training)
+
+
+@contextlib.contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """Turn errors in the content of a checkpoint into a CheckpointError that names the file."""
+    try:
+        yield
+    except VitmedError as error:
+        raise CheckpointError(f"{path}: {error.problem}", error.fix) from None
+    except KeyError as error:
+        raise CheckpointError(f"{path}: damaged: it lacks {error}", AGAIN) from None
+    except (TypeError, ValueError, AttributeError, IndexError, OverflowError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: damaged: {first_line(error)}", AGAIN) from None
+
+
+def _read_config(content: dict[str, Any], kind: type[AnyConfig]) -> AnyConfig:
+    """The stored configuration."""
+    return build_config(content["config"], kind)
+
+
+def _load(path: Path, format: str, what: str, fix: str) -> dict[str, Any]:
+    content = safe_load(path)
+    if not isinstance(content, dict) or not is_text(content.get("format"), format):
+        raise CheckpointError(f"{path}: not {what}", fix)
+    if str(content.get("version")) != str(VERSION):
+        raise CheckpointError(
+            f"{path}: checkpoint version {str(content.get('version'))[:20]}, this vitmed reads {VERSION}",
+            "use the vitmed that wrote it",
+        )
+    check_digests(path, content)
+    with _damage(path):
+        return upgrade.checkpoint(content)
+
+
+def load_checkpoint(path: str | Path) -> Checkpoint:
+    """Read a checkpoint, or the best.pt of a run folder, with `weights_only=True`, so no code in it can run.
+
+    Raises:
+        CheckpointError: missing, not a vitmed checkpoint, of another version, damaged, or with code in it.
+    """
+    path = Path(path)
+    if (path / "best.pt").is_file():
+        path = path / "best.pt"
+    for mark, what, fix in (
+        ("ensemble.json", "an ensemble, where one network is expected", "name the best.pt of a member"),
+        (
+            "ensemble/ensemble.json",
+            "folds and their ensemble, where one network is expected",
+            f"name {path / 'fold-1'}",
+        ),
+        ("encoder.pt", "a pretraining run, which has no classifier", f"vitmed train DIR --weights {path}/encoder.pt"),
+        (
+            "folds.json",
+            f"holds a run for each fold and no ensemble of them, expected a run such as {path / 'fold-1'}",
+            f"to join them: vitmed ensemble {path}; for their report: "
+            f"vitmed evaluate {path / 'test' / 'predictions.csv'}",
+        ),
+        (
+            "splits.csv",
+            "a run without best.pt: it stopped before its first epoch ended, or it trained no network",
+            "train first",
+        ),
+    ):
+        if (path / mark).is_file():
+            raise CheckpointError(f"{path}: {what}", fix)
+    content = _load(path, FORMAT, "a vitmed checkpoint", "to start training from a weight file: --weights")
+    with _damage(path):
+        found = _parse(path, content)
+        if found.policy is not None and found.policy.weights_hash not in (None, found.weights_hash):
+            raise ValueError("its decision policy was chosen for other weights")
+        return found
+
+
+def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
+    splits, hashes = read_membership(path, content)
+    classes = splits.classes
+    config = _read_config(content, Config)
+    how = Preprocessing.of(config)
+    if len(set(classes)) != len(classes):
+        raise ValueError(f"classes {classes}")
+    if Preprocessing(**content["preprocessing"]) != how:
+        raise ValueError(f"preprocessing {content['preprocessing']}")
+    weights, record, versions = (dict(content[name]) for name in ("weights", "record", "versions"))
+    training, seen = content["training"], tuple(content["data"].get("seen", ()))
+    expect("weights", weights.values(), torch.Tensor)
+    expect("record", record.values(), str | int | float | None)
+    expect("training", [training], dict | None)
+    weights_hash = hash_of(content.get(DIGESTS) or digests_of({"weights": weights}), "weights")
+    fingerprints = {name: list(part) for name, part in content["data"]["fingerprints"].items()}
+    if not all(re.fullmatch("([0-9a-f]{64})?", text) for part in fingerprints.values() for text in part):
+        raise ValueError("fingerprints of images")
+    reduced = content.get("reduced_precision")
+    return Checkpoint(
+        path, config, classes, how, splits, hashes, record, versions, seen, _read_policy(content), weights_hash,
+        fingerprints, weights, training, None if reduced is None else ReducedPrecision.model_validate(reduced),
+    )  # fmt: skip
+
+
+def _read_policy(content: dict[str, Any]) -> DecisionPolicy | None:
+    stored = content.get("policy")
+    if stored is None:
+        return None
+    try:
+        policy = policy_of(_arrays(stored), content["classes"])
+        if (score := policy.ood_score) is not None:
+            if score.means is None or score.precision is None:
+                raise ValueError("ood_score: means and precision are missing")
+            if not (np.isfinite(score.means).all() and np.isfinite(score.precision).all()):
+                raise ValueError("ood_score: numbers that are not finite")
+    except ValueError as error:
+        raise CheckpointError(f"its decision policy is damaged ({error})", AGAIN) from None
+    return policy

@@ -1,0 +1,236 @@
+"""`Ensemble`: several checkpoints that answer as one model. Its file, ensemble.json, names them beside the policy."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from vitmed.core.errors import CheckpointError, UsageError, VitmedError
+from vitmed.core.files import json_of, write_json
+from vitmed.core.run_folder import RunFolder
+from vitmed.core.stored_paths import find_path, store_path
+from vitmed.core.text import NOTICE, counted, first_line
+from vitmed.core.upgrade import policy_of_0_2
+from vitmed.data.samples import Splits
+from vitmed.data.thread_batches import read_batches
+from vitmed.decisions.policies import policy_of
+from vitmed.decisions.policy import DecisionPolicy
+from vitmed.imaging.joint_preprocessing import JointPreprocessing, joint
+from vitmed.inference.membership import membership_of, read_membership
+from vitmed.inference.saved_model import Network, Outputs, SavedModel, score_column
+from vitmed.metrics.ensembles import averaged, disagreement
+from vitmed.metrics.kinds.any_predictions import unlabelled
+from vitmed.metrics.predictions_csv import DISAGREEMENT, OOD_SCORE
+
+FORMAT, VERSION = "vitmed ensemble", 1
+AT_ONCE = 64  # images that all members predict before the next are read
+AGAIN = "make it again: vitmed ensemble RUN RUN --output FOLDER"
+
+
+@dataclass(frozen=True)
+class Ensemble(SavedModel):
+    """Several checkpoints as one model: the mean of their calibrated probabilities, or the mixture of their numbers.
+
+    Attributes:
+        members: their checkpoints; shares: the weight of each, which sum to 1.
+        readings: which of the readings of `preprocessing` each member takes.
+        chosen: how the members were chosen, and what that is known to cost, in words and numbers.
+    """
+
+    members: tuple[SavedModel, ...] = ()
+    shares: tuple[float, ...] = ()
+    readings: tuple[int, ...] = ()
+    chosen: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What a report says of the models."""
+        shares = " + ".join(f"{share:.3g}" for share in self.shares)
+        return {
+            "Model": f"the mean of {counted(len(self.members), 'model')} ({shares})",
+            "Model choice": self.chosen.get("words", ""),
+            "Seed": ", ".join(str(seed) for seed in dict.fromkeys(one.config.train.seed for one in self.members)),
+        }
+
+
+def join_members(
+    path: Path, members: Sequence[SavedModel], shares: Sequence[float], splits: Splits, hashes: dict[str, list[str]],
+    chosen: dict[str, Any], policy: DecisionPolicy | None = None,
+) -> Ensemble:  # fmt: skip
+    """An ensemble that is or will be at `path`.
+
+    Args:
+        splits, hashes: of all images that made the members, and of the test that none of them saw.
+
+    Raises:
+        UsageError: members that cannot answer together.
+    """
+    first = members[0]
+    for other in members[1:]:
+        same = (sorted(other.classes), other.splits.target.kind), (sorted(first.classes), first.splits.target.kind)
+        if same[0] != same[1]:
+            problem = f"{other.path}: {', '.join(other.classes)}; {first.path}: {', '.join(first.classes)}"
+            raise UsageError(f"members of different classes: {problem}", "join runs of the same classes")
+    preprocessing, readings = joint([one.preprocessing for one in members])
+    seen = tuple(dict.fromkeys(digest for one in members for digest in one.seen))
+    prints: dict[str, str] = {}
+    for one in members:
+        for name, part in one.fingerprints.items():
+            prints |= {sample.path: text for sample, text in zip(one.splits.samples[name], part, strict=True)}
+    fingerprints = {
+        name: [prints.get(sample.path, "") for sample in samples]
+        for name, samples in splits.samples.items()
+        if name != "test" and prints
+    }
+    return Ensemble(
+        path, first.config, first.classes, preprocessing, splits, hashes, first.record, first.versions, seen, policy,
+        hash_of_members(members, shares), fingerprints, tuple(members), tuple(shares), readings, chosen,
+    )  # fmt: skip
+
+
+def hash_of_members(
+    members: Sequence[SavedModel], shares: Sequence[float], written: Callable[[dict[str, Any]], dict[str, Any]] = dict
+) -> str:
+    """The sha256 of the weights of all members with their policies, which calibrate them, and of their shares.
+
+    Args:
+        written: how a version writes a policy.
+    """
+    told = [
+        [one.weights_hash, share, None if one.policy is None else written(one.policy.to_json())]
+        for one, share in zip(members, shares, strict=True)
+    ]
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def save_ensemble(ensemble: Ensemble) -> None:
+    """Write ensemble.json; the paths of the members are relative to its folder."""
+    folder = ensemble.path.parent
+    members = [
+        {"path": store_path(one.path, folder), "weights_hash": one.weights_hash, "share": share}
+        for one, share in zip(ensemble.members, ensemble.shares, strict=True)
+    ]
+    data = membership_of(ensemble.splits, ensemble.hashes, ensemble.path)
+    content = {
+        "format": FORMAT, "version": VERSION, "notice": NOTICE, "members": members, "classes": list(ensemble.classes),
+        "chosen": ensemble.chosen, "policy": None if ensemble.policy is None else ensemble.policy.to_json(),
+        "weights_hash": ensemble.weights_hash, "data": {**data, "seen": list(ensemble.seen)},
+    }  # fmt: skip
+    write_json(ensemble.path, content)
+
+
+def ensemble_file(path: Path) -> Path | None:
+    """The ensemble.json that a path names: the file, its folder, or the folds that it joins; None for anything else."""
+    run = RunFolder(path)
+    places = (path, run.ensemble, RunFolder(run.joined).ensemble)
+    return next((place for place in places if place.name == run.ensemble.name and place.is_file()), None)
+
+
+def load_ensemble(path: Path) -> Ensemble:
+    """Read an ensemble.json and its members.
+
+    Raises:
+        CheckpointError: damaged, or a member is missing or has changed.
+    """
+    from vitmed.inference.checkpoint import load_checkpoint
+
+    try:
+        content = json_of(path.read_text(encoding="utf-8"))
+        if content["format"] != FORMAT or content["version"] != VERSION:
+            raise ValueError(f"{str(content['format'])[:40]} of version {str(content['version'])[:20]}")
+        splits, hashes = read_membership(path, content)
+        rows = [
+            (find_path(str(row["path"]), path.parent), str(row["weights_hash"]), float(row["share"]))
+            for row in content["members"]
+        ]
+        policy = None if content["policy"] is None else policy_of(content["policy"], splits.classes)
+        chosen = dict(content["chosen"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ValidationError, VitmedError) as error:
+        raise CheckpointError(f"{path}: damaged: {first_line(error)}", AGAIN) from None
+    members = []
+    for file, known, _ in rows:
+        if not file.is_file():
+            raise CheckpointError(f"{path}: its member {file} is missing", "put it back, or move the whole folder")
+        members.append(load_checkpoint(file))
+        if members[-1].weights_hash != known:
+            raise CheckpointError(f"{path}: its member {file} holds other weights than before", AGAIN)
+    try:
+        found = join_members(path, members, [share for *_, share in rows], splits, hashes, chosen, policy)
+    except UsageError as error:
+        raise CheckpointError(f"{path}: {error.problem}", AGAIN) from None
+    of_0_2 = hash_of_members(members, [share for *_, share in rows], policy_of_0_2)
+    if content["weights_hash"] not in (found.weights_hash, of_0_2):
+        raise CheckpointError(f"{path}: a member has another decision policy than before", AGAIN)
+    return replace(found, weights_hash=content["weights_hash"], seen=tuple(content["data"].get("seen", ())))
+
+
+class EnsembleNetwork(Network):
+    """What runs the members of an ensemble, one after the other on every batch.
+
+    Args:
+        networks: of the members.
+    """
+
+    saved: Ensemble
+
+    def __init__(self, saved: Ensemble, networks: Sequence[Network]):
+        self.saved, self.networks = saved, tuple(networks)
+        self.batch = AT_ONCE
+        self.device = f"{networks[0].device}, {counted(len(networks), 'model')}"
+        precisions = tuple(dict.fromkeys(network.precision for network in networks))
+        self.precision = precisions[0] if len(precisions) == 1 else "mixed"
+        self.reason = next((network.reason for network in networks if network.reason), "")
+
+    def _outputs(
+        self, read: Callable[[int], np.ndarray], count: int, progress: Callable[[int, int], None], also_features: bool
+    ) -> Outputs:
+        """As `Network.outputs`: the logits are those of the mean. Raises UsageError if features are asked for."""
+        if also_features:
+            raise UsageError(f"{self.saved.path}: an ensemble has no features", "name the best.pt of a member")
+        indices, problems = list[int](), dict[int, str]()
+        logits, spread, scores = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
+        for good, squares, bad in read_batches(read, count, AT_ONCE):
+            problems.update(bad)
+            if good:
+                parts, ood = self._members(squares)
+                logits.append(averaged(parts, self.saved.shares).logits)
+                spread.append(disagreement(parts, self.saved.shares))
+                if ood is not None:
+                    scores.append(ood)
+            indices += good
+            progress(len(indices) + len(problems), count)
+        columns: dict[str, tuple[str, ...]] = score_column(np.concatenate(scores)) if scores else {}
+        columns[DISAGREEMENT] = tuple(f"{value:.6g}" for value in np.concatenate([*spread, np.empty(0)]))
+        empty = np.empty((0, self.saved.splits.outputs), np.float32)
+        return Outputs(
+            indices, np.concatenate([*logits, empty]), columns, problems, np.empty((len(indices), 0), np.float32)
+        )
+
+    def _members(self, squares: np.ndarray) -> tuple[list[Any], np.ndarray | None]:
+        """What each member predicts for a batch, decided by its policy; the mean of the OOD scores (B,), if known."""
+        found, scores = list[Any](), list[np.ndarray]()
+        names = tuple(map(str, range(len(squares))))
+        for network, one, number in zip(self.networks, self.saved.members, self.saved.readings, strict=True):
+            own = squares
+            if isinstance(self.saved.preprocessing, JointPreprocessing):
+                own = self.saved.preprocessing.reading(squares, number)
+            outputs = network.outputs(own.__getitem__, len(own), _nothing)
+            predictions = unlabelled(one.splits.target, one.classes, names, outputs.logits, (), outputs.columns)
+            decided: Any = predictions if one.policy is None else one.policy.apply(predictions)
+            found.append(decided if not found else decided.like(found[0]))
+            if OOD_SCORE in outputs.columns:
+                scores.append(np.array(outputs.columns[OOD_SCORE], dtype=np.float64))
+        if len(scores) < len(found):
+            return found, None
+        return found, np.einsum("m,mb->b", np.array(self.saved.shares), np.stack(scores))
+
+
+def _nothing(done: int, total: int) -> None:
+    """No progress."""

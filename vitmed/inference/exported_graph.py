@@ -1,0 +1,247 @@
+"""`ExportedGraph`: a checkpoint as one graph, from the pixels of an image to the decision of its policy.
+
+The decisions are those of `DecisionPolicy.apply`, which computes them in numpy; `vitmed export` compares the two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vitmed.core.errors import UsageError
+from vitmed.core.targets import Target
+from vitmed.decisions.finding_policy import FindingPolicy
+from vitmed.decisions.number_policy import NumberPolicy
+from vitmed.decisions.operating_points import costs_of_balance
+from vitmed.decisions.out_of_distribution import OodScore
+from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
+from vitmed.imaging.joint_preprocessing import JointPreprocessing
+from vitmed.inference.checkpoint import Checkpoint
+from vitmed.inference.ensemble import Ensemble
+from vitmed.inference.predict import mean_features
+from vitmed.inference.saved_model import SavedModel
+from vitmed.models.pillow_resize import PillowResize
+from vitmed.models.vit import ViT
+
+LEAST = 1e-12  # distance of a threshold from 0 and 1, as in `certainty`
+EDGE = 1 + 5e-6  # OOD scores up to here are 1 in the six digits of `score_column`
+
+
+class ExportedGraph(nn.Module):
+    """Images (B, H, W, C) uint8 -> the tensors named by `outputs`, in this order.
+
+    Of every kind: "logits" (B, K) float32, the raw output; "ood_score" (B,) float32, above 1 unlike the images of
+    training; "answered" (B,) bool, whether the model answers. Of classes and grades: "probabilities" (B, K) float32,
+    calibrated; "prediction" (B,) int64; "in_set" (B, K) bool. Of findings: "probabilities", "prediction" and "in_set"
+    (B, F), the last two bool. Of a number, in its unit: "value" (B,) float32; "interval" (B, 2) float32. What the
+    policy does not have is left out.
+
+    Args:
+        saved: a checkpoint, or an ensemble of them.
+        resize: whether images may be of any size; else H and W are S.
+
+    Raises:
+        CheckpointError: it holds no decision policy. UsageError: an ensemble whose members read images differently.
+    """
+
+    def __init__(self, saved: SavedModel, resize: bool = True):
+        super().__init__()
+        policy = saved.chosen_policy()
+        if isinstance(saved.preprocessing, JointPreprocessing):
+            raise UsageError(
+                f"{saved.path}: its members have windows or sizes of their own, which one file cannot hold",
+                "train them with one --window and one --image-size, or serve the folder itself",
+            )
+        self.how, self.resize = saved.preprocessing, resize
+        self.square = PillowResize(self.how) if resize else nn.Identity()
+        self.network = _Members(saved) if isinstance(saved, Ensemble) else _Network(saved)
+        self.decide = decisions_of(policy, saved.splits.target, saved.classes)
+        decided: tuple[str, ...] = self.decide.outputs  # type: ignore[assignment]
+        self.scored = self.network.scored
+        self.outputs = ("logits", *decided, *(("ood_score",) if self.scored else ()), "answered")
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        logits, scores = self.network(self.square(images))  # (B, K), (B,)
+        *decided, answered = self.decide(logits.double())
+        if not self.scored:
+            return logits, *decided, answered
+        return logits, *decided, scores, answered & (scores <= EDGE)
+
+
+class _Network(nn.Module):
+    """The squares (B, S, S, C) uint8 of a checkpoint -> logits (B, K) float32, OOD scores (B,) float32."""
+
+    def __init__(self, saved: SavedModel):
+        super().__init__()
+        assert isinstance(saved, Checkpoint)
+        self.how, self.views = saved.preprocessing, saved.config.augment.views
+        self.vit: ViT = saved.model()
+        known = None if saved.policy is None else saved.policy.ood_score
+        self.ood, self.scored = None if known is None else OodScoreGraph(known), known is not None
+
+    def forward(self, squares: Tensor) -> tuple[Tensor, Tensor]:
+        features = mean_features(self.vit, self.how.normalise(squares), self.views)  # (B, D)
+        return self.vit.head(features), features[:, 0] if self.ood is None else self.ood(features)
+
+
+class _Members(nn.Module):
+    """As `_Network`, of an ensemble; the mean is that of `metrics.ensembles.averaged`."""
+
+    def __init__(self, saved: Ensemble):
+        super().__init__()
+        self.networks = nn.ModuleList([_Network(one) for one in saved.members])
+        policies = [one.chosen_policy() for one in saved.members]
+        self.decide = nn.ModuleList(
+            [
+                decisions_of(own, one.splits.target, one.classes)
+                for own, one in zip(policies, saved.members, strict=True)
+            ]
+        )
+        self.shares, self.target = saved.shares, saved.splits.target
+        self.targets = [one.splits.target for one in saved.members]
+        self.orders = [[one.classes.index(name) for name in saved.classes] for one in saved.members]
+        self.scored = all(network.scored for network in self.networks)
+
+    def forward(self, squares: Tensor) -> tuple[Tensor, Tensor]:
+        found = [network(squares) for network in self.networks]
+        scores = sum(share * one[1] for share, one in zip(self.shares, found, strict=True))
+        logits = [one[0].double() for one in found]
+        if self.target.kind == "number":
+            return self._mixture(logits).float(), scores
+        parts = zip(self.shares, self.decide, logits, self.orders, strict=True)
+        mean = sum(share * decide(z)[0].double()[:, order] for share, decide, z, order in parts)
+        least = torch.finfo(torch.float32).tiny
+        joined = mean.clamp(min=least).log()
+        if self.target.kind == "findings":
+            joined = joined - (1 - mean).clamp(min=least).log()
+        return joined.float(), scores
+
+    def _mixture(self, logits: Sequence[Tensor]) -> Tensor:
+        """Location and log scale of the mixture (B, 2), standardised by the first target."""
+        values = torch.stack([t.centre + t.spread * z[:, 0] for t, z in zip(self.targets, logits, strict=True)])
+        scales = torch.stack([t.spread * z[:, 1].exp() for t, z in zip(self.targets, logits, strict=True)])
+        shares = torch.tensor(self.shares, dtype=torch.float64)[:, None]
+        mean = (shares * values).sum(dim=0)
+        variance = (shares * (scales**2 + values**2)).sum(dim=0) - mean**2
+        scale = torch.maximum(variance, (shares * scales).sum(dim=0) ** 2 * 1e-12).sqrt()
+        centre, spread = self.target.centre, self.target.spread
+        return torch.stack([(mean - centre) / spread, (scale / spread).log()], dim=1)
+
+
+def decisions_of(policy: DecisionPolicy, target: Target, classes: tuple[str, ...]) -> nn.Module:
+    """What a policy decides, as a graph: logits (B, K) float64 -> the tensors named by its `outputs`, and answered."""
+    if isinstance(policy, NumberPolicy):
+        return _Number(target.centre, target.spread, None if policy.intervals is None else policy.intervals.reach)
+    if isinstance(policy, FindingPolicy):
+        return _Decisions([policy.findings[name] for name in classes], [1] * len(classes), True)
+    assert isinstance(policy, ClassPolicy)
+    positive = policy.operating.positive
+    return _Decisions([policy], [1 if positive is None else classes.index(positive)], False)
+
+
+class _Decisions(nn.Module):
+    """Logits (B, K) float64 -> probabilities, prediction, membership of sets, answered; as `ClassPolicy`.
+
+    G questions of K answers each: one of K classes, or F of two, absence and presence of a finding.
+
+    Args:
+        policies: G; positive: the place of the positive answer of each, where there are two.
+        findings: whether the questions are findings.
+    """
+
+    def __init__(self, policies: Sequence[ClassPolicy], positive: Sequence[int], findings: bool):
+        super().__init__()
+        self.findings = findings
+        self.scale = _numbers([one.calibration.scale for one in policies])  # (G, K)
+        self.bias = _numbers([one.calibration.bias for one in policies])
+        points = [one.operating for one in policies]
+        thresholds = [point.threshold if point.positive is not None else None for point in points]
+        self.positive = torch.tensor(positive)
+        self.thresholds = _numbers([0.5 if limit is None else limit for limit in thresholds])  # (G,)
+        self.moved = torch.tensor([limit is not None for limit in thresholds])
+        self.costs = None
+        if points[0].positive is None and points[0].chosen != "default":
+            expected, costs = points[0].expected, points[0].costs
+            if points[0].chosen == "balanced":
+                assert expected is not None
+                costs = list(costs_of_balance(expected))
+            self.costs = _numbers(costs)  # (K, K)
+        sets = [one.prediction_sets for one in policies]
+        answers = len(policies[0].calibration.scale)
+        never = [[math.inf] * answers]  # only the predicted answer is in a set that was not fitted
+        self.least = _numbers([never[0] if one is None else one.least for one in sets])  # (G, K)
+        unsure = [one.abstention for one in policies]
+        self.sure = _numbers([-1.0 if a is None else math.inf if a.least is None else a.least for a in unsure])  # (G,)
+        self.several = any(one is not None for one in sets) and not findings
+        self.outputs = ("probabilities", "prediction", *(("in_set",) if any(sets) else ()))
+
+    def forward(self, logits: Tensor) -> tuple[Tensor, ...]:
+        z = torch.stack([torch.zeros_like(logits), logits], dim=2) if self.findings else logits[:, None]  # (B, G, K)
+        z = (z * self.scale + self.bias).float().double()  # rounded as `Calibration.apply` does
+        p = z.softmax(dim=2)
+        two = p.shape[2] == 2
+        if two:
+            positive = self.positive[None, :, None].expand(p.shape[0], -1, 1)  # (B, G, 1)
+            called = p.gather(2, positive)[:, :, 0] >= self.thresholds
+            predicted = torch.where(called, self.positive, 1 - self.positive)  # (B, G)
+        else:
+            predicted = z.argmax(dim=2) if self.costs is None else (p @ self.costs).argmin(dim=2)
+        sure = p.gather(2, predicted[:, :, None])[:, :, 0]  # (B, G)
+        if two:
+            odds = torch.logit(self.thresholds, LEAST)
+            own, other = (z.gather(2, where)[:, :, 0] for where in (positive, 1 - positive))
+            sure = torch.where(self.moved, torch.sigmoid((own - other - odds).abs()), sure)
+        inside = (p >= self.least) | (torch.arange(p.shape[2]) == predicted[:, :, None])  # (B, G, K)
+        answered = (sure >= self.sure).all(dim=1)
+        if self.several:
+            answered = answered & (inside.sum(dim=2) <= 1).all(dim=1)
+        if self.findings:
+            found: tuple[Tensor, ...] = (p[:, :, 1].float(), predicted == 1, inside[:, :, 1])
+        else:
+            found = (p[:, 0].float(), predicted[:, 0], inside[:, 0])
+        return *found[: len(self.outputs)], answered
+
+
+class _Number(nn.Module):
+    """Logits (B, 2) float64 -> value, interval (where there is one), answered; as `NumberPredictions`."""
+
+    def __init__(self, centre: float, spread: float, reach: float | None):
+        super().__init__()
+        self.centre, self.spread, self.reach = centre, spread, reach
+        self.outputs = ("value",) if reach is None else ("value", "interval")
+
+    def forward(self, logits: Tensor) -> tuple[Tensor, ...]:
+        value, scale = self.centre + self.spread * logits[:, 0], self.spread * logits[:, 1].exp()
+        answered = torch.ones_like(value, dtype=torch.bool)
+        if self.reach is None:
+            return value.float(), answered
+        return value.float(), torch.stack([value - self.reach * scale, value + self.reach * scale], 1).float(), answered
+
+
+class OodScoreGraph(nn.Module):
+    """Features (B, D) -> scores (B,) float32, as `OodScore.score`."""
+
+    def __init__(self, fitted: OodScore):
+        super().__init__()
+        assert fitted.means is not None and fitted.precision is not None
+        width = fitted.means.shape[1]
+        full = np.zeros((width, width), np.float32)
+        full[np.tril_indices(width)] = fitted.precision
+        self.precision = nn.Parameter(torch.from_numpy(full + np.tril(full, -1).T), requires_grad=False)  # (D, D)
+        self.means = nn.Parameter(torch.from_numpy(fitted.means.astype(np.float32)), requires_grad=False)  # (M, D)
+        self.scale = fitted.scale
+
+    def forward(self, features: Tensor) -> Tensor:
+        x, means, precision = features.double(), self.means.double(), self.precision.double()
+        moved = x @ precision  # (B, D)
+        centre = ((means @ precision) * means).sum(dim=1)  # (M,)
+        squared = ((moved * x).sum(dim=1)[:, None] - 2 * moved @ means.T + centre).min(dim=1).values
+        return (squared.clamp(min=0) / self.scale).sqrt().float()
+
+
+def _numbers(values: object) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)

@@ -1,0 +1,259 @@
+"""`vitmed.load`: a model for use in a program or a notebook."""
+
+from __future__ import annotations
+
+import html
+import io
+import tempfile
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import overload
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from vitmed.core.errors import DataError, UsageError, VitmedError
+from vitmed.core.targets import NO_FINDING
+from vitmed.core.text import MEMBERS, NOTICE, listed
+from vitmed.core.ui import Silent
+from vitmed.imaging.decode import decode
+from vitmed.imaging.dicom import has_magic
+from vitmed.imaging.raw_image import RawImage
+from vitmed.inference.open_model import open_model, open_network
+from vitmed.inference.saved_model import SavedModel, check_precision
+from vitmed.metrics.kinds.any_predictions import AnyPredictions, unlabelled
+from vitmed.metrics.kinds.finding_predictions import FindingPredictions
+from vitmed.metrics.kinds.number_predictions import NumberPredictions
+from vitmed.metrics.predictions_csv import ANSWER, NO, OOD_SCORE, YES
+
+ImageLike = str | Path | bytes | np.ndarray | Image.Image
+MEMORY = Path("/dev/shm")  # files that are never written to a disk
+FLAT = "has 8 bits and is not windowed; the model was trained on deeper images"
+SIDE = 160  # px of a picture in a notebook
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model says of an image.
+
+    Attributes:
+        image: the name of the file; "" for an image in memory.
+        prediction: the class or grade; of findings the called ones; of a number its value, in `unit`.
+        probability: of the predicted class, calibrated; None for findings and numbers.
+        probabilities: of every class or finding, calibrated; empty for a number.
+        prediction_set: the classes or findings that cannot be excluded; None where the policy has no sets.
+        interval: of a number; None where the policy has no intervals.
+        answered: whether the model answers by its policy; reason: why not, else "".
+        ood_score: above 1 the image is unlike those of training; None where it is not known.
+        picture: what the network saw, (S, S, C) uint8.
+    """
+
+    image: str
+    prediction: str | tuple[str, ...] | float
+    probability: float | None
+    probabilities: dict[str, float]
+    prediction_set: tuple[str, ...] | None
+    interval: tuple[float, float] | None
+    answered: bool
+    reason: str
+    ood_score: float | None
+    unit: str = ""
+    picture: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8), repr=False, compare=False)
+
+    @property
+    def text(self) -> str:
+        """The prediction in words."""
+        if isinstance(self.prediction, float):
+            ends = "" if self.interval is None else f" ({self.interval[0]:.4g} to {self.interval[1]:.4g})"
+            return f"{self.prediction:.4g}{f' {self.unit}' if self.unit else ''}{ends}"
+        if isinstance(self.prediction, tuple):
+            return ", ".join(f"{name} {self.probabilities[name]:.3f}" for name in self.prediction) or NO_FINDING
+        return f"{self.prediction} {self.probability:.3f}"
+
+    def _repr_html_(self) -> str:
+        return Answers((self,))._repr_html_()
+
+
+@dataclass(frozen=True)
+class Answers(Sequence[Answer]):
+    """The answers for several images, in their order; a table in a notebook."""
+
+    items: tuple[Answer, ...]
+
+    @overload
+    def __getitem__(self, index: int) -> Answer: ...
+    @overload
+    def __getitem__(self, index: slice) -> Answers: ...
+    def __getitem__(self, index: int | slice) -> Answer | Answers:
+        return Answers(self.items[index]) if isinstance(index, slice) else self.items[index]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __iter__(self) -> Iterator[Answer]:
+        return iter(self.items)
+
+    def _repr_html_(self) -> str:
+        rows = "".join(_row(answer) for answer in self.items)
+        head = "".join(f"<th>{name}</th>" for name in ("image", "prediction", "cannot be excluded", "answered"))
+        return f"<table><tr>{head}</tr>{rows}</table><small>{html.escape(NOTICE)}</small>"
+
+
+def _row(answer: Answer) -> str:
+    shown = ""
+    if answer.picture.size:
+        shown = f'<img width="{SIDE}" alt="" src="{png_address(answer.picture, SIDE)}"><br>'
+    sets = "" if answer.prediction_set is None else listed(answer.prediction_set, MEMBERS) or "nothing"
+    cells = (answer.text, sets, "yes" if answer.answered else f"no: {answer.reason}")
+    told = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+    return f"<tr><td>{shown}{html.escape(Path(answer.image).name)}</td>{told}</tr>"
+
+
+def png_address(pixels: np.ndarray, side: int) -> str:
+    """A picture (S, S, C) uint8 as a PNG of `side` px, in an address that holds it; without its opacity."""
+    stream = io.BytesIO()
+    colours = pixels[..., 0] if pixels.shape[2] < 3 else pixels[..., :3]
+    Image.fromarray(colours).resize((side, side)).save(stream, "PNG")
+    return f"data:image/png;base64,{b64encode(stream.getvalue()).decode()}"
+
+
+class Model:
+    """A model with its preprocessing and its decision policy; several threads may use it at once.
+
+    Attributes:
+        classes_: (K,) names, in the order of `predict_proba`, as in scikit-learn.
+        kind: "classes", "grades", "findings" or "number"; unit: of a number.
+        saved: what its file holds: configuration, policy, weights_hash; network: what runs it.
+        notice: what it may be used for.
+    """
+
+    notice = NOTICE
+
+    def __init__(self, saved: SavedModel, device: str = "auto", precision: str = "auto"):
+        check_precision(precision)
+        self.saved, self.preprocessing = saved, saved.preprocessing
+        self.kind, self.unit = saved.splits.target.kind, saved.splits.target.unit
+        self.classes_ = np.array(saved.classes)
+        self.network = open_network(saved, saved.policy, device, precision, Silent())
+        _ = self.network.model  # now, so that threads find it loaded
+
+    def __repr__(self) -> str:
+        return f"Model({self.saved.path.name!r}, {self.kind}: {', '.join(self.saved.classes[:6])})"
+
+    @overload
+    def predict(self, images: ImageLike) -> Answer: ...  # type: ignore[overload-overlap]  # a str is a sequence
+    @overload
+    def predict(self, images: Sequence[ImageLike]) -> Answers: ...
+    def predict(self, images: ImageLike | Sequence[ImageLike]) -> Answer | Answers:
+        """What the model says of an image, or of several.
+
+        Args:
+            images: a file, its bytes, a Pillow image, or an array (H, W) or (H, W, C), of 8 bits or, for a model of
+                deeper images, raw values; or a list of them.
+
+        Raises:
+            DataError: an image cannot be read.
+        """
+        alone = isinstance(images, str | Path | bytes | np.ndarray | Image.Image)
+        given: list[ImageLike] = [images] if alone else list(images)  # type: ignore[list-item, arg-type]
+        squares = [self.square(image) for image in given]
+        names = [str(image) if isinstance(image, str | Path) else "" for image in given]
+        found = Answers(tuple(self.answers(self.predictions(squares, names), squares)))
+        return found[0] if alone else found
+
+    def predict_proba(self, images: Sequence[ImageLike]) -> np.ndarray:
+        """(S, K) float64: calibrated probabilities of classes, grades or findings. Raises UsageError for a number."""
+        found = self.predictions([self.square(image) for image in images])
+        if isinstance(found, NumberPredictions):
+            raise UsageError("a number has no probabilities", "use predict")
+        return found.probabilities
+
+    def square(self, image: ImageLike) -> np.ndarray:
+        """What the network sees of an image: (S, S, C) uint8. Raises as `decoded`."""
+        return self.seen(image)[0]
+
+    def seen(self, image: ImageLike) -> tuple[np.ndarray, str]:
+        """What the network sees of an image, (S, S, C) uint8, and what to know of that. Raises as `decoded`."""
+        path, found = self.decoded(image)
+        flat = self.preprocessing.window is not None and isinstance(found, Image.Image)
+        return self.preprocessing.square(path, found), FLAT if flat else ""
+
+    def decoded(self, image: ImageLike) -> tuple[Path, RawImage | Image.Image]:
+        """A name for messages, and what `decode` returns. Raises DataError; UsageError for DICOM without pydicom."""
+        how = self.preprocessing
+        if isinstance(image, str | Path):
+            return Path(image), decode(image, how.frame, how.min_size)
+        if isinstance(image, bytes):
+            with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
+                file = Path(folder) / ("image.dcm" if has_magic(image[:132]) else "image.png")  # any name of an image
+                file.write_bytes(image)
+                try:
+                    return Path("image"), decode(file, how.frame, how.min_size)
+                except VitmedError as error:
+                    raise type(error)(error.problem.replace(str(file), "image"), error.fix) from None
+        if isinstance(image, np.ndarray):
+            return Path("array"), _raw(image)
+        return Path("image"), ImageOps.exif_transpose(image.copy())
+
+    def predictions(self, squares: Sequence[np.ndarray], names: Sequence[str] = ()) -> AnyPredictions:
+        """The predictions of images as `square` returns them, with the policy applied."""
+        saved = self.saved
+        found = self.network.outputs(lambda i: squares[i], len(squares), lambda done, total: None)
+        named = tuple(names) or tuple(str(i) for i in range(len(squares)))
+        predictions = unlabelled(saved.splits.target, saved.classes, named, found.logits, (), found.columns)
+        return saved.policy.apply(predictions) if saved.policy else predictions
+
+    def answers(self, found: AnyPredictions, squares: Sequence[np.ndarray]) -> Iterator[Answer]:
+        """The answer for each image, from what `predictions` returned for its square."""
+        for row, name in enumerate(found.paths):
+            cell = found.columns.get(ANSWER, (YES,) * len(found))[row]
+            score = found.columns.get(OOD_SCORE)
+            ends = found.intervals if isinstance(found, NumberPredictions) else None
+            prediction: str | tuple[str, ...] | float
+            probability, probabilities = None, dict[str, float]()
+            if isinstance(found, NumberPredictions):
+                prediction = float(found.values[row])
+            else:
+                probabilities = dict(zip(found.classes, found.probabilities[row].tolist(), strict=True))
+                if isinstance(found, FindingPredictions):
+                    prediction = tuple(found.classes[f] for f in np.flatnonzero(found.predicted[row]))
+                else:
+                    prediction = found.classes[found.predicted[row]]
+                    probability = float(found.confidence[row])
+            yield Answer(
+                name, prediction, probability, probabilities,
+                None if found.members is None else found.set_of(row),
+                None if ends is None else (float(ends[row, 0]), float(ends[row, 1])),
+                cell == YES, cell.removeprefix(NO) if cell != YES else "",
+                None if score is None else float(score[row]), self.unit, self.preprocessing.shown(squares[row]),
+            )  # fmt: skip
+
+
+def _raw(image: np.ndarray) -> RawImage | Image.Image:
+    """An array as `decode` would return it. Raises DataError for another shape."""
+    if image.ndim == 3 and image.shape[2] == 1:
+        image = image[..., 0]
+    if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] not in (2, 3, 4)) or not image.size:
+        raise DataError(f"an array of shape {image.shape}, expected (H, W) or (H, W, C)", "name the images one by one")
+    if image.dtype == np.uint8:
+        return Image.fromarray(image)
+    if image.ndim == 3 and image.shape[2] != 3:
+        raise DataError(f"an array of {image.dtype} with {image.shape[2]} channels", "give grey or colour values")
+    if not np.isfinite(image).all():
+        raise DataError("an array with values that are not finite", "leave them out")
+    return RawImage(image, 8 * image.dtype.itemsize)
+
+
+def load(model: str | Path | SavedModel, *, device: str = "auto", precision: str = "auto") -> Model:
+    """Open a model for use in a program.
+
+    Args:
+        model: a run folder, a checkpoint, or an exported .onnx file, which needs no torch.
+        device: "auto", "cpu", "cuda" or "mps"; precision: "auto", "fp32" or "bf16", as in `predict`.
+
+    Raises:
+        CheckpointError: not a model of vitmed. UsageError: another device or precision.
+    """
+    return Model(model if isinstance(model, SavedModel) else open_model(model), device, precision)

@@ -1,0 +1,204 @@
+"""`OnnxModel`: a model as `vitmed export` writes it, read and run by ONNX Runtime, without torch.
+
+The file is a complete program: any ONNX runtime turns the pixels of an image into the decision (`exported_graph`). What
+vitmed needs besides, to read images and to evaluate, lies as JSON under the key `KEY` of the file's metadata.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitmed.core import upgrade
+from vitmed.core.config import Config
+from vitmed.core.errors import CheckpointError, UsageError, VitmedError
+from vitmed.core.files import json_of
+from vitmed.core.load_config import build_config, without_places
+from vitmed.core.process import cores
+from vitmed.core.targets import Target
+from vitmed.core.text import counted, first_line
+from vitmed.data.samples import Splits
+from vitmed.data.thread_batches import read_batches
+from vitmed.decisions.policies import policy_of
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.inference.membership import expect
+from vitmed.inference.saved_model import Network, Outputs, SavedModel, check_finite, score_column
+
+ONNX = ".onnx"
+KEY, FORMAT, VERSION = "vitmed", "vitmed exported model", 1
+IMAGES, LOGITS, SCORES = "images", "logits", "ood_score"  # input and outputs of the graph that vitmed reads
+BATCH = 1  # images at once: the last digits of a logit depend on it; alone an image costs a fifth more
+AGAIN = "export it again: vitmed export RUN --to FILE.onnx"
+NEEDED = "ONNX files need one more package"
+FIX = "pip install 'vitmed[export]'"
+
+
+@dataclass(frozen=True)
+class OnnxModel(SavedModel):
+    """An exported model as read from its file.
+
+    Attributes:
+        precision: "fp32", or "int8" in files of 0.2.0.
+        gate: what the export compared, the fields of `ExportGate`.
+        session: an `onnxruntime.InferenceSession`.
+    """
+
+    precision: str = "fp32"
+    gate: dict[str, Any] = field(default_factory=dict)
+    session: Any = field(default=None, repr=False, compare=False)
+
+    def data_root(self, fix: str = "name a folder: --data DIR") -> Path:
+        """Raises UsageError: the file names no images."""
+        raise UsageError(f"{self.path}: an exported model knows no images", fix)
+
+
+def open_session(path: Path) -> Any:
+    """An `onnxruntime.InferenceSession` of a file, on the CPU.
+
+    Raises:
+        UsageError: onnxruntime is not installed. CheckpointError: it cannot run the file.
+    """
+    try:
+        import onnxruntime
+    except ImportError:
+        raise UsageError(f"{path}: {NEEDED}", FIX) from None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = cores()
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has one class of its own for each status
+        raise CheckpointError(f"{path}: ONNX Runtime cannot run it ({first_line(error)})", AGAIN) from None
+
+
+class OnnxNetwork(Network):
+    """The network of an exported model; ONNX Runtime runs it on the CPU.
+
+    Args:
+        device, precision: as asked for; "auto", "cpu" and "auto", "fp32" are known.
+
+    Raises:
+        UsageError: another device or precision; onnxruntime is not installed. CheckpointError: it cannot be run.
+    """
+
+    saved: OnnxModel
+
+    def __init__(self, saved: OnnxModel, device: str = "auto", precision: str = "auto"):
+        if device not in ("auto", "cpu"):
+            raise UsageError(f"--device {device}: vitmed runs exported models on the CPU", "use --device auto")
+        if precision not in ("auto", saved.precision):
+            raise UsageError(f"--precision {precision}: {saved.path} computes in {saved.precision}", "leave it out")
+        self.saved, self.session = saved, saved.session
+        self.scored = SCORES in [output.name for output in self.session.get_outputs()]
+        self.device = f"ONNX Runtime on the CPU, {counted(cores(), 'thread')}"
+        self.batch, self.precision = BATCH, saved.precision
+        self.reason = "the exported model was quantised" if saved.precision != "fp32" else ""
+
+    def _outputs(
+        self, read: Callable[[int], np.ndarray], count: int, progress: Callable[[int, int], None], also_features: bool
+    ) -> Outputs:
+        """As `Network.outputs`. Raises UsageError if features are asked for."""
+        if also_features:
+            raise UsageError(f"{self.saved.path}: an exported model keeps no features", "name the best.pt of the run")
+        wanted = [LOGITS, SCORES] if self.scored else [LOGITS]
+        indices, found, problems = list[int](), list[list[np.ndarray]](), dict[int, str]()
+        for good, images, bad in read_batches(read, count, self.batch):
+            problems.update(bad)
+            if good:
+                found.append(self.session.run(wanted, {IMAGES: images}))
+            indices += good
+            progress(len(indices) + len(problems), count)
+        logits = np.concatenate([part[0] for part in found]) if found else self._empty
+        check_finite(logits, self.saved.path)
+        columns = score_column(np.concatenate([part[1] for part in found])) if found and self.scored else {}
+        return Outputs(indices, logits, columns, problems, np.empty((len(indices), 0), np.float32))
+
+    @property
+    def _empty(self) -> np.ndarray:
+        return np.empty((0, self.saved.splits.outputs), np.float32)
+
+
+def about_model(saved: SavedModel) -> dict[str, Any]:
+    """What every exported form of a model states of it: plain types, and nothing of single images."""
+    from vitmed import __version__
+    from vitmed.core.text import NOTICE
+
+    return {
+        "notice": NOTICE, "classes": list(saved.classes), "target": saved.splits.target.model_dump(),
+        "preprocessing": saved.preprocessing.to_dict(), "policy": saved.chosen_policy().to_json(),
+        "weights_sha256": saved.weights_hash, "licence": saved.config.model.licence, "terms": saved.config.model.terms,
+        "versions": {**saved.versions, "vitmed of the export": __version__},
+    }  # fmt: skip
+
+
+def describe_export(saved: SavedModel, gate: Mapping[str, Any]) -> str:
+    """The JSON of a file that may leave the machine: no path, no name of a patient or an image.
+
+    Args:
+        saved: the checkpoint; gate: what the export compared.
+    """
+    config = without_places(saved.config).model_dump(mode="json")
+    content = {
+        "format": FORMAT, "version": VERSION, **about_model(saved), "bins": list(saved.splits.bins),
+        "precision": "fp32", "gate": dict(gate), "config": config, "record": saved.record,
+        "images_sha256": saved.hashes, "seen_sha256": list(saved.seen), "fingerprints": saved.fingerprints,
+        "made": saved.splits.made, "patients": saved.splits.patients,
+    }  # fmt: skip
+    return json.dumps(content)
+
+
+def load_onnx(path: Path) -> OnnxModel:
+    """Read an exported model; the file holds no code but that of the graph.
+
+    Raises:
+        CheckpointError: missing, not exported by vitmed, of another version, or damaged.
+        UsageError: onnxruntime is not installed.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such file", "name a model that `vitmed export` wrote")
+    session = open_session(path)
+    text = session.get_modelmeta().custom_metadata_map.get(KEY, "")
+    try:
+        content = json_of(text) if text else {}
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise CheckpointError(f"{path}: not exported by vitmed", "name a model that `vitmed export` wrote")
+        if content.get("version") != VERSION:
+            problem = f"{path}: export version {str(content.get('version'))[:20]}, this vitmed reads {VERSION}"
+            raise CheckpointError(problem, "use the vitmed that wrote it")
+        return _parse(path, content, session)
+    except CheckpointError:
+        raise
+    except VitmedError as error:
+        raise CheckpointError(f"{path}: {error.problem}", error.fix) from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path}: damaged: {first_line(error)}", AGAIN) from None
+
+
+def _parse(path: Path, content: dict[str, Any], session: Any) -> OnnxModel:
+    classes, bins = tuple(content["classes"]), tuple(content["bins"])
+    expect("classes", classes, str)
+    if len(set(classes)) != len(classes):
+        raise ValueError(f"classes {classes}")
+    expect("weights_sha256 and precision", (content["weights_sha256"], content["precision"]), str)
+    config = build_config(upgrade.settings(content["config"]), Config)
+    how, told = Preprocessing.of(config), dict(content["preprocessing"])
+    for name in ("mean", "std", "window"):
+        told[name] = tuple(told[name]) if isinstance(told[name], list) else told[name]
+    if Preprocessing(**told) != how:
+        raise ValueError(f"preprocessing {told}")
+    splits = Splits(
+        path, classes, {}, dict(content["made"]), patients=content["patients"],
+        target=Target.model_validate(content["target"]), bins=bins,
+    )  # fmt: skip
+    hashes = {name: list(part) for name, part in content["images_sha256"].items()}
+    return OnnxModel(
+        path, config, classes, how, splits, hashes, dict(content["record"]), dict(content["versions"]),
+        tuple(content["seen_sha256"]), policy_of(content["policy"], classes), content["weights_sha256"],
+        {name: list(part) for name, part in content["fingerprints"].items()}, content["precision"],
+        dict(content["gate"]), session,
+    )  # fmt: skip

@@ -1,0 +1,46 @@
+"""Opening what `vitmed train` and `vitmed export` wrote, and choosing what runs it; torch only for a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vitmed.core.ui import Ui
+from vitmed.decisions.policy import DecisionPolicy
+from vitmed.inference.ensemble import Ensemble, EnsembleNetwork, ensemble_file, load_ensemble
+from vitmed.inference.onnx_model import ONNX, OnnxModel, OnnxNetwork, load_onnx
+from vitmed.inference.saved_model import Network, SavedModel
+
+
+def open_model(path: str | Path) -> SavedModel:
+    """Read a checkpoint, the best.pt of a run folder, an exported .onnx file, or an ensemble.
+
+    Raises:
+        CheckpointError: missing, not a model of vitmed, damaged, or with code in it.
+    """
+    if Path(path).suffix == ONNX:
+        return load_onnx(Path(path))
+    if (file := ensemble_file(Path(path))) is not None:
+        return load_ensemble(file)
+    from vitmed.inference.checkpoint import load_checkpoint
+
+    return load_checkpoint(path)
+
+
+def open_network(saved: SavedModel, policy: DecisionPolicy | None, device: str, precision: str, ui: Ui) -> Network:
+    """What runs a model here.
+
+    Args:
+        policy: the one that is applied; None leaves the OOD scores out.
+        device: "auto", "cpu", "cuda" or "mps"; precision: "fp32", "auto" or "bf16", as in `predict`.
+
+    Raises:
+        UsageError: this machine, or an exported model, has no such device or precision.
+    """
+    if isinstance(saved, OnnxModel):
+        return OnnxNetwork(saved, device, precision)
+    if isinstance(saved, Ensemble):
+        known = [open_network(one, one.policy, device, precision, ui) for one in saved.members]
+        return EnsembleNetwork(saved, known)
+    from vitmed.inference.torch_network import open_torch_network
+
+    return open_torch_network(saved, policy, device, precision, ui)

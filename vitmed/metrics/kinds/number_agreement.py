@@ -1,0 +1,157 @@
+"""Where and how far a predicted quantity is off: limits of agreement, errors by range and by subgroup, and whether the
+predicted scales are true.
+
+Limits of agreement: Bland & Altman, Lancet 327 (1986) 307; with several images of a patient by components of variance,
+J. Biopharm. Stat. 17 (2007) 571. Their intervals are those of bias and standard deviation combined (MOVER), as in Zou,
+Stat. Methods Med. Res. 22 (2013) 630, but with the jackknife for both: heavy tails make chi-squared far too narrow.
+"""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import numpy as np
+
+from vitmed.core.base_models import Frozen
+from vitmed.metrics.estimates import Estimate, estimate, of_share
+from vitmed.metrics.intervals import NONE, Units, quantile, share
+from vitmed.metrics.kinds.number_evaluation import evaluate_number, jackknifed
+from vitmed.metrics.kinds.number_predictions import NumberPredictions
+from vitmed.metrics.predictions import known_labels
+from vitmed.metrics.ranking import ratio
+from vitmed.metrics.subgroups import PARTS, Strata, Stratum, Subgroups, check_columns, evaluate_strata, strata
+
+LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+OF_STRATA = ("mae", "bias", "coverage")
+
+
+class BlandAltman(Frozen):
+    """The errors, predicted minus true number.
+
+    Attributes:
+        lower, upper: the limits of agreement, between which 95 % of errors lie if they are normal.
+        within: the share of images whose error does.
+        trend: by how much the error grows with each unit of the mean of true and predicted number.
+        repeated: whether patients have several images, whose errors may be alike.
+    """
+
+    bias: Estimate
+    lower: Estimate
+    upper: Estimate
+    within: Estimate
+    trend: Estimate
+    repeated: bool
+
+
+class LevelCoverage(Frozen):
+    """How many true numbers lie in the interval that the predicted distribution gives at a nominal level."""
+
+    level: float
+    coverage: Estimate
+    width: float  # mean, in the unit
+
+
+def bland_altman(predictions: NumberPredictions) -> BlandAltman | None:
+    """Bias and limits of agreement; None with fewer than two patients (or images, where patients are unknown).
+
+    Raises:
+        DataError: the predictions have no labels.
+    """
+    error, units = predictions.values - known_labels(predictions), Units(predictions.units)
+    if units.count < 2:
+        return None
+    found = jackknifed(predictions, units)
+    sd, bias, wide = total_sd(error, units), found["bias"], quantile()
+    seen = found["sd"].value or np.nan
+    low, high = (np.nan if end is None else end / seen * sd for end in (found["sd"].low, found["sd"].high))
+    ends = [_limit(bias, side * wide, sd, low, high) for side in (-1, 1)]
+    hits = np.abs(error - bias.value) <= wide * sd
+    within = of_share(share(hits, np.ones(len(error), bool), units))
+    return BlandAltman(
+        bias=bias, lower=ends[0], upper=ends[1], within=within, trend=found["trend"], repeated=units.clustered
+    )
+
+
+def total_sd(error: np.ndarray, units: Units) -> float:
+    """The standard deviation of the error (S,) of one image of a new patient: between and within patients.
+
+    Components of variance by analysis of variance, with unequal numbers of images (Bland & Altman 2007, section 3).
+    """
+    sizes = units.sums(np.ones(len(error)))
+    n, g, means = len(error), units.count, units.sums(error) / sizes
+    within = float(((error - means[units.index]) ** 2).sum()) / max(1, n - g)
+    between = float((sizes * (means - error.mean()) ** 2).sum()) / (g - 1)
+    usual = float(n - (sizes**2).sum() / n) / (g - 1)
+    return (between / usual + (1 - 1 / usual) * within) ** 0.5
+
+
+def _limit(bias: Estimate, times: float, sd: float, low: float, high: float) -> Estimate:
+    """bias + times x sd, from the interval of the bias and that of sd, low to high."""
+    assert bias.value is not None
+    value = bias.value + times * sd
+    if bias.low is None or bias.high is None:
+        return estimate(value, *NONE, "mover")
+    ends = sorted(times * (end - sd) for end in (low, high))
+    down, up = np.hypot(bias.value - bias.low, ends[0]), np.hypot(bias.high - bias.value, ends[1])
+    return estimate(value, value - float(down), value + float(up), "mover")
+
+
+def error_by_range(predictions: NumberPredictions) -> Subgroups:
+    """The error between the quintiles of the true number, or in fewer parts where patients are few."""
+    cells = [repr(number) for number in known_labels(predictions).tolist()]
+    cuts = (_strata(predictions, cells, parts) for parts in sorted(PARTS, reverse=True))
+    found = next(cuts)
+    while found.why and (fewer := next(cuts, None)) is not None:
+        found = fewer
+    return _errors(predictions, found)
+
+
+def error_by_subgroup(predictions: NumberPredictions, column: str) -> Subgroups:
+    """The error in each stratum of a further column.
+
+    Raises:
+        UsageError: there is no such column.
+    """
+    check_columns([column], predictions.columns)
+    return _errors(predictions, _strata(predictions, list(predictions.columns[column]), 4))
+
+
+def _strata(predictions: NumberPredictions, cells: list[str], parts: int) -> Strata:
+    return strata(cells, predictions.units.tolist(), "images" if predictions.groups is None else "patients", parts)
+
+
+def _errors(predictions: NumberPredictions, found: Strata) -> Subgroups:
+    def evaluate(name: str, part: NumberPredictions) -> Stratum:
+        numbers = evaluate_number(part)
+        overall = {metric: numbers.overall[metric] for metric in OF_STRATA if metric in numbers.overall}
+        return Stratum(name=name, n=len(part), n_groups=numbers.n_groups, overall=overall, notes=numbers.notes)
+
+    return evaluate_strata(predictions, found, evaluate, _Errors)
+
+
+class _Errors:
+    """The mean absolute error of the images in some atoms; see `evaluate_strata`."""
+
+    slow = False
+
+    def __init__(self, predictions: NumberPredictions, atoms: np.ndarray):
+        size = np.abs(predictions.values - known_labels(predictions))
+        self.images, self.sizes = np.bincount(atoms).astype(float), np.bincount(atoms, size)
+
+    def of(self, inside: np.ndarray) -> dict[str, np.ndarray]:
+        """Name -> (R,), from which atoms are inside, (R, A) of 0 and 1."""
+        return {"mae": ratio(inside @ self.sizes, inside @ self.images)}
+
+
+def calibration_of_intervals(predictions: NumberPredictions) -> list[LevelCoverage]:
+    """The measured coverage of the intervals of the predicted distribution, at each of `LEVELS`; [] without images."""
+    labels, units = known_labels(predictions), Units(predictions.units)
+    if not len(labels):
+        return []
+    z = np.abs(labels - predictions.values) / predictions.scales
+    found = []
+    for level in LEVELS:
+        reach = NormalDist().inv_cdf((1 + level) / 2)
+        coverage = of_share(share(z <= reach, np.ones(len(z), bool), units))
+        found.append(LevelCoverage(level=level, coverage=coverage, width=float(2 * reach * predictions.scales.mean())))
+    return found

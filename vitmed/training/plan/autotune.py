@@ -1,0 +1,263 @@
+"""Which arithmetic, attention kernel, number of threads and compilation train fastest here: measured, not guessed.
+
+The answer is kept in the cache folder for the same machine, network and versions, so that the same command gives the
+same bits again; it is also written into the configuration of the run, from which `--resume` takes it.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import product
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor, nn
+
+from vitmed.core.cache_folder import cache_folder
+from vitmed.core.config import Config
+from vitmed.core.errors import UsageError
+from vitmed.core.files import make_folder, write_text
+from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.core.text import counted, first_line, listed
+from vitmed.core.ui import Advance, Ui
+from vitmed.models.block_kernels import (
+    compile_network,
+    is_of_compiler,
+    leave_uncompiled,
+    missing_compiler,
+    use_attention,
+)
+from vitmed.models.hardware import Precision, busy, machine, pick_precision, seeded, synchronise, using_threads
+from vitmed.models.vit import prefers_explicit
+from vitmed.training.environment import versions
+from vitmed.training.gradients import is_out_of_memory
+from vitmed.training.losses import LossOf
+
+LossFor = Callable[[nn.Module, Precision], LossOf]
+# Fields of the configuration that count for it.
+SETTINGS = {"batch_size", "precision", "attention", "threads", "compile", "lora", "freeze_blocks", "micro_batch"}
+
+SHARE, MOST_SECONDS = 0.03, 15.0  # of the run, and in all; only a compiler that has begun may take longer
+ROUNDS = 5  # in which the candidates take turns
+GAIN = 1.05  # how many times as fast as the usual engine another one has to be
+SAME_LOSS = 0.01  # largest difference from the loss in fp32, relative
+LEAST_STEPS = 10  # that measuring takes
+COMPILES_FROM = 1800.0  # seconds of training from which compiling, which takes 10 to 40, is tried
+
+
+class Engine(BaseModel):
+    """How a training step is computed."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+    precision: str
+    attention: str
+    threads: int | None  # of a CPU; None on another device
+    compile: bool
+
+    def __str__(self) -> str:
+        threads = [] if self.threads is None else [counted(self.threads, "thread")]
+        return listed([self.precision, f"{self.attention} attention", *threads, *["compiled"] * self.compile])
+
+
+class Tuned(BaseModel):
+    """The fastest engine.
+
+    Attributes:
+        rates: images/s of the engine and of the usual one; None where nothing was compared.
+        note: why something was not tried.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+    engine: Engine
+    usual: Engine
+    rates: tuple[float, float] | None = None
+    note: str = ""
+
+    def __str__(self) -> str:
+        text = f"speed: {self.engine}"
+        if self.rates is not None:
+            text += f", {self.rates[0]:,.0f} images/s"
+        if self.rates is not None and self.engine != self.usual:
+            text += f" ({self.usual}: {self.rates[1]:,.0f})"
+        return f"{text}; {self.note}" if self.note else text
+
+    def settings(self, config: Config | PretrainConfig) -> dict[str, Any]:
+        """The fields of the configuration that keep it: those that were left open."""
+        asked = dict(config.train)
+        return {f"train.{k}": value for k, value in self.engine.model_dump().items() if asked[k] in ("auto", None)}
+
+
+def autotune(
+    model: nn.Module, loss_for: LossFor, config: Config | PretrainConfig, device: torch.device, steps: int,
+    targets: Tensor, ui: Ui,
+) -> Tuned:  # fmt: skip
+    """The fastest engine of those that the configuration leaves open, from the cache or measured.
+
+    The usual one where other processes keep the CPU busy, because what is measured then holds only for then.
+
+    Args:
+        model: on `device`; it is left as it was.
+        loss_for: (network, precision) -> the loss of a batch of images (B, S, S, C) uint8 and labels (B,).
+        steps: of the run.
+        targets: of the training images, as `Images.targets`.
+    """
+    file = cache_folder() / "autotune" / f"{_key(config, device, steps)}.json"
+    with suppress(OSError, ValueError):
+        known = Tuned.model_validate_json(file.read_text(encoding="utf-8"))
+        return known.model_copy(update={"note": "measured in an earlier run"})
+    usual = usual_engine(config, device)
+    if device.type == "cpu" and (load := busy()) is not None:
+        return Tuned(engine=usual, usual=usual, note=f"not measured: other processes keep this machine busy ({load})")
+    with ui.bar("measuring speed", unit="steps") as advance, seeded(config.train.seed, device):
+        try:
+            tuned = Race(copy.deepcopy(model), loss_for, config, device, steps, targets, advance).run()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return Tuned(engine=usual, usual=usual, note="not measured: too little memory for a copy of the network")
+    if tuned.rates is not None:
+        with suppress(OSError, UsageError):  # a cache that cannot be written is none
+            make_folder(file.parent)
+            write_text(file, tuned.model_dump_json() + "\n")
+    return tuned
+
+
+def is_open(config: Config | PretrainConfig) -> bool:
+    """Whether the configuration leaves anything to measure."""
+    train = config.train
+    return train.autotune and ("auto" in (train.precision, train.attention) or None in (train.compile, train.threads))
+
+
+def _key(config: Config | PretrainConfig, device: torch.device, steps: int) -> str:
+    """A digest of everything that decides which engine is the fastest; of the length of the run its magnitude."""
+    what = [
+        machine(device),
+        versions(),
+        config.model.model_dump(exclude={"weights", "licence", "terms"}),
+        steps.bit_length(),
+    ]
+    what += [config.train.model_dump(include=SETTINGS)]
+    what += [config.mae.model_dump()] if isinstance(config, PretrainConfig) else []
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]
+
+
+class Race:
+    """Engines that take turns at the same step, so that what disturbs the machine disturbs all of them.
+
+    Args:
+        model: a copy, of which gradients and statistics may change.
+    """
+
+    def __init__(
+        self, model: nn.Module, loss_for: LossFor, config: Config | PretrainConfig, device: torch.device, steps: int,
+        targets: Tensor, advance: Advance,
+    ):  # fmt: skip
+        self.model, self.loss_for, self.config, self.device = model, loss_for, config, device
+        self.steps, self.advance, self.start, self.done = steps, advance, time.perf_counter(), 0
+        side, train = config.model.image_size, config.train
+        count = min(train.batch_size, train.micro_batch) if isinstance(train.micro_batch, int) else train.batch_size
+        self.images = torch.randint(0, 256, (count, side, side, config.model.channels), dtype=torch.uint8).to(device)
+        self.labels = targets[torch.linspace(0, len(targets) - 1, count).long()].to(device)  # all classes
+
+    def run(self) -> Tuned:
+        """The fastest engine."""
+        train, note = self.config.train, ""
+        usual = usual_engine(self.config, self.device)
+        seconds = self._fit_batch(usual)  # per image
+        self.budget = min(MOST_SECONDS, SHARE * self.steps * seconds * train.batch_size)
+        if LEAST_STEPS * seconds * len(self.images) > self.budget:
+            why = "its steps take too long" if self.budget == MOST_SECONDS else "the run is too short"
+            return Tuned(engine=usual, usual=usual, note=f"{why} to measure others")
+        names = [usual.precision, "fp32"] if train.precision == "auto" else [train.precision]
+        kernels = [usual.attention, "fused", "explicit"] if train.attention == "auto" else [train.attention]
+        first = [
+            usual.model_copy(update={"precision": p, "attention": a}) for p, a in product(dict.fromkeys(names), kernels)
+        ]
+        best, rates = self._fastest(usual, first)
+        while train.threads is None and best.threads is not None and best.threads > 1:
+            fewer, found = self._fastest(best, [best.model_copy(update={"threads": best.threads // 2})])
+            rates |= found
+            if fewer == best:
+                break
+            best = fewer
+        if train.compile is None and self.steps * train.batch_size / rates[best] > COMPILES_FROM:
+            note = missing_compiler(self.device) or ""
+            if not note:
+                best, found, note = self._compiled(best)
+                rates |= found
+        spent = f"measured in {time.perf_counter() - self.start:.1f} s" + (f"; {note}" if note else "")
+        return Tuned(engine=best, usual=usual, rates=(rates[best], rates[usual]), note=spent)
+
+    def _fit_batch(self, usual: Engine) -> float:
+        """Make the batch small enough for a step of about half a second; return the seconds per image."""
+        whole = self.images, self.labels
+        self.images, self.labels = (part[:2] for part in whole)
+        seconds = min(self._step(usual)[0] for _ in range(3)) / len(self.images)
+        count = max(len(self.images), int(0.5 / seconds))
+        self.images, self.labels = (part[:count] for part in whole)
+        return seconds
+
+    def _fastest(self, usual: Engine, others: list[Engine]) -> tuple[Engine, dict[Engine, float]]:
+        """The fastest engine, `usual` unless another is clearly faster and has the same loss; and images/s of each."""
+        racers = list(dict.fromkeys([usual, *others]))
+        losses = {racer: self._step(racer)[1] for racer in racers}  # the first step is slower
+        exact = losses.get(usual.model_copy(update={"precision": "fp32"}), losses[usual])
+        racers = [r for r in racers if r == usual or abs(losses[r] - exact) <= SAME_LOSS * abs(exact)]
+        seconds: dict[Engine, list[float]] = {racer: [] for racer in racers}
+        for turn in range(ROUNDS):
+            if turn and time.perf_counter() - self.start > self.budget:
+                break
+            for racer in racers[:: -1 if turn % 2 else 1]:
+                seconds[racer].append(self._step(racer)[0])
+        rates = {racer: len(self.images) / statistics.median(found) for racer, found in seconds.items()}
+        best = max(racers, key=rates.__getitem__)
+        return (best if rates[best] > GAIN * rates[usual] else usual), rates
+
+    def _compiled(self, best: Engine) -> tuple[Engine, dict[Engine, float], str]:
+        """The same engine compiled if it is faster; images/s of both; and a sentence where compiling failed."""
+        compiled = best.model_copy(update={"compile": True})
+        try:
+            found, rates = self._fastest(best, [compiled])
+        except RuntimeError as error:
+            if not is_of_compiler(error):
+                raise
+            return best, {}, f"not compiled, because the compiler failed: {first_line(error)}"
+        if found == best:
+            return best, rates, "compiling does not make it faster"
+        return found, rates, ""
+
+    def _step(self, engine: Engine) -> tuple[float, float]:
+        """Seconds of a forward and a backward pass, and the loss."""
+        (compile_network if engine.compile else leave_uncompiled)(self.model)
+        use_attention(self.model, engine.attention)
+        self.model.train()
+        loss_of = self.loss_for(self.model, pick_precision(engine.precision, self.device))
+        with using_threads(engine.threads), seeded(self.config.train.seed, self.device):
+            synchronise(self.device)
+            start = time.perf_counter()
+            loss = loss_of(self.images, self.labels)(slice(None))
+            loss.backward()
+            synchronise(self.device)
+            seconds = time.perf_counter() - start
+        self.model.zero_grad(set_to_none=True)
+        self.done += 1
+        self.advance(self.done, self.done)
+        return seconds, float(loss.detach())
+
+
+def usual_engine(config: Config | PretrainConfig, device: torch.device) -> Engine:
+    """What is used where nothing is measured; not compiled, since --compile is measured neither."""
+    train = config.train
+    precision = pick_precision(train.precision, device)
+    threads = train.threads or torch.get_num_threads() if device.type == "cpu" else None
+    tokens = 1 + config.model.registers + (config.model.image_size // config.model.patch_size) ** 2
+    explicit = prefers_explicit(device, precision.dtype, tokens)
+    attention = train.attention if train.attention != "auto" else "explicit" if explicit else "fused"
+    return Engine(precision=precision.name, attention=attention, threads=threads, compile=False)
