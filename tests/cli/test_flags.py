@@ -21,6 +21,7 @@ from vitmed.core.config import Config, RunConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.flags import EVALUATE_FLAGS, FLAGS, fields_of, flag_of, flags_of, read_overrides, spellings
 from vitmed.core.load_config import load_config
+from vitmed.core.options import Fields
 from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig
 from vitmed.core.settings import PANELS, Flag
 from vitmed.core.train_config import TrainConfig
@@ -216,7 +217,11 @@ def test_a_field_added_in_one_place_appears_everywhere(tmp_path: Path) -> None:
     assert {**fields} == {**FLAGS, "shine": "train.shine"}
     assert read_overrides({"shine": 2.0}, fields, "train") == {"train.shine": 2.0}
     seen: dict[str, Any] = {}
-    added: Any = get_command(command({}, kind=ShiningConfig)(lambda **flags: seen.update(flags)))
+
+    def shine(**flags: Annotated[Any, Fields(ShiningConfig, flags_of(ShiningConfig))]) -> None:
+        seen.update(flags)
+
+    added: Any = get_command(command(shine, ""))
     with added.make_context("train", ["--shine", "2"]) as context:
         added.invoke(context)
         training = re.split(r"^Training:$", added.get_help(context), flags=re.M)[1].partition("\n\n")[0]

@@ -1,10 +1,10 @@
 """The command line: parse, call one command, print, exit code. No logic.
 
 app                 the list of commands, and `vitmed --help`
-commands            every command: its options and what it prints; imported only when one is used
+commands            every command: the function that it calls, and what it prints; imported only when one is used
 catalogue_commands  the commands of public data sets and weights
 entry               `main`: errors become messages and exit codes
-options             flags of configuration fields, options that commands share, and --help in panels
+options             a command from the signature of a Python function, and --help in panels
 streams             stdout and stderr that may be closed, full or ASCII
 terminal            progress bars, tables and JSON
 """

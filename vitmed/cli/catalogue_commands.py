@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+import functools
+from typing import Annotated, Any
 
 import typer
 
-from vitmed.cli.options import AsJson, NewFolder, Offline, Quiet
+from vitmed.cli.options import AsJson, with_options
 from vitmed.cli.terminal import TYPER, Terminal, answer, print_datasets, print_json, print_weights
 
 data = typer.Typer(help="Public data sets: list, fetch, and write as folders of images.", **TYPER)
 
 
 @data.command("list")
+@functools.partial(with_options, verb="")
 def data_list(as_json: AsJson = False) -> None:
     """List public data sets: licence, size, and how to get them."""
     from vitmed.commands.data import datasets_table
@@ -25,37 +26,23 @@ def data_list(as_json: AsJson = False) -> None:
 
 
 @data.command("get")
-def data_get(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A name of `vitmed data list`.")],
-    folder: NewFolder,
-    offline: Offline = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-) -> None:
+@functools.partial(with_options, verb="data.fetch_dataset")
+def data_get(as_json: AsJson = False, **options: Any) -> None:
     """Download a set, check it, and lay it out for `vitmed train`.
 
     An interrupted download continues where it stopped.
     """
     from vitmed.commands.data import fetch_dataset
 
-    options = {"name": name, "folder": folder, "offline": offline, "quiet": quiet}
     answer(fetch_dataset, options, as_json, lambda path: {"folder": str(path)})
 
 
 @data.command("import")
-def data_import(
-    sources: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE_OR_FOLDER...", help="MedMNIST .npz, WebDataset tars, CIFAR, MNIST, archives."),
-    ],
-    folder: NewFolder,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-) -> None:
+@functools.partial(with_options, verb="data.import_dataset")
+def data_import(as_json: AsJson = False, **options: Any) -> None:
     """Write the files of a public set as folders of images."""
     from vitmed.commands.data import import_dataset
 
-    options = {"source": sources, "folder": folder, "quiet": quiet}
     answer(import_dataset, options, as_json, lambda path: {"folder": str(path)})
 
 
@@ -63,6 +50,7 @@ weights = typer.Typer(help="Public weights by name: list, fetch and find.", **TY
 
 
 @weights.command("list")
+@functools.partial(with_options, verb="")
 def weights_list(as_json: AsJson = False) -> None:
     """List public weights: size, licence, and which are on this machine."""
     from vitmed.commands.weights import weights_table
@@ -74,22 +62,17 @@ def weights_list(as_json: AsJson = False) -> None:
 
 
 @weights.command("fetch")
-def weights_fetch(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of `vitmed weights list`.")],
-    to: Annotated[Path | None, typer.Option(help="Folder to use instead of the cache.")] = None,
-    offline: Offline = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-) -> None:
+@functools.partial(with_options, verb="weights.fetch_weights")
+def weights_fetch(as_json: AsJson = False, **options: Any) -> None:
     """Download and check weight files.
 
     An interrupted download continues where it stopped.
     """
     from vitmed.commands.weights import fetch_weights
 
-    paths = fetch_weights(names, to, offline, Terminal(quiet))
+    paths = fetch_weights(ui=Terminal(options.pop("quiet", False)), **options)
     if as_json:
-        print_json({"paths": dict(zip(names, map(str, paths), strict=True))})
+        print_json({"paths": dict(zip(options["names"], map(str, paths), strict=True))})
     else:
         typer.echo("\n".join(map(str, paths)))
 

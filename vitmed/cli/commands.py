@@ -1,6 +1,6 @@
-"""Every command: its options, the Python function of its name that it calls, and what it prints.
+"""Every command: the Python function that it calls, and what it prints.
 
-A command's options stand above it where it passes them on, in its signature where it uses them itself.
+Its options stand in the signature of that function; here only those that Python lacks.
 """
 
 from __future__ import annotations
@@ -15,71 +15,34 @@ import typer
 
 import vitmed
 from vitmed.cli.catalogue_commands import data, weights
-from vitmed.cli.deployment_commands import TAKEN_OUT
-from vitmed.cli.many_runs_commands import MANY_RUNS
-from vitmed.cli.options import (
-    EVALUATED,
-    FIRST,
-    FORCE,
-    GATES,
-    OFFLINE,
-    PARALLEL,
-    PREDICTED,
-    RESUME,
-    RUN,
-    SETTINGS,
-    AsJson,
-    Devices,
-    Force,
-    argument,
-    command,
-    flag,
-    output,
-    precision,
-)
+from vitmed.cli.options import AsJson, command
 from vitmed.cli.terminal import (
     Terminal,
     answer,
     in_folder,
     print_check,
     print_comparison,
+    print_diff,
     print_json,
     print_predictions,
     print_rows,
+    print_runs,
     refuse_unread,
     train_json,
 )
 from vitmed.core.errors import UsageError
-from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig
+from vitmed.core.options import Devices, Option
 
 TOP = 3  # classes or findings that predict shows
-PATIENTS = ("data.group_regex", "data.groups", "data.labels")
 
 
-@command({**SETTINGS, **RUN, **RESUME, **PARALLEL, **GATES, **OFFLINE})
 def train(as_json: AsJson = False, devices: Devices = None, **options: Any) -> None:
     """Train on a folder of labelled images, then evaluate the best checkpoint on validation and on the test split."""
     answer(vitmed.train, options, as_json and os.environ.get("RANK", "0") == "0", train_json, devices=devices)
 
 
-@command(
-    {
-        "data": argument(Path, "Any folder of images, with or without classes and splits."),
-        **output("Folder of the report, never overwritten; default data-check."),
-        "strict": flag(bool, "--strict", help="Exit code 3 if there is a warning, as for an error."),
-        "leakage_gap": flag(bool, "--leakage-gap", help="Fit cheap baselines by image and by patient; report the gap."),
-    },
-    "data.card",
-    *PATIENTS,
-    "data.target",
-    "data.findings",
-    "data.uncertain",
-    "data.unit",
-    "evaluate.ordinal",
-    "data.frame",
-)
 def check(
-    no_index: Annotated[bool, typer.Option("--no-index", help="Decode every file, and remember nothing.")] = False,
+    no_index: Annotated[bool, Option("Decode every file, and remember nothing.")] = False,
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
@@ -95,7 +58,6 @@ def check(
         raise CheckFailed(found)
 
 
-@command({**SETTINGS, **output("File to write; default plan.yaml.", FIRST), **FORCE, **OFFLINE})
 def plan(as_json: AsJson = False, **options: Any) -> None:
     """Show the settings that train would use for a folder, why, and how long it takes; write them as a config to edit.
 
@@ -109,10 +71,6 @@ def plan(as_json: AsJson = False, **options: Any) -> None:
     answer(vitmed.plan, options, as_json, content)
 
 
-PLACES = ("data", "model.weights", "model.image_size", "train.seed", "train.device", "train.workers", "evaluate")
-
-
-@command({**SETTINGS, **RUN, **GATES, **OFFLINE}, *PLACES)
 def probe(as_json: AsJson = False, **options: Any) -> None:
     """Evaluate a baseline that trains no network: with --weights frozen features, else colours and size alone.
 
@@ -133,10 +91,6 @@ def probe(as_json: AsJson = False, **options: Any) -> None:
     answer(vitmed.probe, options, as_json, content, show)
 
 
-UNLABELLED = {"data": argument(Path | None, "Folder of images, with or without class folders.")}
-
-
-@command({**SETTINGS, **UNLABELLED, **RUN, **RESUME}, fields=PRETRAIN_FLAGS, kind=PretrainConfig)
 def pretrain(as_json: AsJson = False, **options: Any) -> None:
     """Pretrain on images without labels (masked autoencoder); `vitmed train --weights` takes the result."""
 
@@ -146,39 +100,71 @@ def pretrain(as_json: AsJson = False, **options: Any) -> None:
     answer(vitmed.pretrain, options, as_json, content)
 
 
-@command(
-    {
-        **output("Folder for images and runs; default vitmed-demo."),
-        "seed": flag(int, help="Seed of the drawing and of the training; default 0."),
-        "cells": flag(int, min=200, max=100_000, help="About how many images to draw; default 1000."),
-        "target": flag(
-            str, help="What to learn: classes (of cells), findings or a number (of chests); default classes."
-        ),
-        **GATES,
-    },
-    "train.device",
-)
 def demo(as_json: AsJson = False, **options: Any) -> None:
     """Draw blood cells or chests; train a small ViT, evaluate it on other patients (minutes)."""
     answer(vitmed.demo, options, as_json, train_json)
 
 
-@command(
-    {
-        **PREDICTED,
-        "shard": flag(str, metavar="I/N|auto", help="Only this share of the images, from 1/N to N/N; with --output."),
-        **precision("auto"),
-        "features": flag(bool, "--features", help="Also write the features of each image; with --output."),
-        **output("Folder of Parquet parts, one a shard, for many images; vitmed merge joins them."),
-    },
-    "train.device",
-    "data.frame",
-)
+def auto(as_json: AsJson = False, **options: Any) -> None:
+    """Find the best model that a time allows: check, compare ways to train, cross-validate, join, test once."""
+    answer(vitmed.auto, options, as_json, lambda found: in_folder(found, found.content))
+
+
+def cross_validate(as_json: AsJson = False, **options: Any) -> None:
+    """Train and test on every fold in turn, 5 by default; pool what each model says of images it never saw."""
+    answer(vitmed.cross_validate, options, as_json, train_json)
+
+
+def ensemble(as_json: AsJson = False, **options: Any) -> None:
+    """Join folds or runs into one model, which every other command takes."""
+
+    def content(found: Any) -> dict[str, Any]:
+        return in_folder(found, {"shares": found.shares, "val": found.val.metrics.to_dict()})
+
+    answer(vitmed.ensemble, options, as_json, content)
+
+
+def tune(as_json: AsJson = False, **options: Any) -> None:
+    """Search for better settings on validation; train the winner once more, and test that once."""
+    answer(vitmed.tune, options, as_json, lambda found: in_folder(found, found.to_dict()), print_tune)
+
+
+def print_tune(found: Any) -> None:
+    """The table of the best combinations on stdout."""
+    from vitmed.metrics.estimates import value_text
+
+    study, rows = found.study, []
+    settings = list(study.of(study.best).values)
+    for one in study.ranked[:10]:
+        value = "" if one.value is None else f"{one.value:.3f}"
+        if one.estimate is not None:
+            value = value_text(one.estimate)
+        name = f"{one.number} (plan)" if one.number == study.plan else f"{one.number}"
+        shown = [str(one.values.get(place, "")) for place in settings]
+        value += "" if one.sd is None else f" ± {one.sd:.3f}"
+        rows.append([name, *shown, value, f"{one.epochs}", f"{one.seconds:,.0f}", one.reason or one.state])
+    titles = "|".join(f">{place.partition('.')[2]}" for place in settings)
+    spread = "; ±: standard deviation over seeds" if study.seeds else ""
+    best = f"the best {len(rows)} of {len(study.combinations)}"
+    caption = f"on validation{spread}; {best}. Table and picture: {found.folder}"
+    print_rows(f">trial|{titles}|{study.title} (95 %)|>epochs|>seconds|state", rows, caption)
+
+
+def runs(as_json: AsJson = False, **options: Any) -> None:
+    """List runs with their data, model, metric, time and state; folds below their cross-validation."""
+    answer(vitmed.runs, options, as_json, lambda found: found.to_dict(), print_runs)
+
+
+def diff(as_json: AsJson = False, **options: Any) -> None:
+    """Report what differs between two runs: settings, images, versions, and the result on the same test images."""
+    answer(vitmed.diff, options, as_json, lambda found: found.to_dict(), print_diff)
+
+
 def predict(
-    top_k: Annotated[int | None, typer.Option(min=1, help="Classes or findings to show; default 3.")] = None,
-    csv: Annotated[Path | None, typer.Option(help="Write all predictions to this file.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Write a PNG of images with their predictions.")] = None,
-    force: Force = False,
+    top_k: Annotated[int | None, Option("Classes or findings to show; default 3.", min=1)] = None,
+    csv: Annotated[Path | None, Option("Write all predictions to this file.")] = None,
+    plot: Annotated[Path | None, Option("Write a PNG of images with their predictions.")] = None,
+    force: Annotated[bool, Option("Replace an existing file.")] = False,
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
@@ -225,68 +211,22 @@ def _write_predictions(run: Callable[..., Any], as_json: bool, options: dict[str
     refuse_unread(found.read, len(found.errors), found.errors)
 
 
-@command(
-    {
-        "folder": argument(Path, "The --output of vitmed predict."),
-        **output("CSV file to write; default predictions.csv in the folder."),
-        **FORCE,
-    },
-    fields={},
-)
 def merge(as_json: AsJson = False, **options: Any) -> None:
     """Join the parts of vitmed predict --output to one table, and check that every image is there once."""
     _write_predictions(vitmed.merge, as_json, options)
 
 
-@command(
-    {
-        "checkpoint": argument(Path, "best.pt of a run, or a predictions.csv."),
-        **EVALUATED,
-        **output("Folder of the report.", FIRST),
-        "unlike": flag(Path, help="Folder of other images, to see whether the model notices them.", panel=FIRST),
-        **precision("fp32"),
-        **GATES,
-    },
-    *PATIENTS,
-    "evaluate",
-    "train.device",
-)
 def evaluate(as_json: AsJson = False, **options: Any) -> None:
     """Evaluate a checkpoint on its held-out test split, or on another labelled folder, and write the report."""
     answer(vitmed.evaluate, options, as_json, lambda found: in_folder(found, found.metrics.to_dict()))
 
 
-@command(
-    {
-        **output("Folder for compare.json and a picture."),
-        "accept": flag(Path, help="Pre-stated criteria (YAML) for the first model; exit code 6 unless all are met."),
-        "resamples": flag(int, min=0, help="Bootstrap resamples behind the intervals; default 2000."),
-    },
-    fields={},
-)
-def compare(
-    results: Annotated[list[Path], typer.Argument(help="predictions.csv, folder of a report, or run folder.")],
-    as_json: AsJson = False,
-    **options: Any,
-) -> None:
+def compare(as_json: AsJson = False, **options: Any) -> None:
     """Compare models on the same images: differences with intervals, tests, and a verdict in words."""
-    run = functools.partial(vitmed.compare, *results)
+    run = functools.partial(vitmed.compare, *options.pop("results"))
     answer(run, options, as_json, lambda found: found.to_dict(), print_comparison)
 
 
-@command(
-    {
-        "number": argument(str, "sensitivity, specificity or auroc.", "NUMBER"),
-        "expected": argument(float, "The value that you expect, such as 0.9.", "VALUE"),
-        "half_width": flag(float, help="Half the width of the 95 % interval, such as 0.05."),
-        "lower_bound": flag(float, help="Instead: what the lower end of the interval is to exceed."),
-        "power": flag(float, help="The chance that the lower end exceeds --lower-bound; default 0.8."),
-        "prevalence": flag(float, help="Share of positive images; an AUROC needs it."),
-        "images_per_patient": flag(float, help="Images of a patient, all of one class; default 1."),
-        "icc": flag(float, help="How alike images of a patient are in being right, 0 to 1; default 0."),
-    },
-    fields={},
-)
 def sample_size(as_json: AsJson = False, **options: Any) -> None:
     """Report how many images and patients an interval of a given width needs, or a lower bound."""
 
@@ -298,18 +238,6 @@ def sample_size(as_json: AsJson = False, **options: Any) -> None:
     answer(vitmed.sample_size, options, as_json, lambda found: found.to_dict(), show)
 
 
-@command(
-    {
-        **PREDICTED,
-        "methods": flag(
-            list[str], "--method", help="rollout, gradient_rollout or grad_cam; can be repeated; default all."
-        ),
-        "target": flag(str, help="Class or finding to explain, or higher or lower; default what is predicted."),
-        **output("Folder of the pictures; default explain."),
-    },
-    "train.device",
-    "data.frame",
-)
 def explain(as_json: AsJson = False, **options: Any) -> None:
     """Draw where the network looked, and report what the test of such maps found."""
     from vitmed.commands.explain import explanation_json
@@ -322,42 +250,57 @@ def explain(as_json: AsJson = False, **options: Any) -> None:
     refuse_unread(len(found.predictions), len(found.predictions.errors), found.predictions.errors)
 
 
-@command(
-    {
-        "checkpoint": argument(Path, "best.pt of a run, or its folder."),
-        **EVALUATED,
-        **output("Folder; default stress beside the checkpoint."),
-        "images": flag(int, min=1, help="Take a stratified sample of at most this many; default 1000."),
-        "corruptions": flag(list[str], "--corruption", help="Only this one, such as jpeg; can be repeated."),
-        "resamples": flag(int, min=0, help="Bootstrap resamples behind the intervals; default 500."),
-        "seed": flag(int, min=0, help="Seed of the sample and of the corruptions; default 0."),
-    },
-    *PATIENTS,
-    "train.device",
-)
 def stress(as_json: AsJson = False, **options: Any) -> None:
     """Evaluate a checkpoint on corrupted images: blur, noise, JPEG, brightness, contrast, stain, resolution."""
     answer(vitmed.stress, options, as_json, lambda found: in_folder(found, found.content.to_dict()))
 
 
-@command(
-    {
-        "model": argument(str | None, "A size (vit_tiny), a recipe (mnist), or a checkpoint; default vit_tiny."),
-        "num_classes": flag(int, help="Default 1000, or the checkpoint's."),
-    },
-    "model.image_size",
-    "model.patch_size",
-    "model.channels",
-)
+def export(as_json: AsJson = False, **options: Any) -> None:
+    """Write a model as a file or folder that other programs run, if it decides as the checkpoint does."""
+
+    def content(found: Any) -> dict[str, Any]:
+        return {"file": str(found.file), "bytes": found.size, "gate": found.gate.to_dict()}
+
+    answer(vitmed.export, options, as_json, content)
+
+
+def push(as_json: AsJson = False, **options: Any) -> None:
+    """Upload weights, preprocessing and card of a model to the Hugging Face hub, for timm or transformers."""
+
+    def content(found: Any) -> dict[str, Any]:
+        return {"url": found.url, "files": found.files, "private": found.private, "gate": found.gate.to_dict()}
+
+    answer(vitmed.push, options, as_json, content)
+
+
+def serve(**options: Any) -> None:
+    """Answer images over HTTP until Ctrl-C, on an address for programs and a page."""
+    ui = Terminal(options.pop("quiet", False))
+    vitmed.serve(**options, ui=ui)
+
+
+def monitor(as_json: AsJson = False, **options: Any) -> None:
+    """Watch a model at work: exit code 6 where its scores, its answers or its errors are no longer what they were."""
+    answer(vitmed.monitor, options, as_json, lambda found: in_folder(found, found.content.to_dict()))
+
+
+def bundle(as_json: AsJson = False, **options: Any) -> None:
+    """Write a model, its programs and their licences as one archive, for a machine without a network."""
+    options["extras"] = [name.strip() for name in options.get("extras", "").split(",") if name.strip()]
+
+    def content(found: Any) -> dict[str, Any]:
+        return {"file": str(found.file), "bytes": found.size, "sha256": found.sha256, "packages": found.packages}
+
+    answer(vitmed.bundle, options, as_json, content)
+
+
 def summary(**options: Any) -> None:
     """Print torchinfo's table of a model: layers, shapes, parameters, multiply-adds."""
     options.pop("quiet", None)  # there are no messages
     typer.echo(vitmed.summary(**options))
 
 
-APPS = {
-    "train": train, "check": check, "plan": plan, "probe": probe, "pretrain": pretrain,
-    "demo": demo, "predict": predict, "merge": merge, "evaluate": evaluate, "compare": compare, "explain": explain,
-    "stress": stress, "sample-size": sample_size, **MANY_RUNS, **TAKEN_OUT,
-    "data": data, "weights": weights, "summary": summary,
-}  # fmt: skip
+VERBS: list[Callable[..., None]] = [train, check, plan, probe, pretrain, demo, auto, cross_validate, ensemble, tune]
+VERBS += [runs, diff, merge, evaluate, compare, sample_size, explain, stress, export, push, bundle, serve, monitor]
+APPS = {run.__name__.replace("_", "-"): command(run, run.__name__) for run in [*VERBS, summary]}
+APPS |= {"predict": command(predict, "predict_shard"), "data": data, "weights": weights}

@@ -1,25 +1,31 @@
-"""Arguments and options: those of configuration fields, those that several commands share, and `--help` in panels."""
+"""A command of typer from the signature of a verb, and its `--help` in panels."""
 
 from __future__ import annotations
 
+import ast
+import builtins
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import NoneType, UnionType
+from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand
 
+import vitmed
 from vitmed.cli.terminal import TYPER
+from vitmed.core import options
 from vitmed.core.config import Config, RunConfig
-from vitmed.core.flags import fields_of, flag_of, flags_of, spellings
+from vitmed.core.flags import FLAGS, fields_of, flag_of, spellings
+from vitmed.core.options import FIRST, LAST, Argument, Fields, Option
 from vitmed.core.settings import PANELS
 
-FIRST, *_, LAST = PANELS
-Options = dict[str, Any]  # keyword of a Python function -> typer's annotation
 FEW = 16  # up to this number of options need no panels
+KEYWORD = inspect.Parameter.KEYWORD_ONLY
+AsJson = Annotated[bool, Option("Print one JSON object on stdout.", "--json")]
+Quiet = Annotated[bool, Option("Print only warnings and errors on stderr.", "--quiet -q")]
 
 
 class Command(TyperCommand):
@@ -45,49 +51,103 @@ def _panel(param: Any) -> str:
     return getattr(param, "rich_help_panel", None) or LAST
 
 
-def command(
-    options: Options, *places: str, fields: dict[str, str] | None = None, kind: type[RunConfig] = Config
-) -> Callable[[Callable[..., None]], typer.Typer]:
-    """Make a function a typer application of one command; the function gets the options that were given, checked.
+def command(run: Callable[..., None], verb: str | None = None) -> typer.Typer:
+    """Make a function a typer application of one command; see `with_options`."""
+    app = typer.Typer(**TYPER | {"no_args_is_help": False})
+    app.command(cls=Command)(with_options(run, run.__name__ if verb is None else verb))
+    return app
+
+
+def with_options(run: Callable[..., None], verb: str) -> Callable[..., None]:
+    """Give a function the options of a verb beside its own; it is called with those that were given, checked.
 
     Args:
-        options: keyword -> typer's annotation, of options beside the parameters of the function.
-        places: sections ("data") and fields ("train.device") of the configuration to offer as flags; default all.
-        fields: keyword -> field, instead of `places`.
-        kind: the configuration of these fields.
+        run: its docstring is the help, its parameters are declared as those of a verb.
+        verb: a function of `vitmed.commands`: "train", or "data.fetch_dataset" where its file has another name; "":
+            none.
     """
-    fields = flags_of(kind, *places) if fields is None else fields
-    flags = {name: option(name, place, kind) for name, place in fields.items()}
+    parameters = [*inspect.signature(run, eval_str=True).parameters.values()]
+    if verb:
+        quiet = inspect.Parameter("quiet", KEYWORD, default=None, annotation=Quiet)
+        parameters = [*parameters_of(verb), quiet, *parameters]
+    declared, fields, configs = [], [], [Fields(Config, FLAGS)]
+    for parameter in parameters:
+        metadata = getattr(parameter.annotation, "__metadata__", (None,))[0]
+        if isinstance(metadata, Fields):
+            configs.append(metadata)
+            fields += [_field(name, place, metadata.kind) for name, place in metadata.flags.items()]
+        elif metadata is not None:
+            declared.append(_declared(parameter, metadata))
+        elif parameter.name in FLAGS:
+            fields.append(_field(parameter.name, FLAGS[parameter.name], Config))
+    kind = configs[-1].kind if "sets" in {parameter.name for parameter in declared} else None
 
-    def make(run: Callable[..., None]) -> typer.Typer:
-        @functools.wraps(run)
-        def call(**given: Any) -> None:
-            from vitmed.core.inputs import check_inputs
+    @functools.wraps(run)
+    def call(**given: Any) -> None:
+        from vitmed.core.inputs import check_inputs
 
-            chosen = {name: value for name, value in given.items() if value is not None}
-            check_inputs(chosen, kind if "sets" in options else None)
-            run(**chosen)
+        chosen = {name: value for name, value in given.items() if value is not None}
+        check_inputs(chosen, kind)
+        run(**chosen)
 
-        own = [p for p in inspect.signature(run, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
-        shared = options | QUIET
-        parameters = [*map(_keyword, shared, shared.values()), *own, *map(_keyword, flags, flags.values())]
-        call.__signature__ = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in parameters])  # type: ignore[attr-defined]
-        app = typer.Typer(**TYPER | {"no_args_is_help": False})
-        app.command(cls=Command)(call)
-        return app
-
-    return make
-
-
-def _keyword(name: str, annotation: Any) -> inspect.Parameter:
-    """A parameter that is None where it is not given; required if it cannot be None."""
-    required = NoneType not in get_args(get_args(annotation)[0])
-    default = inspect.Parameter.empty if required else None
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    call.__signature__ = inspect.Signature([*declared, *fields])  # type: ignore[attr-defined]
+    return call
 
 
-def option(keyword: str, place: str, kind: type[RunConfig]) -> Any:
-    """A typer annotation for a field: type, spelling, help and panel."""
+class _Names(dict[str, Any]):
+    """The names that a signature may use; of any other, such as a class of a module that is not loaded, `Any`."""
+
+    def __missing__(self, name: str) -> Any:
+        return Any
+
+
+def parameters_of(verb: str) -> list[inspect.Parameter]:
+    """The parameters of a verb, read from the text of its file; without annotation where it declares no option."""
+    module, _, name = verb.rpartition(".")
+    file = Path(vitmed.__file__).parent / "commands" / f"{module or name}.py"
+    text = file.read_text(encoding="utf-8").partition(f"\ndef {name}(")[2].partition('\n    """')[0]
+    function = ast.parse(f"def {name}({text} ...").body[0]  # the header alone: to parse all files takes 0.2 s
+    assert isinstance(function, ast.FunctionDef)
+    header = function.args
+    arguments: list[ast.arg] = [*header.args, *header.kwonlyargs]
+    defaults = [*[None] * (len(header.args) - len(header.defaults)), *header.defaults, *header.kw_defaults]
+    named = [*zip(arguments, defaults, strict=True), (header.vararg, None), (header.kwarg, None)]
+    names, parameters = _Names(vars(builtins) | vars(options)), []
+    for argument, default in named:
+        if argument is not None:
+            text = "" if argument.annotation is None else ast.unparse(argument.annotation)
+            declares = text.startswith("Annotated[") or text in vars(options)
+            annotation: Any = eval(text, {}, names) if declares else None
+            if argument is header.vararg:  # several values
+                annotation = Annotated[Sequence[get_args(annotation)[0]], annotation.__metadata__[0]]  # type: ignore[misc]
+            given = inspect.Parameter.empty if default is None else None
+            parameters.append(inspect.Parameter(argument.arg, KEYWORD, default=given, annotation=annotation))
+    return parameters
+
+
+def _declared(parameter: inspect.Parameter, how: Argument | Option) -> inspect.Parameter:
+    """The parameter for typer: the first type of its union, and None where it is not given."""
+    kind = _first(get_args(parameter.annotation)[0])
+    if isinstance(how, Argument):
+        info = typer.Argument(help=how.help, metavar=how.metavar)
+    else:
+        spelled = how.names.split() or [f"--{parameter.name.replace('_', '-')}"]
+        info = typer.Option(
+            *spelled, help=how.help, metavar=how.metavar, min=how.min, max=how.max, rich_help_panel=how.panel
+        )
+    required = parameter.default is inspect.Parameter.empty
+    return parameter.replace(kind=KEYWORD, annotation=Annotated[kind if required else kind | None, info])
+
+
+def _first(annotation: Any) -> Any:
+    """Of `Path | str | None` Path, of `Sequence[str | Path]` list[str]."""
+    if get_origin(annotation) in (Union, UnionType):
+        return _first(get_args(annotation)[0])
+    return list[_first(get_args(annotation)[0])] if get_args(annotation) else annotation  # type: ignore[misc]
+
+
+def _field(keyword: str, place: str, kind: type[RunConfig]) -> inspect.Parameter:
+    """The parameter of a field for typer: type, spelling, help and panel; None where it is not given."""
     section, _, name = place.partition(".")
     field = fields_of(kind, section)[name]
     flag = flag_of(field)
@@ -97,94 +157,10 @@ def option(keyword: str, place: str, kind: type[RunConfig]) -> Any:
         annotation = get_args(annotation)[0]
     choices = get_args(annotation) if get_origin(annotation) is Literal else ()
     typed = str if choices or flag.text else annotation
-    panel = FIRST if flag.first else flag.panel or kind.model_fields[section].annotation.panel  # type: ignore[union-attr]
-    return Annotated[
-        typed | None,
-        typer.Option(
-            *spellings(keyword, field),
-            help=(field.description or "").partition(". ")[0].rstrip(".") + ".",
-            metavar=flag.metavar or "|".join(choices) or None,
-            rich_help_panel=panel,
-        ),
-    ]
-
-
-def flag(kind: Any, *spelled: str, panel: str = LAST, **how: Any) -> Any:
-    """A flag; where it is not given, the default of the Python function counts.
-
-    Args:
-        kind: the type of its value.
-        spelled: such as "--output", "-o"; default: the keyword.
-        panel: its heading in --help.
-        how: further arguments of `typer.Option`, such as help.
-    """
-    return Annotated[kind | None, typer.Option(*spelled, rich_help_panel=panel, **how)]
-
-
-def argument(kind: Any, text: str, metavar: str | None = None) -> Any:
-    """A positional argument with its help; `Path | None` need not be given."""
-    return Annotated[kind, typer.Argument(help=text, metavar=metavar)]
-
-
-def output(text: str, panel: str = LAST) -> Options:
-    """--output with its help."""
-    return {"output": flag(Path, "--output", "-o", help=text, panel=panel)}
-
-
-ONLY = "Print only warnings and errors on stderr."
-Devices = Annotated[
-    int | None,
-    typer.Option(
-        "--devices", min=1, metavar="N", rich_help_panel="Training",
-        help="Train on this many GPUs of this machine, or with as many processes on its CPU; docs/scale.md.",
-    ),
-]  # fmt: skip
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help=ONLY)]
-NewFolder = Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")]
-Offline = Annotated[bool, typer.Option("--offline", help="Open no connection.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
-FORCE: Options = {"force": flag(bool, "--force", help="Replace an existing file.", panel=FIRST)}
-QUIET: Options = {"quiet": flag(bool, "--quiet", "-q", help=ONLY)}
-OFFLINE: Options = {"offline": flag(bool, "--offline", help="Open no connection.", panel="Model")}
-GATES: Options = {
-    "fail_under": flag(list[str], "--fail-under", metavar="METRIC=VALUE", help="Exit code 6 if the result is worse.")
-}
-SETTINGS: Options = {  # of a command that reads a configuration
-    "data": argument(Path | None, "Folder: <class>/ or {train,val,test}/<class>/."),
-    "config": flag(str, "--config", "-c", metavar="FILE|NAME", help="YAML file, or name of a recipe.", panel=FIRST),
-    "sets": flag(
-        list[str], "--set", metavar="SECTION.FIELD=VALUE", help="Any field of docs/configuration.md.", panel="Training"
-    ),
-}
-RUN: Options = {  # of a command that makes a run folder
-    **output("Folder in which to make the run folder; default runs.", FIRST),
-    "name": flag(str, help="Name of the run folder; default date, data and model."),
-}
-RESUME: Options = {"resume": flag(Path, help="Run folder of an interrupted run to continue.", panel="Training")}
-PARALLEL: Options = {  # of a command that makes several runs
-    "parallel": flag(
-        int, min=1, metavar="N", help="Processes that train several runs at the same time; default 1.", panel="Patients"
+    info = typer.Option(
+        *spellings(keyword, field),
+        help=(field.description or "").partition(". ")[0].rstrip(".") + ".",
+        metavar=flag.metavar or "|".join(choices) or None,
+        rich_help_panel=FIRST if flag.first else flag.panel or kind.model_fields[section].annotation.panel,  # type: ignore[union-attr]
     )
-}
-EVALUATED: Options = {  # which images to evaluate
-    "data": flag(Path, help="Another labelled folder; classes are matched by name.", panel=FIRST),
-    "split": flag(str, metavar="test|val|train", help="Split to evaluate; default test.", panel=FIRST),
-    "allow_leakage": flag(
-        bool, "--allow-leakage/--no-allow-leakage", panel=FIRST,
-        help="Also evaluate images that the model was trained on.",
-    ),
-}  # fmt: skip
-
-
-def precision(default: str) -> Options:
-    """--precision with its help."""
-    text = f"auto takes bf16 where it is faster and changed no decision on validation; default {default}."
-    return {"precision": flag(str, metavar="auto|fp32|bf16", help=text)}
-
-
-PREDICTED: Options = {  # images to predict, and the checkpoint
-    "images": argument(list[str], "Image files, folders or patterns."),
-    "checkpoint": flag(Path, help="Default: best.pt of the newest run in --runs."),
-    "runs": flag(Path, help="Folder of the runs; default runs."),
-}
+    return inspect.Parameter(keyword, KEYWORD, default=None, annotation=Annotated[typed | None, info])

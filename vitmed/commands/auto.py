@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageErr
 from vitmed.core.files import json_of, write_json
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.load_config import load_config
+from vitmed.core.options import ConfigFile, Data, Offline, Parallel, Resume, RunName, RunsFolder, Sets, Settings
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
 from vitmed.core.run_lock import run_lock
 from vitmed.core.stored_paths import find_path, store_path
@@ -57,17 +58,17 @@ class AutoRun:
 
 
 def auto(
-    data: str | Path | None = None,
+    data: Data = None,
     *,
-    config: str | Path | None = None,
-    sets: Sequence[str] = (),
-    output: str | Path = "runs",
-    name: str | None = None,
-    resume: str | Path | None = None,
-    parallel: int = 1,
-    offline: bool = False,
+    config: ConfigFile = None,
+    sets: Sets = (),
+    output: RunsFolder = "runs",
+    name: RunName = None,
+    resume: Resume = None,
+    parallel: Parallel = 1,
+    offline: Offline = False,
     ui: Ui | None = None,
-    **flags: Any,
+    **flags: Settings,
 ) -> AutoRun:
     """Check the data, compare ways to train on validation, cross-validate the best, and join and test its folds.
 

@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Collection, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from packaging.utils import canonicalize_name, parse_wheel_filename
@@ -28,6 +28,7 @@ from vitmed.core.downloads import digest_of
 from vitmed.core.errors import UsageError
 from vitmed.core.files import whole_file
 from vitmed.core.load_config import without_places
+from vitmed.core.options import FIRST, Argument, Force, Option
 from vitmed.core.outputs import check_output
 from vitmed.core.run_folder import NUMBERS, RunFolder
 from vitmed.core.text import counted, listed
@@ -54,13 +55,15 @@ class Bundle(NamedTuple):
 
 
 def bundle(
-    model: str | Path,
+    model: Annotated[Path | str, Argument("A run folder, its best.pt, or an exported .onnx file.", "RUN|FILE.onnx")],
     *,
-    to: str | Path | None = None,
-    onnx: str | Path | None = None,
-    no_torch: bool = False,
-    extras: Collection[str] = (),
-    force: bool = False,
+    to: Annotated[Path | str | None, Option("File to write: .tar.", panel=FIRST)] = None,
+    onnx: Annotated[Path | str | None, Option("Exported file of the run, to add.", panel=FIRST)] = None,
+    no_torch: Annotated[bool, Option("Leave out torch, and best.pt, which needs it.", panel=FIRST)] = False,
+    extras: Annotated[
+        str | Collection[str], Option("Of vitmed, to add, such as serve,dicom.", metavar="NAME[,NAME]", panel=FIRST)
+    ] = (),
+    force: Force = False,
     ui: Ui | None = None,
 ) -> Bundle:
     """Write a model and everything that it needs as one archive, for a machine like this one without a network.

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from vitmed.core.errors import DataError
 from vitmed.core.files import free_name, whole_folder
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config
+from vitmed.core.options import Argument, Option
 from vitmed.core.outputs import refuse_file, refuse_inside
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.targets import CLASSES
@@ -69,7 +70,7 @@ class DataCheck:
 
 
 def check(
-    data: str | Path,
+    data: Annotated[Path | str, Argument("Any folder of images, with or without classes and splits.")],
     *,
     card: str | None = None,
     group_regex: str | None = None,
@@ -78,11 +79,13 @@ def check(
     target: str = "auto",
     finding: str | Sequence[str] = (),
     uncertain: str = "ignore",
-    ordinal: str | Sequence[str] = (),
     unit: str | None = None,
-    output: str | Path = "data-check",
-    strict: bool = False,
-    leakage_gap: bool = False,
+    ordinal: str | Sequence[str] = (),
+    output: Annotated[
+        Path | str, Option("Folder of the report, never overwritten; default data-check.", "--output -o")
+    ] = "data-check",
+    strict: Annotated[bool, Option("Exit code 3 if there is a warning, as for an error.")] = False,
+    leakage_gap: Annotated[bool, Option("Fit cheap baselines by image and by patient; report the gap.")] = False,
     frame: int | None = None,
     index: bool = True,
     ui: Ui | None = None,

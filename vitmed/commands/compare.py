@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from vitmed.commands.accept import accept as judge
 from vitmed.commands.accept import check_criteria, read_criteria
 from vitmed.core.errors import GateError
 from vitmed.core.files import whole_folder, write_bytes, write_json
+from vitmed.core.options import Argument, Option
 from vitmed.core.outputs import data_of_runs
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.targets import Kind
@@ -63,9 +64,15 @@ class Comparison:
 
 
 def compare(
-    *results: str | Path, output: str | Path | None = None, resamples: int = 2000, accept: str | Path | None = None,
+    *results: Annotated[Path | str, Argument("predictions.csv, folder of a report, or run folder.")],
+    output: Annotated[Path | str | None, Option("Folder for compare.json and a picture.", "--output -o")] = None,
+    accept: Annotated[
+        Path | str | None,
+        Option("Pre-stated criteria (YAML) for the first model; exit code 6 unless all are met."),
+    ] = None,
+    resamples: Annotated[int, Option("Bootstrap resamples behind the intervals; default 2000.", min=0)] = 2000,
     ui: Ui | None = None,
-) -> Comparison:  # fmt: skip
+) -> Comparison:
     """Compare models by their predictions for the same images.
 
     Images are matched by path; an image that a table lacks is left out. Baselines beside a report are compared too.

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
 from vitmed.commands.train import TrainResult, train
 from vitmed.core.errors import CheckpointError
 from vitmed.core.load_config import load_config
+from vitmed.core.options import ConfigFile, Data, Gates, Offline, Parallel, Resume, RunName, RunsFolder, Sets, Settings
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Ui
 
@@ -16,18 +13,18 @@ USUAL = 5  # folds
 
 
 def cross_validate(
-    data: str | Path | None = None,
+    data: Data = None,
     *,
-    config: str | Path | None = None,
-    sets: Sequence[str] = (),
-    output: str | Path = "runs",
-    name: str | None = None,
-    resume: str | Path | None = None,
-    parallel: int = 1,
-    fail_under: Sequence[str] = (),
-    offline: bool = False,
+    config: ConfigFile = None,
+    sets: Sets = (),
+    output: RunsFolder = "runs",
+    name: RunName = None,
+    resume: Resume = None,
+    parallel: Parallel = 1,
+    fail_under: Gates = (),
+    offline: Offline = False,
     ui: Ui | None = None,
-    **flags: Any,
+    **flags: Settings,
 ) -> TrainResult:
     """Divide the images into folds, by patient where known; train a model for each, and evaluate it on its fold.
 

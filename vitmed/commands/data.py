@@ -6,7 +6,7 @@ import contextlib
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from vitmed.core.cache_folder import cache_folder
 from vitmed.core.csv_files import csv_text
@@ -14,6 +14,7 @@ from vitmed.core.dataset_cards import Card, advice, cards, find_set
 from vitmed.core.downloads import fetch_file
 from vitmed.core.errors import DataError
 from vitmed.core.files import write_text
+from vitmed.core.options import Argument, NewDataFolder, Offline
 from vitmed.core.outputs import refuse_inside
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
@@ -47,7 +48,12 @@ def datasets_table() -> list[dict[str, Any]]:
     ]
 
 
-def fetch_dataset(name: str, folder: str | Path, offline: bool = False, ui: Ui | None = None) -> Path:
+def fetch_dataset(
+    name: Annotated[str, Argument("A name of `vitmed data list`.", "NAME")],
+    folder: NewDataFolder,
+    offline: Offline = False,
+    ui: Ui | None = None,
+) -> Path:
     """Download a public set, check it, and write it as a folder for `train`.
 
     Args:
@@ -86,7 +92,14 @@ def fetch_dataset(name: str, folder: str | Path, offline: bool = False, ui: Ui |
     return folder
 
 
-def import_dataset(source: str | Path | Sequence[str | Path], folder: str | Path, ui: Ui | None = None) -> Path:
+def import_dataset(
+    source: Annotated[
+        Sequence[Path | str] | Path | str,
+        Argument("MedMNIST .npz, WebDataset tars, CIFAR, MNIST, archives.", "FILE_OR_FOLDER..."),
+    ],
+    folder: NewDataFolder,
+    ui: Ui | None = None,
+) -> Path:
     """Write the files of a public set, without loss, as a folder for `train`.
 
     Args:

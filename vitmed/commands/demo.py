@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from vitmed.commands.train import TrainResult, train
 from vitmed.core.errors import unknown_key
+from vitmed.core.options import Gates, Option
 from vitmed.core.outputs import refuse_file
 from vitmed.core.ui import Ui
 from vitmed.data.folders import refuse_among_classes
@@ -17,13 +18,17 @@ TABLES = {"findings": TABLE, "number": HEARTS}  # of the chests
 
 
 def demo(
-    output: str | Path = "vitmed-demo",
+    output: Annotated[
+        Path | str, Option("Folder for images and runs; default vitmed-demo.", "--output -o")
+    ] = "vitmed-demo",
     *,
-    seed: int = 0,
-    cells: int = 1000,
+    seed: Annotated[int, Option("Seed of the drawing and of the training; default 0.")] = 0,
+    cells: Annotated[int, Option("About how many images to draw; default 1000.", min=200, max=100_000)] = 1000,
     device: str = "auto",
-    target: str = "classes",
-    fail_under: tuple[str, ...] = (),
+    target: Annotated[
+        str, Option("What to learn: classes (of cells), findings or a number (of chests); default classes.")
+    ] = "classes",
+    fail_under: Gates = (),
     ui: Ui | None = None,
 ) -> TrainResult:
     """Draw images of simulated patients, train a small ViT on some patients, evaluate it on the others.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -13,6 +13,7 @@ from vitmed.commands.compare import compare_models
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.flags import fields_of
+from vitmed.core.options import Argument
 from vitmed.core.run_folder import NUMBERS
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.core.ui import Ui
@@ -93,7 +94,12 @@ class RunDiff(Frozen):
     verdict: str
 
 
-def diff(first: str | Path, second: str | Path, *, ui: Ui | None = None) -> RunDiff:
+def diff(
+    first: Annotated[Path | str, Argument("A run folder, a folder of folds, or a checkpoint.", "RUN")],
+    second: Annotated[Path | str, Argument("Another one.", "RUN")],
+    *,
+    ui: Ui | None = None,
+) -> RunDiff:
     """Report what differs between two runs; no image is read, and no test is predicted again.
 
     Args:

@@ -6,13 +6,14 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, UsageError, unknown_key
 from vitmed.core.load_config import build_config
+from vitmed.core.options import FIRST, Argument, Option
 from vitmed.core.outputs import check_folder
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, listed
@@ -83,10 +84,13 @@ class Candidate:
 
 
 def ensemble(
-    runs: Sequence[str | Path],
+    runs: Annotated[Sequence[Path | str], Argument("Folders of cross-validate, or run folders with the same splits.")],
     *,
-    output: str | Path | None = None,
-    way: str = "mean",
+    output: Annotated[
+        Path | str | None,
+        Option("A new folder; default: ensemble in the only folder of folds.", "--output -o", panel=FIRST),
+    ] = None,
+    way: Annotated[str, Option("How to join them; default mean.", metavar="mean|greedy", panel=FIRST)] = "mean",
     ui: Ui | None = None,
 ) -> EnsembleResult:
     """Join folds or runs into one model, with a decision policy of its own.

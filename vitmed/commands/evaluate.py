@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from vitmed.checks.evaluation_images import EvaluationImages, ImageRequest, choose_samples
 from vitmed.core import upgrade
+from vitmed.core.config import Config
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.files import json_of, read_json_lines, write_text
-from vitmed.core.flags import evaluate_config
+from vitmed.core.flags import EVALUATE_FLAGS, evaluate_config
+from vitmed.core.options import FIRST, PRECISION, AllowLeakage, Argument, Fields, Gates, LabelledData, Option, Split
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
@@ -47,22 +49,24 @@ MOST_OTHERS = 2000  # other images to score at most
 
 
 def evaluate(
-    checkpoint: str | Path,
+    checkpoint: Annotated[Path | str, Argument("best.pt of a run, or a predictions.csv.")],
     *,
-    data: str | Path | None = None,
-    split: str = "test",
-    output: str | Path | None = None,
-    device: str = "auto",
-    precision: str = "fp32",
+    data: LabelledData = None,
+    split: Split = "test",
+    allow_leakage: AllowLeakage = False,
+    output: Annotated[Path | str | None, Option("Folder of the report.", "--output -o", panel=FIRST)] = None,
+    unlike: Annotated[
+        Path | str | None, Option("Folder of other images, to see whether the model notices them.", panel=FIRST)
+    ] = None,
+    precision: Annotated[str, Option(f"{PRECISION}fp32.", metavar="auto|fp32|bf16")] = "fp32",
+    fail_under: Gates = (),
     group_regex: str | None = None,
     groups: str | Path | None = None,
     labels: str | Path | None = None,
-    fail_under: Sequence[str] = (),
-    allow_leakage: bool = False,
-    unlike: str | Path | None = None,
+    device: str = "auto",
     baselines: Callable[[], Mapping[str, AnyPredictions]] | None = None,
     ui: Ui | None = None,
-    **flags: Any,
+    **flags: Annotated[Any, Fields(Config, EVALUATE_FLAGS)],
 ) -> Evaluation:
     """Evaluate a checkpoint on a labelled split and write the report.
 

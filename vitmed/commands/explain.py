@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from vitmed.commands.predict import answer_json, find_checkpoint, find_named, list_images, predict, preprocessing_of
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import whole_folder, write_bytes, write_json
+from vitmed.core.options import CHECKPOINT, Images, Option, Runs
 from vitmed.core.targets import SIDES
 from vitmed.core.text import NOTICE, counted
 from vitmed.core.ui import Ui
@@ -56,13 +57,17 @@ class Explanation:
 
 
 def explain(
-    images: str | Path | Sequence[str | Path],
+    images: Images,
     *,
-    checkpoint: str | Path | Checkpoint | None = None,
-    runs: str | Path = "runs",
-    methods: Sequence[str] = (),
-    target: str | None = None,
-    output: str | Path | None = None,
+    checkpoint: Annotated[Path | str | Checkpoint | None, CHECKPOINT] = None,
+    runs: Runs = "runs",
+    methods: Annotated[
+        Sequence[str], Option("rollout, gradient_rollout or grad_cam; can be repeated; default all.", "--method")
+    ] = (),
+    target: Annotated[
+        str | None, Option("Class or finding to explain, or higher or lower; default what is predicted.")
+    ] = None,
+    output: Annotated[Path | str | None, Option("Folder of the pictures; default explain.", "--output -o")] = None,
     device: str = "auto",
     frame: int | None = None,
     ui: Ui | None = None,

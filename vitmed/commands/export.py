@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from vitmed.core.errors import GateError, UsageError, unknown_key
 from vitmed.core.files import whole_file
+from vitmed.core.options import FIRST, FORM, Force, Option, RunFile
 from vitmed.core.outputs import check_folder, check_output
 from vitmed.core.ui import Ui
 from vitmed.core.upgrade import READER
@@ -31,12 +33,14 @@ class Exported:
 
 
 def export(
-    checkpoint: str | Path,
+    checkpoint: RunFile,
     *,
-    to: str | Path | None = None,
-    form: str | None = None,
-    data: str | Path | None = None,
-    force: bool = False,
+    to: Annotated[
+        Path | str | None, Option("What to write: .onnx, .safetensors for timm, or a folder.", panel=FIRST)
+    ] = None,
+    form: Annotated[str | None, FORM] = None,
+    data: Annotated[Path | str | None, Option("Data folder of the run, where it has moved.", panel=FIRST)] = None,
+    force: Force = False,
     ui: Ui | None = None,
 ) -> Exported:
     """Write a checkpoint as a file or folder that other programs run, and compare the two on validation images.

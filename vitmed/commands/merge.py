@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
+from typing import Annotated
 
 from vitmed.core.csv_files import from_cell
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import whole_file
+from vitmed.core.options import Argument, Force, Option
 from vitmed.core.outputs import check_output
 from vitmed.core.run_folder import PREDICTIONS
 from vitmed.core.shards import Shard
@@ -20,7 +22,13 @@ from vitmed.metrics.predictions_parquet import WrittenPredictions, check_pyarrow
 
 
 def merge(
-    folder: str | Path, *, output: str | Path | None = None, force: bool = False, ui: Ui | None = None
+    folder: Annotated[Path | str, Argument("The --output of vitmed predict.")],
+    *,
+    output: Annotated[
+        Path | str | None, Option("CSV file to write; default predictions.csv in the folder.", "--output -o")
+    ] = None,
+    force: Force = False,
+    ui: Ui | None = None,
 ) -> WrittenPredictions:
     """Join the parts that `predict_shard` wrote, after checking that they hold every image of the list exactly once.
 

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from vitmed.core.errors import DataError, GateError, UsageError
 from vitmed.core.files import whole_folder
+from vitmed.core.options import FIRST, Argument, Option
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
@@ -43,14 +44,20 @@ class Monitored:
 
 
 def monitor(
-    run: str | Path,
-    new: str | Path,
+    run: Annotated[Path | str, Argument("A run folder, or the folder of an evaluation in it.")],
+    new: Annotated[
+        Path | str, Argument("What the model predicted since: of predict --csv, or the log of serve --scores.")
+    ],
     *,
-    output: str | Path | None = None,
-    split: str | None = None,
-    period: int = 1000,
-    false_alarms: float = 0.05,
-    shift: float = 0.5,
+    output: Annotated[
+        Path | str | None, Option("New folder; default RUN/monitoring.", "--output -o", panel=FIRST)
+    ] = None,
+    split: Annotated[str | None, Option("The reference; default the test.", metavar="test|val", panel=FIRST)] = None,
+    period: Annotated[int, Option("Newest images that are watched; default 1000.", panel=FIRST)] = 1000,
+    false_alarms: Annotated[
+        float, Option("Share of periods without a change with an alarm; default 0.05.", panel=FIRST)
+    ] = 0.05,
+    shift: Annotated[float, Option("Found soonest, in standard deviations of a mean; default 0.5.", panel=FIRST)] = 0.5,
     ui: Ui | None = None,
 ) -> Monitored:
     """Watch what a model predicts at work: charts of its probabilities, of images unlike those of training, of images

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import yaml
 
@@ -15,6 +14,7 @@ from vitmed.core.files import write_text
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config
+from vitmed.core.options import FIRST, ConfigFile, Data, Force, Offline, Option, Sets, Settings
 from vitmed.core.outputs import numbered_output
 from vitmed.core.stored_paths import as_written
 from vitmed.core.ui import Ui
@@ -35,15 +35,17 @@ class Plan:
 
 
 def plan(
-    data: str | Path | None = None,
+    data: Data = None,
     *,
-    config: str | Path | None = None,
-    sets: Sequence[str] = (),
-    output: str | Path = "plan.yaml",
-    force: bool = False,
-    offline: bool = False,
+    config: ConfigFile = None,
+    sets: Sets = (),
+    output: Annotated[
+        Path | str, Option("File to write; default plan.yaml.", "--output -o", panel=FIRST)
+    ] = "plan.yaml",
+    force: Force = False,
+    offline: Offline = False,
     ui: Ui | None = None,
-    **flags: Any,
+    **flags: Settings,
 ) -> Plan:
     """Plan the settings of `train` for a folder, with reasons and duration, and write them as a config to edit.
 

@@ -6,12 +6,13 @@ import glob
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.inputs import newest_run, refuse_archive
+from vitmed.core.options import CHECKPOINT, Images, Precision, Runs
 from vitmed.core.outputs import check_output
 from vitmed.core.targets import NO_FINDING
 from vitmed.core.text import NOTICE, counted_doing
@@ -34,12 +35,12 @@ RAW = (
 
 
 def predict(
-    images: str | Path | Sequence[str | Path],
+    images: Images,
     *,
-    checkpoint: str | Path | SavedModel | None = None,
-    runs: str | Path = "runs",
+    checkpoint: Annotated[Path | str | SavedModel | None, CHECKPOINT] = None,
+    runs: Runs = "runs",
     device: str = "auto",
-    precision: str = "auto",
+    precision: Precision = "auto",
     frame: int | None = None,
     ui: Ui | None = None,
 ) -> AnyPredictions:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 from vitmed.commands.predict import find_checkpoint, find_named, list_images, open_for, predict_named
 from vitmed.core.csv_files import from_cell
 from vitmed.core.errors import UsageError
 from vitmed.core.files import make_folder, remove_abandoned
+from vitmed.core.options import CHECKPOINT, Images, Option, Precision, Runs
 from vitmed.core.outputs import refuse_file, refuse_inside
 from vitmed.core.shards import AUTO, read_shard
 from vitmed.core.text import counted
@@ -21,15 +22,20 @@ from vitmed.metrics.predictions_parquet import ERROR, WrittenPredictions, check_
 
 
 def predict_shard(
-    images: str | Path | Sequence[str | Path],
+    images: Images,
     *,
-    output: str | Path | None = None,
-    shard: str = "1/1",
-    features: bool = False,
-    checkpoint: str | Path | SavedModel | None = None,
-    runs: str | Path = "runs",
+    checkpoint: Annotated[Path | str | SavedModel | None, CHECKPOINT] = None,
+    runs: Runs = "runs",
+    shard: Annotated[
+        str, Option("Only this share of the images, from 1/N to N/N; with --output.", metavar="I/N|auto")
+    ] = "1/1",
+    precision: Precision = "auto",
+    features: Annotated[bool, Option("Also write the features of each image; with --output.")] = False,
+    output: Annotated[
+        Path | str | None,
+        Option("Folder of Parquet parts, one a shard, for many images; vitmed merge joins them.", "--output -o"),
+    ] = None,
     device: str = "auto",
-    precision: str = "auto",
     frame: int | None = None,
     ui: Ui | None = None,
 ) -> WrittenPredictions:

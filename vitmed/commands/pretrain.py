@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from vitmed.commands.pretraining_run import PretrainingRun
 from vitmed.commands.train import check_place, default_name
@@ -16,6 +15,7 @@ from vitmed.core.flags import read_overrides
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import build_config, load_config
 from vitmed.core.model_config import ModelConfig
+from vitmed.core.options import Argument, ConfigFile, Fields, Resume, RunName, RunsFolder, Sets
 from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig, PretrainDataConfig
 from vitmed.core.process import is_rank
 from vitmed.core.run_folder import RunFolder
@@ -59,15 +59,15 @@ class PretrainResult:
 
 
 def pretrain(
-    data: str | Path | None = None,
+    data: Annotated[Path | str | None, Argument("Folder of images, with or without class folders.")] = None,
     *,
-    config: str | Path | None = None,
-    sets: Sequence[str] = (),
-    output: str | Path = "runs",
-    name: str | None = None,
-    resume: str | Path | None = None,
+    config: ConfigFile = None,
+    sets: Sets = (),
+    output: RunsFolder = "runs",
+    name: RunName = None,
+    resume: Resume = None,
     ui: Ui | None = None,
-    **flags: Any,
+    **flags: Annotated[Any, Fields(PretrainConfig, PRETRAIN_FLAGS)],
 ) -> PretrainResult:
     """Pretrain an encoder as a masked autoencoder, without labels; `train(weights=...)` takes the result.
 

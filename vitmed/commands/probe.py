@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from vitmed.checks.data_check import check_before_training, check_folder
 from vitmed.commands.rank_weights import ALL_LOCAL, RankingResult, rank_weights, weight_list
@@ -17,8 +16,9 @@ from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import UsageError
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.files import write_json, write_text
-from vitmed.core.flags import FLAGS, read_overrides
+from vitmed.core.flags import FLAGS, PROBE_FLAGS, read_overrides
 from vitmed.core.load_config import check_names, load_config, store_paths, with_values
+from vitmed.core.options import ConfigFile, Data, Fields, Gates, Offline, RunName, RunsFolder, Sets
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.ui import Ui
 from vitmed.data.patients import describe_patients, patient_notes, report_patients, show_expression
@@ -43,16 +43,16 @@ OF_COLOURS = (*SEEN, *(f"evaluate.{name}" for name in EvaluateConfig.model_field
 
 
 def probe(
-    data: str | Path | None = None,
+    data: Data = None,
     *,
-    config: str | Path | None = None,
-    sets: Sequence[str] = (),
-    output: str | Path = "runs",
-    name: str | None = None,
-    fail_under: Sequence[str] = (),
-    offline: bool = False,
+    config: ConfigFile = None,
+    sets: Sets = (),
+    output: RunsFolder = "runs",
+    name: RunName = None,
+    fail_under: Gates = (),
+    offline: Offline = False,
     ui: Ui | None = None,
-    **flags: Any,
+    **flags: Annotated[Any, Fields(Config, PROBE_FLAGS)],
 ) -> TrainResult | RankingResult:
     """Evaluate a baseline in minutes, without training a network.
 

@@ -6,10 +6,11 @@ import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from vitmed.core.downloads import is_offline
 from vitmed.core.errors import UsageError
+from vitmed.core.options import FIRST, FORM, Argument, Offline, Option, RunFile
 from vitmed.core.text import first_line
 from vitmed.core.ui import Ui
 from vitmed.deploy.export_weights import USUAL, WeightsGate, check_form, write_weights
@@ -30,14 +31,17 @@ class Pushed:
 
 
 def push(
-    checkpoint: str | Path,
-    repository: str,
+    checkpoint: RunFile,
+    repository: Annotated[str, Argument("Where to, as in lab/first; made if it is not there.", "OWNER/NAME")],
     *,
-    form: str = USUAL,
-    data: str | Path | None = None,
-    public: bool = False,
-    may_share: bool = False,
-    offline: bool = False,
+    form: Annotated[str, FORM] = USUAL,
+    data: Annotated[
+        Path | str | None,
+        Option("Data folder of the run, where it has moved; nothing of it is uploaded.", panel=FIRST),
+    ] = None,
+    public: Annotated[bool, Option("Everybody may see it; default: only its owner.", panel=FIRST)] = False,
+    may_share: Annotated[bool, Option("You may, whatever the licence of the starting weights.", panel=FIRST)] = False,
+    offline: Offline = False,
     ui: Ui | None = None,
 ) -> Pushed:
     """Upload a model to the Hugging Face hub: weights, preprocessing and card; no split, no patient, no path.

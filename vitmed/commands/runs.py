@@ -7,9 +7,10 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from vitmed.core.errors import UsageError, unknown_key
+from vitmed.core.options import Argument, Option
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
@@ -38,7 +39,15 @@ class RunList:
         return {"folder": self.folder.resolve().name, "runs": [run.to_dict() for run in self.runs]}
 
 
-def runs(folder: str | Path = "runs", *, sort: str = "started", ui: Ui | None = None) -> RunList:
+def runs(
+    folder: Annotated[Path | str, Argument("Folder of the runs; default runs.", "DIR")] = "runs",
+    *,
+    sort: Annotated[
+        str,
+        Option("run, kind, data, model, metric, epochs, time or state; default started.", metavar="COLUMN"),
+    ] = "started",
+    ui: Ui | None = None,
+) -> RunList:
     """List the runs of a folder, also those inside other folders and the folds of a cross-validation.
 
     Args:

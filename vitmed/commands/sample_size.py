@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from vitmed.core.errors import UsageError, unknown_key
+from vitmed.core.options import Argument, Option
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.metrics.intervals import LEVEL
@@ -10,10 +13,17 @@ from vitmed.metrics.sample_size import MOST, NUMBERS, Design, Goal, NeededSample
 
 
 def sample_size(
-    number: str, expected: float, *, half_width: float | None = None, lower_bound: float | None = None,
-    power: float | None = None, prevalence: float | None = None, images_per_patient: float = 1.0, icc: float = 0.0,
+    number: Annotated[str, Argument("sensitivity, specificity or auroc.", "NUMBER")],
+    expected: Annotated[float, Argument("The value that you expect, such as 0.9.", "VALUE")],
+    *,
+    half_width: Annotated[float | None, Option("Half the width of the 95 % interval, such as 0.05.")] = None,
+    lower_bound: Annotated[float | None, Option("Instead: what the lower end of the interval is to exceed.")] = None,
+    power: Annotated[float | None, Option("The chance that the lower end exceeds --lower-bound; default 0.8.")] = None,
+    prevalence: Annotated[float | None, Option("Share of positive images; an AUROC needs it.")] = None,
+    images_per_patient: Annotated[float, Option("Images of a patient, all of one class; default 1.")] = 1.0,
+    icc: Annotated[float, Option("How alike images of a patient are in being right, 0 to 1; default 0.")] = 0.0,
     ui: Ui | None = None,
-) -> NeededSample:  # fmt: skip
+) -> NeededSample:
     """How many images and patients an evaluation needs. Give half_width or lower_bound.
 
     Args:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 from vitmed.commands.predict import RAW, preprocessing_of
 from vitmed.core.errors import UsageError
+from vitmed.core.options import HTTP, Argument, Option, Precision
 from vitmed.core.process import stop_signals
 from vitmed.core.ui import Ui
 from vitmed.inference.load import load
@@ -16,23 +18,34 @@ FIX = "pip install 'vitmed[serve]'"
 
 
 def serve(
-    checkpoint: str | Path,
+    checkpoint: Annotated[Path | str, Argument("A run folder, a checkpoint, or an exported .onnx file.")],
     *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    api_key_file: str | Path | None = None,
-    no_key: bool = False,
-    tls_cert: str | Path | None = None,
-    tls_key: str | Path | None = None,
-    max_megabytes: float = 32,
-    max_images: int = 16,
-    timeout: float = 30,
-    queue: int = 256,
-    batch: int | None = None,
-    scores: str | Path | None = None,
-    frame: int | None = None,
+    host: Annotated[
+        str, Option("Address to listen at, this machine alone; default 127.0.0.1.", panel=HTTP)
+    ] = "127.0.0.1",
+    port: Annotated[int, Option("0 takes a free one; default 8000.", min=0, max=65535, panel=HTTP)] = 8000,
+    api_key_file: Annotated[
+        Path | str | None, Option("Holds the key of requests; default the variable VITMED_API_KEY.", panel=HTTP)
+    ] = None,
+    no_key: Annotated[bool, Option("Let other machines in without a key.", panel=HTTP)] = False,
+    tls_cert: Annotated[Path | str | None, Option("Certificate (PEM), for https.", panel=HTTP)] = None,
+    tls_key: Annotated[
+        Path | str | None, Option("Its key (PEM), where the certificate's file does not hold it.", panel=HTTP)
+    ] = None,
+    max_megabytes: Annotated[float, Option("Of a request; default 32.", panel=HTTP)] = 32,
+    max_images: Annotated[int, Option("Of a request; default 16.", min=1, panel=HTTP)] = 16,
+    timeout: Annotated[
+        float, Option("Seconds for a request to arrive, and to be answered; default 30.", panel=HTTP)
+    ] = 30,
+    queue: Annotated[int, Option("Images that may wait; default 256.", min=1, panel=HTTP)] = 256,
+    batch: Annotated[int | None, Option("Computed at once; default as in predict.", min=1, max=64, panel=HTTP)] = None,
+    scores: Annotated[
+        Path | str | None,
+        Option("Log what the model says, without names, for monitor.", metavar="FILE.csv", panel=HTTP),
+    ] = None,
+    precision: Precision = "auto",
     device: str = "auto",
-    precision: str = "auto",
+    frame: int | None = None,
     ui: Ui | None = None,
 ) -> None:
     """Answer images over HTTP until Ctrl-C or SIGTERM, then finish what has come, and return.

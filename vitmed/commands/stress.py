@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from PIL import Image
@@ -13,6 +14,7 @@ from PIL import Image
 from vitmed.checks.evaluation_images import EvaluationImages, ImageRequest, choose_samples
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import whole_folder, write_bytes, write_json
+from vitmed.core.options import AllowLeakage, Argument, LabelledData, Option, Split
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.samples import labelled_by
@@ -43,20 +45,20 @@ class Stress:
 
 
 def stress(
-    checkpoint: str | Path,
+    checkpoint: Annotated[Path | str, Argument("best.pt of a run, or its folder.")],
     *,
-    data: str | Path | None = None,
-    split: str = "test",
-    output: str | Path | None = None,
-    images: int = 1000,
-    corruptions: Sequence[str] = (),
-    resamples: int = 500,
-    seed: int = 0,
-    device: str = "auto",
+    data: LabelledData = None,
+    split: Split = "test",
+    allow_leakage: AllowLeakage = False,
+    output: Annotated[Path | str | None, Option("Folder; default stress beside the checkpoint.", "--output -o")] = None,
+    images: Annotated[int, Option("Take a stratified sample of at most this many; default 1000.", min=1)] = 1000,
+    corruptions: Annotated[Sequence[str], Option("Only this one, such as jpeg; can be repeated.", "--corruption")] = (),
+    resamples: Annotated[int, Option("Bootstrap resamples behind the intervals; default 500.", min=0)] = 500,
+    seed: Annotated[int, Option("Seed of the sample and of the corruptions; default 0.", min=0)] = 0,
     group_regex: str | None = None,
     groups: str | Path | None = None,
     labels: str | Path | None = None,
-    allow_leakage: bool = False,
+    device: str = "auto",
     ui: Ui | None = None,
 ) -> Stress:
     """Evaluate a checkpoint on the images of a split, clean and corrupted in several ways and strengths.

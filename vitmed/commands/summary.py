@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from vitmed.core.config import Config
 from vitmed.core.errors import UsageError, unknown_key
+from vitmed.core.flags import SUMMARY_FLAGS
 from vitmed.core.load_config import build_config, load_config, recipes
+from vitmed.core.options import Argument, Fields, Option
 from vitmed.core.ui import Ui
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.hardware import seeded
@@ -46,7 +49,13 @@ def build_model(
     return network
 
 
-def summary(model: str = "vit_tiny", num_classes: int | None = None, **fields: Any) -> str:
+def summary(
+    model: Annotated[
+        str, Argument("A size (vit_tiny), a recipe (mnist), or a checkpoint; default vit_tiny.")
+    ] = "vit_tiny",
+    num_classes: Annotated[int | None, Option("Default 1000, or the checkpoint's.")] = None,
+    **fields: Annotated[Any, Fields(Config, SUMMARY_FLAGS)],
+) -> str:
     """torchinfo's table of a model: a size, a checkpoint file, or the name or file of a recipe.
 
     Raises:

@@ -25,6 +25,7 @@ from vitmed.core.files import write_bytes
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import build_config, load_config
+from vitmed.core.options import ConfigFile, Data, Gates, Offline, Parallel, Resume, RunName, RunsFolder, Sets, Settings
 from vitmed.core.outputs import check_name, refuse_file, refuse_inside
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.run_folder import RunFolder
@@ -86,19 +87,19 @@ class TrainResult:
 
 
 def train(
-    data: str | Path | None = None,
+    data: Data = None,
     *,
-    config: str | Path | None = None,
-    sets: Sequence[str] = (),
-    output: str | Path = "runs",
-    name: str | None = None,
-    resume: str | Path | None = None,
-    fail_under: Sequence[str] = (),
-    offline: bool = False,
-    parallel: int = 1,
+    config: ConfigFile = None,
+    sets: Sets = (),
+    output: RunsFolder = "runs",
+    name: RunName = None,
+    resume: Resume = None,
+    fail_under: Gates = (),
+    offline: Offline = False,
+    parallel: Parallel = 1,
     each_epoch: EachEpoch | None = None,
     ui: Ui | None = None,
-    **flags: Any,
+    **flags: Settings,
 ) -> TrainResult:
     """Train a ViT on a folder of labelled images and evaluate its best checkpoint on validation and on the test split.
 

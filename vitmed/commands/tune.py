@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from vitmed.commands.plan import plan_yaml
 from vitmed.commands.train import check_place, default_name
@@ -17,9 +17,23 @@ from vitmed.core.config import Config
 from vitmed.core.durations import duration_text, round_up
 from vitmed.core.errors import DataError, Interrupted, UsageError
 from vitmed.core.files import write_bytes, write_json, write_text
-from vitmed.core.flags import FLAGS, read_overrides
+from vitmed.core.flags import FLAGS, TUNE_FLAGS, read_overrides
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config, store_paths, with_values
+from vitmed.core.options import (
+    FIRST,
+    ConfigFile,
+    Data,
+    Devices,
+    Fields,
+    Offline,
+    Option,
+    Parallel,
+    Resume,
+    RunName,
+    RunsFolder,
+    Sets,
+)
 from vitmed.core.process import is_rank
 from vitmed.core.run_folder import PREDICTIONS, RunFolder
 from vitmed.core.run_lock import run_lock
@@ -57,24 +71,46 @@ class TuneResult:
 
 
 def tune(
-    data: str | Path | None = None,
+    data: Data = None,
     *,
-    trials: int | None = None,
-    time: str | float | None = None,
-    space: Sequence[str] = (),
-    grid: Sequence[str] = (),
-    seeds: str | Sequence[int] | None = None,
-    prune: bool | None = None,
-    config: str | Path | None = None,
-    sets: Sequence[str] = (),
-    output: str | Path = "runs",
-    name: str | None = None,
-    resume: str | Path | None = None,
-    parallel: int = 1,
-    devices: int | None = None,
-    offline: bool = False,
+    config: ConfigFile = None,
+    sets: Sets = (),
+    trials: Annotated[
+        int | None, Option("Trials; default 20, or as many as --time allows.", metavar="N", panel=FIRST, min=1)
+    ] = None,
+    time: Annotated[
+        str | float | None, Option("How long the whole command may take, such as 2h.", metavar="TIME", panel=FIRST)
+    ] = None,
+    space: Annotated[
+        Sequence[str],
+        Option(
+            "A setting to search, instead of the plan's; can be repeated.",
+            metavar="SETTING=LOW..HIGH|A,B",
+            panel=FIRST,
+        ),
+    ] = (),
+    grid: Annotated[
+        Sequence[str],
+        Option(
+            "Train every combination of these values instead; can be repeated.",
+            metavar="SETTING=A,B,C",
+            panel=FIRST,
+        ),
+    ] = (),
+    seeds: Annotated[
+        str | Sequence[int] | None, Option("With --grid, seeds of training; default 0.", metavar="A,B,C", panel=FIRST)
+    ] = None,
+    prune: Annotated[
+        bool | None, Option("Stop poor trials early, as by default.", "--prune/--no-prune", panel=FIRST)
+    ] = None,
+    output: RunsFolder = "runs",
+    name: RunName = None,
+    resume: Resume = None,
+    parallel: Parallel = 1,
+    devices: Devices = None,
+    offline: Offline = False,
     ui: Ui | None = None,
-    **flags: Any,
+    **flags: Annotated[Any, Fields(Config, TUNE_FLAGS)],
 ) -> TuneResult:
     """Search over settings on validation, train the winner once more with another seed, and test that once.
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from vitmed.core.options import Argument, Offline, Option
 from vitmed.core.outputs import refuse_file
 from vitmed.core.ui import Ui
 from vitmed.data.folders import refuse_among_classes
@@ -27,7 +28,10 @@ def weights_table() -> list[dict[str, Any]]:
 
 
 def fetch_weights(
-    names: Sequence[str], folder: str | Path | None = None, offline: bool = False, ui: Ui | None = None
+    names: Annotated[Sequence[str], Argument("Names of `vitmed weights list`.", "NAME...")],
+    folder: Annotated[Path | str | None, Option("Folder to use instead of the cache.", "--to")] = None,
+    offline: Offline = False,
+    ui: Ui | None = None,
 ) -> list[Path]:
     """Download missing files, check all of them, and return their paths.
 

@@ -85,3 +85,8 @@ def evaluate_config(own: EvaluateConfig, flags: dict[str, Any]) -> EvaluateConfi
 POINTS = {"youden", "balanced", "target_sensitivity", "target_specificity", "cost"}  # that choose the operating point
 FLAGS = flags_of(Config)  # of `vitmed train`; plan and probe take the same keywords
 EVALUATE_FLAGS = flags_of(Config, "evaluate")
+PROBE_FLAGS = flags_of(
+    Config, "data", "model.weights", "model.image_size", "train.seed", "train.device", "train.workers", "evaluate"
+)
+TUNE_FLAGS = flags_of(Config, without=("train.time",))  # of tune itself: how long all trials may take
+SUMMARY_FLAGS = flags_of(Config, "model.image_size", "model.patch_size", "model.channels")

@@ -1,0 +1,121 @@
+"""How a verb declares its options: in the signature of its Python function, the only place. `cli` reads it.
+
+    def stress(
+        checkpoint: Annotated[Path | str, Argument("best.pt of a run, or its folder.")],
+        *,
+        images: Annotated[int, Option("Take a stratified sample of at most this many; default 1000.", min=1)] = 1000,
+        device: str = "auto",
+        **flags: Settings,
+    )
+
+The command line takes the first type of a union; where an option is not given, the default of Python counts. A
+parameter with the name of a flag of the configuration (`device`) is that flag: type, help and choices are those of the
+field. Any other parameter exists in Python only.
+
+`cli` reads the text of a signature, for importing the verb would load torch. There an annotation is one of the names
+below or `Annotated[...]`, and uses names of this file (SIGNATURES: that only signatures use) and the built-in ones; a
+type that is not known here must not be the first of a union.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from vitmed.core.config import Config, RunConfig
+from vitmed.core.flags import EVALUATE_FLAGS, FLAGS, PROBE_FLAGS, SUMMARY_FLAGS, TUNE_FLAGS
+from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig
+from vitmed.core.settings import PANELS
+
+SIGNATURES = (Collection, PretrainConfig, EVALUATE_FLAGS, PRETRAIN_FLAGS, PROBE_FLAGS, SUMMARY_FLAGS, TUNE_FLAGS)
+FIRST, *_, LAST = PANELS
+HTTP = "HTTP"  # a panel of `serve`
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A positional argument: its help, and what --help shows for the value; default its name."""
+
+    help: str
+    metavar: str | None = None
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option.
+
+    Attributes:
+        help: one sentence.
+        names: its spellings, such as "--output -o" or "--prune/--no-prune". Default: the name of the parameter.
+        metavar: what --help shows for the value. Default: the type.
+        panel: its heading in --help.
+        min, max: the least and the greatest value.
+    """
+
+    help: str
+    names: str = ""
+    metavar: str | None = None
+    panel: str = LAST
+    min: int | None = None
+    max: int | None = None
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The fields of a configuration that `**flags` takes: keyword -> field."""
+
+    kind: type[RunConfig]
+    flags: Mapping[str, str]
+
+
+# What several verbs take.
+Data = Annotated[Path | str | None, Argument("Folder: <class>/ or {train,val,test}/<class>/.")]
+ConfigFile = Annotated[
+    str | Path | None, Option("YAML file, or name of a recipe.", "--config -c", "FILE|NAME", panel=FIRST)
+]
+Sets = Annotated[
+    Sequence[str], Option("Any field of docs/configuration.md.", "--set", "SECTION.FIELD=VALUE", panel="Training")
+]
+Settings = Annotated[Any, Fields(Config, FLAGS)]
+RunsFolder = Annotated[
+    Path | str, Option("Folder in which to make the run folder; default runs.", "--output -o", panel=FIRST)
+]
+RunName = Annotated[str | None, Option("Name of the run folder; default date, data and model.")]
+Resume = Annotated[Path | str | None, Option("Run folder of an interrupted run to continue.", panel="Training")]
+Parallel = Annotated[
+    int,
+    Option("Processes that train several runs at the same time; default 1.", metavar="N", panel="Patients", min=1),
+]
+Devices = Annotated[
+    int | None,
+    Option(
+        "Train on this many GPUs of this machine, or with as many processes on its CPU; docs/scale.md.",
+        metavar="N",
+        panel="Training",
+        min=1,
+    ),
+]
+Gates = Annotated[Sequence[str], Option("Exit code 6 if the result is worse.", metavar="METRIC=VALUE")]
+Offline = Annotated[bool, Option("Open no connection.", panel="Model")]
+Force = Annotated[bool, Option("Replace an existing file.", panel=FIRST)]
+NewDataFolder = Annotated[Path | str, Argument("A new or empty folder.", "DIR")]
+
+RunFile = Annotated[Path | str, Argument("A run folder, or its best.pt.")]  # to take out
+FORM = Option("Library that reads the folder; default transformers.", metavar="transformers|timm", panel=FIRST)
+
+# Which images to evaluate, and which to predict, with what.
+LabelledData = Annotated[
+    Path | str | None, Option("Another labelled folder; classes are matched by name.", panel=FIRST)
+]
+Split = Annotated[str, Option("Split to evaluate; default test.", metavar="test|val|train", panel=FIRST)]
+AllowLeakage = Annotated[
+    bool,
+    Option("Also evaluate images that the model was trained on.", "--allow-leakage/--no-allow-leakage", panel=FIRST),
+]
+Images = Annotated[Sequence[str | Path] | str | Path, Argument("Image files, folders or patterns.")]
+CHECKPOINT = Option("Default: best.pt of the newest run in --runs.")
+Runs = Annotated[Path | str, Option("Folder of the runs; default runs.")]
+PRECISION = "auto takes bf16 where it is faster and changed no decision on validation; default "
+Precision = Annotated[str, Option(f"{PRECISION}auto.", metavar="auto|fp32|bf16")]
