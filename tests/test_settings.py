@@ -461,8 +461,8 @@ OPTIONS: dict[str, tuple[str, str]] = {
     ),
     "data list": ("", ""), "weights list": ("", ""),
     "data get": ("commands/test_data", "name folder offline"),
-    "data import": ("data/test_public_files", "sources folder"),
-    "weights fetch": ("models/test_weights_catalogue core/test_downloads", "names to offline"),
+    "data import": ("data/test_public_files", "source folder"),
+    "weights fetch": ("models/test_weights_catalogue core/test_downloads", "names folder offline"),
     "weights where": ("models/test_weights_catalogue", "name"),
     "summary": ("models/test_vit test_api", "num_classes model"),
 }  # fmt: skip
