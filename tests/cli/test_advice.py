@@ -26,7 +26,7 @@ RAISED_BY = {
     "serve": "deploy/http/limits deploy/http/listening deploy/http/scores",
     "export push": "commands/export_weights",
     "train probe pretrain evaluate stress": "core/files",
-    "predict plan": "core/outputs",
+    "predict plan": "core/places",
     f"{CONFIGURED} predict evaluate explain stress": "core/hardware",
     CONFIGURED:
         "core/load_config core/run_folder data/finding_labels data/label_kinds data/label_tables data/parts "

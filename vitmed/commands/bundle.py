@@ -29,7 +29,7 @@ from vitmed.core.errors import UsageError
 from vitmed.core.files import whole_file
 from vitmed.core.load_config import without_places
 from vitmed.core.options import FIRST, Argument, Force, Option
-from vitmed.core.outputs import check_output
+from vitmed.core.places import check_output
 from vitmed.core.run_folder import NUMBERS, RunFolder
 from vitmed.core.text import counted, listed
 from vitmed.core.ui import Silent, Ui

@@ -24,7 +24,7 @@ from vitmed.core.files import free_name, whole_folder
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config
 from vitmed.core.options import Argument, Option
-from vitmed.core.outputs import refuse_file, refuse_inside
+from vitmed.core.places import refuse_file, refuse_inside
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.targets import CLASSES
 from vitmed.core.text import counted

@@ -17,7 +17,7 @@ from vitmed.commands.accept import check_criteria, read_criteria
 from vitmed.core.errors import GateError
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.options import Argument, Option
-from vitmed.core.outputs import data_of_runs
+from vitmed.core.places import data_of_runs
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.targets import Kind
 from vitmed.core.text import counted

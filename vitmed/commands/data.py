@@ -15,7 +15,7 @@ from vitmed.core.downloads import fetch_file
 from vitmed.core.errors import DataError
 from vitmed.core.files import write_text
 from vitmed.core.options import Argument, NewDataFolder, Offline
-from vitmed.core.outputs import refuse_inside
+from vitmed.core.places import refuse_inside
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.archives import SUFFIXES, check_new, new_folder, unpack

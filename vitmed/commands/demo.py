@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from vitmed.commands.train import TrainResult, train
 from vitmed.core.errors import unknown_key
 from vitmed.core.options import Gates, Option
-from vitmed.core.outputs import refuse_file
+from vitmed.core.places import refuse_file
 from vitmed.core.ui import Ui
 from vitmed.data.folders import refuse_among_classes
 from vitmed.data.synthetic import draw_cells

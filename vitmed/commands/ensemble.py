@@ -14,7 +14,7 @@ from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, UsageError, unknown_key
 from vitmed.core.load_config import build_config
 from vitmed.core.options import FIRST, Argument, Option
-from vitmed.core.outputs import check_folder
+from vitmed.core.places import check_folder
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, listed
 from vitmed.core.ui import Silent, Ui

@@ -9,7 +9,7 @@ from typing import Annotated
 from vitmed.core.errors import GateError, UsageError, unknown_key
 from vitmed.core.files import whole_file
 from vitmed.core.options import FIRST, FORM, Force, Option, RunFile
-from vitmed.core.outputs import check_folder, check_output
+from vitmed.core.places import check_folder, check_output
 from vitmed.core.ui import Ui
 from vitmed.core.upgrade import READER
 from vitmed.decisions.reduced_precision import MOST_MOVED

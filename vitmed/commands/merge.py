@@ -11,7 +11,7 @@ from vitmed.core.csv_files import from_cell
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import whole_file
 from vitmed.core.options import Argument, Force, Option
-from vitmed.core.outputs import check_output
+from vitmed.core.places import check_output
 from vitmed.core.run_folder import PREDICTIONS
 from vitmed.core.shards import Shard
 from vitmed.core.text import counted, lines_of

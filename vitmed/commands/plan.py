@@ -15,7 +15,7 @@ from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config
 from vitmed.core.options import FIRST, ConfigFile, Data, Force, Offline, Option, Sets, Settings
-from vitmed.core.outputs import numbered_output
+from vitmed.core.places import numbered_output
 from vitmed.core.stored_paths import as_written
 from vitmed.core.ui import Ui
 from vitmed.models.hardware import describe as describe_device

@@ -13,7 +13,7 @@ import numpy as np
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.inputs import newest_run, refuse_archive
 from vitmed.core.options import CHECKPOINT, Images, Precision, Runs
-from vitmed.core.outputs import check_output
+from vitmed.core.places import check_output
 from vitmed.core.targets import NO_FINDING
 from vitmed.core.text import NOTICE, counted_doing
 from vitmed.core.ui import Advance, Ui

@@ -13,7 +13,7 @@ from vitmed.core.csv_files import from_cell
 from vitmed.core.errors import UsageError
 from vitmed.core.files import make_folder, remove_abandoned
 from vitmed.core.options import CHECKPOINT, Images, Option, Precision, Runs
-from vitmed.core.outputs import refuse_file, refuse_inside
+from vitmed.core.places import refuse_file, refuse_inside
 from vitmed.core.shards import AUTO, read_shard
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui

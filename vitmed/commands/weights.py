@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from vitmed.core.options import Argument, Offline, Option
-from vitmed.core.outputs import refuse_file
+from vitmed.core.places import refuse_file
 from vitmed.core.ui import Ui
 from vitmed.data.folders import refuse_among_classes
 from vitmed.models.weights_catalogue import CATALOGUE, entry_of, fetch, weight_path

@@ -15,7 +15,7 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.files import free_name, is_empty, read_json_lines
 from vitmed.core.flags import evaluate_config
-from vitmed.core.outputs import data_of_runs, refuse_file, refuse_inside
+from vitmed.core.places import data_of_runs, refuse_file, refuse_inside
 from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
 from vitmed.core.ui import Ui
 from vitmed.core.upgrade import without_gone

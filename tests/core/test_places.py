@@ -13,7 +13,7 @@ import pytest
 
 from vitmed.core.errors import UsageError
 from vitmed.core.files import is_stream, whole_file, write_bytes, write_text
-from vitmed.core.outputs import check_name, check_output, data_of_runs, refuse_file, refuse_inside
+from vitmed.core.places import check_name, check_output, data_of_runs, refuse_file, refuse_inside
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import visible
 
