@@ -29,7 +29,7 @@ from vitmed.core.errors import UsageError
 from vitmed.core.files import whole_file
 from vitmed.core.load_config import without_places
 from vitmed.core.options import FIRST, Argument, Force, Option
-from vitmed.core.places import check_output
+from vitmed.core.places import NewFile
 from vitmed.core.run_folder import NUMBERS, RunFolder
 from vitmed.core.text import counted, listed
 from vitmed.core.ui import Silent, Ui
@@ -92,7 +92,7 @@ def bundle(
     models = {} if no_torch or saved is exported else {"best.pt": saved}
     models |= {} if exported is None else {"model.onnx": exported}
     roots = [] if saved is exported else [saved.splits.root]
-    check_output(file, force=force, data=roots, inputs=[saved.path, *(one.path for one in models.values())])
+    NewFile.checked(file, force=force, data=roots, inputs=[saved.path, *(one.path for one in models.values())])
     if missing := [name for name in TOOLS if importlib.util.find_spec(name) is None]:
         raise UsageError(f"a bundle needs {listed(missing)}, which this Python lacks", "pip install 'vitmed[bundle]'")
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=".bundle-") as folder:

@@ -17,7 +17,7 @@ from vitmed.commands.accept import check_criteria, read_criteria
 from vitmed.core.errors import GateError
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.options import Argument, Option
-from vitmed.core.places import data_of_runs
+from vitmed.core.places import NewFolder, data_of_runs
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.targets import Kind
 from vitmed.core.text import counted
@@ -38,7 +38,6 @@ from vitmed.metrics.paired_comparison import (
 )
 from vitmed.metrics.seed_spread import seed_spread
 from vitmed.report.acceptance import Acceptance, write_acceptance
-from vitmed.report.rebuild import new_folder
 from vitmed.studies.compared_tables import Model, align, positive_of, read_all, same_predictions
 
 LEVEL = 0.95
@@ -93,7 +92,7 @@ def compare(
     """
     ui = ui or Ui()
     paths = [Path(result) for result in results]
-    folder = None if output is None else new_folder(output, Path(output), *data_of_runs(paths))
+    folder = None if output is None else NewFolder.numbered(output, Path(output), *data_of_runs(paths)).path
     stated = None if accept is None else read_criteria(Path(accept))
     read = read_all(paths)
     if stated is not None:

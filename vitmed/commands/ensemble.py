@@ -14,7 +14,7 @@ from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, UsageError, unknown_key
 from vitmed.core.load_config import build_config
 from vitmed.core.options import FIRST, Argument, Option
-from vitmed.core.places import check_folder
+from vitmed.core.places import NewFolder
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, listed
 from vitmed.core.ui import Silent, Ui
@@ -122,7 +122,7 @@ def ensemble(
     place = RunFolder(found[0].folder.joined if output is None else output)
     if output is None and place.path.is_dir() and not place.ensemble.is_file():
         shutil.rmtree(place.path)  # an earlier process ended before it was complete
-    check_folder(place.path, [found[0].members[0].splits.root])
+    NewFolder.checked(place.path, [found[0].members[0].splits.root])
     if way == "greedy" and len(found) == 1:
         ui.warn("--way greedy changes nothing: the folds of one cross-validation all count alike")
     parts = aligned([one.predictions for one in found])

@@ -17,6 +17,7 @@ from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.files import json_of, read_json_lines, write_text
 from vitmed.core.flags import EVALUATE_FLAGS, evaluate_config
 from vitmed.core.options import FIRST, PRECISION, AllowLeakage, Argument, Fields, Gates, LabelledData, Option, Split
+from vitmed.core.places import NewFolder
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
@@ -40,7 +41,7 @@ from vitmed.metrics.predictions_csv import OOD_SCORE, WRITTEN
 from vitmed.report.headline import Evaluation, parse_gates, report_evaluation
 from vitmed.report.model_card import edited, model_card
 from vitmed.report.participant_flow import run_flow
-from vitmed.report.rebuild import match_images, new_folder, note_prevalence, rebuild, with_columns
+from vitmed.report.rebuild import match_images, note_prevalence, rebuild, with_columns
 from vitmed.report.run_description import describe_images, facts
 from vitmed.report.write import read_baselines, write_report
 from vitmed.training.check_readers import check_readers
@@ -107,14 +108,14 @@ def evaluate(
     saved = open_model(checkpoint)
     closed = [saved.splits.root, *(Path(place) for place in (data, unlike) if place is not None)]
     if output is not None:
-        new_folder(output, Path(output), *closed)  # raises now, not after all images were compared with the run's
+        NewFolder.numbered(output, Path(output), *closed)  # now, not after all images were compared
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage, ui)
     config, added = _settings(saved, chosen, flags)
     policy = policy_for(saved, config)
     root, samples, notes = chosen.root, chosen.samples, [*chosen.notes, *notes_of(policy), *added]
     what, name = describe_images(chosen)
     run = RunFolder(saved.path.parent)
-    folder = new_folder(output, run.path / name, *closed)
+    folder = NewFolder.numbered(output, run.path / name, *closed).path
     network = open_network(saved, policy, device, precision, ui)
     used = f"{network.device}, {network.precision}"
 

@@ -13,6 +13,7 @@ from vitmed.commands.predict import answer_json, find_checkpoint, find_named, li
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.options import CHECKPOINT, Images, Option, Runs
+from vitmed.core.places import NewFolder
 from vitmed.core.targets import SIDES
 from vitmed.core.text import NOTICE, counted
 from vitmed.core.ui import Ui
@@ -29,7 +30,6 @@ from vitmed.models.hardware import pick_device
 from vitmed.models.vit import ViT
 from vitmed.report.plots.attention import attention_maps as draw
 from vitmed.report.plots.drawing import png
-from vitmed.report.rebuild import new_folder
 
 FOLDER, NUMBERS = "explain", "explain.json"
 BATCH = 16  # images to read and explain at once
@@ -102,7 +102,8 @@ def explain(
         )
     named = [images] if isinstance(images, str | Path) else images
     how = preprocessing_of(saved, frame)
-    folder = new_folder(output, Path(FOLDER), saved.splits.root, *filter(Path.is_dir, find_named(named)))
+    closed = [saved.splits.root, *filter(Path.is_dir, find_named(named))]
+    folder = NewFolder.numbered(output, Path(FOLDER), *closed).path
     predictions = predict(list_images(named), checkpoint=saved, device=device, precision="fp32", frame=frame, ui=ui)
     if not len(predictions):
         raise DataError("\n".join(text for _, text in predictions.errors[:20]), "name images that can be read")

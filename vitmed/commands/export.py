@@ -9,7 +9,7 @@ from typing import Annotated
 from vitmed.core.errors import GateError, UsageError, unknown_key
 from vitmed.core.files import whole_file
 from vitmed.core.options import FIRST, FORM, Force, Option, RunFile
-from vitmed.core.places import check_folder, check_output
+from vitmed.core.places import NewFile, NewFolder
 from vitmed.core.ui import Ui
 from vitmed.core.upgrade import READER
 from vitmed.decisions.reduced_precision import MOST_MOVED
@@ -66,9 +66,9 @@ def export(
         raise UsageError(f"{saved.path}: is exported already", "name the run folder")
     roots = [saved.splits.root, *([] if data is None else [data])]
     if form is None or file.suffix == SAFETENSORS:
-        check_output(file, force=force, data=roots)
+        NewFile.checked(file, force=force, data=roots)
     else:
-        check_folder(file, roots)
+        NewFolder.checked(file, roots)
     root = saved.data_root() if data is None else Path(data)
     if form is not None:
         if not isinstance(saved, Checkpoint):

@@ -11,7 +11,7 @@ from vitmed.core.csv_files import from_cell
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import whole_file
 from vitmed.core.options import Argument, Force, Option
-from vitmed.core.places import check_output
+from vitmed.core.places import NewFile
 from vitmed.core.run_folder import PREDICTIONS
 from vitmed.core.shards import Shard
 from vitmed.core.text import counted, lines_of
@@ -45,7 +45,7 @@ def merge(
     file = Path(folder / PREDICTIONS if output is None else output)
     if file.suffix.lower() == ".parquet":
         raise UsageError(f"{file}: merge writes a CSV table; vitmed {READER} also Parquet", "name a .csv file")
-    check_output(file, force=force, inputs=files)
+    NewFile.checked(file, force=force, inputs=files)
     first, header, places = read_part(files[0])[0], list[str](), dict[int, Path]()
     for part in files:
         about, table = read_part(part)

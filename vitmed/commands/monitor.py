@@ -13,6 +13,7 @@ import numpy as np
 from vitmed.core.errors import DataError, GateError, UsageError
 from vitmed.core.files import whole_folder
 from vitmed.core.options import FIRST, Argument, Option
+from vitmed.core.places import NewFolder
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
@@ -29,7 +30,6 @@ from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import LABEL, PROB, Table, read_table
 from vitmed.report.monitoring import write_monitoring
-from vitmed.report.rebuild import new_folder
 
 TIME, WEIGHTS = "time", "weights_hash"  # columns of the log of `vitmed serve --scores`
 SIMULATIONS = 2000
@@ -83,7 +83,7 @@ def monitor(
         raise UsageError(given, "--period is 100 or more, --false-alarms between 0 and 1, --shift above 0 and up to 5")
     folder, known = read_reference(Path(run), split)
     table, notes = in_order(read_table(new))
-    place = new_folder(output, folder.parent / "monitoring")
+    place = NewFolder.numbered(output, folder.parent / "monitoring").path
     assert known.policy is not None
     check_weights(table, known.weights_hash)
     found, streams = _streams_of(table, known)

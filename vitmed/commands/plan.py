@@ -15,7 +15,7 @@ from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config
 from vitmed.core.options import FIRST, ConfigFile, Data, Force, Offline, Option, Sets, Settings
-from vitmed.core.places import numbered_output
+from vitmed.core.places import NewFile
 from vitmed.core.stored_paths import as_written
 from vitmed.core.ui import Ui
 from vitmed.models.hardware import describe as describe_device
@@ -63,7 +63,8 @@ def plan(
     ui = ui or Ui()
     overrides = {"data.root": data, **read_overrides(flags, FLAGS, "plan")}
     settings = load_config(config, overrides, sets)
-    file = numbered_output(output, force, data_folder(settings.data.root), [] if config is None else [config])
+    root, read = data_folder(settings.data.root), [] if config is None else [config]
+    file = NewFile.numbered(output, force, root, read).path
     prepared = prepare_run(settings, True, offline, ui)
     ui.say(f"plan for {prepared.inputs}:")
     for line in describe(prepared.settings):

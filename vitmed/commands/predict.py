@@ -13,7 +13,7 @@ import numpy as np
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.inputs import newest_run, refuse_archive
 from vitmed.core.options import CHECKPOINT, Images, Precision, Runs
-from vitmed.core.places import check_output
+from vitmed.core.places import NewFile
 from vitmed.core.targets import NO_FINDING
 from vitmed.core.text import NOTICE, counted_doing
 from vitmed.core.ui import Advance, Ui
@@ -163,7 +163,7 @@ def find_checkpoint_and_check(
     """`find_checkpoint`; and check, before the images are read, that a table and a picture may be written.
 
     Args:
-        csv, plot: the files, checked by `check_output`.
+        csv, plot: the files, checked as `NewFile`.
         images, checkpoint, runs: as in `predict`. Nothing is written into folders of images, nor into the data folder
             that the checkpoint was trained on.
         force: replace existing files.
@@ -174,12 +174,12 @@ def find_checkpoint_and_check(
     files, named = [file for file in (csv, plot) if file is not None], find_named(images)
     for file in files:  # --force is advised below, where nothing else forbids it
         folders = [path for path in named if path.is_dir()]
-        check_output(file, force=True, data=folders, inputs=named, png=file is plot)
+        NewFile.checked(file, force=True, data=folders, inputs=named, png=file is plot)
     if csv is not None and plot is not None and csv.resolve() == plot.resolve():
         raise UsageError(f"{csv}: is named as table and as picture", "name two files")
     saved = find_checkpoint(checkpoint, runs, ui)
     for file in files:
-        check_output(file, force=force, data=[saved.splits.root])
+        NewFile.checked(file, force=force, data=[saved.splits.root])
     return saved
 
 

@@ -15,6 +15,7 @@ from vitmed.checks.evaluation_images import EvaluationImages, ImageRequest, choo
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.options import AllowLeakage, Argument, LabelledData, Option, Split
+from vitmed.core.places import NewFolder
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
 from vitmed.data.samples import labelled_by
@@ -30,7 +31,6 @@ from vitmed.inference.saved_model import SavedModel
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.robustness import stress_curves, stress_samples
-from vitmed.report.rebuild import new_folder
 from vitmed.report.run_description import describe_images
 
 CURVES, SAMPLES = "stress.png", "stress_samples.png"
@@ -78,7 +78,8 @@ def stress(
     ui = ui or Ui()
     _check_arguments(corruptions, split, images, resamples, seed)
     saved = open_model(checkpoint)
-    folder = new_folder(output, saved.path.parent / FOLDER, saved.splits.root, *([] if data is None else [Path(data)]))
+    closed = [saved.splits.root, *([] if data is None else [Path(data)])]
+    folder = NewFolder.numbered(output, saved.path.parent / FOLDER, *closed).path
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage, ui)
     for note in chosen.notes:
         ui.warn(note)

@@ -10,10 +10,11 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from vitmed.core.errors import UsageError
-from vitmed.core.files import free_name, is_stream
+from vitmed.core.files import free_name, is_empty, is_stream
 from vitmed.core.load_config import read_config
 from vitmed.core.run_folder import RunFolder
 
@@ -21,64 +22,112 @@ CHECKPOINTS = {".pt", ".pth", ".ckpt", ".safetensors"}
 LONGEST = 200  # bytes of a name; the system allows 255, and numbers and suffixes are added
 
 
-def check_output(
-    path: str | Path,
-    *,
-    force: bool = False,
-    data: Iterable[str | Path] = (),
-    inputs: Iterable[str | Path] = (),
-    png: bool = False,
-) -> None:
-    """Check that a command may write a file. `whole_file` writes it.
+@dataclass(frozen=True)
+class NewFile:
+    """A file that a command may write, checked before any work; `whole_file` writes it."""
 
-    Args:
-        path: a file, a device or a pipe; a link stands for its target.
-        force: replace an existing file.
-        data: the data folders of the command; nothing is written into them.
-        inputs: files that the command reads.
-        png: whether it is a picture.
+    path: Path
 
-    Raises:
-        UsageError: the file may not or cannot be written.
-    """
-    path = Path(path)
-    if is_stream(path):
-        return
-    target = Path(os.path.realpath(path))
-    if target.is_symlink():
-        raise UsageError(f"{path}: is a link to itself", "name another file")
-    if not target.parent.is_dir():
-        raise UsageError(f"{path}: its folder is missing", "make it first")
-    if target.is_dir():
-        raise UsageError(f"{path}: cannot be written (it is a folder)", "name a file")
-    if png and path.suffix.lower() != ".png":
-        raise UsageError(f"{path}: the picture is a PNG", f"name it {path.with_suffix('.png')}")
-    for folder in data:
-        refuse_inside(folder, path)
-    if why := _precious(target, inputs):
-        raise UsageError(f"{path}: {why}, which vitmed never replaces", "name another file")
-    if target.exists() and not force:
-        raise UsageError(f"{path}: is there already", "name another file, or --force to replace it")
-    try:
-        with tempfile.TemporaryFile(dir=target.parent):
-            pass
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written ({error.strerror})", "choose another place") from None
+    @classmethod
+    def checked(
+        cls,
+        path: str | Path,
+        *,
+        force: bool = False,
+        data: Iterable[str | Path] = (),
+        inputs: Iterable[str | Path] = (),
+        png: bool = False,
+    ) -> NewFile:
+        """Take this very file.
+
+        Args:
+            path: a file, a device or a pipe; a link stands for its target.
+            force: replace an existing file.
+            data: the data folders of the command; nothing is written into them.
+            inputs: files that the command reads.
+            png: whether it is a picture.
+
+        Raises:
+            UsageError: the file may not or cannot be written.
+        """
+        path = Path(path)
+        if is_stream(path):
+            return cls(path)
+        target = Path(os.path.realpath(path))
+        if target.is_symlink():
+            raise UsageError(f"{path}: is a link to itself", "name another file")
+        if not target.parent.is_dir():
+            raise UsageError(f"{path}: its folder is missing", "make it first")
+        if target.is_dir():
+            raise UsageError(f"{path}: cannot be written (it is a folder)", "name a file")
+        if png and path.suffix.lower() != ".png":
+            raise UsageError(f"{path}: the picture is a PNG", f"name it {path.with_suffix('.png')}")
+        for folder in data:
+            refuse_inside(folder, path)
+        if why := _precious(target, inputs):
+            raise UsageError(f"{path}: {why}, which vitmed never replaces", "name another file")
+        if target.exists() and not force:
+            raise UsageError(f"{path}: is there already", "name another file, or --force to replace it")
+        try:
+            with tempfile.TemporaryFile(dir=target.parent):
+                pass
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be written ({error.strerror})", "choose another place") from None
+        return cls(path)
+
+    @classmethod
+    def numbered(cls, path: str | Path, force: bool, data: Path, inputs: Sequence[str | Path] = ()) -> NewFile:
+        """Take the file or, without `force` and where it is there, the same with -2, -3, ...
+
+        Args:
+            path, force, inputs: as in `checked`; a file of a run gets no number either.
+            data: the data folder of the command.
+
+        Raises:
+            UsageError: as in `checked`.
+        """
+        path = cls.checked(path, force=True, data=[data], inputs=inputs if force else ()).path
+        return cls(path if force or is_stream(path) else free_name(path, path.suffix))
 
 
-def numbered_output(path: str | Path, force: bool, data: Path, inputs: Sequence[str | Path] = ()) -> Path:
-    """The file that a command may write: `path`, or without `force` and where it is there, the same with -2, -3, ...
+@dataclass(frozen=True)
+class NewFolder:
+    """A new or empty folder that a command may write, checked before any work; `whole_folder` writes it."""
 
-    Args:
-        path, force, inputs: as in `check_output`; a file of a run gets no number either.
-        data: the data folder of the command.
+    path: Path
 
-    Raises:
-        UsageError: as in `check_output`.
-    """
-    path = Path(path)
-    check_output(path, force=True, data=[data], inputs=inputs if force else ())
-    return path if force or is_stream(path) else free_name(path, path.suffix)
+    @classmethod
+    def checked(cls, folder: str | Path, data: Iterable[str | Path] = ()) -> NewFolder:
+        """Take this very folder.
+
+        Args:
+            data: the data folders of the command; nothing is written into them.
+
+        Raises:
+            UsageError: it lies in one of them, or something is there.
+        """
+        refuse_file(folder)
+        for root in data:
+            refuse_inside(root, folder)
+        if Path(folder).is_dir() and not is_empty(Path(folder)):
+            raise UsageError(f"{folder}: exists already and is not empty", "name a new folder")
+        return cls(Path(folder))
+
+    @classmethod
+    def numbered(cls, output: str | Path | None, default: Path, *data: Path) -> NewFolder:
+        """Take `output` or, where it is None, the default, with -2, -3, ... where that is not empty.
+
+        Raises:
+            UsageError: it is not empty, lies in one of the folders `data`, or cannot be written.
+        """
+        folder = Path(output) if output is not None else default if is_empty(default) else free_name(default)
+        refuse_file(folder)
+        if folder.exists() and not is_empty(folder):
+            raise UsageError(f"{folder}: is there already and not empty", "name a new folder with --output")
+        for place in data:
+            refuse_inside(place, folder)
+        RunFolder.probe(folder.parent)
+        return cls(folder)
 
 
 def _precious(target: Path, inputs: Iterable[str | Path]) -> str | None:
@@ -110,22 +159,6 @@ def refuse_file(folder: str | Path) -> None:
         raise UsageError(f"{folder}: is a link to itself", "name a new folder")
     if Path(folder).exists() and not Path(folder).is_dir():
         raise UsageError(f"{folder}: cannot be written (it is a file, expected a folder)", "name a new folder")
-
-
-def check_folder(folder: str | Path, data: Iterable[str | Path] = ()) -> None:
-    """Check that a command may write a new folder, which `whole_folder` does.
-
-    Args:
-        data: the data folders of the command; nothing is written into them.
-
-    Raises:
-        UsageError: it lies in one of them, or something is there.
-    """
-    refuse_file(folder)
-    for root in data:
-        refuse_inside(root, folder)
-    if Path(folder).is_dir() and any(Path(folder).iterdir()):
-        raise UsageError(f"{folder}: exists already and is not empty", "name a new folder")
 
 
 def check_name(name: str) -> None:

@@ -13,9 +13,9 @@ from vitmed.core.base_models import Frozen
 from vitmed.core.config import Config
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.evaluate_config import EvaluateConfig
-from vitmed.core.files import free_name, is_empty, read_json_lines
+from vitmed.core.files import read_json_lines
 from vitmed.core.flags import evaluate_config
-from vitmed.core.places import data_of_runs, refuse_file, refuse_inside
+from vitmed.core.places import NewFolder, data_of_runs
 from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
 from vitmed.core.ui import Ui
 from vitmed.core.upgrade import without_gone
@@ -39,7 +39,8 @@ def rebuild(
 
     The table of a baseline takes the positive class alone: all else in metrics.json is about the model.
     """
-    evaluated, folder = read_evaluation(file), new_folder(output, file.parent / "report", *data_of_runs([file]))
+    evaluated = read_evaluation(file)
+    folder = NewFolder.numbered(output, file.parent / "report", *data_of_runs([file])).path
     predictions, policy = evaluated.predictions, evaluated.policy
     of_model = not file.name.startswith(BASELINE)
     run, weights_hash = RunFolder(file.parent.parent), evaluated.weights_hash if of_model else None
@@ -168,22 +169,6 @@ def match_images(other: AnyPredictions, predictions: AnyPredictions) -> AnyPredi
     mine, theirs = predictions.labels, other.labels
     alike = same and mine is not None and theirs is not None and np.array_equal(mine, theirs)
     return other if alike else None
-
-
-def new_folder(output: str | Path | None, default: Path, *data: Path) -> Path:
-    """Where results go: the default or, where that is not empty, the default with -2, -3, ...; it can be written.
-
-    Raises:
-        UsageError: it cannot be written, is not empty, or lies in one of the folders `data`.
-    """
-    folder = Path(output) if output is not None else default if is_empty(default) else free_name(default)
-    refuse_file(folder)
-    if folder.exists() and not is_empty(folder):
-        raise UsageError(f"{folder}: is there already and not empty", "name a new folder with --output")
-    for place in data:
-        refuse_inside(place, folder)
-    RunFolder.probe(folder.parent)  # now, not after all images
-    return folder
 
 
 def with_columns(
