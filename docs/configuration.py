@@ -5,6 +5,7 @@ python docs/configuration.py
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -46,6 +47,7 @@ def text() -> str:
     """The whole page."""
     from vitmed.core.config import Config
     from vitmed.core.data_config import DataConfig
+    from vitmed.core.exclusions import EXCLUSIONS
     from vitmed.core.pretrain_config import PretrainConfig
     from vitmed.imaging.augmentation import POLICIES
     from vitmed.imaging.exact_views import safe_views
@@ -71,6 +73,15 @@ def text() -> str:
         "has one field more.\n\n"
     )
     parts += sections(PretrainConfig, known={"model": None, "data": DataConfig}, title="### Pretraining: {}")
+    parts.append("## What excludes each other\n\nThese end with exit code 2 before any work.\n\n")
+    rows = [
+        (
+            row.commands.replace(" ", ", "),
+            *(re.sub("(--[a-z-]+)", r"`\1`", cell) for cell in (row.options, row.beside, row.fix)),
+        )
+        for row in EXCLUSIONS.values()
+    ]
+    parts.append(table(("command", "option", "not with", "instead"), rows))
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 

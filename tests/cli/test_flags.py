@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +21,7 @@ from vitmed.core.config import Config, RunConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.flags import EVALUATE_FLAGS, FLAGS, fields_of, flag_of, flags_of, read_overrides, spellings
 from vitmed.core.load_config import load_config
-from vitmed.core.options import Fields
+from vitmed.core.options import Argument, Fields, Option
 from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig
 from vitmed.core.settings import PANELS, Flag
 from vitmed.core.train_config import TrainConfig
@@ -236,6 +236,28 @@ def test_a_field_added_in_one_place_appears_everywhere(tmp_path: Path) -> None:
         load_config(sets=["train.shine=-1"], kind=kind)
     row = "| `shine` | `--shine`, `-s` | number, >= 0 | `0.5` | How bright. Not more. |"
     assert row in "".join(page().sections(ShiningConfig))
+
+
+def test_an_option_declared_in_a_signature_is_parsed_and_helped() -> None:
+    seen: dict[str, Any] = {}
+
+    def shine(
+        lamps: Annotated[Sequence[Path | str], Argument("The lamps.")],
+        *,
+        bulb: Annotated[str | Path, Option("A bulb.", "--bulb -u", metavar="BULB")] = "old",
+        watts: Annotated[int | None, Option("How strong.", max=9)] = None,
+        seen_by: int = 0,  # of Python alone
+    ) -> None:
+        seen.update(lamps=lamps, bulb=bulb, watts=watts)
+
+    added: Any = get_command(command(shine, ""))
+    with added.make_context("shine", ["a", "b", "--watts", "3", "-u", "new"]) as context:
+        added.invoke(context)
+        text = added.get_help(context)
+    assert seen == {"lamps": [Path("a"), Path("b")], "bulb": "new", "watts": 3}
+    assert re.search(r"-u, --bulb BULB +A bulb\.", text) and "seen" not in text
+    with pytest.raises(Exception, match="9 is not in the range|not in the range x<=9"):
+        added.make_context("shine", ["a", "--watts", "10"])
 
 
 def test_help_stands_in_panels_with_ten_flags_first(vitmed: RUN) -> None:

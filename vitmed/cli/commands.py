@@ -30,7 +30,7 @@ from vitmed.cli.terminal import (
     refuse_unread,
     train_json,
 )
-from vitmed.core.errors import UsageError
+from vitmed.core.exclusions import excluded
 from vitmed.core.options import Devices, Option
 
 TOP = 3  # classes or findings that predict shows
@@ -171,10 +171,9 @@ def predict(
     """Predict the labels of images: classes with probabilities, findings, or a number with its interval."""
     if options.keys() & {"shard", "features", "output"}:
         if csv is not None or plot is not None:
-            raise UsageError("--csv and --plot do not go with --output, --shard and --features", "vitmed merge FOLDER")
+            raise excluded("table or parts")
         if top_k is not None or force:
-            problem = "--top-k and --force do not go with --output, --shard and --features"
-            raise UsageError(problem, "leave them out: a finished part is kept, and the parts hold every class")
+            raise excluded("classes of parts")
         _write_predictions(vitmed.predict_shard, as_json, options)
         return
     from vitmed.commands.predict import (

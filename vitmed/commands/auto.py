@@ -19,6 +19,7 @@ from vitmed.commands.train import check_place, default_name
 from vitmed.core.config import Config
 from vitmed.core.durations import duration_text
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError, VitmedError
+from vitmed.core.exclusions import excluded
 from vitmed.core.files import json_of, write_json
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.load_config import load_config
@@ -85,7 +86,7 @@ def auto(
     """
     ui, began = ui or Ui(), time.monotonic()
     if resume is not None and ((data, config, name) != (None,) * 3 or sets or flags):
-        raise UsageError("--resume uses the settings of the run", "give --resume alone")
+        raise excluded("resume of auto")
     sets = [sets] if isinstance(sets, str) else list(sets)
     arguments = {"data": data, "config": config, "sets": sets, "offline": offline, **flags}
     folder = RunFolder(resume) if resume is not None else _begin(arguments, output, name, ui)
@@ -126,7 +127,7 @@ def _begin(arguments: dict[str, Any], output: str | Path, name: str | None, ui: 
     """A new folder with what was asked for."""
     settings = _settings(arguments)
     if settings.data.divided or settings.train.freeze or not settings.train.test:
-        raise UsageError("--folds, --sites, --freeze and --no-test: auto decides these", "leave them out")
+        raise excluded("choices of auto")
     limit = settings.train.time or USUAL
     if limit < LEAST:
         raise UsageError(f"--time {duration_text(limit)}: too short for folds", f"--time {duration_text(LEAST)}")

@@ -26,6 +26,7 @@ import vitmed
 from vitmed.commands.predict import predict, predictions_json
 from vitmed.core.downloads import digest_of
 from vitmed.core.errors import UsageError
+from vitmed.core.exclusions import excluded
 from vitmed.core.files import whole_file
 from vitmed.core.load_config import without_places
 from vitmed.core.options import FIRST, Argument, Force, Option
@@ -88,7 +89,7 @@ def bundle(
     if exported is not None and exported.weights_hash != saved.weights_hash:
         raise UsageError(f"{onnx}: exported from other weights than {saved.path}", "vitmed export RUN --to model.onnx")
     if no_torch and exported is None:
-        raise UsageError("--no-torch needs an exported model", "name one of this run: --onnx model.onnx")
+        raise excluded("no torch")
     models = {} if no_torch or saved is exported else {"best.pt": saved}
     models |= {} if exported is None else {"model.onnx": exported}
     roots = [] if saved is exported else [saved.splits.root]

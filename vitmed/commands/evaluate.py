@@ -14,6 +14,7 @@ from vitmed.core import upgrade
 from vitmed.core.config import Config
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.exclusions import excluded
 from vitmed.core.files import json_of, read_json_lines, write_text
 from vitmed.core.flags import EVALUATE_FLAGS, evaluate_config
 from vitmed.core.options import FIRST, PRECISION, AllowLeakage, Argument, Fields, Gates, LabelledData, Option, Split
@@ -99,8 +100,7 @@ def evaluate(
             "allow-leakage": allow_leakage,
         }  # fmt: skip
         if given := [f"--{flag}" for flag, value in of_images.items() if value]:
-            problem = f"{', '.join(given)}: a predictions.csv is evaluated without model and images"
-            raise UsageError(problem, "leave it out, or name the checkpoint instead of the table")
+            raise excluded("table", given=", ".join(given))
         return rebuild(Path(checkpoint), output, gates, flags, ui)
     if split not in SPLITS:
         raise unknown_key("split", split, SPLITS)

@@ -11,6 +11,7 @@ from typing import Annotated
 from vitmed.commands.predict import find_checkpoint, find_named, list_images, open_for, predict_named
 from vitmed.core.csv_files import from_cell
 from vitmed.core.errors import UsageError
+from vitmed.core.exclusions import excluded
 from vitmed.core.files import make_folder, remove_abandoned
 from vitmed.core.options import CHECKPOINT, Images, Option, Precision, Runs
 from vitmed.core.places import refuse_file, refuse_inside
@@ -52,7 +53,7 @@ def predict_shard(
     """
     ui = ui or Ui()
     if output is None:
-        raise UsageError("--shard and --features write parts into a folder", "name it: --output FOLDER")
+        raise excluded("folder of parts")
     check_precision(precision)
     own, folder = read_shard(shard, os.environ), Path(output)
     check_pyarrow(folder)

@@ -15,6 +15,7 @@ from vitmed.core.csv_files import csv_text
 from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import UsageError
 from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.exclusions import excluded
 from vitmed.core.files import write_json, write_text
 from vitmed.core.flags import FLAGS, PROBE_FLAGS, read_overrides
 from vitmed.core.load_config import check_names, load_config, store_paths, with_values
@@ -90,7 +91,7 @@ def probe(
         check_names(settings, SIZES, POLICIES, METRICS)
         _refuse_all_folds(settings, "several weights are ranked on one fold")
         if fail_under:
-            raise UsageError("--fail-under is about the test, which a ranking of weights does not read", "omit it")
+            raise excluded("gate of a ranking")
         settings, splits = _open_folder(with_values(settings, {"model.weights": None}), output, "folds", ui)
         content, rows, best = rank_weights(settings, splits, names, offline or flags["weights"] == ALL_LOCAL, ui)
         folder = RunFolder.create(output, name or f"{default_name(splits.root, settings).rpartition('_')[0]}_weights")

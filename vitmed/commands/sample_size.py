@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from vitmed.core.errors import UsageError, unknown_key
+from vitmed.core.exclusions import excluded
 from vitmed.core.options import Argument, Option
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
@@ -46,13 +47,13 @@ def sample_size(
     least = 0.5 if number == "auroc" else 0.0
     _check("the expected value", expected, least, 1)
     if (half_width is None) == (lower_bound is None):
-        raise UsageError("expected one goal: --half-width or --lower-bound", "for example --half-width 0.05")
+        raise excluded("goal")
     if half_width is not None:
         _check("--half-width", half_width, 0, 0.5)
     if lower_bound is not None:
         _check("--lower-bound", lower_bound, 0, expected, "the expected value")
     if power is not None and half_width is not None:
-        raise UsageError("--power needs --lower-bound", "omit --power: --half-width is the half width on average")
+        raise excluded("power")
     power = 0.8 if power is None else power
     if not 0.5 <= power < 1:
         raise UsageError(f"--power {power:g}: expected 0.5 or more, and below 1", "for example --power 0.8")

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from vitmed.commands.predict import RAW, preprocessing_of
 from vitmed.core.errors import UsageError
+from vitmed.core.exclusions import excluded
 from vitmed.core.options import HTTP, Argument, Option, Precision
 from vitmed.core.process import stop_signals
 from vitmed.core.ui import Ui
@@ -88,13 +89,13 @@ def serve(
             "leave --max-megabytes, --max-images, --timeout and --queue out",
         )
     if tls_key is not None and tls_cert is None:
-        raise UsageError("--tls-key goes with --tls-cert", "name both")
+        raise excluded("certificate")
     certificate = None if tls_cert is None else Certificate(Path(tls_cert), None if tls_key is None else Path(tls_key))
     if certificate is not None:
         certificate.check()
     key = read_key(None if api_key_file is None else Path(api_key_file))
     if key is not None and no_key:
-        raise UsageError("there is a key, and --no-key", "leave one of them out")
+        raise excluded("key")
     at, local = open_socket(host, port)
     with at:
         if not local and key is None and not no_key:

@@ -21,6 +21,7 @@ from vitmed.core import upgrade
 from vitmed.core.config import Config
 from vitmed.core.durations import duration_text
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
+from vitmed.core.exclusions import excluded
 from vitmed.core.files import write_bytes
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.inputs import data_folder
@@ -154,7 +155,7 @@ def _train(
     if resume is not None and ranks.first(RunFolder(resume).folds.is_file):
         _refuse_ranks(ranks, "folds", "one fold at a time: --folds N --fold I")
         if (name, config, data) != (None, None, None) or sets or overrides:
-            raise UsageError("--resume uses the configuration of the folds", "give --resume alone")
+            raise excluded("resume of folds")
         return _train_folds(RunFolder(resume), None, parallel, offline, ui)
     if resume is not None:
         changes = [*overrides, *sets] + ["config"] * (config is not None)
@@ -166,7 +167,7 @@ def _train(
     divided = settings.data.divided and settings.data.fold is None
     if not settings.train.test and (gated or settings.train.freeze or divided):
         what = "--fail-under" if gated else "--freeze" if settings.train.freeze else "--folds"
-        raise UsageError(f"--no-test leaves the test out, which {what} needs", "leave one of the two out")
+        raise excluded("no test", given=what)
     if settings.train.freeze:
         _refuse_ranks(ranks, "--freeze, which trains no network", "start one process")
     if divided:
@@ -183,7 +184,7 @@ def _train(
             ui.say(f"--time {duration_text(limit)}: {duration_text(first['time'])} for each fold")
         return _train_folds(folder, first, parallel, offline, ui)
     if parallel > 1:
-        raise UsageError(f"--parallel {parallel}: one run is not divided", "--folds 5, or --devices for one run")
+        raise excluded("parallel", given=parallel)
     run = _new_run(settings, output, name, ui, config is None, offline, ranks, clock)
     with alone(ranks, run.folder, ui):
         return _train_and_evaluate(run, ui, offline, each_epoch)

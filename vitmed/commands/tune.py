@@ -16,6 +16,7 @@ from vitmed.commands.train import check_place, default_name
 from vitmed.core.config import Config
 from vitmed.core.durations import duration_text, round_up
 from vitmed.core.errors import DataError, Interrupted, UsageError
+from vitmed.core.exclusions import excluded
 from vitmed.core.files import write_bytes, write_json, write_text
 from vitmed.core.flags import FLAGS, TUNE_FLAGS, read_overrides
 from vitmed.core.inputs import data_folder
@@ -149,13 +150,12 @@ def tune(
         raise UsageError("vitmed tune needs one more package", "pip install 'vitmed[tune]'") from None
     if resume is not None:
         if (data, config, name, prune, seeds) != (None,) * 5 or space or grid or sets or flags:
-            allowed = "with --resume, add only --trials, --time, --parallel and --devices"
-            raise UsageError("--resume uses the settings of the study", allowed)
+            raise excluded("resume of tune")
         folder, asked = _resumed(RunFolder(resume), trials, seconds)
     else:
         settings = load_config(config, {"data.root": data, **read_overrides(dict(flags), FLAGS, "tune")}, sets)
         if (grid or seeds is not None) and (not grid or space or trials is not None or prune):
-            raise UsageError("--seeds go with --grid, and --space, --trials and --prune do not", "leave some out")
+            raise excluded("grid")
         domains = read_space(space or grid, sets, "--grid" if grid else "--space")
         if grid:
             numbers = "0" if seeds is None else seeds if isinstance(seeds, str) else ",".join(map(str, seeds))
@@ -181,7 +181,7 @@ def _planned(
 ) -> tuple[PreparedRun, dict[str, float]]:
     """The plan, with `seconds` one of as many epochs as fit `SHARE` times into it, and then the forecast of a run."""
     if settings.data.divided or settings.train.freeze or not settings.train.test:
-        raise UsageError("--folds, --freeze and --no-test do not go with tune", "leave them out")
+        raise excluded("choices of tune")
     prepared = prepare_run(settings, plans, offline, ui, processes)
     if seconds is None:
         return prepared, {}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.core.errors import CheckpointError, DataError, UsageError, VitmedError
+from vitmed.core.exclusions import excluded
 from vitmed.core.load_config import AnyConfig, find_paths
 from vitmed.core.run_folder import RunFolder
 from vitmed.training.training_run import Run
@@ -24,7 +25,7 @@ def folder_to_resume(
     """
     folder = RunFolder(path.parent if path.suffix == ".pt" else path)
     if name is not None:
-        raise UsageError("--resume continues in the run's own folder", "leave --name out")
+        raise excluded("resume and name")
     if folder.best.is_file() and not folder.last.is_file():
         raise UsageError(f"{folder.path}: this run is finished; --freeze leaves nothing to resume", "start a new run")
     if not folder.last.is_file():
