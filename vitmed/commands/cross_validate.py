@@ -7,7 +7,6 @@ from vitmed.core.errors import CheckpointError
 from vitmed.core.load_config import load_config
 from vitmed.core.options import ConfigFile, Data, Gates, Offline, Parallel, Resume, RunName, RunsFolder, Sets, Settings
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.ui import Ui
 
 USUAL = 5  # folds
 
@@ -23,7 +22,6 @@ def cross_validate(
     parallel: Parallel = 1,
     fail_under: Gates = (),
     offline: Offline = False,
-    ui: Ui | None = None,
     **flags: Settings,
 ) -> TrainResult:
     """Divide the images into folds, by patient where known; train a model for each, and evaluate it on its fold.
@@ -39,7 +37,6 @@ def cross_validate(
         parallel: how many folds to train at the same time, each in a process of its own.
         fail_under: gates on the pooled test metrics, such as "auroc=0.9".
         offline: open no connection.
-        ui: where messages and progress go.
         **flags: as in `train`; of folds folds=5, repeats=3, sites="hospital", hold_out=0.2.
 
     Raises:
@@ -52,5 +49,5 @@ def cross_validate(
         flags["folds"] = USUAL
     return train(
         data, config=config, sets=sets, output=output, name=name, resume=resume, fail_under=fail_under, offline=offline,
-        parallel=parallel, ui=ui, **flags,
+        parallel=parallel, **flags,
     )  # fmt: skip

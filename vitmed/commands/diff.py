@@ -13,10 +13,10 @@ from vitmed.commands.compare import compare_models
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.flags import fields_of
+from vitmed.core.messages import Ui
 from vitmed.core.options import Argument
 from vitmed.core.run_folder import NUMBERS
 from vitmed.core.text import counted, counted_doing, listed
-from vitmed.core.ui import Ui
 from vitmed.decisions.evaluation_folder import read_evaluation
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import Estimate
@@ -97,14 +97,11 @@ class RunDiff(Frozen):
 def diff(
     first: Annotated[Path | str, Argument("A run folder, a folder of folds, or a checkpoint.", "RUN")],
     second: Annotated[Path | str, Argument("Another one.", "RUN")],
-    *,
-    ui: Ui | None = None,
 ) -> RunDiff:
     """Report what differs between two runs; no image is read, and no test is predicted again.
 
     Args:
         first, second: run folders, folders of folds, or checkpoints.
-        ui: not used but for progress.
 
     Raises:
         UsageError: one of them is no run, or only one is pretraining.
@@ -135,7 +132,7 @@ def diff(
         keys = dict.fromkeys((*one.environment, *other.environment))
         pairs = ((key, one.environment.get(key), other.environment.get(key)) for key in keys)
         environment = [Difference(name=key, first=a, second=b) for key, a, b in pairs if a != b]
-    numbers, result, more = _result(one, other, names, ui)
+    numbers, result, more = _result(one, other, names)
     verdict = _verdict(names, settings, images, environment)
     return RunDiff(
         first=names[0], second=names[1], settings=settings, images=images, environment=environment, numbers=numbers,
@@ -200,9 +197,7 @@ def _image_differences(
     )  # fmt: skip
 
 
-def _result(
-    one: RunFacts, other: RunFacts, names: Sequence[str], ui: Ui
-) -> tuple[list[ComparedNumber], str, list[str]]:
+def _result(one: RunFacts, other: RunFacts, names: Sequence[str]) -> tuple[list[ComparedNumber], str, list[str]]:
     """The numbers of both, which is better in a sentence, and notes."""
     if one.last is not None and other.last is not None:
         number = ComparedNumber(
@@ -242,7 +237,7 @@ def _result(
         aligned, notes = align(models)
     except DataError as error:
         return numbers, f"The tests are not the same: {error.problem}.", []
-    compared = compare_models(aligned, RESAMPLES, ui)
+    compared = compare_models(aligned, RESAMPLES)
     pair = compared.pairs[0]
     numbers = [_with_difference(number, pair) for number in numbers]
     return numbers, f"{compared.verdict}.", [*notes, *compared.notes]

@@ -8,19 +8,19 @@ from typing import Annotated
 
 from vitmed.core.errors import GateError, UsageError, unknown_key
 from vitmed.core.files import whole_file
+from vitmed.core.messages import Ui, say, warn
 from vitmed.core.options import FIRST, FORM, Force, Option, RunFile
 from vitmed.core.places import NewFile, NewFolder
-from vitmed.core.ui import Ui
 from vitmed.core.upgrade import READER
 from vitmed.decisions.reduced_precision import MOST_MOVED
 from vitmed.deploy.export_gate import ExportGate, compare_export
 from vitmed.deploy.export_onnx import OnnxFile
 from vitmed.deploy.export_weights import USUAL, WeightsGate, write_weights
+from vitmed.deploy.weight_forms import FORMS, SAFETENSORS
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.exported_graph import ExportedGraph
 from vitmed.inference.onnx_model import ONNX, OnnxModel
 from vitmed.inference.open_model import open_model
-from vitmed.models.weight_forms import FORMS, SAFETENSORS
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,6 @@ def export(
     form: Annotated[str | None, FORM] = None,
     data: Annotated[Path | str | None, Option("Data folder of the run, where it has moved.", panel=FIRST)] = None,
     force: Force = False,
-    ui: Ui | None = None,
 ) -> Exported:
     """Write a checkpoint as a file or folder that other programs run, and compare the two on validation images.
 
@@ -73,16 +72,16 @@ def export(
     if form is not None:
         if not isinstance(saved, Checkpoint):
             raise UsageError(f"{saved.path}: other libraries have no ensembles", "--to model.onnx, or export a member")
-        written = write_weights(saved, file, form, root, ui)
+        written = write_weights(saved, file, form, root)
         address = str(file) if file.suffix == SAFETENSORS else written.form.local.format(file)
-        ui.say(f"{file}: {written.gate.in_words}; load it with\n{written.form.line(address)}")
+        say(f"{file}: {written.gate.in_words}; load it with\n{written.form.line(address)}")
         return Exported(file, written.size, written.gate)
     graph = ExportedGraph(saved, resize=saved.preprocessing.channels in (1, 3)).eval()
     if not graph.resize:
-        ui.warn("an image with alpha must be made square before: the file takes squares only")
-    ui.say(f"exporting {saved.path}; torch needs about a quarter of a minute")
+        warn("an image with alpha must be made square before: the file takes squares only")
+    say(f"exporting {saved.path}; torch needs about a quarter of a minute")
     made = OnnxFile(graph, saved, file)
-    gate = compare_export(saved, graph, made.run, root, ui)
+    gate = compare_export(saved, graph, made.run, root)
     if not gate.passed:
         raise GateError(
             f"{file}: not written, since the exported network differs from {saved.path}: {gate.in_words}",
@@ -90,7 +89,7 @@ def export(
         )
     with whole_file(file) as stream:
         stream.write(made.content(gate))
-    ui.say(f"{file}: {gate.in_words}")
+    say(f"{file}: {gate.in_words}")
     return Exported(file, file.stat().st_size, gate)
 
 

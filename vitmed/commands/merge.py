@@ -10,12 +10,12 @@ from typing import Annotated
 from vitmed.core.csv_files import from_cell
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import whole_file
+from vitmed.core.messages import Ui, bar, say
 from vitmed.core.options import Argument, Force, Option
 from vitmed.core.places import NewFile
 from vitmed.core.run_folder import PREDICTIONS
 from vitmed.core.shards import Shard
 from vitmed.core.text import counted, lines_of
-from vitmed.core.ui import Ui
 from vitmed.core.upgrade import READER
 from vitmed.metrics.predictions_csv import OOD_SCORE
 from vitmed.metrics.predictions_parquet import WrittenPredictions, check_pyarrow, read_part
@@ -28,7 +28,6 @@ def merge(
         Path | str | None, Option("CSV file to write; default predictions.csv in the folder.", "--output -o")
     ] = None,
     force: Force = False,
-    ui: Ui | None = None,
 ) -> WrittenPredictions:
     """Join the parts that `predict_shard` wrote, after checking that they hold every image of the list exactly once.
 
@@ -62,7 +61,7 @@ def merge(
         problem = f"{folder}: {len(missing):,} of {counted(len(shards), 'part')} missing:\n{lines_of(missing)}"
         raise DataError(problem, f"run the same vitmed predict again with {missing[0]}, and so on")
     unread = list[list[str]]()
-    with ui.bar("merging", unit="parts") as advance, whole_file(file) as stream:
+    with bar("merging", unit="parts") as advance, whole_file(file) as stream:
         text = io.TextIOWrapper(stream, "utf-8", newline="", write_through=True)
         csv.writer(text).writerow(header)
         for done, number in enumerate(sorted(places), 1):
@@ -75,7 +74,7 @@ def merge(
             advance(done, len(places))
         csv.writer(text).writerows(unread)
         text.detach()
-    ui.say(f"{file}: {counted(first['images'], 'image')} of {counted(len(files), 'part')}, each once")
+    say(f"{file}: {counted(first['images'], 'image')} of {counted(len(files), 'part')}, each once")
     errors = ((from_cell(row[0]), from_cell(row[-1])) for row in unread)
     return WrittenPredictions(file, first["images"] - len(unread), tuple(errors))
 

@@ -13,7 +13,6 @@ from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.options import Argument, Option
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
-from vitmed.core.ui import Ui
 from vitmed.report.run_list import COLUMNS, STATES, ListedRun, in_order, with_parts
 from vitmed.studies.run_rows import read_run
 
@@ -46,7 +45,6 @@ def runs(
         str,
         Option("run, kind, data, model, metric, epochs, time or state; default started.", metavar="COLUMN"),
     ] = "started",
-    ui: Ui | None = None,
 ) -> RunList:
     """List the runs of a folder, also those inside other folders and the folds of a cross-validation.
 

@@ -8,7 +8,6 @@ from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.exclusions import excluded
 from vitmed.core.options import Argument, Option
 from vitmed.core.text import counted
-from vitmed.core.ui import Ui
 from vitmed.metrics.intervals import LEVEL
 from vitmed.metrics.sample_size import MOST, NUMBERS, Design, Goal, NeededSample, needed_sample
 
@@ -23,7 +22,6 @@ def sample_size(
     prevalence: Annotated[float | None, Option("Share of positive images; an AUROC needs it.")] = None,
     images_per_patient: Annotated[float, Option("Images of a patient, all of one class; default 1.")] = 1.0,
     icc: Annotated[float, Option("How alike images of a patient are in being right, 0 to 1; default 0.")] = 0.0,
-    ui: Ui | None = None,
 ) -> NeededSample:
     """How many images and patients an evaluation needs. Give half_width or lower_bound.
 
@@ -37,7 +35,6 @@ def sample_size(
         prevalence: share of positive images; an AUROC needs it.
         images_per_patient: on average, at least 1; all images of a patient are of one class.
         icc: intraclass correlation of being right, 0 (images of a patient are independent) to 1 (all are alike).
-        ui: not used; every command takes it.
 
     Raises:
         UsageError: a value out of its range, no goal or two, or a goal beyond any sample.

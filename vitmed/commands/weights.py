@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 from vitmed.core.options import Argument, Offline, Option
 from vitmed.core.places import refuse_file
-from vitmed.core.ui import Ui
 from vitmed.data.folders import refuse_among_classes
-from vitmed.models.weights_catalogue import CATALOGUE, entry_of, fetch, weight_path
+from vitmed.models.weights.catalogue import CATALOGUE, entry_of, fetch, weight_path
 
 
 def weights_table() -> list[dict[str, Any]]:
@@ -31,7 +30,6 @@ def fetch_weights(
     names: Annotated[Sequence[str], Argument("Names of `vitmed weights list`.", "NAME...")],
     folder: Annotated[Path | str | None, Option("Folder to use instead of the cache.", "--to")] = None,
     offline: Offline = False,
-    ui: Ui | None = None,
 ) -> list[Path]:
     """Download missing files, check all of them, and return their paths.
 
@@ -39,7 +37,6 @@ def fetch_weights(
         names: catalogue entries; an unknown name raises before any download.
         folder: replaces the cache, for example to carry the files to another machine.
         offline: open no connection: the files must be there already.
-        ui: where messages and progress go.
 
     Raises:
         VitmedError: see `weights_catalogue.fetch`.
@@ -49,4 +46,4 @@ def fetch_weights(
     if folder is not None:
         refuse_file(folder)
         refuse_among_classes(folder)
-    return [fetch(name, ui, offline, folder) for name in names]
+    return [fetch(name, offline, folder) for name in names]
