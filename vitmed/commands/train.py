@@ -15,8 +15,8 @@ from typing import Any
 
 from vitmed.checks.data_check import check_before_training, check_folder
 from vitmed.checks.duplicates import fingerprints
+from vitmed.commands.ensemble import ensemble
 from vitmed.commands.evaluate import evaluate, write_card
-from vitmed.commands.folds import Study, new_folds, train_folds
 from vitmed.core import upgrade
 from vitmed.core.config import Config
 from vitmed.core.durations import duration_text
@@ -34,6 +34,7 @@ from vitmed.core.ui import Mute, Ui
 from vitmed.decisions.evaluation_folder import torn_evaluations
 from vitmed.decisions.operating_points import asked_point
 from vitmed.inference.checkpoint import load_checkpoint
+from vitmed.inference.ensemble import load_ensemble
 from vitmed.inference.open_model import open_model
 from vitmed.models.hardware import pick_device
 from vitmed.models.sizes import model_label
@@ -41,6 +42,7 @@ from vitmed.report.headline import Evaluation, check_gates, known_evaluation, pa
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
 from vitmed.report.plots.training import drawn_curves
+from vitmed.studies.folds import Study, new_folds, train_folds
 from vitmed.training.baselines import Baselines
 from vitmed.training.epoch_records import finished
 from vitmed.training.fit_policy import fit_decision_policy
@@ -206,7 +208,12 @@ def _refuse_ranks(ranks: Ranks, what: str, fix: str) -> None:
 
 def _train_folds(folder: RunFolder, first: dict[str, Any] | None, parallel: int, offline: bool, ui: Ui) -> TrainResult:
     with run_lock(folder, ui):
-        return TrainResult(folder.path, None, None, train_folds(folder, first, ui, parallel, offline))
+        test, places = train_folds(folder, first, ui, parallel, offline)
+        if all(place.best.is_file() for place in places):
+            joined = ensemble([folder.path], ui=ui)
+            if load_ensemble(RunFolder(joined.folder).ensemble).splits.samples["test"]:
+                evaluate(joined.folder, ui=ui)
+    return TrainResult(folder.path, None, None, test)
 
 
 def _train_and_evaluate(run: TrainingRun, ui: Ui, offline: bool, each_epoch: EachEpoch | None) -> TrainResult:

@@ -1,7 +1,8 @@
 """Many runs as one study: folds, search, and the tables of runs.
 
+folds            which there are, how they are trained, and one report of all their tests
+ensemble         members of folds or runs, and the policy of their mean
 executors        one driver submits jobs; each is a run in a process of its own
-fold_runs        the runs of folds: which there are, and what each begins with
 tune_trials      the trials of a search
 search_space     what a search may change, from the rules of the plan
 run_rows         one row for each run of a folder

@@ -1,20 +1,19 @@
-"""Folds: train every one, and report the tests of all of them together."""
+"""Folds: which there are, what each begins with, how they are trained, and one report of all their tests."""
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitmed.commands.ensemble import ensemble
-from vitmed.commands.evaluate import evaluate
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.evaluate_config import EvaluateConfig
-from vitmed.core.files import write_json
+from vitmed.core.files import json_of, write_json
 from vitmed.core.inputs import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder
 from vitmed.core.ui import Ui
@@ -26,7 +25,6 @@ from vitmed.decisions.operating_points import asked_point, target_of
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.preprocessing import thumbnail
 from vitmed.inference.checkpoint import Checkpoint, load_checkpoint
-from vitmed.inference.ensemble import load_ensemble
 from vitmed.metrics.ensembles import out_of_fold, pool
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
@@ -38,8 +36,7 @@ from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import folds_flow
 from vitmed.report.results import Results
 from vitmed.report.write import read_baselines, write_report
-from vitmed.studies.executors import local
-from vitmed.studies.fold_runs import Study, fold_jobs, planned
+from vitmed.studies.executors import Job, local
 
 OF_ONE_FOLD = ("Images", "Patients of the run", "Splits of the run")  # facts that do not hold for all folds
 
@@ -60,7 +57,7 @@ def new_folds(config: Config, output: str | Path, name: str, ui: Ui) -> RunFolde
 
 def train_folds(
     folder: RunFolder, first: Mapping[str, Any] | None, ui: Ui, parallel: int = 1, offline: bool = False
-) -> Evaluation:
+) -> tuple[Evaluation, list[RunFolder]]:
     """Train and evaluate each fold that is not finished, and evaluate the tests of all folds together.
 
     Args:
@@ -70,7 +67,7 @@ def train_folds(
         offline: open no connection.
 
     Returns:
-        the evaluation of the pooled predictions, each from models that were not trained on the image.
+        the evaluation of the pooled predictions, each from models that were not trained on the image; the run folders.
 
     Raises:
         CheckpointError: the first fold of folds to resume has not begun.
@@ -102,12 +99,8 @@ def train_folds(
     pooled = folder.path / "test"
     if not (pooled / PREDICTIONS).is_file():  # else an earlier process ended before it joined the folds
         report_evaluation(_pool(folder, places, study, ui), {}, ui)
-    if all(place.best.is_file() for place in places):
-        joined = ensemble([folder.path], ui=ui)
-        if load_ensemble(RunFolder(joined.folder).ensemble).splits.samples["test"]:
-            evaluate(joined.folder, ui=ui)
     found = read_evaluation(pooled / PREDICTIONS)
-    return Evaluation(found.predictions, Results.read(found.metrics), pooled)
+    return Evaluation(found.predictions, Results.read(found.metrics), pooled), places
 
 
 def _pool(folder: RunFolder, places: Sequence[RunFolder], study: Study, ui: Ui) -> Evaluation:
@@ -130,13 +123,18 @@ def _pool(folder: RunFolder, places: Sequence[RunFolder], study: Study, ui: Ui) 
         ui.warn(note)
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
-            folder.path / "test", pooled, title=f"{len(places)} folds of {data_folder(root).resolve().name}",
+            folder.path / "test",
+            pooled,
+            title=f"{len(places)} folds of {data_folder(root).resolve().name}",
             facts=_facts(results, results[once], pooled, folds),
             read=lambda path: thumbnail(root / path, first.preprocessing),
-            config=config, notes=notes, folds=folds,
+            config=config,
+            notes=notes,
+            folds=folds,
             baselines={key: pool([found[key] for found in baselines[once]]) for key in shared},
-            flow=folds_flow(saved[once], places[once], pooled, config.subgroups), run=folder.name,
-        )  # fmt: skip
+            flow=folds_flow(saved[once], places[once], pooled, config.subgroups),
+            run=folder.name,
+        )
     kind = TARGETS[pooled.kind]
     for name in kind.headline[:2]:
         ui.say(f"{kind.metrics[name].title} by fold: {spread_of(folds.each, name)}")
@@ -181,9 +179,7 @@ def by_fold_names(kind: str) -> list[str]:
     return [*TARGETS[kind].headline[:3], TARGETS[kind].val_loss]
 
 
-def _facts(
-    results: Sequence[Results], once: Sequence[Results], pooled: AnyPredictions, folds: Folds
-) -> dict[str, str]:  # fmt: skip
+def _facts(results: Sequence[Results], once: Sequence[Results], pooled: AnyPredictions, folds: Folds) -> dict[str, str]:
     """Data, model and training for the report, for all folds together or fold by fold; `once`: of the first repeat."""
     facts = [one.report.facts for one in results]
     often = "once" if len(once) == len(results) else f"{len(results) // len(once)} times"
@@ -224,3 +220,77 @@ def by_name(notes: Sequence[Sequence[str]]) -> list[str]:
         name = f"fold{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}: "
         found.append(note if len(numbers) == len(notes) else name + note)
     return found
+
+
+@dataclass(frozen=True)
+class Study:
+    """What folds.json holds.
+
+    Attributes:
+        folds: of each repeat; repeats: how often the images are divided.
+        window: of the configuration; each fold chooses its own from it.
+        sites: names of the folds, where each is a site; else ().
+    """
+
+    folds: int
+    repeats: int
+    window: Any
+    sites: tuple[str, ...]
+
+    @classmethod
+    def read(cls, folder: RunFolder) -> Study:
+        """Raises CheckpointError for a damaged file."""
+        try:
+            asked = json_of(folder.folds.read_text(encoding="utf-8"))
+            return cls(
+                int(asked["folds"]), int(asked.get("repeats", 1)), asked["window"], tuple(asked.get("sites", ()))
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            fix = "start again with vitmed cross-validate"
+            raise CheckpointError(f"{folder.folds}: cannot be read", fix) from None
+
+    @property
+    def notes(self) -> list[str]:
+        """What must be known of the folds before the numbers are believed."""
+        if self.sites:
+            return [f"Each fold is a site that its model never saw: {numbered(self.sites)}."]
+        if self.repeats == 1:
+            return []
+        return [
+            f"The images were divided {self.repeats} times: folds 1 to {self.folds} are the first time, and so on. "
+            f"Each image has predictions of {self.repeats} models that never saw it; the pooled numbers are those of "
+            "their mean, and so of a small ensemble. The numbers by fold are those of single models."
+        ]
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """(repeat, fold) of every run, from 1."""
+        return [(repeat, fold) for repeat in range(1, self.repeats + 1) for fold in range(1, self.folds + 1)]
+
+
+def fold_jobs(folder: RunFolder, study: Study, first: Mapping[str, Any] | None, offline: bool) -> Iterator[Job]:
+    """The runs of all folds. All have the plan of the first one, which must have begun when the next is asked for.
+
+    Args:
+        first: the arguments of `train` for the first fold; None where it has begun.
+    """
+    wide = "null" if study.window is None else json.dumps(study.window)  # chosen anew from its training images
+    for repeat, fold in study.places:
+        again = f" of repeat {repeat}" if study.repeats > 1 else ""
+        title = f"fold {fold} of {study.folds}{again}" + (f": {study.sites[fold - 1]}" if study.sites else "")
+        arguments: dict[str, Any] = {**(first or {}), "fold": fold}
+        if first is None or (repeat, fold) != (1, 1):
+            sets = (f"data.window={wide}", f"data.repeat={repeat}")
+            arguments = {"config": planned(folder), "sets": sets, "fold": fold}
+        yield Job(fold_name(repeat, fold), title, {**arguments, "offline": offline})
+
+
+def planned(folder: RunFolder) -> Path | None:
+    """The configuration of the first fold; None where it has not begun."""
+    there = Job(fold_name(1, 1), "").attempts(folder)
+    return next((place.config for place in there if place.config.is_file()), None)
+
+
+def fold_name(repeat: int, fold: int) -> str:
+    """The name of the run folder of a fold."""
+    return f"fold-{fold}" if repeat == 1 else f"repeat-{repeat}-fold-{fold}"
