@@ -295,7 +295,7 @@ def test_no_member_was_trained_on_a_patient_of_the_test(
         return ("train" if second else None) if patient == "p0" else usual(patient, second)
 
     one, two = (_run_of(data, way, way.__name__, tmp_path) for way in (first, other))
-    monkeypatch.setattr("vitmed.commands.ensemble.greedy_selection", lambda parts: np.array([0.5, 0.5]))
+    monkeypatch.setattr("vitmed.studies.ensemble.greedy_selection", lambda parts: np.array([0.5, 0.5]))
     for way in ("mean", "greedy"):
         with pytest.raises(DataError, match=r"other.best.pt: was trained on images of 1 patient of the test of"):
             ensemble([one, two], output=tmp_path / "joined", way=way, ui=Recorder())

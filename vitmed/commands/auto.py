@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.commands.check import check
-from vitmed.commands.compare import compare_models
 from vitmed.commands.cross_validate import cross_validate
 from vitmed.commands.ensemble import ensemble
 from vitmed.commands.evaluate import evaluate
@@ -34,7 +33,7 @@ from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.report.data_check_page import PAGE
 from vitmed.report.results import Results
-from vitmed.studies.compared_tables import Model
+from vitmed.studies.comparison import Model, compare_models
 from vitmed.studies.executors import Job, local
 from vitmed.training.plan.prepare import config_of_target
 

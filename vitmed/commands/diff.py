@@ -9,7 +9,6 @@ from typing import Any
 
 from pydantic import Field
 
-from vitmed.commands.compare import compare_models
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.flags import fields_of
@@ -20,7 +19,7 @@ from vitmed.decisions.evaluation_folder import read_evaluation
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.paired_comparison import ComparedPair
-from vitmed.studies.compared_tables import Model, align, short_names
+from vitmed.studies.comparison import Model, align, compare_models, short_names
 from vitmed.studies.run_facts import NO_FOLD, Image, RunFacts, read_facts
 from vitmed.studies.run_rows import Head, read_head
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.commands.compare import better, compare_models
 from vitmed.core.cache_folder import cache_folder
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, OutOfMemoryError, UsageError
@@ -29,7 +28,7 @@ from vitmed.models.pretrained import load_pretrained, open_weights
 from vitmed.models.vit import build_vit
 from vitmed.models.weight_files import magic
 from vitmed.models.weights_catalogue import CATALOGUE, means_file, weight_path
-from vitmed.studies.compared_tables import Model, align, short_names
+from vitmed.studies.comparison import Model, align, better, compare_models, short_names
 from vitmed.training.baselines import fit_colours, fit_logistic, frozen_features
 from vitmed.training.gradients import is_out_of_memory
 from vitmed.training.plan.prepare import config_with_weights

@@ -1,5 +1,6 @@
-"""A model at work: exported, published, served, and written into DICOM.
+"""A model at work: exported, published, accepted, watched, served, and written into DICOM.
 
+acceptance         pre-stated criteria that a new model must meet
 export_gate        an export answers as its checkpoint does, or is refused
 export_onnx        the .onnx file
 export_weights     weights for other libraries

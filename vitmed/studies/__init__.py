@@ -1,11 +1,11 @@
 """Many runs as one study: folds, search, and the tables of runs.
 
 folds            which there are, how they are trained, and one report of all their tests
+comparison       tables of several models on their common images, and which model is better
 ensemble         members of folds or runs, and the policy of their mean
 executors        one driver submits jobs; each is a run in a process of its own
 tune_trials      the trials of a search
 search_space     what a search may change, from the rules of the plan
 run_rows         one row for each run of a folder
 run_facts        what a run was trained on and with
-compared_tables  predictions of several models, on their common images
 """

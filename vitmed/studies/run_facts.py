@@ -23,7 +23,7 @@ from vitmed.data.samples import Splits
 from vitmed.decisions.evaluation_folder import find_evaluation
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.report.run_list import RunMetric, natural
-from vitmed.studies.compared_tables import table_of
+from vitmed.studies.comparison import table_of
 from vitmed.studies.run_rows import read_run
 
 NO_FOLD = "no fold yet"

@@ -13,12 +13,12 @@ from conftest import Answer, Recorder, Trained
 
 import vitmed as package
 from vitmed.core.errors import GateError, UsageError
+from vitmed.deploy.acceptance import Acceptance
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.kinds.finding_predictions import FindingPredictions
 from vitmed.metrics.paired_comparison import share_difference
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.acceptance import Acceptance
 
 
 def draw(noise: float, seed: int = 0) -> Predictions:
