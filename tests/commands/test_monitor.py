@@ -24,7 +24,7 @@ Rows = list[dict[str, str]]
 @pytest.fixture(autouse=True)
 def few_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
     """300, not thousands: the limits are tested in tests/metrics."""
-    monkeypatch.setattr("vitmed.commands.monitor.SIMULATIONS", 300)
+    monkeypatch.setattr("vitmed.deploy.monitor.SIMULATIONS", 300)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ acceptance         pre-stated criteria that a new model must meet
 export_gate        an export answers as its checkpoint does, or is refused
 export_onnx        the .onnx file
 export_weights     weights for other libraries
+monitor            whether a model at work still does what it did: control charts
 structured_report  the answer as a DICOM Structured Report
 http/              the server of `vitmed serve`
 """
