@@ -22,7 +22,6 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 
 import vitmed
 from vitmed import train, tune
-from vitmed.commands.tune import TuneResult, _notes
 from vitmed.core.errors import CheckpointError, DataError, DiskFullError, OutOfMemoryError, UsageError
 from vitmed.core.load_config import load_config
 from vitmed.core.run_folder import RunFolder
@@ -31,8 +30,8 @@ from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.tuning_study import TrialResult, TuningStudy, combined
 from vitmed.report.plots.tuning import history_figure
-from vitmed.studies.search_space import read_space
-from vitmed.studies.tune_trials import Asked, Trials
+from vitmed.studies.search import TuneResult, _notes
+from vitmed.studies.trials import Asked, Trials, read_space
 from vitmed.training.plan.time_budget import Clock
 
 optuna = pytest.importorskip("optuna")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from vitmed.core.config import Config
 from vitmed.core.files import write_text
@@ -16,11 +13,10 @@ from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config
 from vitmed.core.outputs import numbered_output
-from vitmed.core.stored_paths import as_written
 from vitmed.core.ui import Ui
 from vitmed.models.hardware import describe as describe_device
-from vitmed.training.plan.prepare import PreparedRun, prepare_run, time_needed
-from vitmed.training.plan.rules import PlanInputs, PlannedSetting, describe, fields_set
+from vitmed.training.plan.prepare import plan_yaml, prepare_run, time_needed
+from vitmed.training.plan.rules import PlanInputs, PlannedSetting, describe
 
 
 @dataclass(frozen=True)
@@ -75,30 +71,3 @@ def plan(
     write_text(file, plan_yaml(prepared, file.parent))
     ui.say(f"plan written to {file}; edit it if you like, then: vitmed train --config {file}")
     return Plan(prepared.config, prepared.settings, prepared.inputs, minutes, file)
-
-
-def plan_yaml(prepared: PreparedRun, folder: Path) -> str:
-    """The given and the planned settings, with reasons, as a config file in `folder`."""
-    reasons = {d.field: f"{d.when}: {d.why}" for d in prepared.settings}
-    lines = [f"# vitmed plan: {prepared.inputs}", "# Train with: vitmed train --config THIS_FILE"]
-    for section in Config.model_fields:
-        asked, definite = getattr(prepared.given, section), getattr(prepared.config, section)
-        fields = {
-            field: value
-            for field, value in definite
-            if f"{section}.{field}" in reasons
-            or field in fields_set(prepared.given, section)
-            or value != getattr(asked, field)  # an `auto` that was resolved
-        }
-        for key in ("root", "groups", "labels", "weights"):
-            if isinstance(fields.get(key), str) and os.path.exists(fields[key]):  # noqa: PTH110
-                fields[key] = as_written(fields[key], folder)
-        if fields:
-            lines.append(f"{section}:")
-        for field, value in fields.items():
-            text = (
-                f"{field}: {value}" if isinstance(value, list) else yaml.safe_dump({field: value}, width=1000).strip()
-            )
-            reason = reasons.get(f"{section}.{field}")
-            lines.append(f"  {text}" + (f"  # {reason}" if reason else ""))
-    return "\n".join(lines) + "\n"

@@ -4,8 +4,8 @@ folds            which there are, how they are trained, and one report of all th
 comparison       tables of several models on their common images, and which model is better
 ensemble         members of folds or runs, and the policy of their mean
 executors        one driver submits jobs; each is a run in a process of its own
-tune_trials      the trials of a search
-search_space     what a search may change, from the rules of the plan
+search           a search over settings, and what it found
+trials           the trials of a search, and the settings that they may change
 run_rows         one row for each run of a folder
 run_facts        what a run was trained on and with
 """

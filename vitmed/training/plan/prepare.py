@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import yaml
 
 from vitmed.core.config import Config
 from vitmed.core.dataset_cards import report_card
@@ -15,6 +18,7 @@ from vitmed.core.durations import duration_text, round_up
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
 from vitmed.core.model_config import ModelConfig
+from vitmed.core.stored_paths import as_written
 from vitmed.core.train_config import TrainConfig
 from vitmed.core.ui import Ui
 from vitmed.data.patients import show_expression
@@ -315,3 +319,30 @@ def with_window(config: AnyConfig, splits: Splits, ui: Ui) -> AnyConfig:
         ui.warn(line)
     window = list(found.window) if isinstance(found.window, tuple) else found.window
     return with_values(config, {"data.window": window})
+
+
+def plan_yaml(prepared: PreparedRun, folder: Path) -> str:
+    """The given and the planned settings, with reasons, as a config file in `folder`."""
+    reasons = {d.field: f"{d.when}: {d.why}" for d in prepared.settings}
+    lines = [f"# vitmed plan: {prepared.inputs}", "# Train with: vitmed train --config THIS_FILE"]
+    for section in Config.model_fields:
+        asked, definite = getattr(prepared.given, section), getattr(prepared.config, section)
+        fields = {
+            field: value
+            for field, value in definite
+            if f"{section}.{field}" in reasons
+            or field in fields_set(prepared.given, section)
+            or value != getattr(asked, field)  # an `auto` that was resolved
+        }
+        for key in ("root", "groups", "labels", "weights"):
+            if isinstance(fields.get(key), str) and os.path.exists(fields[key]):  # noqa: PTH110
+                fields[key] = as_written(fields[key], folder)
+        if fields:
+            lines.append(f"{section}:")
+        for field, value in fields.items():
+            text = (
+                f"{field}: {value}" if isinstance(value, list) else yaml.safe_dump({field: value}, width=1000).strip()
+            )
+            reason = reasons.get(f"{section}.{field}")
+            lines.append(f"  {text}" + (f"  # {reason}" if reason else ""))
+    return "\n".join(lines) + "\n"
