@@ -14,9 +14,9 @@ import yaml
 from conftest import Answer, Recorder, Trained
 
 from vitmed import compare, diff
-from vitmed.commands.diff import RunDiff
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.metrics.predictions import Predictions
+from vitmed.studies.difference import RunDiff
 
 
 @pytest.fixture

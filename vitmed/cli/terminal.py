@@ -19,10 +19,10 @@ if TYPE_CHECKING:  # loaded late
     from rich.text import Text
 
     from vitmed.commands.compare import Comparison
-    from vitmed.commands.diff import RunDiff
     from vitmed.commands.runs import RunList
     from vitmed.metrics.estimates import Estimate
     from vitmed.metrics.paired_comparison import ComparedPair
+    from vitmed.studies.difference import RunDiff
 
 
 FRAME, SHORTEST = 2, 16  # characters around a cell; of a path

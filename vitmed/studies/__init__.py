@@ -6,6 +6,7 @@ ensemble         members of folds or runs, and the policy of their mean
 executors        one driver submits jobs; each is a run in a process of its own
 search           a search over settings, and what it found
 trials           the trials of a search, and the settings that they may change
+difference       what differs between two runs
 run_rows         one row for each run of a folder
 run_facts        what a run was trained on and with
 """

@@ -29,6 +29,8 @@ from vitmed.metrics.estimates import Estimate
 from vitmed.models.sizes import model_label
 from vitmed.report.run_list import UNFINISHED, ListedRun, RunMetric, State
 
+DEPTH = 3  # folders below the one that is listed: study/cross-validation/fold-1
+
 EMPTY = "an empty folder: it ended before its first file, or has just begun"
 KILLED = "its process was killed, or the machine stopped"
 Records = Sequence[dict[str, Any]]
@@ -241,3 +243,29 @@ def _heads(run: RunFolder, split: str) -> list[Head]:
                 head = read_head(file)
             found += [head] * head.is_of(split)
     return found
+
+
+def run_folders(top: Path) -> Iterator[tuple[Path, Path | None]]:
+    """Yield the run folders in a folder, and itself if it is one, each after the run that it lies in.
+
+    An empty folder beside a run counts as one, since a run folder is made before its first file. A folder that may not
+    be read is left out.
+    """
+    waiting: list[tuple[Path, Path | None, int]] = [(top, None, DEPTH)]
+    beside, empty = set[Path](), list[tuple[Path, Path | None]]()
+    while waiting:
+        folder, parent, depth = waiting.pop()
+        names, inner = set[str](), list[Path]()
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                names.add(entry.name)
+                if entry.name[:1] != "." and entry.is_dir():
+                    inner.append(folder / entry.name)
+        if any(file.name in names for file in RunFolder(folder).marks):
+            yield folder, parent
+            beside.add(folder.parent)
+            parent = folder
+        elif not names and folder != top:
+            empty.append((folder, parent))
+        waiting += [(path, parent, depth - 1) for path in inner] if depth else []
+    yield from (found for found in empty if found[0].parent in beside)
