@@ -14,10 +14,10 @@ from PIL import Image
 
 import vitmed
 from vitmed.cli.terminal import print_predictions
-from vitmed.commands.predict import predictions_json
 from vitmed.core.errors import CheckpointError, DataError
 from vitmed.deploy.http.content import image_answer
 from vitmed.deploy.structured_report import groups_of
+from vitmed.inference.answers import predictions_json
 from vitmed.inference.load import Model
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import BLANK

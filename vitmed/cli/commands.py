@@ -191,13 +191,10 @@ def predict(
             raise UsageError(problem, "leave them out: a finished part is kept, and the parts hold every class")
         _write_predictions(vitmed.predict_shard, as_json, options)
         return
-    from vitmed.commands.predict import (
-        find_checkpoint_and_check,
-        prediction_picture,
-        predictions_json,
-        preprocessing_of,
-    )
+    from vitmed.commands.predict import find_checkpoint_and_check
     from vitmed.core.files import write_bytes, write_text
+    from vitmed.inference.answers import predictions_json
+    from vitmed.inference.predict_files import preprocessing_of
 
     ui, place = Terminal(options.pop("quiet", False)), (options.pop("checkpoint", None), options.pop("runs", "runs"))
     saved = find_checkpoint_and_check(csv, plot, options["images"], *place, force, ui)
@@ -212,6 +209,8 @@ def predict(
     else:
         print_predictions(found, top_k or TOP)
     if plot is not None and len(found):
+        from vitmed.report.plots.pictures import prediction_picture
+
         write_bytes(plot, prediction_picture(found, preprocessing_of(saved, options.get("frame"))))
         ui.say(f"picture: {plot}")
     refuse_unread(len(found), len(found.errors), found.errors)

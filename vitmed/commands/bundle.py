@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from PIL import Image
 
 import vitmed
-from vitmed.commands.predict import predict, predictions_json
+from vitmed.commands.predict import predict
 from vitmed.core.downloads import digest_of
 from vitmed.core.errors import UsageError
 from vitmed.core.files import whole_file
@@ -33,6 +33,7 @@ from vitmed.core.run_folder import NUMBERS, RunFolder
 from vitmed.core.text import counted, listed
 from vitmed.core.ui import Silent, Ui
 from vitmed.decisions.evaluation_folder import find_evaluation
+from vitmed.inference.answers import predictions_json
 from vitmed.inference.ensemble import Ensemble
 from vitmed.inference.onnx_model import OnnxModel, load_onnx
 from vitmed.inference.open_model import open_model

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.commands.predict import answer_json, find_checkpoint, find_named, list_images, predict, preprocessing_of
+from vitmed.commands.predict import predict
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.targets import SIDES
@@ -20,8 +20,11 @@ from vitmed.explanation.attention import METHODS, attention_maps
 from vitmed.explanation.results import TITLES, UNCHECKED, Maps, joined, known_verdicts, mean_of_maps
 from vitmed.imaging.joint_preprocessing import JointPreprocessing
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.inference.answers import answer_json
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.ensemble import Ensemble
+from vitmed.inference.open_model import find_checkpoint
+from vitmed.inference.predict_files import find_named, list_images, preprocessing_of
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import pick_device

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from vitmed.commands.predict import RAW, preprocessing_of
 from vitmed.core.errors import UsageError
 from vitmed.core.process import stop_signals
 from vitmed.core.ui import Ui
 from vitmed.inference.load import load
 from vitmed.inference.open_model import open_model
+from vitmed.inference.predict_files import RAW, preprocessing_of
 
 FIX = "pip install 'vitmed[serve]'"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from vitmed.core.inputs import newest_run
 from vitmed.core.ui import Ui
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.inference.ensemble import Ensemble, EnsembleNetwork, ensemble_file, load_ensemble
@@ -44,3 +45,15 @@ def open_network(saved: SavedModel, policy: DecisionPolicy | None, device: str, 
     from vitmed.inference.torch_network import open_torch_network
 
     return open_torch_network(saved, policy, device, precision, ui)
+
+
+def find_checkpoint(checkpoint: str | Path | SavedModel | None, runs: str | Path, ui: Ui) -> SavedModel:
+    """The named checkpoint, or the best one of the newest run; a message then says which."""
+    if isinstance(checkpoint, SavedModel):
+        return checkpoint
+    if checkpoint is not None:
+        return open_model(checkpoint)
+    newest = newest_run(runs)
+    saved = open_model(newest.best)
+    ui.say(f"checkpoint {newest.best} (the newest run; --checkpoint names another)")
+    return saved
