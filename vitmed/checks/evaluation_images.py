@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import numpy as np
 
 from vitmed.checks.duplicates import fingerprints, near_any
 from vitmed.core.data_config import GROUP_WORDS, DataConfig
@@ -16,10 +18,13 @@ from vitmed.data.folders import class_names, split_folders
 from vitmed.data.label_kinds import Asked
 from vitmed.data.listing import ALL, Listing, list_by_folder, list_by_table, with_patients
 from vitmed.data.patients import UNKNOWN, patient_notes, show_expression
-from vitmed.data.samples import Sample
+from vitmed.data.samples import Sample, labelled_by
 from vitmed.data.scan import scan
 from vitmed.data.scan_cache import ScanCache, hash_files
-from vitmed.inference.saved_model import SavedModel
+from vitmed.data.thread_batches import check_readable
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.inference.saved_model import Outputs, SavedModel
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,7 @@ class EvaluationImages:
     """The images to evaluate.
 
     Attributes:
+        how: reads an image.
         root, samples: the data folder, and the images with the further columns named by `columns`.
         notes: for the head of the report.
         part: their split in the data folder; None if they are the whole folder.
@@ -51,6 +57,7 @@ class EvaluationImages:
             (None where patients are unknown).
     """
 
+    how: Preprocessing
     root: Path
     samples: list[Sample]
     columns: tuple[str, ...]
@@ -58,6 +65,21 @@ class EvaluationImages:
     part: str | None
     own: bool = False
     seen: Mapping[str, int | None] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def read(self, index: int) -> np.ndarray:
+        """(S, S, C) uint8. Raises DataError if it cannot be read."""
+        return self.how.read(self.root / self.samples[index].path)
+
+    def predictions(self, saved: SavedModel, outputs: Outputs) -> AnyPredictions:
+        """Those of the images, with their labels. Raises DataError if one cannot be read."""
+        check_readable(outputs.problems)
+        positive = saved.config.data.positive
+        target = saved.splits.target
+        found = labelled_by(target, saved.classes, self.samples, outputs.logits, positive, self.columns)
+        return replace(found, columns={**outputs.columns, **found.columns})
 
 
 def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool, ui: Ui) -> EvaluationImages:
@@ -83,7 +105,7 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
         if data is not None:
             ui.say(f"{root} contains the images of the run: using the run's own {split} split")
         notes = [*patient_notes(saved.splits, split), *own_notes(saved, split, hashes)]
-        return EvaluationImages(root, samples, saved.splits.columns, notes, split, own=True)
+        return EvaluationImages(saved.preprocessing, root, samples, saved.splits.columns, notes, split, own=True)
     listing, part, notes = foreign_images(saved, root, request, ui)
     samples = list(listing.samples(listing.parts[part]))
     if not samples:
@@ -94,7 +116,8 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
     leaks += near_copies(saved, root, samples, cache, ui)
     if any(sample.group is None for sample in samples):
         notes.insert(0, f"Patients are unknown. {UNKNOWN}")
-    return EvaluationImages(root, samples, listing.columns, notes + leaks, None if part == ALL else part, seen=seen)
+    part_name = None if part == ALL else part
+    return EvaluationImages(how, root, samples, listing.columns, notes + leaks, part_name, seen=seen)
 
 
 def own_notes(saved: SavedModel, split: str, hashes: list[str]) -> list[str]:

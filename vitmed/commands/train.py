@@ -16,7 +16,7 @@ from typing import Any
 from vitmed.checks.data_check import check_before_training, check_folder
 from vitmed.checks.duplicates import fingerprints
 from vitmed.commands.ensemble import ensemble
-from vitmed.commands.evaluate import evaluate, write_card
+from vitmed.commands.evaluate import evaluate
 from vitmed.core import upgrade
 from vitmed.core.config import Config
 from vitmed.core.durations import duration_text
@@ -39,6 +39,7 @@ from vitmed.inference.open_model import open_model
 from vitmed.models.hardware import pick_device
 from vitmed.models.sizes import model_label
 from vitmed.report.headline import Evaluation, check_gates, known_evaluation, parse_gates
+from vitmed.report.model_card import write_card
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
 from vitmed.report.plots.training import drawn_curves

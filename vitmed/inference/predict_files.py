@@ -90,7 +90,7 @@ def list_images(names: Sequence[str | Path]) -> list[str]:
 
 
 def find_named(names: Sequence[str | Path]) -> list[Path]:
-    """Find files and folders by their names, and the matches of patterns. Raises DataError for a pattern without any."""
+    """Find files and folders by name, and the matches of patterns. Raises DataError for a pattern without any."""
     found: list[Path] = []
     for name in names:
         if not glob.has_magic(str(name)) or Path(name).exists():
