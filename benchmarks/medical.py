@@ -59,7 +59,6 @@ from medical_table import (
 )
 from torch import nn
 
-from vitmed.commands.stress import pick_images
 from vitmed.core.config import Config
 from vitmed.core.files import write_text
 from vitmed.core.load_config import load_config, with_values
@@ -70,6 +69,7 @@ from vitmed.data.samples import Sample, Splits, labelled
 from vitmed.data.thread_batches import in_threads
 from vitmed.decisions.calibration import fit_calibration
 from vitmed.explanation.corruptions import CORRUPTIONS, corrupt, is_grey
+from vitmed.explanation.stress import pick_images
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.exact_views import VIEWS, Symmetry, views_of

@@ -12,9 +12,9 @@ import pytest
 from conftest import BARE, TINY_SETS, Answer, Recorder, Trained, draw_only, draw_splits
 
 import vitmed as package
-from vitmed.commands.stress import pick_images
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.explanation.corruptions import CORRUPTIONS
+from vitmed.explanation.stress import pick_images
 
 RUN = Callable[..., Answer]
 
