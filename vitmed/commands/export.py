@@ -5,17 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitmed.core.errors import GateError, UsageError, unknown_key
-from vitmed.core.files import whole_file
+from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.outputs import check_folder, check_output
 from vitmed.core.ui import Ui
 from vitmed.core.upgrade import READER
-from vitmed.decisions.reduced_precision import MOST_MOVED
-from vitmed.deploy.export_gate import ExportGate, compare_export
-from vitmed.deploy.export_onnx import OnnxFile
+from vitmed.deploy.export_onnx import ExportGate, write_onnx
 from vitmed.deploy.export_weights import USUAL, WeightsGate, write_weights
 from vitmed.inference.checkpoint import Checkpoint
-from vitmed.inference.exported_graph import ExportedGraph
 from vitmed.inference.onnx_model import ONNX, OnnxModel
 from vitmed.inference.open_model import open_model
 from vitmed.models.weight_forms import FORMS, SAFETENSORS
@@ -73,19 +69,7 @@ def export(
         address = str(file) if file.suffix == SAFETENSORS else written.form.local.format(file)
         ui.say(f"{file}: {written.gate.in_words}; load it with\n{written.form.line(address)}")
         return Exported(file, written.size, written.gate)
-    graph = ExportedGraph(saved, resize=saved.preprocessing.channels in (1, 3)).eval()
-    if not graph.resize:
-        ui.warn("an image with alpha must be made square before: the file takes squares only")
-    ui.say(f"exporting {saved.path}; torch needs about a quarter of a minute")
-    made = OnnxFile(graph, saved, file)
-    gate = compare_export(saved, graph, made.run, root, ui)
-    if not gate.passed:
-        raise GateError(
-            f"{file}: not written, since the exported network differs from {saved.path}: {gate.in_words}",
-            f"no decision may differ, and no probability by more than {MOST_MOVED:g}; please report it",
-        )
-    with whole_file(file) as stream:
-        stream.write(made.content(gate))
+    gate = write_onnx(saved, file, root, ui)
     ui.say(f"{file}: {gate.in_words}")
     return Exported(file, file.stat().st_size, gate)
 

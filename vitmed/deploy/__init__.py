@@ -1,9 +1,9 @@
 """A model at work: exported, published, accepted, watched, served, and written into DICOM.
 
 acceptance         pre-stated criteria that a new model must meet
-export_gate        an export answers as its checkpoint does, or is refused
-export_onnx        the .onnx file
+export_onnx        the .onnx file, if it answers as its checkpoint does
 export_weights     weights for other libraries
+push               weights and card to a model hub
 monitor            whether a model at work still does what it did: control charts
 structured_report  the answer as a DICOM Structured Report
 http/              the server of `vitmed serve`

@@ -21,7 +21,7 @@ from vitmed.core.files import whole_folder
 from vitmed.core.text import counted, first_line
 from vitmed.core.ui import Ui
 from vitmed.data.thread_batches import check_readable
-from vitmed.deploy.export_gate import validation_images
+from vitmed.deploy.export_onnx import validation_images
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.onnx_model import KEY, about_model
 from vitmed.inference.torch_network import TorchNetwork
@@ -129,9 +129,12 @@ def write_weights(
         return WrittenWeights(target, target.stat().st_size, written.gate, written.form)
     with whole_folder(target) as folder:
         made = form(
-            saved.config.model, saved.model().state_dict(), saved.preprocessing, saved.classes,
+            saved.config.model,
+            saved.model().state_dict(),
+            saved.preprocessing,
+            saved.classes,
             several=saved.splits.target.kind == "findings",
-        )  # fmt: skip
+        )
         gate = WeightsGate(library=name)
         _write(made, about(saved), folder, alone)
         with contextlib.suppress(ImportError):
@@ -201,9 +204,11 @@ def compare_weights(saved: Checkpoint, made: Form, folder: Path, target: Path, r
     exact = torch.from_numpy(ours.logits)
     largest = float((torch.cat(found) - exact).abs().max())
     return WeightsGate(
-        library=f"{made.library} {version(made.library)}", images=len(chosen), largest=largest,
+        library=f"{made.library} {version(made.library)}",
+        images=len(chosen),
+        largest=largest,
         relative=largest / max(1.0, float(exact.abs().max())),
-    )  # fmt: skip
+    )
 
 
 @contextlib.contextmanager
