@@ -30,7 +30,7 @@ from vitmed.core.errors import UsageError
 from vitmed.metrics.predictions import Predictions
 
 VERSION = package.__version__
-INSTALL = Path(package.__file__).parent / "commands" / "bundle_files" / "install.sh"
+INSTALL = Path(package.__file__).parent / "deploy" / "bundle_files" / "install.sh"
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """A model at work: exported, published, accepted, watched, served, and written into DICOM.
 
 acceptance         pre-stated criteria that a new model must meet
+bundle             a model and all that it needs as one archive
 export_onnx        the .onnx file, if it answers as its checkpoint does
 export_weights     weights for other libraries
 push               weights and card to a model hub
