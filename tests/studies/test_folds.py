@@ -20,7 +20,6 @@ from PIL import Image
 from sklearn.metrics import roc_auc_score
 
 from vitmed import compare, cross_validate, evaluate, train
-from vitmed.studies.folds import by_name
 from vitmed.commands.train import TrainResult
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.run_folder import RunFolder
@@ -35,6 +34,7 @@ from vitmed.metrics.scoring import metric_values
 from vitmed.report.plots import participant_flow
 from vitmed.report.results import Results
 from vitmed.studies.executors import Job
+from vitmed.studies.folds import by_name
 from vitmed.training.training_run import TrainingRun
 
 RUN = Callable[..., Answer]

@@ -13,7 +13,6 @@ from vitmed.commands.cross_validate import cross_validate
 from vitmed.commands.ensemble import ensemble
 from vitmed.commands.evaluate import evaluate
 from vitmed.commands.probe import OF_RANKING, probe
-from vitmed.commands.rank_weights import ALL_LOCAL
 from vitmed.commands.train import check_place, default_name
 from vitmed.core.config import Config
 from vitmed.core.durations import duration_text
@@ -35,6 +34,7 @@ from vitmed.report.data_check_page import PAGE
 from vitmed.report.results import Results
 from vitmed.studies.comparison import Model, compare_models
 from vitmed.studies.executors import Job, local
+from vitmed.studies.rank_weights import ALL_LOCAL
 from vitmed.training.plan.prepare import config_of_target
 
 USUAL, LEAST = 3600.0, 300.0  # s

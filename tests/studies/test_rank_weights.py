@@ -18,10 +18,10 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from vitmed import probe
-from vitmed.commands import rank_weights as module
-from vitmed.commands.rank_weights import RankingResult, weight_list
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.models.weights_catalogue import weight_path
+from vitmed.studies import rank_weights as module
+from vitmed.studies.rank_weights import RankingResult, weight_list
 
 RUN = Callable[..., Answer]
 
