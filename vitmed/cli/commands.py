@@ -311,7 +311,7 @@ def sample_size(as_json: AsJson = False, **options: Any) -> None:
 )
 def explain(as_json: AsJson = False, **options: Any) -> None:
     """Draw where the network looked, and report what the test of such maps found."""
-    from vitmed.commands.explain import explanation_json
+    from vitmed.explanation.explain import explanation_json
 
     ui = Terminal(options.pop("quiet", False))
     found = vitmed.explain(**options, ui=ui)

@@ -3,6 +3,7 @@
 attention       attention maps by three methods
 faithfulness    whether the answer depends on the patches that the maps mark
 corruptions     blur, noise, JPEG, light, stain: `CORRUPTIONS`
+explain         the maps of images that were predicted
 stress          a sample of images, corrupted and predicted
 robustness      what corruptions cost
 evaluation_maps  the maps of an evaluation, and their checks
