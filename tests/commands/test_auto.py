@@ -12,9 +12,9 @@ from conftest import BARE, TINY, TINY_SETS, Answer, Recorder, draw_classes, draw
 from sklearn.metrics import roc_auc_score
 
 from vitmed import auto, train
-from vitmed.commands.auto import AutoRun
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.metrics.predictions import Predictions
+from vitmed.studies.auto import AutoRun
 from vitmed.training.training_run import TrainingRun
 
 RUN = Callable[..., Answer]

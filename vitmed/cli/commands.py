@@ -290,7 +290,7 @@ def sample_size(as_json: AsJson = False, **options: Any) -> None:
     """Report how many images and patients an interval of a given width needs, or a lower bound."""
 
     def show(found: Any) -> None:
-        from vitmed.commands.sample_size import in_words
+        from vitmed.metrics.sample_size import in_words
 
         typer.echo("\n".join(in_words(found)))
 

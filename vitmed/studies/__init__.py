@@ -7,6 +7,7 @@ executors        one driver submits jobs; each is a run in a process of its own
 search           a search over settings, and what it found
 trials           the trials of a search, and the settings that they may change
 difference       what differs between two runs
+auto             the ways that auto compares, and what it keeps
 colours          what colours and size alone reveal about the labels
 rank_weights     which weights suit these images, by their frozen features
 run_rows         one row for each run of a folder
