@@ -372,7 +372,7 @@ def quick() -> Iterator[None]:
 
     And bf16 is never faster than fp32, on whatever machine the tests run, and the seconds of a step are measured once.
     """
-    from vitmed.explanation import evaluation_maps
+    from vitmed.explanation import faithfulness
     from vitmed.explanation.faithfulness import FEW
     from vitmed.report.plots import drawing, pictures
     from vitmed.training import environment, fit_policy
@@ -382,7 +382,7 @@ def quick() -> Iterator[None]:
         patch.setattr(environment, "git_commit", cache(environment.git_commit))
         patch.setattr(fit_policy, "speedup", lambda *args: 1.0)
         patch.setattr(forecast, "busy", lambda: None)
-        patch.setattr(evaluation_maps, "affordable", lambda model: FEW)
+        patch.setattr(faithfulness, "affordable", lambda model: FEW)
         patch.setattr(drawing, "DPI", 30)
         patch.setattr(pictures, "PICTURES", 4)
         patch.setattr(pictures, "WIDE", 2)

@@ -14,7 +14,7 @@ from PIL import Image
 
 import vitmed as package
 from vitmed.core.errors import CheckpointError, DataError, UsageError
-from vitmed.explanation.evaluation_maps import images_to_draw
+from vitmed.explanation.faithfulness import images_to_draw
 from vitmed.explanation.results import Maps, known_verdicts
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.predictions import Predictions

@@ -7,8 +7,7 @@ from pathlib import Path
 from vitmed.core.errors import UsageError
 from vitmed.core.ui import Ui
 from vitmed.studies.comparison import short_names
-from vitmed.studies.difference import RunDiff, difference
-from vitmed.studies.run_facts import read_facts
+from vitmed.studies.difference import RunDiff, difference, read_facts
 
 
 def diff(first: str | Path, second: str | Path, *, ui: Ui | None = None) -> RunDiff:

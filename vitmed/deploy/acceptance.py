@@ -112,12 +112,18 @@ def judge(
         else:
             for name, found, why in _of_strata(one, read[0].predictions, kind, resamples):
                 judged.append(_judged(one, name, found, kind, why))
+    described = list[dict[str, str]]()
+    for model in read[:2]:
+        known = model.known
+        given = {} if known is None else {"run": known.run, "weights": known.weights_hash, "evaluated": known.created}
+        if model.baseline_of is None:
+            described.append({"name": model.name} | {key: value for key, value in given.items() if value})
     return Acceptance(
         title=criteria.title,
         criteria_sha256=digest,
         created=created,
         images=len(read[0].predictions),
-        models=[_about(m) for m in read[:2] if m.baseline_of is None],
+        models=described,
         judged=judged,
     )
 
@@ -213,12 +219,6 @@ def _judged(criterion: Criterion, where: str, found: Estimate, kind: TargetKind,
         "met" if good(against) and not why else "not shown" if math.isnan(value) or good(value) else "not met"
     )
     return Judged(criterion=criterion, where=where, found=found, state=state, why=why)
-
-
-def _about(model: Model) -> dict[str, str]:
-    known = model.known
-    given = {} if known is None else {"run": known.run, "weights": known.weights_hash, "evaluated": known.created}
-    return {"name": model.name} | {key: value for key, value in given.items() if value}
 
 
 class Criterion(Frozen):

@@ -1,11 +1,10 @@
 """What a trained network relies on.
 
 attention       attention maps by three methods
-faithfulness    whether the answer depends on the patches that the maps mark
+faithfulness    the maps of an evaluation, and whether the answer depends on the patches that the maps mark
 corruptions     blur, noise, JPEG, light, stain: `CORRUPTIONS`
 explain         the maps of images that were predicted
 stress          a sample of images, corrupted and predicted
 robustness      what corruptions cost
-evaluation_maps  the maps of an evaluation, and their checks
 results         the maps, and what the two checks find, as typed data without torch
 """

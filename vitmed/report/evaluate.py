@@ -94,12 +94,6 @@ def data_notes(run: RunFolder) -> list[str]:
         return []
 
 
-def _known_baselines(folder: Path, predictions: AnyPredictions) -> dict[str, AnyPredictions]:
-    """The baselines that training evaluated on the very same images, if any."""
-    matched = {key: match_images(other, predictions) for key, other in read_baselines(folder).items()}
-    return {key: other for key, other in matched.items() if other is not None}
-
-
 @dataclass(frozen=True)
 class ModelOnImages:
     """A model and the images that evaluate it.
@@ -144,13 +138,16 @@ def report_images(
     quick = config.map_images is None and (chosen.part in ("train", "val") or not config.report)
     attention, maps = None, None
     if network.model is not None and not quick:  # an exported model has no attention
-        from vitmed.explanation.evaluation_maps import check_attention
+        from vitmed.explanation.faithfulness import check_attention
 
         attention, maps = check_attention(
             network.model, saved.preprocessing, chosen.read, predictions, config.map_images, ui
         )
     internal = _own_test(saved, run, policy, ui) if own is None else None
-    known: Mapping[str, AnyPredictions] = _known_baselines(run.path / own, predictions) if own else {}
+    fitting = dict[str, AnyPredictions]()  # the baselines that training evaluated on the very same images
+    for key, other in (read_baselines(run.path / own) if own else {}).items():
+        if (matched := match_images(other, predictions)) is not None:
+            fitting[key] = matched
     with ui.bar("drawing the report", unit="steps"):
         metrics = write_report(
             folder,
@@ -165,7 +162,7 @@ def report_images(
             notes=used.notes,
             policy=policy,
             weights_hash=saved.weights_hash,
-            baselines=baselines() if baselines is not None else known,
+            baselines=fitting if baselines is None else baselines(),
             found={"attention": attention, "robustness": known_stress(run.path, saved.weights_hash)},
             maps=maps,
             flow=run_flow(saved, run, own, predictions, config.subgroups, chosen.seen),

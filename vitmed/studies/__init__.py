@@ -6,10 +6,9 @@ ensemble         members of folds or runs, and the policy of their mean
 executors        one driver submits jobs; each is a run in a process of its own
 search           a search over settings, and what it found
 trials           the trials of a search, and the settings that they may change
-difference       what differs between two runs
+difference       what is known of two runs, and what differs
 auto             the ways that auto compares, and what it keeps
 colours          what colours and size alone reveal about the labels
 rank_weights     which weights suit these images, by their frozen features
 run_rows         one row for each run of a folder
-run_facts        what a run was trained on and with
 """
