@@ -69,7 +69,7 @@ from vitmed.data.samples import Sample, Splits, labelled
 from vitmed.data.thread_batches import in_threads
 from vitmed.decisions.calibration import fit_calibration
 from vitmed.explanation.corruptions import CORRUPTIONS, corrupt, is_grey
-from vitmed.explanation.stress import pick_images
+from vitmed.explanation.robustness import pick_images
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.exact_views import VIEWS, Symmetry, views_of

@@ -14,7 +14,7 @@ from vitmed import pretrain, runs, train
 from vitmed.core.errors import Interrupted, UsageError
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.run_lock import run_lock
-from vitmed.report.run_list import ListedRun
+from vitmed.studies.run_list import ListedRun
 
 
 def row(folder: Path, name: str) -> ListedRun:

@@ -14,7 +14,7 @@ from conftest import BARE, TINY_SETS, Answer, Recorder, Trained, draw_only, draw
 import vitmed as package
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.explanation.corruptions import CORRUPTIONS
-from vitmed.explanation.stress import pick_images
+from vitmed.explanation.robustness import pick_images
 
 RUN = Callable[..., Answer]
 

@@ -313,7 +313,7 @@ def _difference(pair: ComparedPair, title: str, gap: Estimate, *ps: float | None
 
 def print_runs(found: RunList) -> None:
     """A row for each run, those inside it indented below it; then why some are not finished."""
-    from vitmed.report.run_list import COLUMNS
+    from vitmed.studies.run_list import COLUMNS
 
     if not found.runs:
         sys.stdout.write(f"{plain(str(found.folder))}: no runs\n")

@@ -10,8 +10,7 @@ from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.core.ui import Ui
-from vitmed.report.run_list import COLUMNS, STATES, ListedRun, in_order, with_parts
-from vitmed.studies.run_rows import read_run, run_folders
+from vitmed.studies.run_list import COLUMNS, STATES, ListedRun, in_order, read_run, run_folders, with_parts
 
 
 @dataclass(frozen=True)

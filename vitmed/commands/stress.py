@@ -10,8 +10,7 @@ from vitmed.checks.evaluation_images import ImageRequest, choose_samples
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.ui import Ui
 from vitmed.explanation.results import Robustness
-from vitmed.explanation.robustness import FOLDER, NUMBERS
-from vitmed.explanation.stress import StressRequest, stress_images
+from vitmed.explanation.robustness import FOLDER, NUMBERS, StressRequest, stress_images
 from vitmed.inference.open_model import open_model
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.robustness import stress_curves, stress_samples

@@ -4,7 +4,6 @@ attention       attention maps by three methods
 faithfulness    the maps of an evaluation, and whether the answer depends on the patches that the maps mark
 corruptions     blur, noise, JPEG, light, stain: `CORRUPTIONS`
 explain         the maps of images that were predicted
-stress          a sample of images, corrupted and predicted
-robustness      what corruptions cost
+robustness      what corruptions cost: a sample of images, corrupted and predicted, and its numbers
 results         the maps, and what the two checks find, as typed data without torch
 """

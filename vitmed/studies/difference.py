@@ -31,9 +31,8 @@ from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation
 from vitmed.decisions.targets import TARGETS
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.estimates import Estimate
-from vitmed.report.run_list import RunMetric, natural
 from vitmed.studies.comparison import Model, align, compare_models, table_of
-from vitmed.studies.run_rows import read_head, read_run
+from vitmed.studies.run_list import RunMetric, natural, read_head, read_run
 
 NO_FOLD = "no fold yet"
 SURROUNDINGS = ("python", "system", "device", "precision", "git")  # of environment.json, beside the versions
