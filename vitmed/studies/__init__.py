@@ -10,5 +10,5 @@ difference       what is known of two runs, and what differs
 auto             the ways that auto compares, and what it keeps
 colours          what colours and size alone reveal about the labels
 rank_weights     which weights suit these images, by their frozen features
-run_rows         one row for each run of a folder
+run_list         the runs of a folder, a row each
 """
