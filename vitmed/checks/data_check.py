@@ -22,9 +22,9 @@ from vitmed.core.data_config import DataConfig
 from vitmed.core.dataset_cards import find_card
 from vitmed.core.errors import DataError
 from vitmed.core.inputs import data_folder
+from vitmed.core.messages import bar, say, warn
 from vitmed.core.targets import CLASSES
 from vitmed.core.text import counted, counted_doing
-from vitmed.core.ui import Ui
 from vitmed.data.folders import image_names, import_fix
 from vitmed.data.label_kinds import Asked, Read
 from vitmed.data.label_tables import labels_from_table
@@ -65,7 +65,7 @@ IN_REPORT = {
 
 
 def check_before_training(
-    splits: Splits, records: Sequence[FileRecord], skipped: int, config: Config, ui: Ui
+    splits: Splits, records: Sequence[FileRecord], skipped: int, config: Config
 ) -> tuple[list[str], dict[str, int]]:
     """Check the images of a run and report each problem in one line.
 
@@ -90,13 +90,13 @@ def check_before_training(
         )
         for (name, sample), record, group in zip(samples, records, groups, strict=True)
     ]
-    found = run_checks(images, source, ui, splits=("train",))
-    serious = _report(found.problems, splits.root, ui)
+    found = run_checks(images, source, splits=("train",))
+    serious = _report(found.problems, splits.root)
     leaks = [problem.code for problem in serious if problem.code in ("patients_across_splits", "copies_across_splits")]
     if leaks and splits.ready_made:
         how = "keeps copies in one split" if source is None else "splits by patient"
         names = "--groups names " * (source == GUESSED)
-        ui.warn(f"the data's own splits leak: {names}--resplit ignores them and {how}")
+        warn(f"the data's own splits leak: {names}--resplit ignores them and {how}")
     labels = next((problem for problem in serious if problem.code == "two_labels"), None)
     if labels is not None and not config.data.allow_leakage:
         raise DataError(f"{labels.text}:\n" + "\n".join(labels.files[:10]), labels.fix)
@@ -110,7 +110,7 @@ def check_before_training(
     return notes, counts
 
 
-def check_folder(data: DataConfig, ui: Ui, ordinal: Sequence[str] = ()) -> None:
+def check_folder(data: DataConfig, ordinal: Sequence[str] = ()) -> None:
     """Report what `vitmed check` finds in the names and the layout of the folder, before any file is opened.
 
     Findings that a split lacks are left to `make_splits`, which knows every split.
@@ -130,13 +130,13 @@ def check_folder(data: DataConfig, ui: Ui, ordinal: Sequence[str] = ()) -> None:
     found = in_order(folder_problems(contents))
     error = next((problem for problem in found if problem.severity == "error"), None)
     others = [problem for problem in found if problem is not error]
-    _report([one for one in others if (one.code, one.severity) != ("missing_class", "warning")], root, ui)
+    _report([one for one in others if (one.code, one.severity) != ("missing_class", "warning")], root)
     if error is not None:
         files = "".join(f"\n{file}" for file in error.files)
         raise DataError(f"{root}: {error.text} ({error.code}){files}", error.fix)
 
 
-def _report(problems: Iterable[Problem], root: Path, ui: Ui) -> list[Problem]:
+def _report(problems: Iterable[Problem], root: Path) -> list[Problem]:
     """Print errors and warnings in a line each, at most `LINES`; returns all of them, worst first."""
     serious = [p for p in in_order(problems) if p.severity != "note" or p.code == "few_to_train"]
     advised = {"class_of_few_patients", "class_of_one_patient", "few_to_train"}  # once each
@@ -144,9 +144,9 @@ def _report(problems: Iterable[Problem], root: Path, ui: Ui) -> list[Problem]:
         named = f": {', '.join(problem.files[:3])}{', ...' * (problem.count > 3)}" if problem.files else ""
         advice = f". {problem.fix[0].upper()}{problem.fix[1:]}" * (problem.code in advised)
         advised -= {problem.code}
-        ui.warn(f"{problem.text} ({problem.code}){named}{advice}")
+        warn(f"{problem.text} ({problem.code}){named}{advice}")
     if len(serious) > LINES:
-        ui.warn(f"{len(serious) - LINES:,} more problems; vitmed check {root} reports them all")
+        warn(f"{len(serious) - LINES:,} more problems; vitmed check {root} reports them all")
     return serious
 
 
@@ -199,14 +199,14 @@ def _contents(root: Path) -> FolderContents:
     return contents
 
 
-def _window(root: Path, contents: FolderContents, frame: int | None, ui: Ui) -> Window:
+def _window(root: Path, contents: FolderContents, frame: int | None) -> Window:
     """The window that training would choose for deep images, so that the check sees what the network would see."""
     places = zip(contents.files, contents.places, strict=True)
     paths = [root / path for path, place in places if place.split in (None, "train")]
-    with ui.bar("looking at training images") as advance:
+    with bar("looking at training images") as advance:
         found = choose_window(paths, "auto", frame, advance)
     for line in found.notes:
-        ui.say(line)
+        say(line)
     return found.window
 
 
@@ -229,13 +229,13 @@ def _copies_by_name(guess: Guess, contents: FolderContents) -> Problem:
 
 
 def _patients(
-    config: DataConfig, root: Path, paths: Sequence[str], guess: Guess | None, ui: Ui
+    config: DataConfig, root: Path, paths: Sequence[str], guess: Guess | None
 ) -> tuple[Sequence[str | None], str | None]:
     """The patient of each image where it is known, and how it is known, in words."""
     if config.group_regex is not None:
         found = groups_of(config.group_regex, paths)
         if missed := found.count(None):
-            ui.warn(f"--group-regex finds no patient in {missed:,} of {len(paths):,} paths")
+            warn(f"--group-regex finds no patient in {missed:,} of {len(paths):,} paths")
         return found, f"--group-regex {config.group_regex}"
     if (known := find_patients(config, root, paths)) is not None:
         return known.groups, known.source
@@ -245,33 +245,33 @@ def _patients(
 
 
 def _by_table(
-    root: Path, contents: FolderContents, file: Path, own_groups: bool, asked: Asked, ui: Ui
+    root: Path, contents: FolderContents, file: Path, own_groups: bool, asked: Asked
 ) -> tuple[FolderContents, tuple[list[str], str] | None]:
     """The images that a table names, and their patients and how they are known, where a column of patients counts."""
     table = labels_from_table(file, root, contents.files, own_groups, asked)
     if table.read.source:
-        ui.say(table.read.source)
+        say(table.read.source)
     for warning in table.notes:
-        ui.warn(warning)
+        warn(warning)
     kept = named_in_table(contents, table)
     if len(kept.files) < len(contents.files):
         total = len(contents.files)
-        ui.say(f"{total - len(kept.files):,} of {total:,} images are in no row of {file.name}")
+        say(f"{total - len(kept.files):,} of {total:,} images are in no row of {file.name}")
     return kept, None if table.groups is None else (table.groups, table.known)
 
 
-def _gaps(images: Sequence[Image], ui: Ui) -> list[dict[str, Any]]:
+def _gaps(images: Sequence[Image]) -> list[dict[str, Any]]:
     """The leakage gap of each baseline over all images, also reported in one line each."""
     good, labels, groups = decoded_with_labels(images)
     if groups is None or len(set(labels.tolist())) < 2:
-        ui.warn("--leakage-gap needs two classes and known patients (--group-regex)")
+        warn("--leakage-gap needs two classes and known patients (--group-regex)")
         return []
-    with ui.bar("leakage gap", unit="steps"):
+    with bar("leakage gap", unit="steps"):
         gaps = leakage_gap([image.record for image in good], labels, groups)
     if not gaps:
-        ui.warn("--leakage-gap: a class has one patient only, so no patient can be held out")
+        warn("--leakage-gap: a class has one patient only, so no patient can be held out")
     for gap in gaps:
-        ui.say(
+        say(
             f"leakage gap, {BASELINES[gap.baseline][0]}: AUROC {gap.by_image:.3f} with images held out, "
             f"{gap.by_patient:.3f} with patients held out; gap {gap.gap:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})"
         )
@@ -294,9 +294,7 @@ class FolderCheck:
     content: dict[str, Any]
 
 
-def check_data(
-    root: Path, config: Config, labels: str | Path | None, index: bool, leakage_gap: bool, ui: Ui
-) -> FolderCheck:
+def check_data(root: Path, config: Config, labels: str | Path | None, index: bool, leakage_gap: bool) -> FolderCheck:
     """Decode every file of a folder once, and collect what is wrong with the data.
 
     Args:
@@ -311,13 +309,13 @@ def check_data(
     contents, named, asked = _contents(root), None, Asked.of(data, config.evaluate.ordinal)
     if labels is not None:
         own_groups = data.group_regex is None and data.groups is None
-        contents, named = _by_table(root, contents, Path(labels), own_groups, asked, ui)
+        contents, named = _by_table(root, contents, Path(labels), own_groups, asked)
     else:
         asked.check_folders()
-    window = _window(root, contents, data.frame, ui)
-    records = scan(root, contents.files, ScanCache.open(data.frame, ui=ui, window=window, keep=index), ui)
+    window = _window(root, contents, data.frame)
+    records = scan(root, contents.files, ScanCache.open(data.frame, window=window, keep=index))
     guess = suggest_groups(contents.files, labels is None)
-    patients, source = named if named is not None else _patients(data, root, contents.files, guess, ui)
+    patients, source = named if named is not None else _patients(data, root, contents.files, guess)
     labels_of = contents.read or Read(CLASSES, [], ())
     values = labels_of.values if labels_of.values is not None else np.empty((len(contents.files), 0))
     parts = zip(contents.files, records, contents.places, patients, values.tolist(), strict=True)
@@ -325,7 +323,7 @@ def check_data(
         Image(path, record, place.label, place.split, group).with_labels(labels_of.target, labels_of.outputs, targets)
         for path, record, place, group, targets in parts
     ]
-    found = run_checks(images, source, ui)
+    found = run_checks(images, source)
     classes = sorted({kind for image in images for kind in image.kinds})
     by_name = _name_problems(classes, guess if source is None else None, contents)
     problems = in_order([*found.problems, *by_name, *folder_problems(contents)])
@@ -343,7 +341,7 @@ def check_data(
             {key: None if isinstance(v, float) and math.isnan(v) else v for key, v in row.items()} for row in rows
         ],
         "card": None if data.card is None else find_card(data.card).model_dump(include=OF_CARD),
-        "leakage_gap": _gaps(images, ui) if leakage_gap else [],
+        "leakage_gap": _gaps(images) if leakage_gap else [],
         "problems": [problem.to_dict() for problem in problems],
     }
     return FolderCheck(images, problems, {"exact": found.exact, "near": found.near}, numbers)

@@ -50,6 +50,7 @@ from vitmed.cli.terminal import (
     train_json,
 )
 from vitmed.core.errors import UsageError
+from vitmed.core.messages import say, warn
 from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig
 
 TOP = 3  # classes or findings that predict shows
@@ -197,13 +198,13 @@ def predict(
     from vitmed.inference.predict_files import preprocessing_of
 
     ui, place = Terminal(options.pop("quiet", False)), (options.pop("checkpoint", None), options.pop("runs", "runs"))
-    saved = find_checkpoint_and_check(csv, plot, options["images"], *place, force, ui)
-    found = vitmed.predict(**options, checkpoint=saved, ui=ui)
+    saved = find_checkpoint_and_check(csv, plot, options["images"], *place, force)
+    found = vitmed.predict(**options, checkpoint=saved)
     if top_k is not None and found.kind == "number":
-        ui.warn("--top-k changes nothing: the model predicts one number")
+        warn("--top-k changes nothing: the model predicts one number")
     if csv is not None:
         write_text(csv, found.to_csv(errors=True))
-        ui.say(f"all predictions: {csv}")
+        say(f"all predictions: {csv}")
     if as_json:
         print_json(predictions_json(found, top_k or TOP))
     else:
@@ -212,13 +213,13 @@ def predict(
         from vitmed.report.plots.pictures import prediction_picture
 
         write_bytes(plot, prediction_picture(found, preprocessing_of(saved, options.get("frame"))))
-        ui.say(f"picture: {plot}")
+        say(f"picture: {plot}")
     refuse_unread(len(found), len(found.errors), found.errors)
 
 
 def _write_predictions(run: Callable[..., Any], as_json: bool, options: dict[str, Any]) -> None:
     ui = Terminal(options.pop("quiet", False))
-    found = run(**options, ui=ui)
+    found = run(**options)
     if as_json:
         print_json({"file": str(found.file), "images": found.read, "unreadable": len(found.errors)})
     refuse_unread(found.read, len(found.errors), found.errors)
@@ -314,7 +315,7 @@ def explain(as_json: AsJson = False, **options: Any) -> None:
     from vitmed.explanation.explain import explanation_json
 
     ui = Terminal(options.pop("quiet", False))
-    found = vitmed.explain(**options, ui=ui)
+    found = vitmed.explain(**options)
     if as_json:
         checkpoint = options["checkpoint"].name if "checkpoint" in options else "best.pt"
         print_json(in_folder(found, explanation_json(found, checkpoint)))

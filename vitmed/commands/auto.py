@@ -19,10 +19,10 @@ from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageErr
 from vitmed.core.files import json_of, write_json
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.load_config import load_config
+from vitmed.core.messages import Ui, say
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
 from vitmed.core.run_lock import run_lock
 from vitmed.core.text import counted
-from vitmed.core.ui import Ui
 from vitmed.core.upgrade import READER
 from vitmed.data.splits import make_splits
 from vitmed.metrics.estimates import value_text
@@ -49,7 +49,6 @@ def auto(
     resume: str | Path | None = None,
     parallel: int = 1,
     offline: bool = False,
-    ui: Ui | None = None,
     **flags: Any,
 ) -> AutoRun:
     """Check the data, compare ways to train on validation, cross-validate the best, and join and test its folds.
@@ -70,7 +69,7 @@ def auto(
         raise UsageError("--resume uses the settings of the run", "give --resume alone")
     sets = [sets] if isinstance(sets, str) else list(sets)
     arguments = {"data": data, "config": config, "sets": sets, "offline": offline, **flags}
-    folder = RunFolder(resume) if resume is not None else _begin(arguments, output, name, ui)
+    folder = RunFolder(resume) if resume is not None else _begin(arguments, output, name)
     if folder.path.is_dir() and not folder.auto.exists():
         raise CheckpointError(
             f"{folder.path}: no auto has begun here, or it ended in the data check", "start it again, without --resume"
@@ -86,9 +85,9 @@ def auto(
         write_json(folder.auto, state)
         return float(state["used"])
 
-    with run_lock(folder, ui):
+    with run_lock(folder):
         try:
-            return _go_on(folder, state, save, parallel, ui)
+            return _go_on(folder, state, save, parallel)
         except (Interrupted, KeyboardInterrupt) as error:
             raise Interrupted(
                 getattr(error, "problem", "stopped at once"), f"vitmed auto --resume {folder.path}"
@@ -104,7 +103,7 @@ def _settings(arguments: Mapping[str, Any]) -> Config:
     return load_config(arguments["config"], overrides, arguments["sets"])
 
 
-def _begin(arguments: dict[str, Any], output: str | Path, name: str | None, ui: Ui) -> RunFolder:
+def _begin(arguments: dict[str, Any], output: str | Path, name: str | None) -> RunFolder:
     """A new folder with what was asked for."""
     settings = _settings(arguments)
     if settings.data.divided or settings.train.freeze or not settings.train.test:
@@ -116,7 +115,7 @@ def _begin(arguments: dict[str, Any], output: str | Path, name: str | None, ui: 
     splits, data = make_splits(settings.data, ordinal=settings.evaluate.ordinal), settings.data
     config_of_target(settings, splits)  # raises now for a setting that does not go with the labels
     folder = RunFolder.create(output, name or f"{default_name(splits.root, settings)}_auto")
-    ui.say(f"{duration_text(limit)} in {folder.path}")
+    say(f"{duration_text(limit)} in {folder.path}")
     found = check(
         splits.root,
         group_regex=data.group_regex,
@@ -128,7 +127,6 @@ def _begin(arguments: dict[str, Any], output: str | Path, name: str | None, ui: 
         ordinal=settings.evaluate.ordinal,
         frame=data.frame,
         output=folder.path / "data-check",
-        ui=ui,
     )
     errors = counted(found.count("error"), "error")
     if found.count("error") and not data.allow_leakage:
@@ -142,7 +140,7 @@ def _begin(arguments: dict[str, Any], output: str | Path, name: str | None, ui: 
     return folder
 
 
-def _go_on(folder: RunFolder, state: dict[str, Any], save: Save, parallel: int, ui: Ui) -> AutoRun:
+def _go_on(folder: RunFolder, state: dict[str, Any], save: Save, parallel: int) -> AutoRun:
     """Everything that is not done yet."""
     arguments, limit = {"data": None, "config": None, **state["arguments"]}, float(state["limit"])
     arguments |= {key: find_stored(arguments[key], folder) for key in FILES if arguments.get(key)}
@@ -151,7 +149,7 @@ def _go_on(folder: RunFolder, state: dict[str, Any], save: Save, parallel: int, 
         problem = f"{settings.data.root}: other images, labels or splits than {folder.path} began with"
         raise DataError(problem, "restore them, or start anew")
     if "weights" not in state:
-        state |= _ranked(folder, state, arguments, ui)
+        state |= _ranked(folder, state, arguments)
         save()
     weights = None if state["weights"] is None else find_stored(state["weights"], folder)
     if "winner" not in state:
@@ -164,39 +162,39 @@ def _go_on(folder: RunFolder, state: dict[str, Any], save: Save, parallel: int, 
             what = "the plan, from random weights" if one is None else f"fine-tuned from {Path(one).name}"
             own = {**arguments, **state["divided"], **short, "weights": one}
             jobs[name] = Job(f"way-{name}", f"{name}: {what}", own, "val")
-        state |= compare_ways(folder, jobs, parallel, save, ui)
+        state |= compare_ways(folder, jobs, parallel, save)
         save()
     place, joined = (RunFolder(folder.path / part) for part in ("folds", "folds/ensemble"))
     if place.folds.is_file() and not (place.path / "test" / PREDICTIONS).is_file():
-        cross_validate(resume=place.path, parallel=parallel, ui=ui)
+        cross_validate(resume=place.path, parallel=parallel)
     elif not place.folds.is_file():
         left = duration_text(max(60.0 * state["divided"]["folds"], limit - save() - AT_END))
         own = {**arguments, **state["divided"], "weights": weights if state["winner"] == "weights" else None}
         own |= {"output": folder.path, "name": "folds", "time": left}
-        cross_validate(own.pop("data"), parallel=parallel, ui=ui, **own)
+        cross_validate(own.pop("data"), parallel=parallel, **own)
     if not joined.ensemble.is_file():
-        ensemble([place.path], ui=ui)
+        ensemble([place.path])
     if not (joined.path / "test" / NUMBERS).is_file():
-        evaluate(joined.path, ui=ui)
+        evaluate(joined.path)
     for key, test in (("tests of the folds", place.path / "test"), ("test of the ensemble", joined.path / "test")):
         metric, number, images = headline_number(test)
         state[key.replace(" ", "_")] = {"metric": metric, "images": images, **number.to_dict()}
-        ui.say(f"{key}, {counted(images, 'image')}: {metric} {value_text(number)}; {test}")
-    ui.say(f"{duration_text(save())} of {duration_text(limit)}; the data check: {folder.path / 'data-check' / PAGE}")
-    ui.say(f"to predict images: vitmed predict IMAGE --checkpoint {place.path}")
+        say(f"{key}, {counted(images, 'image')}: {metric} {value_text(number)}; {test}")
+    say(f"{duration_text(save())} of {duration_text(limit)}; the data check: {folder.path / 'data-check' / PAGE}")
+    say(f"to predict images: vitmed predict IMAGE --checkpoint {place.path}")
     content = {key: value for key, value in state.items() if key not in ("arguments", "identity", "weights")}
     return AutoRun(folder.path, content, joined.path)
 
 
-def _ranked(folder: RunFolder, state: Mapping[str, Any], arguments: Mapping[str, Any], ui: Ui) -> dict[str, Any]:
+def _ranked(folder: RunFolder, state: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The weights that are given, or the best on this machine and the ranking; None where there are none."""
     if "weights" in arguments:
         return {"weights": state["arguments"]["weights"]}
     used = {key: one for key, one in arguments.items() if FLAGS.get(key, "data.").startswith(("data.", *OF_RANKING))}
     own = {**used, **state["divided"], "fold": 1, "weights": ALL_LOCAL}
     try:
-        found: Any = probe(own.pop("data"), output=folder.path, name="weights", ui=ui, **own)
+        found: Any = probe(own.pop("data"), output=folder.path, name="weights", **own)
         return {"weights": stored("weights", found.weights, folder), "ranking": found.rows}
     except (UsageError, CheckpointError) as error:
-        ui.say(f"no weights to begin with: {error.line}")
+        say(f"no weights to begin with: {error.line}")
         return {"weights": None}

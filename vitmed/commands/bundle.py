@@ -7,9 +7,9 @@ from collections.abc import Collection
 from pathlib import Path
 
 from vitmed.core.errors import UsageError
+from vitmed.core.messages import Ui
 from vitmed.core.outputs import check_output
 from vitmed.core.text import listed
-from vitmed.core.ui import Ui
 from vitmed.deploy.bundle import TOOLS, Bundle, write_bundle
 from vitmed.inference.ensemble import Ensemble
 from vitmed.inference.onnx_model import OnnxModel, load_onnx
@@ -24,7 +24,6 @@ def bundle(
     no_torch: bool = False,
     extras: Collection[str] = (),
     force: bool = False,
-    ui: Ui | None = None,
 ) -> Bundle:
     """Write a model and everything that it needs as one archive, for a machine like this one without a network.
 
@@ -55,4 +54,4 @@ def bundle(
     check_output(file, force=force, data=roots, inputs=[saved.path, *(one.path for one in models.values())])
     if missing := [name for name in TOOLS if importlib.util.find_spec(name) is None]:
         raise UsageError(f"a bundle needs {listed(missing)}, which this Python lacks", "pip install 'vitmed[bundle]'")
-    return write_bundle(file, saved, models, extras, ui)
+    return write_bundle(file, saved, models, extras)

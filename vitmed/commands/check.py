@@ -14,10 +14,10 @@ from vitmed.core.errors import DataError
 from vitmed.core.files import free_name, whole_folder
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config
+from vitmed.core.messages import bar, say
 from vitmed.core.outputs import refuse_file, refuse_inside
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
-from vitmed.core.ui import Ui
 from vitmed.data.patients import compile_group
 from vitmed.report.data_check_page import NUMBERS, PAGE, write_data_report
 
@@ -63,7 +63,6 @@ def check(
     leakage_gap: bool = False,
     frame: int | None = None,
     index: bool = True,
-    ui: Ui | None = None,
 ) -> DataCheck:
     """Decode every file once and report what is wrong with the data: files, copies, patients, shortcuts, names.
 
@@ -83,30 +82,28 @@ def check(
         leakage_gap: also fit cheap baselines by image and by patient, and report the gap.
         frame: which frame of a file with several, from 0; None reports such files.
         index: keep the results in the cache folder, so that the next check is quick.
-        ui: where messages and progress go.
 
     Raises:
         DataError: no such folder, or no image in it; with `strict`, errors or warnings.
         UsageError: an output folder inside the data, or a `group_regex` that is not one.
     """
-    ui = ui or Ui()
     root = data_folder(data)
     groups = None if groups is None else str(groups)
     given = {"root": str(root), "card": card, "group_regex": group_regex, "groups": groups, "on_bad_file": "skip"}
     kind = {"target": target, "findings": finding, "uncertain": uncertain, "unit": unit, "frame": frame}
     flags: dict[str, Any] = {f"data.{name}": value for name, value in {**given, **kind}.items()}
     config = load_config(overrides={**flags, "evaluate.ordinal": ordinal})
-    report_card(config.data.card, ui)
+    report_card(config.data.card)
     compile_group(config.data.group_regex)  # raises now, not after the scan
     refuse_inside(root, output)
     refuse_file(output)
     RunFolder.probe(Path(output).parent)
-    found = check_data(root, config, labels, index, leakage_gap, ui)
+    found = check_data(root, config, labels, index, leakage_gap)
     folder = free_name(Path(output))
-    with whole_folder(folder) as part, ui.bar("writing the report", unit="steps"):
+    with whole_folder(folder) as part, bar("writing the report", unit="steps"):
         title = f"Data check of {found.content['data']}"
         write_data_report(part, root, title, found.content, found.images, found.problems, found.copies)
-    ui.say(f"report: {folder / PAGE}, {folder / NUMBERS}")
+    say(f"report: {folder / PAGE}, {folder / NUMBERS}")
     result = DataCheck(folder, tuple(found.problems), found.content)
     if strict and not result.clean:
         raise CheckFailed(result)

@@ -9,8 +9,8 @@ from typing import Any
 
 from vitmed.core.errors import GateError
 from vitmed.core.files import whole_folder, write_bytes, write_json
+from vitmed.core.messages import warn
 from vitmed.core.outputs import data_of_runs
-from vitmed.core.ui import Ui
 from vitmed.deploy.acceptance import Acceptance, check_criteria, judge, read_criteria, write_acceptance
 from vitmed.metrics.paired_comparison import ComparisonResults
 from vitmed.report.rebuild import new_folder
@@ -35,8 +35,7 @@ class Comparison:
 
 def compare(
     *results: str | Path, output: str | Path | None = None, resamples: int = 2000, accept: str | Path | None = None,
-    ui: Ui | None = None,
-) -> Comparison:  # fmt: skip
+    ) -> Comparison:  # fmt: skip
     """Compare models by their predictions for the same images.
 
     Images are matched by path; an image that a table lacks is left out. Baselines beside a report are compared too.
@@ -55,7 +54,6 @@ def compare(
             have no image in common.
         UsageError: nothing to compare, or an output that exists.
     """
-    ui = ui or Ui()
     paths = [Path(result) for result in results]
     folder = None if output is None else new_folder(output, Path(output), *data_of_runs(paths))
     stated = None if accept is None else read_criteria(Path(accept))
@@ -64,7 +62,7 @@ def compare(
         check_criteria(stated[0], read, len(paths))
     models, notes = align(read)
     notes += [f"{model.name}: {note}" for model in read for note in model.predictions.notes]
-    content = compare_models(models, resamples, ui, notes)
+    content = compare_models(models, resamples, notes)
     judged = None
     if stated is not None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -80,7 +78,7 @@ def compare(
             if judged is not None:
                 write_acceptance(part, judged)
     for note in content.notes:
-        ui.warn(note)
+        warn(note)
     found = Comparison(content, content.verdict, folder, judged)
     if judged is not None and not judged.accepted:
         raise GateError(judged.verdict, "the criteria were stated before: improve the model, not the criteria", found)

@@ -10,9 +10,9 @@ from vitmed.core.cache_folder import cache_folder
 from vitmed.core.dataset_cards import advice, cards, find_set
 from vitmed.core.downloads import fetch_file
 from vitmed.core.errors import DataError
+from vitmed.core.messages import Ui, say, warn
 from vitmed.core.outputs import refuse_inside
 from vitmed.core.text import counted
-from vitmed.core.ui import Ui
 from vitmed.data.archives import check_new, new_folder
 from vitmed.data.convert import GROUPS, KINDS, convert, labels_flag, pick_classes, write_groups
 from vitmed.data.folders import image_files, refuse_among_classes
@@ -38,14 +38,13 @@ def datasets_table() -> list[dict[str, Any]]:
     ]
 
 
-def fetch_dataset(name: str, folder: str | Path, offline: bool = False, ui: Ui | None = None) -> Path:
+def fetch_dataset(name: str, folder: str | Path, offline: bool = False) -> Path:
     """Download a public set, check it, and write it as a folder for `train`.
 
     Args:
         name: a name of `vitmed data list`.
         folder: a new or empty folder. It is written completely or not at all.
         offline: open no connection: the files must be in the cache already.
-        ui: where messages and progress go.
 
     Returns:
         the folder. It also holds `groups.csv` (path, patient) if the file names contain the patients.
@@ -60,31 +59,30 @@ def fetch_dataset(name: str, folder: str | Path, offline: bool = False, ui: Ui |
     refuse_among_classes(folder)
     store = cache_folder().absolute() / "datasets" / name
     if "NC" in card.licence_of(name):
-        ui.warn(f"the licence of {name}, {card.licence_of(name)}, forbids commercial use")
-    files = [fetch_file(source, store / source.file, ui, offline) for source in card.sources(name)]
+        warn(f"the licence of {name}, {card.licence_of(name)}, forbids commercial use")
+    files = [fetch_file(source, store / source.file, offline) for source in card.sources(name)]
     what = files[0] if len(files) == 1 else store
     with new_folder(folder) as part:
         if card.download.layout == "folders":
-            pick_classes(what, card, part, ui)
+            pick_classes(what, card, part)
         else:
-            convert([what], part, ui)
+            convert([what], part)
         images = image_files(part)
         patients = write_groups(part, images, card)
     known = f"{counted(patients, 'patient')} ({folder / GROUPS})" if patients is not None else "patients unknown"
-    ui.say(f"{folder}: {counted(len(images), 'image')}, {known}")
-    ui.say(f"the download is kept in {store}; you can delete it")
-    ui.say(f"{advice(card, folder)}{labels_flag(folder)}")
+    say(f"{folder}: {counted(len(images), 'image')}, {known}")
+    say(f"the download is kept in {store}; you can delete it")
+    say(f"{advice(card, folder)}{labels_flag(folder)}")
     return folder
 
 
-def import_dataset(source: str | Path | Sequence[str | Path], folder: str | Path, ui: Ui | None = None) -> Path:
+def import_dataset(source: str | Path | Sequence[str | Path], folder: str | Path) -> Path:
     """Write the files of a public set, without loss, as a folder for `train`.
 
     Args:
         source: a MedMNIST .npz; WebDataset tars, or a folder of them; a folder of CIFAR-10, CIFAR-100 (binary or Python
             version) or MNIST's four files; or a zip or tar of such a folder or of folders of images.
         folder: a new or empty folder. It is written completely or not at all.
-        ui: where messages and progress go.
 
     Returns:
         the folder: `{train,val,test}/<class>/<index>.png`; of several findings or a number, `{train,val,test}/*.png`
@@ -104,11 +102,11 @@ def import_dataset(source: str | Path | Sequence[str | Path], folder: str | Path
             refuse_inside(one, folder)
     refuse_among_classes(folder)
     with new_folder(folder) as part:
-        labelled = convert(sources, part, ui)
+        labelled = convert(sources, part)
         count = len(image_files(part))
-    ui.say(f"{folder}: {counted(count, 'image')}, {'patients' if labelled else 'classes'} unknown")
+    say(f"{folder}: {counted(count, 'image')}, {'patients' if labelled else 'classes'} unknown")
     if labelled:
-        ui.say(f"to train on it: vitmed train {folder}{labels_flag(folder)}")
+        say(f"to train on it: vitmed train {folder}{labels_flag(folder)}")
     else:
-        ui.say(f"to predict them: vitmed predict {folder}; to train on them, add --labels TABLE")
+        say(f"to predict them: vitmed predict {folder}; to train on them, add --labels TABLE")
     return folder

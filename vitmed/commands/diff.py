@@ -5,17 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from vitmed.core.errors import UsageError
-from vitmed.core.ui import Ui
+from vitmed.core.messages import Ui
 from vitmed.studies.comparison import short_names
 from vitmed.studies.difference import RunDiff, difference, read_facts
 
 
-def diff(first: str | Path, second: str | Path, *, ui: Ui | None = None) -> RunDiff:
+def diff(
+    first: str | Path,
+    second: str | Path,
+) -> RunDiff:
     """Report what differs between two runs; no image is read, and no test is predicted again.
 
     Args:
         first, second: run folders, folders of folds, or checkpoints.
-        ui: not used but for progress.
 
     Raises:
         UsageError: one of them is no run, or only one is pretraining.
@@ -27,4 +29,4 @@ def diff(first: str | Path, second: str | Path, *, ui: Ui | None = None) -> RunD
     if (one.kind == "pretraining") != (other.kind == "pretraining"):
         which = names if one.kind == "pretraining" else names[::-1]
         raise UsageError(f"{which[0]} is a run of pretraining and {which[1]} is not", "name two runs of one kind")
-    return difference(one, other, names, ui)
+    return difference(one, other, names)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vitmed.core.errors import UsageError, unknown_key
+from vitmed.core.messages import warn
 from vitmed.core.outputs import check_folder
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import listed
-from vitmed.core.ui import Ui
 from vitmed.core.upgrade import check_value
 from vitmed.studies.ensemble import WAYS, EnsembleResult, join, read_candidate
 
@@ -20,7 +20,6 @@ def ensemble(
     *,
     output: str | Path | None = None,
     way: str = "mean",
-    ui: Ui | None = None,
 ) -> EnsembleResult:
     """Join folds or runs into one model, with a decision policy of its own.
 
@@ -32,7 +31,6 @@ def ensemble(
     Raises:
         UsageError, DataError: runs that do not fit each other. CheckpointError: a run is incomplete or damaged.
     """
-    ui = ui or Ui()
     check_value("ensemble.way", way)
     if way not in WAYS:
         raise unknown_key("way", way, WAYS)
@@ -53,5 +51,5 @@ def ensemble(
         shutil.rmtree(place.path)  # an earlier process ended before it was complete
     check_folder(place.path, [candidates[0].members[0].splits.root])
     if way == "greedy" and len(candidates) == 1:
-        ui.warn("--way greedy changes nothing: the folds of one cross-validation all count alike")
-    return join(candidates, place, way, output is not None, ui)
+        warn("--way greedy changes nothing: the folds of one cross-validation all count alike")
+    return join(candidates, place, way, output is not None)

@@ -8,9 +8,9 @@ from typing import Any
 
 from vitmed.checks.evaluation_images import ImageRequest, choose_samples
 from vitmed.core.errors import UsageError, unknown_key
+from vitmed.core.messages import bar, say, warn
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
-from vitmed.core.ui import Ui
 from vitmed.data.split_names import SPLITS
 from vitmed.decisions.evaluation_folder import take_place
 from vitmed.decisions.policy import notes_of
@@ -39,7 +39,6 @@ def evaluate(
     allow_leakage: bool = False,
     unlike: str | Path | None = None,
     baselines: Callable[[], Mapping[str, AnyPredictions]] | None = None,
-    ui: Ui | None = None,
     **flags: Any,
 ) -> Evaluation:
     """Evaluate a checkpoint on a labelled split and write the report.
@@ -63,7 +62,6 @@ def evaluate(
     Raises:
         CheckpointError, DataError, UsageError: an argument that cannot be used. GateError: a gate that is not met.
     """
-    ui = ui or Ui()
     gates = parse_gates(fail_under)
     if Path(checkpoint).suffix == ".csv":
         of_images = {
@@ -80,7 +78,7 @@ def evaluate(
         if given := [f"--{flag}" for flag, value in of_images.items() if value]:
             problem = f"{', '.join(given)}: a predictions.csv is evaluated without model and images"
             raise UsageError(problem, "leave it out, or name the checkpoint instead of the table")
-        return rebuild(Path(checkpoint), output, gates, flags, ui)
+        return rebuild(Path(checkpoint), output, gates, flags)
     if split not in SPLITS:
         raise unknown_key("split", split, SPLITS)
     check_precision(precision)
@@ -88,29 +86,29 @@ def evaluate(
     closed = [saved.splits.root, *(Path(place) for place in (data, unlike) if place is not None)]
     if output is not None:
         new_folder(output, Path(output), *closed)  # raises now, not after all images were compared with the run's
-    chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage, ui)
+    chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage)
     config, added = evaluate_settings(saved, chosen, flags)
     policy = policy_for(saved, config)
     notes, run = [*chosen.notes, *notes_of(policy), *added], RunFolder(saved.path.parent)
     what, name = describe_images(chosen)
     folder = new_folder(output, run.path / name, *closed)
-    network = open_network(saved, policy, device, precision, ui)
-    ui.say(f"evaluating {saved.path} on {counted(len(chosen), 'image')}: {what}")
+    network = open_network(saved, policy, device, precision)
+    say(f"evaluating {saved.path} on {counted(len(chosen), 'image')}: {what}")
     warned = () if baselines is None or policy is None else policy.notes  # training warned of them
     for note in notes:
         if note not in warned:
-            ui.warn(note)
+            warn(note)
     notes += data_notes(run) if data is None else []
     notes += [f"Predicted in {network.precision}, not in fp32: {network.reason}."] if network.reason else []
-    with ui.bar(f"evaluating {name}") as advance:
+    with bar(f"evaluating {name}") as advance:
         predictions = network.predict(chosen, advance)
     predictions = predictions if policy is None else policy.apply(predictions)
     if unlike is not None:
-        policy = score_other_images(Path(unlike), saved, network, policy, ui)
+        policy = score_other_images(Path(unlike), saved, network, policy)
     used = ModelOnImages(saved, network, policy, chosen, split, config, notes)
-    metrics = report_images(folder, used, predictions, baselines, ui)
+    metrics = report_images(folder, used, predictions, baselines)
     if output is None:
         folder = take_place(folder, run.path / name)
     if used.own == "test" and output is None and saved.path.name == run.best.name:
-        write_card(run, Evaluation(predictions, metrics, folder), ui)
-    return report_evaluation(Evaluation(predictions, metrics, folder), gates, ui)
+        write_card(run, Evaluation(predictions, metrics, folder))
+    return report_evaluation(Evaluation(predictions, metrics, folder), gates)

@@ -10,9 +10,9 @@ import numpy as np
 
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import whole_folder, write_bytes, write_json
+from vitmed.core.messages import bar, say
 from vitmed.core.targets import SIDES
 from vitmed.core.text import counted
-from vitmed.core.ui import Ui
 from vitmed.explanation.attention import METHODS
 from vitmed.explanation.explain import Explanation, explain_predictions, explanation_json, picture_name
 from vitmed.explanation.results import TITLES, UNCHECKED, known_verdicts
@@ -38,7 +38,6 @@ def explain(
     output: str | Path | None = None,
     device: str = "auto",
     frame: int | None = None,
-    ui: Ui | None = None,
 ) -> Explanation:
     """Draw where the network looked when it answered.
 
@@ -53,11 +52,10 @@ def explain(
         DataError: no readable image. CheckpointError: no run, or a checkpoint that cannot be used.
         UsageError: an unknown method or class, or an output that cannot be used.
     """
-    ui = ui or Ui()
     for name in methods:
         if name not in METHODS:
             raise unknown_key("method", name, METHODS)
-    saved = find_checkpoint(checkpoint, runs, ui)
+    saved = find_checkpoint(checkpoint, runs)
     members = saved.members if isinstance(saved, Ensemble) else (saved,)
     joint = isinstance(saved.preprocessing, JointPreprocessing)
     if joint or not all(isinstance(one, Checkpoint) for one in members):
@@ -70,17 +68,17 @@ def explain(
         )
     named = [images] if isinstance(images, str | Path) else images
     folder = new_folder(output, Path(FOLDER), saved.splits.root, *filter(Path.is_dir, find_named(named)))
-    network, files = open_files(list_images(named), saved, device, "fp32", frame, ui)
-    with ui.bar("predicting") as advance:
+    network, files = open_files(list_images(named), saved, device, "fp32", frame)
+    with bar("predicting") as advance:
         predictions = saved.decided(network.predict(files, advance))
     if not len(predictions):
         raise DataError("\n".join(text for _, text in predictions.errors[:20]), "name images that can be read")
     chosen = predictions.explained if target is None else np.full(len(predictions), answers.index(target))
-    maps = explain_predictions(saved, predictions, chosen, device, frame, ui)
+    maps = explain_predictions(saved, predictions, chosen, device, frame)
     maps = replace(maps, grids={name: maps.grids[name] for name in METHODS if name in (methods or METHODS)})
     verdicts = {name: text for name, text in known_verdicts(saved).items() if name in maps.grids}
     found = Explanation(predictions, maps.grids, maps.targets, verdicts, folder, maps.shift)
-    with whole_folder(folder) as part, ui.bar("drawing", unit="pictures") as advance:
+    with whole_folder(folder) as part, bar("drawing", unit="pictures") as advance:
         for i in range(len(predictions)):
             figure = draw(predictions, maps.one(i))
             assert figure is not None
@@ -88,6 +86,6 @@ def explain(
             advance(i + 1, len(predictions))
         write_json(part / NUMBERS, explanation_json(found, saved.path.name))
     for name in maps.grids:
-        ui.say(f"{TITLES[name]}: {verdicts.get(name, UNCHECKED)}")
-    ui.say(f"{counted(len(predictions), 'picture')}: {folder}")
+        say(f"{TITLES[name]}: {verdicts.get(name, UNCHECKED)}")
+    say(f"{counted(len(predictions), 'picture')}: {folder}")
     return found

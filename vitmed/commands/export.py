@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitmed.core.errors import UsageError, unknown_key
+from vitmed.core.messages import Ui, say
 from vitmed.core.outputs import check_folder, check_output
-from vitmed.core.ui import Ui
 from vitmed.core.upgrade import READER
 from vitmed.deploy.export_onnx import ExportGate, write_onnx
 from vitmed.deploy.export_weights import USUAL, WeightsGate, write_weights
+from vitmed.deploy.weight_forms import FORMS, SAFETENSORS
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.onnx_model import ONNX, OnnxModel
 from vitmed.inference.open_model import open_model
-from vitmed.models.weight_forms import FORMS, SAFETENSORS
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,6 @@ def export(
     form: str | None = None,
     data: str | Path | None = None,
     force: bool = False,
-    ui: Ui | None = None,
 ) -> Exported:
     """Write a checkpoint as a file or folder that other programs run, and compare the two on validation images.
 
@@ -65,12 +64,12 @@ def export(
     if form is not None:
         if not isinstance(saved, Checkpoint):
             raise UsageError(f"{saved.path}: other libraries have no ensembles", "--to model.onnx, or export a member")
-        written = write_weights(saved, file, form, root, ui)
+        written = write_weights(saved, file, form, root)
         address = str(file) if file.suffix == SAFETENSORS else written.form.local.format(file)
-        ui.say(f"{file}: {written.gate.in_words}; load it with\n{written.form.line(address)}")
+        say(f"{file}: {written.gate.in_words}; load it with\n{written.form.line(address)}")
         return Exported(file, written.size, written.gate)
-    gate = write_onnx(saved, file, root, ui)
-    ui.say(f"{file}: {gate.in_words}")
+    gate = write_onnx(saved, file, root)
+    say(f"{file}: {gate.in_words}")
     return Exported(file, file.stat().st_size, gate)
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.messages import Ui
 from vitmed.core.outputs import check_output
 from vitmed.core.run_folder import PREDICTIONS
-from vitmed.core.ui import Ui
 from vitmed.core.upgrade import READER
 from vitmed.metrics.predictions_parquet import WrittenPredictions, check_pyarrow, merge_parts
 
 
 def merge(
-    folder: str | Path, *, output: str | Path | None = None, force: bool = False, ui: Ui | None = None
+    folder: str | Path,
+    *,
+    output: str | Path | None = None,
+    force: bool = False,
 ) -> WrittenPredictions:
     """Join the parts that `predict_shard` wrote, after checking that they hold every image of the list exactly once.
 
@@ -31,4 +34,4 @@ def merge(
     if file.suffix.lower() == ".parquet":
         raise UsageError(f"{file}: merge writes a CSV table; vitmed {READER} also Parquet", "name a .csv file")
     check_output(file, force=force, inputs=files)
-    return merge_parts(folder, files, file, ui)
+    return merge_parts(folder, files, file)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vitmed.core.errors import GateError, UsageError
 from vitmed.core.files import whole_folder
-from vitmed.core.ui import Ui
+from vitmed.core.messages import say, warn
 from vitmed.deploy.monitor import check_weights, in_order, read_reference, watch, write_monitoring
 from vitmed.metrics.monitoring import Monitoring
 from vitmed.metrics.predictions_csv import read_table
@@ -31,7 +31,6 @@ def monitor(
     period: int = 1000,
     false_alarms: float = 0.05,
     shift: float = 0.5,
-    ui: Ui | None = None,
 ) -> Monitored:
     """Watch what a model predicts at work: charts of its probabilities, of images unlike those of training, of images
     without an answer and, where labels are known, of calibration, sensitivity and specificity.
@@ -50,7 +49,6 @@ def monitor(
         GateError: a chart gives an alarm.
         CheckpointError, DataError, UsageError: an argument that cannot be used.
     """
-    ui = ui or Ui()
     if not (period >= 100 and 0 < false_alarms < 1 and 0 < shift <= 5):
         given = f"--period {period}, --false-alarms {false_alarms:g}, --shift {shift:g}"
         raise UsageError(given, "--period is 100 or more, --false-alarms between 0 and 1, --shift above 0 and up to 5")
@@ -58,14 +56,14 @@ def monitor(
     table, notes = in_order(read_table(new))
     place = new_folder(output, folder.parent / "monitoring")
     check_weights(table, known.weights_hash)
-    content, tracks = watch(folder, known, table, notes, (period, false_alarms, shift), ui)
+    content, tracks = watch(folder, known, table, notes, (period, false_alarms, shift))
     with whole_folder(place) as part:
         write_monitoring(part, content, tracks)
     for note in content.notes:
-        ui.warn(note)
-    ui.say(f"monitoring: {place / 'monitoring.html'}")
+        warn(note)
+    say(f"monitoring: {place / 'monitoring.html'}")
     result = Monitored(content, place)
     if content.alarms:
         raise GateError(content.verdict, f"look at these images and at {place / 'monitoring.html'}", result)
-    ui.say(content.verdict)
+    say(content.verdict)
     return result

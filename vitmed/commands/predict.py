@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vitmed.core.errors import UsageError
+from vitmed.core.messages import bar
 from vitmed.core.outputs import check_output
-from vitmed.core.ui import Ui
 from vitmed.inference.open_model import find_checkpoint
 from vitmed.inference.predict_files import find_named, list_images, open_files
 from vitmed.inference.saved_model import SavedModel, check_precision
@@ -22,7 +22,6 @@ def predict(
     device: str = "auto",
     precision: str = "auto",
     frame: int | None = None,
-    ui: Ui | None = None,
 ) -> AnyPredictions:
     """Predict the labels of images with a checkpoint and its preprocessing.
 
@@ -40,12 +39,11 @@ def predict(
     Raises:
         DataError: nothing to predict. CheckpointError: no run, or a checkpoint that cannot be used.
     """
-    ui = ui or Ui()
     check_precision(precision)
-    saved = find_checkpoint(checkpoint, runs, ui)
+    saved = find_checkpoint(checkpoint, runs)
     names = list_images([images] if isinstance(images, str | Path) else images)
-    network, files = open_files(names, saved, device, precision, frame, ui)
-    with ui.bar("predicting") as advance:
+    network, files = open_files(names, saved, device, precision, frame)
+    with bar("predicting") as advance:
         return saved.decided(network.predict(files, advance))
 
 
@@ -56,7 +54,6 @@ def find_checkpoint_and_check(
     checkpoint: str | Path | None,
     runs: str | Path,
     force: bool,
-    ui: Ui,
 ) -> SavedModel:
     """`find_checkpoint`; and check, before the images are read, that a table and a picture may be written.
 
@@ -75,7 +72,7 @@ def find_checkpoint_and_check(
         check_output(file, force=True, data=folders, inputs=named, png=file is plot)
     if csv is not None and plot is not None and csv.resolve() == plot.resolve():
         raise UsageError(f"{csv}: is named as table and as picture", "name two files")
-    saved = find_checkpoint(checkpoint, runs, ui)
+    saved = find_checkpoint(checkpoint, runs)
     for file in files:
         check_output(file, force=force, data=[saved.splits.root])
     return saved

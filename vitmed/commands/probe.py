@@ -16,12 +16,12 @@ from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.files import write_json, write_text
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.load_config import check_names, load_config, store_paths, with_values
+from vitmed.core.messages import say, warn
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.ui import Ui
 from vitmed.decisions.policy import CHOOSING
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.metrics.metric_table import METRICS
-from vitmed.models.vit import SIZES
+from vitmed.models.sizes import SIZES
 from vitmed.report.headline import check_gates, parse_gates
 from vitmed.studies.colours import evaluate_colours, open_folder
 from vitmed.studies.rank_weights import ALL_LOCAL, RankingResult, rank_weights, weight_list
@@ -41,7 +41,6 @@ def probe(
     name: str | None = None,
     fail_under: Sequence[str] = (),
     offline: bool = False,
-    ui: Ui | None = None,
     **flags: Any,
 ) -> TrainResult | RankingResult:
     """Evaluate a baseline in minutes, without training a network.
@@ -64,7 +63,6 @@ def probe(
     Raises:
         VitmedError: as in `train`.
     """
-    ui = ui or Ui()
     names = weight_list(flags.get("weights"))
     own = {name: value for name, value in flags.items() if names is None or name != "weights"}
     overrides = {"data.root": data, **read_overrides(own, FLAGS, "probe")}
@@ -75,14 +73,14 @@ def probe(
         used = OF_COLOURS if names is None else OF_RANKING
         given = [place for place, value in overrides.items() if value is not None] + chosen
         if idle := sorted({place for place in given if not place.startswith(("data.", *used))}):
-            ui.warn(f"probe trains no network here, so these have no effect: {', '.join(idle)}")
+            warn(f"probe trains no network here, so these have no effect: {', '.join(idle)}")
     if names is not None:
         check_names(settings, SIZES, POLICIES, METRICS)
         _refuse_all_folds(settings, "several weights are ranked on one fold")
         if fail_under:
             raise UsageError("--fail-under is about the test, which a ranking of weights does not read", "omit it")
-        settings, splits = open_folder(with_values(settings, {"model.weights": None}), output, "folds", ui)
-        content, rows, best = rank_weights(settings, splits, names, offline or flags["weights"] == ALL_LOCAL, ui)
+        settings, splits = open_folder(with_values(settings, {"model.weights": None}), output, "folds")
+        content, rows, best = rank_weights(settings, splits, names, offline or flags["weights"] == ALL_LOCAL)
         folder = RunFolder.create(output, name or f"{default_name(splits.root, settings).rpartition('_')[0]}_weights")
         write_text(folder.config, store_paths(settings, folder.path).to_yaml())
         write_json(folder.ranking, content)
@@ -94,16 +92,16 @@ def probe(
         command = shlex.join(["vitmed", "train", *words, "--weights", best])
         where = f"the test was not read; files: {folder.path}"
         for line in (*content["notes"], content["verdict"], where, f"to train: {command}"):
-            ui.say(line)
+            say(line)
         return RankingResult(content, rows, folder.path, best, command)
     if settings.model.weights is not None:
         flags |= {"config": config, "sets": sets, "output": output, "name": name, "fail_under": fail_under}
-        return train(data, offline=offline, ui=ui, **{**flags, "freeze": True})
+        return train(data, offline=offline, **{**flags, "freeze": True})
     check_names(settings, SIZES, POLICIES, METRICS)
     _refuse_all_folds(settings, "without weights, probe evaluates one fold")
     gates = parse_gates(fail_under)
-    settings, splits = open_folder(settings, output, "splits", ui)
-    folder, results = evaluate_colours(settings, splits, output, name or default_name(splits.root, settings), ui)
+    settings, splits = open_folder(settings, output, "splits")
+    folder, results = evaluate_colours(settings, splits, output, name or default_name(splits.root, settings))
     result = TrainResult(folder.path, None, results["val"], results["test"])
     check_gates(gates, results["test"].metrics, result)
     return result

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from vitmed.core.downloads import is_offline
 from vitmed.core.errors import UsageError
-from vitmed.core.ui import Ui
 from vitmed.deploy.export_weights import USUAL, check_form
 from vitmed.deploy.push import Pushed, check_licence, upload
 from vitmed.inference.checkpoint import load_checkpoint
@@ -24,7 +23,6 @@ def push(
     public: bool = False,
     may_share: bool = False,
     offline: bool = False,
-    ui: Ui | None = None,
 ) -> Pushed:
     """Upload a model to the Hugging Face hub: weights, preprocessing and card; no split, no patient, no path.
 
@@ -44,7 +42,6 @@ def push(
         GateError: the library's logits differ from ours; nothing is uploaded.
         CheckpointError, DataError: as for `export`.
     """
-    ui = ui or Ui()
     if not REPOSITORY.fullmatch(repository):
         raise UsageError(f"{repository}: not the name of a repository", "owner/name, as in lab/first")
     if is_offline(offline):
@@ -55,5 +52,5 @@ def push(
         raise UsageError(f"{repository}: the hub needs one more package", "pip install 'vitmed[hub]'") from None
     saved = load_checkpoint(checkpoint)
     check_form(saved, form)
-    check_licence(saved.config.model.licence, saved.config.model.weights, may_share, ui)
-    return upload(saved, repository, form, data, public, ui)
+    check_licence(saved.config.model.licence, saved.config.model.weights, may_share)
+    return upload(saved, repository, form, data, public)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vitmed.checks.evaluation_images import ImageRequest, choose_samples
 from vitmed.core.files import whole_folder, write_bytes, write_json
-from vitmed.core.ui import Ui
+from vitmed.core.messages import say, warn
 from vitmed.explanation.results import Robustness
 from vitmed.explanation.robustness import FOLDER, NUMBERS, StressRequest, stress_images
 from vitmed.inference.open_model import open_model
@@ -43,7 +43,6 @@ def stress(
     groups: str | Path | None = None,
     labels: str | Path | None = None,
     allow_leakage: bool = False,
-    ui: Ui | None = None,
 ) -> Stress:
     """Evaluate a checkpoint on the images of a split, clean and corrupted in several ways and strengths.
 
@@ -59,19 +58,18 @@ def stress(
     Raises:
         CheckpointError, DataError, UsageError: an argument that cannot be used.
     """
-    ui = ui or Ui()
     request = StressRequest(corruptions, split, images, resamples, seed, device)
     saved = open_model(checkpoint)
     folder = new_folder(output, saved.path.parent / FOLDER, saved.splits.root, *([] if data is None else [Path(data)]))
-    chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage, ui)
+    chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage)
     for note in chosen.notes:
-        ui.warn(note)
-    content, pictures = stress_images(saved, chosen, describe_images(chosen)[0], request, ui)
+        warn(note)
+    content, pictures = stress_images(saved, chosen, describe_images(chosen)[0], request)
     with whole_folder(folder) as part:
         if (figure := stress_curves(content)) is not None:
             write_bytes(part / CURVES, png(figure))
             write_bytes(part / SAMPLES, png(stress_samples(pictures)))
         write_json(part / NUMBERS, content.to_dict())
-    ui.say(content.verdict)
-    ui.say(f"stress test: {folder / NUMBERS}; the next `vitmed evaluate` shows it in its report")
+    say(content.verdict)
+    say(f"stress test: {folder / NUMBERS}; the next `vitmed evaluate` shows it in its report")
     return Stress(content, folder)

@@ -15,7 +15,6 @@ from vitmed.core.load_config import load_config
 from vitmed.core.process import is_rank
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.run_lock import run_lock
-from vitmed.core.ui import Ui
 from vitmed.metrics.tuning_study import SEED
 from vitmed.studies.search import TuneResult, lead, new_study, plan_study, resumed_study
 from vitmed.studies.trials import Trials, read_space
@@ -39,7 +38,6 @@ def tune(
     parallel: int = 1,
     devices: int | None = None,
     offline: bool = False,
-    ui: Ui | None = None,
     **flags: Any,
 ) -> TuneResult:
     """Search over settings on validation, train the winner once more with another seed, and test that once.
@@ -65,7 +63,6 @@ def tune(
         UsageError: a setting or value that cannot be, or Optuna is not installed. VitmedError: as `train`, where no
             trial could be trained.
     """
-    ui = ui or Ui()
     clock, ui.began = Clock(ui.began), None  # the trainings have their own
     if is_rank():
         raise UsageError("tune: not as one of the processes of torchrun", "vitmed tune DIR --devices N")
@@ -92,15 +89,15 @@ def tune(
             domains = {**read_space([f"{SEED}={numbers}"], sets, "--seeds"), **domains}
         what = {"space": domains, "trials": trials, "prune": not grid and prune is not False, "time": seconds}
         check_place(settings, output, name)
-        prepared, forecast = plan_study(settings, config is None, seconds, offline, ui, devices or 1)
+        prepared, forecast = plan_study(settings, config is None, seconds, offline, devices or 1)
         name = name or f"{default_name(data_folder(prepared.config.data.root), prepared.config)}_tune"
         folder, asked = new_study(prepared, {**what, **forecast, "offline": offline}, output, name)
     with contextlib.ExitStack() as stack:
         stack.callback(optuna.logging.set_verbosity, optuna.logging.get_verbosity())
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        stack.enter_context(run_lock(folder, ui))
+        stack.enter_context(run_lock(folder))
         try:
-            study = lead(Trials(optuna, folder, asked, clock, ui), parallel, devices)
+            study = lead(Trials(optuna, folder, asked, clock), parallel, devices)
         except (Interrupted, KeyboardInterrupt) as error:
             problem = error.problem if isinstance(error, Interrupted) else "stopped; what is trained is saved"
             raise Interrupted(problem, f"vitmed tune --resume {folder.path}") from None

@@ -18,7 +18,6 @@ from vitmed.core.dataset_cards import Card
 from vitmed.core.errors import DataError
 from vitmed.core.files import write_text
 from vitmed.core.text import counted
-from vitmed.core.ui import Ui
 from vitmed.data.archives import SUFFIXES, unpack
 from vitmed.data.folders import has_classes, image_files, image_names
 from vitmed.data.patients import groups_of
@@ -37,7 +36,7 @@ def labels_flag(folder: Path) -> str:
     return f" --labels {folder / LABELS}" if (folder / LABELS).is_file() else ""
 
 
-def convert(sources: Sequence[Path], part: Path, ui: Ui) -> bool:
+def convert(sources: Sequence[Path], part: Path) -> bool:
     """Fill the folder `part` from files of a known kind, or from archives of these or of folders of images.
 
     Returns whether the images have labels.
@@ -47,10 +46,10 @@ def convert(sources: Sequence[Path], part: Path, ui: Ui) -> bool:
     """
     source = sources[0]
     if len(sources) == 1 and source.is_file() and source.name.lower().endswith(SUFFIXES):
-        with _unpacked({source.name: source}, part, ui) as top:
-            return _take_over(top, part, source, ui)
+        with _unpacked({source.name: source}, part) as top:
+            return _take_over(top, part, source)
     if len(sources) == 1 and source.is_dir() and (original := read_public_files(source)) is not None:
-        write_folder(original, part, ui)
+        write_folder(original, part)
         return True
     tars: dict[str, Path] = {}
     for one in sources:
@@ -60,11 +59,11 @@ def convert(sources: Sequence[Path], part: Path, ui: Ui) -> bool:
         if twice := sorted(tars.keys() & found):
             raise DataError(f"{tars[twice[0]]} and {found[twice[0]]} have the same name", "rename one of them")
         tars |= found
-    with _unpacked(tars, part, ui) as top:
+    with _unpacked(tars, part) as top:
         return write_class_folders(top, part, source)
 
 
-def _take_over(top: Path, part: Path, source: Path, ui: Ui) -> bool:
+def _take_over(top: Path, part: Path, source: Path) -> bool:
     """Fill `part` from the only archive unpacked in `top`. Returns, and raises, as `convert`."""
     place = top / source.name
     if next(place.rglob("*.cls"), None) is not None:
@@ -81,7 +80,7 @@ def _take_over(top: Path, part: Path, source: Path, ui: Ui) -> bool:
         else:
             raise DataError(f"{source}: holds no kind of file that vitmed knows", f"name {KINDS}")
     if original is not None:
-        write_folder(original, part, ui)
+        write_folder(original, part)
     else:
         for entry in sorted(place.iterdir()):
             entry.rename(part / entry.name)
@@ -89,22 +88,22 @@ def _take_over(top: Path, part: Path, source: Path, ui: Ui) -> bool:
 
 
 @contextlib.contextmanager
-def _unpacked(archives: Mapping[str, Path], part: Path, ui: Ui) -> Iterator[Path]:
+def _unpacked(archives: Mapping[str, Path], part: Path) -> Iterator[Path]:
     """A folder with the content of each archive in a folder of its name, until the end of the block."""
     top = part / ".unpacked"
     for name, archive in archives.items():
         place = top / name
         place.mkdir(parents=True)
-        unpack(archive, place, ui)
+        unpack(archive, place)
         shutil.rmtree(place / "__MACOSX", ignore_errors=True)  # added to zip files by macOS
     yield top
     shutil.rmtree(top)
 
 
-def pick_classes(archive: Path, card: Card, part: Path, ui: Ui) -> None:
+def pick_classes(archive: Path, card: Card, part: Path) -> None:
     """Take only the class folders named by the card from the archive. Raises DataError if one is missing."""
     assert card.download is not None
-    with _unpacked({archive.name: archive}, part, ui) as top:
+    with _unpacked({archive.name: archive}, part) as top:
         for name in card.classes:
             found = top / archive.name / card.download.folder / name
             if not found.is_dir():

@@ -26,9 +26,9 @@ from vitmed.core.downloads import digest_of
 from vitmed.core.errors import UsageError
 from vitmed.core.files import whole_file
 from vitmed.core.load_config import without_places
+from vitmed.core.messages import Silent, say, warn
 from vitmed.core.run_folder import NUMBERS, RunFolder
 from vitmed.core.text import counted, listed
-from vitmed.core.ui import Silent, Ui
 from vitmed.decisions.evaluation_folder import find_evaluation
 from vitmed.inference.answers import predictions_json
 from vitmed.inference.onnx_model import OnnxModel
@@ -51,9 +51,7 @@ class Bundle(NamedTuple):
     packages: dict[str, str]
 
 
-def write_bundle(
-    file: Path, saved: SavedModel, models: Mapping[str, SavedModel], extras: Collection[str], ui: Ui
-) -> Bundle:
+def write_bundle(file: Path, saved: SavedModel, models: Mapping[str, SavedModel], extras: Collection[str]) -> Bundle:
     """Write an archive with wheels, models, what each answers to a drawn image, and lists of licences and parts.
 
     Args:
@@ -65,9 +63,9 @@ def write_bundle(
     """
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=".bundle-") as folder:
         place, top = Path(folder), Path(folder) / "top" / file.stem
-        ui.say("pip fetches the wheels of all that vitmed needs")
+        say("pip fetches the wheels of all that vitmed needs")
         _add_wheels(top / "wheels", place, extras, models)
-        _add_models(top, saved, models, ui)
+        _add_models(top, saved, models)
         packages = _add_lists(top, place / "lists", saved)
         shutil.copytree(Path(__file__).with_name("bundle_files"), top, dirs_exist_ok=True)
         (top / "install.sh").chmod(0o755)
@@ -79,7 +77,7 @@ def write_bundle(
         with whole_file(file) as stream, tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
             tar.add(top, file.stem, filter=lambda e: e.replace(mode=0o755 if e.mode & 0o100 else 0o644, **nobody))
     size, digest = file.stat().st_size, digest_of(file)
-    ui.say(f"{file}: {counted(len(packages), 'package')}, {size / 2**20:,.0f} MB, sha256 {digest}")
+    say(f"{file}: {counted(len(packages), 'package')}, {size / 2**20:,.0f} MB, sha256 {digest}")
     return Bundle(file, size, digest, packages)
 
 
@@ -106,7 +104,7 @@ def _add_wheels(folder: Path, place: Path, extras: Collection[str], models: Coll
     _run("pip", "wheel", "-q", "-w", folder, "-c", place / "pins.txt", own, *["onnxruntime"] * ("model.onnx" in models))
 
 
-def _add_models(top: Path, saved: SavedModel, models: Mapping[str, SavedModel], ui: Ui) -> None:
+def _add_models(top: Path, saved: SavedModel, models: Mapping[str, SavedModel]) -> None:
     """Write the models, what each answers to a drawn image that nobody owns, and the papers of the run."""
     how, picture = saved.preprocessing, top / "check" / "image.png"
     for folder in (top / "model" / "test", top / "check"):
@@ -128,7 +126,7 @@ def _add_models(top: Path, saved: SavedModel, models: Mapping[str, SavedModel], 
     run = RunFolder(saved.path.parent)
     (top / "model" / run.config.name).write_text(without_places(saved.config).to_yaml(), encoding="utf-8")
     if (table := find_evaluation(run, "test", saved.weights_hash, saved.policy)) is None:
-        ui.warn(f"{saved.path}: no test of it beside it, so the bundle has neither model card nor metrics")
+        warn(f"{saved.path}: no test of it beside it, so the bundle has neither model card nor metrics")
         return
     shutil.copyfile(table.with_name(NUMBERS), top / "model" / "test" / NUMBERS)
     if run.model_card.is_file():

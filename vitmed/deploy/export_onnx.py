@@ -18,8 +18,8 @@ import torch
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import GateError, UsageError
 from vitmed.core.files import whole_file
+from vitmed.core.messages import Silent, bar, say, warn
 from vitmed.core.text import counted, counted_doing, first_line
-from vitmed.core.ui import Silent, Ui
 from vitmed.data.samples import Sample, labelled_by
 from vitmed.data.thread_batches import check_readable
 from vitmed.decisions.reduced_precision import MOST_MOVED, ReducedPrecision, compare_precision
@@ -72,7 +72,7 @@ def validation_images(saved: SavedModel) -> list[Sample]:
 
 
 def compare_export(
-    saved: SavedModel, graph: ExportedGraph, run: Callable[[np.ndarray], dict[str, np.ndarray]], root: Path, ui: Ui
+    saved: SavedModel, graph: ExportedGraph, run: Callable[[np.ndarray], dict[str, np.ndarray]], root: Path
 ) -> ExportGate:
     """Compare an exported network with its checkpoint on `validation_images`.
 
@@ -92,10 +92,10 @@ def compare_export(
     def read(index: int) -> np.ndarray:
         return how.read(root / chosen[index].path)
 
-    with ui.bar("comparing: checkpoint") as advance:
+    with bar("comparing: checkpoint") as advance:
         outputs = open_network(saved, saved.policy, "cpu", "fp32", Silent()).outputs(read, len(chosen), advance)
     check_readable(outputs.problems)
-    with ui.bar("comparing: exported") as advance:
+    with bar("comparing: exported") as advance:
         for index, sample in enumerate(chosen):
             image = read(index)
             if graph.resize:
@@ -211,7 +211,7 @@ def _quiet() -> Iterator[None]:
             del os.environ[name]
 
 
-def write_onnx(saved: SavedModel, file: Path, root: Path, ui: Ui) -> ExportGate:
+def write_onnx(saved: SavedModel, file: Path, root: Path) -> ExportGate:
     """Export a model as an .onnx file, compare it with its checkpoint, and write it if it decides alike.
 
     Args:
@@ -223,10 +223,10 @@ def write_onnx(saved: SavedModel, file: Path, root: Path, ui: Ui) -> ExportGate:
     """
     graph = ExportedGraph(saved, resize=saved.preprocessing.channels in (1, 3)).eval()
     if not graph.resize:
-        ui.warn("an image with alpha must be made square before: the file takes squares only")
-    ui.say(f"exporting {saved.path}; torch needs about a quarter of a minute")
+        warn("an image with alpha must be made square before: the file takes squares only")
+    say(f"exporting {saved.path}; torch needs about a quarter of a minute")
     made = OnnxFile(graph, saved, file)
-    gate = compare_export(saved, graph, made.run, root, ui)
+    gate = compare_export(saved, graph, made.run, root)
     if not gate.passed:
         raise GateError(
             f"{file}: not written, since the exported network differs from {saved.path}: {gate.in_words}",

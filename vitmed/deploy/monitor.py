@@ -12,9 +12,9 @@ import numpy as np
 
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import write_bytes, write_json, write_text
+from vitmed.core.messages import say
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
 from vitmed.core.text import NOTICE, counted
-from vitmed.core.ui import Ui
 from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
 from vitmed.decisions.targets import TARGETS
@@ -96,7 +96,7 @@ def check_weights(table: Table, weights_hash: str | None) -> None:
 
 
 def watch(
-    folder: Path, known: Evaluated, table: Table, notes: Sequence[str], settings: tuple[int, float, float], ui: Ui
+    folder: Path, known: Evaluated, table: Table, notes: Sequence[str], settings: tuple[int, float, float]
 ) -> tuple[Monitoring, Tracks]:
     """Chart what is watched of a model: the content of monitoring.json, and chart -> side -> (S,) the sums.
 
@@ -131,7 +131,7 @@ def watch(
     limits: Limits | None = None
     standard = Reference.of(watched, units.index) if watched else None
     if standard is not None:
-        ui.say(f"simulating {counted(2 * SIMULATIONS, 'period')} of {period:,} images")
+        say(f"simulating {counted(2 * SIMULATIONS, 'period')} of {period:,} images")
         limits = choose_limits(standard, shift, period, false_alarms, SIMULATIONS)
     tracks = _tracks(standard, streams, shift)
     charts = [

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.core.errors import UsageError
+from vitmed.core.messages import say, warn
 from vitmed.core.text import first_line
-from vitmed.core.ui import Ui
 from vitmed.deploy.export_weights import WeightsGate, check_form, write_weights
 from vitmed.inference.checkpoint import Checkpoint
-from vitmed.models.licence_terms import stops_sharing, terms_of
+from vitmed.models.weights.catalogue import stops_sharing, terms_of
 
 
 @dataclass(frozen=True)
@@ -25,15 +25,15 @@ class Pushed:
     gate: WeightsGate
 
 
-def check_licence(licence: str | None, weights: str | None, may_share: bool, ui: Ui) -> None:
+def check_licence(licence: str | None, weights: str | None, may_share: bool) -> None:
     """State the terms of the starting weights. Raises UsageError if their licence may forbid sharing the model."""
     why = stops_sharing(licence)
     if why is not None and not may_share:
         raise UsageError(f"the licence of the starting weights, {licence}, {why}", "read it; if you may: --may-share")
     if weights is not None and licence is None:
-        ui.warn(f"the licence of the starting weights, {Path(weights).name}, is not known; read it before you share")
+        warn(f"the licence of the starting weights, {Path(weights).name}, is not known; read it before you share")
     if (terms := terms_of(licence)) is not None:
-        ui.warn(terms)
+        warn(terms)
 
 
 def _refused(repository: str, error: Any) -> UsageError:
@@ -42,7 +42,7 @@ def _refused(repository: str, error: Any) -> UsageError:
     return UsageError(f"{repository}: nothing was uploaded ({first_line(error)})", fix)
 
 
-def upload(saved: Checkpoint, repository: str, form: str, data: str | Path | None, public: bool, ui: Ui) -> Pushed:
+def upload(saved: Checkpoint, repository: str, form: str, data: str | Path | None, public: bool) -> Pushed:
     """Write a model for another library, and upload it with its card.
 
     Args:
@@ -70,8 +70,8 @@ def upload(saved: Checkpoint, repository: str, form: str, data: str | Path | Non
             raise UsageError(f"{repository}: everybody can see this repository", "--public, or another name")
         root = saved.data_root() if data is None else Path(data)
         folder = Path(place) / repository.partition("/")[2]
-        written = write_weights(saved, folder, form, root, ui, address)
-        ui.say(f"{repository}: {written.gate.in_words}")
+        written = write_weights(saved, folder, form, root, address)
+        say(f"{repository}: {written.gate.in_words}")
         files = tuple(sorted(file.name for file in folder.iterdir()))
         try:
             url = str(api.create_repo(repository, private=not public, exist_ok=True))
@@ -79,5 +79,5 @@ def upload(saved: Checkpoint, repository: str, form: str, data: str | Path | Non
         except Exception as error:
             raise _refused(repository, error) from None
     who = "everybody" if seen else "only its owner"
-    ui.say(f"{url}: {', '.join(files)}; {who} can see it; load it with\n{written.form.line(address)}")
+    say(f"{url}: {', '.join(files)}; {who} can see it; load it with\n{written.form.line(address)}")
     return Pushed(url, files, not seen, written.gate)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from vitmed.core.errors import DataError
+from vitmed.core.messages import bar
 from vitmed.core.text import NOTICE
-from vitmed.core.ui import Ui
 from vitmed.data.thread_batches import read_batches
 from vitmed.explanation.attention import attention_maps
 from vitmed.explanation.results import TITLES, UNCHECKED, Maps, joined, mean_of_maps
@@ -49,7 +49,7 @@ class Explanation:
 
 
 def explain_predictions(
-    saved: SavedModel, predictions: AnyPredictions, chosen: np.ndarray, device: str, frame: int | None, ui: Ui
+    saved: SavedModel, predictions: AnyPredictions, chosen: np.ndarray, device: str, frame: int | None
 ) -> Maps:
     """Map where the network, or each member of an ensemble, looked in images that it predicted.
 
@@ -68,14 +68,14 @@ def explain_predictions(
         asked = chosen  # places in the order of the member
         if one.classes != saved.classes:
             asked = np.array([one.classes.index(name) for name in saved.classes])[chosen]
-        each.append(_maps_of(one.model().to(pick_device(device)), own, predictions, asked, ui))
+        each.append(_maps_of(one.model().to(pick_device(device)), own, predictions, asked))
     return replace(mean_of_maps(each, saved.shares if isinstance(saved, Ensemble) else (1.0,)), targets=chosen)
 
 
-def _maps_of(model: ViT, how: Preprocessing, predictions: AnyPredictions, targets: np.ndarray, ui: Ui) -> Maps:
+def _maps_of(model: ViT, how: Preprocessing, predictions: AnyPredictions, targets: np.ndarray) -> Maps:
     """The maps of images that `predict` could read."""
     paths, parts = predictions.paths, []
-    with ui.bar("explaining") as advance:
+    with bar("explaining") as advance:
         for rows, squares, problems in read_batches(lambda i: how.read(paths[i]), len(paths), BATCH):
             if problems:
                 raise DataError("\n".join(problems.values()), "the files changed during the command: run it again")

@@ -24,9 +24,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from vitmed.core.messages import bar, say
 from vitmed.core.targets import Kind
 from vitmed.core.text import counted
-from vitmed.core.ui import Ui
 from vitmed.explanation.attention import METHODS, attention_maps, centre_shift, relevance
 from vitmed.explanation.results import TITLES, Attention, MapCheck, Maps, cells
 from vitmed.imaging.preprocessing import Preprocessing
@@ -318,7 +318,6 @@ def check_attention(
     read: Callable[[int], np.ndarray],
     predictions: AnyPredictions,
     images: int | None,
-    ui: Ui,
 ) -> tuple[Attention | None, Maps | None]:
     """The checks of the attention maps for an evaluation, and the maps of some images for its figure.
 
@@ -338,12 +337,12 @@ def check_attention(
         return unchecked(model, 0, kind).model_copy(update={"reason": slow, "drawn": ""}), maps
     strata = known_labels(predictions) if isinstance(predictions, Predictions) else explained
     rows, units, drawn = sample(strata, predictions.groups, count)
-    with ui.bar("checking attention maps") as advance:
+    with bar("checking attention maps") as advance:
         pictures = np.stack([read(int(i)) for i in rows])
         found = check_maps(model, preprocessing, pictures, explained[rows], units, advance, kind)
     verdicts = "; ".join(f"{part.title}: {part.verdict}" for part in found.methods.values())
     text = verdicts or f"not checked: {found.reason}"
-    ui.say(f"test of the attention maps: {text}")
+    say(f"test of the attention maps: {text}")
     return found.model_copy(update={"drawn": drawn}), maps
 
 

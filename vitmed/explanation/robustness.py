@@ -23,9 +23,9 @@ from PIL import Image
 
 from vitmed.checks.evaluation_images import EvaluationImages
 from vitmed.core.errors import DataError, UsageError, unknown_key
+from vitmed.core.messages import bar, say, warn
 from vitmed.core.targets import Target
 from vitmed.core.text import counted
-from vitmed.core.ui import Ui
 from vitmed.data.samples import labelled_by
 from vitmed.data.split_names import SPLITS
 from vitmed.data.thread_batches import in_threads
@@ -243,7 +243,7 @@ class StressRequest:
 
 
 def stress_images(
-    saved: SavedModel, chosen: EvaluationImages, what: str, request: StressRequest, ui: Ui
+    saved: SavedModel, chosen: EvaluationImages, what: str, request: StressRequest
 ) -> tuple[Robustness, dict[str, list[np.ndarray]]]:
     """Predict a sample of images, clean and corrupted, and measure what the corruptions cost.
 
@@ -258,18 +258,18 @@ def stress_images(
     """
     seed = request.seed
     asked = pick_images([sample.label for sample in chosen.samples], request.images, seed)
-    decoded = _decode(saved.preprocessing, chosen, asked, ui)
+    decoded = _decode(saved.preprocessing, chosen, asked)
     unreadable = len(asked) - len(decoded)
     names, grey = list(request.corruptions or CORRUPTIONS), ""
     if saved.preprocessing.channels < 3 or all(map(is_grey, decoded.values())):
         grey = "the network sees grey" if saved.preprocessing.channels < 3 else "the images are grey"
     skipped = {name: f"needs colour, and {grey}" for name in names if grey and CORRUPTIONS[name].colour}
     names = [name for name in names if name not in skipped]
-    ui.say(
+    say(
         f"{what}: {len(decoded):,} of {counted(len(chosen.samples), 'image')}, "
         f"{counted(len(names), 'corruption')} of 5 strengths, {(1 + 5 * len(names)) * len(decoded):,} passes"
     )
-    clean, corrupted = _predict_all(saved, chosen, decoded, names, request, ui)
+    clean, corrupted = _predict_all(saved, chosen, decoded, names, request)
     found = measure_robustness(clean, corrupted, request.resamples, seed, saved.splits.target)
     unread = [f"{unreadable:,} images could not be read and are not counted."] if unreadable else []
     about = {
@@ -293,16 +293,15 @@ def _predict_all(
     decoded: Mapping[int, Image.Image],
     names: Sequence[str],
     request: StressRequest,
-    ui: Ui,
 ) -> tuple[AnyPredictions, dict[str, list[AnyPredictions]]]:
     """Predictions of the clean images, and corruption -> predictions at strengths 1 to 5."""
-    network = open_network(saved, None, request.device, "fp32", ui)
+    network = open_network(saved, None, request.device, "fp32")
     rows, samples = list(decoded), [chosen.samples[row] for row in decoded]
     passes = [(name, strength) for name in names for strength in range(1, 6)]
     target, positive = saved.splits.target, saved.config.data.positive
     total, start = (1 + len(passes)) * len(rows), time.perf_counter()
     corrupted: dict[str, list[AnyPredictions]] = {name: [] for name in names}
-    with ui.bar("evaluating corrupted images") as advance:
+    with bar("evaluating corrupted images") as advance:
 
         def predicted(number: int, change: Callable[[int], Image.Image]) -> AnyPredictions:
             read = lambda i: saved.preprocessing.fit(change(rows[i]))  # noqa: E731
@@ -314,7 +313,7 @@ def _predict_all(
         clean = predicted(0, lambda row: decoded[row])
         if rows and names:
             minutes = max(1, round((time.perf_counter() - start) * len(passes) / 60))
-            ui.say(f"about {counted(minutes, 'minute')} (--images takes fewer)")
+            say(f"about {counted(minutes, 'minute')} (--images takes fewer)")
         seed = request.seed
         for number, (name, strength) in enumerate(passes, 1):
             change = lambda row: corrupt(decoded[row], name, strength, (seed, row))  # noqa: B023, E731  at once
@@ -335,7 +334,7 @@ def pick_images(labels: Sequence[int], most: int, seed: int) -> list[int]:
     return sorted(int(i) for i in order[np.argsort(turn[order], kind="stable")][:most])
 
 
-def _decode(how: Preprocessing, chosen: EvaluationImages, rows: Sequence[int], ui: Ui) -> dict[int, Image.Image]:
+def _decode(how: Preprocessing, chosen: EvaluationImages, rows: Sequence[int]) -> dict[int, Image.Image]:
     """Row -> its image, no larger than the network sees it; a warning on those that cannot be read.
 
     Raises:
@@ -352,7 +351,7 @@ def _decode(how: Preprocessing, chosen: EvaluationImages, rows: Sequence[int], u
 
     decoded: dict[int, Image.Image] = {}
     problems: list[str] = []
-    with ui.bar("reading images") as advance:
+    with bar("reading images") as advance:
         for done, image in enumerate(in_threads(read, rows)):
             if isinstance(image, str):
                 problems.append(image)
@@ -362,8 +361,8 @@ def _decode(how: Preprocessing, chosen: EvaluationImages, rows: Sequence[int], u
     if problems and not decoded:
         raise DataError("\n".join(sorted(problems)[:10]), "restore these files, or name others with --data")
     if problems:
-        ui.warn(f"{len(problems):,} of {counted(len(rows), 'image')} cannot be read and are left out, such as:")
-        ui.warn(problems[0])
+        warn(f"{len(problems):,} of {counted(len(rows), 'image')} cannot be read and are left out, such as:")
+        warn(problems[0])
     return decoded
 
 

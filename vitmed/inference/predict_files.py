@@ -12,8 +12,8 @@ import numpy as np
 
 from vitmed.core.errors import DataError
 from vitmed.core.inputs import refuse_archive
+from vitmed.core.messages import warn
 from vitmed.core.text import counted_doing
-from vitmed.core.ui import Ui
 from vitmed.data.folders import image_names, import_fix
 from vitmed.imaging.decode import read_header
 from vitmed.imaging.preprocessing import Preprocessing
@@ -54,7 +54,7 @@ class ImageFiles:
 
 
 def open_files(
-    names: Sequence[str], saved: SavedModel, device: str, precision: str, frame: int | None, ui: Ui
+    names: Sequence[str], saved: SavedModel, device: str, precision: str, frame: int | None
 ) -> tuple[Network, ImageFiles]:
     """What runs the model, and the files as it reads them; warns of what makes its answers worse.
 
@@ -62,15 +62,15 @@ def open_files(
         UsageError: this machine has no such device or precision.
     """
     if saved.policy is None:
-        ui.warn(f"{saved.path}: {RAW}")
-    how, network = preprocessing_of(saved, frame), open_network(saved, saved.policy, device, precision, ui)
+        warn(f"{saved.path}: {RAW}")
+    how, network = preprocessing_of(saved, frame), open_network(saved, saved.policy, device, precision)
     flat = 0
     for name in names if how.window is not None else ():
         with contextlib.suppress(DataError):  # an unreadable image is reported later
             flat += not read_header(name).needs_window
     if flat:
         found = counted_doing(flat, "image", "has 8 bits and is", "have 8 bits and are")
-        ui.warn(f"{found} not windowed; the model was trained on deeper ones")
+        warn(f"{found} not windowed; the model was trained on deeper ones")
     return network, ImageFiles(names, how)
 
 

@@ -19,9 +19,9 @@ import numpy as np
 from vitmed.core.csv_files import from_cell
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import whole_file
+from vitmed.core.messages import bar, say
 from vitmed.core.shards import Shard
 from vitmed.core.text import counted, lines_of
-from vitmed.core.ui import Ui
 from vitmed.core.upgrade import READER
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
@@ -85,7 +85,7 @@ def read_part(file: Path) -> tuple[dict[str, Any], Any]:
     return json.loads(table.schema.metadata[KEY]), table
 
 
-def merge_parts(folder: Path, files: Sequence[Path], file: Path, ui: Ui) -> WrittenPredictions:
+def merge_parts(folder: Path, files: Sequence[Path], file: Path) -> WrittenPredictions:
     """Join the parts of all shards to one CSV file, with every image once.
 
     Args:
@@ -110,7 +110,7 @@ def merge_parts(folder: Path, files: Sequence[Path], file: Path, ui: Ui) -> Writ
         problem = f"{folder}: {len(missing):,} of {counted(len(shards), 'part')} missing:\n{lines_of(missing)}"
         raise DataError(problem, f"run the same vitmed predict again with {missing[0]}, and so on")
     unread = list[list[str]]()
-    with ui.bar("merging", unit="parts") as advance, whole_file(file) as stream:
+    with bar("merging", unit="parts") as advance, whole_file(file) as stream:
         text = io.TextIOWrapper(stream, "utf-8", newline="", write_through=True)
         csv.writer(text).writerow(header)
         for done, number in enumerate(sorted(places), 1):
@@ -123,7 +123,7 @@ def merge_parts(folder: Path, files: Sequence[Path], file: Path, ui: Ui) -> Writ
             advance(done, len(places))
         csv.writer(text).writerows(unread)
         text.detach()
-    ui.say(f"{file}: {counted(first['images'], 'image')} of {counted(len(files), 'part')}, each once")
+    say(f"{file}: {counted(first['images'], 'image')} of {counted(len(files), 'part')}, each once")
     errors = ((from_cell(row[0]), from_cell(row[-1])) for row in unread)
     return WrittenPredictions(file, first["images"] - len(unread), tuple(errors))
 

@@ -13,9 +13,9 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.files import json_of, read_json_lines
 from vitmed.core.flags import evaluate_config
+from vitmed.core.messages import bar, say, warn
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
-from vitmed.core.ui import Ui
 from vitmed.data.folders import image_files
 from vitmed.decisions.evaluation_folder import read_split, torn_evaluations
 from vitmed.decisions.policy import DecisionPolicy
@@ -36,7 +36,7 @@ MOST_OTHERS = 2000  # other images to score at most
 
 
 def score_other_images(
-    folder: Path, saved: SavedModel, network: Network, policy: DecisionPolicy | None, ui: Ui
+    folder: Path, saved: SavedModel, network: Network, policy: DecisionPolicy | None
 ) -> DecisionPolicy:
     """The policy with the OOD scores of at most `MOST_OTHERS` images of a folder, evenly spread.
 
@@ -51,12 +51,12 @@ def score_other_images(
         raise DataError(f"{folder}: no such folder", "--unlike DIR names a folder of other images")
     files = image_files(folder)
     files = files[:: max(1, -(-len(files) // MOST_OTHERS))]
-    with ui.bar("other images") as advance:
+    with bar("other images") as advance:
         found = network.outputs(lambda i: saved.preprocessing.read(files[i]), len(files), advance)
     if not found.indices:
         raise DataError(f"{folder}: holds no image that can be read", "--unlike DIR names a folder of other images")
     if found.problems:
-        ui.warn(f"{folder}: {len(found.problems):,} of {counted(len(files), 'image')} could not be read")
+        warn(f"{folder}: {len(found.problems):,} of {counted(len(files), 'image')} could not be read")
     return policy.model_copy(update={"other_scores": tuple(map(float, found.columns[OOD_SCORE]))})
 
 
@@ -75,14 +75,14 @@ def evaluate_settings(
     return config, notes
 
 
-def _own_test(saved: SavedModel, run: RunFolder, policy: DecisionPolicy | None, ui: Ui) -> AnyPredictions | None:
+def _own_test(saved: SavedModel, run: RunFolder, policy: DecisionPolicy | None) -> AnyPredictions | None:
     """What the model predicts for the test of its own run; None where that is not known, with a message why."""
     found = read_split(run, "test", saved.weights_hash, policy)
     if found is None:
         why = f"{saved.path.name} is not evaluated on it yet (vitmed evaluate {saved.path})"
         for torn in torn_evaluations(run):
             why = f"{torn} is incomplete (vitmed train --resume {run.path} writes it again)"
-        ui.say(f"no comparison with the test of the run: {why}")
+        say(f"no comparison with the test of the run: {why}")
     return found
 
 
@@ -123,7 +123,6 @@ def report_images(
     used: ModelOnImages,
     predictions: AnyPredictions,
     baselines: Callable[[], Mapping[str, AnyPredictions]] | None,
-    ui: Ui,
 ) -> Results:
     """Check the attention maps and write the report of an evaluation into a new folder.
 
@@ -141,14 +140,14 @@ def report_images(
         from vitmed.explanation.faithfulness import check_attention
 
         attention, maps = check_attention(
-            network.model, saved.preprocessing, chosen.read, predictions, config.map_images, ui
+            network.model, saved.preprocessing, chosen.read, predictions, config.map_images
         )
-    internal = _own_test(saved, run, policy, ui) if own is None else None
+    internal = _own_test(saved, run, policy) if own is None else None
     fitting = dict[str, AnyPredictions]()  # the baselines that training evaluated on the very same images
     for key, other in (read_baselines(run.path / own) if own else {}).items():
         if (matched := match_images(other, predictions)) is not None:
             fitting[key] = matched
-    with ui.bar("drawing the report", unit="steps"):
+    with bar("drawing the report", unit="steps"):
         metrics = write_report(
             folder,
             predictions,

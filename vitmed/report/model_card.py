@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 
 from vitmed.core.files import write_text
+from vitmed.core.messages import warn
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import listed
-from vitmed.core.ui import Ui
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import Estimate
 from vitmed.report.headline import Evaluation
@@ -93,10 +93,10 @@ def _interval(number: Estimate, metrics: Results) -> dict[str, Any]:
     return {"interval": metrics.level, "low": low, "high": high, "method": how}
 
 
-def write_card(run: RunFolder, test: Evaluation, ui: Ui) -> None:
+def write_card(run: RunFolder, test: Evaluation) -> None:
     """Write model_card.md, unless somebody has edited it."""
     file, card = run.model_card, model_card(test.metrics, run.path.resolve().name, test.folder.name)
     if file.is_file() and edited(file.read_text(encoding="utf-8", errors="replace")):
-        ui.warn(f"{file} was edited and is not replaced; remove it to get a new one with these numbers")
+        warn(f"{file} was edited and is not replaced; remove it to get a new one with these numbers")
     else:
         write_text(file, card)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.core.errors import Interrupted, VitmedError
+from vitmed.core.messages import say, warn
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
 from vitmed.core.stored_paths import find_path, store_path
-from vitmed.core.ui import Ui
 from vitmed.decisions.evaluation_folder import read_evaluation, read_metrics
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.metrics.estimates import Estimate, value_text
@@ -42,7 +42,7 @@ def find_stored(text: str, folder: RunFolder) -> str | Path:
     return place if place.exists() else text
 
 
-def compare_ways(folder: RunFolder, jobs: dict[str, Job], parallel: int, save: Save, ui: Ui) -> dict[str, Any]:
+def compare_ways(folder: RunFolder, jobs: dict[str, Job], parallel: int, save: Save) -> dict[str, Any]:
     """Train each way, and choose the best by its number on validation.
 
     Args:
@@ -57,13 +57,13 @@ def compare_ways(folder: RunFolder, jobs: dict[str, Job], parallel: int, save: S
     """
     if len(jobs) == 1:
         return {"tried": [], "winner": next(iter(jobs)), "why": "the only way here"}
-    with local(folder, parallel, ui) as executor:
+    with local(folder, parallel) as executor:
         futures = {name: executor.submit(job, lambda record: save() < 0) for name, job in jobs.items()}
         failed = {name: error for name, future in futures.items() if (error := future.exception())}
     for name, error in failed.items():
         if isinstance(error, Interrupted) or not isinstance(error, VitmedError) or len(failed) == len(jobs):
             raise error
-        ui.warn(f"{jobs[name].title}: {error.line}")
+        warn(f"{jobs[name].title}: {error.line}")
     places = {name: run.path / "val" for name, job in jobs.items() if (run := job.done(folder)) is not None}
     tried, values = [{"name": name, "failure": f"{error}"} for name, error in failed.items()], dict[str, float]()
     for name, place in places.items():
@@ -71,12 +71,12 @@ def compare_ways(folder: RunFolder, jobs: dict[str, Job], parallel: int, save: S
         sign = 1 if ALL_METRICS[metric].higher_is_better else -1
         values[name] = float("-inf") if number.value is None else sign * number.value
         tried.append({"name": name, "metric": metric, **number.to_dict()})
-        ui.say(f"{jobs[name].title}: {metric} {value_text(number)} on validation")
+        say(f"{jobs[name].title}: {metric} {value_text(number)} on validation")
     read = {name: read_evaluation(place / PREDICTIONS) for name, place in places.items()}
     models = [Model(name, one.predictions, known=one) for name, one in read.items()]
     best = max(values, key=values.__getitem__)
-    why = compare_models(models, 500, ui).verdict if len(models) > 1 else "the other way failed"
-    ui.say(f"{best} goes on: {why}")
+    why = compare_models(models, 500).verdict if len(models) > 1 else "the other way failed"
+    say(f"{best} goes on: {why}")
     return {"tried": tried, "winner": best, "why": why}
 
 

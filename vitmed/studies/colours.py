@@ -9,8 +9,8 @@ from vitmed.core.config import Config
 from vitmed.core.dataset_cards import report_card
 from vitmed.core.files import write_text
 from vitmed.core.load_config import store_paths
+from vitmed.core.messages import bar
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.ui import Ui
 from vitmed.data.patients import describe_patients, patient_notes, report_patients, show_expression
 from vitmed.data.samples import Splits, labelled_by
 from vitmed.data.splits import make_splits
@@ -23,26 +23,26 @@ from vitmed.training.plan.prepare import check_against_splits, config_of_target,
 from vitmed.training.run_setup import check_images, splits_csv
 
 
-def open_folder(config: Config, output: str | Path, parts: str, ui: Ui) -> tuple[Config, Splits]:
+def open_folder(config: Config, output: str | Path, parts: str) -> tuple[Config, Splits]:
     """Divide the images of a folder into `parts`; return the configuration with their window, and the splits.
 
     Raises:
         DataError, UsageError: as `train`.
     """
-    report_card(config.data.card, ui)
-    show_expression(config.data.group_regex, ui)
-    with ui.bar("finding images", unit="files") as advance:
+    report_card(config.data.card)
+    show_expression(config.data.group_regex)
+    with bar("finding images", unit="files") as advance:
         splits = make_splits(config.data, advance, config.evaluate.ordinal)
     config = config_of_target(config, splits)
     check_against_splits(config, splits)
-    check_folder(config.data, ui, config.evaluate.ordinal)
-    report_patients(splits, f"one patient may be in two {parts}, which makes results look too good", ui)
+    check_folder(config.data, config.evaluate.ordinal)
+    report_patients(splits, f"one patient may be in two {parts}, which makes results look too good")
     RunFolder.probe(output)
-    return with_window(config, splits, ui), standardised(splits)
+    return with_window(config, splits), standardised(splits)
 
 
 def evaluate_colours(
-    config: Config, splits: Splits, output: str | Path, name: str, ui: Ui
+    config: Config, splits: Splits, output: str | Path, name: str
 ) -> tuple[RunFolder, dict[str, Evaluation]]:
     """Fit a linear model of colours and size on train, and evaluate it on val and test, each with a report.
 
@@ -54,12 +54,12 @@ def evaluate_colours(
         DataError: an image that cannot be read, or a problem of the data that training refuses.
     """
     preprocessing = Preprocessing.of(config)
-    splits, images, hashes, records, skipped = check_images(splits, preprocessing, config.data, ui)
-    notes, counts = check_before_training(splits, records, skipped, config, ui)
+    splits, images, hashes, records, skipped = check_images(splits, preprocessing, config.data)
+    notes, counts = check_before_training(splits, records, skipped, config)
     folder = RunFolder.create(output, name)
     write_text(folder.config, store_paths(config, folder.path).to_yaml())
     write_text(folder.splits, splits_csv(splits, hashes))
-    logits_of = fit_colours(splits, images, ui)
+    logits_of = fit_colours(splits, images)
     flow = flow_of(splits, hashes, counts, why_left_out(config.data))
     results = {}
     for split in ("val", "test"):
@@ -82,5 +82,5 @@ def evaluate_colours(
             flow=flow.model_copy(update={"evaluated": evaluated_images(predictions, split)}),
             run=folder.name,
         )
-        results[split] = report_evaluation(Evaluation(predictions, metrics, folder.path / split), {}, ui)
+        results[split] = report_evaluation(Evaluation(predictions, metrics, folder.path / split), {})
     return folder, results

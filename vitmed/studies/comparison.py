@@ -15,10 +15,10 @@ import numpy as np
 
 from vitmed.core.csv_files import from_cell
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.messages import bar
 from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder
 from vitmed.core.targets import Kind
 from vitmed.core.text import counted, listed
-from vitmed.core.ui import Ui
 from vitmed.core.yaml_files import YamlError, read_yaml
 from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation, torn_evaluations
 from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
@@ -262,7 +262,7 @@ def _picked(found: Any, paths: Sequence[str], form: Any, positive: str | None) -
 
 
 def compare_models(
-    models: Sequence[Model], resamples: int, ui: Ui, notes: Sequence[str] = (), labels: Kind | None = None
+    models: Sequence[Model], resamples: int, notes: Sequence[str] = (), labels: Kind | None = None
 ) -> ComparisonResults:
     """Compare every two of several models, at least two, whose predictions are of the same images in one order.
 
@@ -277,7 +277,7 @@ def compare_models(
     of = said if labels is None else labels
     kind = TARGETS[of]
     numbers = {model.name: kind.evaluate(model.predictions, resamples).overall for model in models}
-    pairs = _compare_pairs(models, kind, resamples, units, ui)
+    pairs = _compare_pairs(models, kind, resamples, units)
     unit = "image" if first.groups is None else "patient"
     seeds = [
         seed_spread(group, [numbers[name] for name in group], unit, kind.metrics, list(pairs[0].tests)[:2])
@@ -331,14 +331,14 @@ def _described(model: Model, overall: dict[str, Estimate]) -> ComparedModel:
     return ComparedModel(baseline_of=model.baseline_of, overall=overall, **known)
 
 
-def _compare_pairs(models: Sequence[Model], kind: TargetKind, resamples: int, units: int, ui: Ui) -> list[ComparedPair]:
+def _compare_pairs(models: Sequence[Model], kind: TargetKind, resamples: int, units: int) -> list[ComparedPair]:
     """Every two models that are not both baselines, with a verdict.
 
     The p of each test is adjusted over all pairs, that of a class or finding over all pairs and all of these.
     """
     together = [p for p in itertools.combinations(models, 2) if not all(m.baseline_of for m in p)]
     found, each = [], []
-    with ui.bar("comparing", unit="pairs") as advance:
+    with bar("comparing", unit="pairs") as advance:
         for a, b in together:
             found.append(kind.compare(a.predictions, b.predictions, resamples))
             each.append(kind.compare_each(a.predictions, b.predictions))

@@ -24,7 +24,6 @@ from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.run_folder import NUMBERS, RunFolder
 from vitmed.core.stored_paths import find_path
 from vitmed.core.text import counted, counted_doing, listed
-from vitmed.core.ui import Ui
 from vitmed.core.yaml_files import YamlError, read_yaml
 from vitmed.data.samples import Splits
 from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation
@@ -165,9 +164,7 @@ def _image_differences(
     )
 
 
-def _result(
-    one: RunFacts, other: RunFacts, names: Sequence[str], ui: Ui
-) -> tuple[list[ComparedNumber], str, list[str]]:
+def _result(one: RunFacts, other: RunFacts, names: Sequence[str]) -> tuple[list[ComparedNumber], str, list[str]]:
     """The numbers of both, which is better in a sentence, and notes."""
     if one.last is not None and other.last is not None:
         number = ComparedNumber(
@@ -212,7 +209,7 @@ def _result(
         aligned, notes = align(models)
     except DataError as error:
         return numbers, f"The tests are not the same: {error.problem}.", []
-    compared = compare_models(aligned, RESAMPLES, ui)
+    compared = compare_models(aligned, RESAMPLES)
     pair = compared.pairs[0]
     numbers = [
         number.model_copy(
@@ -256,7 +253,7 @@ def _and(parts: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def difference(one: RunFacts, other: RunFacts, names: Sequence[str], ui: Ui) -> RunDiff:
+def difference(one: RunFacts, other: RunFacts, names: Sequence[str]) -> RunDiff:
     """Report what differs between two runs of one kind.
 
     Args:
@@ -284,7 +281,7 @@ def difference(one: RunFacts, other: RunFacts, names: Sequence[str], ui: Ui) -> 
         keys = dict.fromkeys((*one.environment, *other.environment))
         pairs = ((key, one.environment.get(key), other.environment.get(key)) for key in keys)
         environment = [Difference(name=key, first=a, second=b) for key, a, b in pairs if a != b]
-    numbers, result, more = _result(one, other, names, ui)
+    numbers, result, more = _result(one, other, names)
     verdict = _verdict(names, settings, images, environment)
     return RunDiff(
         first=names[0],

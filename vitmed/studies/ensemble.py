@@ -12,9 +12,9 @@ import numpy as np
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError
 from vitmed.core.load_config import build_config
+from vitmed.core.messages import Silent, bar, say, warn
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
-from vitmed.core.ui import Silent, Ui
 from vitmed.data.samples import Sample, Splits
 from vitmed.data.scan_cache import hash_files
 from vitmed.data.splits import held_out
@@ -103,7 +103,7 @@ def read_candidate(folder: RunFolder) -> Candidate:
 
 
 def _choice(
-    found: Sequence[Candidate], parts: Sequence[Any], shares: np.ndarray, way: str, ui: Ui
+    found: Sequence[Candidate], parts: Sequence[Any], shares: np.ndarray, way: str
 ) -> tuple[str, dict[str, Any]]:
     """How the members were chosen, in words; and the numbers of each candidate, of the mean, and without optimism."""
     kind = TARGETS[found[0].members[0].splits.target.kind]
@@ -132,9 +132,9 @@ def _choice(
                     f"choice is {without - loss:.3f}."
                 )
     for name, row in rows.items():
-        ui.say(f"{name}: " + ", ".join(f"{kind.metrics[key].title} {value_text(one)}" for key, one in row.items()))
+        say(f"{name}: " + ", ".join(f"{kind.metrics[key].title} {value_text(one)}" for key, one in row.items()))
     for note in notes:
-        ui.say(note)
+        say(note)
     weighted = [f"{one.name} {share:.2f}" for one, share in zip(found, shares.tolist(), strict=True) if share > 0]
     folds = f"the mean of {counted(len(found[0].members), 'fold')}"
     words = f"the mean of {', '.join(weighted)}" if len(found) > 1 else folds
@@ -207,7 +207,7 @@ def _held_out(first: Checkpoint) -> dict[str, tuple[Sample, str]]:
     return {sample.path: (sample, digest) for sample, digest in zip(samples, digests, strict=True)}
 
 
-def join(candidates: Sequence[Candidate], place: RunFolder, way: str, advise: bool, ui: Ui) -> EnsembleResult:
+def join(candidates: Sequence[Candidate], place: RunFolder, way: str, advise: bool) -> EnsembleResult:
     """Join candidates into one model with a policy of its own, and write it with its report into a new folder.
 
     Args:
@@ -220,7 +220,7 @@ def join(candidates: Sequence[Candidate], place: RunFolder, way: str, advise: bo
     """
     parts = aligned([one.predictions for one in candidates])
     shares = np.full(len(candidates), 1 / len(candidates)) if way == "mean" else greedy_selection(parts)
-    words, chosen = _choice(candidates, parts, shares, way, ui)
+    words, chosen = _choice(candidates, parts, shares, way)
     used = [(one, share) for one, share in zip(candidates, shares.tolist(), strict=True) if share > 0]
     members = [member for one, _ in used for member in one.members]
     each = [share / len(one.members) for one, share in used for _ in one.members]
@@ -229,7 +229,7 @@ def join(candidates: Sequence[Candidate], place: RunFolder, way: str, advise: bo
     if leaks and not candidates[0].folds:
         raise DataError(leaks[0], "join runs with the same splits")
     for leak in leaks:  # of a test that was held out of folds, after hours of training
-        ui.warn(leak)
+        warn(leak)
     path = place.ensemble
     joined = join_members(path, members, each, splits, hashes, {"words": words, **chosen})
     for_policy = averaged(parts, shares.tolist())
@@ -241,10 +241,10 @@ def join(candidates: Sequence[Candidate], place: RunFolder, way: str, advise: bo
     known = network.outputs(lambda i: joined.preprocessing.drawn(), 1, lambda done, total: None)
     policy = policy.model_copy(update={"known_logits": tuple(known.logits[0].tolist())})
     joined = replace(joined, policy=policy)
-    ui.say(f"decision policy, chosen on {counted(policy.n, 'image')}: {policy.summary}")
+    say(f"decision policy, chosen on {counted(policy.n, 'image')}: {policy.summary}")
     notes = [_about_policy(used[0][0], len(members)), *chosen["notes"], *leaks, *notes_of(policy)]
     predictions, root = policy.apply(for_policy), members[0].splits.root
-    with ui.bar("drawing the report", unit="steps"):
+    with bar("drawing the report", unit="steps"):
         metrics = write_report(
             place.path / "val",
             predictions,
@@ -260,7 +260,7 @@ def join(candidates: Sequence[Candidate], place: RunFolder, way: str, advise: bo
     val = Evaluation(predictions, metrics, place.path / "val")
     save_ensemble(joined)  # last: without it the folder holds no ensemble
     if splits.samples["test"] and advise:
-        ui.say(f"to test it once: vitmed evaluate {place.path}")
-    ui.say(f"{place.path}: {words}; vitmed predict IMAGE --checkpoint {place.path}")
+        say(f"to test it once: vitmed evaluate {place.path}")
+    say(f"{place.path}: {words}; vitmed predict IMAGE --checkpoint {place.path}")
     names = [one.name for one in candidates]
     return EnsembleResult(place.path, dict(zip(names, shares.tolist(), strict=True)), val)

@@ -14,9 +14,9 @@ from vitmed.core.durations import duration_text, round_up
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import write_bytes, write_json, write_text
 from vitmed.core.load_config import load_config, store_paths, with_values
+from vitmed.core.messages import say
 from vitmed.core.run_folder import PREDICTIONS, RunFolder
 from vitmed.core.text import counted, listed
-from vitmed.core.ui import Ui
 from vitmed.data.splits import make_splits
 from vitmed.decisions.evaluation_folder import read_evaluation
 from vitmed.decisions.targets import TARGETS
@@ -47,7 +47,7 @@ class TuneResult:
 
 
 def plan_study(
-    settings: Config, plans: bool, seconds: float | None, offline: bool, ui: Ui, processes: int
+    settings: Config, plans: bool, seconds: float | None, offline: bool, processes: int
 ) -> tuple[PreparedRun, dict[str, float]]:
     """Plan the base of all trials; with `seconds`, of as many epochs as fit `SHARE` times into it, and forecast a run.
 
@@ -56,13 +56,13 @@ def plan_study(
     """
     if settings.data.divided or settings.train.freeze or not settings.train.test:
         raise UsageError("--folds, --freeze and --no-test do not go with tune", "leave them out")
-    prepared = prepare_run(settings, plans, offline, ui, processes)
+    prepared = prepare_run(settings, plans, offline, processes)
     if seconds is None:
         return prepared, {}
     forecast, free = prepared.forecaster.of(prepared.config), plans and "epochs" not in fields_set(settings, "train")
     passes = int(forecast.passes_in(seconds / SHARE))
     if free and 1 <= passes < prepared.config.train.epochs:
-        prepared = prepare_run(with_values(settings, {"train.epochs": passes}), plans, offline, ui, processes)
+        prepared = prepare_run(with_values(settings, {"train.epochs": passes}), plans, offline, processes)
     both = 2 * forecast.total(prepared.config.train.epochs)
     if both > seconds:
         problem = f"--time {duration_text(seconds)} is too short for a trial and the training of the winner"
@@ -129,10 +129,10 @@ def lead(state: Trials, parallel: int, devices: int | None) -> TuningStudy:
     folder, asked, ui = state.folder, state.asked, state.ui
     many = "trials" if state.most is None else counted(state.most, "trial")
     limit = "" if asked.time is None else f" in {duration_text(asked.time)}"
-    ui.say(f"{many}{limit} of at most {counted(asked.epochs, 'epoch')} in {folder.path}; they search:")
+    say(f"{many}{limit} of at most {counted(asked.epochs, 'epoch')} in {folder.path}; they search:")
     for setting, domain in asked.space.items():
-        ui.say(f"  {setting} {domain}, planned {as_text(asked.planned[setting])}")
-    with local(folder, parallel, ui, devices=devices, logged=True) as executor:
+        say(f"  {setting} {domain}, planned {as_text(asked.planned[setting])}")
+    with local(folder, parallel, devices=devices, logged=True) as executor:
         state.work(executor, parallel)
     study = _chosen(state)
     best = study.of(study.best)
@@ -140,7 +140,7 @@ def lead(state: Trials, parallel: int, devices: int | None) -> TuningStudy:
     left = {} if asked.time is None else {"time": max(asked.time - state.clock.seconds(), state.reserve)}
     title = f"trial {best.number} is the best on validation; its settings once more, with another seed"
     job = Job(REFIT, title, {"config": folder.path / BASE, "sets": sets, "offline": asked.offline, **left})
-    with local(folder, 1, ui, devices=devices) as executor:
+    with local(folder, 1, devices=devices) as executor:
         run = executor.submit(job).result()
     assert run is not None
     val, test = state.estimate(run, "val"), state.estimate(run, "test")
@@ -154,8 +154,8 @@ def lead(state: Trials, parallel: int, devices: int | None) -> TuningStudy:
     write_text(folder.path / TABLE, _table(study))
     write_bytes(folder.path / HISTORY, png(history_figure(study)))
     for note in study.notes:
-        ui.say(note)
-    ui.say(f"to train with these settings: vitmed train DIR --config {folder.tuned}")
+        say(note)
+    say(f"to train with these settings: vitmed train DIR --config {folder.tuned}")
     return study
 
 
