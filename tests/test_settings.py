@@ -48,7 +48,7 @@ from vitmed.models.hardware import Precision
 from vitmed.models.vit import build_vit
 from vitmed.report.rebuild import note_prevalence
 from vitmed.report.write import write_report
-from vitmed.training.learning import LEARNING
+from vitmed.training.learning import objective_of
 from vitmed.training.optimiser import parameter_groups
 from vitmed.training.plan.prepare import LAST_KEPT, check_against_splits, config_of_target, prepare_run
 
@@ -141,10 +141,12 @@ def loss(config: Config, kind: str) -> Any:
     targets = torch.from_numpy(labels)
     if kind in ("findings", "number"):
         targets = torch.linspace(-1, 1, 12) if kind == "number" else (torch.arange(36).reshape(12, 3) % 5 == 0).float()
-    images = SimpleNamespace(labels=labels, targets=targets, preprocessing=Preprocessing.of(config))
+    target = SimpleNamespace(kind=OF.get(kind, kind))
+    images = SimpleNamespace(labels=labels, targets=targets, preprocessing=Preprocessing.of(config), target=target)
     batch = torch.randint(0, 256, (12, 16, 16, 3), dtype=torch.uint8)
-    of = LEARNING[OF.get(kind, kind)].loss_of(model, images, outputs, config, Precision("fp32", torch.float32, ""))
-    return float(of(batch, targets)(slice(None)).detach())
+    cpu = torch.device("cpu")
+    objective = objective_of(images, outputs, config, Precision("fp32", torch.float32, ""), cpu)  # type: ignore[arg-type]
+    return float(objective.part(model, objective.prepare(batch, targets)).detach())
 
 
 def steps(config: Config, kind: str) -> Any:

@@ -18,19 +18,21 @@ from tiny_config import tiny_config
 
 from vitmed import VitmedError, train
 from vitmed.core.config import Config
-from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
+from vitmed.data.loading import EpochBatches, Images
 from vitmed.data.samples import Sample
 from vitmed.imaging import rasters
-from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import build_vit
 from vitmed.training.epoch_records import epoch_record, validate
 from vitmed.training.failure_detection import LossWatch
+from vitmed.training.learning import objective_of
 from vitmed.training.loop import Step, fit
-from vitmed.training.losses import class_weights, classification_loss, mixer
+from vitmed.training.losses import class_weights
+from vitmed.training.mixing import mixer
 from vitmed.training.optimiser import scheduled_lr, steps_per_epoch
+from vitmed.training.stream import Control, Stream
 from vitmed.training.train_state import Record, TrainState, new_state
 
 CPU, FP32 = torch.device("cpu"), Precision("fp32", torch.float32, "")
@@ -57,14 +59,14 @@ config = partial(
 
 
 def begin(folder: Path, asked: Config) -> tuple[TrainState, Iterator[Step | Record]]:
-    data, seed = images(folder), asked.train.seed
-    torch.manual_seed(seed)
-    batches = EpochBatches(data.labels, asked.train.batch_size, seed, asked.train.balance == "sampler")
-    loader = train_loader(TrainImages(data, Augmenter("none", 16, 3), seed), batches, 0, False)
-    state = new_state(build_vit(asked.model, 2), asked, batches.batches, CPU, FP32)
-    loss_of = classification_loss(state.model, data, 2, asked, FP32)
+    data = images(folder)
+    torch.manual_seed(asked.train.seed)
+    stream = Stream.of(data, asked, CPU)
+    batches = stream.batches.batches
+    state = new_state(build_vit(asked.model, 2), asked, batches, CPU, FP32)
+    objective = objective_of(data, 2, asked, FP32, CPU)
     return state, fit(
-        state, loader, batches, loss_of, lambda: validate(state, data, CLASSES, batches.batches, asked, FP32), asked
+        state, stream, objective, Control(asked), lambda: validate(state, data, CLASSES, batches, asked, FP32)
     )
 
 
@@ -330,8 +332,10 @@ def test_nan_names_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch, late:
 
 
 def test_an_infinite_gradient_is_told(folder: Path) -> None:
-    running = {"loss": 0.7, "images": 1.0}
-    watch = LossWatch(running, images(folder).samples, epoch=1, config=config(), scaled=False, size=4)
+    stream = Stream.of(images(folder), config(), CPU)
+    state = new_state(build_vit(config().model, 2), config(), stream.batches.batches, CPU, FP32)
+    state.running |= {"loss": 0.7, "images": 1.0}
+    watch = LossWatch(state, stream, Control(config()))
     watch.add(torch.tensor(1.0), torch.tensor(math.inf), torch.tensor([3, 17]))
     with pytest.raises(VitmedError, match="gradient became NaN or infinite") as error:
         watch.flush()

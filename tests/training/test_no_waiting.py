@@ -26,9 +26,9 @@ from vitmed.imaging.batch_augmentation import BatchAugmenter
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import build_vit
+from vitmed.training.learning import objective_of
 from vitmed.training.loop import optimiser_step
-from vitmed.training.losses import classification_loss
-from vitmed.training.pretraining import build_mae, masked_loss
+from vitmed.training.pretraining import build_mae, masked_objective
 from vitmed.training.train_state import new_state
 
 META = torch.device("meta")
@@ -112,10 +112,10 @@ def test_a_step_of_training(monkeypatch: pytest.MonkeyPatch, fields: dict[str, A
     config = asked(**fields)
     data = images(normalize=normalize)
     state = new_state(build_vit(config.model, 2).to(META).train(), config, 2, META, FP32)
-    loss_of = classification_loss(state.model, data, 2, config, FP32)
+    objective = objective_of(data, 2, config, FP32, META)
     with Waits() as waits:
         for _ in range(3):
-            loss_of(*BATCH)(slice(None)).backward()
+            objective.part(state.model, objective.prepare(*BATCH)).backward()
             optimiser_step(state, 1e-3, 1.0)
     assert waits.found == []
 
@@ -123,9 +123,9 @@ def test_a_step_of_training(monkeypatch: pytest.MonkeyPatch, fields: dict[str, A
 def test_a_step_of_pretraining() -> None:
     config = PretrainConfig(model=asked(model__stem="patch", model__pool="cls").model)
     mae = build_mae(build_vit(config.model, 1), config).to(META)
-    loss_of = masked_loss(mae, mae.patches, images(), FP32)
+    objective = masked_objective(mae.patches, images().preprocessing, FP32)
     with Waits() as waits:
-        loss_of(*BATCH)(slice(None)).backward()
+        objective.part(mae, objective.prepare(*BATCH)).backward()
     assert waits.found == []
 
 

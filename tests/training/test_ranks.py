@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from queue import Empty
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,9 @@ from vitmed.core.load_config import load_config
 from vitmed.data.loading import EpochBatches
 from vitmed.models.vit import build_vit
 from vitmed.training import run_setup
-from vitmed.training.gradients import Batch, Gradients
+from vitmed.training.gradients import Gradients
 from vitmed.training.processes import Ranks
+from vitmed.training.stream import Batch, Control
 from vitmed.training.train_state import new_state
 
 WORLDS = [2, 3, 4]
@@ -70,17 +72,14 @@ def test_every_rank_and_every_part_draws_its_own_masks() -> None:
         state = new_state(model, config, 1, device, run_setup.pick_precision("fp32", device))
         state.micro_batch, found = at_once, []
 
-        def loss_of(x: torch.Tensor, y: torch.Tensor) -> Callable[[slice], torch.Tensor]:
+        def note(*tensors: torch.Tensor) -> torch.Tensor:
             found.append(torch.rand(2).tolist())
+            return model.head.weight.sum()
 
-            def part(rows: slice) -> torch.Tensor:
-                found.append(torch.rand(2).tolist())
-                return model.head.weight.sum()
-
-            return part
-
-        batches = EpochBatches(np.zeros(8, dtype=np.int64), 8, 0, False)
-        list(Gradients(state, loss_of, config, batches, one).add([Batch(0, torch.zeros(4), torch.zeros(4), True)]))
+        objective = SimpleNamespace(prepare=note, part=note)
+        stream = SimpleNamespace(batches=EpochBatches(np.zeros(8, dtype=np.int64), 8, 0, False))
+        gradients = Gradients(state, stream, objective, Control(config, ranks=one))  # type: ignore[arg-type]
+        list(gradients.add(Batch(0, *[torch.zeros(4)] * 3, True)))  # type: ignore[arg-type]
         return found
 
     alone, first, second = (drawn(Ranks(rank, world), 8) for rank, world in ((0, 1), (0, 2), (1, 2)))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torch import nn
-
 from vitmed.core.files import write_bytes
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.text import counted
@@ -14,15 +12,15 @@ from vitmed.data.patients import report_patients
 from vitmed.data.samples import Splits
 from vitmed.inference.checkpoint import save_encoder, save_pretraining
 from vitmed.models.block_kernels import uncompiled
-from vitmed.models.hardware import Precision, describe, pick_device, seeded
+from vitmed.models.hardware import describe, pick_device, seeded
 from vitmed.models.mae import MAE
 from vitmed.models.summary import describe_model
 from vitmed.models.vit import build_vit
 from vitmed.models.weight_layouts import HEAD
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.training import loss_curves, reconstruction_figure
-from vitmed.training.losses import LossOf
-from vitmed.training.pretraining import build_mae, masked_loss, reconstructions, validate_pretraining
+from vitmed.training.losses import Objective
+from vitmed.training.pretraining import build_mae, masked_objective, reconstructions, validate_pretraining
 from vitmed.training.train_state import Record
 from vitmed.training.training_run import Run
 
@@ -50,12 +48,11 @@ class PretrainingRun(Run[PretrainConfig]):
         ui.say(f"decoder: {rest}; it reconstructs each image from {shown}")
         ui.say(f"device: {describe(self.device)}, {self.precision.name} ({self.precision.reason})")
 
-    def loss_for(self, network: nn.Module, precision: Precision) -> LossOf:
-        images = self.images["train"]
-        return masked_loss(network, self.model.patches, images, precision)
+    def objective(self) -> Objective:
+        return masked_objective(self.model.patches, self.images["train"].preprocessing, self.precision)
 
     def validate(self) -> Record:
-        batches, val = self.batches.batches, self.images["val"]
+        batches, val = self.stream.batches.batches, self.images["val"]
         with uncompiled(self.config.train.compile):
             return validate_pretraining(self.state, val, batches, self.config, self.device, self.precision)
 

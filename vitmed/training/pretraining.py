@@ -5,21 +5,20 @@ The seed of a batch decides its mask, so a resumed run hides the patches that an
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitmed.core.errors import VitmedError
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.data.loading import Images, seed_of
 from vitmed.data.thread_batches import check_readable, read_batches
+from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.hardware import Precision
 from vitmed.models.mae import MAE, decoder_size
 from vitmed.models.vit import ViT
 from vitmed.training.epoch_records import common_record
-from vitmed.training.losses import LossOf
+from vitmed.training.losses import Objective
 from vitmed.training.train_state import Record, TrainState
 
 
@@ -33,24 +32,26 @@ def build_mae(encoder: ViT, config: PretrainConfig) -> MAE:
     return MAE(encoder, mae.mask_ratio, width, mae.decoder_depth or depth, heads, mae.normalise_patches)
 
 
-def masked_loss(model: nn.Module, patches: int, images: Images, precision: Precision) -> LossOf:
-    """The mean squared error of the hidden patches of normalised `images`.
+class HiddenPatches:
+    """The loss that a masked autoencoder returns for a part, as its share in that of the batch."""
 
-    Args:
-        model: a MAE as training calls it; patches: how many an image has.
-    """
+    def count(self, targets: Tensor) -> int:
+        """How many images (B, ...) there are."""
+        return len(targets)
 
-    def loss_of(batch: Tensor, _: Tensor) -> Callable[[slice], Tensor]:
-        x = images.preprocessing.normalise(batch)  # (B, C, S, S)
-        noise = torch.rand(len(x), patches, device=x.device)
+    def share(self, outputs: Tensor, targets: Tensor, count: int) -> Tensor:
+        """As in `Loss`; outputs are the mean over the hidden patches of the part, ()."""
+        return outputs * (len(targets) / count)
 
-        def part(rows: slice) -> Tensor:
-            with torch.autocast(x.device.type, precision.dtype, enabled=precision.mixed):
-                return model(x[rows], noise[rows]) * (len(x[rows]) / len(x))
 
-        return part
+def masked_objective(patches: int, preprocessing: Preprocessing, precision: Precision) -> Objective:
+    """The mean squared error of the hidden patches; each image has so many `patches`."""
 
-    return loss_of
+    def draw(x: Tensor, _: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        noise = torch.rand(len(x), patches, device=x.device)  # decides which are hidden
+        return (x, noise), noise
+
+    return Objective(preprocessing, draw, HiddenPatches(), precision)
 
 
 def validate_pretraining(

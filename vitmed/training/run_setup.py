@@ -21,30 +21,21 @@ from vitmed.core.load_config import AnyConfig, store_paths, with_values
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line, listed
 from vitmed.core.ui import Ui
-from vitmed.data.loading import (
-    EpochBatches,
-    TrainImages,
-    UnusableFiles,
-    images_of,
-    pick_place,
-    pick_workers,
-    train_loader,
-)
+from vitmed.data.loading import UnusableFiles, images_of, pick_place
 from vitmed.data.read_images import ReadSplits, read_splits
 from vitmed.data.samples import Splits
-from vitmed.imaging.augmentation import Augmenter
-from vitmed.imaging.batch_augmentation import BatchAugmenter
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.block_kernels import missing_compiler
-from vitmed.models.hardware import Precision, pick_precision
+from vitmed.models.hardware import pick_precision
 from vitmed.models.vit import checkpoint_gradients
 from vitmed.models.weight_files import AGAIN
 from vitmed.training.environment import environment, versions
-from vitmed.training.losses import LossOf
+from vitmed.training.losses import Objective
 from vitmed.training.plan.autotune import autotune, is_open
 from vitmed.training.plan.memory import fit_memory
 from vitmed.training.plan.time_budget import Clock
 from vitmed.training.processes import ALONE, Ranks
+from vitmed.training.stream import Stream
 from vitmed.training.train_state import new_state
 
 AS_BEFORE = (
@@ -72,25 +63,14 @@ class RunSetup(Generic[AnyConfig]):
 
     def prepare(self) -> None:
         """Make the data loader and a new state."""
-        train, augment, model, images = self.config.train, self.config.augment, self.config.model, self.images["train"]
-        on_device = train.augment_on == "device"  # auto is the CPU in runs from before there was a choice
-        kind = BatchAugmenter if on_device else Augmenter
-        augmenter = kind(augment.policy, model.image_size, model.channels, augment.flips)
-        self.dataset = TrainImages(images, augmenter, train.seed)
-        balanced = isinstance(self.config, Config) and self.config.train.balance == "sampler"
-        self.batches = EpochBatches(images.labels, train.batch_size, train.seed, balanced, self.ranks.share)
-        workers = pick_workers(
-            train.workers, augment.policy != "none" and not on_device, images.in_memory, self.device,
-            self.ranks.local_world,
-        )  # fmt: skip
-        self.loader = train_loader(self.dataset, self.batches, workers, self.device.type == "cuda")
-        self.state = new_state(self.model, self.config, self.batches.batches, self.device, self.precision)
-        if train.micro_batch == "auto":
+        self.stream = Stream.of(self.images["train"], self.config, self.device, self.ranks)
+        self.state = new_state(self.model, self.config, self.stream.batches.batches, self.device, self.precision)
+        if self.config.train.micro_batch == "auto":
             self.fit_memory()
 
     def fit_memory(self) -> None:
         """Set how many images are computed at once to what fits the memory."""
-        ranks, total = self.ranks, self.batches.size
+        ranks, total = self.ranks, self.stream.batches.size
         if ranks.wide and isinstance(self.config, Config) and self.config.train.shard:
             raise UsageError(
                 "--batch-size auto measures the whole network, and --shard-model divides it", "name --micro-batch N"
@@ -140,7 +120,7 @@ class RunSetup(Generic[AnyConfig]):
             return
         steps = self.config.train.epochs * max(1, len(self.images["train"]) // self.config.train.batch_size)
         targets = self.images["train"].targets
-        tuned = autotune(self.model, self.loss_for, self.config, self.device, steps, targets, self.ui)
+        tuned = autotune(self.model, self.objective(), self.config, self.device, steps, targets, self.ui)
         self.config = with_values(self.config, tuned.settings(self.config))
         if tuned.rates is not None:  # else the usual arithmetic stays, with its own reason
             self.precision = replace(pick_precision(tuned.engine.precision, self.device), reason="measured")
@@ -182,8 +162,8 @@ class RunSetup(Generic[AnyConfig]):
                 "copy the data folder of rank 0 to every machine",
             )
 
-    def loss_for(self, network: nn.Module, precision: Precision) -> LossOf:
-        """The loss of a batch for a network that training calls."""
+    def objective(self) -> Objective:
+        """What training makes small."""
         raise NotImplementedError
 
     def write_records(self) -> None:

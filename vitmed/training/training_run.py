@@ -31,7 +31,7 @@ from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import Checkpoint, save_checkpoint, set_data_root
 from vitmed.metrics.predictions import positive_class
 from vitmed.models.block_kernels import compile_network, is_of_compiler, uncompiled, use_attention
-from vitmed.models.hardware import Precision, describe, seeded, using_threads
+from vitmed.models.hardware import describe, seeded, using_threads
 from vitmed.models.lora import add_low_rank, merged
 from vitmed.models.pretrained import Weights, load_pretrained
 from vitmed.models.summary import describe_model, summarise
@@ -39,14 +39,15 @@ from vitmed.models.vit import ViT, build_vit
 from vitmed.training.epoch_records import finished, validate
 from vitmed.training.failure_detection import stuck
 from vitmed.training.gradients import Relief
-from vitmed.training.learning import LEARNING
+from vitmed.training.learning import LEARNING, objective_of
 from vitmed.training.loop import fit
-from vitmed.training.losses import LossOf
+from vitmed.training.losses import Objective
 from vitmed.training.plan.forecast import Forecaster
 from vitmed.training.plan.time_budget import Contention, TimeBudget
 from vitmed.training.processes import ALONE, Ranks, full
 from vitmed.training.progress import epoch_of, with_progress
 from vitmed.training.run_setup import RunSetup, check_images
+from vitmed.training.stream import Control
 from vitmed.training.trackers import Tracking
 from vitmed.training.train_state import Record
 
@@ -76,10 +77,8 @@ class Run(RunSetup[AnyConfig]):
         threads, bar = using_threads(self.config.train.threads or ranks.threads), self.ui.bar("training", unit="images")
         with threads, warnings.catch_warnings(), stop_signals() as stop, bar as advance:
             warnings.filterwarnings("ignore", "Grad strides do not match")  # DDP's, on speed, for a 1x1 convolution
-            events = fit(
-                self.state, self.loader, self.batches, self.loss_of(), self.validate, self.config, stop, ranks,
-                self.ticker(),
-            )  # fmt: skip
+            control = Control(self.config, stop, self.ticker(), ranks)
+            events = fit(self.state, self.stream, self.objective(), control, self.validate)
             try:
                 for event in with_progress(events, self.config, advance):
                     if isinstance(event, Relief):
@@ -124,10 +123,6 @@ class Run(RunSetup[AnyConfig]):
     def seconds_after(self) -> Callable[[], float]:
         """A function that estimates how long the command goes on after training, from what is known so far."""
         raise NotImplementedError
-
-    def loss_of(self) -> LossOf:
-        """The loss of a batch in training."""
-        return self.loss_for(self.state.network, self.precision)
 
     def validate(self) -> Record:
         """The record of the epoch that has just ended."""
@@ -253,13 +248,11 @@ class TrainingRun(Run[Config]):
             for file in folder.path.glob("*.pt"):  # some are never written again, and later commands read the data root
                 set_data_root(file, self.splits.root)
 
-    def loss_for(self, network: nn.Module, precision: Precision) -> LossOf:
-        train, splits = self.images["train"], self.splits
-        loss_of = LEARNING[splits.target.kind].loss_of
-        return loss_of(network, train, splits.outputs, self.config, precision, self.ranks)
+    def objective(self) -> Objective:
+        return objective_of(self.images["train"], self.splits.outputs, self.config, self.precision, self.device)
 
     def validate(self) -> Record:
-        batches, splits = self.batches.batches, self.splits
+        batches, splits = self.stream.batches.batches, self.splits
         with uncompiled(self.config.train.compile):
             return validate(
                 self.state, self.images["val"], splits.classes, batches, self.config, self.precision, self.ranks,
@@ -296,7 +289,7 @@ class TrainingRun(Run[Config]):
                 break
         if seconds < SURE or self.planned_rate is None or images / seconds >= self.planned_rate / 2:
             return
-        epochs, done = self.config.train.epochs, state.epoch + state.batch / self.batches.batches
+        epochs, done = self.config.train.epochs, state.epoch + state.batch / self.stream.batches.batches
         left = (epochs - done) * len(self.splits.samples["train"]) * seconds / max(1.0, images)
         means = f"at this speed training takes about {about(left)} more"
         if self.config.train.time is not None and state.share > 0:
@@ -373,8 +366,8 @@ class TrainingRun(Run[Config]):
         for label in present[np.linspace(0, len(present) - 1, min(24, len(present))).astype(int)]:
             of_class = np.flatnonzero(labels == label)
             spread = of_class[:: max(1, len(of_class) // 8)][:8]
-            batch = torch.stack([self.dataset[(0, int(index))][0] for index in spread])
-            batch = self.dataset.finish(batch, 0, torch.from_numpy(spread))
+            batch = torch.stack([self.stream.dataset[(0, int(index))][0] for index in spread])
+            batch = self.stream.dataset.finish(batch, 0, torch.from_numpy(spread))
             shown[names[label]] = list(how.display(how.normalise(batch)).numpy())
         return shown
 

@@ -18,9 +18,14 @@ from vitmed import VitmedError, train
 from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
 from vitmed.core.ui import Silent, Ui
+from vitmed.data.loading import Images
+from vitmed.data.samples import Sample
+from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.block_kernels import compile_network, uncompiled, use_attention
-from vitmed.models.hardware import Precision, pick_precision
+from vitmed.models.hardware import pick_precision
 from vitmed.models.vit import ViT, build_vit
+from vitmed.training.learning import objective_of
+from vitmed.training.losses import Objective
 from vitmed.training.plan import autotune as tuning
 from vitmed.training.plan.autotune import Engine, Race, Tuned, autotune, usual_engine
 
@@ -37,15 +42,9 @@ def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "cache"))
 
 
-def loss_for(network: nn.Module, precision: Precision) -> Callable[[Tensor, Tensor], Callable[[slice], Tensor]]:
-    def loss_of(images: Tensor, labels: Tensor) -> Callable[[slice], Tensor]:
-        def part(rows: slice) -> Tensor:
-            with torch.autocast("cpu", precision.dtype, enabled=precision.mixed):
-                return nn.functional.cross_entropy(network(images.permute(0, 3, 1, 2) / 255), labels)
-
-        return part
-
-    return loss_of
+def objective() -> Objective:
+    data = Images(Path(), [Sample("", label, None) for label in (0, 1)], Preprocessing(16, 3, "pad", "half"))
+    return objective_of(data, 2, config(), pick_precision("fp32", CPU), CPU)
 
 
 def tuned(
@@ -55,7 +54,7 @@ def tuned(
     """What is chosen on a machine where a step takes a tenth of `seconds`."""
     asked = asked or config()
     monkeypatch.setattr(Race, "_step", lambda race, engine: (seconds(engine) / 10, loss(engine)))
-    return autotune(build_vit(asked.model, 2), loss_for, asked, CPU, steps, torch.arange(2), Ui())
+    return autotune(build_vit(asked.model, 2), objective(), asked, CPU, steps, torch.arange(2), Ui())
 
 
 def only(name: str, value: Any, other: float = 1.0, this: float = 0.5) -> Callable[[Engine], float]:
@@ -141,7 +140,7 @@ def test_measuring_changes_neither_the_network_nor_the_random_state() -> None:
     asked = config(model__stem="conv", model__drop_path=0.5, model__depth=2)
     network = build_vit(asked.model, 2)
     before, drawn = {k: v.clone() for k, v in network.state_dict().items()}, torch.get_rng_state()
-    found = autotune(network, loss_for, asked, CPU, 10**5, torch.arange(2), Silent())
+    found = autotune(network, objective(), asked, CPU, 10**5, torch.arange(2), Silent())
     assert found.rates is not None and min(found.rates) > 0
     assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
     assert torch.equal(torch.get_rng_state(), drawn)
@@ -233,5 +232,5 @@ def test_a_compiler_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch, tm
         train(data, output=tmp_path, name="a", sets=TINY_SETS, ui=Silent(), compile=True, **BARE)
     assert "--no-compile" in str(caught.value.fix)
     assert train(resume=tmp_path / "a", compile=False, ui=Silent()).checkpoint is not None
-    found = autotune(build_vit(config().model, 2), loss_for, config(), CPU, 10**8, torch.arange(2), Silent())
+    found = autotune(build_vit(config().model, 2), objective(), config(), CPU, 10**8, torch.arange(2), Silent())
     assert not found.engine.compile and "the compiler failed" in str(found)

@@ -11,8 +11,8 @@ import hashlib
 import json
 import statistics
 import time
-from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -34,13 +34,12 @@ from vitmed.models.block_kernels import (
     missing_compiler,
     use_attention,
 )
-from vitmed.models.hardware import Precision, busy, machine, pick_precision, seeded, synchronise, using_threads
+from vitmed.models.hardware import busy, machine, pick_precision, seeded, synchronise, using_threads
 from vitmed.models.vit import prefers_explicit
 from vitmed.training.environment import versions
 from vitmed.training.gradients import is_out_of_memory
-from vitmed.training.losses import LossOf
+from vitmed.training.losses import Objective
 
-LossFor = Callable[[nn.Module, Precision], LossOf]
 # Fields of the configuration that count for it.
 SETTINGS = {"batch_size", "precision", "attention", "threads", "compile", "lora", "freeze_blocks", "micro_batch"}
 
@@ -95,7 +94,7 @@ class Tuned(BaseModel):
 
 
 def autotune(
-    model: nn.Module, loss_for: LossFor, config: Config | PretrainConfig, device: torch.device, steps: int,
+    model: nn.Module, objective: Objective, config: Config | PretrainConfig, device: torch.device, steps: int,
     targets: Tensor, ui: Ui,
 ) -> Tuned:  # fmt: skip
     """The fastest engine of those that the configuration leaves open, from the cache or measured.
@@ -104,7 +103,7 @@ def autotune(
 
     Args:
         model: on `device`; it is left as it was.
-        loss_for: (network, precision) -> the loss of a batch of images (B, S, S, C) uint8 and labels (B,).
+        objective: of training; its precision is one of those that are compared.
         steps: of the run.
         targets: of the training images, as `Images.targets`.
     """
@@ -117,7 +116,7 @@ def autotune(
         return Tuned(engine=usual, usual=usual, note=f"not measured: other processes keep this machine busy ({load})")
     with ui.bar("measuring speed", unit="steps") as advance, seeded(config.train.seed, device):
         try:
-            tuned = Race(copy.deepcopy(model), loss_for, config, device, steps, targets, advance).run()
+            tuned = Race(copy.deepcopy(model), objective, config, device, steps, targets, advance).run()
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -156,10 +155,10 @@ class Race:
     """
 
     def __init__(
-        self, model: nn.Module, loss_for: LossFor, config: Config | PretrainConfig, device: torch.device, steps: int,
+        self, model: nn.Module, objective: Objective, config: Config | PretrainConfig, device: torch.device, steps: int,
         targets: Tensor, advance: Advance,
     ):  # fmt: skip
-        self.model, self.loss_for, self.config, self.device = model, loss_for, config, device
+        self.model, self.objective, self.config, self.device = model, objective, config, device
         self.steps, self.advance, self.start, self.done = steps, advance, time.perf_counter(), 0
         side, train = config.model.image_size, config.train
         count = min(train.batch_size, train.micro_batch) if isinstance(train.micro_batch, int) else train.batch_size
@@ -238,11 +237,11 @@ class Race:
         (compile_network if engine.compile else leave_uncompiled)(self.model)
         use_attention(self.model, engine.attention)
         self.model.train()
-        loss_of = self.loss_for(self.model, pick_precision(engine.precision, self.device))
+        objective = replace(self.objective, precision=pick_precision(engine.precision, self.device))
         with using_threads(engine.threads), seeded(self.config.train.seed, self.device):
             synchronise(self.device)
             start = time.perf_counter()
-            loss = loss_of(self.images, self.labels)(slice(None))
+            loss = objective.part(self.model, objective.prepare(self.images, self.labels))
             loss.backward()
             synchronise(self.device)
             seconds = time.perf_counter() - start
