@@ -12,6 +12,7 @@ from functools import cache
 import numpy as np
 import torch
 
+from vitmed.core.config import Config
 from vitmed.core.ui import Ui
 from vitmed.data.loading import Images
 from vitmed.data.samples import Splits, labelled_by
@@ -24,9 +25,10 @@ from vitmed.inference.saved_model import check_finite
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.models.lora import merged
 from vitmed.models.vit import ViT
+from vitmed.training.finetune import Finetune
 from vitmed.training.learning import LEARNING
 from vitmed.training.linear_heads import LinearHead
-from vitmed.training.training_run import TrainingRun
+from vitmed.training.run import Run
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 LEVELS = np.arange(256, dtype=np.float64)
@@ -96,8 +98,8 @@ def fit_logistic(features: BySplit, splits: Splits, images: dict[str, Images], u
 class Baselines:
     """The baselines of a run. Fitting reads only train and val; the test is read by `predictions("test")`."""
 
-    def __init__(self, run: TrainingRun):
-        self.run = run
+    def __init__(self, run: Run[Config], task: Finetune):
+        self.run, self.task = run, task
         self.logits: dict[str, BySplit] = {}
         train, file = run.config.train, run.folder.baseline
         untrained = run.config.model.weights is not None and run.state.step == 0
@@ -123,9 +125,10 @@ class Baselines:
         features = cache(self._features)
         head = fit_logistic(features, run.splits, run.images, run.ui, "the pretrained features")
         record = {"epoch": 0, "val_loss": head.val_loss, "C": head.C}
-        run.save(run.folder.best if train.freeze else run.folder.baseline, merged(run.model) | head.state(), record)
+        place = run.folder.best if train.freeze else run.folder.baseline
+        self.task.save(run, place, merged(self.task.model) | head.state(), record)
         if train.probe_first:
-            for network in (run.model, run.state.evaluated_model):
+            for network in (self.task.model, run.state.evaluated_model):
                 network.load_state_dict(head.state(), strict=False)
         if train.freeze and train.baseline:
             known, val = ((features(name), run.images[name].targets.numpy()) for name in ("train", "val"))
@@ -136,7 +139,7 @@ class Baselines:
     def _features(self, split: str) -> np.ndarray:
         run = self.run
         with run.ui.bar(f"features of {split}") as advance:
-            return frozen_features(run.model, run.images[split], run.device, advance)
+            return frozen_features(self.task.model, run.images[split], run.device, advance)
 
     def _frozen_logits(self, split: str) -> np.ndarray:
         """The logits of the network as it was before training, kept in baseline.pt."""

@@ -5,21 +5,35 @@ The seed of a batch decides its mask, so a resumed run hides the patches that an
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from vitmed.core.errors import VitmedError
 from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.core.text import counted
 from vitmed.data.loading import Images, seed_of
+from vitmed.data.patients import report_patients
+from vitmed.data.samples import Splits
 from vitmed.data.thread_batches import check_readable, read_batches
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.models.hardware import Precision
+from vitmed.inference.checkpoint import save_encoder, save_pretraining
+from vitmed.models.block_kernels import uncompiled
+from vitmed.models.hardware import Precision, describe, seeded
 from vitmed.models.mae import MAE, decoder_size
-from vitmed.models.vit import ViT
+from vitmed.models.summary import describe_model
+from vitmed.models.vit import ViT, build_vit
+from vitmed.models.weight_layouts import HEAD
 from vitmed.training.epoch_records import common_record
 from vitmed.training.losses import Objective
-from vitmed.training.train_state import Record, TrainState
+from vitmed.training.run import Run, Session
+from vitmed.training.train_state import Record
+
+DRAWING = 10.0  # s, for the figures after the last epoch, and the start and the end of Python
 
 
 def build_mae(encoder: ViT, config: PretrainConfig) -> MAE:
@@ -54,16 +68,74 @@ def masked_objective(patches: int, preprocessing: Preprocessing, precision: Prec
     return Objective(preprocessing, draw, HiddenPatches(), precision)
 
 
-def validate_pretraining(
-    state: TrainState, val: Images, batches: int, config: PretrainConfig, device: torch.device, precision: Precision
-) -> Record:
-    """The record of the epoch that has just ended; `batches` of the epoch. VitmedError: its loss is not finite."""
-    assert isinstance(state.model, MAE)
-    loss = reconstruction_loss(state.model, val, config.train.seed, device, precision)
-    if not np.isfinite(loss):
-        raise VitmedError(f"epoch {state.epoch + 1}: the validation loss is {loss}", "lower --lr")
-    state.best_epoch = state.epoch + 1
-    return common_record(state, batches, loss, config)
+@dataclass(frozen=True)
+class Pretrain:
+    """A masked autoencoder that learns to reconstruct the images of a folder."""
+
+    model: MAE
+    command: ClassVar[str] = "pretrain"
+
+    @classmethod
+    def new(cls, config: PretrainConfig, splits: Splits, session: Session) -> Pretrain:
+        """One before training; says what is trained on what. Raises UsageError for sizes that do not fit."""
+        ui = session.ui
+        with seeded(config.train.seed):
+            encoder = build_vit(config.encoder, 1)
+            model = build_mae(encoder, config).to(session.device)
+        for name, samples in splits.samples.items():
+            ui.say(f"{name + ':':6} {counted(len(samples), 'image')}, {splits.made[name]}")
+        report_patients(splits, "a patient of a later test may be among these images", ui)
+        sizes = [sum(p.numel() for p in part.parameters()) / 1e6 for part in (encoder, model)]
+        ui.say(f"encoder: {describe_model(config.model)}, {sizes[0]:.2f} M parameters")
+        rest = f"{sizes[1] - sizes[0]:.2f} M parameters, used only in pretraining"
+        shown = f"{model.visible} of {model.patches} patches"
+        ui.say(f"decoder: {rest}; it reconstructs each image from {shown}")
+        ui.say(f"device: {describe(session.device)}, {session.precision.name} ({session.precision.reason})")
+        return cls(model)
+
+    def objective(self, config: PretrainConfig, train: Images, session: Session) -> Objective:
+        """As in `Task`."""
+        return masked_objective(self.model.patches, train.preprocessing, session.precision)
+
+    def validate(self, run: Run[PretrainConfig]) -> Record:
+        """As in `Task`. VitmedError: the validation loss is not finite."""
+        config, state = run.config, run.state
+        with uncompiled(config.train.compile):
+            loss = reconstruction_loss(self.model, run.images["val"], config.train.seed, run.device, run.precision)
+        if not np.isfinite(loss):
+            raise VitmedError(f"epoch {state.epoch + 1}: the validation loss is {loss}", "lower --lr")
+        state.best_epoch = state.epoch + 1
+        return common_record(state, run.stream.batches.batches, loss, config)
+
+    def write_start(self, run: Run[PretrainConfig]) -> None:
+        """As in `Task`: nothing more."""
+
+    def save_epoch(self, run: Run[PretrainConfig], record: Record) -> None:
+        """As in `Task`: the weight file."""
+        weights = {k: v for k, v in self.model.encoder.state_dict().items() if k not in HEAD}
+        save_encoder(run.folder.encoder, config=run.config, hashes=run.hashes, weights=weights, record=record)
+
+    def save_last(self, run: Run[PretrainConfig]) -> None:
+        """As in `Task`."""
+        training = run.state.state_dict()
+        save_pretraining(run.folder.last, config=run.config, splits=run.splits, hashes=run.hashes, training=training)
+
+    def monitored(self, record: Record) -> str:
+        """As in `Task`: nothing."""
+        return ""
+
+    def after_epoch(self, run: Run[PretrainConfig], record: Record) -> None:
+        """As in `Task`: nothing."""
+
+    def begin(self, run: Run[PretrainConfig]) -> None:
+        """As in `Task`: nothing."""
+
+    def end(self, run: Run[PretrainConfig]) -> None:
+        """As in `Task`: nothing."""
+
+    def ticker(self, run: Run[PretrainConfig]) -> tuple[Callable[[], float], Callable[[], None]]:
+        """As in `Task`."""
+        return lambda: DRAWING, lambda: None
 
 
 def fixed_noise(seed: int, first: int, count: int, patches: int) -> Tensor:

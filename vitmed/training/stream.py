@@ -52,8 +52,7 @@ class Stream:
         on_device = train.augment_on == "device"  # auto is the CPU in runs from before there was a choice
         kind = BatchAugmenter if on_device else Augmenter
         augmenter = kind(augment.policy, model.image_size, model.channels, augment.flips)
-        balanced = isinstance(config, Config) and config.train.balance == "sampler"
-        batches = EpochBatches(images.labels, train.batch_size, train.seed, balanced, ranks.share)
+        batches = EpochBatches(images.labels, train.batch_size, train.seed, train.balance == "sampler", ranks.share)
         augments = augment.policy != "none" and not on_device
         workers = pick_workers(train.workers, augments, images.in_memory, device, ranks.local_world)
         dataset = TrainImages(images, augmenter, train.seed)
