@@ -221,19 +221,19 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """`no_figures`, for a fixture of a wider scope."""
-    from vitmed.commands import pretraining_run, train
+    from vitmed.commands import pretrain, train
     from vitmed.report import write
     from vitmed.report.plots.drawing import Drawn
 
     monkeypatch.setattr(write, "PLOTS", {})
     nothing = Drawn(b"a figure", b"a figure", b"a figure", "image/png", "")
     monkeypatch.setattr(write, "drawn", lambda figure, pictures=False: nothing)
-    for module in (train, pretraining_run):
+    for module in (train, pretrain):
         monkeypatch.setattr(module, "png", lambda figure: b"a figure")
     for module in (write, train):
         monkeypatch.setattr(module, "drawn_curves", lambda records: nothing)
-    monkeypatch.setattr(pretraining_run, "loss_curves", lambda records: None)
-    monkeypatch.setattr(pretraining_run, "reconstruction_figure", lambda pictures: None)
+    monkeypatch.setattr(pretrain, "loss_curves", lambda records: None)
+    monkeypatch.setattr(pretrain, "reconstruction_figure", lambda pictures: None)
     monkeypatch.setattr(train, "contact_sheet", lambda images, classes: None)
 
 

@@ -39,8 +39,7 @@ RAISED_BY = {
     "train plan probe evaluate": "decisions/operating_points metrics/reader_comparison",
     "train predict evaluate explain stress": "imaging/decode imaging/preprocessing imaging/raw_image",
     "train pretrain":
-        "models/block_kernels training/gradients training/loop training/progress training/run_setup "
-        "training/training_run",
+        "models/block_kernels training/gradients training/loop training/progress training/run",
     f"{CONFIGURED} summary": "models/check_network models/vit",
     "train": "core/ranks training/epoch_records training/launch",
     "evaluate": "report/rebuild training/fit_policy",

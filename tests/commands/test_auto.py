@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import BARE, TINY, TINY_SETS, Answer, Recorder, draw_classes, draw_nothing, draw_pairs, draw_splits
@@ -13,9 +14,10 @@ from sklearn.metrics import roc_auc_score
 
 from vitmed import auto, train
 from vitmed.commands.auto import AutoRun
+from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.metrics.predictions import Predictions
-from vitmed.training.training_run import TrainingRun
+from vitmed.training.run import Run
 
 RUN = Callable[..., Answer]
 SETTINGS = TINY | {"epochs": 1, "group_regex": r"(p\d+)_", "resamples": 20, "map_images": 0, "time": "5m"}
@@ -99,17 +101,17 @@ def test_the_folder_says_where_to_look(done: AutoRun, ui: Recorder) -> None:
 @pytest.mark.slow
 def test_an_interrupted_run_goes_on_where_it_was(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "cache"))  # without weights
-    original, calls, saved = TrainingRun.end_epoch, [], []
+    original, calls, saved = Run.keep, [], []
 
-    def stopped(self: TrainingRun, event: object) -> None:
-        original(self, event)  # type: ignore[arg-type]
+    def stopped(self: Run[Config], *event: Any) -> None:
+        original(self, *event)
         calls.append(1)
         if len(calls) == 2:
             saved.append(json.loads((tmp_path / "a" / "auto.json").read_text())["used"])
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TrainingRun, "end_epoch", stopped)
+        patch.setattr(Run, "keep", stopped)
         with pytest.raises(Interrupted, match="vitmed auto --resume"):
             run(data, tmp_path)
         used = json.loads((tmp_path / "a" / "auto.json").read_text())["used"]

@@ -212,7 +212,7 @@ def test_a_figure_that_fails_does_not_cost_the_state(
     def broken(*of: object) -> None:
         raise ValueError("no figure")
 
-    monkeypatch.setattr("vitmed.commands.pretraining_run.loss_curves", broken)
+    monkeypatch.setattr("vitmed.commands.pretrain.loss_curves", broken)
     with pytest.raises((ValueError, Interrupted)) as stopped:
         start(data, tmp_path, interrupt_at(5), epochs=3)
     position = torch.load(tmp_path / "mae" / "last.pt", weights_only=True)["training"]
@@ -332,12 +332,12 @@ def test_the_command_line(data: Path, tmp_path: Path, vitmed: RUN) -> None:
 
 
 def test_the_reconstructions_are_drawn(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vitmed.commands import pretraining_run
+    from vitmed.commands import pretrain as verb
 
     monkeypatch.setattr(drawing, "DPI", 120)
     drawn: list[Any] = []
-    real = pretraining_run.reconstructions
-    monkeypatch.setattr(pretraining_run, "reconstructions", lambda *args: drawn.append(real(*args)) or drawn[0])
+    real = verb.reconstructions
+    monkeypatch.setattr(verb, "reconstructions", lambda *args: drawn.append(real(*args)) or drawn[0])
     start(data, tmp_path, channels=1, epochs=1)
     pictures = drawn[0]
     assert pictures.shape == (8, 3, 16, 16, 1) and pictures.dtype == "uint8"

@@ -13,10 +13,13 @@ from conftest import BARE, TINY, TINY_ARGS, TINY_SETS, Answer, Recorder, draw_cl
 from PIL import Image
 
 from vitmed import check, predict, train
+from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
 from vitmed.report.plots.plot_table import PLOTS
+from vitmed.training import finetune
 from vitmed.training.environment import without_folders
-from vitmed.training.training_run import TrainingRun
+from vitmed.training.finetune import Finetune
+from vitmed.training.run import Run
 
 RUN = Callable[..., Answer]
 
@@ -32,7 +35,7 @@ def test_a_figure_that_fails_does_not_hide_why_training_ended(tmp_path: Path, mo
         def say(self, text: str) -> None:
             super().say(text)
             if text.startswith("epoch   1"):
-                monkeypatch.setattr(TrainingRun, "_save", full)
+                monkeypatch.setattr(Finetune, "_save", full)
 
     def broken(records: object) -> None:
         raise ValueError("no figure")
@@ -66,13 +69,13 @@ def test_lists_of_classes_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     draw_only(monkeypatch)
     names, shown = [f"c{i:02}" for i in range(26)], []
     data = draw_splits(tmp_path / "data", 2, 2, 2, classes=names)
-    real = TrainingRun.augmented_examples
+    real = finetune.augmented_examples
 
-    def examples(run: TrainingRun) -> dict[str, list[np.ndarray]]:
+    def examples(run: Run[Config]) -> dict[str, list[np.ndarray]]:
         shown.extend(real(run))
         return real(run)
 
-    monkeypatch.setattr(TrainingRun, "augmented_examples", examples)
+    monkeypatch.setattr("vitmed.commands.train.augmented_examples", examples)
     ui = Recorder()
     train(data, output=tmp_path / "runs", ui=ui, sets=TINY_SETS, **BARE | {"epochs": 1})
     assert "classes: " + ", ".join(f"{i} c{i:02}" for i in range(10)) + " and 16 more" in ui.said

@@ -20,7 +20,7 @@ from conftest import BARE, TINY, TINY_NETWORK, TINY_SETS, Recorder, draw_classes
 
 from vitmed import pretrain, train
 from vitmed.core.errors import Interrupted, UsageError
-from vitmed.training import loop, training_run
+from vitmed.training import finetune, loop
 from vitmed.training.plan import forecast as speed
 from vitmed.training.plan.forecast import REPORTING, Forecaster
 from vitmed.training.plan.time_budget import Clock, Contention
@@ -173,7 +173,7 @@ def test_a_run_that_is_slower_than_planned_says_so_and_what_the_time_is_enough_f
 ) -> None:
     """As beside other programs: each step takes 0.1 s, of which the plan has measured 8 ms."""
     step = loop.optimiser_step
-    monkeypatch.setattr(training_run, "SURE", 0.5)
+    monkeypatch.setattr(finetune, "SURE", 0.5)
     for limit, means in (("60s", r"the time is enough for about \d+ epochs"), (None, r"takes about \d+ s more")):
         monkeypatch.setattr(loop, "optimiser_step", lambda *of: (time.sleep(0.1), step(*of))[1])
         ui = Recorder()
@@ -183,7 +183,7 @@ def test_a_run_that_is_slower_than_planned_says_so_and_what_the_time_is_enough_f
         (data.parent / "run").rename(data.parent / f"slow-{limit}")
     monkeypatch.setattr(loop, "optimiser_step", step)
     monkeypatch.setattr(speed, "step_seconds", lambda *_: 10.0)  # faster than planned
-    monkeypatch.setattr(training_run, "SURE", 1e-3)
+    monkeypatch.setattr(finetune, "SURE", 1e-3)
     ui = Recorder()
     run(data, ui, epochs=2)
     assert not any("less than half" in text for text in ui.warned)

@@ -22,6 +22,7 @@ from sklearn.metrics import roc_auc_score
 from vitmed import compare, cross_validate, evaluate, train
 from vitmed.commands.folds import by_name
 from vitmed.commands.train import TrainResult
+from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.run_folder import RunFolder
 from vitmed.data.folders import image_names
@@ -35,7 +36,7 @@ from vitmed.metrics.scoring import metric_values
 from vitmed.report.plots import participant_flow
 from vitmed.report.results import Results
 from vitmed.studies.executors import Job
-from vitmed.training.training_run import TrainingRun
+from vitmed.training.run import Run
 
 RUN = Callable[..., Answer]
 SETTINGS = TINY | {"epochs": 1, "folds": 3, "group_regex": r"(p\d+)_", "resamples": 20, "map_images": 0}
@@ -263,15 +264,15 @@ def test_folds_without_a_held_out_test_are_evaluated_on_other_images_alone(done:
 def test_an_interruption_tells_how_to_go_on_and_that_ends_as_if_nothing_had_been(
     done: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, calls = TrainingRun.end_epoch, []
+    original, calls = Run.keep, []
 
-    def stopped(self: TrainingRun, event: object) -> None:
-        original(self, event)  # type: ignore[arg-type]
+    def stopped(self: Run[Config], *event: Any) -> None:
+        original(self, *event)
         calls.append(1)
         if len(calls) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(TrainingRun, "end_epoch", stopped)
+    monkeypatch.setattr(Run, "keep", stopped)
     with pytest.raises(Interrupted) as told:
         run(data, tmp_path)
     assert f"--resume {tmp_path / 'all'}" in str(told.value) and "fold 2 of 3" in str(told.value)
@@ -486,11 +487,11 @@ def test_what_resumes(repeated: Path, data: Path) -> None:
 def test_a_first_fold_that_could_not_write_begins_again(data: Path, tmp_path: Path) -> None:
     """As on a full disk, which is mended before the folds go on."""
 
-    def refuse(self: TrainingRun) -> None:
+    def refuse(self: Run[Config]) -> None:
         raise UsageError(f"{self.folder.last}: cannot be written (No space left on device)", "make room on this disk")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TrainingRun, "save_last", refuse)
+        patch.setattr(Run, "save_last", refuse)
         with pytest.raises(UsageError, match="No space left"):
             run(data, tmp_path, folds=2, report=False)
     found = cross_validate(resume=tmp_path / "all", ui=Recorder())

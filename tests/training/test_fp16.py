@@ -12,7 +12,7 @@ from conftest import BARE, TINY_SETS, Recorder, draw_splits, interrupt_at
 from vitmed import train
 from vitmed.core.errors import Interrupted
 from vitmed.models.hardware import Precision
-from vitmed.training import run_setup
+from vitmed.training import run as runs
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 SCALER = torch.amp.GradScaler
@@ -27,7 +27,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def a_gpu_without_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_setup, "pick_precision", lambda name, device: FP16)
+    monkeypatch.setattr(runs, "pick_precision", lambda name, device: FP16)
 
 
 @pytest.mark.usefixtures("a_gpu_without_bf16")
@@ -64,6 +64,6 @@ def test_a_run_that_began_in_other_arithmetic_goes_on_in_fp16(
     with pytest.raises(Interrupted):
         train(data, output=tmp_path, name="run", sets=TINY_SETS, ui=interrupt_at(7), **FLAGS)
     assert last(tmp_path / "run")["training"]["scaler"] == {}
-    monkeypatch.setattr(run_setup, "pick_precision", lambda name, device: FP16)
+    monkeypatch.setattr(runs, "pick_precision", lambda name, device: FP16)
     train(resume=tmp_path / "run", ui=Recorder())
     assert last(tmp_path / "run")["training"]["scaler"]["scale"] > 0

@@ -141,7 +141,7 @@ def short_of_memory(patch: pytest.MonkeyPatch, most: int, after: int = 0, recomp
         return real(self, x)
 
     patch.setattr(ViT, "forward_pool", pool)
-    patch.setattr("vitmed.training.training_run.summarise", lambda *_: "")
+    patch.setattr("vitmed.training.finetune.summarise", lambda *_: "")
 
 
 @pytest.mark.parametrize("after", [1, 3])

@@ -289,7 +289,7 @@ def test_a_run_whose_monitor_is_undefined_ends_well(tmp_path: Path, monkeypatch:
         model.head.bias.data[0] = 9.0
         return model
 
-    monkeypatch.setattr("vitmed.training.training_run.build_vit", biased)
+    monkeypatch.setattr("vitmed.training.finetune.build_vit", biased)
     ui = Recorder()
     still = TINY | {"lr": 1e-30, "monitor": "ppv_macro", "epochs": 2}
     sets = (*TINY_SETS, "train.min_lr=0", "model.stem=patch")

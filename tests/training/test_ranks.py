@@ -25,7 +25,7 @@ from vitmed.core.errors import DataError, EndedByCaller, GateError, OutOfMemoryE
 from vitmed.core.load_config import load_config
 from vitmed.data.loading import EpochBatches
 from vitmed.models.vit import build_vit
-from vitmed.training import run_setup
+from vitmed.training import run as runs
 from vitmed.training.gradients import Gradients
 from vitmed.training.processes import Ranks
 from vitmed.training.stream import Batch, Control
@@ -69,7 +69,7 @@ def test_every_rank_and_every_part_draws_its_own_masks() -> None:
     def drawn(one: Ranks, at_once: int) -> list[list[float]]:
         """Numbers for mixing, and for the masks of each part."""
         model = build_vit(config.model, 2)
-        state = new_state(model, config, 1, device, run_setup.pick_precision("fp32", device))
+        state = new_state(model, config, 1, device, runs.pick_precision("fp32", device))
         state.micro_batch, found = at_once, []
 
         def note(*tensors: torch.Tensor) -> torch.Tensor:
@@ -317,8 +317,8 @@ def test_a_rank_with_other_images_is_refused(data: Path, tmp_path: Path) -> None
 
 @forks
 def test_a_rank_with_other_versions_is_refused(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = run_setup.versions
+    real = runs.versions
     other = lambda: real() | ({"torch": "1.0"} if os.environ["RANK"] == "1" else {})  # noqa: E731
-    monkeypatch.setattr(run_setup, "versions", other)
+    monkeypatch.setattr(runs, "versions", other)
     found = on_ranks(2, trainer(data, tmp_path, "run"))
     assert found[0] == (UsageError, f"rank 1: has torch 1.0, rank 0 has torch {real()['torch']}")

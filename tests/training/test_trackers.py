@@ -6,7 +6,7 @@ import json
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from conftest import TINY, TINY_SETS, Recorder, draw_nothing, draw_pairs
@@ -16,8 +16,8 @@ from vitmed.core.config import Config
 from vitmed.core.errors import Interrupted, UsageError
 from vitmed.core.files import read_json_lines
 from vitmed.training import trackers
+from vitmed.training.run import Run
 from vitmed.training.trackers import Place, check_trackers, tracked_settings
-from vitmed.training.training_run import TrainingRun
 
 SETTINGS = TINY | {"epochs": 2, "group_regex": r"(p\d+)_", "resamples": 20, "map_images": 0}
 
@@ -91,14 +91,14 @@ def test_a_tracker_gets_every_epoch_and_the_result_though_another_fails(data: Pa
 
 
 def test_a_resumed_run_is_the_same_one_for_its_tracker(data: Path, tmp_path: Path) -> None:
-    original = TrainingRun.end_epoch
+    original = Run.keep
 
-    def stopped(self: TrainingRun, event: object) -> None:
-        original(self, event)  # type: ignore[arg-type]
+    def stopped(self: Run[Config], *event: Any) -> None:
+        original(self, *event)
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Interrupted):
-        patch.setattr(TrainingRun, "end_epoch", stopped)
+        patch.setattr(Run, "keep", stopped)
         run(data, tmp_path, track=["kept"])
     assert Kept.all[0].state == "interrupted"
     train(resume=tmp_path / "one", ui=Recorder())

@@ -138,7 +138,9 @@ class Run(Generic[AnyConfig]):
     def __init__(
         self, task: Task[AnyConfig], config: AnyConfig, read: ReadSplits, folder: RunFolder, session: Session
     ) -> None:
-        self.task, self.config, self.folder, self.session, self.model = task, config, folder, session, task.model
+        self.task: Task[AnyConfig] = task
+        self.config: AnyConfig = config
+        self.folder, self.session, self.model = folder, session, task.model
         self.splits, self.images, self.hashes = read.splits, read.images, read.hashes
         self.device, self.precision, self.ranks, self.ui = session.device, session.precision, session.ranks, session.ui
         self.stream = Stream.of(self.images["train"], config, self.device, self.ranks)
