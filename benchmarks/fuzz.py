@@ -58,8 +58,8 @@ from vitmed.inference.checkpoint import (
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.digests import digests_of
 from vitmed.models.hardware import Precision
-from vitmed.models.pretrained import config_for_weights, load_pretrained, read_weights
 from vitmed.models.vit import ViT, build_vit
+from vitmed.models.weights.pretrained import config_for_weights, load_pretrained, read_weights
 from vitmed.training.pretraining import build_mae
 from vitmed.training.train_state import TrainState, new_state
 

@@ -41,7 +41,7 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     from vitmed.data.samples import Sample
     from vitmed.imaging.augmentation import Augmenter
     from vitmed.imaging.preprocessing import Preprocessing
-    from vitmed.models.block_kernels import compile_network, use_attention
+    from vitmed.models.compile import compile_network, use_attention
     from vitmed.models.hardware import pick_device, pick_precision
     from vitmed.models.vit import build_vit
     from vitmed.training.loop import fit

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from vitmed.core.model_config import ModelConfig
-from vitmed.models.pretrained import LoadReport, config_for_weights, load_pretrained, read_weights
 from vitmed.models.vit import ViT, build_vit
+from vitmed.models.weights.pretrained import LoadReport, config_for_weights, load_pretrained, read_weights
 
 CLASSES, SIZE, HEADS = 5, 32, 4
 

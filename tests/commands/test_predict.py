@@ -22,7 +22,7 @@ from vitmed.core.errors import CheckpointError, DataError
 from vitmed.inference import checkpoint
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.predictions import Predictions
-from vitmed.models.weight_files import safe_load
+from vitmed.models.weights.files import safe_load
 
 ANSWER = Callable[..., Any]
 

@@ -35,7 +35,7 @@ from vitmed.core.load_config import load_config
 from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig
 from vitmed.data.splits import make_splits
 from vitmed.inference.checkpoint import load_checkpoint
-from vitmed.models.pretrained import read_weights
+from vitmed.models.weights.pretrained import read_weights
 from vitmed.report.plots import drawing
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.training import reconstruction_figure

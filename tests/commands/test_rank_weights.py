@@ -21,7 +21,7 @@ from vitmed import probe
 from vitmed.commands import rank_weights as module
 from vitmed.commands.rank_weights import RankingResult, weight_list
 from vitmed.core.errors import CheckpointError, UsageError
-from vitmed.models.weights_catalogue import weight_path
+from vitmed.models.weights.catalogue import weight_path
 
 RUN = Callable[..., Answer]
 

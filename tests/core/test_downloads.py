@@ -35,7 +35,7 @@ from vitmed.core import downloads
 from vitmed.core.cache_folder import cache_folder
 from vitmed.core.downloads import is_offline
 from vitmed.core.errors import CheckpointError, UsageError, VitmedError
-from vitmed.models.weights_catalogue import CATALOGUE, DISTILLED, Entry, fetch, weight_path
+from vitmed.models.weights.catalogue import CATALOGUE, DISTILLED, Entry, fetch, weight_path
 
 RUN = Callable[..., Answer]
 CONTENT = np.random.default_rng(0).bytes(900_000)
@@ -363,7 +363,7 @@ def test_two_at_once(server: Server, cache: Path) -> None:
 
 CHILD = """
 import sys
-from vitmed.models.weights_catalogue import CATALOGUE, Entry
+from vitmed.models.weights.catalogue import CATALOGUE, Entry
 from vitmed.models import weights_catalogue
 url, size, sha256 = sys.argv[1:4]
 CATALOGUE["toy"] = Entry(url, int(size), "ViT-Ti/8", "supervised", "a test", sha256)

@@ -21,9 +21,9 @@ import vitmed as package
 from vitmed.core.errors import GateError, UsageError
 from vitmed.core.model_config import ModelConfig
 from vitmed.deploy import export_weights
+from vitmed.deploy.weight_forms import FORMS
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.vit import arguments_of
-from vitmed.models.weight_forms import FORMS
 
 timm = pytest.importorskip("timm")
 FILES = {"timm": {"README.md", "config.json", "model.safetensors"}}

@@ -16,7 +16,7 @@ from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config
 from vitmed.core.model_config import ModelConfig
 from vitmed.models.fixed_positions import sincos_1d, sincos_2d
-from vitmed.models.patch_embedding import ResidualBlock
+from vitmed.models.layers import ResidualBlock
 from vitmed.models.vit import SIZES, DropPath, ViT, attend, build_vit
 
 

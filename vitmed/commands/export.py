@@ -14,11 +14,11 @@ from vitmed.decisions.reduced_precision import MOST_MOVED
 from vitmed.deploy.export_gate import ExportGate, compare_export
 from vitmed.deploy.export_onnx import OnnxFile
 from vitmed.deploy.export_weights import USUAL, WeightsGate, write_weights
+from vitmed.deploy.weight_forms import FORMS, SAFETENSORS
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.exported_graph import ExportedGraph
 from vitmed.inference.onnx_model import ONNX, OnnxModel
 from vitmed.inference.open_model import open_model
-from vitmed.models.weight_forms import FORMS, SAFETENSORS
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from vitmed.core.ui import Ui
 from vitmed.data.patients import report_patients
 from vitmed.data.samples import Splits
 from vitmed.inference.checkpoint import save_encoder, save_pretraining
-from vitmed.models.block_kernels import uncompiled
+from vitmed.models.compile import uncompiled
 from vitmed.models.hardware import Precision, describe, pick_device, seeded
 from vitmed.models.mae import MAE
 from vitmed.models.summary import describe_model
 from vitmed.models.vit import build_vit
-from vitmed.models.weight_layouts import HEAD
+from vitmed.models.weights.layouts import HEAD
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.training import loss_curves, reconstruction_figure
 from vitmed.training.losses import LossOf

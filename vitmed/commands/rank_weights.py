@@ -25,10 +25,10 @@ from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.estimates import value_text
 from vitmed.models.hardware import pick_device
-from vitmed.models.pretrained import load_pretrained, open_weights
 from vitmed.models.vit import build_vit
-from vitmed.models.weight_files import magic
-from vitmed.models.weights_catalogue import CATALOGUE, means_file, weight_path
+from vitmed.models.weights.catalogue import CATALOGUE, means_file, weight_path
+from vitmed.models.weights.files import magic
+from vitmed.models.weights.pretrained import load_pretrained, open_weights
 from vitmed.studies.compared_tables import Model, align, short_names
 from vitmed.training.baselines import fit_colours, fit_logistic, frozen_features
 from vitmed.training.gradients import is_out_of_memory

@@ -10,9 +10,9 @@ from vitmed.core.load_config import build_config, load_config, recipes
 from vitmed.core.ui import Ui
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.hardware import seeded
-from vitmed.models.pretrained import config_for_weights, load_pretrained, open_weights
 from vitmed.models.summary import summarise
 from vitmed.models.vit import SIZES, ViT, build_vit
+from vitmed.models.weights.pretrained import config_for_weights, load_pretrained, open_weights
 
 
 def build_model(

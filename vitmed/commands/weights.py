@@ -9,7 +9,7 @@ from typing import Any
 from vitmed.core.outputs import refuse_file
 from vitmed.core.ui import Ui
 from vitmed.data.folders import refuse_among_classes
-from vitmed.models.weights_catalogue import CATALOGUE, entry_of, fetch, weight_path
+from vitmed.models.weights.catalogue import CATALOGUE, entry_of, fetch, weight_path
 
 
 def weights_table() -> list[dict[str, Any]]:

@@ -22,12 +22,12 @@ from vitmed.core.text import counted, first_line
 from vitmed.core.ui import Ui
 from vitmed.data.thread_batches import check_readable
 from vitmed.deploy.export_gate import validation_images
+from vitmed.deploy.weight_forms import CONFIG, FORMS, SAFETENSORS, WEIGHTS, Form
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.onnx_model import KEY, about_model
 from vitmed.inference.torch_network import TorchNetwork
 from vitmed.models.hardware import FULL_FP32
 from vitmed.models.vit import arguments_of
-from vitmed.models.weight_forms import CONFIG, FORMS, SAFETENSORS, WEIGHTS, Form
 from vitmed.report.headline import known_evaluation
 from vitmed.report.weights_card import weights_card
 

@@ -33,9 +33,9 @@ from vitmed.inference.membership import expect, membership_of, read_membership
 from vitmed.inference.saved_model import SavedModel
 from vitmed.models.digests import DIGESTS, check_digests, digests_of, hash_of
 from vitmed.models.hardware import seeded
-from vitmed.models.pretrained import ENCODER, FORMAT, is_text
 from vitmed.models.vit import ViT, build_vit
-from vitmed.models.weight_files import AGAIN, safe_load
+from vitmed.models.weights.files import AGAIN, safe_load
+from vitmed.models.weights.pretrained import ENCODER, FORMAT, is_text
 
 VERSION = 1
 PRETRAINING = "vitmed pretraining"

@@ -12,7 +12,7 @@ import torch
 
 from vitmed.core.errors import CheckpointError
 from vitmed.core.text import first_line
-from vitmed.models.weight_files import AGAIN
+from vitmed.models.weights.files import AGAIN
 
 DIGESTS = "digests"  # key of the digests in a file
 PLAIN = {str, int, float, bool, type(None)}

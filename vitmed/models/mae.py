@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vitmed.core.errors import UsageError
 from vitmed.models.fixed_positions import sincos_2d
-from vitmed.models.patch_embedding import PatchEmbed
+from vitmed.models.layers import PatchEmbed
 from vitmed.models.vit import Block, ViT
 
 EPS = 1e-6  # of the decoder's layer norms

@@ -11,8 +11,8 @@ import torch
 
 from vitmed.core.errors import CheckpointError
 from vitmed.models.vit import SIZES
-from vitmed.models.weight_layouts import State
-from vitmed.models.weights_catalogue import DISTILLED, MASKED, SUPERVISED
+from vitmed.models.weights.catalogue import DISTILLED, MASKED, SUPERVISED
+from vitmed.models.weights.layouts import State
 
 HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}  # published widths with heads that are not 64 wide
 SIGLIP_HEADS = {1152: 16, 1536: 16}

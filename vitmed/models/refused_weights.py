@@ -10,8 +10,8 @@ import torch
 
 from vitmed.core.errors import CheckpointError
 from vitmed.models.network_of_weights import is_rotary
-from vitmed.models.weight_files import AGAIN
-from vitmed.models.weight_layouts import State
+from vitmed.models.weights.files import AGAIN
+from vitmed.models.weights.layouts import State
 
 OTHERS = (
     # pattern of a tensor's name that no network of vitmed has, and what it means

@@ -25,7 +25,7 @@ from vitmed.core.model_config import ModelConfig
 from vitmed.models.attention_pooling import COCA_EPS, COCA_HEADS, AttentionPool
 from vitmed.models.check_network import check_pooling, check_sizes
 from vitmed.models.fixed_positions import sincos_1d, sincos_2d
-from vitmed.models.patch_embedding import ConvStem, PatchEmbed
+from vitmed.models.layers import ConvStem, PatchEmbed
 from vitmed.models.rotary_positions import NoKeyBias, RotaryPositions, turn
 from vitmed.models.sizes import SIZES
 from vitmed.models.swiglu import SwiGLU

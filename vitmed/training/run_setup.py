@@ -35,10 +35,10 @@ from vitmed.data.samples import Splits
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.batch_augmentation import BatchAugmenter
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.models.block_kernels import missing_compiler
+from vitmed.models.compile import missing_compiler
 from vitmed.models.hardware import Precision, pick_precision
 from vitmed.models.vit import checkpoint_gradients
-from vitmed.models.weight_files import AGAIN
+from vitmed.models.weights.files import AGAIN
 from vitmed.training.environment import environment, versions
 from vitmed.training.losses import LossOf
 from vitmed.training.plan.autotune import autotune, is_open

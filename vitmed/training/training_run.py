@@ -30,12 +30,12 @@ from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import Checkpoint, save_checkpoint, set_data_root
 from vitmed.metrics.predictions import positive_class
-from vitmed.models.block_kernels import compile_network, is_of_compiler, uncompiled, use_attention
+from vitmed.models.compile import compile_network, is_of_compiler, uncompiled, use_attention
 from vitmed.models.hardware import Precision, describe, seeded, using_threads
 from vitmed.models.lora import add_low_rank, merged
-from vitmed.models.pretrained import Weights, load_pretrained
 from vitmed.models.summary import describe_model, summarise
 from vitmed.models.vit import ViT, build_vit
+from vitmed.models.weights.pretrained import Weights, load_pretrained
 from vitmed.training.epoch_records import finished, validate
 from vitmed.training.failure_detection import stuck
 from vitmed.training.gradients import Relief

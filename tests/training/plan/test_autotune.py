@@ -18,7 +18,7 @@ from vitmed import VitmedError, train
 from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
 from vitmed.core.ui import Silent, Ui
-from vitmed.models.block_kernels import compile_network, uncompiled, use_attention
+from vitmed.models.compile import compile_network, uncompiled, use_attention
 from vitmed.models.hardware import Precision, pick_precision
 from vitmed.models.vit import ViT, build_vit
 from vitmed.training.plan import autotune as tuning

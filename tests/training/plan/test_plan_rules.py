@@ -19,7 +19,7 @@ from vitmed.core.load_config import build_config, load_config, with_values
 from vitmed.core.model_config import ModelConfig
 from vitmed.imaging.exact_views import VIEWS, safe_views
 from vitmed.inference.checkpoint import load_checkpoint
-from vitmed.models.weights_catalogue import DISTILLED, MASKED, SUPERVISED
+from vitmed.models.weights.catalogue import DISTILLED, MASKED, SUPERVISED
 from vitmed.training.plan.prepare import from_scratch
 from vitmed.training.plan.rules import OWN, RULES, SCRATCH, PlanInputs, describe, plan_settings
 

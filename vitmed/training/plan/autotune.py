@@ -27,7 +27,7 @@ from vitmed.core.files import make_folder, write_text
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.text import counted, first_line, listed
 from vitmed.core.ui import Advance, Ui
-from vitmed.models.block_kernels import (
+from vitmed.models.compile import (
     compile_network,
     is_of_compiler,
     leave_uncompiled,

@@ -28,8 +28,8 @@ from vitmed.imaging.exact_views import refuse_views, safe_views
 from vitmed.metrics.subgroups import check_columns
 from vitmed.models.hardware import pick_device
 from vitmed.models.licence_terms import terms_of
-from vitmed.models.pretrained import Weights, config_for_weights, open_weights
 from vitmed.models.vit import SIZES, build_vit
+from vitmed.models.weights.pretrained import Weights, config_for_weights, open_weights
 from vitmed.training.check_readers import check_readers
 from vitmed.training.learning import check_target
 from vitmed.training.plan.forecast import Forecast, Forecaster

@@ -18,7 +18,7 @@ import torch
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.files import why_unreadable
 from vitmed.core.text import first_line
-from vitmed.models.weight_layouts import State
+from vitmed.models.weights.layouts import State
 
 AGAIN = "copy it again from where it came from"
 MOST_DEPTH = 100  # of dicts and lists inside each other

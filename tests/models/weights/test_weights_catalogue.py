@@ -21,10 +21,8 @@ from torch import nn
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config, store_paths
 from vitmed.core.model_config import ModelConfig
-from vitmed.models.pretrained import config_for_weights, load_pretrained, read_weights
 from vitmed.models.vit import build_vit
-from vitmed.models.weight_layouts import HEAD, LAYOUTS
-from vitmed.models.weights_catalogue import (
+from vitmed.models.weights.catalogue import (
     CATALOGUE,
     DISTILLED,
     HALF,
@@ -35,6 +33,8 @@ from vitmed.models.weights_catalogue import (
     entry_of,
     means_file,
 )
+from vitmed.models.weights.layouts import HEAD, LAYOUTS
+from vitmed.models.weights.pretrained import config_for_weights, load_pretrained, read_weights
 
 TIMM = {  # name here -> name and tag in timm
     "vit_tiny_augreg_in21k": "vit_tiny_patch16_224.augreg_in21k",
@@ -199,7 +199,7 @@ def test_a_name_passes_through_the_configuration_untouched(tmp_path: Path, monke
 
 
 def test_the_table_of_the_documentation_is_the_catalogue() -> None:
-    lines = (Path(__file__).parents[2] / "docs" / "weights.md").read_text().splitlines()
+    lines = (Path(__file__).parents[3] / "docs" / "weights.md").read_text().splitlines()
     rows = [[part.strip(" `") for part in line.split("|")[1:-1]] for line in lines if line.startswith("| `")]
     rows = [row for row in rows if len(row) == 7]
     assert {"dinov3_vitb16", "uni2_h", "medsiglip"} < {row[0] for row in rows}

@@ -18,7 +18,7 @@ from vitmed.core.model_config import ModelConfig
 from vitmed.imaging.preprocessing import RESAMPLING, Preprocessing
 from vitmed.models.hub_files import ACTIVATIONS
 from vitmed.models.vit import arguments_of
-from vitmed.models.weight_layouts import State
+from vitmed.models.weights.layouts import State
 
 CONFIG, PREPROCESSOR, SAFETENSORS = "config.json", "preprocessor_config.json", ".safetensors"
 WEIGHTS = f"model{SAFETENSORS}"

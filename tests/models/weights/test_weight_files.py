@@ -17,8 +17,8 @@ from vitmed.core.errors import CheckpointError
 from vitmed.core.model_config import ModelConfig
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.digests import digests_of, hash_of
-from vitmed.models.pretrained import read_weights
 from vitmed.models.vit import build_vit
+from vitmed.models.weights.pretrained import read_weights
 
 READERS: list[Callable[[Path], object]] = [read_weights, load_checkpoint]
 both = pytest.mark.parametrize("read", READERS)

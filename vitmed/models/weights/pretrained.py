@@ -25,11 +25,11 @@ from vitmed.models.hub_files import about_network, about_weights, normalisation
 from vitmed.models.licence_terms import terms_of
 from vitmed.models.network_of_weights import describe, join_positions, kind_of
 from vitmed.models.refused_weights import refuse_incomplete, refuse_not_finite, refuse_others, refuse_shapes
-from vitmed.models.resample_weights import fold_channels, resample_patches, resample_positions
 from vitmed.models.vit import SIZES, ViT
-from vitmed.models.weight_files import AGAIN, magic, read_npz, read_safetensors, safe_load
-from vitmed.models.weight_layouts import HEAD, LAYOUTS, PLAIN, State, convert
-from vitmed.models.weights_catalogue import MASKED, SUPERVISED, Entry, entry_of, fetch, means_file
+from vitmed.models.weights.catalogue import MASKED, SUPERVISED, Entry, entry_of, fetch, means_file
+from vitmed.models.weights.files import AGAIN, magic, read_npz, read_safetensors, safe_load
+from vitmed.models.weights.layouts import HEAD, LAYOUTS, PLAIN, State, convert
+from vitmed.models.weights.resample import fold_channels, resample_patches, resample_positions
 
 
 @dataclass(frozen=True)

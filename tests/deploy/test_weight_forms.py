@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import save_file
 
 from vitmed.core.model_config import ModelConfig
+from vitmed.deploy.weight_forms import FORMS
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.licence_terms import stops_sharing
 from vitmed.models.vit import build_vit
-from vitmed.models.weight_forms import FORMS
-from vitmed.models.weights_catalogue import CATALOGUE
+from vitmed.models.weights.catalogue import CATALOGUE
 
 SIZE: dict[str, Any] = {"image_size": 16, "patch_size": 8, "width": 24, "depth": 2, "heads": 3}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {

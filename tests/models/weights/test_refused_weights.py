@@ -14,8 +14,8 @@ from timm.models.vision_transformer import VisionTransformer
 
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.model_config import ModelConfig
-from vitmed.models.pretrained import config_for_weights, load_pretrained, read_weights
 from vitmed.models.vit import ViT
+from vitmed.models.weights.pretrained import config_for_weights, load_pretrained, read_weights
 
 SMALL = {"img_size": 16, "patch_size": 8, "embed_dim": 64, "depth": 1, "num_heads": 1, "num_classes": 3}
 

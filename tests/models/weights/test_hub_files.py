@@ -11,8 +11,8 @@ from timm.models.vision_transformer import VisionTransformer
 
 from vitmed.core.errors import CheckpointError
 from vitmed.models.licence_terms import terms_of
-from vitmed.models.pretrained import read_weights
-from vitmed.models.weights_catalogue import CATALOGUE
+from vitmed.models.weights.catalogue import CATALOGUE
+from vitmed.models.weights.pretrained import read_weights
 
 
 @pytest.fixture
