@@ -41,7 +41,7 @@ from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import softmax
 from vitmed.metrics.ranking import weighted_areas
 from vitmed.models.hardware import pick_precision
-from vitmed.models.vit import build_vit
+from vitmed.models.vit import ViT
 from vitmed.training.epoch_records import validate
 from vitmed.training.loop import fit
 from vitmed.training.losses import LossOf
@@ -138,7 +138,7 @@ def run(parts: Parts, loss: str, config: Config) -> np.ndarray:
         part.cache = np.stack([part.read(i) for i in range(len(part))])
     counts = np.bincount(images.labels, minlength=k)
     torch.manual_seed(settings.seed)
-    model = build_vit(config.model, k)
+    model = ViT(config.model, k)
     augmenter = Augmenter(config.augment.policy, config.model.image_size, config.model.channels)
     batches = EpochBatches(images.labels, settings.batch_size, settings.seed, loss == "sampler")
     loader = train_loader(TrainImages(images, augmenter, settings.seed), batches, 0, False)

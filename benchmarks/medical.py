@@ -80,7 +80,7 @@ from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.scoring import metric_values
 from vitmed.models.hardware import Precision, pick_precision, seeded
-from vitmed.models.vit import build_vit
+from vitmed.models.vit import ViT
 from vitmed.training.baselines import fit_colours
 from vitmed.training.epoch_records import end_epoch
 from vitmed.training.learning import LEARNING
@@ -133,7 +133,7 @@ def train_plan(options: argparse.Namespace, key: Key, place: Path) -> Trained:
     if options.minutes is not None:
         how, train = Preprocessing.of(config), len(ready.splits.samples["train"])
         batch = min(train, config.train.batch_size)
-        _, _, per_step = fastest(build_vit(config.model, len(ready.splits.classes)), how, batch)
+        _, _, per_step = fastest(ViT(config.model, len(ready.splits.classes)), how, batch)
         epochs = min(epochs, max(1, int(60 * options.minutes / (per_step * (train // batch)))))
         warmup = config.train.warmup_epochs * epochs / config.train.epochs
         config = with_values(config, {"train.epochs": epochs, "train.warmup_epochs": warmup})
@@ -162,7 +162,7 @@ def timm_vit(ready: PreparedRun) -> tuple[nn.Module, int]:
 
     model, classes = ready.config.model, len(ready.splits.classes)
     side, width, heads = model.image_size, model.width, model.heads
-    aim = operations(build_vit(model, classes), side)
+    aim = operations(ViT(model, classes), side)
     assert width is not None and heads is not None  # the plan names them
 
     def vit(depth: int) -> nn.Module:

@@ -41,9 +41,9 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     from vitmed.data.samples import Sample
     from vitmed.imaging.augmentation import Augmenter
     from vitmed.imaging.preprocessing import Preprocessing
-    from vitmed.models.compile import compile_network, use_attention
+    from vitmed.models.compile import compile_network
     from vitmed.models.hardware import pick_device, pick_precision
-    from vitmed.models.vit import build_vit
+    from vitmed.models.vit import ViT, use_attention
     from vitmed.training.loop import fit
     from vitmed.training.losses import classification_loss
     from vitmed.training.plan.autotune import autotune
@@ -58,7 +58,7 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     batches = EpochBatches(images.labels, options.batch, 0, False)
     device = pick_device(options.device)
     loader = train_loader(TrainImages(images, Augmenter("none", side, 3), 0), batches, 0, device.type == "cuda")
-    model = build_vit(config.model, CLASSES).to(device)
+    model = ViT(config.model, CLASSES).to(device)
     os.environ["VITMED_CACHE"] = tempfile.mkdtemp()  # measured now, not on another day
 
     def loss_for(network: Any, how: Any) -> Any:
@@ -86,12 +86,12 @@ def infer_vitmed(options: argparse.Namespace, precision: str) -> Step:
     from vitmed.imaging.preprocessing import Preprocessing
     from vitmed.inference.predict import predict_logits
     from vitmed.models.hardware import pick_device, pick_precision
-    from vitmed.models.vit import build_vit
+    from vitmed.models.vit import ViT
 
     config, side = build_config({"model": options.model}), options.model["image_size"]
     device = pick_device(options.device)
     how, arithmetic = Preprocessing.of(config), pick_precision(precision, device)
-    model = build_vit(config.model, CLASSES).to(device)
+    model = ViT(config.model, CLASSES).to(device)
     picture = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
     return lambda: predict_logits(model, how, lambda i: picture, options.batch, device, arithmetic)
 

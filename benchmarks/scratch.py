@@ -39,7 +39,7 @@ from vitmed.inference.predict import predict_all
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
 from vitmed.models.hardware import pick_precision
-from vitmed.models.vit import build_vit
+from vitmed.models.vit import ViT
 from vitmed.training.epoch_records import validate
 from vitmed.training.loop import fit
 from vitmed.training.losses import classification_loss
@@ -107,7 +107,7 @@ def train(config: Config, classes: tuple[str, ...], images: Images, val: Images)
     settings, augment, device = config.train, config.augment, torch.device("cpu")
     precision = pick_precision(settings.precision, device)
     torch.manual_seed(settings.seed)
-    model = build_vit(config.model, len(classes))
+    model = ViT(config.model, len(classes))
     augmenter = Augmenter(augment.policy, config.model.image_size, config.model.channels)
     batches = EpochBatches(images.labels, settings.batch_size, settings.seed, False)
     loader = train_loader(TrainImages(images, augmenter, settings.seed), batches, 0, False)

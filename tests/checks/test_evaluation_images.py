@@ -28,7 +28,7 @@ from vitmed.core.targets import Target
 from vitmed.data import patients, scan_cache
 from vitmed.data.listing import ALL, Listing
 from vitmed.data.samples import Sample, Splits
-from vitmed.models.digests import digests_of
+from vitmed.models.weights.files import digests_of
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 

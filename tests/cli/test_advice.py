@@ -41,7 +41,7 @@ RAISED_BY = {
     "train pretrain":
         "models/compile training/gradients training/loop training/progress training/run_setup "
         "training/training_run",
-    f"{CONFIGURED} summary": "models/check_network models/vit",
+    f"{CONFIGURED} summary": "models/vit",
     "train": "core/ranks training/epoch_records training/launch",
     "evaluate": "report/rebuild training/fit_policy",
     "predict evaluate": "training/onnx_model",

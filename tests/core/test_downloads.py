@@ -364,7 +364,7 @@ def test_two_at_once(server: Server, cache: Path) -> None:
 CHILD = """
 import sys
 from vitmed.models.weights.catalogue import CATALOGUE, Entry
-from vitmed.models import weights_catalogue
+from vitmed.models.weights import catalogue
 url, size, sha256 = sys.argv[1:4]
 CATALOGUE["toy"] = Entry(url, int(size), "ViT-Ti/8", "supervised", "a test", sha256)
 {}
@@ -378,7 +378,7 @@ def child(server: Server, code: str) -> list[str]:
 @pytest.mark.usefixtures("listed")
 def test_a_killed_process_leaves_nothing_usable_and_the_next_goes_on(server: Server, cache: Path) -> None:
     server.stall = [20.0]
-    process = subprocess.Popen(child(server, "weights_catalogue.fetch('toy')"), stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(child(server, "catalogue.fetch('toy')"), stderr=subprocess.DEVNULL)
     part = cache / "weights" / "toy" / "model.pth.part"
     deadline = time.monotonic() + 30
     while not (part.is_file() and part.stat().st_size == 450_000) and time.monotonic() < deadline:

@@ -23,7 +23,7 @@ from vitmed.core.model_config import ModelConfig
 from vitmed.deploy import export_weights
 from vitmed.deploy.weight_forms import FORMS
 from vitmed.inference.checkpoint import load_checkpoint
-from vitmed.models.vit import arguments_of
+from vitmed.models.sizes import resolved
 
 timm = pytest.importorskip("timm")
 FILES = {"timm": {"README.md", "config.json", "model.safetensors"}}
@@ -157,7 +157,7 @@ def test_without_the_library_it_says_that_nothing_was_compared(
     ],
 )
 def test_what_a_library_lacks_is_named(fields: dict[str, Any], timm: str | None, transformers: str | None) -> None:
-    own = arguments_of(ModelConfig(**fields))
+    own = resolved(ModelConfig(**fields)).model_dump()
     for name, expected in (("timm", timm), ("transformers", transformers)):
         found = FORMS[name].lacks(own)
         assert found is None if expected is None else (found and expected in found), name

@@ -17,7 +17,7 @@ from vitmed.core.errors import Interrupted, OutOfMemoryError, VitmedError
 from vitmed.core.load_config import load_config
 from vitmed.models.hardware import seeded
 from vitmed.models.mae import MAE
-from vitmed.models.vit import Block, ViT, build_vit, checkpoint_gradients
+from vitmed.models.vit import Block, ViT, checkpoint_gradients
 from vitmed.training.gradients import is_out_of_memory
 from vitmed.training.processes import Ranks
 from vitmed.training.progress import memory_error
@@ -89,7 +89,7 @@ def test_checkpointed_gradients_are_the_same_to_the_bit() -> None:
     names = ("dropout", "attention_dropout", "drop_path")
     config = load_config(None, {"model.image_size": 32, "model.width": 48} | {f"model.{name}": 0.2 for name in names})
     with seeded(0):
-        model, x = build_vit(config.model, 3).train(), torch.randn(4, 3, 32, 32)
+        model, x = ViT(config.model, 3).train(), torch.randn(4, 3, 32, 32)
     found = []
     for on in (False, True):
         checkpoint_gradients(model, on)
@@ -104,7 +104,7 @@ def test_checkpointed_gradients_are_the_same_to_the_bit() -> None:
 def test_checkpointing_keeps_less(data: Path) -> None:
     def kept(on: bool) -> int:
         """Bytes that the graph of one forward pass holds, but for weights."""
-        model = build_vit(load_config(None, {"model.image_size": 64, "model.stem": "patch"}).model, 2).train()
+        model = ViT(load_config(None, {"model.image_size": 64, "model.stem": "patch"}).model, 2).train()
         checkpoint_gradients(model, on)
         found: dict[int, int] = {}
 

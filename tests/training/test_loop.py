@@ -25,7 +25,7 @@ from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import Precision
-from vitmed.models.vit import build_vit
+from vitmed.models.vit import ViT
 from vitmed.training.epoch_records import epoch_record, validate
 from vitmed.training.failure_detection import LossWatch
 from vitmed.training.loop import Step, fit
@@ -61,7 +61,7 @@ def begin(folder: Path, asked: Config) -> tuple[TrainState, Iterator[Step | Reco
     torch.manual_seed(seed)
     batches = EpochBatches(data.labels, asked.train.batch_size, seed, asked.train.balance == "sampler")
     loader = train_loader(TrainImages(data, Augmenter("none", 16, 3), seed), batches, 0, False)
-    state = new_state(build_vit(asked.model, 2), asked, batches.batches, CPU, FP32)
+    state = new_state(ViT(asked.model, 2), asked, batches.batches, CPU, FP32)
     loss_of = classification_loss(state.model, data, 2, asked, FP32)
     return state, fit(
         state, loader, batches, loss_of, lambda: validate(state, data, CLASSES, batches.batches, asked, FP32), asked
@@ -283,11 +283,11 @@ def test_a_run_whose_monitor_is_undefined_ends_well(tmp_path: Path, monkeypatch:
     """Weights that hardly move and predict one class: the run ends with a report, and a warning says why."""
 
     def biased(*args: Any) -> Any:
-        model = build_vit(*args)
+        model = ViT(*args)
         model.head.bias.data[0] = 9.0
         return model
 
-    monkeypatch.setattr("vitmed.training.training_run.build_vit", biased)
+    monkeypatch.setattr("vitmed.training.training_run.ViT", biased)
     ui = Recorder()
     still = TINY | {"lr": 1e-30, "monitor": "ppv_macro", "epochs": 2}
     sets = (*TINY_SETS, "train.min_lr=0", "model.stem=patch")

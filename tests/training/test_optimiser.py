@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import nn
 
+from tests.small_networks import small_vit
 from vitmed.models.vit import ViT
 from vitmed.training.optimiser import adamw, averaged, ema_decay, learning_rate, parameter_groups, set_learning_rate
 
 
 def network(stem: str = "patch", depth: int = 3, **fields: object) -> ViT:
-    return ViT(2, 16, 8, width=16, depth=depth, heads=2, stem=stem, **fields)  # type: ignore[arg-type]
+    return small_vit(2, 16, 8, width=16, depth=depth, heads=2, stem=stem, **fields)  # type: ignore[arg-type]
 
 
 def test_warm_up_and_cosine_by_hand() -> None:

@@ -23,7 +23,7 @@ from vitmed import train
 from vitmed.core.errors import DataError, EndedByCaller, GateError, OutOfMemoryError, Reported, UsageError, VitmedError
 from vitmed.core.load_config import load_config
 from vitmed.data.loading import EpochBatches
-from vitmed.models.vit import build_vit
+from vitmed.models.vit import ViT
 from vitmed.training import run_setup
 from vitmed.training.gradients import Batch, Gradients
 from vitmed.training.processes import Ranks
@@ -66,7 +66,7 @@ def test_every_rank_and_every_part_draws_its_own_masks() -> None:
 
     def drawn(one: Ranks, at_once: int) -> list[list[float]]:
         """Numbers for mixing, and for the masks of each part."""
-        model = build_vit(config.model, 2)
+        model = ViT(config.model, 2)
         state = new_state(model, config, 1, device, run_setup.pick_precision("fp32", device))
         state.micro_batch, found = at_once, []
 

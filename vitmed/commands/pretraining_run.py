@@ -16,8 +16,8 @@ from vitmed.inference.checkpoint import save_encoder, save_pretraining
 from vitmed.models.compile import uncompiled
 from vitmed.models.hardware import Precision, describe, pick_device, seeded
 from vitmed.models.mae import MAE
-from vitmed.models.summary import describe_model
-from vitmed.models.vit import build_vit
+from vitmed.models.sizes import describe_model
+from vitmed.models.vit import ViT
 from vitmed.models.weights.layouts import HEAD
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.training import loss_curves, reconstruction_figure
@@ -38,7 +38,7 @@ class PretrainingRun(Run[PretrainConfig]):
     def __init__(self, config: PretrainConfig, splits: Splits, ui: Ui):
         super().__init__(config, splits, pick_device(config.train.device), ui)
         with seeded(config.train.seed):
-            encoder = build_vit(config.encoder, 1)
+            encoder = ViT(config.encoder, 1)
             self.model = build_mae(encoder, config).to(self.device)
         for name, samples in splits.samples.items():
             ui.say(f"{name + ':':6} {counted(len(samples), 'image')}, {splits.made[name]}")

@@ -28,7 +28,7 @@ from vitmed.decisions.policy import CHOOSING
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.preprocessing import Preprocessing, thumbnail
 from vitmed.metrics.metric_table import METRICS
-from vitmed.models.vit import SIZES
+from vitmed.models.sizes import SIZES
 from vitmed.report.headline import Evaluation, check_gates, parse_gates, report_evaluation
 from vitmed.report.participant_flow import evaluated_images, flow_of, why_left_out
 from vitmed.report.write import baseline_text, write_report

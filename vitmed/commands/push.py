@@ -14,7 +14,7 @@ from vitmed.core.text import first_line
 from vitmed.core.ui import Ui
 from vitmed.deploy.export_weights import USUAL, WeightsGate, check_form, write_weights
 from vitmed.inference.checkpoint import load_checkpoint
-from vitmed.models.licence_terms import stops_sharing, terms_of
+from vitmed.models.weights.catalogue import stops_sharing, terms_of
 
 REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 

@@ -25,7 +25,7 @@ from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.estimates import value_text
 from vitmed.models.hardware import pick_device
-from vitmed.models.vit import build_vit
+from vitmed.models.vit import ViT
 from vitmed.models.weights.catalogue import CATALOGUE, means_file, weight_path
 from vitmed.models.weights.files import magic
 from vitmed.models.weights.pretrained import load_pretrained, open_weights
@@ -160,7 +160,7 @@ def _judged(given: str, name: str, settings: Config, splits: Splits, offline: bo
         return values
 
     try:
-        model = build_vit(config.model, splits.outputs)
+        model = ViT(config.model, splits.outputs)
         load_pretrained(model, weights, how)
         model = model.to(device)
         head = fit_logistic(features, read.splits, read.images, ui, f"the features of {name}")

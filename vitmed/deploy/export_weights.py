@@ -27,7 +27,7 @@ from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.onnx_model import KEY, about_model
 from vitmed.inference.torch_network import TorchNetwork
 from vitmed.models.hardware import FULL_FP32
-from vitmed.models.vit import arguments_of
+from vitmed.models.sizes import resolved
 from vitmed.report.headline import known_evaluation
 from vitmed.report.weights_card import weights_card
 
@@ -85,7 +85,7 @@ def check_form(saved: Checkpoint, name: str) -> type[Form]:
     elif saved.preprocessing.normalize == "image":
         part = "each image normalised by itself"
     else:
-        part = FORMS[name].lacks(fields := arguments_of(saved.config.model))
+        part = FORMS[name].lacks(fields := resolved(saved.config.model).model_dump())
         other = next((one for one in FORMS if FORMS[one].lacks(fields) is None), None)
         if part and other:
             raise UsageError(f"{saved.path}: the model needs {part}, which {name} lacks", f"--form {other}")

@@ -1,4 +1,4 @@
-"""How a network is computed in training: which attention kernel, and compiled or not. Neither changes a weight."""
+"""Compile a network for training, where the machine can: fused code, the same weights."""
 
 from __future__ import annotations
 
@@ -14,16 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitmed.core.cache_folder import cache_folder
-from vitmed.models.vit import Attention, Mlp
-
-FUSED = {"auto": None, "fused": True, "explicit": False}
-
-
-def use_attention(model: nn.Module, kernel: str) -> None:
-    """Let training compute attention by the kernel "fused" (PyTorch's), "explicit" (plain matrices) or "auto"."""
-    for module in model.modules():
-        if isinstance(module, Attention):
-            module.fused = FUSED[kernel]
+from vitmed.models.layers import Mlp
 
 
 def compile_network(model: nn.Module) -> None:

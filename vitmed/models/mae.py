@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from vitmed.core.errors import UsageError
-from vitmed.models.fixed_positions import sincos_2d
-from vitmed.models.layers import PatchEmbed
+from vitmed.core.model_config import ModelConfig
+from vitmed.models.layers import PatchEmbed, sincos_2d
 from vitmed.models.vit import Block, ViT
 
 EPS = 1e-6  # of the decoder's layer norms
@@ -88,8 +88,7 @@ class MAE(nn.Module):
         places = sincos_2d(round(L**0.5), decoder_width)  # (1, 1 + L, E)
         self.register_buffer("decoder_places", places, persistent=False)
         self.decoder_blocks = nn.ModuleList(
-            Block(decoder_width, decoder_heads, 4 * decoder_width, 0.0, 0.0, 0.0, False, EPS)
-            for _ in range(decoder_depth)
+            Block(ModelConfig(width=decoder_width, heads=decoder_heads)) for _ in range(decoder_depth)
         )
         self.decoder_norm = nn.LayerNorm(decoder_width, eps=EPS)
         self.decoder_pred = nn.Linear(decoder_width, kernel[0].numel())

@@ -30,11 +30,11 @@ from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import Checkpoint, save_checkpoint, set_data_root
 from vitmed.metrics.predictions import positive_class
-from vitmed.models.compile import compile_network, is_of_compiler, uncompiled, use_attention
+from vitmed.models.compile import compile_network, is_of_compiler, uncompiled
 from vitmed.models.hardware import Precision, describe, seeded, using_threads
 from vitmed.models.lora import add_low_rank, merged
-from vitmed.models.summary import describe_model, summarise
-from vitmed.models.vit import ViT, build_vit
+from vitmed.models.sizes import describe_model, summarise
+from vitmed.models.vit import ViT, use_attention
 from vitmed.models.weights.pretrained import Weights, load_pretrained
 from vitmed.training.epoch_records import finished, validate
 from vitmed.training.failure_detection import stuck
@@ -163,7 +163,7 @@ class TrainingRun(Run[Config]):
     ):  # fmt: skip
         super().__init__(config, splits, device, ui, ranks)
         with seeded(config.train.seed):
-            model = build_vit(config.model, splits.outputs)
+            model = ViT(config.model, splits.outputs)
             LEARNING[splits.target.kind].start(model, self.images["train"].targets, config)
             how = self.images["train"].preprocessing
             self.report = load_pretrained(model, weights, how) if weights is not None else None

@@ -10,8 +10,7 @@ from timm.layers import SwiGLUPacked
 from timm.models.vision_transformer import VisionTransformer
 
 from vitmed.core.errors import CheckpointError
-from vitmed.models.licence_terms import terms_of
-from vitmed.models.weights.catalogue import CATALOGUE
+from vitmed.models.weights.catalogue import CATALOGUE, terms_of
 from vitmed.models.weights.pretrained import read_weights
 
 

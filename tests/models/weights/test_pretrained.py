@@ -14,6 +14,7 @@ from conftest import BARE, Recorder, Trained, draw_splits
 from timm.models.vision_transformer import VisionTransformer
 
 import vitmed
+from tests.small_networks import small_vit
 from vitmed import build_model, train
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.load_config import build_config
@@ -31,7 +32,7 @@ SMALL = {"image_size": 16, "patch_size": 8, "width": 16, "depth": 2, "heads": 2}
 
 def ours(classes: int = 3, **fields: object) -> ViT:
     torch.manual_seed(1)
-    return ViT(classes, **(SMALL | fields))  # type: ignore[arg-type]
+    return small_vit(classes, **(SMALL | fields))  # type: ignore[arg-type]
 
 
 def theirs(classes: int = 3) -> VisionTransformer:

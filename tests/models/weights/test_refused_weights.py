@@ -12,9 +12,9 @@ import torch
 from timm.layers import SwiGLUPacked
 from timm.models.vision_transformer import VisionTransformer
 
+from tests.small_networks import small_vit
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.model_config import ModelConfig
-from vitmed.models.vit import ViT
 from vitmed.models.weights.pretrained import config_for_weights, load_pretrained, read_weights
 
 SMALL = {"img_size": 16, "patch_size": 8, "embed_dim": 64, "depth": 1, "num_heads": 1, "num_classes": 3}
@@ -84,7 +84,7 @@ def test_a_packed_file_that_is_no_network_or_of_another_width(tmp_path: Path) ->
     for fields, what in (({"mlp": "gelu_tanh"}, "swiglu"), ({"mlp_ratio": 4.0}, "has 2.0"), ({"width": 128}, "has 64")):
         with pytest.raises(UsageError, match=what):
             config_for_weights(ModelConfig(**fields), weights)  # type: ignore[arg-type]
-    model = ViT(3, 16, 8, width=128, depth=1, heads=2, mlp="swiglu", mlp_ratio=2)
+    model = small_vit(3, 16, 8, width=128, depth=1, heads=2, mlp="swiglu", mlp_ratio=2)
     with pytest.raises(CheckpointError) as error:
         load_pretrained(model, weights)
     assert str(error.value).startswith(f"{tmp_path / 'w.pth'}: its network is 64 wide, expected 128\n")
@@ -92,8 +92,8 @@ def test_a_packed_file_that_is_no_network_or_of_another_width(tmp_path: Path) ->
 
 def test_a_pooling_that_the_network_cannot_have() -> None:
     with pytest.raises(UsageError, match="pool cls reads a class token, and the network has none"):
-        ViT(3, 16, 8, class_token=False)
+        small_vit(3, 16, 8, class_token=False)
     with pytest.raises(UsageError, match="8 heads, which do not divide its width 12"):
-        ViT(3, 16, 8, width=12, heads=3, pool="coca")
+        small_vit(3, 16, 8, width=12, heads=3, pool="coca")
     with pytest.raises(UsageError, match="rotary positions need heads whose width is divisible by 4, not 6"):
-        ViT(3, 16, 8, width=12, heads=2, positions="rotary")
+        small_vit(3, 16, 8, width=12, heads=2, positions="rotary")

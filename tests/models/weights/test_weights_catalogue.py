@@ -21,7 +21,7 @@ from torch import nn
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config, store_paths
 from vitmed.core.model_config import ModelConfig
-from vitmed.models.vit import build_vit
+from vitmed.models.vit import ViT
 from vitmed.models.weights.catalogue import (
     CATALOGUE,
     DISTILLED,
@@ -277,7 +277,7 @@ def test_weights_of_medicine_load_by_their_published_names(tmp_path: Path, name:
     state = build(tmp_path)
     torch.save({inside: state, "epoch": 1} if inside else state, tmp_path / "w.torch")
     weights = read_weights(tmp_path / "w.torch")
-    model = build_vit(config_for_weights(ModelConfig(), weights), 3)
+    model = ViT(config_for_weights(ModelConfig(), weights), 3)
     report = load_pretrained(model, weights)
     assert {key: weights.model[key] for key in network} == network and weights.model["heads"] == 1
     unused = {key.removeprefix("backbone.") for key in state if re.search(beside, key)}

@@ -18,9 +18,9 @@ from vitmed import VitmedError, train
 from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
 from vitmed.core.ui import Silent, Ui
-from vitmed.models.compile import compile_network, uncompiled, use_attention
+from vitmed.models.compile import compile_network, uncompiled
 from vitmed.models.hardware import Precision, pick_precision
-from vitmed.models.vit import ViT, build_vit
+from vitmed.models.vit import ViT, use_attention
 from vitmed.training.plan import autotune as tuning
 from vitmed.training.plan.autotune import Engine, Race, Tuned, autotune, usual_engine
 
@@ -55,7 +55,7 @@ def tuned(
     """What is chosen on a machine where a step takes a tenth of `seconds`."""
     asked = asked or config()
     monkeypatch.setattr(Race, "_step", lambda race, engine: (seconds(engine) / 10, loss(engine)))
-    return autotune(build_vit(asked.model, 2), loss_for, asked, CPU, steps, torch.arange(2), Ui())
+    return autotune(ViT(asked.model, 2), loss_for, asked, CPU, steps, torch.arange(2), Ui())
 
 
 def only(name: str, value: Any, other: float = 1.0, this: float = 0.5) -> Callable[[Engine], float]:
@@ -139,7 +139,7 @@ def _read(file: Path) -> Tuned:
 
 def test_measuring_changes_neither_the_network_nor_the_random_state() -> None:
     asked = config(model__stem="conv", model__drop_path=0.5, model__depth=2)
-    network = build_vit(asked.model, 2)
+    network = ViT(asked.model, 2)
     before, drawn = {k: v.clone() for k, v in network.state_dict().items()}, torch.get_rng_state()
     found = autotune(network, loss_for, asked, CPU, 10**5, torch.arange(2), Silent())
     assert found.rates is not None and min(found.rates) > 0
@@ -156,7 +156,7 @@ def test_the_usual_engine_is_the_rule() -> None:
 
 
 def test_both_attention_kernels_train_alike() -> None:
-    network = build_vit(config().model, 2)
+    network = ViT(config().model, 2)
     x, found = torch.randn(4, 3, 16, 16), []
     for kernel in ("fused", "explicit", "auto"):
         use_attention(network, kernel)
@@ -205,7 +205,7 @@ def test_a_missing_compiler_ends_the_run_before_it_begins(monkeypatch: pytest.Mo
 @pytest.mark.slow
 def test_compiled_blocks_compute_the_same_with_the_same_masks() -> None:
     asked = config(model__depth=3, model__dropout=0.2, model__drop_path=0.3, model__stem="conv")
-    network = build_vit(asked.model, 2).train()
+    network = ViT(asked.model, 2).train()
     x, y = torch.randn(8, 3, 16, 16), torch.arange(8) % 2
 
     def step(network: ViT) -> tuple[Tensor, Tensor]:
@@ -222,7 +222,7 @@ def test_compiled_blocks_compute_the_same_with_the_same_masks() -> None:
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
     with uncompiled(True):
         assert torch.equal(step(network)[0], plain[0])
-    assert set(network.state_dict()) == set(build_vit(asked.model, 2).state_dict())
+    assert set(network.state_dict()) == set(ViT(asked.model, 2).state_dict())
 
 
 @pytest.mark.slow
@@ -233,5 +233,5 @@ def test_a_compiler_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch, tm
         train(data, output=tmp_path, name="a", sets=TINY_SETS, ui=Silent(), compile=True, **BARE)
     assert "--no-compile" in str(caught.value.fix)
     assert train(resume=tmp_path / "a", compile=False, ui=Silent()).checkpoint is not None
-    found = autotune(build_vit(config().model, 2), loss_for, config(), CPU, 10**8, torch.arange(2), Silent())
+    found = autotune(ViT(config().model, 2), loss_for, config(), CPU, 10**8, torch.arange(2), Silent())
     assert not found.engine.compile and "the compiler failed" in str(found)

@@ -15,7 +15,7 @@ from vitmed import plan
 from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import build_config, load_config
-from vitmed.models.vit import build_vit
+from vitmed.models.vit import ViT
 from vitmed.training.plan import forecast as speed
 from vitmed.training.plan.forecast import Forecast, Forecaster
 from vitmed.training.plan.prepare import prepare_run
@@ -93,7 +93,7 @@ def test_the_table_has_valid_networks_from_small_to_large_for_every_number_of_im
         fields = {"width": row.width, "depth": row.depth, "heads": row.heads, "patch_size": row.patch_size,
                   "image_size": row.side(inputs), "stem": row.stem}  # fmt: skip
         with torch.device("meta"):
-            network = build_vit(build_config({"model": fields}).model, 2)
+            network = ViT(build_config({"model": fields}).model, 2)
         tokens = (row.side(inputs) // row.patch_size) ** 2
         work.append(tokens * sum(p.numel() for p in network.blocks.parameters()))
         assert row.lr > 0 and row.passes > 0 and row.steps > 0

@@ -1,4 +1,5 @@
-"""Public weights by name: fetch a file, and know its address, hash and licence, and the preprocessing that it expects.
+"""Public weights by name, and what publishers state of theirs: address, hash, licence and its terms, preprocessing, and
+the parts of a network that no tensor shows. Files of a hub state these in the folder of the weights.
 
 Addresses, licences, mean, std and interpolation come from timm 1.0.31, torchvision 0.29.2 and transformers 5.23.0, or
 from the source beside the entry: the publisher's code where there is any, TRIDENT of the Mahmood Lab, LazySlide or a
@@ -9,13 +10,20 @@ states are computed from the parameters, to within a few percent.
 from __future__ import annotations
 
 import difflib
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
+import yaml
 
 from vitmed.core.cache_folder import cache_folder
 from vitmed.core.downloads import Source, fetch_file
 from vitmed.core.errors import CheckpointError, UsageError
+from vitmed.core.files import json_of
 from vitmed.core.ui import Ui
+from vitmed.imaging.preprocessing import CONSTANTS
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (0.5, 0.5, 0.5)
@@ -118,6 +126,117 @@ def fetch(name: str, ui: Ui | None = None, offline: bool = False, folder: str | 
     return fetch_file(source, weight_path(name, folder), ui, offline, warn=entry.non_commercial)
 
 
+def terms_of(licence: str | None) -> str | None:
+    """The terms, in a sentence without a full stop; None for a licence of which nothing must travel with the model."""
+    return next((text for pattern, text in TERMS if re.fullmatch(pattern, (licence or "").lower())), None)
+
+
+def stops_sharing(licence: str | None) -> str | None:
+    """Why a model that was made from weights of a licence is not shared unasked, as a clause; None if nothing stops it.
+
+    ND, "no derivatives", forbids sharing what was adapted (Creative Commons BY-NC-ND 4.0, section 2 a 1 B). A licence
+    of the publisher's own may forbid it unless `TERMS` states how to share.
+    """
+    if licence is None or terms_of(licence) is not None:
+        return None
+    if "nd" in licence.lower().split("-"):
+        return "forbids sharing a model made from them"
+    return "may forbid sharing a model made from them" if licence.lower().startswith("licenseref-") else None
+
+
+def about_weights(path: Path) -> dict[str, Any]:
+    """Mean, std, interpolation and licence, of those that are known."""
+    for name, section, mean, std, resized in (
+        ("preprocessor_config.json", None, "image_mean", "image_std", "resample"),  # transformers
+        ("config.json", "pretrained_cfg", "mean", "std", "interpolation"),  # timm
+        ("open_clip_config.json", "preprocess_cfg", "mean", "std", "interpolation"),  # OpenCLIP
+    ):
+        try:
+            found = json_of(path.with_name(name).read_text(encoding="utf-8"))
+            found = found[section] if section else found
+            how, licence = found.get(resized), found.get("license")
+            return {
+                "mean": tuple(float(value) for value in found[mean]),
+                "std": tuple(float(value) for value in found[std]) if found.get(std) else None,
+                "interpolation": how if how in PIL_RESAMPLING.values() else PIL_RESAMPLING.get(how),
+                "licence": licence if isinstance(licence, str) else _licence_of_card(path.with_name("README.md")),
+            }
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # absent, or not of the hub
+    return {"licence": "LicenseRef-DINOv3"} if re.fullmatch(r"dinov3_.+_pretrain_.+\.pth", path.name) else {}
+
+
+def about_network(path: Path, swiglu: bool) -> dict[str, Any]:
+    """Fields of `ModelConfig` that no tensor shows: heads, activation and epsilon, of those that are known.
+
+    Args:
+        swiglu: whether the tensors show SwiGLU, beside which the stated activation says nothing.
+
+    Raises:
+        CheckpointError: an activation that vitmed lacks.
+    """
+    try:
+        found = json_of(path.with_name("config.json").read_text(encoding="utf-8"))
+        found = found.get("vision_config", found)
+        act = found.get("hidden_act", "quick_gelu" if "quickgelu" in str(found.get("architecture")) else None)
+        stated = {"heads": found.get("num_attention_heads"), "norm_eps": found.get("layer_norm_eps")}
+    except (OSError, ValueError, AttributeError):
+        try:
+            found = json_of(path.with_name("open_clip_config.json").read_text(encoding="utf-8"))
+            return {"mlp": "quick_gelu"} if found["model_cfg"].get("quick_gelu") is True else {}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return {}
+    known: dict[str, Any] = {
+        name: value for name, value in stated.items() if isinstance(value, int | float) and value > 0
+    }
+    if act is not None and not swiglu:
+        if act not in ACTIVATIONS:
+            raise CheckpointError(
+                f"{path}: config.json states the activation {act}, expected one of {', '.join(ACTIVATIONS)}",
+                "use the weights of a plain ViT; see docs/weights.md",
+            )
+        known["mlp"] = ACTIVATIONS[act]
+    return known
+
+
+def normalisation(mean: Sequence[float] | None, std: Sequence[float] | None, layout: str) -> str:
+    """How images are normalised: what the publisher states, else the custom for the layout."""
+    if mean:
+        for how, (usual_mean, usual_std) in CONSTANTS.items():
+            if np.allclose(mean, usual_mean, atol=1e-3) and (not std or np.allclose(std, usual_std, atol=1e-3)):
+                return how
+        if std:
+            return "given"
+    return "half" if layout == "Google npz" else "imagenet"
+
+
+def _licence_of_card(card: Path) -> str | None:
+    """The licence in the YAML header of a hub's model card."""
+    try:
+        header = yaml.safe_load(card.read_text(encoding="utf-8").split("---")[1])
+        licence = header.get("license_name") or header.get("license")
+    except (OSError, ValueError, IndexError, AttributeError, yaml.YAMLError):
+        return None
+    return licence if isinstance(licence, str) else None
+
+
+PIL_RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
+ACTIVATIONS = {  # transformers' names -> `ModelConfig.mlp`
+    "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "quick_gelu": "quick_gelu",
+}  # fmt: skip
+
+TERMS = (
+    # pattern of the licence's name, with the publishers' spellings, and what it demands
+    (r".*dinov3.*",
+     "DINOv3 License (https://ai.meta.com/resources/models-and-libraries/dinov3-license/): share a model made from "
+     "these weights only under this licence and with a copy of it, acknowledge DINOv3 in publications, and do not use "
+     "it for military purposes, nuclear industries, espionage or weapons"),
+    (r".*(hai-def|health-ai-developer).*",
+     "HAI-DEF is provided under and subject to the Health AI Developer Foundations Terms of Use found at "
+     "https://developers.google.com/health-ai-developer-foundations/terms: pass its terms and use restrictions on with "
+     "a model made from these weights, and get the authorisation of the health authority before clinical use"),
+)  # fmt: skip
+
 _GOOGLE = "https://storage.googleapis.com/vit_models/augreg/"
 _TI = "Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0"
 _S = "S_16-i21k-300ep-lr_0.001-aug_light1-wd_0.03-do_0.0-sd_0.0"
@@ -162,22 +281,22 @@ def _dinov2(file: str, size: int, model: str, sha256: str | None = None) -> Entr
     return Entry(url, size, model, DISTILLED, note, sha256, image_size=518)
 
 
-def _hub(hub: str, file: str, size: int, model: str, kind: str, note: str, licence: str, **fields: Any) -> Entry:
+def _hub(hub: str, file: str, size: int, model: str, kind: str, note: str, **fields: Any) -> Entry:
     url = f"{_HUB}{hub}/resolve/main/{file}"
-    return Entry(url, size, model, kind, f"{note}; {_AT_HUB}", licence=licence, hub=hub, **fields)
+    return Entry(url, size, model, kind, f"{note}; {_AT_HUB}", hub=hub, **fields)
 
 
 def _dinov3(size: str, megabytes: int, model: str) -> Entry:
     return _hub(
         f"facebook/dinov3-{size}-pretrain-lvd1689m", "model.safetensors", megabytes * 1_000_000, model, DISTILLED,
-        "DINOv3 (arXiv 2508.10104), LVD-1689M", "LicenseRef-DINOv3", interpolation="bilinear", layout="Hugging Face",
-        gated=True,
+        "DINOv3 (arXiv 2508.10104), LVD-1689M", licence="LicenseRef-DINOv3", interpolation="bilinear",
+        layout="Hugging Face", gated=True,
     )  # fmt: skip
 
 
 def _histology(hub: str, megabytes: int, model: str, note: str, licence: str = _NC_ND, **fields: Any) -> Entry:
     file, fields = fields.pop("file", "pytorch_model.bin"), {"gated": True} | fields
-    return _hub(hub, file, megabytes * 1_000_000, model, DISTILLED, f"{note}, on histology", licence, **fields)
+    return _hub(hub, file, megabytes * 1_000_000, model, DISTILLED, f"{note}, on histology", licence=licence, **fields)
 
 
 CATALOGUE: dict[str, Entry] = {
@@ -271,23 +390,23 @@ CATALOGUE: dict[str, Entry] = {
     # github.com/mahmoodlab/CONCH: conch/open_clip_custom/{factory,transform,coca_model}.py, README.md
     "conch": _hub(
         "MahmoodLab/CONCH", "pytorch_model.bin", 800_000_000, "ViT-B/16", PAIRED,
-        "CONCH (doi 10.1038/s41591-024-02856-4), CoCa on histology", _NC_ND, mean=CLIP_MEAN, std=CLIP_STD,
+        "CONCH (doi 10.1038/s41591-024-02856-4), CoCa on histology", licence=_NC_ND, mean=CLIP_MEAN, std=CLIP_STD,
         image_size=448, readout="coca", gated=True),
     # github.com/HengruiTianSJTU/LesionDiffusion: BiomedCLIP/open_clip_config.json, a copy of the hub's; its model card
     "biomedclip": _hub(
         "microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224", "open_clip_pytorch_model.bin", 784_000_000,
-        "ViT-B/16", PAIRED, "BiomedCLIP (arXiv 2303.00915), figures of PubMed Central", "MIT",
-        mean=CLIP_MEAN, std=CLIP_STD),
+        "ViT-B/16", PAIRED, "BiomedCLIP (arXiv 2303.00915), figures of PubMed Central",
+        licence="MIT", mean=CLIP_MEAN, std=CLIP_STD),
     # github.com/Google-Health/medsiglip: notebooks/fine_tune_for_image_classification.ipynb; the model card
     "medsiglip": _hub(
         "google/medsiglip-448", "model.safetensors", 3_513_000_000, "ViT-SO400M/14", PAIRED,
-        "MedSigLIP (arXiv 2507.05201), SigLIP on medical images", "LicenseRef-HAI-DEF", mean=HALF, std=HALF,
+        "MedSigLIP (arXiv 2507.05201), SigLIP on medical images", licence="LicenseRef-HAI-DEF", mean=HALF, std=HALF,
         interpolation="bilinear", image_size=448, layout="Hugging Face CLIP", readout="attention", gated=True),
     # github.com/rmaphoh/RETFound: main_finetune.py (global_pool), util/datasets.py, LICENSE. Unverified: the size
     "retfound_cfp": _hub(
         "YukunZhou/RETFound_mae_natureCFP", "RETFound_mae_natureCFP.pth", 3_950_000_000, "ViT-L/16", MASKED,
-        "RETFound (doi 10.1038/s41586-023-06555-x), MAE on fundus photographs", "CC-BY-NC-4.0", readout="mean",
-        gated=True),
+        "RETFound (doi 10.1038/s41586-023-06555-x), MAE on fundus photographs", licence="CC-BY-NC-4.0",
+        readout="mean", gated=True),
     # huggingface.co/microsoft/rad-dino: tree/main (MIT again since its pull request 9)
     "rad_dino": Entry(
         _HUB + "microsoft/rad-dino/resolve/main/model.safetensors", 346_300_000, "ViT-B/14", DISTILLED,

@@ -27,15 +27,9 @@ from vitmed.core.files import make_folder, write_text
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.text import counted, first_line, listed
 from vitmed.core.ui import Advance, Ui
-from vitmed.models.compile import (
-    compile_network,
-    is_of_compiler,
-    leave_uncompiled,
-    missing_compiler,
-    use_attention,
-)
+from vitmed.models.compile import compile_network, is_of_compiler, leave_uncompiled, missing_compiler
 from vitmed.models.hardware import Precision, busy, machine, pick_precision, seeded, synchronise, using_threads
-from vitmed.models.vit import prefers_explicit
+from vitmed.models.vit import prefers_explicit, use_attention
 from vitmed.training.environment import versions
 from vitmed.training.gradients import is_out_of_memory
 from vitmed.training.losses import LossOf

@@ -27,8 +27,9 @@ from vitmed.imaging.decode import read_size
 from vitmed.imaging.exact_views import refuse_views, safe_views
 from vitmed.metrics.subgroups import check_columns
 from vitmed.models.hardware import pick_device
-from vitmed.models.licence_terms import terms_of
-from vitmed.models.vit import SIZES, build_vit
+from vitmed.models.sizes import SIZES
+from vitmed.models.vit import ViT
+from vitmed.models.weights.catalogue import terms_of
 from vitmed.models.weights.pretrained import Weights, config_for_weights, open_weights
 from vitmed.training.check_readers import check_readers
 from vitmed.training.learning import check_target
@@ -230,7 +231,7 @@ def time_needed(prepared: PreparedRun) -> tuple[float, str]:
             rule, seconds = found
             model = _with_rule(rule, given, inputs).model
             with torch.device("meta"):
-                millions = sum(p.numel() for p in build_vit(model, prepared.splits.outputs).parameters()) / 1e6
+                millions = sum(p.numel() for p in ViT(model, prepared.splits.outputs).parameters()) / 1e6
             network = f"{model.image_size} px and {millions:.1f} M parameters"
             more = f"; --time {duration_text(seconds)} is enough for {network}"
     limit, knee = config.train.time, config.train.epochs // MOST_KNEES
