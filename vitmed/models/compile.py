@@ -7,7 +7,6 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -58,17 +57,12 @@ def gelu_backward(gradient: Tensor, x: Tensor) -> Tensor:
     return torch.ops.aten.gelu_backward(gradient, x)  # type: ignore[no-any-return]
 
 
-def _keep_input(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-def _backward(ctx: Any, gradient: Tensor) -> Tensor:
-    return gelu_backward(gradient, *ctx.saved_tensors)
-
-
 whole_gelu.register_fake(torch.empty_like)
 gelu_backward.register_fake(lambda gradient, x: torch.empty_like(x))
-whole_gelu.register_autograd(_backward, setup_context=_keep_input)
+whole_gelu.register_autograd(
+    lambda ctx, gradient: gelu_backward(gradient, *ctx.saved_tensors),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
 
 
 def missing_compiler(device: torch.device) -> str | None:

@@ -244,13 +244,8 @@ class LayerScale(nn.Module):
         return x * self.gamma
 
 
-def quick_gelu(x: Tensor) -> Tensor:
-    """OpenAI's approximation of GELU, in CLIP."""
-    return x * torch.sigmoid(1.702 * x)
-
-
 GELUS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
-    "quick_gelu": quick_gelu,
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),  # OpenAI's approximation, in CLIP
 }

@@ -92,7 +92,12 @@ class MAE(nn.Module):
         )
         self.decoder_norm = nn.LayerNorm(decoder_width, eps=EPS)
         self.decoder_pred = nn.Linear(decoder_width, kernel[0].numel())
-        self._initialise()
+        for module in (self.decoder_embed, self.decoder_pred, *self.decoder_blocks.modules()):
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)  # as in the paper's code
+                nn.init.zeros_(module.bias)
+        nn.init.normal_(self.mask_token, std=0.02)
+        self.encoder.head.requires_grad_(False)
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
         return self.loss(x, self.reconstruct(x, noise))
@@ -160,14 +165,6 @@ class MAE(nn.Module):
             mean, deviation = patch_statistics(patches)
             predicted = predicted * deviation + mean
         return unpatchify(torch.where(result.hidden[:, :, None], predicted, patches), self.patch, x.shape[1])
-
-    def _initialise(self) -> None:
-        for module in (self.decoder_embed, self.decoder_pred, *self.decoder_blocks.modules()):
-            if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight)  # as in the paper's code
-                nn.init.zeros_(module.bias)
-        nn.init.normal_(self.mask_token, std=0.02)
-        self.encoder.head.requires_grad_(False)
 
 
 def patchify(x: Tensor, patch: int) -> Tensor:

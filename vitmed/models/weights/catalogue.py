@@ -222,20 +222,27 @@ def _licence_of_card(card: Path) -> str | None:
 
 PIL_RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 ACTIVATIONS = {  # transformers' names -> `ModelConfig.mlp`
-    "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "quick_gelu": "quick_gelu",
-}  # fmt: skip
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+}
 
 TERMS = (
     # pattern of the licence's name, with the publishers' spellings, and what it demands
-    (r".*dinov3.*",
-     "DINOv3 License (https://ai.meta.com/resources/models-and-libraries/dinov3-license/): share a model made from "
-     "these weights only under this licence and with a copy of it, acknowledge DINOv3 in publications, and do not use "
-     "it for military purposes, nuclear industries, espionage or weapons"),
-    (r".*(hai-def|health-ai-developer).*",
-     "HAI-DEF is provided under and subject to the Health AI Developer Foundations Terms of Use found at "
-     "https://developers.google.com/health-ai-developer-foundations/terms: pass its terms and use restrictions on with "
-     "a model made from these weights, and get the authorisation of the health authority before clinical use"),
-)  # fmt: skip
+    (
+        r".*dinov3.*",
+        "DINOv3 License (https://ai.meta.com/resources/models-and-libraries/dinov3-license/): share a model made from "
+        "these weights only under this licence and with a copy of it, acknowledge DINOv3 in publications, and do not "
+        "use it for military purposes, nuclear industries, espionage or weapons",
+    ),
+    (
+        r".*(hai-def|health-ai-developer).*",
+        "HAI-DEF is provided under and subject to the Health AI Developer Foundations Terms of Use found at "
+        "https://developers.google.com/health-ai-developer-foundations/terms: pass its terms and use restrictions on "
+        "with a model made from these weights, and get the authorisation of the health authority before clinical use",
+    ),
+)
 
 _GOOGLE = "https://storage.googleapis.com/vit_models/augreg/"
 _TI = "Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0"
@@ -256,8 +263,18 @@ _MAE = "MAE (arXiv 2111.06377), ImageNet-1k, encoder without decoder; "
 _DINO = "DINO (arXiv 2104.14294), ImageNet-1k, teacher; "
 _DINOV2 = "DINOv2 (arXiv 2304.07193), LVD-142M; "
 _DINOV2_REG = "DINOv2 with 4 registers (arXiv 2309.16588), LVD-142M; "
-_NC_ND = "CC-BY-NC-ND-4.0"
+_NC_ND, _OWKIN = "CC-BY-NC-ND-4.0", "LicenseRef-Owkin-non-commercial"
+_SAFE, _HF = "model.safetensors", "Hugging Face"
+_DINOV3: dict[str, Any] = {
+    "file": _SAFE,
+    "licence": "LicenseRef-DINOv3",
+    "interpolation": "bilinear",
+    "layout": _HF,
+    "gated": True,
+}
 _OPTIMUS: dict[str, Any] = {"mean": OPTIMUS_MEAN, "std": OPTIMUS_STD, "interpolation": "bilinear"}
+_CLIP: dict[str, Any] = {"mean": CLIP_MEAN, "std": CLIP_STD}
+_HALF: dict[str, Any] = {"mean": HALF, "std": HALF}
 _TORCHVISION = "torchvision IMAGENET1K_V1; licence of the library, none is stated for the file; " + _IN_NAME
 
 
@@ -266,8 +283,13 @@ def _augreg(file: str, size: int, model: str, note: str = _AUGREG) -> Entry:
 
 
 def _torchvision(file: str, size: int, model: str, sha256: str) -> Entry:
-    return Entry(_TORCH + file, size, model, SUPERVISED, _TORCHVISION, sha256, "BSD-3-Clause",
-                 interpolation="bilinear", layout="torchvision")  # fmt: skip
+    fields: dict[str, Any] = {"interpolation": "bilinear", "layout": "torchvision"}
+    return Entry(_TORCH + file, size, model, SUPERVISED, _TORCHVISION, sha256, "BSD-3-Clause", **fields)
+
+
+def _mae(name: str, size: int, model: str, sha256: str | None = None) -> Entry:
+    url, note = f"{_META}mae/pretrain/mae_pretrain_vit_{name}.pth", _MAE + (_AGREED if sha256 else _NO_HASH)
+    return Entry(url, size, model, MASKED, note, sha256, "CC-BY-NC-4.0")
 
 
 def _dino(file: str, size: int, model: str, sha256: str | None = None) -> Entry:
@@ -281,22 +303,19 @@ def _dinov2(file: str, size: int, model: str, sha256: str | None = None) -> Entr
     return Entry(url, size, model, DISTILLED, note, sha256, image_size=518)
 
 
-def _hub(hub: str, file: str, size: int, model: str, kind: str, note: str, **fields: Any) -> Entry:
-    url = f"{_HUB}{hub}/resolve/main/{file}"
+def _hub(hub: str, size: int, model: str, kind: str, note: str, **fields: Any) -> Entry:
+    url = f"{_HUB}{hub}/resolve/main/{fields.pop('file', 'pytorch_model.bin')}"
     return Entry(url, size, model, kind, f"{note}; {_AT_HUB}", hub=hub, **fields)
 
 
 def _dinov3(size: str, megabytes: int, model: str) -> Entry:
-    return _hub(
-        f"facebook/dinov3-{size}-pretrain-lvd1689m", "model.safetensors", megabytes * 1_000_000, model, DISTILLED,
-        "DINOv3 (arXiv 2508.10104), LVD-1689M", licence="LicenseRef-DINOv3", interpolation="bilinear",
-        layout="Hugging Face", gated=True,
-    )  # fmt: skip
+    hub, note = f"facebook/dinov3-{size}-pretrain-lvd1689m", "DINOv3 (arXiv 2508.10104), LVD-1689M"
+    return _hub(hub, megabytes * 1_000_000, model, DISTILLED, note, **_DINOV3)
 
 
-def _histology(hub: str, megabytes: int, model: str, note: str, licence: str = _NC_ND, **fields: Any) -> Entry:
-    file, fields = fields.pop("file", "pytorch_model.bin"), {"gated": True} | fields
-    return _hub(hub, file, megabytes * 1_000_000, model, DISTILLED, f"{note}, on histology", licence=licence, **fields)
+def _histology(hub: str, megabytes: int, model: str, note: str, **fields: Any) -> Entry:
+    fields = {"gated": True, "licence": _NC_ND} | fields
+    return _hub(hub, megabytes * 1_000_000, model, DISTILLED, f"{note}, on histology", **fields)
 
 
 CATALOGUE: dict[str, Entry] = {
@@ -304,47 +323,63 @@ CATALOGUE: dict[str, Entry] = {
     "vit_small_augreg_in21k": _augreg(_S + ".npz", 120_300_000, "ViT-S/16"),
     "vit_base_augreg_in21k": _augreg(_B + ".npz", 410_400_000, "ViT-B/16"),
     "vit_tiny_augreg_in21k_ft_in1k": _augreg(
-        _TI + "--imagenet2012-steps_20k-lr_0.03-res_224.npz", 22_900_000, "ViT-Ti/16", _AUGREG_1K),
+        _TI + "--imagenet2012-steps_20k-lr_0.03-res_224.npz", 22_900_000, "ViT-Ti/16", _AUGREG_1K
+    ),
     "vit_small_augreg_in21k_ft_in1k": _augreg(
-        _S + "--imagenet2012-steps_20k-lr_0.03-res_224.npz", 88_200_000, "ViT-S/16", _AUGREG_1K),
+        _S + "--imagenet2012-steps_20k-lr_0.03-res_224.npz", 88_200_000, "ViT-S/16", _AUGREG_1K
+    ),
     "vit_base_augreg_in21k_ft_in1k": _augreg(
-        _B + "--imagenet2012-steps_20k-lr_0.01-res_224.npz", 346_300_000, "ViT-B/16", _AUGREG_1K),
-    "vit_base_augreg2_in21k_ft_in1k": Entry(
-        _HUB + "timm/vit_base_patch16_224.augreg2_in21k_ft_in1k/resolve/main/model.safetensors", 346_300_000,
-        "ViT-B/16", SUPERVISED, "AugReg, ImageNet-21k, then ImageNet-1k by timm; " + _AT_HUB,
-        mean=HALF, std=HALF, hub="timm/vit_base_patch16_224.augreg2_in21k_ft_in1k"),
+        _B + "--imagenet2012-steps_20k-lr_0.01-res_224.npz", 346_300_000, "ViT-B/16", _AUGREG_1K
+    ),
+    "vit_base_augreg2_in21k_ft_in1k": _hub(
+        "timm/vit_base_patch16_224.augreg2_in21k_ft_in1k",
+        346_300_000,
+        "ViT-B/16",
+        SUPERVISED,
+        "AugReg, ImageNet-21k, then ImageNet-1k by timm",
+        file=_SAFE,
+        **_HALF,
+    ),
     "deit_tiny_patch16_224": Entry(
-        _META + "deit/deit_tiny_patch16_224-a1311bcf.pth", 22_900_000, "ViT-Ti/16", SUPERVISED, _DEIT, "a1311bcf"),
+        _META + "deit/deit_tiny_patch16_224-a1311bcf.pth", 22_900_000, "ViT-Ti/16", SUPERVISED, _DEIT, "a1311bcf"
+    ),
     "deit_small_patch16_224": Entry(
-        _META + "deit/deit_small_patch16_224-cd65a155.pth", 88_200_000, "ViT-S/16", SUPERVISED, _DEIT, "cd65a155"),
+        _META + "deit/deit_small_patch16_224-cd65a155.pth", 88_200_000, "ViT-S/16", SUPERVISED, _DEIT, "cd65a155"
+    ),
     "deit_base_patch16_224": Entry(
-        _META + "deit/deit_base_patch16_224-b5f2ef4d.pth", 346_300_000, "ViT-B/16", SUPERVISED, _DEIT, "b5f2ef4d"),
+        _META + "deit/deit_base_patch16_224-b5f2ef4d.pth", 346_300_000, "ViT-B/16", SUPERVISED, _DEIT, "b5f2ef4d"
+    ),
     "torchvision_vit_b_16": _torchvision("vit_b_16-c867db91.pth", 346_329_000, "ViT-B/16", "c867db91"),
     "torchvision_vit_b_32": _torchvision("vit_b_32-d86f8d99.pth", 352_955_000, "ViT-B/32", "d86f8d99"),
     "torchvision_vit_l_16": _torchvision("vit_l_16-852ce7e3.pth", 1_217_421_000, "ViT-L/16", "852ce7e3"),
-    "mae_vit_base": Entry(
-        _META + "mae/pretrain/mae_pretrain_vit_base.pth", 343_249_461, "ViT-B/16", MASKED, _MAE + _AGREED,
-        "aec5f0b68e5f3193a00b07bc65a37440db549c15b36b8bea242606cc40c4bc5d", licence="CC-BY-NC-4.0"),
-    "mae_vit_large": Entry(
-        _META + "mae/pretrain/mae_pretrain_vit_large.pth", 1_213_200_000, "ViT-L/16", MASKED, _MAE + _NO_HASH,
-        None, licence="CC-BY-NC-4.0"),
+    "mae_vit_base": _mae(
+        "base", 343_249_461, "ViT-B/16", "aec5f0b68e5f3193a00b07bc65a37440db549c15b36b8bea242606cc40c4bc5d"
+    ),
+    "mae_vit_large": _mae("large", 1_213_200_000, "ViT-L/16"),
     "dino_vits16": _dino("deitsmall16", 86_700_000, "ViT-S/16"),
     "dino_vits8": _dino("deitsmall8", 86_700_000, "ViT-S/8"),
     "dino_vitb16": _dino(
-        "vitbase16", 343_242_485, "ViT-B/16", "bf34ad0f424b9029b593e8dc3ed553bf26e88bcba0d32bf3e62a6209cb64c85e"),
+        "vitbase16", 343_242_485, "ViT-B/16", "bf34ad0f424b9029b593e8dc3ed553bf26e88bcba0d32bf3e62a6209cb64c85e"
+    ),
     "dino_vitb8": _dino("vitbase8", 343_200_000, "ViT-B/8"),
     "dinov2_vits14": _dinov2(
-        "vits14", 88_283_115, "ViT-S/14", "b938bf1bc15cd2ec0feacfe3a1bb553fe8ea9ca46a7e1d8d00217f29aef60cd9"),
+        "vits14", 88_283_115, "ViT-S/14", "b938bf1bc15cd2ec0feacfe3a1bb553fe8ea9ca46a7e1d8d00217f29aef60cd9"
+    ),
     "dinov2_vitb14": _dinov2(
-        "vitb14", 346_378_731, "ViT-B/14", "0b8b82f85de91b424aded121c7e1dcc2b7bc6d0adeea651bf73a13307fad8c73"),
+        "vitb14", 346_378_731, "ViT-B/14", "0b8b82f85de91b424aded121c7e1dcc2b7bc6d0adeea651bf73a13307fad8c73"
+    ),
     "dinov2_vitl14": _dinov2(
-        "vitl14", 1_217_586_395, "ViT-L/14", "d5383ea8f4877b2472eb973e0fd72d557c7da5d3611bd527ceeb1d7162cbf428"),
+        "vitl14", 1_217_586_395, "ViT-L/14", "d5383ea8f4877b2472eb973e0fd72d557c7da5d3611bd527ceeb1d7162cbf428"
+    ),
     "dinov2_vits14_reg4": _dinov2(
-        "vits14_reg4", 88_300_000, "ViT-S/14", "f433177089a681826f849f194ece3bb48f4d63fb38d32fc837e3dc7a4e5641fb"),
+        "vits14_reg4", 88_300_000, "ViT-S/14", "f433177089a681826f849f194ece3bb48f4d63fb38d32fc837e3dc7a4e5641fb"
+    ),
     "dinov2_vitb14_reg4": _dinov2(
-        "vitb14_reg4", 346_400_000, "ViT-B/14", "73182a088cf94833c94b1666d1c99e02fe87e2007bff57b564fb6206e25dba71"),
+        "vitb14_reg4", 346_400_000, "ViT-B/14", "73182a088cf94833c94b1666d1c99e02fe87e2007bff57b564fb6206e25dba71"
+    ),
     "dinov2_vitl14_reg4": _dinov2(
-        "vitl14_reg4", 1_217_600_000, "ViT-L/14", "36e4deffbaef061a2576705b0c36f93621e2ae20bf6274694821b0b492551b51"),
+        "vitl14_reg4", 1_217_600_000, "ViT-L/14", "36e4deffbaef061a2576705b0c36f93621e2ae20bf6274694821b0b492551b51"
+    ),
     "dinov2_vitg14": _dinov2("vitg14", 4_546_000_000, "ViT-g/14"),
     "dinov2_vitg14_reg4": _dinov2("vitg14_reg4", 4_546_000_000, "ViT-g/14"),
     # github.com/facebookresearch/dinov3: MODEL_CARD.md, LICENSE.md; transformers: image_processing_dinov3_vit.py
@@ -354,63 +389,133 @@ CATALOGUE: dict[str, Entry] = {
     "dinov3_vitl16": _dinov3("vitl16", 1_212, "ViT-L/16"),
     "dinov3_vith16plus": _dinov3("vith16plus", 3_362, "ViT-H+/16"),
     # github.com/owkin/HistoSSLscaling: LICENSE.txt; github.com/mahmoodlab/TRIDENT: patch_encoder_models/load.py
-    "phikon": Entry(
-        _HUB + "owkin/phikon/resolve/main/pytorch_model.bin", 343_200_000, "ViT-B/16", DISTILLED,
-        "iBOT, 40 million histology tiles of TCGA; " + _AT_HUB, None, licence="LicenseRef-Owkin-non-commercial",
-        interpolation="bilinear", layout="Hugging Face", hub="owkin/phikon"),
+    "phikon": _hub(
+        "owkin/phikon",
+        343_200_000,
+        "ViT-B/16",
+        DISTILLED,
+        "iBOT, 40 million histology tiles of TCGA",
+        licence=_OWKIN,
+        interpolation="bilinear",
+        layout=_HF,
+    ),
     # github.com/mahmoodlab/UNI: uni/get_encoder/get_encoder.py, README.md (UNI and UNI2-h)
-    "uni": Entry(
-        _HUB + "MahmoodLab/UNI/resolve/main/pytorch_model.bin", 1_213_400_000, "ViT-L/16", DISTILLED,
-        "UNI (doi 10.1038/s41591-024-02857-3), DINOv2 on histology; " + _AT_HUB, None,
-        licence=_NC_ND, interpolation="bilinear", hub="MahmoodLab/UNI", gated=True),
+    "uni": _hub(
+        "MahmoodLab/UNI",
+        1_213_400_000,
+        "ViT-L/16",
+        DISTILLED,
+        "UNI (doi 10.1038/s41591-024-02857-3), DINOv2 on histology",
+        licence=_NC_ND,
+        interpolation="bilinear",
+        gated=True,
+    ),
     # huggingface.co/owkin/phikon-v2: tree/main, and its commit 419e828 for the licence
     "phikon_v2": _histology(
-        "owkin/phikon-v2", 1_213, "ViT-L/16", "Phikon-v2 (arXiv 2409.09173), DINOv2", "LicenseRef-Owkin-non-commercial",
-        file="model.safetensors", layout="Hugging Face", gated=False),
-    "uni2_h": _histology(
-        "MahmoodLab/UNI2-h", 2_725, "ViT-H/14", "UNI2-h, DINOv2", interpolation="bilinear"),
+        "owkin/phikon-v2",
+        1_213,
+        "ViT-L/16",
+        "Phikon-v2 (arXiv 2409.09173), DINOv2",
+        licence=_OWKIN,
+        file=_SAFE,
+        layout=_HF,
+        gated=False,
+    ),
+    "uni2_h": _histology("MahmoodLab/UNI2-h", 2_725, "ViT-H/14", "UNI2-h, DINOv2", interpolation="bilinear"),
     # huggingface.co/paige-ai/Virchow and /paige-ai/Virchow2 (their cards); TRIDENT: load.py
     "virchow": _histology(
-        "paige-ai/Virchow", 2_525, "ViT-H/14", "Virchow (arXiv 2309.07778), DINOv2", "Apache-2.0", readout="cls_mean"),
+        "paige-ai/Virchow",
+        2_525,
+        "ViT-H/14",
+        "Virchow (arXiv 2309.07778), DINOv2",
+        licence="Apache-2.0",
+        readout="cls_mean",
+    ),
     "virchow2": _histology(
-        "paige-ai/Virchow2", 2_525, "ViT-H/14", "Virchow2 (arXiv 2408.00738), DINOv2", readout="cls_mean"),
+        "paige-ai/Virchow2", 2_525, "ViT-H/14", "Virchow2 (arXiv 2408.00738), DINOv2", readout="cls_mean"
+    ),
     # github.com/bioptimus/releases: models/h-optimus/v0; huggingface.co/bioptimus/H-optimus-1; TRIDENT: load.py.
     # Unverified: that H-optimus-0 is gated, and the name of H0-mini's file.
     "h_optimus_0": _histology(
-        "bioptimus/H-optimus-0", 4_539, "ViT-g/14", "H-optimus-0, DINOv2", "Apache-2.0", **_OPTIMUS),
+        "bioptimus/H-optimus-0", 4_539, "ViT-g/14", "H-optimus-0, DINOv2", licence="Apache-2.0", **_OPTIMUS
+    ),
     "h_optimus_1": _histology("bioptimus/H-optimus-1", 4_539, "ViT-g/14", "H-optimus-1, DINOv2", **_OPTIMUS),
     "h0_mini": _histology(
-        "bioptimus/H0-mini", 343, "ViT-B/14", "H0-mini (arXiv 2501.16239), distilled from H-optimus-0",
-        file="model.safetensors", readout="cls_mean", **_OPTIMUS),
+        "bioptimus/H0-mini",
+        343,
+        "ViT-B/14",
+        "H0-mini (arXiv 2501.16239), distilled from H-optimus-0",
+        **{"file": _SAFE, "readout": "cls_mean"} | _OPTIMUS,
+    ),
     # github.com/kaiko-ai/Midnight: README.md, LICENSE
     "midnight": _histology(
-        "kaiko-ai/midnight", 4_546, "ViT-g/14", "Midnight-12k (arXiv 2504.05186), DINOv2", "MIT", gated=False,
-        file="model.safetensors", layout="Hugging Face", readout="cls_mean", mean=HALF, std=HALF,
-        interpolation="bilinear"),
+        "kaiko-ai/midnight",
+        4_546,
+        "ViT-g/14",
+        "Midnight-12k (arXiv 2504.05186), DINOv2",
+        licence="MIT",
+        gated=False,
+        file=_SAFE,
+        layout=_HF,
+        readout="cls_mean",
+        **{"interpolation": "bilinear"} | _HALF,
+    ),
     # github.com/mahmoodlab/CONCH: conch/open_clip_custom/{factory,transform,coca_model}.py, README.md
     "conch": _hub(
-        "MahmoodLab/CONCH", "pytorch_model.bin", 800_000_000, "ViT-B/16", PAIRED,
-        "CONCH (doi 10.1038/s41591-024-02856-4), CoCa on histology", licence=_NC_ND, mean=CLIP_MEAN, std=CLIP_STD,
-        image_size=448, readout="coca", gated=True),
+        "MahmoodLab/CONCH",
+        800_000_000,
+        "ViT-B/16",
+        PAIRED,
+        "CONCH (doi 10.1038/s41591-024-02856-4), CoCa on histology",
+        **{"licence": _NC_ND, "image_size": 448, "readout": "coca", "gated": True} | _CLIP,
+    ),
     # github.com/HengruiTianSJTU/LesionDiffusion: BiomedCLIP/open_clip_config.json, a copy of the hub's; its model card
     "biomedclip": _hub(
-        "microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224", "open_clip_pytorch_model.bin", 784_000_000,
-        "ViT-B/16", PAIRED, "BiomedCLIP (arXiv 2303.00915), figures of PubMed Central",
-        licence="MIT", mean=CLIP_MEAN, std=CLIP_STD),
+        "microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224",
+        784_000_000,
+        "ViT-B/16",
+        PAIRED,
+        "BiomedCLIP (arXiv 2303.00915), figures of PubMed Central",
+        **{"file": "open_clip_pytorch_model.bin", "licence": "MIT"} | _CLIP,
+    ),
     # github.com/Google-Health/medsiglip: notebooks/fine_tune_for_image_classification.ipynb; the model card
     "medsiglip": _hub(
-        "google/medsiglip-448", "model.safetensors", 3_513_000_000, "ViT-SO400M/14", PAIRED,
-        "MedSigLIP (arXiv 2507.05201), SigLIP on medical images", licence="LicenseRef-HAI-DEF", mean=HALF, std=HALF,
-        interpolation="bilinear", image_size=448, layout="Hugging Face CLIP", readout="attention", gated=True),
+        "google/medsiglip-448",
+        3_513_000_000,
+        "ViT-SO400M/14",
+        PAIRED,
+        "MedSigLIP (arXiv 2507.05201), SigLIP on medical images",
+        file=_SAFE,
+        licence="LicenseRef-HAI-DEF",
+        interpolation="bilinear",
+        image_size=448,
+        gated=True,
+        **{"layout": "Hugging Face CLIP", "readout": "attention"} | _HALF,
+    ),
     # github.com/rmaphoh/RETFound: main_finetune.py (global_pool), util/datasets.py, LICENSE. Unverified: the size
     "retfound_cfp": _hub(
-        "YukunZhou/RETFound_mae_natureCFP", "RETFound_mae_natureCFP.pth", 3_950_000_000, "ViT-L/16", MASKED,
-        "RETFound (doi 10.1038/s41586-023-06555-x), MAE on fundus photographs", licence="CC-BY-NC-4.0",
-        readout="mean", gated=True),
+        "YukunZhou/RETFound_mae_natureCFP",
+        3_950_000_000,
+        "ViT-L/16",
+        MASKED,
+        "RETFound (doi 10.1038/s41586-023-06555-x), MAE on fundus photographs",
+        file="RETFound_mae_natureCFP.pth",
+        licence="CC-BY-NC-4.0",
+        readout="mean",
+        gated=True,
+    ),
     # huggingface.co/microsoft/rad-dino: tree/main (MIT again since its pull request 9)
-    "rad_dino": Entry(
-        _HUB + "microsoft/rad-dino/resolve/main/model.safetensors", 346_300_000, "ViT-B/14", DISTILLED,
-        "RAD-DINO (arXiv 2401.10815), DINOv2 on chest X-rays; " + _AT_HUB, None,
-        licence="MIT", mean=(0.5307, 0.5307, 0.5307), std=(0.2583, 0.2583, 0.2583), image_size=518,
-        layout="Hugging Face", hub="microsoft/rad-dino"),
-}  # fmt: skip
+    "rad_dino": _hub(
+        "microsoft/rad-dino",
+        346_300_000,
+        "ViT-B/14",
+        DISTILLED,
+        "RAD-DINO (arXiv 2401.10815), DINOv2 on chest X-rays",
+        file=_SAFE,
+        licence="MIT",
+        image_size=518,
+        layout=_HF,
+        mean=(0.5307, 0.5307, 0.5307),
+        std=(0.2583, 0.2583, 0.2583),
+    ),
+}

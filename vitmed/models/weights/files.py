@@ -149,28 +149,26 @@ def magic(path: Path) -> bytes:
 
 
 def read_npz(path: Path) -> State:
-    """The arrays of a `.npz` file as float32 tensors; pickled ones are refused. Raises CheckpointError."""
+    """The arrays of a `.npz` file as float32 tensors. Pickled arrays are refused, and members that have another size
+    than their header states or unpack without end. Raises CheckpointError."""
+    header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     with _reading(path, "not a readable .npz file"):
         with zipfile.ZipFile(path) as archive:
             for member in archive.infolist():
-                _check_array(path, archive, member)
+                name, size, packed = member.filename, member.file_size, member.compress_size
+                if size > 100_000_000 + 100 * packed:
+                    raise ValueError(f"{name} states {size:,} bytes, packed into {packed:,}")
+                with archive.open(member) as stream:
+                    shape, _, dtype = header[np.lib.format.read_magic(stream)](stream)
+                    if dtype.hasobject:
+                        raise CheckpointError(
+                            f"{path}: refused: it holds Python objects; loading them could run code",
+                            "use a file of plain arrays",
+                        )
+                    if stream.tell() + math.prod(shape) * dtype.itemsize != size:
+                        raise ValueError(f"{name} states {dtype} {shape}, and has {size:,} bytes")
         with np.load(path, allow_pickle=False) as arrays:  # checks each CRC
             return {name: torch.from_numpy(np.asarray(arrays[name], dtype=np.float32)) for name in arrays.files}
-
-
-def _check_array(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-    """Raise an error for a member with another size than its header states, or one that unpacks without end."""
-    if member.file_size > 100_000_000 + 100 * member.compress_size:
-        raise ValueError(f"{member.filename} states {member.file_size:,} bytes, packed into {member.compress_size:,}")
-    with archive.open(member) as stream:
-        header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        shape, _, dtype = header[np.lib.format.read_magic(stream)](stream)
-        if dtype.hasobject:
-            raise CheckpointError(
-                f"{path}: refused: it holds Python objects; loading them could run code", "use a file of plain arrays"
-            )
-        if stream.tell() + math.prod(shape) * dtype.itemsize != member.file_size:
-            raise ValueError(f"{member.filename} states {dtype} {shape}, and has {member.file_size:,} bytes")
 
 
 def read_safetensors(path: Path) -> State:

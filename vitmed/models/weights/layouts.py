@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ _CONCH: Rules = (
     (r"visual\.attn_pool_contrast\.ln_k\.(\w+)", r"attn_pool.norm_k.\1"),
     (r"visual\.ln_contrast\.(\w+)", r"attn_pool.norm.\1"),
 )
+_TORCHVISION_HAS = {"class_token", "conv_proj.weight"}
 _TORCHVISION: Rules = (
     (r"class_token", "cls_token"),
     (r"encoder\.pos_embedding", "pos_embed"),
@@ -160,13 +162,6 @@ def _pack_gates(state: State) -> None:
         state[name.replace("value", "fc1")] = value if gate is None else torch.cat([gate, value])
 
 
-def _add_zero_biases(state: State) -> None:
-    """Without a bias, the convolution of patches (CLIP) and queries, keys and values (DINOv3 in timm) get zeros."""
-    for name, weight in list(state.items()):
-        if re.fullmatch(r"patch_embed\.proj\.weight|blocks\.\d+\.attn\.qkv\.weight", name):
-            state.setdefault(name.replace("weight", "bias"), weight.new_zeros(len(weight)))
-
-
 def _timm(state: State) -> State | None:
     """timm (its ViT, EVA and NaFlexViT), DeiT, MAE, DINO, DINOv2, DINOv3, iBOT, UNI and vitmed's own; also as the image
     tower of OpenCLIP (BiomedCLIP) and of CONCH."""
@@ -194,8 +189,7 @@ def _timm(state: State) -> State | None:
 
 def _naflex(state: State) -> State:
     """timm's NaFlexViT: patches are (P, P, C) in a linear layer, for 3 channels; positions are a grid."""
-    state = {re.sub(r"^embeds\.(proj\.)?", lambda m: "patch_embed.proj." if m[1] else "", name): value
-             for name, value in state.items()}  # fmt: skip
+    state = _rename(state, ((r"embeds\.proj\.(.*)", r"patch_embed.proj.\1"), (r"embeds\.(.*)", r"\1")))
     kernel = state["patch_embed.proj.weight"]
     if kernel.ndim == 2:
         side = math.isqrt(kernel.shape[1] // 3)
@@ -223,10 +217,6 @@ def _split_pooling(state: State, part: str, joint: Tensor) -> None:
     state[f"attn_pool.q.{part}"], state[f"attn_pool.kv.{part}"] = joint.split((width, 2 * width))
 
 
-def _torchvision(state: State) -> State | None:
-    return _rename(state, _TORCHVISION) if "conv_proj.weight" in state and "class_token" in state else None
-
-
 def _hugging_face(state: State) -> State | None:
     if not any(re.fullmatch(_HUGGING_FACE[0][0], name) for name in state):
         return None
@@ -239,25 +229,20 @@ def _hugging_face(state: State) -> State | None:
     return state
 
 
-def _hugging_face_clip(state: State) -> State | None:
-    """The image tower of CLIP or SigLIP. The head of a classifier reads another mean than vitmed's, and is dropped."""
-    if not any(re.fullmatch(_HUGGING_FACE_CLIP[2][0], name) for name in state):
+def _clip(state: State, sign: str, rules: Rules) -> State | None:
+    """The image tower of CLIP or SigLIP. The head of a classifier reads another mean than vitmed's, and is dropped.
+
+    Args:
+        sign: pattern of a tensor's name that every file of the layout has.
+    """
+    if not any(re.fullmatch(sign, name) for name in state):
         return None
-    state = _rename(state, _HUGGING_FACE_CLIP)
+    state = _rename(state, rules)
     _join_qkv(state)
     for part in ("weight", "bias"):
         if (joint := state.pop(f"attn_pool.qkv.{part}", None)) is not None:
             _split_pooling(state, part, joint)
-    return _with_batch_axes(state)
-
-
-def _open_clip(state: State) -> State | None:
-    """The image tower of CLIP as OpenCLIP writes it."""
-    return _with_batch_axes(_rename(state, _OPEN_CLIP)) if "visual.class_embedding" in state else None
-
-
-def _with_batch_axes(state: State) -> State:
-    """CLIP's class token (D,) and positions (N, D) as timm's (1, 1, D) and (1, N, D)."""
+    # class token (D,) and positions (N, D) of CLIP -> (1, 1, D) and (1, N, D)
     axes = {"cls_token": (1, 1, -1), "pos_embed": (1, *state["pos_embed"].shape)} if "pos_embed" in state else {}
     return state | {name: state[name].reshape(shape) for name, shape in axes.items() if name in state}
 
@@ -296,9 +281,12 @@ def convert(state: State) -> tuple[str, State] | None:
     Raises KeyError, ValueError, IndexError or RuntimeError if its tensors do not fit each other.
     """
     for layout, converted in ((name, converter(state)) for name, converter in LAYOUTS.items()):
-        if converted is not None:
-            _add_zero_biases(converted)
-            return layout, converted
+        if converted is None:
+            continue
+        for name, weight in list(converted.items()):  # of CLIP's patches, and in timm's DINOv3, a bias may be missing
+            if re.fullmatch(r"patch_embed\.proj\.weight|blocks\.\d+\.attn\.qkv\.weight", name):
+                converted.setdefault(name.replace("weight", "bias"), weight.new_zeros(len(weight)))
+        return layout, converted
     return None
 
 
@@ -376,9 +364,9 @@ DINOV3_HEADS = {4096: 32}
 
 LAYOUTS: dict[str, Callable[[State], State | None]] = {
     "timm": _timm,
-    "torchvision": _torchvision,
+    "torchvision": lambda state: _rename(state, _TORCHVISION) if state.keys() >= _TORCHVISION_HAS else None,
     "Hugging Face": _hugging_face,
-    "Hugging Face CLIP": _hugging_face_clip,
-    "OpenCLIP": _open_clip,
+    "Hugging Face CLIP": partial(_clip, sign=_HUGGING_FACE_CLIP[2][0], rules=_HUGGING_FACE_CLIP),
+    "OpenCLIP": partial(_clip, sign=r"visual\.class_embedding", rules=_OPEN_CLIP),
     "Google npz": _google,
 }

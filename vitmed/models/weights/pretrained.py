@@ -288,18 +288,18 @@ def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:
         refuse_not_finite(state, path)
         refuse_shapes(state, path)
         decided = model.model_dump(include=ARCHITECTURE, exclude_none=True)
-        licence, data = config["model"].get("licence"), config["data"]
-        mean, std = (tuple(values) if (values := data.get(name)) else None for name in ("mean", "std"))
-        normalize, interpolation = str(data["normalize"]), data.get("interpolation")
+        data, network = config["data"], SIZES[model.name]._asdict() | decided
+        about: dict[str, Any] = {
+            name: tuple(values) if (values := data.get(name)) else None for name in ("mean", "std")
+        }
+        about |= {"interpolation": data.get("interpolation"), "licence": config["model"].get("licence")}
+        normalize, kind = str(data["normalize"]), MASKED if encoder else "vitmed"
         if encoder:
             seen = checkpoint["seen"]
         else:
             data = checkpoint["data"]
             seen = [*data.get("seen", ()), *data["splits"]["train"]["sha256"], *data["splits"]["val"]["sha256"]]
-        return Weights(
-            path, "vitmed", state, SIZES[model.name]._asdict() | decided, MASKED if encoder else "vitmed", normalize,
-            (), mean, std, interpolation, licence, tuple(seen),
-        )  # fmt: skip
+        return Weights(path, "vitmed", state, network, kind, normalize, (), **about, seen=tuple(seen))
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError):  # also of a tensor that is no table
         raise CheckpointError(f"{path}: a damaged vitmed checkpoint", AGAIN) from None
 
@@ -308,9 +308,8 @@ ARCHITECTURE = {*ModelConfig.model_fields} - {"dropout", "attention_dropout", "d
 ARCHITECTURE -= {"weights", "licence", "terms"}
 
 
-INNER = (  # in order of preference
-    "weights", "state_dict_ema", "model_ema", "model", "model_state_dict", "state_dict", "teacher", "student",
-)  # fmt: skip
+# Where a training script keeps the weights, in order of preference.
+INNER = ["weights", "state_dict_ema", "model_ema", "model", "model_state_dict", "state_dict", "teacher", "student"]
 PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "teacher.", "student.", "encoder_q.")
 BACKBONE = "backbone."
 
@@ -335,12 +334,18 @@ def _unwrap(found: Any, path: Path) -> tuple[State, tuple[str, ...]]:
 OTHERS = (
     # pattern of a tensor's name that no network of vitmed has, and what it means
     (r".*\b(spatial_block|channel_block|cpe1)\..*", "DaViT, which attends in windows and across channels, in stages"),
-    (r"(.*\.)?stages\.\d+\.((blocks|layers)\.)?\d+\.(dwconv|conv_dw|depthwise_conv)\..*",
-     "ConvNeXt, a convolutional network without tokens"),
-    (r".*standardized_conv2d.*|(.*\.)?(layer\d|stages\.\d+\.(blocks|layers))\.\d+\.conv\d\.weight",
-     "ResNet or BiT, a convolutional network without tokens"),
-    (r"(.*\.)?(layers\.\d+\.blocks|features\.\d+)\.\d+\..*(relative_position|cpb_mlp).*",
-     "Swin, whose tokens attend in windows and merge from stage to stage"),
+    (
+        r"(.*\.)?stages\.\d+\.((blocks|layers)\.)?\d+\.(dwconv|conv_dw|depthwise_conv)\..*",
+        "ConvNeXt, a convolutional network without tokens",
+    ),
+    (
+        r".*standardized_conv2d.*|(.*\.)?(layer\d|stages\.\d+\.(blocks|layers))\.\d+\.conv\d\.weight",
+        "ResNet or BiT, a convolutional network without tokens",
+    ),
+    (
+        r"(.*\.)?(layers\.\d+\.blocks|features\.\d+)\.\d+\..*(relative_position|cpb_mlp).*",
+        "Swin, whose tokens attend in windows and merge from stage to stage",
+    ),
     (r".*relative_position_bias_table|.*rel_pos.*", "relative positions (BEiT, SAM)"),
     (r".*\brope.*|.*freqs_cis.*", "rotary positions other than DINOv3's (EVA-02, RoPE-ViT)"),
     (r".*\.(q_norm|k_norm)\..*", "normalised queries and keys"),
@@ -348,7 +353,7 @@ OTHERS = (
     (r".*mlp\.(norm|ffn_ln)\..*", "a norm inside the MLP (EVA-02)"),
     (r"(visual\.)?attn_pool\..*|MAPHead.*", "another attention pooling than SigLIP's and CONCH's"),
     (r".*(_packed_params|zero_point|\.qweight|\.scales?)$", "quantised weights"),
-)  # fmt: skip
+)
 
 
 def not_plain(path: Path, what: str) -> CheckpointError:
@@ -409,10 +414,17 @@ def refuse_incomplete(state: State, unused: Iterable[str], path: Path) -> None:
 
 
 DIMENSIONS = {  # of the tensors that decide the network, or are resampled
-    "cls_token": 3, "pos_embed": 3, "reg_token": 3, "patch_embed.proj.weight": 4, "patch_embed.stem.0.weight": 4,
-    "blocks.0.norm1.weight": 1, "blocks.0.mlp.fc1.weight": 2, "blocks.0.mlp.fc2.weight": 2, "rope.periods": 1,
+    "cls_token": 3,
+    "pos_embed": 3,
+    "reg_token": 3,
+    "patch_embed.proj.weight": 4,
+    "patch_embed.stem.0.weight": 4,
+    "blocks.0.norm1.weight": 1,
+    "blocks.0.mlp.fc1.weight": 2,
+    "blocks.0.mlp.fc2.weight": 2,
+    "rope.periods": 1,
     "attn_pool.latent": 3,
-}  # fmt: skip
+}
 
 
 def refuse_shapes(state: State, path: Path) -> None:
