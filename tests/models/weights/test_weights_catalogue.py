@@ -18,7 +18,7 @@ from timm.models.vision_transformer import VisionTransformer
 from timm.models.vision_transformer import default_cfgs as vit_cfgs
 from torch import nn
 
-from vitmed.core.errors import UsageError
+from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.load_config import load_config, store_paths
 from vitmed.core.model_config import ModelConfig
 from vitmed.models.vit import ViT
@@ -32,6 +32,7 @@ from vitmed.models.weights.catalogue import (
     Entry,
     entry_of,
     means_file,
+    terms_of,
 )
 from vitmed.models.weights.layouts import HEAD, LAYOUTS
 from vitmed.models.weights.pretrained import config_for_weights, load_pretrained, read_weights
@@ -320,3 +321,79 @@ def test_what_a_hub_file_beside_the_weights_knows_travels_too(file: Path) -> Non
     for broken in ("{", "[]", '{"image_mean": "x"}', "null"):
         beside.write_text(broken)
         assert read_weights(file).normalize == "half"
+
+
+@pytest.fixture
+def hub_file(tmp_path: Path) -> Path:
+    state = VisionTransformer(img_size=16, patch_size=8, embed_dim=24, depth=1, num_heads=3, num_classes=5).state_dict()
+    torch.save(state, tmp_path / "model.bin")
+    return tmp_path / "model.bin"
+
+
+def test_what_no_tensor_shows_comes_from_the_configuration(hub_file: Path) -> None:
+    assert (read_weights(hub_file).model["heads"], read_weights(hub_file).model["mlp"]) == (None, "gelu")
+    hub_file.with_name("config.json").write_text(
+        '{"vision_config": {"num_attention_heads": 3, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-5}}'
+    )
+    found = read_weights(hub_file).model
+    assert (found["heads"], found["mlp"], found["norm_eps"]) == (3, "gelu_tanh", 1e-5)
+    hub_file.with_name("config.json").write_text('{"architecture": "vit_base_patch16_clip_quickgelu_224"}')
+    assert read_weights(hub_file).model["mlp"] == "quick_gelu"
+    for broken in ("{", "[]", "null", '{"num_attention_heads": "x"}'):
+        hub_file.with_name("config.json").write_text(broken)
+        assert read_weights(hub_file).model["heads"] is None
+
+
+def test_another_activation_is_refused(hub_file: Path) -> None:
+    hub_file.with_name("config.json").write_text('{"hidden_act": "relu"}')
+    with pytest.raises(CheckpointError, match="states the activation relu, expected one of gelu, "):
+        read_weights(hub_file)
+
+
+def test_the_activation_beside_swiglu_says_nothing(tmp_path: Path) -> None:
+    """Hugging Face's DINOv2 giant states "gelu"."""
+    state = VisionTransformer(
+        img_size=16, patch_size=8, embed_dim=24, depth=1, num_heads=3, mlp_layer=SwiGLUPacked
+    ).state_dict()
+    torch.save(state, tmp_path / "model.bin")
+    (tmp_path / "config.json").write_text('{"num_attention_heads": 3, "hidden_act": "silu"}')
+    found = read_weights(tmp_path / "model.bin").model
+    assert (found["heads"], found["mlp"]) == (3, "swiglu")
+
+
+def test_the_licence_of_the_model_card(hub_file: Path) -> None:
+    """As a snapshot of MedSigLIP or DINOv3 lies in a folder."""
+    hub_file.with_name("preprocessor_config.json").write_text(
+        '{"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}'
+    )
+    card = hub_file.with_name("README.md")
+    for header, licence in (
+        ("license: other\nlicense_name: health-ai-developer-foundations", "health-ai-developer-foundations"),
+        ("license: mit", "mit"),
+        ("tags: [a]", None),
+        ("license: [", None),
+    ):
+        card.write_text(f"---\n{header}\n---\n# A model\n")
+        assert read_weights(hub_file).licence == licence
+    card.write_text("# No header\n")
+    assert read_weights(hub_file).licence is None
+
+
+def test_openclips_configuration(hub_file: Path) -> None:
+    hub_file.with_name("open_clip_config.json").write_text(
+        '{"model_cfg": {"embed_dim": 512}, "preprocess_cfg": {"mean": [0.48145466, 0.4578275, 0.40821073], '
+        '"std": [0.26862954, 0.26130258, 0.27577711]}}'
+    )
+    weights = read_weights(hub_file)
+    assert (weights.mean, weights.std) == (CATALOGUE["biomedclip"].mean, CATALOGUE["biomedclip"].std)
+    assert (weights.normalize, weights.model["mlp"]) == ("given", "gelu")
+
+
+def test_terms_are_known_by_every_spelling_of_the_licence() -> None:
+    for licence in ("LicenseRef-DINOv3", "dinov3-license"):
+        assert "acknowledge DINOv3 in publications" in str(terms_of(licence))
+    for licence in ("LicenseRef-HAI-DEF", "health-ai-developer-foundations"):
+        assert str(terms_of(licence)).startswith("HAI-DEF is provided under and subject to the Health AI Developer")
+    assert [terms_of(licence) for licence in (None, "mit", "CC-BY-NC-ND-4.0")] == [None] * 3
+    with_terms = {name for name, entry in CATALOGUE.items() if terms_of(entry.licence)}
+    assert with_terms == {name for name in CATALOGUE if name.startswith("dinov3")} | {"medsiglip"}
