@@ -405,11 +405,11 @@ SETTINGS: dict[str, dict[str, Cell] | Shown] = {
 }  # fmt: skip
 
 # Options beside the configuration: command -> the files of tests that show them; and their names.
-RUN = "training/test_plan_rules commands/test_train commands/test_executors"
+RUN = "training/plan/test_plan_rules commands/test_train studies/test_executors"
 NEW = "data config sets output name offline"
 OPTIONS: dict[str, tuple[str, str]] = {
     "train": (
-        f"{RUN} commands/test_resume commands/test_folds commands/test_evaluate commands/test_scale",
+        f"{RUN} commands/test_resume studies/test_folds commands/test_evaluate commands/test_scale",
         f"{NEW} resume parallel fail_under devices",
     ),
     "check": ("commands/test_check cli/test_cli test_settings", "data output strict leakage_gap no_index"),
@@ -418,7 +418,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "pretrain": (f"{RUN} commands/test_pretrain", "data config sets output name resume"),
     "demo": ("test_api commands/test_evaluate data/test_synthetic", "output seed cells target fail_under"),
     "predict": (
-        "commands/test_predict commands/test_predict_shard cli/test_written_files models/test_inference",
+        "commands/test_predict commands/test_predict_shard cli/test_written_files inference/test_inference",
         "images checkpoint runs top_k csv plot force shard precision features output",
     ),
     "merge": ("commands/test_predict_shard cli/test_written_files", "folder output force"),
@@ -435,9 +435,9 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "sample-size": (
         "metrics/test_sample_size", "number expected half_width lower_bound power prevalence images_per_patient icc",
     ),
-    "auto": (f"{RUN} commands/test_auto commands/test_folds", f"{NEW} resume parallel"),
+    "auto": (f"{RUN} commands/test_auto studies/test_folds", f"{NEW} resume parallel"),
     "cross-validate": (
-        f"{RUN} commands/test_folds commands/test_evaluate commands/test_resume", f"{NEW} resume parallel fail_under",
+        f"{RUN} studies/test_folds commands/test_evaluate commands/test_resume", f"{NEW} resume parallel fail_under",
     ),
     "ensemble": ("commands/test_ensemble", "output way runs"),
     "tune": (
@@ -447,7 +447,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "runs": ("commands/test_runs", "folder sort"),
     "diff": ("commands/test_diff", "first second"),
     "export": (
-        "commands/test_export commands/test_export_weights cli/test_written_files", "checkpoint to form data force",
+        "commands/test_export deploy/test_export_weights cli/test_written_files", "checkpoint to form data force",
     ),
     "push": ("commands/test_push commands/test_export", "checkpoint repository form data public may_share offline"),
     "bundle": ("commands/test_bundle", "model to onnx no_torch extras force"),
