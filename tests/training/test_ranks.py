@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import assert_close, last, same
-from conftest import TINY, TINY_SETS, Recorder, draw_nothing, draw_splits
+from conftest import TINY, TINY_SETS, draw_nothing, draw_splits
 
 from vitmed import train
 from vitmed.core.errors import DataError, EndedByCaller, GateError, OutOfMemoryError, Reported, UsageError, VitmedError
@@ -234,7 +234,7 @@ def trainer(data: Path, output: Path, name: str, **flags: Any) -> Callable[[], A
     def work() -> Any:
         with pytest.MonkeyPatch.context() as patch:
             draw_nothing(patch)
-            run = train(data, output=output, name=name, ui=Recorder(), sets=sets, **FLAGS | flags).folder
+            run = train(data, output=output, name=name, sets=sets, **FLAGS | flags).folder
         return str(run)
 
     return work
@@ -279,20 +279,18 @@ def test_a_run_goes_on_with_another_number_of_processes(data: Path, tmp_path: Pa
 
     def begin() -> Any:
         return train(
-            data, output=tmp_path, name="run", ui=Recorder(), sets=SETS, each_epoch=lambda record: True,
+            data, output=tmp_path, name="run", sets=SETS, each_epoch=lambda record: True,
             **FLAGS | {"shard_model": True},
         )  # fmt: skip
 
     def go_on() -> Any:
-        return train(
-            resume=tmp_path / "run", ui=Recorder(), shard_model=False, each_epoch=lambda record: record["epoch"] == 2
-        )
+        return train(resume=tmp_path / "run", shard_model=False, each_epoch=lambda record: record["epoch"] == 2)
 
     assert [found[0] for found in on_ranks(3, begin)] == [EndedByCaller, Reported, Reported]
     assert [found[0] for found in on_ranks(2, go_on)] == [EndedByCaller, Reported]
     with pytest.MonkeyPatch.context() as patch:
         draw_nothing(patch)
-        train(resume=tmp_path / "run", ui=Recorder())
+        train(resume=tmp_path / "run")
     assert_close(tmp_path / "run", one, "optimiser")
 
 
