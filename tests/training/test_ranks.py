@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -107,11 +108,12 @@ def _child(rank: int, world: int, port: int, work: Callable[[], Any], results: A
     os._exit(0)
 
 
-def on_ranks(world: int, work: Callable[[], Any]) -> list[Any]:
+def on_ranks(world: int, work: Callable[[], Any], port: int = 0) -> list[Any]:
     """What a function returns on every rank, or the kind of its error and the problem; None of one that died."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    if not port:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
     context = multiprocessing.get_context("fork")
     results: Any = context.Queue()
     processes = [context.Process(target=_child, args=(rank, world, port, work, results)) for rank in range(world)]
@@ -130,6 +132,21 @@ def on_ranks(world: int, work: Callable[[], Any]) -> list[Any]:
         process.join(10)
         assert process.exitcode is not None, "a rank waits for another"
     return [found.get(rank) for rank in range(world)]
+
+
+@forks
+def test_ranks_that_torchrun_restarts_meet_each_other_alone() -> None:
+    """It keeps its store, with the addresses of the ranks that ended; the first to start must not read them."""
+    agent = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def work(restart: int) -> int:
+        names = {"USE_AGENT_STORE": True, "RESTART_COUNT": restart}
+        os.environ.update({f"TORCHELASTIC_{name}": str(value) for name, value in names.items()}, GROUP_WORLD_SIZE="1")
+        time.sleep(restart * int(os.environ["RANK"]))
+        with Ranks.join() as own:
+            return own.rank
+
+    assert [on_ranks(2, partial(work, restart), agent.port) for restart in (0, 1)] == [[0, 1], [0, 1]]
 
 
 @forks
