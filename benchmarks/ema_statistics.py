@@ -23,7 +23,6 @@ import torch
 from torch import nn
 
 from vitmed.core.load_config import load_config
-from vitmed.core.ui import Ui
 from vitmed.data.samples import labelled
 from vitmed.inference.predict import predict_all
 from vitmed.metrics.scoring import metric_values
@@ -75,8 +74,8 @@ def one(folder: Path, seed: int, epochs: int, size: int) -> dict[str, list[dict]
         "train.batch_size": 16, "train.workers": 0, "train.device": "cpu",
         "train.precision": "fp32", "train.ema": True, "train.choose": "last",
     }  # fmt: skip
-    ready = prepare_run(load_config(None, overrides), True, True, Ui())
-    run = TrainingRun(ready.config, ready.splits, ready.device, Ui())
+    ready = prepare_run(load_config(None, overrides), True, True)
+    run = TrainingRun(ready.config, ready.splits, ready.device)
     run.check_images()
     for images in run.images.values():
         images.cache = np.stack([images.read(i) for i in range(len(images))])

@@ -26,6 +26,8 @@ from pathlib import Path
 import numpy as np
 from trees import gray50_by_patient
 
+from vitmed.core.messages import say
+
 CONFIG = "malaria_gray50"
 METRICS = ("accuracy", "auroc", "balanced_accuracy", "log_loss")
 WAYS = {"vit": "vitmed", "cnn": "small CNN", "colour": "logistic regression on colours and size"}
@@ -44,7 +46,6 @@ def cnn(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
     from torch import nn
 
     from vitmed.core.load_config import load_config
-    from vitmed.core.ui import Ui
     from vitmed.data.samples import labelled
     from vitmed.inference.predict import predict_all
     from vitmed.training.loop import fit
@@ -54,9 +55,8 @@ def cnn(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
     config = load_config(CONFIG, {"data.root": str(folder), "train.seed": 0}, sets)
     halved = config.train.model_copy(update={"epochs": config.train.epochs // 2})
     config = config.model_copy(update={"train": halved})
-    ui = Ui()
-    ready = prepare_run(config, False, True, ui)
-    session = TrainingRun(ready.config, ready.splits, ready.device, ui)
+    ready = prepare_run(config, False, True)
+    session = TrainingRun(ready.config, ready.splits, ready.device)
     layers: list[nn.Module] = []
     width = config.model.channels
     for stage in (32, 64, 128):
@@ -67,14 +67,14 @@ def cnn(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
     layers = [*layers[:-1], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 2)]
     session.model = nn.Sequential(*layers)  # type: ignore[assignment]  # in the place of the ViT
     session.model.tokens, session.model.width = 64, width  # what sizes the batches of predictions
-    ui.say(f"small CNN of {sum(p.numel() for p in session.model.parameters()):,} parameters")
+    say(f"small CNN of {sum(p.numel() for p in session.model.parameters()):,} parameters")
     session.check_images()
     session.prepare()
     for event in fit(
         session.state, session.loader, session.batches, session.loss_of(), session.validate, session.config
     ):
         if isinstance(event, dict):
-            ui.say(f"epoch {event['epoch']}: val auroc {event['val_auroc']:.4f}")
+            say(f"epoch {event['epoch']}: val auroc {event['val_auroc']:.4f}")
     test, network = session.images["test"], session.state.evaluated_model
     logits = predict_all(network, test, session.device, session.precision)
     predictions = labelled(session.splits.classes, test.samples, logits, session.config.data.positive)

@@ -64,7 +64,6 @@ from vitmed.core.config import Config
 from vitmed.core.files import write_text
 from vitmed.core.load_config import load_config, with_values
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.ui import Silent
 from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
 from vitmed.data.samples import Sample, Splits, labelled
 from vitmed.data.thread_batches import in_threads
@@ -128,7 +127,7 @@ def plan_config(options: argparse.Namespace, key: Key, sets: Iterable[str] = ())
 
 def train_plan(options: argparse.Namespace, key: Key, place: Path) -> Trained:
     """The run of `vitmed train`, without its reports; of at most `--minutes`, if given."""
-    ready = prepare_run(plan_config(options, key, options.set), True, True, Silent())
+    ready = prepare_run(plan_config(options, key, options.set), True, True)
     config, epochs = ready.config, ready.config.train.epochs
     if options.minutes is not None:
         how, train = Preprocessing.of(config), len(ready.splits.samples["train"])
@@ -137,7 +136,7 @@ def train_plan(options: argparse.Namespace, key: Key, place: Path) -> Trained:
         epochs = min(epochs, max(1, int(60 * options.minutes / (per_step * (train // batch)))))
         warmup = config.train.warmup_epochs * epochs / config.train.epochs
         config = with_values(config, {"train.epochs": epochs, "train.warmup_epochs": warmup})
-    run = TrainingRun(config, ready.splits, CPU, Silent())
+    run = TrainingRun(config, ready.splits, CPU)
     run.check_images()
     start, wall = clock(), time.perf_counter()
     run.begin(RunFolder(place))
@@ -237,7 +236,7 @@ def train_for(
 
 def built(options: argparse.Namespace, key: Key) -> tuple[PreparedRun, nn.Module, Preprocessing]:
     """A network with random weights, and what it sees."""
-    ready = prepare_run(plan_config(options, key), True, True, Silent())
+    ready = prepare_run(plan_config(options, key), True, True)
     with seeded(key.seed):
         network, side = NETWORKS[key.contender](ready)
     return ready, network, replace(Preprocessing.of(ready.config), image_size=side)
@@ -287,11 +286,11 @@ def of_network(network: nn.Module, how: Preprocessing, facts: dict[str, Any], vi
 
 def fit_baseline(options: argparse.Namespace, key: Key, place: Path) -> Trained:
     """The logistic regression on colours and size, at the plan's image size."""
-    ready = prepare_run(plan_config(options, key), True, True, Silent())
+    ready = prepare_run(plan_config(options, key), True, True)
     how = Preprocessing.of(ready.config)
     images = {name: Images(ready.splits.root, part, how) for name, part in ready.splits.samples.items()}
     start = clock()
-    of_split = fit_colours(ready.splits, images, Silent())
+    of_split = fit_colours(ready.splits, images)
 
     def logits(asked: Images) -> np.ndarray:
         name = f"asked {len(images)}"  # a new name each time, as the features of a split are kept
@@ -334,7 +333,7 @@ def judged(trained: Trained, options: argparse.Namespace, key: Key, parts: Itera
 
     `log_loss_raw` is that of the logits as they are. The predictions go into the folder of the run.
     """
-    splits = prepare_run(plan_config(options, key), True, True, Silent()).splits
+    splits = prepare_run(plan_config(options, key), True, True).splits
     classes = splits.classes
 
     def predicted(part: str) -> Predictions:
@@ -370,7 +369,7 @@ def by_view(trained: Trained, images: Images, views: str) -> dict[Symmetry, np.n
 
 def compare_views(options: argparse.Namespace, key: Key) -> Line:
     """Part -> views -> metric -> value of a finished run, each calibrated on validation."""
-    trained, splits = loaded(options, key), prepare_run(plan_config(options, key), True, True, Silent()).splits
+    trained, splits = loaded(options, key), prepare_run(plan_config(options, key), True, True).splits
     images = {part: part_images(options, key, part, trained.how, splits) for part in ("val", "shift")}
     logits = {part: by_view(trained, of, "all") for part, of in images.items()}
     found: Line = {part: {} for part in images}

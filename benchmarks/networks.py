@@ -36,7 +36,6 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     import torch
 
     from vitmed.core.load_config import build_config, with_values
-    from vitmed.core.ui import Ui
     from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
     from vitmed.data.samples import Sample
     from vitmed.imaging.augmentation import Augmenter
@@ -64,7 +63,7 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     def loss_for(network: Any, how: Any) -> Any:
         return classification_loss(network, images, CLASSES, config, how)
 
-    tuned = autotune(model, loss_for, config, device, 10**6, torch.arange(CLASSES), Ui())
+    tuned = autotune(model, loss_for, config, device, 10**6, torch.arange(CLASSES))
     print(f"  {tuned}", file=sys.stderr)
     config = with_values(config, tuned.settings(config))
     precision = pick_precision(config.train.precision, device)

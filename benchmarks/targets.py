@@ -56,7 +56,6 @@ from vitmed.core.csv_files import csv_text
 from vitmed.core.files import read_json_lines, write_text
 from vitmed.core.load_config import load_config, with_values
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.ui import Silent
 from vitmed.data.loading import Images
 from vitmed.data.samples import labelled_by
 from vitmed.imaging.preprocessing import Preprocessing
@@ -128,7 +127,7 @@ def by_plan(
     options: argparse.Namespace, key: Key, ready: PreparedRun, number: int
 ) -> tuple[nn.Module, Preprocessing, float]:
     """What `vitmed train` trains, without its reports; seconds of CPU."""
-    training = TrainingRun(ready.config, ready.splits, CPU, Silent())
+    training = TrainingRun(ready.config, ready.splits, CPU)
     training.check_images()
     place = options.work / "runs" / f"{key.set}_{key.row}{number or ''}_{key.fold}"
     shutil.rmtree(place, ignore_errors=True)  # of a run that was cut off
@@ -169,7 +168,7 @@ def prepared(
     given = {"data.root": str(folder_of(key.set, options.data, options.work)), "data.labels": str(file)}
     alike = (f"train.threads={torch.get_num_threads()}", "train.workers=0", "train.device=cpu")
     config = load_config(None, {**given, "train.seed": key.fold}, (*alike, *sets))
-    ready = prepare_run(config, True, True, Silent())
+    ready = prepare_run(config, True, True)
     train, share = ready.config.train, options.share
     shorter = {"train.epochs": max(1, round(share * train.epochs)), "train.warmup_epochs": share * train.warmup_epochs}
     return dataclasses.replace(ready, config=with_values(ready.config, shorter))

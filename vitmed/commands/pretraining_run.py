@@ -7,9 +7,9 @@ from collections.abc import Callable
 from torch import nn
 
 from vitmed.core.files import write_bytes
+from vitmed.core.messages import say
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.text import counted
-from vitmed.core.ui import Ui
 from vitmed.data.patients import report_patients
 from vitmed.data.samples import Splits
 from vitmed.inference.checkpoint import save_encoder, save_pretraining
@@ -35,20 +35,20 @@ class PretrainingRun(Run[PretrainConfig]):
     command = "pretrain"
     model: MAE
 
-    def __init__(self, config: PretrainConfig, splits: Splits, ui: Ui):
-        super().__init__(config, splits, pick_device(config.train.device), ui)
+    def __init__(self, config: PretrainConfig, splits: Splits):
+        super().__init__(config, splits, pick_device(config.train.device))
         with seeded(config.train.seed):
             encoder = ViT(config.encoder, 1)
             self.model = build_mae(encoder, config).to(self.device)
         for name, samples in splits.samples.items():
-            ui.say(f"{name + ':':6} {counted(len(samples), 'image')}, {splits.made[name]}")
-        report_patients(splits, "a patient of a later test may be among these images", ui)
+            say(f"{name + ':':6} {counted(len(samples), 'image')}, {splits.made[name]}")
+        report_patients(splits, "a patient of a later test may be among these images")
         sizes = [sum(p.numel() for p in part.parameters()) / 1e6 for part in (encoder, self.model)]
-        ui.say(f"encoder: {describe_model(config.model)}, {sizes[0]:.2f} M parameters")
+        say(f"encoder: {describe_model(config.model)}, {sizes[0]:.2f} M parameters")
         rest = f"{sizes[1] - sizes[0]:.2f} M parameters, used only in pretraining"
         shown = f"{self.model.visible} of {self.model.patches} patches"
-        ui.say(f"decoder: {rest}; it reconstructs each image from {shown}")
-        ui.say(f"device: {describe(self.device)}, {self.precision.name} ({self.precision.reason})")
+        say(f"decoder: {rest}; it reconstructs each image from {shown}")
+        say(f"device: {describe(self.device)}, {self.precision.name} ({self.precision.reason})")
 
     def loss_for(self, network: nn.Module, precision: Precision) -> LossOf:
         images = self.images["train"]

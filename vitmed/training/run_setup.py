@@ -18,9 +18,9 @@ from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.core.files import write_json, write_text
 from vitmed.core.load_config import AnyConfig, store_paths, with_values
+from vitmed.core.messages import say, warn
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line, listed
-from vitmed.core.ui import Ui
 from vitmed.data.loading import (
     EpochBatches,
     TrainImages,
@@ -59,9 +59,9 @@ class RunSetup(Generic[AnyConfig]):
     model: nn.Module
     folder: RunFolder
 
-    def __init__(self, config: AnyConfig, splits: Splits, device: torch.device, ui: Ui, ranks: Ranks = ALONE):
+    def __init__(self, config: AnyConfig, splits: Splits, device: torch.device, ranks: Ranks = ALONE):
         self.config: AnyConfig = config
-        self.splits, self.device, self.ui, self.ranks = splits, ranks.device(device), ui, ranks
+        self.splits, self.device, self.ranks = splits, ranks.device(device), ranks
         self.precision = pick_precision(config.train.precision, device)
         if config.train.compile and (problem := missing_compiler(device)) is not None:
             raise UsageError(f"--compile: {problem}", "leave --compile out")
@@ -102,9 +102,7 @@ class RunSetup(Generic[AnyConfig]):
         how = ", with gradient checkpointing" if found.grad_checkpointing else ""
         whose = f" on each of {ranks.world} processes" if ranks.wide else ""
         at_once = self.state.micro_batch
-        self.ui.say(
-            f"batch: {counted(total, 'image')}, {at_once} at once{whose}{how} ({found.why}; --micro-batch {at_once})"
-        )
+        say(f"batch: {counted(total, 'image')}, {at_once} at once{whose}{how} ({found.why}; --micro-batch {at_once})")
 
     def set_parts(self, micro_batch: int, grad_checkpointing: bool) -> None:
         """Change how many images are computed at once, from the next batch and in the configuration."""
@@ -140,11 +138,11 @@ class RunSetup(Generic[AnyConfig]):
             return
         steps = self.config.train.epochs * max(1, len(self.images["train"]) // self.config.train.batch_size)
         targets = self.images["train"].targets
-        tuned = autotune(self.model, self.loss_for, self.config, self.device, steps, targets, self.ui)
+        tuned = autotune(self.model, self.loss_for, self.config, self.device, steps, targets)
         self.config = with_values(self.config, tuned.settings(self.config))
         if tuned.rates is not None:  # else the usual arithmetic stays, with its own reason
             self.precision = replace(pick_precision(tuned.engine.precision, self.device), reason="measured")
-        self.ui.say(str(tuned))
+        say(str(tuned))
 
     def resume(self, folder: RunFolder, training: dict[str, Any]) -> None:
         """Restore the training state of last.pt."""
@@ -158,7 +156,7 @@ class RunSetup(Generic[AnyConfig]):
         self.clock.go_on(self.state.spent)
         self.ranks.first(self.write_config)  # epochs or data folder may be new
         self.ranks.first(self.write_records)  # a kill may have come between last.pt and metrics.jsonl
-        self.ui.say(f"resuming {folder.path} at epoch {self.state.epoch + 1}, batch {self.state.batch + 1}")
+        say(f"resuming {folder.path} at epoch {self.state.epoch + 1}, batch {self.state.batch + 1}")
 
     def check_unchanged(self, hashes: dict[str, list[str]]) -> None:
         """Raises DataError if the images are not those of these hashes, by split."""
@@ -191,15 +189,13 @@ class RunSetup(Generic[AnyConfig]):
         write_text(self.folder.metrics, "".join(json.dumps(r, allow_nan=False) + "\n" for r in self.state.history))
 
 
-def check_images(splits: Splits, preprocessing: Preprocessing, data: DataConfig, ui: Ui) -> ReadSplits:
+def check_images(splits: Splits, preprocessing: Preprocessing, data: DataConfig) -> ReadSplits:
     """As `read_splits`; and warn where an image of val or test is in another split too."""
-    read = read_splits(splits, preprocessing, data, ui)
+    read = read_splits(splits, preprocessing, data)
     seen = dict.fromkeys(read.hashes["train"], "train")
     for name in ("val", "test"):
         if copies := sum(digest in seen for digest in read.hashes[name]):
-            ui.warn(
-                f"identical copies of {counted(copies, f'{name} image')} are in another split: results look too good"
-            )
+            warn(f"identical copies of {counted(copies, f'{name} image')} are in another split: results look too good")
         seen |= dict.fromkeys(read.hashes[name], name)
     return read
 

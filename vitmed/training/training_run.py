@@ -19,10 +19,10 @@ from vitmed.core.durations import about
 from vitmed.core.errors import CheckpointError, DataError, EndedByCaller, Interrupted, Reported, VitmedError
 from vitmed.core.files import write_json, write_text
 from vitmed.core.load_config import AnyConfig
+from vitmed.core.messages import bar, say, warn
 from vitmed.core.process import stop_signals
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line, listed
-from vitmed.core.ui import Ui
 from vitmed.data.patients import report_patients
 from vitmed.data.proportions import describe_split, proportion_lines
 from vitmed.data.samples import Splits
@@ -73,8 +73,8 @@ class Run(RunSetup[AnyConfig]):
             self.state.shard(self.config, ranks, self.device)
         else:
             self.state.network = ranks.wrap(self.model, self.device)
-        threads, bar = using_threads(self.config.train.threads or ranks.threads), self.ui.bar("training", unit="images")
-        with threads, warnings.catch_warnings(), stop_signals() as stop, bar as advance:
+        threads = using_threads(self.config.train.threads or ranks.threads)
+        with threads, warnings.catch_warnings(), stop_signals() as stop, bar("training") as advance:
             warnings.filterwarnings("ignore", "Grad strides do not match")  # DDP's, on speed, for a 1x1 convolution
             events = fit(
                 self.state, self.loader, self.batches, self.loss_of(), self.validate, self.config, stop, ranks,
@@ -85,7 +85,7 @@ class Run(RunSetup[AnyConfig]):
                     if isinstance(event, Relief):
                         self.set_parts(event.micro_batch, event.grad_checkpointing)
                         self.write_config()
-                        self.ui.warn(str(event))
+                        warn(str(event))
                     else:
                         self.end_epoch(event)
             except (DataError, Reported):  # on all ranks, which save a divided network together
@@ -144,7 +144,7 @@ class Run(RunSetup[AnyConfig]):
     def report_epoch(self, record: Record, monitor: str = "") -> None:
         """Write metrics.jsonl and print a line on the epoch; `monitor` goes in its middle."""
         self.ranks.first(self.write_records)
-        self.ui.say(
+        say(
             f"epoch {epoch_of(record['epoch'], self.state.share, self.config)}  "
             f"train loss {record['train_loss']:.4f}  val loss {record['val_loss']:.4f}{monitor}  "
             f"lr {record['lr']:.1e}  {record['images_per_second']:,.0f} images/s  {record['wait_share']:.0%} waiting"
@@ -158,10 +158,10 @@ class TrainingRun(Run[Config]):
     model: ViT
 
     def __init__(
-        self, config: Config, splits: Splits, device: torch.device, ui: Ui, weights: Weights | None = None,
+        self, config: Config, splits: Splits, device: torch.device, weights: Weights | None = None,
         start: str = "from random weights", ranks: Ranks = ALONE,
     ):  # fmt: skip
-        super().__init__(config, splits, device, ui, ranks)
+        super().__init__(config, splits, device, ranks)
         with seeded(config.train.seed):
             model = ViT(config.model, splits.outputs)
             LEARNING[splits.target.kind].start(model, self.images["train"].targets, config)
@@ -184,32 +184,32 @@ class TrainingRun(Run[Config]):
         self._describe(start if weights is None else f"{self.report}; images normalised by {config.data.normalize}")
 
     def _describe(self, start: str) -> None:
-        config, splits, ui = self.config, self.splits, self.ui
-        ui.say("vitmed is for research use only; it is not a medical device.")
+        config, splits = self.config, self.splits
+        say("vitmed is for research use only; it is not a medical device.")
         unit = f" ({splits.target.unit})" if splits.target.unit else ""
         names = [f"{i} {name}" for i, name in enumerate(splits.classes)]
-        ui.say(f"{splits.target.kind}: " + (listed(names) if len(names) > 1 else splits.classes[0] + unit))
+        say(f"{splits.target.kind}: " + (listed(names) if len(names) > 1 else splits.classes[0] + unit))
         if len(splits.classes) == 2 and splits.target.kind == "classes":
             positive = config.data.positive or splits.classes[positive_class(splits.classes)]
-            ui.say(f"positive class: {positive} (vitmed train --positive chooses the other)")
+            say(f"positive class: {positive} (vitmed train --positive chooses the other)")
         for name, samples in splits.samples.items():
             unused = "; not evaluated until training ends" if name == "test" else ""
             about = f"{counted(len(samples), 'image')} ({describe_split(splits, name)}), {splits.made[name]}"
-            ui.say(f"{name + ':':6} {about}{unused}")
+            say(f"{name + ':':6} {about}{unused}")
         for line in proportion_lines(splits):
-            ui.say(line)
-        report_patients(splits, "one patient may be in two splits, which makes results look too good", ui)
-        ui.say(f"model: {describe_model(config.model)}; {start}")
-        ui.say(f"to be trained: {self._trainable()}")
+            say(line)
+        report_patients(splits, "one patient may be in two splits, which makes results look too good")
+        say(f"model: {describe_model(config.model)}; {start}")
+        say(f"to be trained: {self._trainable()}")
         shared = f"{self.ranks.world} processes, each on " if self.ranks.wide else ""
-        ui.say(f"device: {shared}{describe(self.device)}, {self.precision.name} ({self.precision.reason})")
+        say(f"device: {shared}{describe(self.device)}, {self.precision.name} ({self.precision.reason})")
         if config.train.balance != "none":
-            ui.say(
+            say(
                 f"balance {config.train.balance}: probabilities stay at the prevalence of training; "
                 f"{'--youden' if len(splits.classes) == 2 else '--balanced'} decides for balanced accuracy"
             )
         if (config.augment.mixup or config.augment.cutmix) and not config.train.freeze:
-            ui.warn("mixup and cutmix change calibration: check the log loss and the Brier score")
+            warn("mixup and cutmix change calibration: check the log loss and the Brier score")
 
     def _trainable(self) -> str:
         train, parameters = self.config.train, list(self.model.parameters())
@@ -229,10 +229,10 @@ class TrainingRun(Run[Config]):
 
         Files that are skipped are then in no split.
         """
-        read = check_images(self.splits, Preprocessing.of(self.config), self.config.data, self.ui)
+        read = check_images(self.splits, Preprocessing.of(self.config), self.config.data)
         self.splits, self.images, self.hashes, self.skipped = read.splits, read.images, read.hashes, read.skipped
         if before := sum(map(set(self.seen).__contains__, self.hashes["test"])):
-            self.ui.warn(f"the weights were made with {counted(before, 'test image')}: results look too good")
+            warn(f"the weights were made with {counted(before, 'test image')}: results look too good")
         return read.records
 
     def write_start(self) -> None:
@@ -302,14 +302,14 @@ class TrainingRun(Run[Config]):
         if self.config.train.time is not None and state.share > 0:
             count = max(1, min(epochs, round(done / state.share)))
             means = f"at this speed the time is enough for about {counted(count, 'epoch')}"
-        self.ui.warn(
+        warn(
             f"training goes at {images / seconds:,.0f} images/s, less than half of the {self.planned_rate:,.0f} that "
             f"the plan measured, as when other programs need the cores; {means}"
         )
         self.planned_rate = None
 
     def run_epochs(self) -> None:
-        self.ui.say(
+        say(
             "in the lines of the epochs, * marks the best so far; waiting is the share of time spent waiting for images"
         )
         super().run_epochs()
@@ -317,7 +317,7 @@ class TrainingRun(Run[Config]):
             raise CheckpointError(f"{self.folder.path}: best.pt is missing", "start a new run")
         train, best = self.config.train, self.state.best_epoch
         value = _monitor_text(self.state.history[best - 1], train.monitor)
-        self.ui.say(f"{train.choose} epoch: {best}, validation {value}; kept in {self.folder.best.name}")
+        say(f"{train.choose} epoch: {best}, validation {value}; kept in {self.folder.best.name}")
 
     def end_epoch(self, record: Record) -> None:
         state, monitor = self.state, self.config.train.monitor
@@ -330,19 +330,19 @@ class TrainingRun(Run[Config]):
         self.tracking.epochs(state.history)
         undefined = [entry for entry in state.history if f"val_{monitor}" not in entry]
         if undefined == [record]:  # for the first time
-            self.ui.warn(
+            warn(
                 f"validation {monitor} is undefined in epoch {state.epoch}, for example because a class is never "
                 "predicted or has no validation image; such an epoch ranks below all others"
             )
         share = 1.0 if finished(state, self.config) else max(state.share, state.epoch / self.config.train.epochs)
         problem = stuck(state.history, self.splits.classes, self.splits.counts("train"), self.config, share)
         if problem and not self.warned:
-            self.ui.warn(problem)
+            warn(problem)
         self.warned = problem is not None
         if state.share >= 1:
-            self.ui.say(f"the time for training is used, in {counted(state.epoch, 'epoch')}")
+            say(f"the time for training is used, in {counted(state.epoch, 'epoch')}")
         elif state.epoch < self.config.train.epochs and finished(state, self.config):
-            self.ui.say(f"stopped early: {monitor} has not improved for {self.config.train.patience} epochs")
+            say(f"stopped early: {monitor} has not improved for {self.config.train.patience} epochs")
         if self.ranks.agree(stop=self.ranks.leads and bool(self.each_epoch(record))):
             raise EndedByCaller(f"ended after epoch {state.epoch}; {self.folder.last} is saved", self.go_on())
 

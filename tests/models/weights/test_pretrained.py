@@ -12,7 +12,7 @@ import pytest
 import timm
 import torch
 from checkpoints import save
-from conftest import BARE, Recorder, Trained, draw_splits
+from conftest import BARE, Recorder, Trained, draw_splits, recording
 from timm.layers import SwiGLUPacked
 from timm.models.vision_transformer import VisionTransformer
 
@@ -229,7 +229,7 @@ def test_a_checkpoint_of_vitmed_is_a_weight_file(trained: Trained) -> None:
 
 
 def test_a_run_folder_stands_for_its_best_checkpoint(trained: Trained, ui: Recorder) -> None:
-    weights = open_weights(str(trained.folder), ui)
+    weights = open_weights(str(trained.folder))
     assert weights.path == trained.best and weights.model["width"] == 16
 
 
@@ -238,7 +238,7 @@ def test_a_run_goes_on_from_another_run_alone(tmp_path: Path, trained: Trained, 
     """Network and normalisation are the first run's, though nothing but its file was named."""
     data = draw_splits(tmp_path / "data")
     settings = {name: value for name, value in BARE.items() if name not in ("image_size", "patch_size")}
-    result = train(data, weights=str(trained.best), output=tmp_path / "runs", ui=ui, **(settings | {"epochs": 1}))
+    result = train(data, weights=str(trained.best), output=tmp_path / "runs", **(settings | {"epochs": 1}))
     first, second = (torch.load(file, weights_only=True)["config"] for file in (trained.best, result.checkpoint))
     for name in ("image_size", "patch_size", "width", "depth", "heads", "stem", "pool", "positions"):
         assert first["model"][name] == second["model"][name], name
@@ -323,7 +323,7 @@ def test_how_weights_want_images_and_their_licence_travel(tmp_path: Path, ui: Re
     (tmp_path / "config.json").write_text(json.dumps({"pretrained_cfg": told}))
     settings = {name: value for name, value in BARE.items() if name not in ("image_size", "patch_size")}
     settings |= {"epochs": 1, "lr": 1e-30, "weights": str(tmp_path / "w.pt")}  # a rate so small that nothing moves
-    result = train(data, output=tmp_path / "runs", sets=["train.min_lr=0"], ui=ui, **settings)
+    result = train(data, output=tmp_path / "runs", sets=["train.min_lr=0"], **settings)
     saved = load_checkpoint(result.folder)
     qkv, model = saved.weights["blocks.0.attn.qkv.weight"], saved.config.model
     assert qkv.dtype == torch.float32 and torch.equal(qkv, donor["blocks.0.attn.qkv.weight"].float())
@@ -397,11 +397,11 @@ def test_an_assumed_normalisation_is_said(tmp_path: Path) -> None:
     state = theirs().state_dict()
 
     def normalised(name: str, **fields: object) -> tuple[str, list[str]]:
-        file, ui = tmp_path / name, Recorder()
+        file, ui = tmp_path / name, recording()
         file.parent.mkdir(exist_ok=True)
         torch.save(state, file)
         config = build_config({"data": fields, "model": {"heads": 2}})
-        return config_with_weights(config, read_weights(file), ui).data.normalize, ui.warned
+        return config_with_weights(config, read_weights(file)).data.normalize, ui.warned
 
     how, (warning,) = normalised("w.pth")
     assert how == "imagenet"

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import BARE, TINY_SETS, Recorder, draw_classes
+from conftest import BARE, TINY_SETS, draw_classes, recording
 from tiny_config import tiny_config as config
 from torch import Tensor, nn
 
 from vitmed import VitmedError, train
 from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
-from vitmed.core.ui import Silent, Ui
 from vitmed.models.compile import compile_network, uncompiled
 from vitmed.models.hardware import Precision, pick_precision
 from vitmed.models.vit import ViT, use_attention
@@ -55,7 +54,7 @@ def tuned(
     """What is chosen on a machine where a step takes a tenth of `seconds`."""
     asked = asked or config()
     monkeypatch.setattr(Race, "_step", lambda race, engine: (seconds(engine) / 10, loss(engine)))
-    return autotune(ViT(asked.model, 2), loss_for, asked, CPU, steps, torch.arange(2), Ui())
+    return autotune(ViT(asked.model, 2), loss_for, asked, CPU, steps, torch.arange(2))
 
 
 def only(name: str, value: Any, other: float = 1.0, this: float = 0.5) -> Callable[[Engine], float]:
@@ -141,7 +140,7 @@ def test_measuring_changes_neither_the_network_nor_the_random_state() -> None:
     asked = config(model__stem="conv", model__drop_path=0.5, model__depth=2)
     network = ViT(asked.model, 2)
     before, drawn = {k: v.clone() for k, v in network.state_dict().items()}, torch.get_rng_state()
-    found = autotune(network, loss_for, asked, CPU, 10**5, torch.arange(2), Silent())
+    found = autotune(network, loss_for, asked, CPU, 10**5, torch.arange(2))
     assert found.rates is not None and min(found.rates) > 0
     assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
     assert torch.equal(torch.get_rng_state(), drawn)
@@ -172,13 +171,13 @@ def test_a_run_keeps_what_was_chosen_and_goes_on_with_it(monkeypatch: pytest.Mon
     monkeypatch.setattr(tuning, "LEAST_STEPS", 0)
     chosen = Engine(precision="fp32", attention="explicit", threads=1, compile=False)
     monkeypatch.setattr(Race, "run", lambda race: Tuned(engine=chosen, usual=chosen))
-    ui = Recorder()
-    run = train(data, output=tmp_path, name="a", sets=TINY_SETS, ui=ui, **BARE).folder
+    ui = recording()
+    run = train(data, output=tmp_path, name="a", sets=TINY_SETS, **BARE).folder
     settings = yaml.safe_load((run / "config.yaml").read_text())["train"]
     assert {name: settings[name] for name in chosen.model_dump()} == chosen.model_dump()
     assert any("speed: fp32, explicit attention, 1 thread" in line for line in ui.said)
     monkeypatch.setattr(Race, "run", lambda race: pytest.fail("measured again"))
-    train(resume=run, epochs=3, ui=Silent())
+    train(resume=run, epochs=3)
     assert yaml.safe_load((run / "config.yaml").read_text())["train"]["attention"] == "explicit"
 
 
@@ -189,7 +188,7 @@ def test_only_a_measured_precision_is_called_measured(
     data, settings = draw_classes(tmp_path / "data", 16), BARE | {"precision": "auto"}
     usual = usual_engine(config(), CPU)
     monkeypatch.setattr(Race, "run", lambda race: Tuned(engine=usual, usual=usual, rates=rates))
-    run = train(data, output=tmp_path, name="a", sets=TINY_SETS, ui=Silent(), **settings).folder
+    run = train(data, output=tmp_path, name="a", sets=TINY_SETS, **settings).folder
     assert json.loads((run / "environment.json").read_text())["precision"] == f"{usual.precision}: {reason}"
 
 
@@ -198,7 +197,7 @@ def test_a_missing_compiler_ends_the_run_before_it_begins(monkeypatch: pytest.Mo
     monkeypatch.setenv("CXX", "nonesuch")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UsageError, match="no C\\+\\+ compiler"):
-        train(data, output=tmp_path / "runs", sets=TINY_SETS, ui=Silent(), compile=True, **BARE)
+        train(data, output=tmp_path / "runs", sets=TINY_SETS, compile=True, **BARE)
     assert not (tmp_path / "runs").exists()
 
 
@@ -230,8 +229,8 @@ def test_a_compiler_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch, tm
     data = draw_classes(tmp_path / "data", 16)
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "false"))
     with pytest.raises(VitmedError, match="compiling the network failed") as caught:
-        train(data, output=tmp_path, name="a", sets=TINY_SETS, ui=Silent(), compile=True, **BARE)
+        train(data, output=tmp_path, name="a", sets=TINY_SETS, compile=True, **BARE)
     assert "--no-compile" in str(caught.value.fix)
-    assert train(resume=tmp_path / "a", compile=False, ui=Silent()).checkpoint is not None
-    found = autotune(ViT(config().model, 2), loss_for, config(), CPU, 10**8, torch.arange(2), Silent())
+    assert train(resume=tmp_path / "a", compile=False).checkpoint is not None
+    found = autotune(ViT(config().model, 2), loss_for, config(), CPU, 10**8, torch.arange(2))
     assert not found.engine.compile and "the compiler failed" in str(found)

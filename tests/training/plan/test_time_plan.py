@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Answer, Recorder, Trained, draw_splits
+from conftest import Answer, Trained, draw_splits, recording
 
 from vitmed import plan
 from vitmed.core.config import Config
@@ -134,8 +134,8 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def planned(data: Path, **fields: Any) -> tuple[Config, str, list[str]]:
-    ui = Recorder()
-    found = plan(data, output=data.parent / "plan.yaml", force=True, device="cpu", ui=ui, **fields)
+    ui = recording()
+    found = plan(data, output=data.parent / "plan.yaml", force=True, device="cpu", **fields)
     return found.config, " ".join(d.when + d.why for d in found.decisions), ui.said
 
 
@@ -205,6 +205,6 @@ def test_too_short_a_time_ends_with_exit_code_2(data: Path, vitmed: Any) -> None
 
 
 def test_several_processes_share_the_steps(data: Path) -> None:
-    prepared = prepare_run(load_config(None, {"data.root": str(data)}), True, False, Recorder(), processes=2)
+    prepared = prepare_run(load_config(None, {"data.root": str(data)}), True, False, processes=2)
     alone = Forecaster(prepared.splits, prepared.device)
     assert prepared.forecaster.step(prepared.config) == alone.step(prepared.config) / 2

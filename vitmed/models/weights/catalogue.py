@@ -22,7 +22,6 @@ from vitmed.core.cache_folder import cache_folder
 from vitmed.core.downloads import Source, fetch_file
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.files import json_of
-from vitmed.core.ui import Ui
 from vitmed.imaging.preprocessing import CONSTANTS
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -106,7 +105,7 @@ def weight_path(name: str, folder: str | Path | None = None) -> Path:
     return Path(folder or cache_folder()).absolute() / "weights" / name / entry_of(name).file
 
 
-def fetch(name: str, ui: Ui | None = None, offline: bool = False, folder: str | Path | None = None) -> Path:
+def fetch(name: str, offline: bool = False, folder: str | Path | None = None) -> Path:
     """The checked file of an entry of the catalogue, downloaded if necessary.
 
     Args:
@@ -123,7 +122,7 @@ def fetch(name: str, ui: Ui | None = None, offline: bool = False, folder: str | 
     source = Source(
         name, entry.url, entry.size, checksum, entry.licence, again, CheckpointError, entry.hub, entry.gated
     )
-    return fetch_file(source, weight_path(name, folder), ui, offline, warn=entry.non_commercial)
+    return fetch_file(source, weight_path(name, folder), offline, non_commercial=entry.non_commercial)
 
 
 def terms_of(licence: str | None) -> str | None:

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from vitmed.core.errors import CheckpointError, UsageError
+from vitmed.core.messages import say
 from vitmed.core.model_config import ModelConfig
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import first_line
-from vitmed.core.ui import Ui
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.sizes import SIZES
 from vitmed.models.vit import ViT
@@ -104,7 +104,7 @@ class Weights:
     assumed: bool = False
 
 
-def open_weights(value: str, ui: Ui, offline: bool = False) -> Weights:
+def open_weights(value: str, offline: bool = False) -> Weights:
     """The weights that `--weights` names: a file, a run folder, or an entry of the catalogue, downloaded if necessary.
 
     Raises:
@@ -116,10 +116,10 @@ def open_weights(value: str, ui: Ui, offline: bool = False) -> Weights:
         raise UsageError(f"--weights {value!r}: neither a file nor a name", fix)
     if means_file(value):
         return read_weights(RunFolder.weights_in(value))
-    entry, path = entry_of(value), fetch(value, ui, offline)
-    ui.say(f"weights {value}: {entry.model}, {entry.kind}, licence {entry.licence}; {path}")
+    entry, path = entry_of(value), fetch(value, offline)
+    say(f"weights {value}: {entry.model}, {entry.kind}, licence {entry.licence}; {path}")
     if (terms := terms_of(entry.licence)) is not None:
-        ui.say(terms)
+        say(terms)
     return read_weights(path, entry)
 
 
