@@ -11,8 +11,23 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "vitmed"
 # a room imports from the rooms that stand behind it
-ROOMS = ["cli", "commands", "deploy", "studies", "report", "explanation", "checks", "training", "inference"]
-ROOMS += ["decisions", "models", "data", "imaging", "metrics", "core"]
+ROOMS = [  # docs/architecture.py reads this list
+    "cli",
+    "commands",
+    "deploy",
+    "studies",
+    "report",
+    "explanation",
+    "checks",
+    "training",
+    "inference",
+    "decisions",
+    "models",
+    "data",
+    "imaging",
+    "metrics",
+    "core",
+]
 WITHOUT_TORCH = ["core", "metrics", "decisions", "data.splits", "report.write"]
 ALLOWED = {  # library -> the files that may import it
     "albumentations": "imaging/augmentation.py",
@@ -167,7 +182,7 @@ def measured() -> dict[str, float]:
 
 
 def test_the_budgets_hold() -> None:
-    """A budget only falls: where the package is smaller than it says, it says the smaller number."""
+    """Nothing grows beyond today's value; whoever makes it smaller writes the smaller number."""
     found = measured()
     assert found.keys() == BUDGETS.keys()
     assert {name: value for name, value in found.items() if value > BUDGETS[name][0]} == {}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -74,7 +73,7 @@ _listener: ContextVar[Ui] = ContextVar("listener")
 
 @contextlib.contextmanager
 def listening(ui: Ui) -> Iterator[Ui]:
-    """Messages and progress go to this `Ui` within the block."""
+    """Send messages and progress to this `Ui` within the block."""
     token = _listener.set(ui)
     try:
         yield ui
@@ -97,6 +96,6 @@ def warn(text: str) -> None:
     listener().warn(text)
 
 
-def bar(title: str, unit: str = "images") -> AbstractContextManager[Advance]:
+def bar(title: str, unit: str = "images") -> contextlib.AbstractContextManager[Advance]:
     """Show a progress bar; call the function that it yields with (done, total, text)."""
     return listener().bar(title, unit)
