@@ -6,9 +6,9 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from small_networks import small_vit
 from torch import Tensor, nn
 
-from tests.small_networks import small_vit
 from vitmed.explanation.attention import (
     METHODS,
     Trace,

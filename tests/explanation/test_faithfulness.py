@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from small_networks import small_vit
 
-from tests.small_networks import small_vit
 from vitmed.core.targets import Kind
 from vitmed.explanation import faithfulness
 from vitmed.explanation.attention import trace

@@ -9,9 +9,9 @@ import time
 import numpy as np
 import pytest
 import torch
+from small_networks import small_vit
 from torch import nn
 
-from tests.small_networks import small_vit
 from vitmed.core.errors import DataError
 from vitmed.data.thread_batches import read_batches
 from vitmed.imaging.preprocessing import Preprocessing

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 import torch
+from small_networks import small_vit
 
-from tests.small_networks import small_vit
 from vitmed.core.errors import UsageError
 from vitmed.models.lora import ADAPTED, add_low_rank, merged
 from vitmed.models.vit import ViT

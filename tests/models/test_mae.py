@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from small_networks import small_vit
 from torch import Tensor
 
-from tests.small_networks import small_vit
 from vitmed.core.errors import UsageError
 from vitmed.models.mae import MAE, decoder_size, patchify, unpatchify
 

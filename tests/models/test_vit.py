@@ -8,10 +8,10 @@ import re
 import pytest
 import timm
 import torch
+from small_networks import small_vit
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
-from tests.small_networks import small_vit
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config
 from vitmed.core.model_config import ModelConfig

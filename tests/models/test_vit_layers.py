@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
+from small_networks import small_vit
 from torch import nn
 from torchvision.models.resnet import BasicBlock
 
-from tests.small_networks import small_vit
 from vitmed.models.layers import DropPath, ResidualBlock, sincos_1d, sincos_2d
 
 

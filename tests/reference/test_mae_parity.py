@@ -7,9 +7,9 @@ import re
 import pytest
 import torch
 import transformers
+from small_networks import small_vit
 from torch import Tensor
 
-from tests.small_networks import small_vit
 from vitmed.models.mae import MAE
 
 D, E, DEPTH, HEADS, SIZE, P, C = 48, 32, 3, 4, 32, 8, 3

@@ -10,8 +10,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from small_networks import small_vit
 
-from tests.small_networks import small_vit
 from vitmed.core.targets import UNKNOWN
 from vitmed.data.loading import Images
 from vitmed.data.samples import Sample

@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
+from small_networks import small_vit
 from torch import nn
 
-from tests.small_networks import small_vit
 from vitmed.models.vit import ViT
 from vitmed.training.optimiser import adamw, averaged, ema_decay, learning_rate, parameter_groups, set_learning_rate
 

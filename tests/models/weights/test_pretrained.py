@@ -13,11 +13,11 @@ import timm
 import torch
 from checkpoints import save
 from conftest import BARE, Recorder, Trained, draw_splits, recording
+from small_networks import small_vit
 from timm.layers import SwiGLUPacked
 from timm.models.vision_transformer import VisionTransformer
 
 import vitmed
-from tests.small_networks import small_vit
 from vitmed import build_model, train
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.load_config import build_config

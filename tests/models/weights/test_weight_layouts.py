@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from foreign_networks import CLASSES as K
 from foreign_networks import HEADS, SIZE, load, restless, same
+from small_networks import small_vit
 from timm.layers import QuickGELU, SwiGLUPacked
 from timm.models.eva import Eva
 from timm.models.eva import checkpoint_filter_fn as eva_filter
@@ -18,8 +19,6 @@ from timm.models.naflexvit import NaFlexVit, NaFlexVitCfg
 from timm.models.vision_transformer import VisionTransformer
 from timm.models.vision_transformer import checkpoint_filter_fn as vit_filter
 from torch import Tensor, nn
-
-from tests.small_networks import small_vit
 
 WIDTH = 64
 COMMON = {"img_size": SIZE, "patch_size": 8, "embed_dim": WIDTH, "depth": 2, "num_heads": HEADS, "num_classes": K}
