@@ -161,7 +161,7 @@ def test_training_takes_them_and_prints_the_warnings(tmp_path: Path, ui: Recorde
     for i in range(60):
         draw(tmp_path / f"data/{('Parasitized', 'Uninfected')[i % 2]}/C{i // 2}P1_cell_{i}.png")
     config = load_config(overrides={"data.root": str(tmp_path / "data"), "data.card": "nih_malaria"})
-    prepared = prepare_run(config, plans=False, offline=True, ui=ui)
+    prepared = prepare_run(config, plans=False, offline=True)
     assert prepared.splits.grouped and prepared.config.augment.policy == "blood_smear"
     pitfalls = cards()["nih_malaria"].pitfalls
     assert ui.warned[0].startswith("the card of nih_malaria") and all(f"  - {text}" in ui.said for text in pitfalls)

@@ -25,7 +25,7 @@ from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.batch_augmentation import BatchAugmenter
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.hardware import Precision
-from vitmed.models.vit import build_vit
+from vitmed.models.vit import ViT
 from vitmed.training.learning import objective_of
 from vitmed.training.loop import optimiser_step
 from vitmed.training.pretraining import build_mae, masked_objective
@@ -111,7 +111,7 @@ def test_a_step_of_training(monkeypatch: pytest.MonkeyPatch, fields: dict[str, A
     monkeypatch.setattr(torch.optim, "AdamW", lambda *args, **how: fused(*args, **how | {"fused": False}))
     config = asked(**fields)
     data = images(normalize=normalize)
-    state = new_state(build_vit(config.model, 2).to(META).train(), config, 2, META, FP32)
+    state = new_state(ViT(config.model, 2).to(META).train(), config, 2, META, FP32)
     objective = objective_of(data, 2, config, FP32, META)
     with Waits() as waits:
         for _ in range(3):
@@ -122,7 +122,7 @@ def test_a_step_of_training(monkeypatch: pytest.MonkeyPatch, fields: dict[str, A
 
 def test_a_step_of_pretraining() -> None:
     config = PretrainConfig(model=asked(model__stem="patch", model__pool="cls").model)
-    mae = build_mae(build_vit(config.model, 1), config).to(META)
+    mae = build_mae(ViT(config.model, 1), config).to(META)
     objective = masked_objective(mae.patches, images().preprocessing, FP32)
     with Waits() as waits:
         objective.part(mae, objective.prepare(*BATCH)).backward()

@@ -14,8 +14,8 @@ from vitmed.core.config import Config
 from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.inputs import data_folder
+from vitmed.core.messages import warn
 from vitmed.core.text import counted_doing
-from vitmed.core.ui import Ui
 from vitmed.data.folders import image_names
 from vitmed.data.label_kinds import Asked
 from vitmed.data.label_tables import labels_from_table
@@ -36,7 +36,7 @@ IN_REPORT = {
 
 
 def check_before_training(
-    splits: Splits, records: Sequence[FileRecord], skipped: int, config: Config, ui: Ui
+    splits: Splits, records: Sequence[FileRecord], skipped: int, config: Config
 ) -> tuple[list[str], dict[str, int]]:
     """Check the images of a run and report each problem in one line.
 
@@ -61,13 +61,13 @@ def check_before_training(
         )
         for (name, sample), record, group in zip(samples, records, groups, strict=True)
     ]
-    found = run_checks(images, source, ui, splits=("train",))
-    serious = _report(found.problems, splits.root, ui)
+    found = run_checks(images, source, splits=("train",))
+    serious = _report(found.problems, splits.root)
     leaks = [problem.code for problem in serious if problem.code in ("patients_across_splits", "copies_across_splits")]
     if leaks and splits.ready_made:
         how = "keeps copies in one split" if source is None else "splits by patient"
         names = "--groups names " * (source == GUESSED)
-        ui.warn(f"the data's own splits leak: {names}--resplit ignores them and {how}")
+        warn(f"the data's own splits leak: {names}--resplit ignores them and {how}")
     labels = next((problem for problem in serious if problem.code == "two_labels"), None)
     if labels is not None and not config.data.allow_leakage:
         raise DataError(f"{labels.text}:\n" + "\n".join(labels.files[:10]), labels.fix)
@@ -81,7 +81,7 @@ def check_before_training(
     return notes, counts
 
 
-def check_folder(data: DataConfig, ui: Ui, ordinal: Sequence[str] = ()) -> None:
+def check_folder(data: DataConfig, ordinal: Sequence[str] = ()) -> None:
     """Report what `vitmed check` finds in the names and the layout of the folder, before any file is opened.
 
     Findings that a split lacks are left to `make_splits`, which knows every split.
@@ -101,13 +101,13 @@ def check_folder(data: DataConfig, ui: Ui, ordinal: Sequence[str] = ()) -> None:
     found = in_order(folder_problems(contents))
     error = next((problem for problem in found if problem.severity == "error"), None)
     others = [problem for problem in found if problem is not error]
-    _report([one for one in others if (one.code, one.severity) != ("missing_class", "warning")], root, ui)
+    _report([one for one in others if (one.code, one.severity) != ("missing_class", "warning")], root)
     if error is not None:
         files = "".join(f"\n{file}" for file in error.files)
         raise DataError(f"{root}: {error.text} ({error.code}){files}", error.fix)
 
 
-def _report(problems: Iterable[Problem], root: Path, ui: Ui) -> list[Problem]:
+def _report(problems: Iterable[Problem], root: Path) -> list[Problem]:
     """Print errors and warnings in a line each, at most `LINES`; returns all of them, worst first."""
     serious = [p for p in in_order(problems) if p.severity != "note" or p.code == "few_to_train"]
     advised = {"class_of_few_patients", "class_of_one_patient", "few_to_train"}  # once each
@@ -115,9 +115,9 @@ def _report(problems: Iterable[Problem], root: Path, ui: Ui) -> list[Problem]:
         named = f": {', '.join(problem.files[:3])}{', ...' * (problem.count > 3)}" if problem.files else ""
         advice = f". {problem.fix[0].upper()}{problem.fix[1:]}" * (problem.code in advised)
         advised -= {problem.code}
-        ui.warn(f"{problem.text} ({problem.code}){named}{advice}")
+        warn(f"{problem.text} ({problem.code}){named}{advice}")
     if len(serious) > LINES:
-        ui.warn(f"{len(serious) - LINES:,} more problems; vitmed check {root} reports them all")
+        warn(f"{len(serious) - LINES:,} more problems; vitmed check {root} reports them all")
     return serious
 
 

@@ -10,8 +10,8 @@ from vitmed.checks.duplicates import fingerprints, near_any
 from vitmed.core.data_config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.inputs import data_folder
+from vitmed.core.messages import say
 from vitmed.core.text import counted, counted_doing, listed
-from vitmed.core.ui import Ui
 from vitmed.data.folders import class_names, split_folders
 from vitmed.data.label_kinds import Asked
 from vitmed.data.listing import ALL, Listing, list_by_folder, list_by_table, with_patients
@@ -60,7 +60,7 @@ class EvaluationImages:
     seen: Mapping[str, int | None] = field(default_factory=dict)
 
 
-def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool, ui: Ui) -> EvaluationImages:
+def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool) -> EvaluationImages:
     """The images to evaluate: the run's own split, the same split in a moved folder, or another folder.
 
     Raises:
@@ -81,17 +81,17 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
     hashes = hash_files([str(root / sample.path) for sample in samples])
     if data is None or (samples and hashes == saved.hashes[split]):
         if data is not None:
-            ui.say(f"{root} contains the images of the run: using the run's own {split} split")
+            say(f"{root} contains the images of the run: using the run's own {split} split")
         notes = [*patient_notes(saved.splits, split), *own_notes(saved, split, hashes)]
         return EvaluationImages(root, samples, saved.splits.columns, notes, split, own=True)
-    listing, part, notes = foreign_images(saved, root, request, ui)
+    listing, part, notes = foreign_images(saved, root, request)
     samples = list(listing.samples(listing.parts[part]))
     if not samples:
         raise DataError(f"{listing.source}: no images in its class folders", "name a folder of labelled images")
     how = saved.preprocessing
-    cache = ScanCache.open(how.frame, ui=ui, window=how.window, keep=saved.config.data.cache)
+    cache = ScanCache.open(how.frame, window=how.window, keep=saved.config.data.cache)
     seen, leaks = leakage(saved, root, samples, allow_leakage, cache)
-    leaks += near_copies(saved, root, samples, cache, ui)
+    leaks += near_copies(saved, root, samples, cache)
     if any(sample.group is None for sample in samples):
         notes.insert(0, f"Patients are unknown. {UNKNOWN}")
     return EvaluationImages(root, samples, listing.columns, notes + leaks, None if part == ALL else part, seen=seen)
@@ -119,7 +119,7 @@ def own_notes(saved: SavedModel, split: str, hashes: list[str]) -> list[str]:
     return notes
 
 
-def foreign_images(saved: SavedModel, root: Path, request: ImageRequest, ui: Ui) -> tuple[Listing, str, list[str]]:
+def foreign_images(saved: SavedModel, root: Path, request: ImageRequest) -> tuple[Listing, str, list[str]]:
     """The labelled images of another folder, with classes and findings matched by name.
 
     Returns:
@@ -149,11 +149,11 @@ def foreign_images(saved: SavedModel, root: Path, request: ImageRequest, ui: Ui)
     if part not in parts:
         missing = f"{part} {'rows' if request.labels else 'folder'}"
         raise DataError(f"{root}: has {', '.join(parts)} but no {missing}", f"--split {parts[0]}")
-    listing, notes = _foreign_patients(saved, listing, request, ui)
+    listing, notes = _foreign_patients(saved, listing, request)
     return listing, part, [*notes, *listing.notes]
 
 
-def _foreign_patients(saved: SavedModel, listing: Listing, request: ImageRequest, ui: Ui) -> tuple[Listing, list[str]]:
+def _foreign_patients(saved: SavedModel, listing: Listing, request: ImageRequest) -> tuple[Listing, list[str]]:
     """The listing with patients: as requested; else from the table of labels; else in the way of the run, if it works.
 
     The run's own table has no patients of another place, and its expression may not match the names there.
@@ -164,7 +164,7 @@ def _foreign_patients(saved: SavedModel, listing: Listing, request: ImageRequest
         return with_patients(listing, DataConfig(group_regex=request.group_regex, groups=groups)), []  # type: ignore[call-arg]
     if listing.groups is not None or (run.group_regex is None and run.groups not in GROUP_WORDS):
         return listing, []
-    show_expression(run.group_regex, ui)
+    show_expression(run.group_regex)
     try:
         config = DataConfig(group_regex=run.group_regex, groups=run.groups)  # type: ignore[call-arg]
         return with_patients(listing, config), []
@@ -213,7 +213,7 @@ def leakage(
     return {"images": len(seen), "patients": patients, "test": again}, notes
 
 
-def near_copies(saved: SavedModel, root: Path, samples: list[Sample], cache: ScanCache, ui: Ui) -> list[str]:
+def near_copies(saved: SavedModel, root: Path, samples: list[Sample], cache: ScanCache) -> list[str]:
     """A note if images look like images that the model was made with, though their bytes differ.
 
     Every image is decoded once for this; the cache, which is the index of `vitmed check`, keeps what it finds.
@@ -222,7 +222,7 @@ def near_copies(saved: SavedModel, root: Path, samples: list[Sample], cache: Sca
         return [
             "This checkpoint was made by an earlier version, so near copies of its training images cannot be noticed."
         ]
-    records = scan(root, [sample.path for sample in samples], cache, ui)
+    records = scan(root, [sample.path for sample in samples], cache)
     identical = {digest for name in saved.fingerprints for digest in saved.hashes[name]}
     known = [text for part in saved.fingerprints.values() for text in part]
     near = near_any(fingerprints(records), known)

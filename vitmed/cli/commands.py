@@ -38,7 +38,6 @@ from vitmed.cli.options import (
     precision,
 )
 from vitmed.cli.terminal import (
-    Terminal,
     answer,
     in_folder,
     print_check,
@@ -50,6 +49,7 @@ from vitmed.cli.terminal import (
     train_json,
 )
 from vitmed.core.errors import UsageError
+from vitmed.core.messages import say, warn
 from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig
 
 TOP = 3  # classes or findings that predict shows
@@ -199,27 +199,26 @@ def predict(
     )
     from vitmed.core.files import write_bytes, write_text
 
-    ui, place = Terminal(options.pop("quiet", False)), (options.pop("checkpoint", None), options.pop("runs", "runs"))
-    saved = find_checkpoint_and_check(csv, plot, options["images"], *place, force, ui)
-    found = vitmed.predict(**options, checkpoint=saved, ui=ui)
+    place = (options.pop("checkpoint", None), options.pop("runs", "runs"))
+    saved = find_checkpoint_and_check(csv, plot, options["images"], *place, force)
+    found = vitmed.predict(**options, checkpoint=saved)
     if top_k is not None and found.kind == "number":
-        ui.warn("--top-k changes nothing: the model predicts one number")
+        warn("--top-k changes nothing: the model predicts one number")
     if csv is not None:
         write_text(csv, found.to_csv(errors=True))
-        ui.say(f"all predictions: {csv}")
+        say(f"all predictions: {csv}")
     if as_json:
         print_json(predictions_json(found, top_k or TOP))
     else:
         print_predictions(found, top_k or TOP)
     if plot is not None and len(found):
         write_bytes(plot, prediction_picture(found, preprocessing_of(saved, options.get("frame"))))
-        ui.say(f"picture: {plot}")
+        say(f"picture: {plot}")
     refuse_unread(len(found), len(found.errors), found.errors)
 
 
 def _write_predictions(run: Callable[..., Any], as_json: bool, options: dict[str, Any]) -> None:
-    ui = Terminal(options.pop("quiet", False))
-    found = run(**options, ui=ui)
+    found = run(**options)
     if as_json:
         print_json({"file": str(found.file), "images": found.read, "unreadable": len(found.errors)})
     refuse_unread(found.read, len(found.errors), found.errors)
@@ -314,8 +313,7 @@ def explain(as_json: AsJson = False, **options: Any) -> None:
     """Draw where the network looked, and report what the test of such maps found."""
     from vitmed.commands.explain import explanation_json
 
-    ui = Terminal(options.pop("quiet", False))
-    found = vitmed.explain(**options, ui=ui)
+    found = vitmed.explain(**options)
     if as_json:
         checkpoint = options["checkpoint"].name if "checkpoint" in options else "best.pt"
         print_json(in_folder(found, explanation_json(found, checkpoint)))
@@ -351,7 +349,6 @@ def stress(as_json: AsJson = False, **options: Any) -> None:
 )
 def summary(**options: Any) -> None:
     """Print torchinfo's table of a model: layers, shapes, parameters, multiply-adds."""
-    options.pop("quiet", None)  # there are no messages
     typer.echo(vitmed.summary(**options))
 
 

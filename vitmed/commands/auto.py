@@ -22,11 +22,11 @@ from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageErr
 from vitmed.core.files import json_of, write_json
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.load_config import load_config
+from vitmed.core.messages import say, warn
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
 from vitmed.core.run_lock import run_lock
 from vitmed.core.stored_paths import find_path, store_path
 from vitmed.core.text import counted
-from vitmed.core.ui import Ui
 from vitmed.core.upgrade import READER
 from vitmed.data.splits import make_splits
 from vitmed.decisions.evaluation_folder import read_evaluation, read_metrics
@@ -66,7 +66,6 @@ def auto(
     resume: str | Path | None = None,
     parallel: int = 1,
     offline: bool = False,
-    ui: Ui | None = None,
     **flags: Any,
 ) -> AutoRun:
     """Check the data, compare ways to train on validation, cross-validate the best, and join and test its folds.
@@ -82,12 +81,12 @@ def auto(
     Raises:
         DataError: data that training refuses. VitmedError: as `train`.
     """
-    ui, began = ui or Ui(), time.monotonic()
+    began = time.monotonic()
     if resume is not None and ((data, config, name) != (None,) * 3 or sets or flags):
         raise UsageError("--resume uses the settings of the run", "give --resume alone")
     sets = [sets] if isinstance(sets, str) else list(sets)
     arguments = {"data": data, "config": config, "sets": sets, "offline": offline, **flags}
-    folder = RunFolder(resume) if resume is not None else _begin(arguments, output, name, ui)
+    folder = RunFolder(resume) if resume is not None else _begin(arguments, output, name)
     if folder.path.is_dir() and not folder.auto.exists():
         raise CheckpointError(
             f"{folder.path}: no auto has begun here, or it ended in the data check", "start it again, without --resume"
@@ -103,9 +102,9 @@ def auto(
         write_json(folder.auto, state)
         return float(state["used"])
 
-    with run_lock(folder, ui):
+    with run_lock(folder):
         try:
-            return _go_on(folder, state, save, parallel, ui)
+            return _go_on(folder, state, save, parallel)
         except (Interrupted, KeyboardInterrupt) as error:
             raise Interrupted(
                 getattr(error, "problem", "stopped at once"), f"vitmed auto --resume {folder.path}"
@@ -121,7 +120,7 @@ def _settings(arguments: Mapping[str, Any]) -> Config:
     return load_config(arguments["config"], overrides, arguments["sets"])
 
 
-def _begin(arguments: dict[str, Any], output: str | Path, name: str | None, ui: Ui) -> RunFolder:
+def _begin(arguments: dict[str, Any], output: str | Path, name: str | None) -> RunFolder:
     """A new folder with what was asked for."""
     settings = _settings(arguments)
     if settings.data.divided or settings.train.freeze or not settings.train.test:
@@ -133,11 +132,11 @@ def _begin(arguments: dict[str, Any], output: str | Path, name: str | None, ui: 
     splits, data = make_splits(settings.data, ordinal=settings.evaluate.ordinal), settings.data
     config_of_target(settings, splits)  # raises now for a setting that does not go with the labels
     folder = RunFolder.create(output, name or f"{default_name(splits.root, settings)}_auto")
-    ui.say(f"{duration_text(limit)} in {folder.path}")
+    say(f"{duration_text(limit)} in {folder.path}")
     found = check(
         splits.root, group_regex=data.group_regex, groups=data.groups, labels=data.labels, target=data.target,
         finding=data.findings, uncertain=data.uncertain, ordinal=settings.evaluate.ordinal, frame=data.frame,
-        output=folder.path / "data-check", ui=ui,
+        output=folder.path / "data-check",
     )  # fmt: skip
     errors = counted(found.count("error"), "error")
     if found.count("error") and not data.allow_leakage:
@@ -151,7 +150,7 @@ def _begin(arguments: dict[str, Any], output: str | Path, name: str | None, ui: 
     return folder
 
 
-def _go_on(folder: RunFolder, state: dict[str, Any], save: Save, parallel: int, ui: Ui) -> AutoRun:
+def _go_on(folder: RunFolder, state: dict[str, Any], save: Save, parallel: int) -> AutoRun:
     """Everything that is not done yet."""
     arguments, limit = {"data": None, "config": None, **state["arguments"]}, float(state["limit"])
     arguments |= {key: _found(arguments[key], folder) for key in FILES if arguments.get(key)}
@@ -160,7 +159,7 @@ def _go_on(folder: RunFolder, state: dict[str, Any], save: Save, parallel: int, 
         problem = f"{settings.data.root}: other images, labels or splits than {folder.path} began with"
         raise DataError(problem, "restore them, or start anew")
     if "weights" not in state:
-        state |= _ranked(folder, state, arguments, ui)
+        state |= _ranked(folder, state, arguments)
         save()
     weights = None if state["weights"] is None else _found(state["weights"], folder)
     if "winner" not in state:
@@ -173,26 +172,26 @@ def _go_on(folder: RunFolder, state: dict[str, Any], save: Save, parallel: int, 
             what = "the plan, from random weights" if one is None else f"fine-tuned from {Path(one).name}"
             own = {**arguments, **state["divided"], **short, "weights": one}
             jobs[name] = Job(f"way-{name}", f"{name}: {what}", own, "val")
-        state |= _compared(folder, jobs, parallel, save, ui)
+        state |= _compared(folder, jobs, parallel, save)
         save()
     place, joined = (RunFolder(folder.path / part) for part in ("folds", "folds/ensemble"))
     if place.folds.is_file() and not (place.path / "test" / PREDICTIONS).is_file():
-        cross_validate(resume=place.path, parallel=parallel, ui=ui)
+        cross_validate(resume=place.path, parallel=parallel)
     elif not place.folds.is_file():
         left = duration_text(max(60.0 * state["divided"]["folds"], limit - save() - AT_END))
         own = {**arguments, **state["divided"], "weights": weights if state["winner"] == "weights" else None}
         own |= {"output": folder.path, "name": "folds", "time": left}
-        cross_validate(own.pop("data"), parallel=parallel, ui=ui, **own)
+        cross_validate(own.pop("data"), parallel=parallel, **own)
     if not joined.ensemble.is_file():
-        ensemble([place.path], ui=ui)
+        ensemble([place.path])
     if not (joined.path / "test" / NUMBERS).is_file():
-        evaluate(joined.path, ui=ui)
+        evaluate(joined.path)
     for key, test in (("tests of the folds", place.path / "test"), ("test of the ensemble", joined.path / "test")):
         metric, number, images = _number(test)
         state[key.replace(" ", "_")] = {"metric": metric, "images": images, **number.to_dict()}
-        ui.say(f"{key}, {counted(images, 'image')}: {metric} {value_text(number)}; {test}")
-    ui.say(f"{duration_text(save())} of {duration_text(limit)}; the data check: {folder.path / 'data-check' / PAGE}")
-    ui.say(f"to predict images: vitmed predict IMAGE --checkpoint {place.path}")
+        say(f"{key}, {counted(images, 'image')}: {metric} {value_text(number)}; {test}")
+    say(f"{duration_text(save())} of {duration_text(limit)}; the data check: {folder.path / 'data-check' / PAGE}")
+    say(f"to predict images: vitmed predict IMAGE --checkpoint {place.path}")
     content = {key: value for key, value in state.items() if key not in ("arguments", "identity", "weights")}
     return AutoRun(folder.path, content, joined.path)
 
@@ -208,31 +207,31 @@ def _found(stored: str, folder: RunFolder) -> str | Path:
     return place if place.exists() else stored
 
 
-def _ranked(folder: RunFolder, state: Mapping[str, Any], arguments: Mapping[str, Any], ui: Ui) -> dict[str, Any]:
+def _ranked(folder: RunFolder, state: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The weights that are given, or the best on this machine and the ranking; None where there are none."""
     if "weights" in arguments:
         return {"weights": state["arguments"]["weights"]}
     used = {key: one for key, one in arguments.items() if FLAGS.get(key, "data.").startswith(("data.", *OF_RANKING))}
     own = {**used, **state["divided"], "fold": 1, "weights": ALL_LOCAL}
     try:
-        found: Any = probe(own.pop("data"), output=folder.path, name="weights", ui=ui, **own)
+        found: Any = probe(own.pop("data"), output=folder.path, name="weights", **own)
         return {"weights": _stored("weights", found.weights, folder), "ranking": found.rows}
     except (UsageError, CheckpointError) as error:
-        ui.say(f"no weights to begin with: {error.line}")
+        say(f"no weights to begin with: {error.line}")
         return {"weights": None}
 
 
-def _compared(folder: RunFolder, jobs: dict[str, Job], parallel: int, save: Save, ui: Ui) -> dict[str, Any]:
+def _compared(folder: RunFolder, jobs: dict[str, Job], parallel: int, save: Save) -> dict[str, Any]:
     """Train each way; its number on validation, the best way, and why. Raises DataError where all failed."""
     if len(jobs) == 1:
         return {"tried": [], "winner": next(iter(jobs)), "why": "the only way here"}
-    with local(folder, parallel, ui) as executor:
+    with local(folder, parallel) as executor:
         futures = {name: executor.submit(job, lambda record: save() < 0) for name, job in jobs.items()}
         failed = {name: error for name, future in futures.items() if (error := future.exception())}
     for name, error in failed.items():
         if isinstance(error, Interrupted) or not isinstance(error, VitmedError) or len(failed) == len(jobs):
             raise error
-        ui.warn(f"{jobs[name].title}: {error.line}")
+        warn(f"{jobs[name].title}: {error.line}")
     places = {name: run.path / "val" for name, job in jobs.items() if (run := job.done(folder)) is not None}
     tried, values = [{"name": name, "failure": f"{error}"} for name, error in failed.items()], dict[str, float]()
     for name, place in places.items():
@@ -240,12 +239,12 @@ def _compared(folder: RunFolder, jobs: dict[str, Job], parallel: int, save: Save
         sign = 1 if ALL_METRICS[metric].higher_is_better else -1
         values[name] = float("-inf") if number.value is None else sign * number.value
         tried.append({"name": name, "metric": metric, **number.to_dict()})
-        ui.say(f"{jobs[name].title}: {metric} {value_text(number)} on validation")
+        say(f"{jobs[name].title}: {metric} {value_text(number)} on validation")
     read = {name: read_evaluation(place / PREDICTIONS) for name, place in places.items()}
     models = [Model(name, one.predictions, known=one) for name, one in read.items()]
     best = max(values, key=values.__getitem__)
-    why = compare_models(models, 500, ui).verdict if len(models) > 1 else "the other way failed"
-    ui.say(f"{best} goes on: {why}")
+    why = compare_models(models, 500).verdict if len(models) > 1 else "the other way failed"
+    say(f"{best} goes on: {why}")
     return {"tried": tried, "winner": best, "why": why}
 
 

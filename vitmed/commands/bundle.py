@@ -28,10 +28,10 @@ from vitmed.core.downloads import digest_of
 from vitmed.core.errors import UsageError
 from vitmed.core.files import whole_file
 from vitmed.core.load_config import without_places
+from vitmed.core.messages import Silent, listening, say, warn
 from vitmed.core.outputs import check_output
 from vitmed.core.run_folder import NUMBERS, RunFolder
 from vitmed.core.text import counted, listed
-from vitmed.core.ui import Silent, Ui
 from vitmed.decisions.evaluation_folder import find_evaluation
 from vitmed.inference.ensemble import Ensemble
 from vitmed.inference.onnx_model import OnnxModel, load_onnx
@@ -61,7 +61,6 @@ def bundle(
     no_torch: bool = False,
     extras: Collection[str] = (),
     force: bool = False,
-    ui: Ui | None = None,
 ) -> Bundle:
     """Write a model and everything that it needs as one archive, for a machine like this one without a network.
 
@@ -78,7 +77,7 @@ def bundle(
     """
     if to is None or Path(to).suffix != ".tar":
         raise UsageError(f"{to}: expected a file that ends in .tar" if to else "no file is named", "--to model.tar")
-    ui, file, saved = ui or Ui(), Path(to), open_model(model)
+    file, saved = Path(to), open_model(model)
     if isinstance(saved, Ensemble):
         raise UsageError(f"{saved.path}: a bundle holds one network or file", f"vitmed export {model} --to model.onnx")
     exported = saved if isinstance(saved, OnnxModel) else None if onnx is None else load_onnx(Path(onnx))
@@ -94,9 +93,9 @@ def bundle(
         raise UsageError(f"a bundle needs {listed(missing)}, which this Python lacks", "pip install 'vitmed[bundle]'")
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=".bundle-") as folder:
         place, top = Path(folder), Path(folder) / "top" / file.stem
-        ui.say("pip fetches the wheels of all that vitmed needs")
+        say("pip fetches the wheels of all that vitmed needs")
         _add_wheels(top / "wheels", place, extras, models)
-        _add_models(top, saved, models, ui)
+        _add_models(top, saved, models)
         packages = _add_lists(top, place / "lists", saved)
         shutil.copytree(Path(__file__).with_name("bundle_files"), top, dirs_exist_ok=True)
         (top / "install.sh").chmod(0o755)
@@ -108,7 +107,7 @@ def bundle(
         with whole_file(file) as stream, tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
             tar.add(top, file.stem, filter=lambda e: e.replace(mode=0o755 if e.mode & 0o100 else 0o644, **nobody))
     size, digest = file.stat().st_size, digest_of(file)
-    ui.say(f"{file}: {counted(len(packages), 'package')}, {size / 2**20:,.0f} MB, sha256 {digest}")
+    say(f"{file}: {counted(len(packages), 'package')}, {size / 2**20:,.0f} MB, sha256 {digest}")
     return Bundle(file, size, digest, packages)
 
 
@@ -135,7 +134,7 @@ def _add_wheels(folder: Path, place: Path, extras: Collection[str], models: Coll
     _run("pip", "wheel", "-q", "-w", folder, "-c", place / "pins.txt", own, *["onnxruntime"] * ("model.onnx" in models))
 
 
-def _add_models(top: Path, saved: SavedModel, models: Mapping[str, SavedModel], ui: Ui) -> None:
+def _add_models(top: Path, saved: SavedModel, models: Mapping[str, SavedModel]) -> None:
     """Write the models, what each answers to a drawn image that nobody owns, and the papers of the run."""
     how, picture = saved.preprocessing, top / "check" / "image.png"
     for folder in (top / "model" / "test", top / "check"):
@@ -149,13 +148,14 @@ def _add_models(top: Path, saved: SavedModel, models: Mapping[str, SavedModel], 
             from vitmed.inference.checkpoint import write_without_names
 
             write_without_names(one.path, top / "model" / name)
-        found = predict(picture, checkpoint=top / "model" / name, device="cpu", precision="fp32", ui=Silent())
+        with listening(Silent()):
+            found = predict(picture, checkpoint=top / "model" / name, device="cpu", precision="fp32")
         text = json.dumps(predictions_json(found, 3)).replace(json.dumps(str(picture)), '"check/image.png"')
         (top / "check" / f"{name}.json").write_text(text, encoding="utf-8")
     run = RunFolder(saved.path.parent)
     (top / "model" / run.config.name).write_text(without_places(saved.config).to_yaml(), encoding="utf-8")
     if (table := find_evaluation(run, "test", saved.weights_hash, saved.policy)) is None:
-        ui.warn(f"{saved.path}: no test of it beside it, so the bundle has neither model card nor metrics")
+        warn(f"{saved.path}: no test of it beside it, so the bundle has neither model card nor metrics")
         return
     shutil.copyfile(table.with_name(NUMBERS), top / "model" / "test" / NUMBERS)
     if run.model_card.is_file():

@@ -23,11 +23,11 @@ from vitmed.core.errors import DataError
 from vitmed.core.files import free_name, whole_folder
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config
+from vitmed.core.messages import bar, say, warn
 from vitmed.core.outputs import refuse_file, refuse_inside
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.targets import CLASSES
 from vitmed.core.text import counted
-from vitmed.core.ui import Ui
 from vitmed.data.folders import import_fix
 from vitmed.data.label_kinds import Asked, Read
 from vitmed.data.label_tables import labels_from_table
@@ -85,7 +85,6 @@ def check(
     leakage_gap: bool = False,
     frame: int | None = None,
     index: bool = True,
-    ui: Ui | None = None,
 ) -> DataCheck:
     """Decode every file once and report what is wrong with the data: files, copies, patients, shortcuts, names.
 
@@ -105,13 +104,11 @@ def check(
         leakage_gap: also fit cheap baselines by image and by patient, and report the gap.
         frame: which frame of a file with several, from 0; None reports such files.
         index: keep the results in the cache folder, so that the next check is quick.
-        ui: where messages and progress go.
 
     Raises:
         DataError: no such folder, or no image in it; with `strict`, errors or warnings.
         UsageError: an output folder inside the data, or a `group_regex` that is not one.
     """
-    ui = ui or Ui()
     root = data_folder(data)
     table_of = None if groups is None else str(groups)
     given = {"root": str(root), "card": card, "group_regex": group_regex, "groups": table_of, "on_bad_file": "skip"}
@@ -119,7 +116,7 @@ def check(
     flags: dict[str, Any] = {f"data.{name}": value for name, value in {**given, **kind}.items()}
     whole = load_config(overrides={**flags, "evaluate.ordinal": ordinal})
     config, order = whole.data, whole.evaluate.ordinal
-    report_card(config.card, ui)
+    report_card(config.card)
     compile_group(config.group_regex)  # raises now, not after the scan
     refuse_inside(root, output)
     refuse_file(output)
@@ -127,16 +124,16 @@ def check(
     contents, named, asked = _contents(root), None, Asked.of(config, order)
     if labels is not None:
         own_groups = config.group_regex is None and config.groups is None
-        contents, named = _by_table(root, contents, Path(labels), own_groups, asked, ui)
+        contents, named = _by_table(root, contents, Path(labels), own_groups, asked)
     else:
         asked.check_folders()
-    window = _window(root, contents, frame, ui)
-    records = scan(root, contents.files, ScanCache.open(frame, ui=ui, window=window, keep=index), ui)
+    window = _window(root, contents, frame)
+    records = scan(root, contents.files, ScanCache.open(frame, window=window, keep=index))
     guess = suggest_groups(contents.files, labels is None)
-    patients, source = named if named is not None else _patients(config, root, contents.files, guess, ui)
+    patients, source = named if named is not None else _patients(config, root, contents.files, guess)
     labels_of = contents.read or Read(CLASSES, [], ())
     images = _images(contents, labels_of, records, patients)
-    found = run_checks(images, source, ui)
+    found = run_checks(images, source)
     classes = sorted({kind for image in images for kind in image.kinds})
     by_name = _name_problems(classes, guess if source is None else None, contents)
     problems = in_order([*found.problems, *by_name, *folder_problems(contents)])
@@ -154,14 +151,14 @@ def check(
             {key: None if isinstance(v, float) and math.isnan(v) else v for key, v in row.items()} for row in rows
         ],
         "card": None if card is None else find_card(card).model_dump(include=OF_CARD),
-        "leakage_gap": _gaps(images, ui) if leakage_gap else [],
+        "leakage_gap": _gaps(images) if leakage_gap else [],
         "problems": [problem.to_dict() for problem in problems],
     }
     folder = free_name(Path(output))
-    with whole_folder(folder) as part, ui.bar("writing the report", unit="steps"):
+    with whole_folder(folder) as part, bar("writing the report", unit="steps"):
         copies = {"exact": found.exact, "near": found.near}
         write_data_report(part, root, f"Data check of {numbers['data']}", numbers, images, problems, copies)
-    ui.say(f"report: {folder / PAGE}, {folder / NUMBERS}")
+    say(f"report: {folder / PAGE}, {folder / NUMBERS}")
     result = DataCheck(folder, tuple(problems), numbers)
     if strict and not result.clean:
         raise CheckFailed(result)
@@ -180,14 +177,14 @@ def _contents(root: Path) -> FolderContents:
     return contents
 
 
-def _window(root: Path, contents: FolderContents, frame: int | None, ui: Ui) -> Window:
+def _window(root: Path, contents: FolderContents, frame: int | None) -> Window:
     """The window that training would choose for deep images, so that the check sees what the network would see."""
     places = zip(contents.files, contents.places, strict=True)
     paths = [root / path for path, place in places if place.split in (None, "train")]
-    with ui.bar("looking at training images") as advance:
+    with bar("looking at training images") as advance:
         found = choose_window(paths, "auto", frame, advance)
     for line in found.notes:
-        ui.say(line)
+        say(line)
     return found.window
 
 
@@ -222,13 +219,13 @@ def _copies_by_name(guess: Guess, contents: FolderContents) -> Problem:
 
 
 def _patients(
-    config: DataConfig, root: Path, paths: Sequence[str], guess: Guess | None, ui: Ui
+    config: DataConfig, root: Path, paths: Sequence[str], guess: Guess | None
 ) -> tuple[Sequence[str | None], str | None]:
     """The patient of each image where it is known, and how it is known, in words."""
     if config.group_regex is not None:
         found = groups_of(config.group_regex, paths)
         if missed := found.count(None):
-            ui.warn(f"--group-regex finds no patient in {missed:,} of {len(paths):,} paths")
+            warn(f"--group-regex finds no patient in {missed:,} of {len(paths):,} paths")
         return found, f"--group-regex {config.group_regex}"
     if (known := find_patients(config, root, paths)) is not None:
         return known.groups, known.source
@@ -238,18 +235,18 @@ def _patients(
 
 
 def _by_table(
-    root: Path, contents: FolderContents, file: Path, own_groups: bool, asked: Asked, ui: Ui
+    root: Path, contents: FolderContents, file: Path, own_groups: bool, asked: Asked
 ) -> tuple[FolderContents, tuple[list[str], str] | None]:
     """The images that a table names, and their patients and how they are known, where a column of patients counts."""
     table = labels_from_table(file, root, contents.files, own_groups, asked)
     if table.read.source:
-        ui.say(table.read.source)
+        say(table.read.source)
     for warning in table.notes:
-        ui.warn(warning)
+        warn(warning)
     kept = named_in_table(contents, table)
     if len(kept.files) < len(contents.files):
         total = len(contents.files)
-        ui.say(f"{total - len(kept.files):,} of {total:,} images are in no row of {file.name}")
+        say(f"{total - len(kept.files):,} of {total:,} images are in no row of {file.name}")
     return kept, None if table.groups is None else (table.groups, table.known)
 
 
@@ -263,18 +260,18 @@ class CheckFailed(DataError):
         self.result = result
 
 
-def _gaps(images: Sequence[Image], ui: Ui) -> list[dict[str, Any]]:
+def _gaps(images: Sequence[Image]) -> list[dict[str, Any]]:
     """The leakage gap of each baseline over all images, also reported in one line each."""
     good, labels, groups = decoded_with_labels(images)
     if groups is None or len(set(labels.tolist())) < 2:
-        ui.warn("--leakage-gap needs two classes and known patients (--group-regex)")
+        warn("--leakage-gap needs two classes and known patients (--group-regex)")
         return []
-    with ui.bar("leakage gap", unit="steps"):
+    with bar("leakage gap", unit="steps"):
         gaps = leakage_gap([image.record for image in good], labels, groups)
     if not gaps:
-        ui.warn("--leakage-gap: a class has one patient only, so no patient can be held out")
+        warn("--leakage-gap: a class has one patient only, so no patient can be held out")
     for gap in gaps:
-        ui.say(
+        say(
             f"leakage gap, {BASELINES[gap.baseline][0]}: AUROC {gap.by_image:.3f} with images held out, "
             f"{gap.by_patient:.3f} with patients held out; gap {gap.gap:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})"
         )

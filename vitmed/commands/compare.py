@@ -16,11 +16,11 @@ from vitmed.commands.accept import accept as judge
 from vitmed.commands.accept import check_criteria, read_criteria
 from vitmed.core.errors import GateError
 from vitmed.core.files import whole_folder, write_bytes, write_json
+from vitmed.core.messages import bar, warn
 from vitmed.core.outputs import data_of_runs
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.targets import Kind
 from vitmed.core.text import counted
-from vitmed.core.ui import Ui
 from vitmed.core.yaml_files import YamlError, read_yaml
 from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.metrics.estimates import Estimate
@@ -64,8 +64,7 @@ class Comparison:
 
 def compare(
     *results: str | Path, output: str | Path | None = None, resamples: int = 2000, accept: str | Path | None = None,
-    ui: Ui | None = None,
-) -> Comparison:  # fmt: skip
+    ) -> Comparison:  # fmt: skip
     """Compare models by their predictions for the same images.
 
     Images are matched by path; an image that a table lacks is left out. Baselines beside a report are compared too.
@@ -84,7 +83,6 @@ def compare(
             have no image in common.
         UsageError: nothing to compare, or an output that exists.
     """
-    ui = ui or Ui()
     paths = [Path(result) for result in results]
     folder = None if output is None else new_folder(output, Path(output), *data_of_runs(paths))
     stated = None if accept is None else read_criteria(Path(accept))
@@ -93,7 +91,7 @@ def compare(
         check_criteria(stated[0], read, len(paths))
     models, notes = align(read)
     notes += [f"{model.name}: {note}" for model in read for note in model.predictions.notes]
-    content = compare_models(models, resamples, ui, notes)
+    content = compare_models(models, resamples, notes)
     judged = None
     if stated is not None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -109,7 +107,7 @@ def compare(
             if judged is not None:
                 write_acceptance(part, judged)
     for note in content.notes:
-        ui.warn(note)
+        warn(note)
     found = Comparison(content, content.verdict, folder, judged)
     if judged is not None and not judged.accepted:
         raise GateError(judged.verdict, "the criteria were stated before: improve the model, not the criteria", found)
@@ -117,7 +115,7 @@ def compare(
 
 
 def compare_models(
-    models: Sequence[Model], resamples: int, ui: Ui, notes: Sequence[str] = (), labels: Kind | None = None
+    models: Sequence[Model], resamples: int, notes: Sequence[str] = (), labels: Kind | None = None
 ) -> ComparisonResults:
     """Compare every two of several models, at least two, whose predictions are of the same images in one order.
 
@@ -132,7 +130,7 @@ def compare_models(
     of = said if labels is None else labels
     kind = TARGETS[of]
     numbers = {model.name: kind.evaluate(model.predictions, resamples).overall for model in models}
-    pairs = _compare_pairs(models, kind, resamples, units, ui)
+    pairs = _compare_pairs(models, kind, resamples, units)
     unit = "image" if first.groups is None else "patient"
     seeds = [
         seed_spread(group, [numbers[name] for name in group], unit, kind.metrics, list(pairs[0].tests)[:2])
@@ -178,14 +176,14 @@ def _described(model: Model, overall: dict[str, Estimate]) -> ComparedModel:
     return ComparedModel(baseline_of=model.baseline_of, overall=overall, **known)
 
 
-def _compare_pairs(models: Sequence[Model], kind: TargetKind, resamples: int, units: int, ui: Ui) -> list[ComparedPair]:
+def _compare_pairs(models: Sequence[Model], kind: TargetKind, resamples: int, units: int) -> list[ComparedPair]:
     """Every two models that are not both baselines, with a verdict.
 
     The p of each test is adjusted over all pairs, that of a class or finding over all pairs and all of these.
     """
     together = [p for p in itertools.combinations(models, 2) if not all(m.baseline_of for m in p)]
     found, each = [], []
-    with ui.bar("comparing", unit="pairs") as advance:
+    with bar("comparing", unit="pairs") as advance:
         for a, b in together:
             found.append(kind.compare(a.predictions, b.predictions, resamples))
             each.append(kind.compare_each(a.predictions, b.predictions))

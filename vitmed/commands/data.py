@@ -14,9 +14,9 @@ from vitmed.core.dataset_cards import Card, advice, cards, find_set
 from vitmed.core.downloads import fetch_file
 from vitmed.core.errors import DataError
 from vitmed.core.files import write_text
+from vitmed.core.messages import say, warn
 from vitmed.core.outputs import refuse_inside
 from vitmed.core.text import counted
-from vitmed.core.ui import Ui
 from vitmed.data.archives import SUFFIXES, check_new, new_folder, unpack
 from vitmed.data.folders import has_classes, image_files, refuse_among_classes
 from vitmed.data.patients import groups_of
@@ -47,14 +47,13 @@ def datasets_table() -> list[dict[str, Any]]:
     ]
 
 
-def fetch_dataset(name: str, folder: str | Path, offline: bool = False, ui: Ui | None = None) -> Path:
+def fetch_dataset(name: str, folder: str | Path, offline: bool = False) -> Path:
     """Download a public set, check it, and write it as a folder for `train`.
 
     Args:
         name: a name of `vitmed data list`.
         folder: a new or empty folder. It is written completely or not at all.
         offline: open no connection: the files must be in the cache already.
-        ui: where messages and progress go.
 
     Returns:
         the folder. It also holds `groups.csv` (path, patient) if the file names contain the patients.
@@ -63,37 +62,36 @@ def fetch_dataset(name: str, folder: str | Path, offline: bool = False, ui: Ui |
         UsageError: an unknown name, or a folder that is not empty or cannot be written.
         DataError: the set cannot be fetched, or differs from its card.
     """
-    ui, folder, card = ui or Ui(), Path(folder), find_set(name)
+    folder, card = Path(folder), find_set(name)
     assert card.download is not None
     check_new(folder)
     refuse_among_classes(folder)
     store = cache_folder().absolute() / "datasets" / name
     if "NC" in card.licence_of(name):
-        ui.warn(f"the licence of {name}, {card.licence_of(name)}, forbids commercial use")
-    files = [fetch_file(source, store / source.file, ui, offline) for source in card.sources(name)]
+        warn(f"the licence of {name}, {card.licence_of(name)}, forbids commercial use")
+    files = [fetch_file(source, store / source.file, offline) for source in card.sources(name)]
     what = files[0] if len(files) == 1 else store
     with new_folder(folder) as part:
         if card.download.layout == "folders":
-            _pick_classes(what, card, part, ui)
+            _pick_classes(what, card, part)
         else:
-            _convert([what], part, ui)
+            _convert([what], part)
         images = image_files(part)
         patients = _write_groups(part, images, card)
     known = f"{counted(patients, 'patient')} ({folder / GROUPS})" if patients is not None else "patients unknown"
-    ui.say(f"{folder}: {counted(len(images), 'image')}, {known}")
-    ui.say(f"the download is kept in {store}; you can delete it")
-    ui.say(f"{advice(card, folder)}{_by_table(folder)}")
+    say(f"{folder}: {counted(len(images), 'image')}, {known}")
+    say(f"the download is kept in {store}; you can delete it")
+    say(f"{advice(card, folder)}{_by_table(folder)}")
     return folder
 
 
-def import_dataset(source: str | Path | Sequence[str | Path], folder: str | Path, ui: Ui | None = None) -> Path:
+def import_dataset(source: str | Path | Sequence[str | Path], folder: str | Path) -> Path:
     """Write the files of a public set, without loss, as a folder for `train`.
 
     Args:
         source: a MedMNIST .npz; WebDataset tars, or a folder of them; a folder of CIFAR-10, CIFAR-100 (binary or Python
             version) or MNIST's four files; or a zip or tar of such a folder or of folders of images.
         folder: a new or empty folder. It is written completely or not at all.
-        ui: where messages and progress go.
 
     Returns:
         the folder: `{train,val,test}/<class>/<index>.png`; of several findings or a number, `{train,val,test}/*.png`
@@ -103,7 +101,7 @@ def import_dataset(source: str | Path | Sequence[str | Path], folder: str | Path
         UsageError: a folder that is not empty or cannot be written.
         DataError: files of another kind, or damaged, incomplete or hostile ones.
     """
-    ui, folder = ui or Ui(), Path(folder)
+    folder = Path(folder)
     sources = [Path(one) for one in ([source] if isinstance(source, str | Path) else source)]
     check_new(folder)
     for one in sources:
@@ -113,13 +111,13 @@ def import_dataset(source: str | Path | Sequence[str | Path], folder: str | Path
             refuse_inside(one, folder)
     refuse_among_classes(folder)
     with new_folder(folder) as part:
-        labelled = _convert(sources, part, ui)
+        labelled = _convert(sources, part)
         count = len(image_files(part))
-    ui.say(f"{folder}: {counted(count, 'image')}, {'patients' if labelled else 'classes'} unknown")
+    say(f"{folder}: {counted(count, 'image')}, {'patients' if labelled else 'classes'} unknown")
     if labelled:
-        ui.say(f"to train on it: vitmed train {folder}{_by_table(folder)}")
+        say(f"to train on it: vitmed train {folder}{_by_table(folder)}")
     else:
-        ui.say(f"to predict them: vitmed predict {folder}; to train on them, add --labels TABLE")
+        say(f"to predict them: vitmed predict {folder}; to train on them, add --labels TABLE")
     return folder
 
 
@@ -128,7 +126,7 @@ def _by_table(folder: Path) -> str:
     return f" --labels {folder / LABELS}" if (folder / LABELS).is_file() else ""
 
 
-def _convert(sources: Sequence[Path], part: Path, ui: Ui) -> bool:
+def _convert(sources: Sequence[Path], part: Path) -> bool:
     """Fill the folder `part` from files of a known kind, or from archives of these or of folders of images.
 
     Returns whether the images have labels.
@@ -138,10 +136,10 @@ def _convert(sources: Sequence[Path], part: Path, ui: Ui) -> bool:
     """
     source = sources[0]
     if len(sources) == 1 and source.is_file() and source.name.lower().endswith(SUFFIXES):
-        with _unpacked({source.name: source}, part, ui) as top:
-            return _take_over(top, part, source, ui)
+        with _unpacked({source.name: source}, part) as top:
+            return _take_over(top, part, source)
     if len(sources) == 1 and source.is_dir() and (original := read_public_files(source)) is not None:
-        write_folder(original, part, ui)
+        write_folder(original, part)
         return True
     tars: dict[str, Path] = {}
     for one in sources:
@@ -151,11 +149,11 @@ def _convert(sources: Sequence[Path], part: Path, ui: Ui) -> bool:
         if twice := sorted(tars.keys() & found):
             raise DataError(f"{tars[twice[0]]} and {found[twice[0]]} have the same name", "rename one of them")
         tars |= found
-    with _unpacked(tars, part, ui) as top:
+    with _unpacked(tars, part) as top:
         return write_class_folders(top, part, source)
 
 
-def _take_over(top: Path, part: Path, source: Path, ui: Ui) -> bool:
+def _take_over(top: Path, part: Path, source: Path) -> bool:
     """Fill `part` from the only archive unpacked in `top`. Returns, and raises, as `_convert`."""
     place = top / source.name
     if next(place.rglob("*.cls"), None) is not None:
@@ -172,7 +170,7 @@ def _take_over(top: Path, part: Path, source: Path, ui: Ui) -> bool:
         else:
             raise DataError(f"{source}: holds no kind of file that vitmed knows", f"name {KINDS}")
     if original is not None:
-        write_folder(original, part, ui)
+        write_folder(original, part)
     else:
         for entry in sorted(place.iterdir()):
             entry.rename(part / entry.name)
@@ -180,22 +178,22 @@ def _take_over(top: Path, part: Path, source: Path, ui: Ui) -> bool:
 
 
 @contextlib.contextmanager
-def _unpacked(archives: Mapping[str, Path], part: Path, ui: Ui) -> Iterator[Path]:
+def _unpacked(archives: Mapping[str, Path], part: Path) -> Iterator[Path]:
     """A folder with the content of each archive in a folder of its name, until the end of the block."""
     top = part / ".unpacked"
     for name, archive in archives.items():
         place = top / name
         place.mkdir(parents=True)
-        unpack(archive, place, ui)
+        unpack(archive, place)
         shutil.rmtree(place / "__MACOSX", ignore_errors=True)  # added to zip files by macOS
     yield top
     shutil.rmtree(top)
 
 
-def _pick_classes(archive: Path, card: Card, part: Path, ui: Ui) -> None:
+def _pick_classes(archive: Path, card: Card, part: Path) -> None:
     """Take only the class folders named by the card from the archive."""
     assert card.download is not None
-    with _unpacked({archive.name: archive}, part, ui) as top:
+    with _unpacked({archive.name: archive}, part) as top:
         for name in card.classes:
             found = top / archive.name / card.download.folder / name
             if not found.is_dir():

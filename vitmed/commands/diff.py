@@ -15,7 +15,6 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.flags import fields_of
 from vitmed.core.run_folder import NUMBERS
 from vitmed.core.text import counted, counted_doing, listed
-from vitmed.core.ui import Ui
 from vitmed.decisions.evaluation_folder import read_evaluation
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import Estimate
@@ -93,18 +92,20 @@ class RunDiff(Frozen):
     verdict: str
 
 
-def diff(first: str | Path, second: str | Path, *, ui: Ui | None = None) -> RunDiff:
+def diff(
+    first: str | Path,
+    second: str | Path,
+) -> RunDiff:
     """Report what differs between two runs; no image is read, and no test is predicted again.
 
     Args:
         first, second: run folders, folders of folds, or checkpoints.
-        ui: not used but for progress.
 
     Raises:
         UsageError: one of them is no run, or only one is pretraining.
         DataError, CheckpointError: a file cannot be read.
     """
-    ui, paths = ui or Ui(), (Path(first), Path(second))
+    paths = (Path(first), Path(second))
     one, other = (read_facts(path) for path in paths)
     names = short_names([path.resolve().parts[1:] for path in paths])
     if (one.kind == "pretraining") != (other.kind == "pretraining"):
@@ -129,7 +130,7 @@ def diff(first: str | Path, second: str | Path, *, ui: Ui | None = None) -> RunD
         keys = dict.fromkeys((*one.environment, *other.environment))
         pairs = ((key, one.environment.get(key), other.environment.get(key)) for key in keys)
         environment = [Difference(name=key, first=a, second=b) for key, a, b in pairs if a != b]
-    numbers, result, more = _result(one, other, names, ui)
+    numbers, result, more = _result(one, other, names)
     verdict = _verdict(names, settings, images, environment)
     return RunDiff(
         first=names[0], second=names[1], settings=settings, images=images, environment=environment, numbers=numbers,
@@ -194,9 +195,7 @@ def _image_differences(
     )  # fmt: skip
 
 
-def _result(
-    one: RunFacts, other: RunFacts, names: Sequence[str], ui: Ui
-) -> tuple[list[ComparedNumber], str, list[str]]:
+def _result(one: RunFacts, other: RunFacts, names: Sequence[str]) -> tuple[list[ComparedNumber], str, list[str]]:
     """The numbers of both, which is better in a sentence, and notes."""
     if one.last is not None and other.last is not None:
         number = ComparedNumber(
@@ -236,7 +235,7 @@ def _result(
         aligned, notes = align(models)
     except DataError as error:
         return numbers, f"The tests are not the same: {error.problem}.", []
-    compared = compare_models(aligned, RESAMPLES, ui)
+    compared = compare_models(aligned, RESAMPLES)
     pair = compared.pairs[0]
     numbers = [_with_difference(number, pair) for number in numbers]
     return numbers, f"{compared.verdict}.", [*notes, *compared.notes]

@@ -13,10 +13,10 @@ import numpy as np
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, UsageError, unknown_key
 from vitmed.core.load_config import build_config
+from vitmed.core.messages import Silent, bar, listening, say, warn
 from vitmed.core.outputs import check_folder
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, listed
-from vitmed.core.ui import Silent, Ui
 from vitmed.core.upgrade import check_value
 from vitmed.data.samples import Sample, Splits
 from vitmed.data.scan_cache import hash_files
@@ -87,7 +87,6 @@ def ensemble(
     *,
     output: str | Path | None = None,
     way: str = "mean",
-    ui: Ui | None = None,
 ) -> EnsembleResult:
     """Join folds or runs into one model, with a decision policy of its own.
 
@@ -99,7 +98,6 @@ def ensemble(
     Raises:
         UsageError, DataError: runs that do not fit each other. CheckpointError: a run is incomplete or damaged.
     """
-    ui = ui or Ui()
     check_value("ensemble.way", way)
     if way not in WAYS:
         raise unknown_key("way", way, WAYS)
@@ -120,10 +118,10 @@ def ensemble(
         shutil.rmtree(place.path)  # an earlier process ended before it was complete
     check_folder(place.path, [found[0].members[0].splits.root])
     if way == "greedy" and len(found) == 1:
-        ui.warn("--way greedy changes nothing: the folds of one cross-validation all count alike")
+        warn("--way greedy changes nothing: the folds of one cross-validation all count alike")
     parts = aligned([one.predictions for one in found])
     shares = np.full(len(found), 1 / len(found)) if way == "mean" else greedy_selection(parts)
-    words, chosen = _choice(found, parts, shares, way, ui)
+    words, chosen = _choice(found, parts, shares, way)
     used = [(one, share) for one, share in zip(found, shares.tolist(), strict=True) if share > 0]
     members = [member for one, _ in used for member in one.members]
     each = [share / len(one.members) for one, share in used for _ in one.members]
@@ -132,7 +130,7 @@ def ensemble(
     if leaks and not found[0].folds:
         raise DataError(leaks[0], "join runs with the same splits")
     for leak in leaks:  # of a test that was held out of folds, after hours of training
-        ui.warn(leak)
+        warn(leak)
     path = place.ensemble
     joined = join_members(path, members, each, splits, hashes, {"words": words, **chosen})
     for_policy = averaged(parts, shares.tolist())
@@ -140,14 +138,15 @@ def ensemble(
         for_policy = replace(for_policy, positive=members[0].config.data.positive)
     config = members[0].config.evaluate
     policy = TARGETS[splits.target.kind].choose(for_policy, config, None, joined.weights_hash)
-    network = open_network(joined, policy, "cpu", "fp32", Silent())
+    with listening(Silent()):
+        network = open_network(joined, policy, "cpu", "fp32")
     known = network.outputs(lambda i: joined.preprocessing.drawn(), 1, lambda done, total: None)
     policy = policy.model_copy(update={"known_logits": tuple(known.logits[0].tolist())})
     joined = replace(joined, policy=policy)
-    ui.say(f"decision policy, chosen on {counted(policy.n, 'image')}: {policy.summary}")
+    say(f"decision policy, chosen on {counted(policy.n, 'image')}: {policy.summary}")
     notes = [_about_policy(used[0][0], len(members)), *chosen["notes"], *leaks, *notes_of(policy)]
     predictions, root = policy.apply(for_policy), members[0].splits.root
-    with ui.bar("drawing the report", unit="steps"):
+    with bar("drawing the report", unit="steps"):
         metrics = write_report(
             place.path / "val", predictions, title=f"{counted(len(members), 'model')}, images that chose the policy",
             facts=facts(joined, "the images on which the policy was chosen", len(predictions), "stored predictions"),
@@ -157,8 +156,8 @@ def ensemble(
     val = Evaluation(predictions, metrics, place.path / "val")
     save_ensemble(joined)  # last: without it the folder holds no ensemble
     if splits.samples["test"] and output is not None:
-        ui.say(f"to test it once: vitmed evaluate {place.path}")
-    ui.say(f"{place.path}: {words}; vitmed predict IMAGE --checkpoint {place.path}")
+        say(f"to test it once: vitmed evaluate {place.path}")
+    say(f"{place.path}: {words}; vitmed predict IMAGE --checkpoint {place.path}")
     names = [one.name for one in found]
     return EnsembleResult(place.path, dict(zip(names, shares.tolist(), strict=True)), val)
 
@@ -187,7 +186,7 @@ def _candidate(folder: RunFolder) -> Candidate:
 
 
 def _choice(
-    found: Sequence[Candidate], parts: Sequence[Any], shares: np.ndarray, way: str, ui: Ui
+    found: Sequence[Candidate], parts: Sequence[Any], shares: np.ndarray, way: str
 ) -> tuple[str, dict[str, Any]]:
     """How the members were chosen, in words; and the numbers of each candidate, of the mean, and without optimism."""
     kind = TARGETS[found[0].members[0].splits.target.kind]
@@ -216,9 +215,9 @@ def _choice(
                     f"choice is {without - loss:.3f}."
                 )
     for name, row in rows.items():
-        ui.say(f"{name}: " + ", ".join(f"{kind.metrics[key].title} {value_text(one)}" for key, one in row.items()))
+        say(f"{name}: " + ", ".join(f"{kind.metrics[key].title} {value_text(one)}" for key, one in row.items()))
     for note in notes:
-        ui.say(note)
+        say(note)
     weighted = [f"{one.name} {share:.2f}" for one, share in zip(found, shares.tolist(), strict=True) if share > 0]
     folds = f"the mean of {counted(len(found[0].members), 'fold')}"
     words = f"the mean of {', '.join(weighted)}" if len(found) > 1 else folds

@@ -15,9 +15,9 @@ from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.files import json_of, read_json_lines, write_text
 from vitmed.core.flags import evaluate_config
+from vitmed.core.messages import bar, say, warn
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
-from vitmed.core.ui import Ui
 from vitmed.data.folders import image_files
 from vitmed.data.samples import labelled_by
 from vitmed.data.split_names import SPLITS
@@ -61,7 +61,6 @@ def evaluate(
     allow_leakage: bool = False,
     unlike: str | Path | None = None,
     baselines: Callable[[], Mapping[str, AnyPredictions]] | None = None,
-    ui: Ui | None = None,
     **flags: Any,
 ) -> Evaluation:
     """Evaluate a checkpoint on a labelled split and write the report.
@@ -85,7 +84,6 @@ def evaluate(
     Raises:
         CheckpointError, DataError, UsageError: an argument that cannot be used. GateError: a gate that is not met.
     """
-    ui = ui or Ui()
     gates = parse_gates(fail_under)
     if Path(checkpoint).suffix == ".csv":
         of_images = {
@@ -96,7 +94,7 @@ def evaluate(
         if given := [f"--{flag}" for flag, value in of_images.items() if value]:
             problem = f"{', '.join(given)}: a predictions.csv is evaluated without model and images"
             raise UsageError(problem, "leave it out, or name the checkpoint instead of the table")
-        return rebuild(Path(checkpoint), output, gates, flags, ui)
+        return rebuild(Path(checkpoint), output, gates, flags)
     if split not in SPLITS:
         raise unknown_key("split", split, SPLITS)
     check_precision(precision)
@@ -104,40 +102,40 @@ def evaluate(
     closed = [saved.splits.root, *(Path(place) for place in (data, unlike) if place is not None)]
     if output is not None:
         new_folder(output, Path(output), *closed)  # raises now, not after all images were compared with the run's
-    chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage, ui)
+    chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage)
     config, added = _settings(saved, chosen, flags)
     policy = policy_for(saved, config)
     root, samples, notes = chosen.root, chosen.samples, [*chosen.notes, *notes_of(policy), *added]
     what, name = describe_images(chosen)
     run = RunFolder(saved.path.parent)
     folder = new_folder(output, run.path / name, *closed)
-    network = open_network(saved, policy, device, precision, ui)
+    network = open_network(saved, policy, device, precision)
     used = f"{network.device}, {network.precision}"
 
     def read(index: int) -> np.ndarray:
         return saved.preprocessing.read(root / samples[index].path)
 
-    ui.say(f"evaluating {saved.path} on {counted(len(samples), 'image')}: {what}")
+    say(f"evaluating {saved.path} on {counted(len(samples), 'image')}: {what}")
     warned = () if baselines is None or policy is None else policy.notes  # training warned of them
     for note in notes:
         if note not in warned:
-            ui.warn(note)
+            warn(note)
     notes += data_notes(run) if data is None else []
     notes += [f"Predicted in {network.precision}, not in fp32: {network.reason}."] if network.reason else []
-    predictions = _predict(saved, network, policy, chosen, read, ui)
+    predictions = _predict(saved, network, policy, chosen, read)
     if unlike is not None:
-        policy = score_other_images(Path(unlike), saved, network, policy, ui)
+        policy = score_other_images(Path(unlike), saved, network, policy)
     # The maps take half a minute.
     quick = config.map_images is None and (chosen.part in ("train", "val") or not config.report)
     attention, maps = None, None
     if network.model is not None and not quick:  # an exported model has no attention
         from vitmed.explanation.evaluation_maps import check_attention
 
-        attention, maps = check_attention(network.model, saved.preprocessing, read, predictions, config.map_images, ui)
+        attention, maps = check_attention(network.model, saved.preprocessing, read, predictions, config.map_images)
     own = split if chosen.own else None
-    internal = _own_test(saved, run, policy, ui) if own is None else None
+    internal = _own_test(saved, run, policy) if own is None else None
     known: Mapping[str, AnyPredictions] = _known_baselines(run.path / split, predictions) if own else {}
-    with ui.bar("drawing the report", unit="steps"):
+    with bar("drawing the report", unit="steps"):
         metrics = write_report(
             folder, predictions, title=what, facts=facts(saved, what, len(samples), used),
             read=lambda path: thumbnail(root / path, saved.preprocessing),
@@ -152,16 +150,16 @@ def evaluate(
     if output is None:
         folder = take_place(folder, run.path / name)
     if own == "test" and output is None and saved.path.name == run.best.name:
-        write_card(run, Evaluation(predictions, metrics, folder), ui)
-    return report_evaluation(Evaluation(predictions, metrics, folder), gates, ui)
+        write_card(run, Evaluation(predictions, metrics, folder))
+    return report_evaluation(Evaluation(predictions, metrics, folder), gates)
 
 
 def _predict(
     saved: SavedModel, network: Network, policy: DecisionPolicy | None, chosen: EvaluationImages,
-    read: Callable[[int], np.ndarray], ui: Ui,
+    read: Callable[[int], np.ndarray],
 ) -> AnyPredictions:  # fmt: skip
     """What the model predicts for the chosen images, with the policy applied. Raises DataError if one is unreadable."""
-    with ui.bar(f"evaluating {describe_images(chosen)[1]}") as advance:
+    with bar(f"evaluating {describe_images(chosen)[1]}") as advance:
         _, logits, scores, problems, _ = network.outputs(read, len(chosen.samples), advance)
     check_readable(problems)
     positive = saved.config.data.positive
@@ -171,7 +169,7 @@ def _predict(
 
 
 def score_other_images(
-    folder: Path, saved: SavedModel, network: Network, policy: DecisionPolicy | None, ui: Ui
+    folder: Path, saved: SavedModel, network: Network, policy: DecisionPolicy | None
 ) -> DecisionPolicy:
     """The policy with the OOD scores of at most `MOST_OTHERS` images of a folder, evenly spread.
 
@@ -186,12 +184,12 @@ def score_other_images(
         raise DataError(f"{folder}: no such folder", "--unlike DIR names a folder of other images")
     files = image_files(folder)
     files = files[:: max(1, -(-len(files) // MOST_OTHERS))]
-    with ui.bar("other images") as advance:
+    with bar("other images") as advance:
         found = network.outputs(lambda i: saved.preprocessing.read(files[i]), len(files), advance)
     if not found.indices:
         raise DataError(f"{folder}: holds no image that can be read", "--unlike DIR names a folder of other images")
     if found.problems:
-        ui.warn(f"{folder}: {len(found.problems):,} of {counted(len(files), 'image')} could not be read")
+        warn(f"{folder}: {len(found.problems):,} of {counted(len(files), 'image')} could not be read")
     return policy.model_copy(update={"other_scores": tuple(map(float, found.columns[OOD_SCORE]))})
 
 
@@ -208,22 +206,22 @@ def _settings(saved: SavedModel, chosen: EvaluationImages, flags: dict[str, Any]
     return config, notes
 
 
-def _own_test(saved: SavedModel, run: RunFolder, policy: DecisionPolicy | None, ui: Ui) -> AnyPredictions | None:
+def _own_test(saved: SavedModel, run: RunFolder, policy: DecisionPolicy | None) -> AnyPredictions | None:
     """What the model predicts for the test of its own run; None where that is not known, and why goes to the user."""
     found = read_split(run, "test", saved.weights_hash, policy)
     if found is None:
         why = f"{saved.path.name} is not evaluated on it yet (vitmed evaluate {saved.path})"
         for torn in torn_evaluations(run):
             why = f"{torn} is incomplete (vitmed train --resume {run.path} writes it again)"
-        ui.say(f"no comparison with the test of the run: {why}")
+        say(f"no comparison with the test of the run: {why}")
     return found
 
 
-def write_card(run: RunFolder, test: Evaluation, ui: Ui) -> None:
+def write_card(run: RunFolder, test: Evaluation) -> None:
     """Write model_card.md, unless somebody has edited it."""
     file, card = run.model_card, model_card(test.metrics, run.path.resolve().name, test.folder.name)
     if file.is_file() and edited(file.read_text(encoding="utf-8", errors="replace")):
-        ui.warn(f"{file} was edited and is not replaced; remove it to get a new one with these numbers")
+        warn(f"{file} was edited and is not replaced; remove it to get a new one with these numbers")
     else:
         write_text(file, card)
 

@@ -12,9 +12,9 @@ import numpy as np
 from vitmed.commands.predict import answer_json, find_checkpoint, find_named, list_images, predict, preprocessing_of
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import whole_folder, write_bytes, write_json
+from vitmed.core.messages import bar, say
 from vitmed.core.targets import SIDES
 from vitmed.core.text import NOTICE, counted
-from vitmed.core.ui import Ui
 from vitmed.data.thread_batches import read_batches
 from vitmed.explanation.attention import METHODS, attention_maps
 from vitmed.explanation.results import TITLES, UNCHECKED, Maps, joined, known_verdicts, mean_of_maps
@@ -65,7 +65,6 @@ def explain(
     output: str | Path | None = None,
     device: str = "auto",
     frame: int | None = None,
-    ui: Ui | None = None,
 ) -> Explanation:
     """Draw where the network looked when it answered.
 
@@ -80,11 +79,10 @@ def explain(
         DataError: no readable image. CheckpointError: no run, or a checkpoint that cannot be used.
         UsageError: an unknown method or class, or an output that cannot be used.
     """
-    ui = ui or Ui()
     for name in methods:
         if name not in METHODS:
             raise unknown_key("method", name, METHODS)
-    saved = find_checkpoint(checkpoint, runs, ui)
+    saved = find_checkpoint(checkpoint, runs)
     members = saved.members if isinstance(saved, Ensemble) else (saved,)
     joint = isinstance(saved.preprocessing, JointPreprocessing)
     if joint or not all(isinstance(one, Checkpoint) for one in members):
@@ -98,7 +96,7 @@ def explain(
     named = [images] if isinstance(images, str | Path) else images
     how = preprocessing_of(saved, frame)
     folder = new_folder(output, Path(FOLDER), saved.splits.root, *filter(Path.is_dir, find_named(named)))
-    predictions = predict(list_images(named), checkpoint=saved, device=device, precision="fp32", frame=frame, ui=ui)
+    predictions = predict(list_images(named), checkpoint=saved, device=device, precision="fp32", frame=frame)
     if not len(predictions):
         raise DataError("\n".join(text for _, text in predictions.errors[:20]), "name images that can be read")
     chosen = predictions.explained if target is None else np.full(len(predictions), answers.index(target))
@@ -109,12 +107,12 @@ def explain(
         asked = chosen  # places in the order of the member
         if one.classes != saved.classes:
             asked = np.array([one.classes.index(name) for name in saved.classes])[chosen]
-        each.append(_maps_of(one.model().to(pick_device(device)), own, predictions, asked, ui))
+        each.append(_maps_of(one.model().to(pick_device(device)), own, predictions, asked))
     maps = replace(mean_of_maps(each, saved.shares if isinstance(saved, Ensemble) else (1.0,)), targets=chosen)
     maps = replace(maps, grids={name: maps.grids[name] for name in METHODS if name in (methods or METHODS)})
     verdicts = {name: text for name, text in known_verdicts(saved).items() if name in maps.grids}
     found = Explanation(predictions, maps.grids, maps.targets, verdicts, folder, maps.shift)
-    with whole_folder(folder) as part, ui.bar("drawing", unit="pictures") as advance:
+    with whole_folder(folder) as part, bar("drawing", unit="pictures") as advance:
         for i in range(len(predictions)):
             figure = draw(predictions, maps.one(i))
             assert figure is not None
@@ -122,15 +120,15 @@ def explain(
             advance(i + 1, len(predictions))
         write_json(part / NUMBERS, explanation_json(found, saved.path.name))
     for name in maps.grids:
-        ui.say(f"{TITLES[name]}: {verdicts.get(name, UNCHECKED)}")
-    ui.say(f"{counted(len(predictions), 'picture')}: {folder}")
+        say(f"{TITLES[name]}: {verdicts.get(name, UNCHECKED)}")
+    say(f"{counted(len(predictions), 'picture')}: {folder}")
     return found
 
 
-def _maps_of(model: ViT, how: Preprocessing, predictions: AnyPredictions, targets: np.ndarray, ui: Ui) -> Maps:
+def _maps_of(model: ViT, how: Preprocessing, predictions: AnyPredictions, targets: np.ndarray) -> Maps:
     """The maps of images that `predict` could read."""
     paths, parts = predictions.paths, []
-    with ui.bar("explaining") as advance:
+    with bar("explaining") as advance:
         for rows, squares, problems in read_batches(lambda i: how.read(paths[i]), len(paths), BATCH):
             if problems:
                 raise DataError("\n".join(problems.values()), "the files changed during the command: run it again")

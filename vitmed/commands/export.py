@@ -7,18 +7,18 @@ from pathlib import Path
 
 from vitmed.core.errors import GateError, UsageError, unknown_key
 from vitmed.core.files import whole_file
+from vitmed.core.messages import say, warn
 from vitmed.core.outputs import check_folder, check_output
-from vitmed.core.ui import Ui
 from vitmed.core.upgrade import READER
 from vitmed.decisions.reduced_precision import MOST_MOVED
 from vitmed.deploy.export_gate import ExportGate, compare_export
 from vitmed.deploy.export_onnx import OnnxFile
 from vitmed.deploy.export_weights import USUAL, WeightsGate, write_weights
+from vitmed.deploy.weight_forms import FORMS, SAFETENSORS
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.exported_graph import ExportedGraph
 from vitmed.inference.onnx_model import ONNX, OnnxModel
 from vitmed.inference.open_model import open_model
-from vitmed.models.weight_forms import FORMS, SAFETENSORS
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,6 @@ def export(
     form: str | None = None,
     data: str | Path | None = None,
     force: bool = False,
-    ui: Ui | None = None,
 ) -> Exported:
     """Write a checkpoint as a file or folder that other programs run, and compare the two on validation images.
 
@@ -55,7 +54,7 @@ def export(
     """
     if to is None:
         raise UsageError("no file is named", "--to model.onnx")
-    ui, file = ui or Ui(), Path(to)
+    file = Path(to)
     form = _form_of(file, form)
     saved = open_model(checkpoint)
     if isinstance(saved, OnnxModel):
@@ -69,16 +68,16 @@ def export(
     if form is not None:
         if not isinstance(saved, Checkpoint):
             raise UsageError(f"{saved.path}: other libraries have no ensembles", "--to model.onnx, or export a member")
-        written = write_weights(saved, file, form, root, ui)
+        written = write_weights(saved, file, form, root)
         address = str(file) if file.suffix == SAFETENSORS else written.form.local.format(file)
-        ui.say(f"{file}: {written.gate.in_words}; load it with\n{written.form.line(address)}")
+        say(f"{file}: {written.gate.in_words}; load it with\n{written.form.line(address)}")
         return Exported(file, written.size, written.gate)
     graph = ExportedGraph(saved, resize=saved.preprocessing.channels in (1, 3)).eval()
     if not graph.resize:
-        ui.warn("an image with alpha must be made square before: the file takes squares only")
-    ui.say(f"exporting {saved.path}; torch needs about a quarter of a minute")
+        warn("an image with alpha must be made square before: the file takes squares only")
+    say(f"exporting {saved.path}; torch needs about a quarter of a minute")
     made = OnnxFile(graph, saved, file)
-    gate = compare_export(saved, graph, made.run, root, ui)
+    gate = compare_export(saved, graph, made.run, root)
     if not gate.passed:
         raise GateError(
             f"{file}: not written, since the exported network differs from {saved.path}: {gate.in_words}",
@@ -86,7 +85,7 @@ def export(
         )
     with whole_file(file) as stream:
         stream.write(made.content(gate))
-    ui.say(f"{file}: {gate.in_words}")
+    say(f"{file}: {gate.in_words}")
     return Exported(file, file.stat().st_size, gate)
 
 

@@ -16,8 +16,8 @@ from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageErr
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.files import write_json
 from vitmed.core.inputs import data_folder
+from vitmed.core.messages import bar, say, warn
 from vitmed.core.run_folder import PREDICTIONS, RunFolder
-from vitmed.core.ui import Ui
 from vitmed.data.splits import site_names
 from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation
 from vitmed.decisions.finding_policy import FindingPolicy
@@ -44,14 +44,14 @@ from vitmed.studies.fold_runs import Study, fold_jobs, planned
 OF_ONE_FOLD = ("Images", "Patients of the run", "Splits of the run")  # facts that do not hold for all folds
 
 
-def new_folds(config: Config, output: str | Path, name: str, ui: Ui) -> RunFolder:
+def new_folds(config: Config, output: str | Path, name: str) -> RunFolder:
     """A new folder for the folds, each in a folder of its own."""
     data, sites = config.data, list[str]()
     if data.sites is not None:
         sites = site_names(data, ordinal=config.evaluate.ordinal)
         if len(sites) < 2:
             raise DataError(f"{data.root}: the column {data.sites} has one value: {sites[0]}", "--folds 5")
-        ui.say(f"a fold for each {data.sites}: {', '.join(sites)}")
+        say(f"a fold for each {data.sites}: {', '.join(sites)}")
     folder = RunFolder.create(output, name)
     content = {"folds": data.folds or len(sites), "window": data.window, "repeats": data.repeats, "sites": sites}
     write_json(folder.folds, content)
@@ -59,7 +59,7 @@ def new_folds(config: Config, output: str | Path, name: str, ui: Ui) -> RunFolde
 
 
 def train_folds(
-    folder: RunFolder, first: Mapping[str, Any] | None, ui: Ui, parallel: int = 1, offline: bool = False
+    folder: RunFolder, first: Mapping[str, Any] | None, parallel: int = 1, offline: bool = False
 ) -> Evaluation:
     """Train and evaluate each fold that is not finished, and evaluate the tests of all folds together.
 
@@ -82,7 +82,7 @@ def train_folds(
         fix = "start again with vitmed cross-validate"
         raise CheckpointError(f"{folder.path}: its first fold had not begun", fix)
     try:
-        with local(folder, parallel, ui) as executor:
+        with local(folder, parallel) as executor:
             runs: list[Future[RunFolder | None]] = []
             for job in fold_jobs(folder, study, first, offline):
                 runs.append(executor.submit(job))
@@ -101,16 +101,16 @@ def train_folds(
             shutil.rmtree(folder.path)
     pooled = folder.path / "test"
     if not (pooled / PREDICTIONS).is_file():  # else an earlier process ended before it joined the folds
-        report_evaluation(_pool(folder, places, study, ui), {}, ui)
+        report_evaluation(_pool(folder, places, study), {})
     if all(place.best.is_file() for place in places):
-        joined = ensemble([folder.path], ui=ui)
+        joined = ensemble([folder.path])
         if load_ensemble(RunFolder(joined.folder).ensemble).splits.samples["test"]:
-            evaluate(joined.folder, ui=ui)
+            evaluate(joined.folder)
     found = read_evaluation(pooled / PREDICTIONS)
     return Evaluation(found.predictions, Results.read(found.metrics), pooled)
 
 
-def _pool(folder: RunFolder, places: Sequence[RunFolder], study: Study, ui: Ui) -> Evaluation:
+def _pool(folder: RunFolder, places: Sequence[RunFolder], study: Study) -> Evaluation:
     """One report of the tests of all folds."""
     saved = [load_checkpoint(place.best) for place in places]
     first, tests = saved[0], [_test_of(place, one) for place, one in zip(places, saved, strict=True)]
@@ -127,8 +127,8 @@ def _pool(folder: RunFolder, places: Sequence[RunFolder], study: Study, ui: Ui) 
     other_means = _other_means(pooled, [one.predictions for one in evaluated])
     notes = [*fold_notes(folds), *study.notes, *other_means, *by_name([one.report.notes for one in results])]
     for note in (*undefined_notes(folds), *other_means):
-        ui.warn(note)
-    with ui.bar("drawing the report", unit="steps"):
+        warn(note)
+    with bar("drawing the report", unit="steps"):
         metrics = write_report(
             folder.path / "test", pooled, title=f"{len(places)} folds of {data_folder(root).resolve().name}",
             facts=_facts(results, results[once], pooled, folds),
@@ -139,7 +139,7 @@ def _pool(folder: RunFolder, places: Sequence[RunFolder], study: Study, ui: Ui) 
         )  # fmt: skip
     kind = TARGETS[pooled.kind]
     for name in kind.headline[:2]:
-        ui.say(f"{kind.metrics[name].title} by fold: {spread_of(folds.each, name)}")
+        say(f"{kind.metrics[name].title} by fold: {spread_of(folds.each, name)}")
     return Evaluation(pooled, metrics, folder.path / "test")
 
 

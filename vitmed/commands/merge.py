@@ -9,18 +9,21 @@ from pathlib import Path
 from vitmed.core.csv_files import from_cell
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import whole_file
+from vitmed.core.messages import bar, say
 from vitmed.core.outputs import check_output
 from vitmed.core.run_folder import PREDICTIONS
 from vitmed.core.shards import Shard
 from vitmed.core.text import counted, lines_of
-from vitmed.core.ui import Ui
 from vitmed.core.upgrade import READER
 from vitmed.metrics.predictions_csv import OOD_SCORE
 from vitmed.metrics.predictions_parquet import WrittenPredictions, check_pyarrow, read_part
 
 
 def merge(
-    folder: str | Path, *, output: str | Path | None = None, force: bool = False, ui: Ui | None = None
+    folder: str | Path,
+    *,
+    output: str | Path | None = None,
+    force: bool = False,
 ) -> WrittenPredictions:
     """Join the parts that `predict_shard` wrote, after checking that they hold every image of the list exactly once.
 
@@ -29,7 +32,7 @@ def merge(
 
     Raises DataError if a part is missing, damaged, there twice, or of another checkpoint or list of images.
     """
-    ui, folder = ui or Ui(), Path(folder)
+    folder = Path(folder)
     check_pyarrow(folder)
     files = sorted(folder.glob("part-*.parquet"))
     if not files:
@@ -54,7 +57,7 @@ def merge(
         problem = f"{folder}: {len(missing):,} of {counted(len(shards), 'part')} missing:\n{lines_of(missing)}"
         raise DataError(problem, f"run the same vitmed predict again with {missing[0]}, and so on")
     unread = list[list[str]]()
-    with ui.bar("merging", unit="parts") as advance, whole_file(file) as stream:
+    with bar("merging", unit="parts") as advance, whole_file(file) as stream:
         text = io.TextIOWrapper(stream, "utf-8", newline="", write_through=True)
         csv.writer(text).writerow(header)
         for done, number in enumerate(sorted(places), 1):
@@ -67,7 +70,7 @@ def merge(
             advance(done, len(places))
         csv.writer(text).writerows(unread)
         text.detach()
-    ui.say(f"{file}: {counted(first['images'], 'image')} of {counted(len(files), 'part')}, each once")
+    say(f"{file}: {counted(first['images'], 'image')} of {counted(len(files), 'part')}, each once")
     errors = ((from_cell(row[0]), from_cell(row[-1])) for row in unread)
     return WrittenPredictions(file, first["images"] - len(unread), tuple(errors))
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from vitmed.core.errors import DataError, GateError, UsageError
 from vitmed.core.files import whole_folder
+from vitmed.core.messages import say, warn
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
 from vitmed.core.text import counted
-from vitmed.core.ui import Ui
 from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
 from vitmed.decisions.targets import TARGETS
@@ -51,7 +51,6 @@ def monitor(
     period: int = 1000,
     false_alarms: float = 0.05,
     shift: float = 0.5,
-    ui: Ui | None = None,
 ) -> Monitored:
     """Watch what a model predicts at work: charts of its probabilities, of images unlike those of training, of images
     without an answer and, where labels are known, of calibration, sensitivity and specificity.
@@ -70,7 +69,6 @@ def monitor(
         GateError: a chart gives an alarm.
         CheckpointError, DataError, UsageError: an argument that cannot be used.
     """
-    ui = ui or Ui()
     if not (period >= 100 and 0 < false_alarms < 1 and 0 < shift <= 5):
         given = f"--period {period}, --false-alarms {false_alarms:g}, --shift {shift:g}"
         raise UsageError(given, "--period is 100 or more, --false-alarms between 0 and 1, --shift above 0 and up to 5")
@@ -94,7 +92,7 @@ def monitor(
     limits: Limits | None = None
     standard = Reference.of(watched, units.index) if watched else None
     if standard is not None:
-        ui.say(f"simulating {counted(2 * SIMULATIONS, 'period')} of {period:,} images")
+        say(f"simulating {counted(2 * SIMULATIONS, 'period')} of {period:,} images")
         limits = choose_limits(standard, shift, period, false_alarms, SIMULATIONS)
     tracks = _tracks(standard, streams, shift)
     charts = [
@@ -119,12 +117,12 @@ def monitor(
     with whole_folder(place) as part:
         write_monitoring(part, content, tracks)
     for note in notes:
-        ui.warn(note)
-    ui.say(f"monitoring: {place / 'monitoring.html'}")
+        warn(note)
+    say(f"monitoring: {place / 'monitoring.html'}")
     result = Monitored(content, place)
     if content.alarms:
         raise GateError(content.verdict, f"look at these images and at {place / 'monitoring.html'}", result)
-    ui.say(content.verdict)
+    say(content.verdict)
     return result
 
 

@@ -15,9 +15,9 @@ from vitmed.core.files import write_text
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config
+from vitmed.core.messages import bar, say
 from vitmed.core.outputs import numbered_output
 from vitmed.core.stored_paths import as_written
-from vitmed.core.ui import Ui
 from vitmed.models.hardware import describe as describe_device
 from vitmed.training.plan.prepare import PreparedRun, prepare_run, time_needed
 from vitmed.training.plan.rules import PlanInputs, PlannedSetting, describe, fields_set
@@ -42,7 +42,6 @@ def plan(
     output: str | Path = "plan.yaml",
     force: bool = False,
     offline: bool = False,
-    ui: Ui | None = None,
     **flags: Any,
 ) -> Plan:
     """Plan the settings of `train` for a folder, with reasons and duration, and write them as a config to edit.
@@ -58,22 +57,21 @@ def plan(
     Raises:
         VitmedError: as in `train`.
     """
-    ui = ui or Ui()
     overrides = {"data.root": data, **read_overrides(flags, FLAGS, "plan")}
     settings = load_config(config, overrides, sets)
     file = numbered_output(output, force, data_folder(settings.data.root), [] if config is None else [config])
-    prepared = prepare_run(settings, True, offline, ui)
-    ui.say(f"plan for {prepared.inputs}:")
+    prepared = prepare_run(settings, True, offline)
+    say(f"plan for {prepared.inputs}:")
     for line in describe(prepared.settings):
-        ui.say(f"  {line}")
+        say(f"  {line}")
     minutes = 0.0
     if not settings.train.freeze:
-        with ui.bar("timing steps", unit="steps"):
+        with bar("timing steps", unit="steps"):
             seconds, text = time_needed(prepared)
         minutes = seconds / 60
-        ui.say(f"{text}; timed on {describe_device(prepared.device)}")
+        say(f"{text}; timed on {describe_device(prepared.device)}")
     write_text(file, plan_yaml(prepared, file.parent))
-    ui.say(f"plan written to {file}; edit it if you like, then: vitmed train --config {file}")
+    say(f"plan written to {file}; edit it if you like, then: vitmed train --config {file}")
     return Plan(prepared.config, prepared.settings, prepared.inputs, minutes, file)
 
 

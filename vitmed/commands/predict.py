@@ -12,10 +12,10 @@ import numpy as np
 
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.inputs import newest_run, refuse_archive
+from vitmed.core.messages import Advance, bar, say, warn
 from vitmed.core.outputs import check_output
 from vitmed.core.targets import NO_FINDING
 from vitmed.core.text import NOTICE, counted_doing
-from vitmed.core.ui import Advance, Ui
 from vitmed.data.folders import image_names, import_fix
 from vitmed.imaging.decode import read_header, read_image
 from vitmed.imaging.preprocessing import Preprocessing
@@ -41,7 +41,6 @@ def predict(
     device: str = "auto",
     precision: str = "auto",
     frame: int | None = None,
-    ui: Ui | None = None,
 ) -> AnyPredictions:
     """Predict the labels of images with a checkpoint and its preprocessing.
 
@@ -59,25 +58,24 @@ def predict(
     Raises:
         DataError: nothing to predict. CheckpointError: no run, or a checkpoint that cannot be used.
     """
-    ui = ui or Ui()
     check_precision(precision)
-    saved = find_checkpoint(checkpoint, runs, ui)
+    saved = find_checkpoint(checkpoint, runs)
     names = list_images([images] if isinstance(images, str | Path) else images)
-    network, preprocessing = open_for(names, saved, device, precision, frame, ui)
-    with ui.bar("predicting") as advance:
+    network, preprocessing = open_for(names, saved, device, precision, frame)
+    with bar("predicting") as advance:
         return predict_named(saved, network, preprocessing, names, advance)[0]
 
 
 def open_for(
-    names: Sequence[str], saved: SavedModel, device: str, precision: str, frame: int | None, ui: Ui
+    names: Sequence[str], saved: SavedModel, device: str, precision: str, frame: int | None
 ) -> tuple[Network, Preprocessing]:
     """What runs the model over these images, and how it reads one; warns of what makes its answers worse."""
     if saved.policy is None:
-        ui.warn(f"{saved.path}: {RAW}")
-    how, network = preprocessing_of(saved, frame), open_network(saved, saved.policy, device, precision, ui)
+        warn(f"{saved.path}: {RAW}")
+    how, network = preprocessing_of(saved, frame), open_network(saved, saved.policy, device, precision)
     if how.window is not None and (flat := sum(map(_is_flat, names))):
         found = counted_doing(flat, "image", "has 8 bits and is", "have 8 bits and are")
-        ui.warn(f"{found} not windowed; the model was trained on deeper ones")
+        warn(f"{found} not windowed; the model was trained on deeper ones")
     return network, how
 
 
@@ -109,7 +107,7 @@ def _is_flat(path: str) -> bool:
         return False
 
 
-def find_checkpoint(checkpoint: str | Path | SavedModel | None, runs: str | Path, ui: Ui) -> SavedModel:
+def find_checkpoint(checkpoint: str | Path | SavedModel | None, runs: str | Path) -> SavedModel:
     """The named checkpoint, or the best one of the newest run; a message then says which."""
     if isinstance(checkpoint, SavedModel):
         return checkpoint
@@ -117,7 +115,7 @@ def find_checkpoint(checkpoint: str | Path | SavedModel | None, runs: str | Path
         return open_model(checkpoint)
     newest = newest_run(runs)
     saved = open_model(newest.best)
-    ui.say(f"checkpoint {newest.best} (the newest run; --checkpoint names another)")
+    say(f"checkpoint {newest.best} (the newest run; --checkpoint names another)")
     return saved
 
 
@@ -157,7 +155,6 @@ def find_checkpoint_and_check(
     checkpoint: str | Path | None,
     runs: str | Path,
     force: bool,
-    ui: Ui,
 ) -> SavedModel:
     """`find_checkpoint`; and check, before the images are read, that a table and a picture may be written.
 
@@ -176,7 +173,7 @@ def find_checkpoint_and_check(
         check_output(file, force=True, data=folders, inputs=named, png=file is plot)
     if csv is not None and plot is not None and csv.resolve() == plot.resolve():
         raise UsageError(f"{csv}: is named as table and as picture", "name two files")
-    saved = find_checkpoint(checkpoint, runs, ui)
+    saved = find_checkpoint(checkpoint, runs)
     for file in files:
         check_output(file, force=force, data=[saved.splits.root])
     return saved

@@ -12,10 +12,10 @@ from vitmed.commands.predict import find_checkpoint, find_named, list_images, op
 from vitmed.core.csv_files import from_cell
 from vitmed.core.errors import UsageError
 from vitmed.core.files import make_folder, remove_abandoned
+from vitmed.core.messages import bar, say
 from vitmed.core.outputs import refuse_file, refuse_inside
 from vitmed.core.shards import AUTO, read_shard
 from vitmed.core.text import counted
-from vitmed.core.ui import Ui
 from vitmed.inference.saved_model import SavedModel, check_precision
 from vitmed.metrics.predictions_parquet import ERROR, WrittenPredictions, check_pyarrow, read_part, write_part
 
@@ -31,7 +31,6 @@ def predict_shard(
     device: str = "auto",
     precision: str = "auto",
     frame: int | None = None,
-    ui: Ui | None = None,
 ) -> WrittenPredictions:
     """Predict one shard of many images and write it as a Parquet file. A shard that is finished is skipped.
 
@@ -44,7 +43,6 @@ def predict_shard(
 
     Raises UsageError for no such shard, or a part of it that is of another checkpoint or list of images.
     """
-    ui = ui or Ui()
     if output is None:
         raise UsageError("--shard and --features write parts into a folder", "name it: --output FOLDER")
     check_precision(precision)
@@ -52,7 +50,7 @@ def predict_shard(
     check_pyarrow(folder)
     refuse_file(folder)
     sources: list[str | Path] = [images] if isinstance(images, str | Path) else list(images)
-    saved = find_checkpoint(checkpoint, runs, ui)
+    saved = find_checkpoint(checkpoint, runs)
     for place in (*filter(Path.is_dir, find_named(sources)), saved.splits.root):
         refuse_inside(place, folder)
     every = list(dict.fromkeys(list_images(sources)))
@@ -63,7 +61,7 @@ def predict_shard(
 
         if torch.cuda.is_available():  # torchrun started a process for each GPU of a machine
             device = f"cuda:{int(local) % torch.cuda.device_count()}"
-    network, how = open_for(names, saved, device, precision, frame, ui)
+    network, how = open_for(names, saved, device, precision, frame)
     settings = [saved.policy and saved.policy.to_json(), how.to_dict(), features]
     about = {
         "checkpoints": saved.weights_hash,
@@ -84,9 +82,9 @@ def predict_shard(
         cells = zip(table["path"].to_pylist(), table[ERROR].to_pylist(), strict=True)
         errors = tuple((from_cell(path), from_cell(problem)) for path, problem in cells if problem)
     elif names:
-        with ui.bar(f"predicting shard {own}") as advance:
+        with bar(f"predicting shard {own}") as advance:
             predictions, kept = predict_named(saved, network, how, names, advance, features)
         errors = predictions.errors
         write_part(file, about, predictions, kept)
-    ui.say(f"shard {own}: {counted(len(names), 'image')} in {file}")
+    say(f"shard {own}: {counted(len(names), 'image')} in {file}")
     return WrittenPredictions(file, len(names) - len(errors), errors)

@@ -19,8 +19,8 @@ from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.files import write_json, write_text
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.load_config import check_names, load_config, store_paths, with_values
+from vitmed.core.messages import bar, say, warn
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.ui import Ui
 from vitmed.data.patients import describe_patients, patient_notes, report_patients, show_expression
 from vitmed.data.samples import Splits, labelled_by
 from vitmed.data.splits import make_splits
@@ -28,7 +28,7 @@ from vitmed.decisions.policy import CHOOSING
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.preprocessing import Preprocessing, thumbnail
 from vitmed.metrics.metric_table import METRICS
-from vitmed.models.vit import SIZES
+from vitmed.models.sizes import SIZES
 from vitmed.report.headline import Evaluation, check_gates, parse_gates, report_evaluation
 from vitmed.report.participant_flow import evaluated_images, flow_of, why_left_out
 from vitmed.report.write import baseline_text, write_report
@@ -51,7 +51,6 @@ def probe(
     name: str | None = None,
     fail_under: Sequence[str] = (),
     offline: bool = False,
-    ui: Ui | None = None,
     **flags: Any,
 ) -> TrainResult | RankingResult:
     """Evaluate a baseline in minutes, without training a network.
@@ -74,7 +73,6 @@ def probe(
     Raises:
         VitmedError: as in `train`.
     """
-    ui = ui or Ui()
     names = weight_list(flags.get("weights"))
     own = {name: value for name, value in flags.items() if names is None or name != "weights"}
     overrides = {"data.root": data, **read_overrides(own, FLAGS, "probe")}
@@ -85,14 +83,14 @@ def probe(
         used = OF_COLOURS if names is None else OF_RANKING
         given = [place for place, value in overrides.items() if value is not None] + chosen
         if idle := sorted({place for place in given if not place.startswith(("data.", *used))}):
-            ui.warn(f"probe trains no network here, so these have no effect: {', '.join(idle)}")
+            warn(f"probe trains no network here, so these have no effect: {', '.join(idle)}")
     if names is not None:
         check_names(settings, SIZES, POLICIES, METRICS)
         _refuse_all_folds(settings, "several weights are ranked on one fold")
         if fail_under:
             raise UsageError("--fail-under is about the test, which a ranking of weights does not read", "omit it")
-        settings, splits = _open_folder(with_values(settings, {"model.weights": None}), output, "folds", ui)
-        content, rows, best = rank_weights(settings, splits, names, offline or flags["weights"] == ALL_LOCAL, ui)
+        settings, splits = _open_folder(with_values(settings, {"model.weights": None}), output, "folds")
+        content, rows, best = rank_weights(settings, splits, names, offline or flags["weights"] == ALL_LOCAL)
         folder = RunFolder.create(output, name or f"{default_name(splits.root, settings).rpartition('_')[0]}_weights")
         write_text(folder.config, store_paths(settings, folder.path).to_yaml())
         write_json(folder.ranking, content)
@@ -104,14 +102,14 @@ def probe(
         command = shlex.join(["vitmed", "train", *words, "--weights", best])
         where = f"the test was not read; files: {folder.path}"
         for line in (*content["notes"], content["verdict"], where, f"to train: {command}"):
-            ui.say(line)
+            say(line)
         return RankingResult(content, rows, folder.path, best, command)
     if settings.model.weights is not None:
         flags |= {"config": config, "sets": sets, "output": output, "name": name, "fail_under": fail_under}
-        return train(data, offline=offline, ui=ui, **{**flags, "freeze": True})
+        return train(data, offline=offline, **{**flags, "freeze": True})
     check_names(settings, SIZES, POLICIES, METRICS)
     _refuse_all_folds(settings, "without weights, probe evaluates one fold")
-    return _colours_alone(settings, output, name, parse_gates(fail_under), ui)
+    return _colours_alone(settings, output, name, parse_gates(fail_under))
 
 
 def _refuse_all_folds(settings: Config, problem: str) -> None:
@@ -119,32 +117,30 @@ def _refuse_all_folds(settings: Config, problem: str) -> None:
         raise UsageError(problem, "name it: --fold 1")
 
 
-def _open_folder(config: Config, output: str | Path, parts: str, ui: Ui) -> tuple[Config, Splits]:
+def _open_folder(config: Config, output: str | Path, parts: str) -> tuple[Config, Splits]:
     """The images of a folder, which are divided into `parts`, and the configuration with their window."""
-    report_card(config.data.card, ui)
-    show_expression(config.data.group_regex, ui)
-    with ui.bar("finding images", unit="files") as advance:
+    report_card(config.data.card)
+    show_expression(config.data.group_regex)
+    with bar("finding images", unit="files") as advance:
         splits = make_splits(config.data, advance, config.evaluate.ordinal)
     config = config_of_target(config, splits)
     check_against_splits(config, splits)
-    check_folder(config.data, ui, config.evaluate.ordinal)
-    report_patients(splits, f"one patient may be in two {parts}, which makes results look too good", ui)
+    check_folder(config.data, config.evaluate.ordinal)
+    report_patients(splits, f"one patient may be in two {parts}, which makes results look too good")
     RunFolder.probe(output)
-    return with_window(config, splits, ui), standardised(splits)
+    return with_window(config, splits), standardised(splits)
 
 
-def _colours_alone(
-    config: Config, output: str | Path, name: str | None, gates: dict[str, float], ui: Ui
-) -> TrainResult:
+def _colours_alone(config: Config, output: str | Path, name: str | None, gates: dict[str, float]) -> TrainResult:
     """Fit on train, choose on val, and evaluate val and test, each with a report."""
-    config, splits = _open_folder(config, output, "splits", ui)
+    config, splits = _open_folder(config, output, "splits")
     preprocessing = Preprocessing.of(config)
-    splits, images, hashes, records, skipped = check_images(splits, preprocessing, config.data, ui)
-    notes, counts = check_before_training(splits, records, skipped, config, ui)
+    splits, images, hashes, records, skipped = check_images(splits, preprocessing, config.data)
+    notes, counts = check_before_training(splits, records, skipped, config)
     folder = RunFolder.create(output, name or default_name(splits.root, config))
     write_text(folder.config, store_paths(config, folder.path).to_yaml())
     write_text(folder.splits, splits_csv(splits, hashes))
-    logits_of = fit_colours(splits, images, ui)
+    logits_of = fit_colours(splits, images)
     flow = flow_of(splits, hashes, counts, why_left_out(config.data))
     results = {}
     for split in ("val", "test"):
@@ -162,7 +158,7 @@ def _colours_alone(
             notes=[*patient_notes(splits, split), about, *notes],
             flow=flow.model_copy(update={"evaluated": evaluated_images(predictions, split)}), run=folder.name,
         )  # fmt: skip
-        results[split] = report_evaluation(Evaluation(predictions, metrics, folder.path / split), {}, ui)
+        results[split] = report_evaluation(Evaluation(predictions, metrics, folder.path / split), {})
     result = TrainResult(folder.path, None, results["val"], results["test"])
     check_gates(gates, results["test"].metrics, result)
     return result

@@ -10,11 +10,11 @@ from typing import Any
 
 from vitmed.core.downloads import is_offline
 from vitmed.core.errors import UsageError
+from vitmed.core.messages import say, warn
 from vitmed.core.text import first_line
-from vitmed.core.ui import Ui
 from vitmed.deploy.export_weights import USUAL, WeightsGate, check_form, write_weights
 from vitmed.inference.checkpoint import load_checkpoint
-from vitmed.models.licence_terms import stops_sharing, terms_of
+from vitmed.models.weights.catalogue import stops_sharing, terms_of
 
 REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
@@ -38,7 +38,6 @@ def push(
     public: bool = False,
     may_share: bool = False,
     offline: bool = False,
-    ui: Ui | None = None,
 ) -> Pushed:
     """Upload a model to the Hugging Face hub: weights, preprocessing and card; no split, no patient, no path.
 
@@ -58,7 +57,6 @@ def push(
         GateError: the library's logits differ from ours; nothing is uploaded.
         CheckpointError, DataError: as for `export`.
     """
-    ui = ui or Ui()
     if not REPOSITORY.fullmatch(repository):
         raise UsageError(f"{repository}: not the name of a repository", "owner/name, as in lab/first")
     if is_offline(offline):
@@ -70,7 +68,7 @@ def push(
         raise UsageError(f"{repository}: the hub needs one more package", "pip install 'vitmed[hub]'") from None
     saved = load_checkpoint(checkpoint)
     address = check_form(saved, form).hub.format(repository)
-    _check_licence(saved.config.model.licence, saved.config.model.weights, may_share, ui)
+    _check_licence(saved.config.model.licence, saved.config.model.weights, may_share)
     api = hub.HfApi()
     with tempfile.TemporaryDirectory() as place:
         try:
@@ -83,8 +81,8 @@ def push(
             raise UsageError(f"{repository}: everybody can see this repository", "--public, or another name")
         root = saved.data_root() if data is None else Path(data)
         folder = Path(place) / repository.partition("/")[2]
-        written = write_weights(saved, folder, form, root, ui, address)
-        ui.say(f"{repository}: {written.gate.in_words}")
+        written = write_weights(saved, folder, form, root, address)
+        say(f"{repository}: {written.gate.in_words}")
         files = tuple(sorted(file.name for file in folder.iterdir()))
         try:
             url = str(api.create_repo(repository, private=not public, exist_ok=True))
@@ -92,19 +90,19 @@ def push(
         except Exception as error:
             raise _refused(repository, error) from None
     who = "everybody" if seen else "only its owner"
-    ui.say(f"{url}: {', '.join(files)}; {who} can see it; load it with\n{written.form.line(address)}")
+    say(f"{url}: {', '.join(files)}; {who} can see it; load it with\n{written.form.line(address)}")
     return Pushed(url, files, not seen, written.gate)
 
 
-def _check_licence(licence: str | None, weights: str | None, may_share: bool, ui: Ui) -> None:
+def _check_licence(licence: str | None, weights: str | None, may_share: bool) -> None:
     """State the terms of the starting weights. Raises UsageError if their licence may forbid sharing the model."""
     why = stops_sharing(licence)
     if why is not None and not may_share:
         raise UsageError(f"the licence of the starting weights, {licence}, {why}", "read it; if you may: --may-share")
     if weights is not None and licence is None:
-        ui.warn(f"the licence of the starting weights, {Path(weights).name}, is not known; read it before you share")
+        warn(f"the licence of the starting weights, {Path(weights).name}, is not known; read it before you share")
     if (terms := terms_of(licence)) is not None:
-        ui.warn(terms)
+        warn(terms)
 
 
 def _refused(repository: str, error: Any) -> UsageError:

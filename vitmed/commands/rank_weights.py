@@ -16,19 +16,19 @@ from vitmed.core.cache_folder import cache_folder
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, OutOfMemoryError, UsageError
 from vitmed.core.load_config import build_config, with_values
+from vitmed.core.messages import bar, say, warn
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, listed
-from vitmed.core.ui import Ui
 from vitmed.data.read_images import read_splits
 from vitmed.data.samples import Splits, labelled_by
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.estimates import value_text
 from vitmed.models.hardware import pick_device
-from vitmed.models.pretrained import load_pretrained, open_weights
-from vitmed.models.vit import build_vit
-from vitmed.models.weight_files import magic
-from vitmed.models.weights_catalogue import CATALOGUE, means_file, weight_path
+from vitmed.models.vit import ViT
+from vitmed.models.weights.catalogue import CATALOGUE, means_file, weight_path
+from vitmed.models.weights.files import magic
+from vitmed.models.weights.pretrained import load_pretrained, open_weights
 from vitmed.studies.compared_tables import Model, align, short_names
 from vitmed.training.baselines import fit_colours, fit_logistic, frozen_features
 from vitmed.training.gradients import is_out_of_memory
@@ -82,7 +82,7 @@ def weight_list(given: str | Path | Sequence[str | Path] | None) -> list[str] | 
 
 
 def rank_weights(
-    settings: Config, splits: Splits, names: Sequence[str], offline: bool, ui: Ui
+    settings: Config, splits: Splits, names: Sequence[str], offline: bool
 ) -> tuple[dict[str, Any], list[list[str]], str]:
     """Rank weights by a linear model of their frozen features, fitted on train; the test is not read.
 
@@ -96,20 +96,20 @@ def rank_weights(
     given = dict(zip(short_names([Path(name).absolute().parts for name in names]), names, strict=True))
     models, seconds, left_out = list[Model](), dict[str, float](), dict[str, str]()
     for name, weights in given.items():
-        ui.say(f"weights {list(given).index(name) + 1} of {len(names)}: {name}")
+        say(f"weights {list(given).index(name) + 1} of {len(names)}: {name}")
         try:
-            found, seconds[name] = _judged(weights, name, settings, splits, offline, ui)
+            found, seconds[name] = _judged(weights, name, settings, splits, offline)
             models.append(Model(name, found))
         except (CheckpointError, UsageError, OutOfMemoryError) as error:
             left_out[name] = error.line
-            ui.warn(f"{name} is left out: {error.line}")
+            warn(f"{name} is left out: {error.line}")
     if not models:
         raise CheckpointError("none of these weights can be used:\n" + "\n".join(left_out.values()), "name others")
-    read = read_splits(splits, Preprocessing.of(settings), settings.data, ui, records=False)
-    logits = fit_colours(read.splits, read.images, ui)("val")
+    read = read_splits(splits, Preprocessing.of(settings), settings.data, records=False)
+    logits = fit_colours(read.splits, read.images)("val")
     found = labelled_by(splits.target, splits.classes, read.splits.samples["val"], logits, settings.data.positive)
     models, notes = align([*models, Model(COLOURS, found, COLOURS)])
-    compared = compare_models(models, settings.evaluate.resamples, ui, notes, splits.target.kind)
+    compared = compare_models(models, settings.evaluate.resamples, notes, splits.target.kind)
 
     metric = TARGETS[compared.kind].headline[0]
     numbers, sign = {model.name: compared.models[model.name].overall[metric] for model in models}, 1
@@ -135,35 +135,35 @@ def rank_weights(
     return content, rows, given[best]
 
 
-def _judged(given: str, name: str, settings: Config, splits: Splits, offline: bool, ui: Ui) -> tuple[Any, float]:
+def _judged(given: str, name: str, settings: Config, splits: Splits, offline: bool) -> tuple[Any, float]:
     """What a linear model of the features of some weights says of validation, and the seconds for an image.
 
     Raises CheckpointError, UsageError or OutOfMemoryError if the weights cannot be used.
     """
-    weights = open_weights(given, ui, offline)
-    config = config_with_weights(with_values(settings, {"model.weights": given}), weights, ui)
+    weights = open_weights(given, offline)
+    config = config_with_weights(with_values(settings, {"model.weights": given}), weights)
     config = build_config(config.model_dump())  # raises for values that do not go together
     device, took = pick_device(config.train.device), list[float]()
-    read = read_splits(splits, how := Preprocessing.of(config), config.data, ui, records=False)
+    read = read_splits(splits, how := Preprocessing.of(config), config.data, records=False)
     if seen := sum(map(set(weights.seen).__contains__, (*read.hashes["train"], *read.hashes["val"]))):
         what = f"{name} was made with {counted(seen, 'image')} of train and validation"
         if weights.kind == "vitmed":
             raise CheckpointError(f"{what} and their labels, so its numbers are too good", "name other weights")
-        ui.warn(f"{what}, without their labels")
+        warn(f"{what}, without their labels")
 
     @cache
     def features(part: str) -> np.ndarray:
         started = time.perf_counter()
-        with ui.bar(f"features of {part}") as advance:
+        with bar(f"features of {part}") as advance:
             values = frozen_features(model, read.images[part], device, advance)
         took.append((time.perf_counter() - started) / len(values))
         return values
 
     try:
-        model = build_vit(config.model, splits.outputs)
+        model = ViT(config.model, splits.outputs)
         load_pretrained(model, weights, how)
         model = model.to(device)
-        head = fit_logistic(features, read.splits, read.images, ui, f"the features of {name}")
+        head = fit_logistic(features, read.splits, read.images, f"the features of {name}")
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise

@@ -12,7 +12,6 @@ from typing import Any
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
-from vitmed.core.ui import Ui
 from vitmed.report.run_list import COLUMNS, STATES, ListedRun, in_order, with_parts
 from vitmed.studies.run_rows import read_run
 
@@ -38,7 +37,11 @@ class RunList:
         return {"folder": self.folder.resolve().name, "runs": [run.to_dict() for run in self.runs]}
 
 
-def runs(folder: str | Path = "runs", *, sort: str = "started", ui: Ui | None = None) -> RunList:
+def runs(
+    folder: str | Path = "runs",
+    *,
+    sort: str = "started",
+) -> RunList:
     """List the runs of a folder, also those inside other folders and the folds of a cross-validation.
 
     Args:

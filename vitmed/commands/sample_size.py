@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.text import counted
-from vitmed.core.ui import Ui
 from vitmed.metrics.intervals import LEVEL
 from vitmed.metrics.sample_size import MOST, NUMBERS, Design, Goal, NeededSample, needed_sample
 
@@ -12,8 +11,7 @@ from vitmed.metrics.sample_size import MOST, NUMBERS, Design, Goal, NeededSample
 def sample_size(
     number: str, expected: float, *, half_width: float | None = None, lower_bound: float | None = None,
     power: float | None = None, prevalence: float | None = None, images_per_patient: float = 1.0, icc: float = 0.0,
-    ui: Ui | None = None,
-) -> NeededSample:  # fmt: skip
+    ) -> NeededSample:  # fmt: skip
     """How many images and patients an evaluation needs. Give half_width or lower_bound.
 
     Args:
@@ -26,7 +24,6 @@ def sample_size(
         prevalence: share of positive images; an AUROC needs it.
         images_per_patient: on average, at least 1; all images of a patient are of one class.
         icc: intraclass correlation of being right, 0 (images of a patient are independent) to 1 (all are alike).
-        ui: not used; every command takes it.
 
     Raises:
         UsageError: a value out of its range, no goal or two, or a goal beyond any sample.

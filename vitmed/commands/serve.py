@@ -7,8 +7,8 @@ from pathlib import Path
 
 from vitmed.commands.predict import RAW, preprocessing_of
 from vitmed.core.errors import UsageError
+from vitmed.core.messages import listener, say, warn
 from vitmed.core.process import stop_signals
-from vitmed.core.ui import Ui
 from vitmed.inference.load import load
 from vitmed.inference.open_model import open_model
 
@@ -33,7 +33,6 @@ def serve(
     frame: int | None = None,
     device: str = "auto",
     precision: str = "auto",
-    ui: Ui | None = None,
 ) -> None:
     """Answer images over HTTP until Ctrl-C or SIGTERM, then finish what has come, and return.
 
@@ -54,7 +53,6 @@ def serve(
         UsageError: a value, key, certificate or address that cannot be used; a missing package. CheckpointError: not a
             model.
     """
-    ui = ui or Ui()
     try:
         from starlette.formparsers import MultiPartParser
 
@@ -90,17 +88,17 @@ def serve(
                 "--api-key-file FILE, or --no-key where a proxy asks for one",
             )
         if not local and certificate is None:
-            ui.warn("images and key travel unencrypted: --tls-cert, or a proxy in front that encrypts")
+            warn("images and key travel unencrypted: --tls-cert, or a proxy in front that encrypts")
         saved = open_model(checkpoint)
         if saved.policy is None:
-            ui.warn(f"{saved.path}: {RAW}")
+            warn(f"{saved.path}: {RAW}")
         model = load(replace(saved, preprocessing=preprocessing_of(saved, frame)), device=device, precision=precision)
-        log = None if scores is None else ScoreLog(Path(scores), model, ui.say)
+        log = None if scores is None else ScoreLog(Path(scores), model, listener().say)
         service = Service(model, Limits(max_megabytes, max_images, timeout, queue), log, batch)
         hosts = ("127.0.0.1", "localhost", "[::1]") if local and key is None else ()
-        app = create_app(service, key=key, hosts=hosts, log=ui.say)
+        app = create_app(service, key=key, hosts=hosts, log=listener().say)
         name = f"[{host}]" if ":" in host else host
         address = f"{'http' if certificate is None else 'https'}://{name}:{at.getsockname()[1]}"
         with stop_signals() as asked:
-            listen(app, service, at, certificate, asked, lambda: ui.say(f"{saved.path.name} answers at {address}"))
-    ui.say("stopped; every request was answered")
+            listen(app, service, at, certificate, asked, lambda: say(f"{saved.path.name} answers at {address}"))
+    say("stopped; every request was answered")

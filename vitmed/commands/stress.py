@@ -13,8 +13,8 @@ from PIL import Image
 from vitmed.checks.evaluation_images import EvaluationImages, ImageRequest, choose_samples
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import whole_folder, write_bytes, write_json
+from vitmed.core.messages import bar, say, warn
 from vitmed.core.text import counted
-from vitmed.core.ui import Ui
 from vitmed.data.samples import labelled_by
 from vitmed.data.split_names import SPLITS
 from vitmed.data.thread_batches import in_threads
@@ -57,7 +57,6 @@ def stress(
     groups: str | Path | None = None,
     labels: str | Path | None = None,
     allow_leakage: bool = False,
-    ui: Ui | None = None,
 ) -> Stress:
     """Evaluate a checkpoint on the images of a split, clean and corrupted in several ways and strengths.
 
@@ -73,23 +72,22 @@ def stress(
     Raises:
         CheckpointError, DataError, UsageError: an argument that cannot be used.
     """
-    ui = ui or Ui()
     _check_arguments(corruptions, split, images, resamples, seed)
     saved = open_model(checkpoint)
     folder = new_folder(output, saved.path.parent / FOLDER, saved.splits.root, *([] if data is None else [Path(data)]))
-    chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage, ui)
+    chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage)
     for note in chosen.notes:
-        ui.warn(note)
+        warn(note)
     asked = pick_images([sample.label for sample in chosen.samples], images, seed)
-    decoded = _decode(saved.preprocessing, chosen, asked, ui)
+    decoded = _decode(saved.preprocessing, chosen, asked)
     unreadable = len(asked) - len(decoded)
     names, skipped = _applicable(corruptions or list(CORRUPTIONS), saved.preprocessing.channels, decoded.values())
     what, _ = describe_images(chosen)
-    ui.say(
+    say(
         f"{what}: {len(decoded):,} of {counted(len(chosen.samples), 'image')}, "
         f"{counted(len(names), 'corruption')} of 5 strengths, {(1 + 5 * len(names)) * len(decoded):,} passes"
     )
-    clean, corrupted = _predict_all(saved, chosen, decoded, names, seed, device, ui)
+    clean, corrupted = _predict_all(saved, chosen, decoded, names, seed, device)
     found = measure_robustness(clean, corrupted, resamples, seed, saved.splits.target)
     unread = [f"{unreadable:,} images could not be read and are not counted."] if unreadable else []
     about = {
@@ -103,8 +101,8 @@ def stress(
             write_bytes(part / CURVES, png(figure))
             write_bytes(part / SAMPLES, png(stress_samples(_pictures(content, chosen, decoded, seed))))
         write_json(part / NUMBERS, content.to_dict())
-    ui.say(content.verdict)
-    ui.say(f"stress test: {folder / NUMBERS}; the next `vitmed evaluate` shows it in its report")
+    say(content.verdict)
+    say(f"stress test: {folder / NUMBERS}; the next `vitmed evaluate` shows it in its report")
     return Stress(content, folder)
 
 
@@ -122,16 +120,16 @@ def _check_arguments(corruptions: Sequence[str], split: str, images: int, resamp
 
 def _predict_all(
     saved: SavedModel, chosen: EvaluationImages, decoded: Mapping[int, Image.Image], names: Sequence[str], seed: int,
-    device: str, ui: Ui,
+    device: str,
 ) -> tuple[AnyPredictions, dict[str, list[AnyPredictions]]]:  # fmt: skip
     """Predictions of the clean images, and corruption -> predictions at strengths 1 to 5."""
-    network = open_network(saved, None, device, "fp32", ui)
+    network = open_network(saved, None, device, "fp32")
     rows, samples = list(decoded), [chosen.samples[row] for row in decoded]
     passes = [(name, strength) for name in names for strength in range(1, 6)]
     target, positive = saved.splits.target, saved.config.data.positive
     total, start = (1 + len(passes)) * len(rows), time.perf_counter()
     corrupted: dict[str, list[AnyPredictions]] = {name: [] for name in names}
-    with ui.bar("evaluating corrupted images") as advance:
+    with bar("evaluating corrupted images") as advance:
 
         def predicted(number: int, change: Callable[[int], Image.Image]) -> AnyPredictions:
             read = lambda i: saved.preprocessing.fit(change(rows[i]))  # noqa: E731
@@ -143,7 +141,7 @@ def _predict_all(
         clean = predicted(0, lambda row: decoded[row])
         if rows and names:
             minutes = max(1, round((time.perf_counter() - start) * len(passes) / 60))
-            ui.say(f"about {counted(minutes, 'minute')} (--images takes fewer)")
+            say(f"about {counted(minutes, 'minute')} (--images takes fewer)")
         for number, (name, strength) in enumerate(passes, 1):
             change = lambda row: corrupt(decoded[row], name, strength, (seed, row))  # noqa: B023, E731  used at once
             corrupted[name].append(predicted(number, change))
@@ -163,7 +161,7 @@ def pick_images(labels: Sequence[int], most: int, seed: int) -> list[int]:
     return sorted(int(i) for i in order[np.argsort(turn[order], kind="stable")][:most])
 
 
-def _decode(how: Preprocessing, chosen: EvaluationImages, rows: Sequence[int], ui: Ui) -> dict[int, Image.Image]:
+def _decode(how: Preprocessing, chosen: EvaluationImages, rows: Sequence[int]) -> dict[int, Image.Image]:
     """Row -> its image, no larger than the network sees it; a warning on those that cannot be read.
 
     Raises:
@@ -180,7 +178,7 @@ def _decode(how: Preprocessing, chosen: EvaluationImages, rows: Sequence[int], u
 
     decoded: dict[int, Image.Image] = {}
     problems: list[str] = []
-    with ui.bar("reading images") as advance:
+    with bar("reading images") as advance:
         for done, image in enumerate(in_threads(read, rows)):
             if isinstance(image, str):
                 problems.append(image)
@@ -190,8 +188,8 @@ def _decode(how: Preprocessing, chosen: EvaluationImages, rows: Sequence[int], u
     if problems and not decoded:
         raise DataError("\n".join(sorted(problems)[:10]), "restore these files, or name others with --data")
     if problems:
-        ui.warn(f"{len(problems):,} of {counted(len(rows), 'image')} cannot be read and are left out, such as:")
-        ui.warn(problems[0])
+        warn(f"{len(problems):,} of {counted(len(rows), 'image')} cannot be read and are left out, such as:")
+        warn(problems[0])
     return decoded
 
 

@@ -25,12 +25,12 @@ from vitmed.core.files import write_bytes, write_json
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import build_config, load_config
+from vitmed.core.messages import Mute, bar, listener, listening, say, warn
 from vitmed.core.outputs import check_name, refuse_file, refuse_inside
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.run_lock import run_lock
 from vitmed.core.text import counted, file_name
-from vitmed.core.ui import Mute, Ui
 from vitmed.data.read_images import ReadSplits
 from vitmed.data.samples import Splits
 from vitmed.decisions.evaluation_folder import torn_evaluations
@@ -110,7 +110,6 @@ def train(
     offline: bool = False,
     parallel: int = 1,
     each_epoch: EachEpoch | None = None,
-    ui: Ui | None = None,
     **flags: Any,
 ) -> TrainResult:
     """Train a ViT on a folder of labelled images and evaluate its best checkpoint on validation and on the test split.
@@ -126,22 +125,19 @@ def train(
         parallel: with folds, how many to train at the same time, each in a process of its own.
         each_epoch: called with the record of an epoch, its line of metrics.jsonl, when last.pt holds the epoch; where
             it returns true, the run ends with EndedByCaller. Not called with folds.
-        ui: where messages and progress go.
         **flags: the names in `FLAGS`, as on the command line: epochs=5, lr=1e-3.
 
     Raises:
         VitmedError: a subclass for each kind of problem; docs/training.md lists the exit codes. Of several processes,
             that of rank 0 raises it, and the others raise `core.errors.Reported`.
     """
-    with Ranks.join() as ranks:
+    with Ranks.join() as ranks, listening(listener() if ranks.leads else Mute()):
         gates = parse_gates(fail_under)  # so that a wrong gate ends the run now, not after hours
-        ui = (ui or Ui()) if ranks.leads else Mute()
-        clock, ui.began = Clock(ui.began), None  # each of several folds has its own
+        clock, listener().began = Clock(listener().began), None  # each of several folds has its own
         if parallel < 1:
             raise UsageError(f"--parallel {parallel}: expected at least 1", "--parallel 2")
         result = _train(
-            ranks, clock, data, config, sets, output, name, resume, offline, parallel, bool(gates), each_epoch, ui,
-            flags,
+            ranks, clock, data, config, sets, output, name, resume, offline, parallel, bool(gates), each_epoch, flags,
         )  # fmt: skip
         if result.test is not None:
             check_gates(gates, result.test.metrics, result)
@@ -151,7 +147,7 @@ def train(
 def _train(
     ranks: Ranks, clock: Clock, data: str | Path | None, config: str | Path | None, sets: Sequence[str],
     output: str | Path, name: str | None, resume: str | Path | None, offline: bool, parallel: int, gated: bool,
-    each_epoch: EachEpoch | None, ui: Ui, flags: dict[str, Any],
+    each_epoch: EachEpoch | None, flags: dict[str, Any],
 ) -> TrainResult:  # fmt: skip
     """What `train` does between the first message and the last; the other arguments are those of `train`."""
     overrides = read_overrides(flags, FLAGS, "train")
@@ -160,19 +156,19 @@ def _train(
             raise UsageError("torchrun --max-restarts: a restart has to find its run", "add --name")
         restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
         if restart and (known := ranks.first(lambda: RunFolder.newest_called(output, name))):
-            ui.say(f"restart {restart}: going on from {known.last}")
-            with alone(ranks, known, ui):
-                return _train_and_evaluate(*_resume_run(known, data, {}, ui, ranks, clock), offline, each_epoch)
+            say(f"restart {restart}: going on from {known.last}")
+            with alone(ranks, known):
+                return _train_and_evaluate(*_resume_run(known, data, {}, ranks, clock), offline, each_epoch)
     if resume is not None and ranks.first(RunFolder(resume).folds.is_file):
         _refuse_ranks(ranks, "folds", "one fold at a time: --folds N --fold I")
         if (name, config, data) != (None, None, None) or sets or overrides:
             raise UsageError("--resume uses the configuration of the folds", "give --resume alone")
-        return _train_folds(RunFolder(resume), None, parallel, offline, ui)
+        return _train_folds(RunFolder(resume), None, parallel, offline)
     if resume is not None:
         changes = [*overrides, *sets] + ["config"] * (config is not None)
         folder = ranks.first(lambda: folder_to_resume(Path(resume), name, changes, FLAGS, RESUMABLE))
-        with alone(ranks, folder, ui):
-            return _train_and_evaluate(*_resume_run(folder, data, overrides, ui, ranks, clock), offline, each_epoch)
+        with alone(ranks, folder):
+            return _train_and_evaluate(*_resume_run(folder, data, overrides, ranks, clock), offline, each_epoch)
     settings = load_config(config, {"data.root": data, **overrides}, sets)
     check_trackers(settings.train.track)
     divided = settings.data.divided and settings.data.fold is None
@@ -185,29 +181,27 @@ def _train(
         _refuse_ranks(ranks, "--folds", "one fold at a time: --folds N --fold I")
         check_place(settings, output, name)
         of = f"{settings.data.folds}-folds" if settings.data.sites is None else file_name(settings.data.sites)
-        folder = new_folds(
-            settings, output, name or f"{default_name(data_folder(settings.data.root), settings)}_{of}", ui
-        )
+        folder = new_folds(settings, output, name or f"{default_name(data_folder(settings.data.root), settings)}_{of}")
         first = {"data": data, "config": config, "sets": sets, **flags}
         if (limit := settings.train.time) is not None:
             rounds = -(-len(Study.read(folder).places) // parallel)
             first["time"] = (limit - POOLING - clock.seconds()) / rounds
-            ui.say(f"--time {duration_text(limit)}: {duration_text(first['time'])} for each fold")
-        return _train_folds(folder, first, parallel, offline, ui)
+            say(f"--time {duration_text(limit)}: {duration_text(first['time'])} for each fold")
+        return _train_folds(folder, first, parallel, offline)
     if parallel > 1:
         raise UsageError(f"--parallel {parallel}: one run is not divided", "--folds 5, or --devices for one run")
-    run, task = _new_run(settings, output, name, ui, config is None, offline, ranks, clock)
-    with alone(ranks, run.folder, ui):
+    run, task = _new_run(settings, output, name, config is None, offline, ranks, clock)
+    with alone(ranks, run.folder):
         return _train_and_evaluate(run, task, offline, each_epoch)
 
 
 @contextlib.contextmanager
-def alone(ranks: Ranks, folder: RunFolder, ui: Ui) -> Iterator[None]:
+def alone(ranks: Ranks, folder: RunFolder) -> Iterator[None]:
     """As `run_lock`, for rank 0, which also removes the evaluations whose writing was cut off."""
-    with run_lock(folder, ui) if ranks.leads else contextlib.nullcontext():
+    with run_lock(folder) if ranks.leads else contextlib.nullcontext():
         for torn in torn_evaluations(folder) if ranks.leads else ():
             shutil.rmtree(torn)
-            ui.warn(f"{torn}: was incomplete, because an earlier process ended while writing it; removed")
+            warn(f"{torn}: was incomplete, because an earlier process ended while writing it; removed")
         yield
 
 
@@ -217,15 +211,15 @@ def _refuse_ranks(ranks: Ranks, what: str, fix: str) -> None:
         raise UsageError(f"{what}: not with {ranks.world} processes", fix)
 
 
-def _train_folds(folder: RunFolder, first: dict[str, Any] | None, parallel: int, offline: bool, ui: Ui) -> TrainResult:
-    with run_lock(folder, ui):
-        return TrainResult(folder.path, None, None, train_folds(folder, first, ui, parallel, offline))
+def _train_folds(folder: RunFolder, first: dict[str, Any] | None, parallel: int, offline: bool) -> TrainResult:
+    with run_lock(folder):
+        return TrainResult(folder.path, None, None, train_folds(folder, first, parallel, offline))
 
 
 def _train_and_evaluate(run: Run[Config], task: Finetune, offline: bool, each_epoch: EachEpoch | None) -> TrainResult:
     """Train and evaluate, with the trackers of the run."""
-    config, ui = run.config, run.ui
-    with tracked(config.train.track if run.ranks.leads else (), run.folder, offline, ui) as tracking:
+    config = run.config
+    with tracked(config.train.track if run.ranks.leads else (), run.folder, offline) as tracking:
         tracking.start(config)
         tracking.epochs(run.state.history)
         result = _to_the_end(run, task, each_epoch or (lambda record: None), tracking)
@@ -238,7 +232,7 @@ def _train_and_evaluate(run: Run[Config], task: Finetune, offline: bool, each_ep
 
 def _to_the_end(run: Run[Config], task: Finetune, each_epoch: EachEpoch, tracking: Tracking) -> TrainResult:
     """Train to the end, choose the decision policy on validation, and evaluate val and test."""
-    folder, leads, ui, clock = run.folder, run.ranks.leads, run.ui, run.session.clock
+    folder, leads, clock = run.folder, run.ranks.leads, run.session.clock
     trained = not run.config.train.freeze and finished(run.state, run.config)
     try:
         if not (run.config.train.freeze or run.ranks.first(folder.last.is_file)):
@@ -246,7 +240,7 @@ def _to_the_end(run: Run[Config], task: Finetune, each_epoch: EachEpoch, trackin
         baselines = Baselines(run, task) if leads else None
         if not run.config.train.freeze:
             train_and_draw(run, lambda: _draw_curves(run) if leads else None, each_epoch, tracking.epochs)
-        val, test = run.ranks.first(lambda: _evaluated(run, baselines, trained, ui))
+        val, test = run.ranks.first(lambda: _evaluated(run, baselines, trained))
     except (UsageError, DataError) as error:  # a full disk, an image that has become unreadable
         raise run.resumable(error) from None
     except KeyboardInterrupt:
@@ -256,14 +250,12 @@ def _to_the_end(run: Run[Config], task: Finetune, each_epoch: EachEpoch, trackin
         raise Interrupted(f"stopped at once; {folder.last} is saved", run.go_on) from None
     if run.config.train.time is not None:
         used, limit = (duration_text(seconds) for seconds in (clock.seconds(), run.config.train.time))
-        ui.say(f"time: {used} of {limit} used")
-    ui.say(f"to predict images: vitmed predict IMAGE --checkpoint {folder.path}")
+        say(f"time: {used} of {limit} used")
+    say(f"to predict images: vitmed predict IMAGE --checkpoint {folder.path}")
     return TrainResult(folder.path, folder.best, val, test)
 
 
-def _evaluated(
-    run: Run[Config], baselines: Baselines | None, trained: bool, ui: Ui
-) -> tuple[Evaluation, Evaluation | None]:
+def _evaluated(run: Run[Config], baselines: Baselines | None, trained: bool) -> tuple[Evaluation, Evaluation | None]:
     """Choose the decision policy on validation, and evaluate val and, unless it is left out, test.
 
     Args:
@@ -271,57 +263,57 @@ def _evaluated(
     """
     assert baselines is not None
     folder, best, device = run.folder, run.folder.best, run.device.type
-    fit_decision_policy(best, run.images, run.device, ui)
+    fit_decision_policy(best, run.images, run.device)
 
     def evaluated(split: str) -> Evaluation:
         if trained and (found := known_evaluation(open_model(best), split)):  # before the run was interrupted
-            ui.say(f"{found.folder}: is complete already")
+            say(f"{found.folder}: is complete already")
             return found
         others, page = partial(baselines.predictions, split), run.config.evaluate.report
-        return evaluate(best, split=split, device=device, baselines=others, report=page, ui=ui)
+        return evaluate(best, split=split, device=device, baselines=others, report=page)
 
     val = evaluated("val")
     if not run.config.train.test:
         return val, None
     test = evaluated("test")
     if not folder.model_card.is_file():
-        write_card(folder, test, ui)
+        write_card(folder, test)
     return val, test
 
 
 def _new_run(
-    config: Config, output: str | Path, name: str | None, ui: Ui, plans: bool, offline: bool, ranks: Ranks,
+    config: Config, output: str | Path, name: str | None, plans: bool, offline: bool, ranks: Ranks,
     clock: Clock,
 ) -> tuple[Run[Config], Finetune]:  # fmt: skip
     check_place(config, output, name)
     if ranks.leads:
-        prepared = prepare_run(config, plans, offline, ui, ranks.world)
+        prepared = prepare_run(config, plans, offline, ranks.world)
     planned = ranks.first(lambda: prepared.config)  # with what rank 0 has timed
     with ranks.one_first():
         if not ranks.leads:  # from the images and the weights of this machine
             given = planned.model_copy(update={"data": config.data})
-            prepared = prepare_run(given, False, offline, ui, ranks.world)
+            prepared = prepare_run(given, False, offline, ranks.world)
     config, splits = prepared.config, prepared.splits
-    check_folder(config.data, ui, config.evaluate.ordinal)
+    check_folder(config.data, config.evaluate.ordinal)
     asked_point(config.evaluate, splits.choices)  # raises now, not after hours of training
-    session = Session.of(config, prepared.device, ui, ranks, clock)
+    session = Session.of(config, prepared.device, ranks, clock)
     task = Finetune.new(config, splits, session, prepared.weights)  # raises for wrong sizes
     if prepared.settings:
-        ui.say(f"plan for {prepared.inputs} (flags override it, --config replaces it):")
+        say(f"plan for {prepared.inputs} (flags override it, --config replaces it):")
         for line in describe(prepared.settings):
-            ui.say(f"  {line}")
+            say(f"  {line}")
     if not config.train.freeze and ranks.leads:
-        ui.say(time_needed(prepared)[1])
+        say(time_needed(prepared)[1])
         task = replace(task, planned_rate=1 / prepared.forecaster.image(config))
     ranks.first(lambda: RunFolder.probe(output))
     read, task, checked = _read(config, splits, task, session)
     folder = ranks.first(lambda: RunFolder.create(output, name or default_name(splits.root, config)))
     run = Run.new(task, config, read, folder, session)
-    with ui.bar("drawing augmented images", unit="steps"):
+    with bar("drawing augmented images", unit="steps"):
         if ranks.leads:
             write_json(folder.data_check, checked)
             write_bytes(folder.contact_sheet, png(contact_sheet(augmented_examples(run), len(run.splits.strata))))
-    ui.say(f"run folder: {folder.path}; {folder.contact_sheet.name} there shows augmented training images")
+    say(f"run folder: {folder.path}; {folder.contact_sheet.name} there shows augmented training images")
     return run, task
 
 
@@ -338,14 +330,14 @@ def _read(
     config: Config, splits: Splits, task: Finetune, session: Session
 ) -> tuple[ReadSplits, Finetune, dict[str, Any]]:
     """Read every image, and report what the data check finds: the images, what is trained, and data_check.json."""
-    ui, ranks, checked = session.ui, session.ranks, dict[str, Any]()
+    ranks, checked = session.ranks, dict[str, Any]()
     with ranks.one_first():
-        read = check_images(splits, Preprocessing.of(config), config.data, ui)
+        read = check_images(splits, Preprocessing.of(config), config.data)
         if before := sum(map(set(task.seen).__contains__, read.hashes["test"])):
-            ui.warn(f"the weights were made with {counted(before, 'test image')}: results look too good")
+            warn(f"the weights were made with {counted(before, 'test image')}: results look too good")
     check_ranks(read, session)
     if ranks.leads:
-        notes, counts = check_before_training(read.splits, read.records, read.skipped, config, ui)
+        notes, counts = check_before_training(read.splits, read.records, read.skipped, config)
         checked = {"notes": notes, "counts": counts}
         rest = iter(fingerprints(read.records))  # in the order of the splits
         by_split = {name: list(islice(rest, len(part))) for name, part in read.splits.samples.items()}
@@ -359,7 +351,7 @@ def _draw_curves(run: Run[Config]) -> None:
 
 
 def _resume_run(
-    folder: RunFolder, data: str | Path | None, overrides: dict[str, Any], ui: Ui, ranks: Ranks, clock: Clock
+    folder: RunFolder, data: str | Path | None, overrides: dict[str, Any], ranks: Ranks, clock: Clock
 ) -> tuple[Run[Config], Finetune]:
     checkpoint = ranks.first(lambda: load_checkpoint(folder.last))
     if checkpoint.training is None:
@@ -373,13 +365,13 @@ def _resume_run(
     config = build_config(resumed_settings(checkpoint.config, folder, root, overrides), given=overrides)
     check_trackers(config.train.track)
     if config.train.choose == "last" and overrides.get("train.patience") is not None:
-        ui.warn(LAST_KEPT.format(config.train.patience))
+        warn(LAST_KEPT.format(config.train.patience))
     epochs = checkpoint.config.train.epochs
     if config.train.epochs != epochs:
         new = counted(config.train.epochs, "epoch")
-        ui.warn(f"{new} instead of {epochs}: the learning rate follows the new schedule")
+        warn(f"{new} instead of {epochs}: the learning rate follows the new schedule")
     splits = replace(checkpoint.splits, root=root)
-    session = Session.of(config, pick_device(config.train.device), ui, ranks, clock)
+    session = Session.of(config, pick_device(config.train.device), ranks, clock)
     task = Finetune.new(config, splits, session, start="weights from last.pt")
     with all_its_images():
         read, task, _ = _read(config, splits, task, session)

@@ -20,11 +20,11 @@ from vitmed.core.files import write_bytes, write_json, write_text
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config, store_paths, with_values
+from vitmed.core.messages import listener, say
 from vitmed.core.process import is_rank
 from vitmed.core.run_folder import PREDICTIONS, RunFolder
 from vitmed.core.run_lock import run_lock
 from vitmed.core.text import counted, listed
-from vitmed.core.ui import Ui
 from vitmed.data.splits import make_splits
 from vitmed.decisions.evaluation_folder import read_evaluation
 from vitmed.decisions.targets import TARGETS
@@ -73,7 +73,6 @@ def tune(
     parallel: int = 1,
     devices: int | None = None,
     offline: bool = False,
-    ui: Ui | None = None,
     **flags: Any,
 ) -> TuneResult:
     """Search over settings on validation, train the winner once more with another seed, and test that once.
@@ -99,8 +98,7 @@ def tune(
         UsageError: a setting or value that cannot be, or Optuna is not installed. VitmedError: as `train`, where no
             trial could be trained.
     """
-    ui = ui or Ui()
-    clock, ui.began = Clock(ui.began), None  # the trainings have their own
+    clock, listener().began = Clock(listener().began), None  # the trainings have their own
     if is_rank():
         raise UsageError("tune: not as one of the processes of torchrun", "vitmed tune DIR --devices N")
     if parallel < 1 or (trials is not None and trials < 1):
@@ -126,14 +124,14 @@ def tune(
             domains = {**read_space([f"{SEED}={numbers}"], sets, "--seeds"), **domains}
         what = {"space": domains, "trials": trials, "prune": not grid and prune is not False, "time": seconds}
         check_place(settings, output, name)
-        prepared, forecast = _planned(settings, config is None, seconds, offline, ui, devices or 1)
+        prepared, forecast = _planned(settings, config is None, seconds, offline, devices or 1)
         folder, asked = _new_study(prepared, {**what, **forecast, "offline": offline}, output, name)
     with contextlib.ExitStack() as stack:
         stack.callback(optuna.logging.set_verbosity, optuna.logging.get_verbosity())
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        stack.enter_context(run_lock(folder, ui))
+        stack.enter_context(run_lock(folder))
         try:
-            study = _lead(Trials(optuna, folder, asked, clock, ui), parallel, devices)
+            study = _lead(Trials(optuna, folder, asked, clock), parallel, devices)
         except (Interrupted, KeyboardInterrupt) as error:
             problem = error.problem if isinstance(error, Interrupted) else "stopped; what is trained is saved"
             raise Interrupted(problem, f"vitmed tune --resume {folder.path}") from None
@@ -141,18 +139,18 @@ def tune(
 
 
 def _planned(
-    settings: Config, plans: bool, seconds: float | None, offline: bool, ui: Ui, processes: int
+    settings: Config, plans: bool, seconds: float | None, offline: bool, processes: int
 ) -> tuple[PreparedRun, dict[str, float]]:
     """The plan, with `seconds` one of as many epochs as fit `SHARE` times into it, and then the forecast of a run."""
     if settings.data.divided or settings.train.freeze or not settings.train.test:
         raise UsageError("--folds, --freeze and --no-test do not go with tune", "leave them out")
-    prepared = prepare_run(settings, plans, offline, ui, processes)
+    prepared = prepare_run(settings, plans, offline, processes)
     if seconds is None:
         return prepared, {}
     forecast, free = prepared.forecaster.of(prepared.config), plans and "epochs" not in fields_set(settings, "train")
     passes = int(forecast.passes_in(seconds / SHARE))
     if free and 1 <= passes < prepared.config.train.epochs:
-        prepared = prepare_run(with_values(settings, {"train.epochs": passes}), plans, offline, ui, processes)
+        prepared = prepare_run(with_values(settings, {"train.epochs": passes}), plans, offline, processes)
     both = 2 * forecast.total(prepared.config.train.epochs)
     if both > seconds:
         problem = f"--time {duration_text(seconds)} is too short for a trial and the training of the winner"
@@ -203,13 +201,13 @@ def _resumed(folder: RunFolder, trials: int | None, seconds: float | None) -> tu
 
 def _lead(state: Trials, parallel: int, devices: int | None) -> TuningStudy:
     """Train all trials, then the winner once more, and write what was found."""
-    folder, asked, ui = state.folder, state.asked, state.ui
+    folder, asked = state.folder, state.asked
     many = "trials" if state.most is None else counted(state.most, "trial")
     limit = "" if asked.time is None else f" in {duration_text(asked.time)}"
-    ui.say(f"{many}{limit} of at most {counted(asked.epochs, 'epoch')} in {folder.path}; they search:")
+    say(f"{many}{limit} of at most {counted(asked.epochs, 'epoch')} in {folder.path}; they search:")
     for setting, domain in asked.space.items():
-        ui.say(f"  {setting} {domain}, planned {as_text(asked.planned[setting])}")
-    with local(folder, parallel, ui, devices=devices, logged=True) as executor:
+        say(f"  {setting} {domain}, planned {as_text(asked.planned[setting])}")
+    with local(folder, parallel, devices=devices, logged=True) as executor:
         state.work(executor, parallel)
     study = _chosen(state)
     best = study.of(study.best)
@@ -217,7 +215,7 @@ def _lead(state: Trials, parallel: int, devices: int | None) -> TuningStudy:
     left = {} if asked.time is None else {"time": max(asked.time - state.clock.seconds(), state.reserve)}
     title = f"trial {best.number} is the best on validation; its settings once more, with another seed"
     job = Job(REFIT, title, {"config": folder.path / BASE, "sets": sets, "offline": asked.offline, **left})
-    with local(folder, 1, ui, devices=devices) as executor:
+    with local(folder, 1, devices=devices) as executor:
         run = executor.submit(job).result()
     assert run is not None
     val, test = state.estimate(run, "val"), state.estimate(run, "test")
@@ -231,8 +229,8 @@ def _lead(state: Trials, parallel: int, devices: int | None) -> TuningStudy:
     write_text(folder.path / TABLE, _table(study))
     write_bytes(folder.path / HISTORY, png(history_figure(study)))
     for note in study.notes:
-        ui.say(note)
-    ui.say(f"to train with these settings: vitmed train DIR --config {folder.tuned}")
+        say(note)
+    say(f"to train with these settings: vitmed train DIR --config {folder.tuned}")
     return study
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from vitmed.core.base_models import Frozen
+from vitmed.core.messages import Silent, bar, listening
 from vitmed.core.text import counted, counted_doing
-from vitmed.core.ui import Silent, Ui
 from vitmed.data.samples import Sample, labelled_by
 from vitmed.data.thread_batches import check_readable
 from vitmed.decisions.reduced_precision import MOST_MOVED, ReducedPrecision, compare_precision
@@ -60,7 +60,7 @@ def validation_images(saved: SavedModel) -> list[Sample]:
 
 
 def compare_export(
-    saved: SavedModel, graph: ExportedGraph, run: Callable[[np.ndarray], dict[str, np.ndarray]], root: Path, ui: Ui
+    saved: SavedModel, graph: ExportedGraph, run: Callable[[np.ndarray], dict[str, np.ndarray]], root: Path
 ) -> ExportGate:
     """Compare an exported network with its checkpoint on `validation_images`.
 
@@ -80,10 +80,12 @@ def compare_export(
     def read(index: int) -> np.ndarray:
         return how.read(root / chosen[index].path)
 
-    with ui.bar("comparing: checkpoint") as advance:
-        outputs = open_network(saved, saved.policy, "cpu", "fp32", Silent()).outputs(read, len(chosen), advance)
+    with bar("comparing: checkpoint") as advance:
+        with listening(Silent()):
+            network = open_network(saved, saved.policy, "cpu", "fp32")
+        outputs = network.outputs(read, len(chosen), advance)
     check_readable(outputs.problems)
-    with ui.bar("comparing: exported") as advance:
+    with bar("comparing: exported") as advance:
         for index, sample in enumerate(chosen):
             image = read(index)
             if graph.resize:

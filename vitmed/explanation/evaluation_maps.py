@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from vitmed.core.ui import Ui
+from vitmed.core.messages import bar, say
 from vitmed.explanation.attention import attention_maps
 from vitmed.explanation.faithfulness import FEW, affordable, check_maps, sample, unchecked
 from vitmed.explanation.results import Attention, Maps
@@ -24,7 +24,6 @@ def check_attention(
     read: Callable[[int], np.ndarray],
     predictions: AnyPredictions,
     images: int | None,
-    ui: Ui,
 ) -> tuple[Attention | None, Maps | None]:
     """The checks of the attention maps for an evaluation, and the maps of some images for its figure.
 
@@ -44,12 +43,12 @@ def check_attention(
         return unchecked(model, 0, kind).model_copy(update={"reason": slow, "drawn": ""}), maps
     strata = known_labels(predictions) if isinstance(predictions, Predictions) else explained
     rows, units, drawn = sample(strata, predictions.groups, count)
-    with ui.bar("checking attention maps") as advance:
+    with bar("checking attention maps") as advance:
         pictures = np.stack([read(int(i)) for i in rows])
         found = check_maps(model, preprocessing, pictures, explained[rows], units, advance, kind)
     verdicts = "; ".join(f"{part.title}: {part.verdict}" for part in found.methods.values())
     text = verdicts or f"not checked: {found.reason}"
-    ui.say(f"test of the attention maps: {text}")
+    say(f"test of the attention maps: {text}")
     return found.model_copy(update={"drawn": drawn}), maps
 
 

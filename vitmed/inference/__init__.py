@@ -9,6 +9,7 @@ membership        which image is in which split, as a checkpoint stores it
 predict           images to logits
 torch_network     a checkpoint that predicts in batches
 exported_graph    the network, its calibration and its sets as one graph
+pillow_resize     images of any size in an exported network
 choose_precision  fp32 or 16-bit floats for predictions
 load              `load`: a model in memory, for programs
 """

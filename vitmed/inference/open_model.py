@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vitmed.core.ui import Ui
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.inference.ensemble import Ensemble, EnsembleNetwork, ensemble_file, load_ensemble
 from vitmed.inference.onnx_model import ONNX, OnnxModel, OnnxNetwork, load_onnx
@@ -26,7 +25,7 @@ def open_model(path: str | Path) -> SavedModel:
     return load_checkpoint(path)
 
 
-def open_network(saved: SavedModel, policy: DecisionPolicy | None, device: str, precision: str, ui: Ui) -> Network:
+def open_network(saved: SavedModel, policy: DecisionPolicy | None, device: str, precision: str) -> Network:
     """What runs a model here.
 
     Args:
@@ -39,8 +38,8 @@ def open_network(saved: SavedModel, policy: DecisionPolicy | None, device: str, 
     if isinstance(saved, OnnxModel):
         return OnnxNetwork(saved, device, precision)
     if isinstance(saved, Ensemble):
-        known = [open_network(one, one.policy, device, precision, ui) for one in saved.members]
+        known = [open_network(one, one.policy, device, precision) for one in saved.members]
         return EnsembleNetwork(saved, known)
     from vitmed.inference.torch_network import open_torch_network
 
-    return open_torch_network(saved, policy, device, precision, ui)
+    return open_torch_network(saved, policy, device, precision)

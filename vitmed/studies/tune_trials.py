@@ -20,9 +20,9 @@ from vitmed.core.errors import (
     VitmedError,
 )
 from vitmed.core.files import read_json_lines, write_json
+from vitmed.core.messages import Advance, Silent, listener, say
 from vitmed.core.run_folder import NUMBERS, RunFolder
 from vitmed.core.text import first_line
-from vitmed.core.ui import Advance, Silent, Ui
 from vitmed.core.upgrade import READER
 from vitmed.decisions.evaluation_folder import read_metrics
 from vitmed.decisions.targets import ALL_METRICS
@@ -116,8 +116,8 @@ class TrialFile(Frozen):
 class Trials:
     """The trials of a study, also in memory for Optuna. Raises CheckpointError for a damaged file of a trial."""
 
-    def __init__(self, optuna: Any, folder: RunFolder, asked: Asked, clock: Clock, ui: Ui) -> None:
-        self.optuna, self.folder, self.asked, self.clock, self.ui = optuna, folder, asked, clock, ui
+    def __init__(self, optuna: Any, folder: RunFolder, asked: Asked, clock: Clock) -> None:
+        self.optuna, self.folder, self.asked, self.clock = optuna, folder, asked, clock
         self.metric, self.pace, self.queue = ALL_METRICS[asked.metric], asked.one_pass, asked.queue
         self.most = len(self.queue) if asked.seeds else asked.trials
         pruner = optuna.pruners.NopPruner()
@@ -206,7 +206,7 @@ class Trials:
                         break
                     number = waiting.pop(0) if waiting else self._ask().number
                     self._note(number, starts=[*self.files[number].starts, len(self._records(number))])
-                    with (self.ui if parallel == 1 else Silent()).bar(f"trial {number + 1}", "epochs") as advance:
+                    with (listener() if parallel == 1 else Silent()).bar(f"trial {number + 1}", "epochs") as advance:
                         running[number] = executor.submit(self._job(number), self._watch(number, advance))
                 if not running:
                     return
@@ -253,7 +253,7 @@ class Trials:
         ended = f"stopped after epoch {trial.epochs} of {self.asked.epochs}" if trial.state == "stopped" else ""
         text = f"{self.metric.title} {value}, {ended or f'{trial.epochs} epochs'}, {trial.seconds:,.0f} s"
         text = f"failed: {trial.reason}" if trial.state == "failed" else text
-        self.ui.say(f"trial {trial.number}{of}: {text}; {', '.join(as_sets(trial.values))}")
+        say(f"trial {trial.number}{of}: {text}; {', '.join(as_sets(trial.values))}")
 
     def estimate(self, run: RunFolder, split: str) -> Estimate:
         """The metric of an evaluated run with its interval; a metric of epochs alone has none."""

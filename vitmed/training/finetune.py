@@ -16,8 +16,8 @@ from vitmed.core.config import Config
 from vitmed.core.durations import about
 from vitmed.core.errors import CheckpointError
 from vitmed.core.files import write_json, write_text
+from vitmed.core.messages import say, warn
 from vitmed.core.text import counted, listed
-from vitmed.core.ui import Ui
 from vitmed.data.loading import Images, images_of
 from vitmed.data.patients import report_patients
 from vitmed.data.proportions import describe_split, proportion_lines
@@ -25,12 +25,12 @@ from vitmed.data.samples import Splits
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import save_checkpoint
 from vitmed.metrics.predictions import positive_class
-from vitmed.models.block_kernels import uncompiled
+from vitmed.models.compile import uncompiled
 from vitmed.models.hardware import describe, seeded
 from vitmed.models.lora import add_low_rank, merged
-from vitmed.models.pretrained import LoadReport, Weights, load_pretrained
-from vitmed.models.summary import describe_model, summarise
-from vitmed.models.vit import ViT, build_vit
+from vitmed.models.sizes import describe_model, summarise
+from vitmed.models.vit import ViT
+from vitmed.models.weights.pretrained import LoadReport, Weights, load_pretrained
 from vitmed.training.epoch_records import finished, validate
 from vitmed.training.failure_detection import stuck
 from vitmed.training.learning import LEARNING, objective_of
@@ -82,7 +82,7 @@ class Finetune:
         train = images_of(splits, Preprocessing.of(config))["train"]
         session.ranks.check_batch(min(config.train.batch_size, len(train)))
         with seeded(config.train.seed):
-            model = build_vit(config.model, splits.outputs)
+            model = ViT(config.model, splits.outputs)
             LEARNING[splits.target.kind].start(model, train.targets, config)
             report = load_pretrained(model, weights, train.preprocessing) if weights is not None else None
             if config.train.lora is not None:
@@ -90,16 +90,16 @@ class Finetune:
         if config.train.lora is None and config.train.freeze_blocks is not None:
             model.freeze(config.train.freeze_blocks)
         model = model.to(session.device)
-        _describe_data(config, splits, session.ui)
+        _describe_data(config, splits)
         start = start if weights is None else f"{report}; images normalised by {config.data.normalize}"
         _describe_network(config, model, start, session)
         if config.train.balance != "none":
-            session.ui.say(
+            say(
                 f"balance {config.train.balance}: probabilities stay at the prevalence of training; "
                 f"{'--youden' if len(splits.classes) == 2 else '--balanced'} decides for balanced accuracy"
             )
         if (config.augment.mixup or config.augment.cutmix) and not config.train.freeze:
-            session.ui.warn("mixup and cutmix change calibration: check the log loss and the Brier score")
+            warn("mixup and cutmix change calibration: check the log loss and the Brier score")
         return cls(model, splits.outputs, weights.seen if weights is not None else (), report)
 
     def objective(self, config: Config, train: Images, session: Session) -> Objective:
@@ -156,7 +156,7 @@ class Finetune:
     def begin(self, run: Run[Config]) -> None:
         """As in `Task`."""
         marks = "* marks the best so far; waiting is the share of time spent waiting for images"
-        run.ui.say(f"in the lines of the epochs, {marks}")
+        say(f"in the lines of the epochs, {marks}")
 
     def end(self, run: Run[Config]) -> None:
         """As in `Task`: say which epoch is kept."""
@@ -164,7 +164,7 @@ class Finetune:
             raise CheckpointError(f"{run.folder.path}: best.pt is missing", "start a new run")
         train, best = run.config.train, run.state.best_epoch
         value = _monitor_text(run.state.history[best - 1], train.monitor)
-        run.ui.say(f"{train.choose} epoch: {best}, validation {value}; kept in {run.folder.best.name}")
+        say(f"{train.choose} epoch: {best}, validation {value}; kept in {run.folder.best.name}")
 
     def after_epoch(self, run: Run[Config], record: Record) -> None:
         """As in `Task`: warn of an undefined monitor and of a network that does not learn; say why training ends."""
@@ -172,19 +172,19 @@ class Finetune:
         monitor = config.train.monitor
         undefined = [entry for entry in state.history if f"val_{monitor}" not in entry]
         if undefined == [record]:  # for the first time
-            run.ui.warn(
+            warn(
                 f"validation {monitor} is undefined in epoch {state.epoch}, for example because a class is never "
                 "predicted or has no validation image; such an epoch ranks below all others"
             )
         share = 1.0 if finished(state, config) else max(state.share, state.epoch / config.train.epochs)
         problem = stuck(state.history, run.splits.classes, run.splits.counts("train"), config, share)
         if problem and not self.warned:
-            run.ui.warn(problem)
+            warn(problem)
         self.warned = problem is not None
         if state.share >= 1:
-            run.ui.say(f"the time for training is used, in {counted(state.epoch, 'epoch')}")
+            say(f"the time for training is used, in {counted(state.epoch, 'epoch')}")
         elif state.epoch < config.train.epochs and finished(state, config):
-            run.ui.say(f"stopped early: {monitor} has not improved for {config.train.patience} epochs")
+            say(f"stopped early: {monitor} has not improved for {config.train.patience} epochs")
 
     def ticker(self, run: Run[Config]) -> tuple[Callable[[], float], Callable[[], None]]:
         """As in `Task`; before a step it may warn that training goes slower than planned."""
@@ -216,33 +216,33 @@ class Finetune:
         if run.config.train.time is not None and state.share > 0:
             count = max(1, min(epochs, round(done / state.share)))
             means = f"at this speed the time is enough for about {counted(count, 'epoch')}"
-        run.ui.warn(
+        warn(
             f"training goes at {images / seconds:,.0f} images/s, less than half of the {self.planned_rate:,.0f} that "
             f"the plan measured, as when other programs need the cores; {means}"
         )
         self.slow = True
 
 
-def _describe_data(config: Config, splits: Splits, ui: Ui) -> None:
-    ui.say("vitmed is for research use only; it is not a medical device.")
+def _describe_data(config: Config, splits: Splits) -> None:
+    say("vitmed is for research use only; it is not a medical device.")
     unit = f" ({splits.target.unit})" if splits.target.unit else ""
     names = [f"{i} {name}" for i, name in enumerate(splits.classes)]
-    ui.say(f"{splits.target.kind}: " + (listed(names) if len(names) > 1 else splits.classes[0] + unit))
+    say(f"{splits.target.kind}: " + (listed(names) if len(names) > 1 else splits.classes[0] + unit))
     if len(splits.classes) == 2 and splits.target.kind == "classes":
         positive = config.data.positive or splits.classes[positive_class(splits.classes)]
-        ui.say(f"positive class: {positive} (vitmed train --positive chooses the other)")
+        say(f"positive class: {positive} (vitmed train --positive chooses the other)")
     for name, samples in splits.samples.items():
         unused = "; not evaluated until training ends" if name == "test" else ""
         about = f"{counted(len(samples), 'image')} ({describe_split(splits, name)}), {splits.made[name]}"
-        ui.say(f"{name + ':':6} {about}{unused}")
+        say(f"{name + ':':6} {about}{unused}")
     for line in proportion_lines(splits):
-        ui.say(line)
-    report_patients(splits, "one patient may be in two splits, which makes results look too good", ui)
+        say(line)
+    report_patients(splits, "one patient may be in two splits, which makes results look too good")
 
 
 def _describe_network(config: Config, model: ViT, start: str, session: Session) -> None:
-    train, ui, ranks = config.train, session.ui, session.ranks
-    ui.say(f"model: {describe_model(config.model)}; {start}")
+    train, ranks = config.train, session.ranks
+    say(f"model: {describe_model(config.model)}; {start}")
     total = sum(p.numel() for p in model.parameters()) / 1e6
     learning = sum(p.numel() for p in model.parameters() if p.requires_grad) / 1e6
     if train.freeze:
@@ -254,9 +254,9 @@ def _describe_network(config: Config, model: ViT, start: str, session: Session) 
         if train.lora is not None:
             what = f"LoRA additions of rank {train.lora} and the head"
         what += f", {learning:.2f} of {total:.2f} M parameters"
-    ui.say(f"to be trained: {what}")
+    say(f"to be trained: {what}")
     shared = f"{ranks.world} processes, each on " if ranks.wide else ""
-    ui.say(f"device: {shared}{describe(session.device)}, {session.precision.name} ({session.precision.reason})")
+    say(f"device: {shared}{describe(session.device)}, {session.precision.name} ({session.precision.reason})")
 
 
 def augmented_examples(run: Run[Config]) -> dict[str, list[np.ndarray]]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from vitmed.core.errors import VitmedError
+from vitmed.core.messages import say
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.text import counted
 from vitmed.data.loading import Images, seed_of
@@ -22,12 +23,12 @@ from vitmed.data.samples import Splits
 from vitmed.data.thread_batches import check_readable, read_batches
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import save_encoder, save_pretraining
-from vitmed.models.block_kernels import uncompiled
+from vitmed.models.compile import uncompiled
 from vitmed.models.hardware import Precision, describe, seeded
 from vitmed.models.mae import MAE, decoder_size
-from vitmed.models.summary import describe_model
-from vitmed.models.vit import ViT, build_vit
-from vitmed.models.weight_layouts import HEAD
+from vitmed.models.sizes import describe_model
+from vitmed.models.vit import ViT
+from vitmed.models.weights.layouts import HEAD
 from vitmed.training.epoch_records import common_record
 from vitmed.training.losses import Objective
 from vitmed.training.run import Run, Session
@@ -78,19 +79,18 @@ class Pretrain:
     @classmethod
     def new(cls, config: PretrainConfig, splits: Splits, session: Session) -> Pretrain:
         """One before training; says what is trained on what. Raises UsageError for sizes that do not fit."""
-        ui = session.ui
         with seeded(config.train.seed):
-            encoder = build_vit(config.encoder, 1)
+            encoder = ViT(config.encoder, 1)
             model = build_mae(encoder, config).to(session.device)
         for name, samples in splits.samples.items():
-            ui.say(f"{name + ':':6} {counted(len(samples), 'image')}, {splits.made[name]}")
-        report_patients(splits, "a patient of a later test may be among these images", ui)
+            say(f"{name + ':':6} {counted(len(samples), 'image')}, {splits.made[name]}")
+        report_patients(splits, "a patient of a later test may be among these images")
         sizes = [sum(p.numel() for p in part.parameters()) / 1e6 for part in (encoder, model)]
-        ui.say(f"encoder: {describe_model(config.model)}, {sizes[0]:.2f} M parameters")
+        say(f"encoder: {describe_model(config.model)}, {sizes[0]:.2f} M parameters")
         rest = f"{sizes[1] - sizes[0]:.2f} M parameters, used only in pretraining"
         shown = f"{model.visible} of {model.patches} patches"
-        ui.say(f"decoder: {rest}; it reconstructs each image from {shown}")
-        ui.say(f"device: {describe(session.device)}, {session.precision.name} ({session.precision.reason})")
+        say(f"decoder: {rest}; it reconstructs each image from {shown}")
+        say(f"device: {describe(session.device)}, {session.precision.name} ({session.precision.reason})")
         return cls(model)
 
     def objective(self, config: PretrainConfig, train: Images, session: Session) -> Objective:

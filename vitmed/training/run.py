@@ -23,19 +23,19 @@ from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import CheckpointError, DataError, EndedByCaller, Interrupted, Reported, UsageError, VitmedError
 from vitmed.core.files import write_json, write_text
 from vitmed.core.load_config import AnyConfig, find_paths, store_paths, with_values
+from vitmed.core.messages import bar, say, warn
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.process import stop_signals
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line, listed
-from vitmed.core.ui import Ui
 from vitmed.data.loading import Images, UnusableFiles, pick_place
 from vitmed.data.read_images import ReadSplits, read_splits
 from vitmed.data.samples import Splits
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.models.block_kernels import compile_network, is_of_compiler, missing_compiler, use_attention
+from vitmed.models.compile import compile_network, is_of_compiler, missing_compiler
 from vitmed.models.hardware import Precision, pick_precision, using_threads
-from vitmed.models.vit import checkpoint_gradients
-from vitmed.models.weight_files import AGAIN
+from vitmed.models.vit import checkpoint_gradients, use_attention
+from vitmed.models.weights.files import AGAIN
 from vitmed.training.environment import environment, versions
 from vitmed.training.gradients import Relief
 from vitmed.training.loop import fit
@@ -66,20 +66,19 @@ class Session:
 
     device: torch.device
     precision: Precision
-    ui: Ui
     ranks: Ranks = ALONE
     clock: Clock = field(default_factory=Clock)
 
     @classmethod
     def of(
-        cls, config: Config | PretrainConfig, device: torch.device, ui: Ui, ranks: Ranks = ALONE,
+        cls, config: Config | PretrainConfig, device: torch.device, ranks: Ranks = ALONE,
         clock: Clock | None = None,
     ) -> Session:  # fmt: skip
         """That of a configuration. Raises UsageError if this machine cannot compute so."""
         precision = pick_precision(config.train.precision, device)
         if config.train.compile and (problem := missing_compiler(device)) is not None:
             raise UsageError(f"--compile: {problem}", "leave --compile out")
-        return cls(ranks.device(device), precision, ui, ranks, clock or Clock())
+        return cls(ranks.device(device), precision, ranks, clock or Clock())
 
 
 class Task(Protocol[AnyConfig]):
@@ -142,7 +141,7 @@ class Run(Generic[AnyConfig]):
         self.config: AnyConfig = config
         self.folder, self.session, self.model = folder, session, task.model
         self.splits, self.images, self.hashes = read.splits, read.images, read.hashes
-        self.device, self.precision, self.ranks, self.ui = session.device, session.precision, session.ranks, session.ui
+        self.device, self.precision, self.ranks = session.device, session.precision, session.ranks
         self.stream = Stream.of(self.images["train"], config, self.device, self.ranks)
         batches = self.stream.batches.batches
         self.state = new_state(self.model, config, batches, self.device, self.precision)
@@ -161,12 +160,12 @@ class Run(Generic[AnyConfig]):
             images = read.images["train"]
             steps = config.train.epochs * max(1, len(images) // config.train.batch_size)
             objective = task.objective(config, images, session)
-            tuned = autotune(task.model, objective, config, device, steps, images.targets, session.ui)
+            tuned = autotune(task.model, objective, config, device, steps, images.targets)
             config = with_values(config, tuned.settings(config))
             if tuned.rates is not None:  # else the usual arithmetic stays, with its own reason
                 measured = replace(pick_precision(tuned.engine.precision, device), reason="measured")
                 session = replace(session, precision=measured)
-            session.ui.say(str(tuned))
+            say(str(tuned))
         run = cls(task, config, read, folder, session)
         ranks.first(run._write_start)
         return run
@@ -192,7 +191,7 @@ class Run(Generic[AnyConfig]):
         session.clock.go_on(state.spent)
         run.ranks.first(run._write_config)  # epochs or data folder may be new
         run.ranks.first(run._write_records)  # a kill may have come between last.pt and metrics.jsonl
-        run.ui.say(f"resuming {folder.path} at epoch {state.epoch + 1}, batch {state.batch + 1}")
+        say(f"resuming {folder.path} at epoch {state.epoch + 1}, batch {state.batch + 1}")
         if (now := config.train.time) is not None and now != limit:
             state.share = min(1.0, state.spent / now)  # as if it had been so from the start
         return run
@@ -225,8 +224,8 @@ class Run(Generic[AnyConfig]):
             self.state.shard(self.config, ranks, self.device)
         else:
             self.state.network = ranks.wrap(self.model, self.device)
-        threads, bar = using_threads(self.config.train.threads or ranks.threads), self.ui.bar("training", unit="images")
-        with threads, warnings.catch_warnings(), stop_signals() as stop, bar as advance:
+        threads = using_threads(self.config.train.threads or ranks.threads)
+        with threads, warnings.catch_warnings(), stop_signals() as stop, bar("training") as advance:
             warnings.filterwarnings("ignore", "Grad strides do not match")  # DDP's, on speed, for a 1x1 convolution
             control = Control(self.config, stop, self._ticker(), ranks)
             objective = self.task.objective(self.config, self.images["train"], self.session)
@@ -236,7 +235,7 @@ class Run(Generic[AnyConfig]):
                     if isinstance(event, Relief):
                         self._set_parts(event.micro_batch, event.grad_checkpointing)
                         self._write_config()
-                        self.ui.warn(str(event))
+                        warn(str(event))
                     else:
                         self.keep(event, report)
                         if ranks.agree(stop=ranks.leads and bool(each_epoch(event))):
@@ -263,7 +262,7 @@ class Run(Generic[AnyConfig]):
         self.task.save_epoch(self, record)
         self.save_last()
         self.ranks.first(self._write_records)
-        self.ui.say(
+        say(
             f"epoch {epoch_of(record['epoch'], self.state.share, self.config)}  train loss {record['train_loss']:.4f}  "
             f"val loss {record['val_loss']:.4f}{self.task.monitored(record)}  lr {record['lr']:.1e}  "
             f"{record['images_per_second']:,.0f} images/s  {record['wait_share']:.0%} waiting"
@@ -316,9 +315,7 @@ class Run(Generic[AnyConfig]):
         how = ", with gradient checkpointing" if found.grad_checkpointing else ""
         whose = f" on each of {ranks.world} processes" if ranks.wide else ""
         at_once = self.state.micro_batch
-        self.ui.say(
-            f"batch: {counted(total, 'image')}, {at_once} at once{whose}{how} ({found.why}; --micro-batch {at_once})"
-        )
+        say(f"batch: {counted(total, 'image')}, {at_once} at once{whose}{how} ({found.why}; --micro-batch {at_once})")
 
     def _set_parts(self, micro_batch: int, grad_checkpointing: bool) -> None:
         """Change how many images are computed at once, from the next batch and in the configuration."""
@@ -344,15 +341,13 @@ class Run(Generic[AnyConfig]):
         write_text(self.folder.metrics, "".join(json.dumps(r, allow_nan=False) + "\n" for r in self.state.history))
 
 
-def check_images(splits: Splits, preprocessing: Preprocessing, data: DataConfig, ui: Ui) -> ReadSplits:
+def check_images(splits: Splits, preprocessing: Preprocessing, data: DataConfig) -> ReadSplits:
     """As `read_splits`; and warn where an image of val or test is in another split too."""
-    read = read_splits(splits, preprocessing, data, ui)
+    read = read_splits(splits, preprocessing, data)
     seen = dict.fromkeys(read.hashes["train"], "train")
     for name in ("val", "test"):
         if copies := sum(digest in seen for digest in read.hashes[name]):
-            ui.warn(
-                f"identical copies of {counted(copies, f'{name} image')} are in another split: results look too good"
-            )
+            warn(f"identical copies of {counted(copies, f'{name} image')} are in another split: results look too good")
         seen |= dict.fromkeys(read.hashes[name], name)
     return read
 

@@ -24,18 +24,12 @@ from vitmed.core.cache_folder import cache_folder
 from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
 from vitmed.core.files import make_folder, write_text
+from vitmed.core.messages import Advance, bar
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.text import counted, first_line, listed
-from vitmed.core.ui import Advance, Ui
-from vitmed.models.block_kernels import (
-    compile_network,
-    is_of_compiler,
-    leave_uncompiled,
-    missing_compiler,
-    use_attention,
-)
+from vitmed.models.compile import compile_network, is_of_compiler, leave_uncompiled, missing_compiler
 from vitmed.models.hardware import busy, machine, pick_precision, seeded, synchronise, using_threads
-from vitmed.models.vit import prefers_explicit
+from vitmed.models.vit import prefers_explicit, use_attention
 from vitmed.training.environment import versions
 from vitmed.training.gradients import is_out_of_memory
 from vitmed.training.losses import Objective
@@ -95,7 +89,7 @@ class Tuned(BaseModel):
 
 def autotune(
     model: nn.Module, objective: Objective, config: Config | PretrainConfig, device: torch.device, steps: int,
-    targets: Tensor, ui: Ui,
+    targets: Tensor,
 ) -> Tuned:  # fmt: skip
     """The fastest engine of those that the configuration leaves open, from the cache or measured.
 
@@ -114,7 +108,7 @@ def autotune(
     usual = usual_engine(config, device)
     if device.type == "cpu" and (load := busy()) is not None:
         return Tuned(engine=usual, usual=usual, note=f"not measured: other processes keep this machine busy ({load})")
-    with ui.bar("measuring speed", unit="steps") as advance, seeded(config.train.seed, device):
+    with bar("measuring speed", unit="steps") as advance, seeded(config.train.seed, device):
         try:
             tuned = Race(copy.deepcopy(model), objective, config, device, steps, targets, advance).run()
         except (RuntimeError, MemoryError) as error:

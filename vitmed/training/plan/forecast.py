@@ -31,7 +31,7 @@ from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.exact_views import VIEWS
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.hardware import busy, machine, pick_precision, seeded, synchronise
-from vitmed.models.vit import build_vit
+from vitmed.models.vit import ViT
 from vitmed.training.environment import versions
 from vitmed.training.gradients import is_out_of_memory
 from vitmed.training.loop import optimiser_step
@@ -156,7 +156,7 @@ def _time_steps(config: Config, device: torch.device, classes: int) -> float:
     count = min(train.batch_size, train.micro_batch if isinstance(train.micro_batch, int) else AT_ONCE)
     precision, preprocessing = pick_precision(train.precision, device), Preprocessing.of(config)
     with seeded(train.seed, device):
-        network = build_vit(config.model, classes).to(device).train()
+        network = ViT(config.model, classes).to(device).train()
         state = new_state(network, config, 1, device, precision)
         x = torch.randint(0, 256, (count, side, side, config.model.channels), dtype=torch.uint8, device=device)
         y = torch.arange(count, device=device) % classes

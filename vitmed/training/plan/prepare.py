@@ -14,9 +14,9 @@ from vitmed.core.dataset_cards import report_card
 from vitmed.core.durations import duration_text, round_up
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
+from vitmed.core.messages import bar, say, warn
 from vitmed.core.model_config import ModelConfig
 from vitmed.core.train_config import TrainConfig
-from vitmed.core.ui import Ui
 from vitmed.data.patients import show_expression
 from vitmed.data.samples import Splits
 from vitmed.data.splits import make_splits
@@ -27,9 +27,10 @@ from vitmed.imaging.decode import read_size
 from vitmed.imaging.exact_views import refuse_views, safe_views
 from vitmed.metrics.subgroups import check_columns
 from vitmed.models.hardware import pick_device
-from vitmed.models.licence_terms import terms_of
-from vitmed.models.pretrained import Weights, config_for_weights, open_weights
-from vitmed.models.vit import SIZES, build_vit
+from vitmed.models.sizes import SIZES
+from vitmed.models.vit import ViT
+from vitmed.models.weights.catalogue import terms_of
+from vitmed.models.weights.pretrained import Weights, config_for_weights, open_weights
 from vitmed.training.check_readers import check_readers
 from vitmed.training.learning import check_target
 from vitmed.training.plan.forecast import Forecast, Forecaster
@@ -75,7 +76,7 @@ class PreparedRun:
     forecaster: Forecaster
 
 
-def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: int = 1) -> PreparedRun:
+def prepare_run(config: Config, plans: bool, offline: bool, processes: int = 1) -> PreparedRun:
     """Read weights and folders, and complete the configuration from the weights, the plan and the images.
 
     Args:
@@ -89,12 +90,12 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
     check_names(config, SIZES, POLICIES, ALL_METRICS)
     weights = None
     if config.model.weights is not None:
-        weights = open_weights(config.model.weights, ui, offline)
-        config = config_with_weights(config, weights, ui)
+        weights = open_weights(config.model.weights, offline)
+        config = config_with_weights(config, weights)
     check_weights(config)
-    report_card(config.data.card, ui)
-    show_expression(config.data.group_regex, ui)
-    with ui.bar("finding images", unit="files") as advance:
+    report_card(config.data.card)
+    show_expression(config.data.group_regex)
+    with bar("finding images", unit="files") as advance:
         splits = make_splits(config.data, advance, config.evaluate.ordinal)
     config = config_of_target(config, splits)
     splits = standardised(splits)
@@ -114,20 +115,20 @@ def prepare_run(config: Config, plans: bool, offline: bool, ui: Ui, processes: i
         views=safe_views(config.augment.policy, config.augment.flips),
     )
     if plans and config.train.freeze and (idle := fields_without_effect(config)):
-        ui.warn(f"--freeze trains no network, so these have no effect: {', '.join(idle)}")
-    given, config = config, with_window(config, splits, ui)
+        warn(f"--freeze trains no network, so these have no effect: {', '.join(idle)}")
+    given, config = config, with_window(config, splits)
     forecaster, trains = Forecaster(splits, device, processes), not config.train.freeze
     settings, complete = list[PlannedSetting](), config
     if plans and trains:
-        with ui.bar("timing networks", unit="steps"):
+        with bar("timing networks", unit="steps"):
             settings, complete = planned(config, inputs, time_rules(config, inputs, forecaster))
     patience, usual = config.train.patience, TrainConfig().patience
     by_hand = "patience" in fields_set(config, "train") and (plans or patience != usual)
     if by_hand and trains and complete.train.choose == "last":
-        ui.warn(LAST_KEPT.format(patience))
+        warn(LAST_KEPT.format(patience))
     if weights is None:
         complete = complete.model_copy(update={"model": from_scratch(complete.model)})
-    warn_of_shrinking(inputs.side, complete.model.image_size, ui)
+    warn_of_shrinking(inputs.side, complete.model.image_size)
     complete = build_config(one_batch(complete).model_dump())  # raises for values that do not go together
     if complete.train.time is not None and trains:
         check_time(complete.train.time, forecaster.of(complete))
@@ -149,10 +150,10 @@ def check_against_splits(config: Config, splits: Splits) -> None:
         check_readers(config.evaluate, samples, splits.columns, splits.classes)
 
 
-def warn_of_shrinking(side: int, size: int, ui: Ui) -> None:
+def warn_of_shrinking(side: int, size: int) -> None:
     """Warn where images of `side` px lose most of their detail in an input of `size` px."""
     if side > SHRUNK * size:
-        ui.warn(
+        warn(
             f"images of about {side:,} px are shrunk to {size} px: a detail of fewer than {2 * side // size:,} px "
             "disappears; cut out the region that matters, or use a larger --image-size"
         )
@@ -230,7 +231,7 @@ def time_needed(prepared: PreparedRun) -> tuple[float, str]:
             rule, seconds = found
             model = _with_rule(rule, given, inputs).model
             with torch.device("meta"):
-                millions = sum(p.numel() for p in build_vit(model, prepared.splits.outputs).parameters()) / 1e6
+                millions = sum(p.numel() for p in ViT(model, prepared.splits.outputs).parameters()) / 1e6
             network = f"{model.image_size} px and {millions:.1f} M parameters"
             more = f"; --time {duration_text(seconds)} is enough for {network}"
     limit, knee = config.train.time, config.train.epochs // MOST_KNEES
@@ -241,7 +242,7 @@ def time_needed(prepared: PreparedRun) -> tuple[float, str]:
     return time_line(config, forecast, more)
 
 
-def config_with_weights(config: Config, weights: Weights, ui: Ui) -> Config:
+def config_with_weights(config: Config, weights: Weights) -> Config:
     """The configuration completed by the weights: network, normalisation, interpolation and licence.
 
     Warns where the normalisation is only assumed.
@@ -251,7 +252,7 @@ def config_with_weights(config: Config, weights: Weights, ui: Ui) -> Config:
     if not given & {"normalize", "mean", "std"}:
         values["data.normalize"] = weights.normalize
         if weights.assumed:
-            ui.warn(
+            warn(
                 f"{weights.path.name}: nothing states which mean and std its images had; ImageNet's are assumed. "
                 "Weights of AugReg and many others of timm and Hugging Face have 0.5: --normalize half"
             )
@@ -301,17 +302,17 @@ def median_side(splits: Splits) -> int:
     return int(np.median(sides)) if sides else 224
 
 
-def with_window(config: AnyConfig, splits: Splits, ui: Ui) -> AnyConfig:
+def with_window(config: AnyConfig, splits: Splits) -> AnyConfig:
     """The configuration with `data.window` resolved from training images; reports what was found.
 
     Raises UsageError if a package that reads these files is not installed.
     """
     paths = [splits.root / sample.path for sample in splits.samples["train"]]
-    with ui.bar("looking at training images") as advance:
+    with bar("looking at training images") as advance:
         found = choose_window(paths, config.data.window, config.data.frame, advance)
     for line in found.notes:
-        ui.say(line)
+        say(line)
     for line in found.warnings:
-        ui.warn(line)
+        warn(line)
     window = list(found.window) if isinstance(found.window, tuple) else found.window
     return with_values(config, {"data.window": window})
