@@ -32,7 +32,7 @@ from vitmed.models.vit import ViT
 from vitmed.training import loop
 from vitmed.training.finetune import Finetune
 from vitmed.training.optimiser import ema_decay, steps_per_epoch
-from vitmed.training.plan.prepare import prepare_run
+from vitmed.training.plan.make_plan import make_plan
 from vitmed.training.run import Run, Session, check_images
 from vitmed.training.stream import Control
 from vitmed.training.train_state import TrainState
@@ -78,7 +78,7 @@ def one(folder: Path, seed: int, epochs: int, size: int) -> dict[str, list[dict]
         "train.batch_size": 16, "train.workers": 0, "train.device": "cpu",
         "train.precision": "fp32", "train.ema": True, "train.choose": "last",
     }  # fmt: skip
-    ready = prepare_run(load_config(None, overrides), True, True)
+    ready = make_plan(load_config(None, overrides), True, True)
     session = Session.of(ready.config, ready.device)
     task = Finetune.new(ready.config, ready.splits, session)
     read = check_images(ready.splits, Preprocessing.of(ready.config), ready.config.data)

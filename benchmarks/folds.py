@@ -53,14 +53,14 @@ def cnn(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
     from vitmed.inference.predict import predict_all
     from vitmed.training.finetune import Finetune
     from vitmed.training.loop import fit
-    from vitmed.training.plan.prepare import prepare_run
+    from vitmed.training.plan.make_plan import make_plan
     from vitmed.training.run import Run, Session, check_images
     from vitmed.training.stream import Control
 
     config = load_config(CONFIG, {"data.root": str(folder), "train.seed": 0}, sets)
     halved = config.train.model_copy(update={"epochs": config.train.epochs // 2})
     config = config.model_copy(update={"train": halved})
-    ready = prepare_run(config, False, True)
+    ready = make_plan(config, False, True)
     config, splits = ready.config, ready.splits
     session = Session.of(config, ready.device)
     layers: list[nn.Module] = []

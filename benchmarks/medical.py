@@ -85,7 +85,7 @@ from vitmed.training.finetune import Finetune
 from vitmed.training.learning import objective_of
 from vitmed.training.loop import train_epoch
 from vitmed.training.optimiser import ema_decay
-from vitmed.training.plan.prepare import PreparedRun, prepare_run
+from vitmed.training.plan.make_plan import Plan, make_plan
 from vitmed.training.run import Run, Session, check_images
 from vitmed.training.stream import Control, Stream
 from vitmed.training.train_state import new_state
@@ -128,7 +128,7 @@ def plan_config(options: argparse.Namespace, key: Key, sets: Iterable[str] = ())
 
 def train_plan(options: argparse.Namespace, key: Key, place: Path) -> Trained:
     """The run of `vitmed train`, without its reports; of at most `--minutes`, if given."""
-    ready = prepare_run(plan_config(options, key, options.set), True, True)
+    ready = make_plan(plan_config(options, key, options.set), True, True)
     config, epochs = ready.config, ready.config.train.epochs
     if options.minutes is not None:
         how, train = Preprocessing.of(config), len(ready.splits.samples["train"])
@@ -150,14 +150,14 @@ def train_plan(options: argparse.Namespace, key: Key, place: Path) -> Trained:
     return of_network(saved.model(), saved.preprocessing, facts, config.augment.views)
 
 
-def resnet18(ready: PreparedRun, side: int) -> tuple[nn.Module, int]:
+def resnet18(ready: Plan, side: int) -> tuple[nn.Module, int]:
     """torchvision's ResNet-18 with random weights, and the side of its images."""
     from torchvision.models import resnet18 as network
 
     return network(num_classes=len(ready.splits.classes)), side
 
 
-def timm_vit(ready: PreparedRun) -> tuple[nn.Module, int]:
+def timm_vit(ready: Plan) -> tuple[nn.Module, int]:
     """timm's ViT with a plain patch embedding, of the depth whose operations are nearest to those of the plan's."""
     from timm.models import VisionTransformer
 
@@ -184,7 +184,7 @@ def operations(network: nn.Module, side: int) -> int:
     return counter.get_total_flops()
 
 
-NETWORKS: dict[str, Callable[[PreparedRun], tuple[nn.Module, int]]] = {
+NETWORKS: dict[str, Callable[[Plan], tuple[nn.Module, int]]] = {
     "resnet18": lambda ready: resnet18(ready, 64),
     "resnet18-96": lambda ready: resnet18(ready, 96),
     "timm": timm_vit,
@@ -201,7 +201,7 @@ def train_network(options: argparse.Namespace, key: Key, place: Path) -> Trained
 
 
 def train_for(
-    seconds: float, ready: PreparedRun, network: nn.Module, how: Preprocessing, seed: int
+    seconds: float, ready: Plan, network: nn.Module, how: Preprocessing, seed: int
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Train a network for seconds of CPU with the batches, augmentation and loss of the plan; what it costs."""
     planned, splits = ready.config, ready.splits
@@ -235,9 +235,9 @@ def train_for(
     return state.evaluated_model, cost | facts
 
 
-def built(options: argparse.Namespace, key: Key) -> tuple[PreparedRun, nn.Module, Preprocessing]:
+def built(options: argparse.Namespace, key: Key) -> tuple[Plan, nn.Module, Preprocessing]:
     """A network with random weights, and what it sees."""
-    ready = prepare_run(plan_config(options, key), True, True)
+    ready = make_plan(plan_config(options, key), True, True)
     with seeded(key.seed):
         network, side = NETWORKS[key.contender](ready)
     return ready, network, replace(Preprocessing.of(ready.config), image_size=side)
@@ -287,7 +287,7 @@ def of_network(network: nn.Module, how: Preprocessing, facts: dict[str, Any], vi
 
 def fit_baseline(options: argparse.Namespace, key: Key, place: Path) -> Trained:
     """The logistic regression on colours and size, at the plan's image size."""
-    ready = prepare_run(plan_config(options, key), True, True)
+    ready = make_plan(plan_config(options, key), True, True)
     how = Preprocessing.of(ready.config)
     images = {name: Images(ready.splits.root, part, how) for name, part in ready.splits.samples.items()}
     start = clock()
@@ -334,7 +334,7 @@ def judged(trained: Trained, options: argparse.Namespace, key: Key, parts: Itera
 
     `log_loss_raw` is that of the logits as they are. The predictions go into the folder of the run.
     """
-    splits = prepare_run(plan_config(options, key), True, True).splits
+    splits = make_plan(plan_config(options, key), True, True).splits
     classes = splits.classes
 
     def predicted(part: str) -> Predictions:
@@ -370,7 +370,7 @@ def by_view(trained: Trained, images: Images, views: str) -> dict[Symmetry, np.n
 
 def compare_views(options: argparse.Namespace, key: Key) -> Line:
     """Part -> views -> metric -> value of a finished run, each calibrated on validation."""
-    trained, splits = loaded(options, key), prepare_run(plan_config(options, key), True, True).splits
+    trained, splits = loaded(options, key), make_plan(plan_config(options, key), True, True).splits
     images = {part: part_images(options, key, part, trained.how, splits) for part in ("val", "shift")}
     logits = {part: by_view(trained, of, "all") for part, of in images.items()}
     found: Line = {part: {} for part in images}

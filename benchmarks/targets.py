@@ -65,7 +65,7 @@ from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import seeded
 from vitmed.training.finetune import Finetune
-from vitmed.training.plan.prepare import PreparedRun, prepare_run
+from vitmed.training.plan.make_plan import Plan, make_plan
 from vitmed.training.run import Run, Session, check_images
 
 COMMONEST = ("Effusion", "Infiltration", "Atelectasis", "Cardiomegaly")
@@ -124,9 +124,7 @@ def run(options: argparse.Namespace, key: Key) -> None:
     print(key, f"{seconds:.0f} s", {name: round(value, 3) for name, value in scores.items()}, flush=True)
 
 
-def by_plan(
-    options: argparse.Namespace, key: Key, ready: PreparedRun, number: int
-) -> tuple[nn.Module, Preprocessing, float]:
+def by_plan(options: argparse.Namespace, key: Key, ready: Plan, number: int) -> tuple[nn.Module, Preprocessing, float]:
     """What `vitmed train` trains, without its reports; seconds of CPU."""
     session = Session.of(ready.config, CPU)
     task = Finetune.new(ready.config, ready.splits, session)
@@ -143,9 +141,7 @@ def by_plan(
     return saved.model(), saved.preprocessing, seconds
 
 
-def by_time(
-    options: argparse.Namespace, key: Key, ready: PreparedRun, number: int
-) -> tuple[nn.Module, Preprocessing, float]:
+def by_time(options: argparse.Namespace, key: Key, ready: Plan, number: int) -> tuple[nn.Module, Preprocessing, float]:
     """ResNet-18 with the loss and the seconds of the plan."""
     seconds = finished(options.work)[key._replace(row="plan")]["seconds"]
     with seeded(key.fold):
@@ -155,9 +151,7 @@ def by_time(
     return trained.eval(), how, cost["seconds"]
 
 
-def prepared(
-    options: argparse.Namespace, key: Key, labels: Callable[[Cells], Cells], sets: Sequence[str]
-) -> PreparedRun:
+def prepared(options: argparse.Namespace, key: Key, labels: Callable[[Cells], Cells], sets: Sequence[str]) -> Plan:
     """The planned run of a fold, whose labels are these columns."""
     rows = [
         {"path": cells["path"], "patient": cells["patient"], "split": cells["split"], **labels(cells)}
@@ -170,7 +164,7 @@ def prepared(
     given = {"data.root": str(folder_of(key.set, options.data, options.work)), "data.labels": str(file)}
     alike = (f"train.threads={torch.get_num_threads()}", "train.workers=0", "train.device=cpu")
     config = load_config(None, {**given, "train.seed": key.fold}, (*alike, *sets))
-    ready = prepare_run(config, True, True)
+    ready = make_plan(config, True, True)
     train, share = ready.config.train, options.share
     shorter = {"train.epochs": max(1, round(share * train.epochs)), "train.warmup_epochs": share * train.warmup_epochs}
     return dataclasses.replace(ready, config=with_values(ready.config, shorter))

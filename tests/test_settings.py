@@ -50,7 +50,7 @@ from vitmed.report.rebuild import note_prevalence
 from vitmed.report.write import write_report
 from vitmed.training.learning import objective_of
 from vitmed.training.optimiser import parameter_groups
-from vitmed.training.plan.prepare import LAST_KEPT, check_against_splits, config_of_target, prepare_run
+from vitmed.training.plan.make_plan import LAST_KEPT, check_against_splits, config_of_target, make_plan
 
 KINDS = ("two", "three", "grades", "findings", "number")  # classes are two or more, which settings tell apart
 OF = {"two": "classes", "three": "classes"}
@@ -623,7 +623,7 @@ def test_a_table_is_evaluated_without_images(ages: TrainResult, tmp_path: Path) 
 def test_patience_says_where_the_last_epoch_is_kept(folder: Path) -> None:
     def warned(**given: Any) -> list[str]:
         ui = recording()
-        prepare_run(config_of(folder, "two", {f"train.{name}": value for name, value in given.items()}), True, True)
+        make_plan(config_of(folder, "two", {f"train.{name}": value for name, value in given.items()}), True, True)
         return [text for text in ui.warned if "--patience" in text]
 
     assert warned() == [] and warned(patience=3, choose="best") == []

@@ -36,7 +36,7 @@ from vitmed.report.data_check_page import PAGE
 from vitmed.report.results import Results
 from vitmed.studies.compared_tables import Model
 from vitmed.studies.executors import Job, local
-from vitmed.training.plan.prepare import config_of_target
+from vitmed.training.plan.make_plan import config_of_target
 
 USUAL, LEAST = 3600.0, 300.0  # s
 FOLDS, FEW_FOLDS, LITTLE = 5, 3, 900.0  # below so many seconds, fewer folds

@@ -19,12 +19,12 @@ from vitmed.core.messages import bar, say
 from vitmed.core.outputs import numbered_output
 from vitmed.core.stored_paths import as_written
 from vitmed.models.hardware import describe as describe_device
-from vitmed.training.plan.prepare import PreparedRun, prepare_run, time_needed
+from vitmed.training.plan.make_plan import Plan, make_plan, time_needed
 from vitmed.training.plan.rules import PlanInputs, PlannedSetting, describe, fields_set
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlanResult:
     """The planned configuration, its reasons, the estimated minutes, and the file with the plan."""
 
     config: Config
@@ -43,7 +43,7 @@ def plan(
     force: bool = False,
     offline: bool = False,
     **flags: Any,
-) -> Plan:
+) -> PlanResult:
     """Plan the settings of `train` for a folder, with reasons and duration, and write them as a config to edit.
 
     Nothing is trained: plan counts the training images and times a few steps on random numbers.
@@ -60,32 +60,32 @@ def plan(
     overrides = {"data.root": data, **read_overrides(flags, FLAGS, "plan")}
     settings = load_config(config, overrides, sets)
     file = numbered_output(output, force, data_folder(settings.data.root), [] if config is None else [config])
-    prepared = prepare_run(settings, True, offline)
-    say(f"plan for {prepared.inputs}:")
-    for line in describe(prepared.settings):
+    made = make_plan(settings, True, offline)
+    say(f"plan for {made.inputs}:")
+    for line in describe(made.reasons):
         say(f"  {line}")
     minutes = 0.0
     if not settings.train.freeze:
         with bar("timing steps", unit="steps"):
-            seconds, text = time_needed(prepared)
+            seconds, text = time_needed(made)
         minutes = seconds / 60
-        say(f"{text}; timed on {describe_device(prepared.device)}")
-    write_text(file, plan_yaml(prepared, file.parent))
+        say(f"{text}; timed on {describe_device(made.device)}")
+    write_text(file, plan_yaml(made, file.parent))
     say(f"plan written to {file}; edit it if you like, then: vitmed train --config {file}")
-    return Plan(prepared.config, prepared.settings, prepared.inputs, minutes, file)
+    return PlanResult(made.config, made.reasons, made.inputs, minutes, file)
 
 
-def plan_yaml(prepared: PreparedRun, folder: Path) -> str:
+def plan_yaml(made: Plan, folder: Path) -> str:
     """The given and the planned settings, with reasons, as a config file in `folder`."""
-    reasons = {d.field: f"{d.when}: {d.why}" for d in prepared.settings}
-    lines = [f"# vitmed plan: {prepared.inputs}", "# Train with: vitmed train --config THIS_FILE"]
+    reasons = {d.field: f"{d.when}: {d.why}" for d in made.reasons}
+    lines = [f"# vitmed plan: {made.inputs}", "# Train with: vitmed train --config THIS_FILE"]
     for section in Config.model_fields:
-        asked, definite = getattr(prepared.given, section), getattr(prepared.config, section)
+        asked, definite = getattr(made.given, section), getattr(made.config, section)
         fields = {
             field: value
             for field, value in definite
             if f"{section}.{field}" in reasons
-            or field in fields_set(prepared.given, section)
+            or field in fields_set(made.given, section)
             or value != getattr(asked, field)  # an `auto` that was resolved
         }
         for key in ("root", "groups", "labels", "weights"):

@@ -35,8 +35,8 @@ from vitmed.models.hardware import pick_device
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.training import loss_curves, reconstruction_figure
 from vitmed.training.epoch_records import finished
+from vitmed.training.plan.make_plan import median_side, with_window
 from vitmed.training.plan.memory import one_batch
-from vitmed.training.plan.prepare import median_side, with_window
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, plan_settings
 from vitmed.training.pretraining import Pretrain, reconstructions
 from vitmed.training.run import (

@@ -48,7 +48,7 @@ from vitmed.training.baselines import Baselines
 from vitmed.training.epoch_records import finished
 from vitmed.training.finetune import Finetune, augmented_examples
 from vitmed.training.fit_policy import fit_decision_policy
-from vitmed.training.plan.prepare import LAST_KEPT, prepare_run, time_needed
+from vitmed.training.plan.make_plan import LAST_KEPT, make_plan, time_needed
 from vitmed.training.plan.rules import describe
 from vitmed.training.plan.time_budget import Clock
 from vitmed.training.processes import Ranks
@@ -287,24 +287,24 @@ def _new_run(
 ) -> tuple[Run[Config], Finetune]:  # fmt: skip
     check_place(config, output, name)
     if ranks.leads:
-        prepared = prepare_run(config, plans, offline, ranks.world)
-    planned = ranks.first(lambda: prepared.config)  # with what rank 0 has timed
+        plan = make_plan(config, plans, offline, ranks.world)
+    planned = ranks.first(lambda: plan.config)  # with what rank 0 has timed
     with ranks.one_first():
         if not ranks.leads:  # from the images and the weights of this machine
             given = planned.model_copy(update={"data": config.data})
-            prepared = prepare_run(given, False, offline, ranks.world)
-    config, splits = prepared.config, prepared.splits
+            plan = make_plan(given, False, offline, ranks.world)
+    config, splits = plan.config, plan.splits
     check_folder(config.data, config.evaluate.ordinal)
     asked_point(config.evaluate, splits.choices)  # raises now, not after hours of training
-    session = Session.of(config, prepared.device, ranks, clock)
-    task = Finetune.new(config, splits, session, prepared.weights)  # raises for wrong sizes
-    if prepared.settings:
-        say(f"plan for {prepared.inputs} (flags override it, --config replaces it):")
-        for line in describe(prepared.settings):
+    session = Session.of(config, plan.device, ranks, clock)
+    task = Finetune.new(config, splits, session, plan.weights)  # raises for wrong sizes
+    if plan.reasons:
+        say(f"plan for {plan.inputs} (flags override it, --config replaces it):")
+        for line in describe(plan.reasons):
             say(f"  {line}")
     if not config.train.freeze and ranks.leads:
-        say(time_needed(prepared)[1])
-        task = replace(task, planned_rate=1 / prepared.forecaster.image(config))
+        say(time_needed(plan)[1])
+        task = replace(task, planned_rate=1 / plan.forecaster.image(config))
     ranks.first(lambda: RunFolder.probe(output))
     read, task, checked = _read(config, splits, task, session)
     folder = ranks.first(lambda: RunFolder.create(output, name or default_name(splits.root, config)))

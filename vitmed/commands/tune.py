@@ -35,7 +35,7 @@ from vitmed.report.plots.tuning import history_figure
 from vitmed.studies.executors import Job, local
 from vitmed.studies.search_space import as_sets, as_text, default_space, read_space, value_of
 from vitmed.studies.tune_trials import BASE, Asked, Trials
-from vitmed.training.plan.prepare import PreparedRun, prepare_run
+from vitmed.training.plan.make_plan import Plan, make_plan
 from vitmed.training.plan.rules import fields_set
 from vitmed.training.plan.time_budget import Clock
 
@@ -124,8 +124,8 @@ def tune(
             domains = {**read_space([f"{SEED}={numbers}"], sets, "--seeds"), **domains}
         what = {"space": domains, "trials": trials, "prune": not grid and prune is not False, "time": seconds}
         check_place(settings, output, name)
-        prepared, forecast = _planned(settings, config is None, seconds, offline, devices or 1)
-        folder, asked = _new_study(prepared, {**what, **forecast, "offline": offline}, output, name)
+        plan, forecast = _planned(settings, config is None, seconds, offline, devices or 1)
+        folder, asked = _new_study(plan, {**what, **forecast, "offline": offline}, output, name)
     with contextlib.ExitStack() as stack:
         stack.callback(optuna.logging.set_verbosity, optuna.logging.get_verbosity())
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -140,31 +140,29 @@ def tune(
 
 def _planned(
     settings: Config, plans: bool, seconds: float | None, offline: bool, processes: int
-) -> tuple[PreparedRun, dict[str, float]]:
+) -> tuple[Plan, dict[str, float]]:
     """The plan, with `seconds` one of as many epochs as fit `SHARE` times into it, and then the forecast of a run."""
     if settings.data.divided or settings.train.freeze or not settings.train.test:
         raise UsageError("--folds, --freeze and --no-test do not go with tune", "leave them out")
-    prepared = prepare_run(settings, plans, offline, processes)
+    plan = make_plan(settings, plans, offline, processes)
     if seconds is None:
-        return prepared, {}
-    forecast, free = prepared.forecaster.of(prepared.config), plans and "epochs" not in fields_set(settings, "train")
+        return plan, {}
+    forecast, free = plan.forecaster.of(plan.config), plans and "epochs" not in fields_set(settings, "train")
     passes = int(forecast.passes_in(seconds / SHARE))
-    if free and 1 <= passes < prepared.config.train.epochs:
-        prepared = prepare_run(with_values(settings, {"train.epochs": passes}), plans, offline, processes)
-    both = 2 * forecast.total(prepared.config.train.epochs)
+    if free and 1 <= passes < plan.config.train.epochs:
+        plan = make_plan(with_values(settings, {"train.epochs": passes}), plans, offline, processes)
+    both = 2 * forecast.total(plan.config.train.epochs)
     if both > seconds:
         problem = f"--time {duration_text(seconds)} is too short for a trial and the training of the winner"
         enough = SHARE * forecast.total(1) if free else both
         raise UsageError(problem, f"--time {duration_text(round_up(enough))}")
-    return prepared, forecast._asdict()
+    return plan, forecast._asdict()
 
 
-def _new_study(
-    prepared: PreparedRun, what: dict[str, Any], output: str | Path, name: str | None
-) -> tuple[RunFolder, Asked]:
+def _new_study(plan: Plan, what: dict[str, Any], output: str | Path, name: str | None) -> tuple[RunFolder, Asked]:
     """A new folder with the base configuration and what was asked for."""
-    config, train = prepared.config, prepared.config.train
-    domains = what["space"] = what["space"] or default_space(prepared)
+    config, train = plan.config, plan.config.train
+    domains = what["space"] = what["space"] or default_space(plan)
     if not domains:
         raise UsageError("nothing to search: every setting is fixed", "leave some out, or name --space")
     if SEED in domains and (count := math.prod(len(domain.split(",")) for domain in domains.values())) > MOST:
@@ -174,10 +172,10 @@ def _new_study(
     epochs = domains.get("train.epochs", str(train.epochs))  # Hyperband counts to the most
     asked = Asked(
         planned={place: value_of(config, place) for place in domains}, seed=train.seed, metric=train.monitor,
-        epochs=max(int(part) for part in epochs.replace("..", ",").split(",")), data=prepared.splits.digest, **what,
+        epochs=max(int(part) for part in epochs.replace("..", ",").split(",")), data=plan.splits.digest, **what,
     )  # fmt: skip
     folder = RunFolder.create(output, name or f"{default_name(data_folder(config.data.root), config)}_tune")
-    write_text(folder.path / BASE, plan_yaml(prepared, folder.path))
+    write_text(folder.path / BASE, plan_yaml(plan, folder.path))
     write_json(folder.tune, asked.to_dict())  # last: a folder with it is complete
     return folder, asked
 

@@ -11,7 +11,7 @@ from vitmed.core.errors import UsageError
 from vitmed.core.flags import FLAGS, fields_of
 from vitmed.core.load_config import load_config
 from vitmed.training.learning import LEARNING
-from vitmed.training.plan.prepare import PreparedRun
+from vitmed.training.plan.make_plan import Plan
 from vitmed.training.plan.rules import fields_set
 
 APART = 10  # a range whose ends are so many times apart is searched on a logarithmic scale
@@ -61,11 +61,11 @@ def _kinds(place: str) -> set[Any]:
     return {annotation, *get_args(annotation)}
 
 
-def default_space(prepared: PreparedRun) -> Space:
+def default_space(plan: Plan) -> Space:
     """A range around the planned value of each setting of `AROUND` that you did not set."""
-    config, given = prepared.config, prepared.given
-    without = set() if LEARNING[prepared.splits.target.kind].mixes else {"augment.mixup"}
-    if prepared.weights is None:
+    config, given = plan.config, plan.given
+    without = set() if LEARNING[plan.splits.target.kind].mixes else {"augment.mixup"}
+    if plan.weights is None:
         without.add("train.layer_decay")
     return {
         place: around(value_of(config, place))

@@ -38,14 +38,14 @@ from vitmed.training.losses import Objective
 from vitmed.training.plan.forecast import Forecaster
 from vitmed.training.plan.time_budget import Contention
 from vitmed.training.processes import full
-from vitmed.training.run import Run, Session
+from vitmed.training.run import Run, Session, Task
 from vitmed.training.train_state import Record
 
 SURE = 10.0  # s of training that tell its speed: the first include the start of the loader processes
 
 
 @dataclass
-class Finetune:
+class Finetune(Task[Config]):
     """A ViT that learns the labels of a data folder.
 
     Attributes:
@@ -103,11 +103,9 @@ class Finetune:
         return cls(model, splits.outputs, weights.seen if weights is not None else (), report)
 
     def objective(self, config: Config, train: Images, session: Session) -> Objective:
-        """As in `Task`."""
         return objective_of(train, self.outputs, config, session.precision, session.device)
 
     def validate(self, run: Run[Config]) -> Record:
-        """As in `Task`."""
         splits, batches = run.splits, run.stream.batches.batches
         with uncompiled(run.config.train.compile):
             return validate(
@@ -116,13 +114,11 @@ class Finetune:
             )  # fmt: skip
 
     def write_start(self, run: Run[Config]) -> None:
-        """As in `Task`."""
         write_text(run.folder.summary, summarise(self.model, run.config.model))
         if self.report is not None:
             write_json(run.folder.weights, asdict(self.report))
 
     def save_epoch(self, run: Run[Config], record: Record) -> None:
-        """As in `Task`."""
         every, epoch = run.config.train.save_every, run.state.epoch
         if record["kept"]:
             self._save(run, run.folder.best, None)
@@ -130,7 +126,6 @@ class Finetune:
             self._save(run, run.folder.epoch(epoch), None)
 
     def save_last(self, run: Run[Config]) -> None:
-        """As in `Task`."""
         self._save(run, run.folder.last, run.state.state_dict)
 
     def _save(self, run: Run[Config], path: Path, training: Callable[[], dict[str, Any]] | None) -> None:
@@ -154,7 +149,6 @@ class Finetune:
         return f"  {_monitor_text(record, record['monitor'])}{' *' if record['best'] else '  '}"
 
     def begin(self, run: Run[Config]) -> None:
-        """As in `Task`."""
         marks = "* marks the best so far; waiting is the share of time spent waiting for images"
         say(f"in the lines of the epochs, {marks}")
 

@@ -31,7 +31,7 @@ from vitmed.models.vit import ViT
 from vitmed.models.weights.layouts import HEAD
 from vitmed.training.epoch_records import common_record
 from vitmed.training.losses import Objective
-from vitmed.training.run import Run, Session
+from vitmed.training.run import Run, Session, Task
 from vitmed.training.train_state import Record
 
 DRAWING = 10.0  # s, for the figures after the last epoch, and the start and the end of Python
@@ -70,7 +70,7 @@ def masked_objective(patches: int, preprocessing: Preprocessing, precision: Prec
 
 
 @dataclass(frozen=True)
-class Pretrain:
+class Pretrain(Task[PretrainConfig]):
     """A masked autoencoder that learns to reconstruct the images of a folder."""
 
     model: MAE
@@ -94,7 +94,6 @@ class Pretrain:
         return cls(model)
 
     def objective(self, config: PretrainConfig, train: Images, session: Session) -> Objective:
-        """As in `Task`."""
         return masked_objective(self.model.patches, train.preprocessing, session.precision)
 
     def validate(self, run: Run[PretrainConfig]) -> Record:
@@ -107,34 +106,16 @@ class Pretrain:
         state.best_epoch = state.epoch + 1
         return common_record(state, run.stream.batches.batches, loss, config)
 
-    def write_start(self, run: Run[PretrainConfig]) -> None:
-        """As in `Task`: nothing more."""
-
     def save_epoch(self, run: Run[PretrainConfig], record: Record) -> None:
         """As in `Task`: the weight file."""
         weights = {k: v for k, v in self.model.encoder.state_dict().items() if k not in HEAD}
         save_encoder(run.folder.encoder, config=run.config, hashes=run.hashes, weights=weights, record=record)
 
     def save_last(self, run: Run[PretrainConfig]) -> None:
-        """As in `Task`."""
         training = run.state.state_dict()
         save_pretraining(run.folder.last, config=run.config, splits=run.splits, hashes=run.hashes, training=training)
 
-    def monitored(self, record: Record) -> str:
-        """As in `Task`: nothing."""
-        return ""
-
-    def after_epoch(self, run: Run[PretrainConfig], record: Record) -> None:
-        """As in `Task`: nothing."""
-
-    def begin(self, run: Run[PretrainConfig]) -> None:
-        """As in `Task`: nothing."""
-
-    def end(self, run: Run[PretrainConfig]) -> None:
-        """As in `Task`: nothing."""
-
     def ticker(self, run: Run[PretrainConfig]) -> tuple[Callable[[], float], Callable[[], None]]:
-        """As in `Task`."""
         return lambda: DRAWING, lambda: None
 
 

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, Protocol
+from typing import Any, ClassVar, Generic, Protocol
 
 import torch
 from torch import nn
@@ -82,15 +82,15 @@ class Session:
 
 
 class Task(Protocol[AnyConfig]):
-    """What a run trains: `Finetune` or `Pretrain`."""
+    """What a run trains: `Finetune` or `Pretrain`.
 
-    @property
-    def command(self) -> str:
-        """The command that starts such a run."""
+    Attributes:
+        command: starts such a run.
+        model: the network, on the device of the session.
+    """
 
-    @property
-    def model(self) -> nn.Module:
-        """The network, on the device of the session."""
+    command: ClassVar[str]
+    model: nn.Module
 
     def objective(self, config: AnyConfig, train: Images, session: Session) -> Objective:
         """What training makes small."""
@@ -104,23 +104,24 @@ class Task(Protocol[AnyConfig]):
     def save_last(self, run: Run[AnyConfig]) -> None:
         """Save last.pt, from which `--resume` continues."""
 
+    def ticker(self, run: Run[AnyConfig]) -> tuple[Callable[[], float], Callable[[], None]]:
+        """A function that estimates the seconds of the command after training, and one to call before every step."""
+
     def write_start(self, run: Run[AnyConfig]) -> None:
         """Write what is known before the first batch, beside what every run writes."""
 
     def monitored(self, record: Record) -> str:
         """What the line on an epoch says between its losses and its learning rate."""
-
-    def after_epoch(self, run: Run[AnyConfig], record: Record) -> None:
-        """Say what a finished epoch shows."""
+        return ""
 
     def begin(self, run: Run[AnyConfig]) -> None:
         """Say something before the first epoch."""
 
+    def after_epoch(self, run: Run[AnyConfig], record: Record) -> None:
+        """Say what a finished epoch shows."""
+
     def end(self, run: Run[AnyConfig]) -> None:
         """Say something after the last epoch."""
-
-    def ticker(self, run: Run[AnyConfig]) -> tuple[Callable[[], float], Callable[[], None]]:
-        """A function that estimates the seconds of the command after training, and one to call before every step."""
 
 
 class Run(Generic[AnyConfig]):

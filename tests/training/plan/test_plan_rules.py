@@ -28,7 +28,7 @@ from vitmed.core.model_config import ModelConfig
 from vitmed.imaging.exact_views import VIEWS, safe_views
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.weights.catalogue import DISTILLED, MASKED, SUPERVISED
-from vitmed.training.plan.prepare import from_scratch
+from vitmed.training.plan.make_plan import from_scratch
 from vitmed.training.plan.rules import OWN, RULES, SCRATCH, PlanInputs, describe, plan_settings
 
 RUN = Callable[..., Answer]

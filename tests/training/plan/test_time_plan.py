@@ -18,7 +18,7 @@ from vitmed.core.load_config import build_config, load_config
 from vitmed.models.vit import ViT
 from vitmed.training.plan import forecast as speed
 from vitmed.training.plan.forecast import Forecast, Forecaster
-from vitmed.training.plan.prepare import prepare_run
+from vitmed.training.plan.make_plan import make_plan
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, Rule
 from vitmed.training.plan.time import (
     CANDIDATES,
@@ -205,6 +205,6 @@ def test_too_short_a_time_ends_with_exit_code_2(data: Path, vitmed: Any) -> None
 
 
 def test_several_processes_share_the_steps(data: Path) -> None:
-    prepared = prepare_run(load_config(None, {"data.root": str(data)}), True, False, processes=2)
+    prepared = make_plan(load_config(None, {"data.root": str(data)}), True, False, processes=2)
     alone = Forecaster(prepared.splits, prepared.device)
     assert prepared.forecaster.step(prepared.config) == alone.step(prepared.config) / 2

@@ -28,7 +28,7 @@ from vitmed.core.messages import Advance, bar
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.text import counted, first_line, listed
 from vitmed.models.compile import compile_network, is_of_compiler, leave_uncompiled, missing_compiler
-from vitmed.models.hardware import busy, machine, pick_precision, seeded, synchronise, using_threads
+from vitmed.models.hardware import busy, machine, pick_precision, seconds_of, seeded, using_threads
 from vitmed.models.vit import prefers_explicit, use_attention
 from vitmed.training.environment import versions
 from vitmed.training.gradients import is_out_of_memory
@@ -232,17 +232,18 @@ class Race:
         use_attention(self.model, engine.attention)
         self.model.train()
         objective = replace(self.objective, precision=pick_precision(engine.precision, self.device))
+        losses: list[Tensor] = []
+
+        def step() -> None:
+            losses.append(objective.part(self.model, objective.prepare(self.images, self.labels)))
+            losses[0].backward()
+
         with using_threads(engine.threads), seeded(self.config.train.seed, self.device):
-            synchronise(self.device)
-            start = time.perf_counter()
-            loss = objective.part(self.model, objective.prepare(self.images, self.labels))
-            loss.backward()
-            synchronise(self.device)
-            seconds = time.perf_counter() - start
+            seconds = seconds_of(step, self.device)
         self.model.zero_grad(set_to_none=True)
         self.done += 1
         self.advance(self.done, self.done)
-        return seconds, float(loss.detach())
+        return seconds, float(losses[0].detach())
 
 
 def usual_engine(config: Config | PretrainConfig, device: torch.device) -> Engine:

@@ -30,7 +30,7 @@ from vitmed.data.samples import Splits
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.exact_views import VIEWS
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.models.hardware import busy, machine, pick_precision, seeded, synchronise
+from vitmed.models.hardware import busy, machine, pick_precision, seconds_of, seeded
 from vitmed.models.vit import ViT
 from vitmed.training.environment import versions
 from vitmed.training.gradients import is_out_of_memory
@@ -160,16 +160,14 @@ def _time_steps(config: Config, device: torch.device, classes: int) -> float:
         state = new_state(network, config, 1, device, precision)
         x = torch.randint(0, 256, (count, side, side, config.model.channels), dtype=torch.uint8, device=device)
         y = torch.arange(count, device=device) % classes
-        seconds = []
-        for _ in range(1 + STEPS):
-            synchronise(device)
-            start = time.perf_counter()
+
+        def step() -> None:
             with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
                 loss = F.cross_entropy(network(preprocessing.normalise(x)), y)
             state.scaler.scale(loss).backward()
             optimiser_step(state, 1e-6, train.clip_norm)
-            synchronise(device)
-            seconds.append(time.perf_counter() - start)
+
+        seconds = [seconds_of(step, device) for _ in range(1 + STEPS)]
     return statistics.median(seconds[1:]) / count
 
 
