@@ -33,15 +33,14 @@ RAISED_BY = {
         "data/quantities data/rare_findings data/samples data/splits data/targets imaging/augmentation "
         "imaging/exact_views",
     LABELLED: "data/folders data/listing data/patients",
-    "train plan probe": "data/grades models/pretrained training/plan/prepare",
+    "train plan probe": "data/grades models/weights/pretrained training/plan/make_plan",
     "pretrain": "data/pretraining_splits models/mae training/pretraining",
     "demo": "data/synthetic",
     "train plan probe evaluate": "decisions/operating_points metrics/reader_comparison",
     "train predict evaluate explain stress": "imaging/decode imaging/preprocessing imaging/raw_image",
     "train pretrain":
-        "models/block_kernels training/gradients training/loop training/progress training/run_setup "
-        "training/training_run",
-    f"{CONFIGURED} summary": "models/check_network models/vit",
+        "models/compile training/gradients training/loop training/progress training/run",
+    f"{CONFIGURED} summary": "models/vit",
     "train": "training/processes training/epoch_records training/launch",
     "evaluate": "report/rebuild training/fit_policy",
     "predict evaluate": "inference/onnx_model",

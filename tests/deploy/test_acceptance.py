@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Answer, Recorder, Trained
+from conftest import Answer, Trained
 
 import vitmed as package
 from vitmed.core.errors import GateError, UsageError
@@ -46,7 +46,7 @@ def judge(tables: tuple[Path, ...], *criteria: dict[str, object]) -> Acceptance:
     file = tables[0].parent / "criteria.yaml"
     file.write_text(json.dumps({"criteria": criteria}))  # JSON is YAML
     try:
-        found = package.compare(*tables, accept=file, resamples=50, ui=Recorder()).acceptance
+        found = package.compare(*tables, accept=file, resamples=50).acceptance
     except GateError as error:
         found = error.result.acceptance  # type: ignore[attr-defined]
     assert found is not None
@@ -160,8 +160,8 @@ def test_a_run_alone_has_floors_but_no_margin(trained: Trained, tmp_path: Path) 
     """Its baselines are what it is compared with otherwise."""
     file = tmp_path / "criteria.yaml"
     file.write_text("criteria: [{metric: accuracy, at_least: 0.01}]")
-    found = package.compare(trained.folder, accept=file, resamples=5, ui=Recorder())
+    found = package.compare(trained.folder, accept=file, resamples=5)
     assert found.acceptance is not None and found.acceptance.accepted and len(found.acceptance.models) == 1
     file.write_text("criteria: [{metric: accuracy, worse_by_less_than: 0.5}]")
     with pytest.raises(UsageError, match="second model"):
-        package.compare(trained.folder, accept=file, resamples=5, ui=Recorder())
+        package.compare(trained.folder, accept=file, resamples=5)

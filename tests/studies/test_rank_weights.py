@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import timm
 import torch
-from conftest import Answer, Recorder, Trained, draw_splits
+from conftest import Answer, Trained, draw_splits, recording
 from PIL import Image
 from safetensors.torch import save_file
 
 from vitmed import probe
 from vitmed.core.errors import CheckpointError, UsageError
-from vitmed.models.weights_catalogue import weight_path
+from vitmed.models.weights.catalogue import weight_path
 from vitmed.studies import rank_weights as module
 from vitmed.studies.rank_weights import RankingResult, weight_list
 
@@ -64,10 +64,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {file.stem: file for file in folder.iterdir()}
 
 
-def rank(data: Path, output: Path, *weights: object, ui: Recorder | None = None, **flags: Any) -> RankingResult:
+def rank(data: Path, output: Path, *weights: object, **flags: Any) -> RankingResult:
     names = [str(name) for name in weights]
     flags = {"resamples": 50, "device": "cpu"} | flags
-    found = probe(data, weights=names, output=output, name="r", ui=ui or Recorder(), **flags)
+    found = probe(data, weights=names, output=output, name="r", **flags)
     assert isinstance(found, RankingResult)
     return found
 
@@ -94,7 +94,7 @@ def test_the_number_is_that_of_a_probe_with_these_weights_alone(tmp_path: Path, 
     root = draw_splits(tmp_path / "data", 12, 8, 8)
     ranked = rank(root, tmp_path, files["sighted"], files["blind"]).content["models"]
     alone = probe(root, weights=str(files["sighted"]), output=tmp_path, name="one", device="cpu", resamples=0,
-                  map_images=0, sets=("evaluate.calibration=none", "evaluate.report=false"), ui=Recorder())  # fmt: skip
+                  map_images=0, sets=("evaluate.calibration=none", "evaluate.report=false"))  # fmt: skip
     expected = alone.val.metrics.overall["auroc"].value  # type: ignore[union-attr]
     assert ranked["sighted.safetensors"]["overall"]["auroc"]["value"] == pytest.approx(expected)
 
@@ -111,9 +111,9 @@ def test_what_cannot_be_used_is_left_out_and_the_rest_goes_on(
         return frozen(*args)
 
     monkeypatch.setattr(module, "frozen_features", first_fails)
-    ui = Recorder()
+    ui = recording()
     given = [files[name] for name in ("text", "twin", "sighted", "cnn")]
-    found = rank(data, tmp_path, *given, "uni", ui=ui, offline=True)
+    found = rank(data, tmp_path, *given, "uni", offline=True)
     left_out = {name.partition(".")[0]: why for name, why in found.content["left_out"].items()}
     assert names(found) == ["sighted"] and set(left_out) == {"text", "twin", "cnn", "uni"}
     assert "not a checkpoint or weight file" in left_out["text"] and "--image-size" in left_out["twin"]

@@ -9,6 +9,7 @@ import typer
 
 from vitmed.cli.options import AsJson, NewFolder, Offline, Quiet
 from vitmed.cli.terminal import TYPER, Terminal, answer, print_datasets, print_json, print_weights
+from vitmed.core.messages import listening
 
 data = typer.Typer(help="Public data sets: list, fetch, and write as folders of images.", **TYPER)
 
@@ -38,8 +39,9 @@ def data_get(
     """
     from vitmed.commands.data import fetch_dataset
 
-    options = {"name": name, "folder": folder, "offline": offline, "quiet": quiet}
-    answer(fetch_dataset, options, as_json, lambda path: {"folder": str(path)})
+    options = {"name": name, "folder": folder, "offline": offline}
+    with listening(Terminal(quiet)):
+        answer(fetch_dataset, options, as_json, lambda path: {"folder": str(path)})
 
 
 @data.command("import")
@@ -55,8 +57,9 @@ def data_import(
     """Write the files of a public set as folders of images."""
     from vitmed.commands.data import import_dataset
 
-    options = {"source": sources, "folder": folder, "quiet": quiet}
-    answer(import_dataset, options, as_json, lambda path: {"folder": str(path)})
+    options = {"source": sources, "folder": folder}
+    with listening(Terminal(quiet)):
+        answer(import_dataset, options, as_json, lambda path: {"folder": str(path)})
 
 
 weights = typer.Typer(help="Public weights by name: list, fetch and find.", **TYPER)
@@ -87,7 +90,8 @@ def weights_fetch(
     """
     from vitmed.commands.weights import fetch_weights
 
-    paths = fetch_weights(names, to, offline, Terminal(quiet))
+    with listening(Terminal(quiet)):
+        paths = fetch_weights(names, to, offline)
     if as_json:
         print_json({"paths": dict(zip(names, map(str, paths), strict=True))})
     else:

@@ -38,7 +38,6 @@ from vitmed.cli.options import (
     precision,
 )
 from vitmed.cli.terminal import (
-    Terminal,
     answer,
     in_folder,
     print_check,
@@ -197,7 +196,7 @@ def predict(
     from vitmed.inference.answers import predictions_json
     from vitmed.inference.predict_files import preprocessing_of
 
-    ui, place = Terminal(options.pop("quiet", False)), (options.pop("checkpoint", None), options.pop("runs", "runs"))
+    place = (options.pop("checkpoint", None), options.pop("runs", "runs"))
     saved = find_checkpoint_and_check(csv, plot, options["images"], *place, force)
     found = vitmed.predict(**options, checkpoint=saved)
     if top_k is not None and found.kind == "number":
@@ -218,7 +217,6 @@ def predict(
 
 
 def _write_predictions(run: Callable[..., Any], as_json: bool, options: dict[str, Any]) -> None:
-    ui = Terminal(options.pop("quiet", False))
     found = run(**options)
     if as_json:
         print_json({"file": str(found.file), "images": found.read, "unreadable": len(found.errors)})
@@ -314,7 +312,6 @@ def explain(as_json: AsJson = False, **options: Any) -> None:
     """Draw where the network looked, and report what the test of such maps found."""
     from vitmed.explanation.explain import explanation_json
 
-    ui = Terminal(options.pop("quiet", False))
     found = vitmed.explain(**options)
     if as_json:
         checkpoint = options["checkpoint"].name if "checkpoint" in options else "best.pt"
@@ -351,7 +348,6 @@ def stress(as_json: AsJson = False, **options: Any) -> None:
 )
 def summary(**options: Any) -> None:
     """Print torchinfo's table of a model: layers, shapes, parameters, multiply-adds."""
-    options.pop("quiet", None)  # there are no messages
     typer.echo(vitmed.summary(**options))
 
 

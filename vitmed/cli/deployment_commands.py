@@ -7,7 +7,7 @@ from typing import Any
 
 import vitmed
 from vitmed.cli.options import FIRST, FORCE, OFFLINE, AsJson, argument, command, flag, output, precision
-from vitmed.cli.terminal import Terminal, answer, in_folder
+from vitmed.cli.terminal import answer, in_folder
 
 FORM = {
     "form": flag(
@@ -85,8 +85,7 @@ HTTP = "HTTP"
 )
 def serve(**options: Any) -> None:
     """Answer images over HTTP until Ctrl-C, on an address for programs and a page."""
-    ui = Terminal(options.pop("quiet", False))
-    vitmed.serve(**options, ui=ui)
+    vitmed.serve(**options)
 
 
 @command(

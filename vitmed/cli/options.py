@@ -12,9 +12,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import typer
 from typer.core import TyperCommand
 
-from vitmed.cli.terminal import TYPER
+from vitmed.cli.terminal import TYPER, Terminal
 from vitmed.core.config import Config, RunConfig
 from vitmed.core.flags import fields_of, flag_of, flags_of, spellings
+from vitmed.core.messages import listening
 from vitmed.core.settings import PANELS
 
 FIRST, *_, LAST = PANELS
@@ -65,8 +66,9 @@ def command(
             from vitmed.core.inputs import check_inputs
 
             chosen = {name: value for name, value in given.items() if value is not None}
-            check_inputs(chosen, kind if "sets" in options else None)
-            run(**chosen)
+            with listening(Terminal(chosen.pop("quiet", False))):
+                check_inputs(chosen, kind if "sets" in options else None)
+                run(**chosen)
 
         own = [p for p in inspect.signature(run, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
         shared = options | QUIET

@@ -11,8 +11,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from vitmed.core.errors import DataError, VitmedError
+from vitmed.core.messages import Advance, Ui
 from vitmed.core.text import MEMBERS, NOTICE, counted, lines_of, listed, visible
-from vitmed.core.ui import Advance, Ui
 
 if TYPE_CHECKING:  # loaded late
     from rich.table import Table
@@ -91,7 +91,7 @@ def answer(
     """Run a command, print its result, also if a gate is not met, and return it.
 
     Args:
-        run: the Python function; options: its keywords, and whether to be quiet.
+        run: the Python function; options: its keywords.
         content: the result as JSON.
         show: prints the result without `as_json`.
         devices: how many processes are to run the whole command line.
@@ -100,9 +100,9 @@ def answer(
         from vitmed.training.launch import launch
 
         raise SystemExit(launch(devices, options.get("device", "auto"), sys.argv[1:]))
-    found, ui = None, Terminal(options.pop("quiet", False))
+    found = None
     try:
-        found = run(**options, ui=ui)
+        found = run(**options)
     except VitmedError as error:
         found = getattr(error, "result", None)
         raise

@@ -19,7 +19,7 @@ from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageErr
 from vitmed.core.files import json_of, write_json
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.load_config import load_config
-from vitmed.core.messages import Ui, say
+from vitmed.core.messages import say
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
 from vitmed.core.run_lock import run_lock
 from vitmed.core.text import counted
@@ -30,7 +30,7 @@ from vitmed.report.data_check_page import PAGE
 from vitmed.studies.auto import FILES, AutoRun, Save, compare_ways, find_stored, headline_number, stored
 from vitmed.studies.executors import Job
 from vitmed.studies.rank_weights import ALL_LOCAL
-from vitmed.training.plan.prepare import config_of_target
+from vitmed.training.plan.make_plan import config_of_target
 
 USUAL, LEAST = 3600.0, 300.0  # s
 FOLDS, FEW_FOLDS, LITTLE = 5, 3, 900.0  # below so many seconds, fewer folds
@@ -64,7 +64,7 @@ def auto(
     Raises:
         DataError: data that training refuses. VitmedError: as `train`.
     """
-    ui, began = ui or Ui(), time.monotonic()
+    began = time.monotonic()
     if resume is not None and ((data, config, name) != (None,) * 3 or sets or flags):
         raise UsageError("--resume uses the settings of the run", "give --resume alone")
     sets = [sets] if isinstance(sets, str) else list(sets)

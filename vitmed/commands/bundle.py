@@ -7,7 +7,6 @@ from collections.abc import Collection
 from pathlib import Path
 
 from vitmed.core.errors import UsageError
-from vitmed.core.messages import Ui
 from vitmed.core.outputs import check_output
 from vitmed.core.text import listed
 from vitmed.deploy.bundle import TOOLS, Bundle, write_bundle
@@ -40,7 +39,7 @@ def bundle(
     """
     if to is None or Path(to).suffix != ".tar":
         raise UsageError(f"{to}: expected a file that ends in .tar" if to else "no file is named", "--to model.tar")
-    ui, file, saved = ui or Ui(), Path(to), open_model(model)
+    file, saved = Path(to), open_model(model)
     if isinstance(saved, Ensemble):
         raise UsageError(f"{saved.path}: a bundle holds one network or file", f"vitmed export {model} --to model.onnx")
     exported = saved if isinstance(saved, OnnxModel) else None if onnx is None else load_onnx(Path(onnx))

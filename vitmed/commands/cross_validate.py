@@ -10,7 +10,6 @@ from vitmed.commands.train import TrainResult, train
 from vitmed.core.errors import CheckpointError
 from vitmed.core.load_config import load_config
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.ui import Ui
 
 USUAL = 5  # folds
 
@@ -26,7 +25,6 @@ def cross_validate(
     parallel: int = 1,
     fail_under: Sequence[str] = (),
     offline: bool = False,
-    ui: Ui | None = None,
     **flags: Any,
 ) -> TrainResult:
     """Divide the images into folds, by patient where known; train a model for each, and evaluate it on its fold.
@@ -42,7 +40,6 @@ def cross_validate(
         parallel: how many folds to train at the same time, each in a process of its own.
         fail_under: gates on the pooled test metrics, such as "auroc=0.9".
         offline: open no connection.
-        ui: where messages and progress go.
         **flags: as in `train`; of folds folds=5, repeats=3, sites="hospital", hold_out=0.2.
 
     Raises:
@@ -55,5 +52,5 @@ def cross_validate(
         flags["folds"] = USUAL
     return train(
         data, config=config, sets=sets, output=output, name=name, resume=resume, fail_under=fail_under, offline=offline,
-        parallel=parallel, ui=ui, **flags,
+        parallel=parallel, **flags,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from vitmed.core.cache_folder import cache_folder
 from vitmed.core.dataset_cards import advice, cards, find_set
 from vitmed.core.downloads import fetch_file
 from vitmed.core.errors import DataError
-from vitmed.core.messages import Ui, say, warn
+from vitmed.core.messages import say, warn
 from vitmed.core.outputs import refuse_inside
 from vitmed.core.text import counted
 from vitmed.data.archives import check_new, new_folder
@@ -53,7 +53,7 @@ def fetch_dataset(name: str, folder: str | Path, offline: bool = False) -> Path:
         UsageError: an unknown name, or a folder that is not empty or cannot be written.
         DataError: the set cannot be fetched, or differs from its card.
     """
-    ui, folder, card = ui or Ui(), Path(folder), find_set(name)
+    folder, card = Path(folder), find_set(name)
     assert card.download is not None
     check_new(folder)
     refuse_among_classes(folder)
@@ -92,7 +92,7 @@ def import_dataset(source: str | Path | Sequence[str | Path], folder: str | Path
         UsageError: a folder that is not empty or cannot be written.
         DataError: files of another kind, or damaged, incomplete or hostile ones.
     """
-    ui, folder = ui or Ui(), Path(folder)
+    folder = Path(folder)
     sources = [Path(one) for one in ([source] if isinstance(source, str | Path) else source)]
     check_new(folder)
     for one in sources:

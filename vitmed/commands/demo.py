@@ -7,8 +7,8 @@ from typing import Any
 
 from vitmed.commands.train import TrainResult, train
 from vitmed.core.errors import unknown_key
+from vitmed.core.messages import bar, say
 from vitmed.core.outputs import refuse_file
-from vitmed.core.ui import Ui
 from vitmed.data.folders import refuse_among_classes
 from vitmed.data.synthetic import draw_cells
 from vitmed.data.synthetic_chests import HEARTS, TABLE, draw_chests
@@ -24,7 +24,6 @@ def demo(
     device: str = "auto",
     target: str = "classes",
     fail_under: tuple[str, ...] = (),
-    ui: Ui | None = None,
 ) -> TrainResult:
     """Draw images of simulated patients, train a small ViT on some patients, evaluate it on the others.
 
@@ -40,20 +39,19 @@ def demo(
     """
     if target not in ("classes", *TABLES):
         raise unknown_key("target", target, ("classes", *TABLES))
-    ui = ui or Ui()
     refuse_file(output)
     refuse_among_classes(output)
     runs = Path(output) / "runs"
-    common: dict[str, Any] = {"output": runs, "seed": seed, "device": device, "fail_under": fail_under, "ui": ui}
+    common: dict[str, Any] = {"output": runs, "seed": seed, "device": device, "fail_under": fail_under}
     if target in TABLES:
         data = Path(output) / f"chests-{seed}"
-        with ui.bar("drawing chests") as advance:
+        with bar("drawing chests") as advance:
             draw_chests(data, seed=seed, images=cells, patients=max(4, cells // 5), progress=advance)
-        ui.say(f"images: computer-drawn chests of simulated patients, in {data}")
+        say(f"images: computer-drawn chests of simulated patients, in {data}")
         recipe = f"demo_{target}"
         return train(data, labels=data / TABLES[target], config=recipe, name=recipe, **common)
     data = Path(output) / f"cells-{seed}"
-    with ui.bar("drawing cells") as advance:
+    with bar("drawing cells") as advance:
         draw_cells(data, seed=seed, cells=cells, progress=advance)
-    ui.say(f"images: computer-drawn blood-smear cells of simulated patients, in {data}")
+    say(f"images: computer-drawn blood-smear cells of simulated patients, in {data}")
     return train(data, config="demo", name="demo", **common)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from vitmed.core.errors import UsageError
-from vitmed.core.messages import Ui
 from vitmed.studies.comparison import short_names
 from vitmed.studies.difference import RunDiff, difference, read_facts
 
@@ -23,7 +22,7 @@ def diff(
         UsageError: one of them is no run, or only one is pretraining.
         DataError, CheckpointError: a file cannot be read.
     """
-    ui, paths = ui or Ui(), (Path(first), Path(second))
+    paths = (Path(first), Path(second))
     one, other = (read_facts(path) for path in paths)
     names = short_names([path.resolve().parts[1:] for path in paths])
     if (one.kind == "pretraining") != (other.kind == "pretraining"):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitmed.core.errors import UsageError, unknown_key
-from vitmed.core.messages import Ui, say
+from vitmed.core.messages import say
 from vitmed.core.outputs import check_folder, check_output
 from vitmed.core.upgrade import READER
 from vitmed.deploy.export_onnx import ExportGate, write_onnx
@@ -50,7 +50,7 @@ def export(
     """
     if to is None:
         raise UsageError("no file is named", "--to model.onnx")
-    ui, file = ui or Ui(), Path(to)
+    file = Path(to)
     form = _form_of(file, form)
     saved = open_model(checkpoint)
     if isinstance(saved, OnnxModel):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.messages import Ui
 from vitmed.core.outputs import check_output
 from vitmed.core.run_folder import PREDICTIONS
 from vitmed.core.upgrade import READER
@@ -25,7 +24,7 @@ def merge(
 
     Raises DataError if a part is missing, damaged, there twice, or of another checkpoint or list of images.
     """
-    ui, folder = ui or Ui(), Path(folder)
+    folder = Path(folder)
     check_pyarrow(folder)
     files = sorted(folder.glob("part-*.parquet"))
     if not files:

@@ -15,12 +15,12 @@ from vitmed.core.load_config import load_config
 from vitmed.core.messages import bar, say
 from vitmed.core.outputs import numbered_output
 from vitmed.models.hardware import describe as describe_device
-from vitmed.training.plan.prepare import plan_yaml, prepare_run, time_needed
+from vitmed.training.plan.make_plan import make_plan, plan_yaml, time_needed
 from vitmed.training.plan.rules import PlanInputs, PlannedSetting, describe
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlanResult:
     """The planned configuration, its reasons, the estimated minutes, and the file with the plan."""
 
     config: Config
@@ -39,7 +39,7 @@ def plan(
     force: bool = False,
     offline: bool = False,
     **flags: Any,
-) -> Plan:
+) -> PlanResult:
     """Plan the settings of `train` for a folder, with reasons and duration, and write them as a config to edit.
 
     Nothing is trained: plan counts the training images and times a few steps on random numbers.
@@ -56,16 +56,16 @@ def plan(
     overrides = {"data.root": data, **read_overrides(flags, FLAGS, "plan")}
     settings = load_config(config, overrides, sets)
     file = numbered_output(output, force, data_folder(settings.data.root), [] if config is None else [config])
-    prepared = prepare_run(settings, True, offline)
-    say(f"plan for {prepared.inputs}:")
-    for line in describe(prepared.settings):
+    made = make_plan(settings, True, offline)
+    say(f"plan for {made.inputs}:")
+    for line in describe(made.reasons):
         say(f"  {line}")
     minutes = 0.0
     if not settings.train.freeze:
         with bar("timing steps", unit="steps"):
-            seconds, text = time_needed(prepared)
+            seconds, text = time_needed(made)
         minutes = seconds / 60
-        say(f"{text}; timed on {describe_device(prepared.device)}")
-    write_text(file, plan_yaml(prepared, file.parent))
+        say(f"{text}; timed on {describe_device(made.device)}")
+    write_text(file, plan_yaml(made, file.parent))
     say(f"plan written to {file}; edit it if you like, then: vitmed train --config {file}")
-    return Plan(prepared.config, prepared.settings, prepared.inputs, minutes, file)
+    return PlanResult(made.config, made.reasons, made.inputs, minutes, file)

@@ -7,35 +7,47 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitmed.commands.pretraining_run import PretrainingRun
 from vitmed.commands.train import check_place, default_name
 from vitmed.core.config import Config
 from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import DataError, Interrupted, UsageError, unknown_key
+from vitmed.core.files import write_bytes
 from vitmed.core.flags import read_overrides
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import build_config, load_config
+from vitmed.core.messages import bar, say, warn
 from vitmed.core.model_config import ModelConfig
 from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig, PretrainDataConfig
 from vitmed.core.process import is_rank
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.run_lock import run_lock
 from vitmed.core.text import counted
-from vitmed.core.ui import Ui
 from vitmed.data.folders import has_classes
+from vitmed.data.loading import images_of
 from vitmed.data.patients import show_expression
 from vitmed.data.pretraining_splits import pretraining_splits
-from vitmed.data.read_images import read_all, read_splits
+from vitmed.data.read_images import ReadSplits, read_all, read_splits
 from vitmed.data.samples import Splits
 from vitmed.imaging.augmentation import POLICIES
+from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_pretraining
 from vitmed.models.hardware import pick_device
+from vitmed.report.plots.drawing import png
+from vitmed.report.plots.training import loss_curves, reconstruction_figure
 from vitmed.training.epoch_records import finished
+from vitmed.training.plan.make_plan import median_side, with_window
 from vitmed.training.plan.memory import one_batch
-from vitmed.training.plan.prepare import median_side, with_window
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, plan_settings
-from vitmed.training.resuming import folder_to_resume, resumable, resumed_settings, train_and_draw
-from vitmed.training.run_setup import all_its_images
+from vitmed.training.pretraining import Pretrain, reconstructions
+from vitmed.training.run import (
+    Run,
+    Session,
+    all_its_images,
+    check_unchanged,
+    folder_to_resume,
+    resumed_settings,
+    train_and_draw,
+)
 
 UNLABELLED_VAL = 0.05  # share of images for validation where there are no classes
 # Beside --resume: they change no result.
@@ -66,7 +78,6 @@ def pretrain(
     output: str | Path = "runs",
     name: str | None = None,
     resume: str | Path | None = None,
-    ui: Ui | None = None,
     **flags: Any,
 ) -> PretrainResult:
     """Pretrain an encoder as a masked autoencoder, without labels; `train(weights=...)` takes the result.
@@ -77,7 +88,7 @@ def pretrain(
     Args:
         data: the folder, with images at any depth.
         config: a YAML file; `sets` ("train.lr=1e-3") and flags override it.
-        output, name, resume, ui: as in `train`.
+        output, name, resume: as in `train`.
         **flags: the names in `PRETRAIN_FLAGS`, as on the command line: epochs=100, mask_ratio=0.6.
 
     Raises:
@@ -85,58 +96,63 @@ def pretrain(
     """
     if is_rank():
         raise UsageError("vitmed pretrain runs as one process", "start it without torchrun")
-    ui = ui or Ui()
     overrides = read_overrides(flags, PRETRAIN_FLAGS, "pretrain")
     if resume is not None:
         changes = [*overrides, *sets] + ["config"] * (config is not None)
         folder = folder_to_resume(Path(resume), name, changes, PRETRAIN_FLAGS, RESUMABLE)
-        with run_lock(folder, ui):
-            return _train(_resume_run(folder, data, overrides, ui), ui)
+        with run_lock(folder):
+            return _train(*_resume_run(folder, data, overrides))
     settings = load_config(config, {"data.root": data, **overrides}, sets, PretrainConfig)
-    run = _new_run(settings, output, name, ui)
-    with run_lock(run.folder, ui):
-        return _train(run, ui)
+    run, task = _new_run(settings, output, name)
+    with run_lock(run.folder):
+        return _train(run, task)
 
 
-def _train(run: PretrainingRun, ui: Ui) -> PretrainResult:
+def _train(run: Run[PretrainConfig], task: Pretrain) -> PretrainResult:
     """Train to the end, and draw."""
     folder = run.folder
+
+    def draw() -> None:
+        """The loss curves and some reconstructions."""
+        if run.state.history:
+            write_bytes(folder.training_curves, png(loss_curves(run.state.history)))
+            pictures = reconstructions(task.model, run.images["val"], run.config.train.seed, run.device)
+            write_bytes(folder.reconstructions, png(reconstruction_figure(pictures)))
+
     try:
-        train_and_draw(run, run.draw)
+        train_and_draw(run, draw)
     except (UsageError, DataError) as error:
-        raise resumable(error, run) from None
+        raise run.resumable(error) from None
     except KeyboardInterrupt:
         if not folder.last.is_file():
             raise
-        raise Interrupted(
-            f"stopped at once; {folder.last} is saved", f"vitmed pretrain --resume {folder.path}"
-        ) from None
-    ui.say(f"to fine-tune the encoder: vitmed train DIR --weights {folder.encoder}")
+        raise Interrupted(f"stopped at once; {folder.last} is saved", run.go_on) from None
+    say(f"to fine-tune the encoder: vitmed train DIR --weights {folder.encoder}")
     return PretrainResult(folder.path, folder.encoder, run.state.history)
 
 
-def _new_run(config: PretrainConfig, output: str | Path, name: str | None, ui: Ui) -> PretrainingRun:
+def _new_run(config: PretrainConfig, output: str | Path, name: str | None) -> tuple[Run[PretrainConfig], Pretrain]:
     check_place(config, output, name)
     if config.augment.policy not in POLICIES:
         raise unknown_key("policy", config.augment.policy, POLICIES)
     config = config.model_copy(update={"model": _default_model(config.model), "data": _default_data(config.data)})
-    report_card(config.data.card, ui)
-    show_expression(config.data.group_regex, ui)
-    with ui.bar("finding images", unit="files") as advance:
+    report_card(config.data.card)
+    show_expression(config.data.group_regex)
+    with bar("finding images", unit="files") as advance:
         splits, held_out = pretraining_splits(config.data, advance)
-    config = with_window(one_batch(_default_sizes(config, splits, ui)), splits, ui)
-    run = PretrainingRun(config, splits, ui)
+    config = with_window(one_batch(_default_sizes(config, splits)), splits)
+    session = Session.of(config, pick_device(config.train.device))
+    task = Pretrain.new(config, splits, session)
     if held_out:
-        ui.say(f"test:  {counted(held_out, 'image')}, left out: pretraining never uses them")
+        say(f"test:  {counted(held_out, 'image')}, left out: pretraining never uses them")
     else:
-        ui.warn("no test images were left out: keep the images of a later test out of this folder")
+        warn("no test images were left out: keep the images of a later test out of this folder")
     RunFolder.probe(output)
-    run.splits, run.images, run.hashes, *_ = read_splits(
-        splits, run.images["train"].preprocessing, config.data, ui, False
-    )
-    run.begin(RunFolder.create(output, name or f"{default_name(splits.root, config)}_mae"))
-    ui.say(f"run folder: {run.folder.path}")
-    return run
+    read = read_splits(splits, Preprocessing.of(config), config.data, False)
+    folder = RunFolder.create(output, name or f"{default_name(splits.root, config)}_mae")
+    run = Run.new(task, config, read, folder, session)
+    say(f"run folder: {folder.path}")
+    return run, task
 
 
 def _default_model(model: ModelConfig) -> ModelConfig:
@@ -151,7 +167,7 @@ def _default_model(model: ModelConfig) -> ModelConfig:
     return model.model_copy(update={"stem": stem, "pool": pool, "positions": positions})
 
 
-def _default_sizes(config: PretrainConfig, splits: Splits, ui: Ui) -> PretrainConfig:
+def _default_sizes(config: PretrainConfig, splits: Splits) -> PretrainConfig:
     """Image and patch size that were not set by hand, as `train` would plan them for random weights."""
     count, val = (len(splits.samples[name]) for name in ("train", "val"))
     device = pick_device(config.train.device).type
@@ -159,7 +175,7 @@ def _default_sizes(config: PretrainConfig, splits: Splits, ui: Ui) -> PretrainCo
     update = {}
     for decision in plan_settings(Config(model=config.model), situation):
         if decision.field in ("model.image_size", "model.patch_size"):
-            ui.say(f"{decision.field} {decision.value}: {decision.when}; {decision.why}")
+            say(f"{decision.field} {decision.value}: {decision.when}; {decision.why}")
             update[decision.field.removeprefix("model.")] = decision.value
     return config.model_copy(update={"model": config.model.model_copy(update=update)})
 
@@ -172,15 +188,20 @@ def _default_data(data: PretrainDataConfig) -> PretrainDataConfig:
     return data.model_copy(update={"unlabelled": True, "val_fraction": fraction})
 
 
-def _resume_run(folder: RunFolder, data: str | Path | None, overrides: dict[str, Any], ui: Ui) -> PretrainingRun:
+def _resume_run(
+    folder: RunFolder, data: str | Path | None, overrides: dict[str, Any]
+) -> tuple[Run[PretrainConfig], Pretrain]:
     saved = load_pretraining(folder.last)
     root = data_folder(data if data is not None else saved.splits.root)
     settings = resumed_settings(saved.config, folder, root, overrides)
-    run = PretrainingRun(build_config(settings, PretrainConfig), replace(saved.splits, root=root), ui)
+    config, splits = build_config(settings, PretrainConfig), replace(saved.splits, root=root)
+    session = Session.of(config, pick_device(config.train.device))
+    task = Pretrain.new(config, splits, session)
+    images = images_of(splits, Preprocessing.of(config))
     with all_its_images():
-        run.hashes = read_all(run.images, run.config.data, ui)
-    run.check_unchanged(saved.hashes)
-    run.resume(folder, saved.training)
+        read = ReadSplits(splits, images, read_all(images, config.data), [])
+    check_unchanged(splits, read.hashes, saved.hashes)
+    run = Run.resumed(task, config, read, folder, session, saved.training, config.train.time)
     if finished(run.state, run.config):
         raise UsageError(f"{folder.path}: this run is finished", f"vitmed train DIR --weights {folder.encoder}")
-    return run
+    return run, task

@@ -7,12 +7,11 @@ from typing import Any
 
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.load_config import build_config, load_config, recipes
-from vitmed.core.ui import Ui
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.hardware import seeded
-from vitmed.models.pretrained import config_for_weights, load_pretrained, open_weights
-from vitmed.models.summary import summarise
-from vitmed.models.vit import SIZES, ViT, build_vit
+from vitmed.models.sizes import SIZES, summarise
+from vitmed.models.vit import ViT
+from vitmed.models.weights.pretrained import config_for_weights, load_pretrained, open_weights
 
 
 def build_model(
@@ -20,7 +19,6 @@ def build_model(
     num_classes: int | None = None,
     *,
     offline: bool = False,
-    ui: Ui | None = None,
     **fields: Any,
 ) -> ViT:
     """A ViT of a named size or of a weight file; keywords set any field of `ModelConfig` (image_size=32).
@@ -29,7 +27,6 @@ def build_model(
         model: default: the network of `weights`, else vit_tiny.
         num_classes: K; default: the classes of the head in `weights`, else 1000. A head of K classes is kept.
         offline: open no connection for the public weights of `weights`.
-        ui: where messages go.
 
     Raises:
         UsageError: an unknown name or field, or sizes that do not divide or do not fit the weights.
@@ -38,10 +35,10 @@ def build_model(
     name = {} if model is None else {"name": model}
     config = build_config({"model": {**name, **fields}}).model
     if config.weights is None:
-        return build_vit(config, num_classes or 1000)
-    weights = open_weights(config.weights, ui or Ui(), offline)
+        return ViT(config, num_classes or 1000)
+    weights = open_weights(config.weights, offline)
     head = weights.state.get("head.bias")
-    network = build_vit(config_for_weights(config, weights), num_classes or (1000 if head is None else len(head)))
+    network = ViT(config_for_weights(config, weights), num_classes or (1000 if head is None else len(head)))
     load_pretrained(network, weights)
     return network
 
@@ -64,4 +61,4 @@ def summary(model: str = "vit_tiny", num_classes: int | None = None, **fields: A
     else:
         raise unknown_key("model", model, [*SIZES, *recipes()])
     with seeded(0):
-        return summarise(build_vit(config, num_classes or 1000), config)
+        return summarise(ViT(config, num_classes or 1000), config)

@@ -12,6 +12,7 @@ from vitmed.core.errors import Interrupted, UsageError
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config
+from vitmed.core.messages import listener
 from vitmed.core.process import is_rank
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.run_lock import run_lock
@@ -63,7 +64,7 @@ def tune(
         UsageError: a setting or value that cannot be, or Optuna is not installed. VitmedError: as `train`, where no
             trial could be trained.
     """
-    clock, ui.began = Clock(ui.began), None  # the trainings have their own
+    clock, listener().began = Clock(listener().began), None  # the trainings have their own
     if is_rank():
         raise UsageError("tune: not as one of the processes of torchrun", "vitmed tune DIR --devices N")
     if parallel < 1 or (trials is not None and trials < 1):

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.core.outputs import refuse_file
-from vitmed.core.ui import Ui
 from vitmed.data.folders import refuse_among_classes
-from vitmed.models.weights_catalogue import CATALOGUE, entry_of, fetch, weight_path
+from vitmed.models.weights.catalogue import CATALOGUE, entry_of, fetch, weight_path
 
 
 def weights_table() -> list[dict[str, Any]]:
@@ -26,16 +25,13 @@ def weights_table() -> list[dict[str, Any]]:
     ]
 
 
-def fetch_weights(
-    names: Sequence[str], folder: str | Path | None = None, offline: bool = False, ui: Ui | None = None
-) -> list[Path]:
+def fetch_weights(names: Sequence[str], folder: str | Path | None = None, offline: bool = False) -> list[Path]:
     """Download missing files, check all of them, and return their paths.
 
     Args:
         names: catalogue entries; an unknown name raises before any download.
         folder: replaces the cache, for example to carry the files to another machine.
         offline: open no connection: the files must be there already.
-        ui: where messages and progress go.
 
     Raises:
         VitmedError: see `weights_catalogue.fetch`.
@@ -45,4 +41,4 @@ def fetch_weights(
     if folder is not None:
         refuse_file(folder)
         refuse_among_classes(folder)
-    return [fetch(name, ui, offline, folder) for name in names]
+    return [fetch(name, offline, folder) for name in names]

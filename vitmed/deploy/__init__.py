@@ -6,6 +6,7 @@ export_onnx        the .onnx file, if it answers as its checkpoint does
 export_weights     weights for other libraries
 push               weights and card to a model hub
 monitor            whether a model at work still does what it did: control charts
+weight_forms       what timm and transformers read of a folder
 structured_report  the answer as a DICOM Structured Report
 http/              the server of `vitmed serve`
 """

@@ -26,7 +26,7 @@ from vitmed.core.downloads import digest_of
 from vitmed.core.errors import UsageError
 from vitmed.core.files import whole_file
 from vitmed.core.load_config import without_places
-from vitmed.core.messages import Silent, say, warn
+from vitmed.core.messages import Silent, listening, say, warn
 from vitmed.core.run_folder import NUMBERS, RunFolder
 from vitmed.core.text import counted, listed
 from vitmed.decisions.evaluation_folder import find_evaluation
@@ -119,7 +119,8 @@ def _add_models(top: Path, saved: SavedModel, models: Mapping[str, SavedModel]) 
 
             write_without_names(one.path, top / "model" / name)
         again = open_model(top / "model" / name)
-        network, files = open_files([picture.as_posix()], again, "cpu", "fp32", None, Silent())
+        with listening(Silent()):
+            network, files = open_files([picture.as_posix()], again, "cpu", "fp32", None)
         found = again.decided(network.predict(files, lambda done, total: None))
         text = json.dumps(predictions_json(found, 3)).replace(json.dumps(str(picture)), '"check/image.png"')
         (top / "check" / f"{name}.json").write_text(text, encoding="utf-8")

@@ -18,7 +18,7 @@ import torch
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import GateError, UsageError
 from vitmed.core.files import whole_file
-from vitmed.core.messages import Silent, bar, say, warn
+from vitmed.core.messages import Silent, bar, listening, say, warn
 from vitmed.core.text import counted, counted_doing, first_line
 from vitmed.data.samples import Sample, labelled_by
 from vitmed.data.thread_batches import check_readable
@@ -93,7 +93,9 @@ def compare_export(
         return how.read(root / chosen[index].path)
 
     with bar("comparing: checkpoint") as advance:
-        outputs = open_network(saved, saved.policy, "cpu", "fp32", Silent()).outputs(read, len(chosen), advance)
+        with listening(Silent()):
+            network = open_network(saved, saved.policy, "cpu", "fp32")
+        outputs = network.outputs(read, len(chosen), advance)
     check_readable(outputs.problems)
     with bar("comparing: exported") as advance:
         for index, sample in enumerate(chosen):

@@ -15,9 +15,9 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.files import free_name, is_empty, read_json_lines
 from vitmed.core.flags import evaluate_config
+from vitmed.core.messages import warn
 from vitmed.core.outputs import data_of_runs, refuse_file, refuse_inside
 from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
-from vitmed.core.ui import Ui
 from vitmed.core.upgrade import without_gone
 from vitmed.decisions.evaluation_folder import Evaluated, read_evaluation, read_split, validation_of
 from vitmed.decisions.folds import Folds
@@ -32,9 +32,7 @@ from vitmed.report.results import Origin, Results
 from vitmed.report.write import TABLE_ALONE, read_baselines, write_report
 
 
-def rebuild(
-    file: Path, output: str | Path | None, gates: dict[str, float], flags: dict[str, Any], ui: Ui
-) -> Evaluation:
+def rebuild(file: Path, output: str | Path | None, gates: dict[str, float], flags: dict[str, Any]) -> Evaluation:
     """The report of a table; title, facts, notes, policy and the positive class come from the metrics.json beside it.
 
     The table of a baseline takes the positive class alone: all else in metrics.json is about the model.
@@ -50,7 +48,7 @@ def rebuild(
     origin, flow, folds = (before.report, before.flow, before.folds) if before else (alone, None, None)
     notes = list(dict.fromkeys([*origin.notes, *changes]))
     for note in changes:
-        ui.warn(f"{file.name}: {note}")
+        warn(f"{file.name}: {note}")
     asked = _settings(origin).model_copy(update={"report": True})
     config = evaluate_config(asked, flags)
     refuse_idle(Config(evaluate=config), predictions.kind, Config(evaluate=asked))
@@ -68,7 +66,7 @@ def rebuild(
         predictions = policy.apply(predictions)
         notes = [*(note for note in notes if note not in former), *notes_of(policy)]
         for note in notes_of(policy):
-            ui.warn(note)
+            warn(note)
     other = flow is not None and flow.evaluated is not None and flow.evaluated.split is None
     internal = read_split(run, "test", weights_hash, policy) if other else None
     found: dict[str, Frozen | None] = {}
@@ -84,7 +82,7 @@ def rebuild(
         internal=internal, baselines=baselines, policy=policy, weights_hash=weights_hash, found=found, flow=flow,
         folds=folds, run=origin.run or run.name, precision=origin.precision, earlier=origin,
     )  # fmt: skip
-    return report_evaluation(Evaluation(predictions, metrics, folder), gates, ui)
+    return report_evaluation(Evaluation(predictions, metrics, folder), gates)
 
 
 def _earlier_report(file: Path, evaluated: Evaluated) -> tuple[Results | None, list[str]]:

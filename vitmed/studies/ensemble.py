@@ -12,7 +12,7 @@ import numpy as np
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError
 from vitmed.core.load_config import build_config
-from vitmed.core.messages import Silent, bar, say, warn
+from vitmed.core.messages import Silent, bar, listening, say, warn
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.data.samples import Sample, Splits
@@ -237,7 +237,8 @@ def join(candidates: Sequence[Candidate], place: RunFolder, way: str, advise: bo
         for_policy = replace(for_policy, positive=members[0].config.data.positive)
     config = members[0].config.evaluate
     policy = TARGETS[splits.target.kind].choose(for_policy, config, None, joined.weights_hash)
-    network = open_network(joined, policy, "cpu", "fp32", Silent())
+    with listening(Silent()):
+        network = open_network(joined, policy, "cpu", "fp32")
     known = network.outputs(lambda i: joined.preprocessing.drawn(), 1, lambda done, total: None)
     policy = policy.model_copy(update={"known_logits": tuple(known.logits[0].tolist())})
     joined = replace(joined, policy=policy)

@@ -26,7 +26,7 @@ from vitmed.report.plots.drawing import png
 from vitmed.report.plots.tuning import history_figure
 from vitmed.studies.executors import Job, local
 from vitmed.studies.trials import BASE, Asked, Trials, as_sets, as_text, default_space, value_of
-from vitmed.training.plan.prepare import PreparedRun, plan_yaml, prepare_run
+from vitmed.training.plan.make_plan import Plan, make_plan, plan_yaml
 from vitmed.training.plan.rules import fields_set
 
 USUAL, MOST = 20, 1000  # trials
@@ -48,7 +48,7 @@ class TuneResult:
 
 def plan_study(
     settings: Config, plans: bool, seconds: float | None, offline: bool, processes: int
-) -> tuple[PreparedRun, dict[str, float]]:
+) -> tuple[Plan, dict[str, float]]:
     """Plan the base of all trials; with `seconds`, of as many epochs as fit `SHARE` times into it, and forecast a run.
 
     Raises:
@@ -56,13 +56,13 @@ def plan_study(
     """
     if settings.data.divided or settings.train.freeze or not settings.train.test:
         raise UsageError("--folds, --freeze and --no-test do not go with tune", "leave them out")
-    prepared = prepare_run(settings, plans, offline, processes)
+    prepared = make_plan(settings, plans, offline, processes)
     if seconds is None:
         return prepared, {}
     forecast, free = prepared.forecaster.of(prepared.config), plans and "epochs" not in fields_set(settings, "train")
     passes = int(forecast.passes_in(seconds / SHARE))
     if free and 1 <= passes < prepared.config.train.epochs:
-        prepared = prepare_run(with_values(settings, {"train.epochs": passes}), plans, offline, processes)
+        prepared = make_plan(with_values(settings, {"train.epochs": passes}), plans, offline, processes)
     both = 2 * forecast.total(prepared.config.train.epochs)
     if both > seconds:
         problem = f"--time {duration_text(seconds)} is too short for a trial and the training of the winner"
@@ -71,7 +71,7 @@ def plan_study(
     return prepared, forecast._asdict()
 
 
-def new_study(prepared: PreparedRun, what: dict[str, Any], output: str | Path, name: str) -> tuple[RunFolder, Asked]:
+def new_study(prepared: Plan, what: dict[str, Any], output: str | Path, name: str) -> tuple[RunFolder, Asked]:
     """Begin a study: a new folder with the base configuration and what was asked for.
 
     Args:
@@ -126,7 +126,7 @@ def resumed_study(folder: RunFolder, trials: int | None, seconds: float | None) 
 
 def lead(state: Trials, parallel: int, devices: int | None) -> TuningStudy:
     """Train all trials, then the winner once more, and write what was found."""
-    folder, asked, ui = state.folder, state.asked, state.ui
+    folder, asked = state.folder, state.asked
     many = "trials" if state.most is None else counted(state.most, "trial")
     limit = "" if asked.time is None else f" in {duration_text(asked.time)}"
     say(f"{many}{limit} of at most {counted(asked.epochs, 'epoch')} in {folder.path}; they search:")

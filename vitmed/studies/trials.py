@@ -29,7 +29,7 @@ from vitmed.core.errors import (
 from vitmed.core.files import read_json_lines, write_json
 from vitmed.core.flags import FLAGS, fields_of
 from vitmed.core.load_config import load_config
-from vitmed.core.messages import Advance, Silent, say
+from vitmed.core.messages import Advance, Silent, listener, say
 from vitmed.core.run_folder import NUMBERS, RunFolder
 from vitmed.core.text import first_line
 from vitmed.core.upgrade import READER
@@ -40,7 +40,7 @@ from vitmed.metrics.tuning_study import SEED, TrialResult
 from vitmed.report.results import Results
 from vitmed.studies.executors import Executor, Job, OnEpoch
 from vitmed.training.learning import LEARNING
-from vitmed.training.plan.prepare import PreparedRun
+from vitmed.training.plan.make_plan import Plan
 from vitmed.training.plan.rules import fields_set
 from vitmed.training.plan.time_budget import Clock
 from vitmed.training.train_state import Record
@@ -140,7 +140,7 @@ class Trials:
     """The trials of a study, also in memory for Optuna. Raises CheckpointError for a damaged file of a trial."""
 
     def __init__(self, optuna: Any, folder: RunFolder, asked: Asked, clock: Clock) -> None:
-        self.optuna, self.folder, self.asked, self.clock, self.ui = optuna, folder, asked, clock, ui
+        self.optuna, self.folder, self.asked, self.clock = optuna, folder, asked, clock
         self.metric, self.pace, self.queue = ALL_METRICS[asked.metric], asked.one_pass, asked.queue
         self.most = len(self.queue) if asked.seeds else asked.trials
         pruner = optuna.pruners.NopPruner()
@@ -229,7 +229,7 @@ class Trials:
                         break
                     number = waiting.pop(0) if waiting else self._ask().number
                     self._note(number, starts=[*self.files[number].starts, len(self._records(number))])
-                    with (self.ui if parallel == 1 else Silent()).bar(f"trial {number + 1}", "epochs") as advance:
+                    with (listener() if parallel == 1 else Silent()).bar(f"trial {number + 1}", "epochs") as advance:
                         running[number] = executor.submit(self._job(number), self._watch(number, advance))
                 if not running:
                     return
@@ -359,7 +359,7 @@ def _kinds(place: str) -> set[Any]:
     return {annotation, *get_args(annotation)}
 
 
-def default_space(prepared: PreparedRun) -> Space:
+def default_space(prepared: Plan) -> Space:
     """A range around the planned value of each setting of `AROUND` that you did not set."""
     config, given = prepared.config, prepared.given
     without = set() if LEARNING[prepared.splits.target.kind].mixes else {"augment.mixup"}

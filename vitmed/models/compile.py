@@ -1,4 +1,4 @@
-"""How a network is computed in training: which attention kernel, and compiled or not. Neither changes a weight."""
+"""Compile a network for training, where the machine can: fused code, the same weights."""
 
 from __future__ import annotations
 
@@ -7,23 +7,13 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitmed.core.cache_folder import cache_folder
-from vitmed.models.vit import Attention, Mlp
-
-FUSED = {"auto": None, "fused": True, "explicit": False}
-
-
-def use_attention(model: nn.Module, kernel: str) -> None:
-    """Let training compute attention by the kernel "fused" (PyTorch's), "explicit" (plain matrices) or "auto"."""
-    for module in model.modules():
-        if isinstance(module, Attention):
-            module.fused = FUSED[kernel]
+from vitmed.models.layers import Mlp
 
 
 def compile_network(model: nn.Module) -> None:
@@ -67,17 +57,12 @@ def gelu_backward(gradient: Tensor, x: Tensor) -> Tensor:
     return torch.ops.aten.gelu_backward(gradient, x)  # type: ignore[no-any-return]
 
 
-def _keep_input(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-def _backward(ctx: Any, gradient: Tensor) -> Tensor:
-    return gelu_backward(gradient, *ctx.saved_tensors)
-
-
 whole_gelu.register_fake(torch.empty_like)
 gelu_backward.register_fake(lambda gradient, x: torch.empty_like(x))
-whole_gelu.register_autograd(_backward, setup_context=_keep_input)
+whole_gelu.register_autograd(
+    lambda ctx, gradient: gelu_backward(gradient, *ctx.saved_tensors),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
 
 
 def missing_compiler(device: torch.device) -> str | None:

@@ -11,11 +11,10 @@ import torch
 from safetensors.torch import save_file
 
 from vitmed.core.model_config import ModelConfig
+from vitmed.deploy.weight_forms import FORMS
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.models.licence_terms import stops_sharing
-from vitmed.models.vit import build_vit
-from vitmed.models.weight_forms import FORMS
-from vitmed.models.weights_catalogue import CATALOGUE
+from vitmed.models.vit import ViT
+from vitmed.models.weights.catalogue import CATALOGUE, stops_sharing
 
 SIZE: dict[str, Any] = {"image_size": 16, "patch_size": 8, "width": 24, "depth": 2, "heads": 3}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -38,7 +37,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 )
 def test_the_library_gives_our_logits(form: str, variant: str, tmp_path: Path) -> None:
     config = ModelConfig(**SIZE, **VARIANTS[variant][1])
-    ours, generator = build_vit(config, 5).eval(), torch.Generator().manual_seed(0)
+    ours, generator = ViT(config, 5).eval(), torch.Generator().manual_seed(0)
     with torch.no_grad():  # nothing is right by being zero or one
         for parameter in ours.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)

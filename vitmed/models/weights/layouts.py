@@ -1,4 +1,4 @@
-"""The layouts of public ViT weights, and how each converts to timm's parameter names.
+"""The layouts of public ViT weights, how each converts to timm's parameter names, and the network that these belong to.
 
 A converter takes a state dict and returns one with timm's names, or None if the file has another layout. Unknown
 tensors keep their names.
@@ -9,14 +9,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitmed.models.attention_pooling import COCA_EPS
+from vitmed.core.errors import CheckpointError
+from vitmed.models.layers import COCA_EPS
+from vitmed.models.sizes import SIZES
+from vitmed.models.weights.files import State
 
-State = dict[str, Tensor]
 HEAD = ("head.weight", "head.bias")
 
 PLAIN = re.compile(  # every tensor of a ViT, in timm's names
@@ -48,6 +53,7 @@ _CONCH: Rules = (
     (r"visual\.attn_pool_contrast\.ln_k\.(\w+)", r"attn_pool.norm_k.\1"),
     (r"visual\.ln_contrast\.(\w+)", r"attn_pool.norm.\1"),
 )
+_TORCHVISION_HAS = {"class_token", "conv_proj.weight"}
 _TORCHVISION: Rules = (
     (r"class_token", "cls_token"),
     (r"encoder\.pos_embedding", "pos_embed"),
@@ -129,11 +135,11 @@ _GOOGLE: Rules = (
 
 def _rename(state: State, rules: Rules) -> State:
     """Rename by the first rule that matches the whole name; other names stay."""
-
-    def renamed(name: str) -> str:
-        return next((m.expand(becomes) for pattern, becomes in rules if (m := re.fullmatch(pattern, name))), name)
-
-    return {renamed(name): value for name, value in state.items()}
+    new = {
+        name: next((m.expand(becomes) for pattern, becomes in rules if (m := re.fullmatch(pattern, name))), name)
+        for name in state
+    }
+    return {new[name]: value for name, value in state.items()}
 
 
 def _join_qkv(state: State) -> None:
@@ -154,13 +160,6 @@ def _pack_gates(state: State) -> None:
         gate = state.pop(name.replace("value", "gate"), None)
         value = state.pop(name)
         state[name.replace("value", "fc1")] = value if gate is None else torch.cat([gate, value])
-
-
-def _add_zero_biases(state: State) -> None:
-    """Without a bias, the convolution of patches (CLIP) and queries, keys and values (DINOv3 in timm) get zeros."""
-    for name, weight in list(state.items()):
-        if re.fullmatch(r"patch_embed\.proj\.weight|blocks\.\d+\.attn\.qkv\.weight", name):
-            state.setdefault(name.replace("weight", "bias"), weight.new_zeros(len(weight)))
 
 
 def _timm(state: State) -> State | None:
@@ -190,8 +189,7 @@ def _timm(state: State) -> State | None:
 
 def _naflex(state: State) -> State:
     """timm's NaFlexViT: patches are (P, P, C) in a linear layer, for 3 channels; positions are a grid."""
-    state = {re.sub(r"^embeds\.(proj\.)?", lambda m: "patch_embed.proj." if m[1] else "", name): value
-             for name, value in state.items()}  # fmt: skip
+    state = _rename(state, ((r"embeds\.proj\.(.*)", r"patch_embed.proj.\1"), (r"embeds\.(.*)", r"\1")))
     kernel = state["patch_embed.proj.weight"]
     if kernel.ndim == 2:
         side = math.isqrt(kernel.shape[1] // 3)
@@ -219,10 +217,6 @@ def _split_pooling(state: State, part: str, joint: Tensor) -> None:
     state[f"attn_pool.q.{part}"], state[f"attn_pool.kv.{part}"] = joint.split((width, 2 * width))
 
 
-def _torchvision(state: State) -> State | None:
-    return _rename(state, _TORCHVISION) if "conv_proj.weight" in state and "class_token" in state else None
-
-
 def _hugging_face(state: State) -> State | None:
     if not any(re.fullmatch(_HUGGING_FACE[0][0], name) for name in state):
         return None
@@ -235,25 +229,20 @@ def _hugging_face(state: State) -> State | None:
     return state
 
 
-def _hugging_face_clip(state: State) -> State | None:
-    """The image tower of CLIP or SigLIP. The head of a classifier reads another mean than vitmed's, and is dropped."""
-    if not any(re.fullmatch(_HUGGING_FACE_CLIP[2][0], name) for name in state):
+def _clip(state: State, sign: str, rules: Rules) -> State | None:
+    """The image tower of CLIP or SigLIP. The head of a classifier reads another mean than vitmed's, and is dropped.
+
+    Args:
+        sign: pattern of a tensor's name that every file of the layout has.
+    """
+    if not any(re.fullmatch(sign, name) for name in state):
         return None
-    state = _rename(state, _HUGGING_FACE_CLIP)
+    state = _rename(state, rules)
     _join_qkv(state)
     for part in ("weight", "bias"):
         if (joint := state.pop(f"attn_pool.qkv.{part}", None)) is not None:
             _split_pooling(state, part, joint)
-    return _with_batch_axes(state)
-
-
-def _open_clip(state: State) -> State | None:
-    """The image tower of CLIP as OpenCLIP writes it."""
-    return _with_batch_axes(_rename(state, _OPEN_CLIP)) if "visual.class_embedding" in state else None
-
-
-def _with_batch_axes(state: State) -> State:
-    """CLIP's class token (D,) and positions (N, D) as timm's (1, 1, D) and (1, N, D)."""
+    # class token (D,) and positions (N, D) of CLIP -> (1, 1, D) and (1, N, D)
     axes = {"cls_token": (1, 1, -1), "pos_embed": (1, *state["pos_embed"].shape)} if "pos_embed" in state else {}
     return state | {name: state[name].reshape(shape) for name, shape in axes.items() if name in state}
 
@@ -292,17 +281,92 @@ def convert(state: State) -> tuple[str, State] | None:
     Raises KeyError, ValueError, IndexError or RuntimeError if its tensors do not fit each other.
     """
     for layout, converted in ((name, converter(state)) for name, converter in LAYOUTS.items()):
-        if converted is not None:
-            _add_zero_biases(converted)
-            return layout, converted
+        if converted is None:
+            continue
+        for name, weight in list(converted.items()):  # of CLIP's patches, and in timm's DINOv3, a bias may be missing
+            if re.fullmatch(r"patch_embed\.proj\.weight|blocks\.\d+\.attn\.qkv\.weight", name):
+                converted.setdefault(name.replace("weight", "bias"), weight.new_zeros(len(weight)))
+        return layout, converted
     return None
 
 
+def is_rotary(state: State) -> bool:
+    """Whether a state dict is DINOv3's: no positions, but storage tokens and LayerScale.
+
+    Other networks with rotary positions compute them otherwise, and their files may not show it.
+    """
+    storage = "reg_token" in state and state["reg_token"].shape[1] == 4 and "blocks.0.ls1.gamma" in state
+    return "pos_embed" not in state and "cls_token" in state and ("rope.periods" in state or storage)
+
+
+def join_positions(state: State, path: Path) -> None:
+    """Make `pos_embed` (1, L, D), with a row in front if there is a class token: add positions of registers to their
+    tokens; a missing class position is zero. Raises CheckpointError if the patches are no square grid."""
+    if "pos_embed" not in state:
+        return
+    positions, registers = state["pos_embed"], state["reg_token"].shape[1] if "reg_token" in state else 0
+    first = int("cls_token" in state)
+    count, D = positions.shape[1:]
+    for before in dict.fromkeys((first, 0, first + registers)):  # DINOv2; timm's no_embed_class; positioned registers
+        if count > before and math.isqrt(count - before) ** 2 == count - before:
+            break
+    else:
+        raise CheckpointError(f"{path}: {count} positions are not a square grid", "use weights for square images")
+    if before < first:
+        state["pos_embed"] = torch.cat([positions.new_zeros(1, 1, D), positions], dim=1)
+    elif before > first:
+        state["reg_token"] = state["reg_token"] + positions[:, first:before]
+        state["pos_embed"] = torch.cat([positions[:, :first], positions[:, before:]], dim=1)
+
+
+def describe(state: State, layout: str) -> dict[str, Any]:
+    """The fields of `ModelConfig` that follow from the shapes, or else from what networks of the layout have."""
+    width = len(state["blocks.0.norm1.weight"])
+    depth = 1 + max(int(name.split(".")[1]) for name in state if name.startswith("blocks."))
+    patch, hidden = state["patch_embed.proj.weight"].shape, state["blocks.0.mlp.fc2.weight"].shape[1]
+    named = next((name for name, size in SIZES.items() if size[:2] == (width, depth)), None)
+    layer_scale, norm_pre, rotary = "blocks.0.ls1.gamma" in state, "norm_pre.weight" in state, is_rotary(state)
+    pool, class_token = "mean" if "fc_norm.weight" in state else "cls", "cls_token" in state
+    if "attn_pool.latent" in state:
+        pool = "coca" if "attn_pool.norm_k.weight" in state else "attention"
+    special = DINOV3_HEADS if rotary else SIGLIP_HEADS if pool == "attention" else HEADS
+    heads = special.get(width, width // 64 if width % 64 == 0 else None)
+    if "rope.periods" in state:
+        heads = width // (4 * len(state["rope.periods"]))
+    patches = state["pos_embed"].shape[1] - class_token if "pos_embed" in state else (224 // patch[-1]) ** 2
+    clip_act = {"Hugging Face CLIP": "quick_gelu" if norm_pre else "gelu_tanh"}
+    swiglu = len(state["blocks.0.mlp.fc1.weight"]) == 2 * hidden
+    return {
+        **({"name": named} if named else {}),
+        "image_size": math.isqrt(patches) * patch[-1],
+        "patch_size": patch[-1],
+        "channels": patch[1],
+        "width": width,
+        "depth": depth,
+        "heads": heads,
+        "mlp_ratio": hidden / width,
+        "stem": "patch",
+        "positions": "rotary" if rotary else "learned",
+        "pool": pool,
+        "pool_width": state["attn_pool.latent"].shape[2] if pool in ("attention", "coca") else None,
+        "class_token": class_token,
+        "registers": state["reg_token"].shape[1] if "reg_token" in state else 0,
+        "layer_scale": layer_scale,
+        "mlp": "swiglu" if swiglu else clip_act.get(layout, "gelu"),
+        "norm_pre": norm_pre,
+        "norm_eps": 1e-5 if rotary or norm_pre else 1e-12 if layout == "Hugging Face" and not layer_scale else 1e-6,
+    }
+
+
+HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}  # published widths with heads that are not 64 wide
+SIGLIP_HEADS = {1152: 16, 1536: 16}
+DINOV3_HEADS = {4096: 32}
+
 LAYOUTS: dict[str, Callable[[State], State | None]] = {
     "timm": _timm,
-    "torchvision": _torchvision,
+    "torchvision": lambda state: _rename(state, _TORCHVISION) if state.keys() >= _TORCHVISION_HAS else None,
     "Hugging Face": _hugging_face,
-    "Hugging Face CLIP": _hugging_face_clip,
-    "OpenCLIP": _open_clip,
+    "Hugging Face CLIP": partial(_clip, sign=_HUGGING_FACE_CLIP[2][0], rules=_HUGGING_FACE_CLIP),
+    "OpenCLIP": partial(_clip, sign=r"visual\.class_embedding", rules=_OPEN_CLIP),
     "Google npz": _google,
 }

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from vitmed.core.model_config import ModelConfig
 from vitmed.imaging.preprocessing import RESAMPLING, Preprocessing
-from vitmed.models.hub_files import ACTIVATIONS
-from vitmed.models.vit import arguments_of
-from vitmed.models.weight_layouts import State
+from vitmed.models.sizes import resolved
+from vitmed.models.weights.catalogue import ACTIVATIONS
+from vitmed.models.weights.files import State
 
 CONFIG, PREPROCESSOR, SAFETENSORS = "config.json", "preprocessor_config.json", ".safetensors"
 WEIGHTS = f"model{SAFETENSORS}"
@@ -42,7 +42,7 @@ class Form(ABC):
         self, model: ModelConfig, state: State, how: Preprocessing, classes: Sequence[str], several: bool = False
     ):
         self.fields, self.name, self.how, self.classes, self.several = (
-            arguments_of(model), model.name, how, list(classes), several,
+            resolved(model).model_dump(), model.name, how, list(classes), several,
         )  # fmt: skip
         self.given = state
         self.mean, self.std = (list(values) for values in how.constants(how.channels))

@@ -1,35 +1,46 @@
 """Start from pretrained weights: recognise their layout, derive the network, and account for every tensor.
 
-A file is read safely (`safe_load`), unwrapped (`_unwrap`), renamed to timm's names (`weight_layouts.convert`), and the
-network is derived from the shapes (`network_of_weights.describe`). `config_for_weights` then completes a configuration,
-and `load_pretrained` copies the tensors; it resamples positions, patch kernels and channels.
+A file is read safely (`safe_load`), unwrapped (`_unwrap`), renamed to timm's names (`convert`), and refused with a
+reason where it is no plain ViT (`refuse_...`); the network is derived from the shapes (`describe`).
+`config_for_weights` then completes a configuration, and `load_pretrained` copies the tensors; it resamples positions,
+patch kernels and channels.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from vitmed.core.errors import CheckpointError, UsageError
+from vitmed.core.messages import say
 from vitmed.core.model_config import ModelConfig
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import first_line
-from vitmed.core.ui import Ui
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.models.digests import check_digests
-from vitmed.models.hub_files import about_network, about_weights, normalisation
-from vitmed.models.licence_terms import terms_of
-from vitmed.models.network_of_weights import describe, join_positions, kind_of
-from vitmed.models.refused_weights import refuse_incomplete, refuse_not_finite, refuse_others, refuse_shapes
-from vitmed.models.resample_weights import fold_channels, resample_patches, resample_positions
-from vitmed.models.vit import SIZES, ViT
-from vitmed.models.weight_files import AGAIN, magic, read_npz, read_safetensors, safe_load
-from vitmed.models.weight_layouts import HEAD, LAYOUTS, PLAIN, State, convert
-from vitmed.models.weights_catalogue import MASKED, SUPERVISED, Entry, entry_of, fetch, means_file
+from vitmed.models.sizes import SIZES
+from vitmed.models.vit import ViT
+from vitmed.models.weights.catalogue import (
+    DISTILLED,
+    MASKED,
+    SUPERVISED,
+    Entry,
+    about_network,
+    about_weights,
+    entry_of,
+    fetch,
+    means_file,
+    normalisation,
+    terms_of,
+)
+from vitmed.models.weights.files import AGAIN, State, check_digests, magic, read_npz, read_safetensors, safe_load
+from vitmed.models.weights.layouts import HEAD, LAYOUTS, PLAIN, convert, describe, is_rotary, join_positions
+from vitmed.models.weights.resample import fold_channels, resample_patches, resample_positions
 
 
 @dataclass(frozen=True)
@@ -38,7 +49,7 @@ class LoadReport:
 
     Attributes:
         file: its name, without folders.
-        layout: a key of `weight_layouts.LAYOUTS`, or "vitmed".
+        layout: a key of `LAYOUTS`, or "vitmed".
         loaded: copied unchanged.
         resized: copied after resampling (positions, patch kernels) or folding (input channels).
         fresh: in the network, not in the file; only the head may be.
@@ -65,7 +76,7 @@ class Weights:
 
     Attributes:
         path: of the file.
-        layout: a key of `weight_layouts.LAYOUTS`, or "vitmed".
+        layout: a key of `LAYOUTS`, or "vitmed".
         state: name -> tensor, float32; `pos_embed` is (1, L, D), or (1, 1 + L, D) with the class token first.
         model: the fields of `ModelConfig` that the tensors decide.
         kind: how they were made: "vitmed", "masked image", "self-distilled" or "supervised".
@@ -93,7 +104,7 @@ class Weights:
     assumed: bool = False
 
 
-def open_weights(value: str, ui: Ui, offline: bool = False) -> Weights:
+def open_weights(value: str, offline: bool = False) -> Weights:
     """The weights that `--weights` names: a file, a run folder, or an entry of the catalogue, downloaded if necessary.
 
     Raises:
@@ -105,10 +116,10 @@ def open_weights(value: str, ui: Ui, offline: bool = False) -> Weights:
         raise UsageError(f"--weights {value!r}: neither a file nor a name", fix)
     if means_file(value):
         return read_weights(RunFolder.weights_in(value))
-    entry, path = entry_of(value), fetch(value, ui, offline)
-    ui.say(f"weights {value}: {entry.model}, {entry.kind}, licence {entry.licence}; {path}")
+    entry, path = entry_of(value), fetch(value, offline)
+    say(f"weights {value}: {entry.model}, {entry.kind}, licence {entry.licence}; {path}")
     if (terms := terms_of(entry.licence)) is not None:
-        ui.say(terms)
+        say(terms)
     return read_weights(path, entry)
 
 
@@ -149,7 +160,8 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
     join_positions(plain, path)
     model = describe(plain, layout)
     if entry is None:
-        about, kind = about_weights(path), kind_of(plain, unused)
+        about, kind = about_weights(path), SUPERVISED if "head.weight" in plain else DISTILLED
+        kind = MASKED if any("decoder" in name for name in unused) else kind  # only a masked autoencoder has one
         known = about_network(path, swiglu=model["mlp"] == "swiglu")
     else:
         about, kind = {name: getattr(entry, name) for name in ("mean", "std", "interpolation", "licence")}, entry.kind
@@ -276,18 +288,18 @@ def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:
         refuse_not_finite(state, path)
         refuse_shapes(state, path)
         decided = model.model_dump(include=ARCHITECTURE, exclude_none=True)
-        licence, data = config["model"].get("licence"), config["data"]
-        mean, std = (tuple(values) if (values := data.get(name)) else None for name in ("mean", "std"))
-        normalize, interpolation = str(data["normalize"]), data.get("interpolation")
+        data, network = config["data"], SIZES[model.name]._asdict() | decided
+        about: dict[str, Any] = {
+            name: tuple(values) if (values := data.get(name)) else None for name in ("mean", "std")
+        }
+        about |= {"interpolation": data.get("interpolation"), "licence": config["model"].get("licence")}
+        normalize, kind = str(data["normalize"]), MASKED if encoder else "vitmed"
         if encoder:
             seen = checkpoint["seen"]
         else:
             data = checkpoint["data"]
             seen = [*data.get("seen", ()), *data["splits"]["train"]["sha256"], *data["splits"]["val"]["sha256"]]
-        return Weights(
-            path, "vitmed", state, SIZES[model.name]._asdict() | decided, MASKED if encoder else "vitmed", normalize,
-            (), mean, std, interpolation, licence, tuple(seen),
-        )  # fmt: skip
+        return Weights(path, "vitmed", state, network, kind, normalize, (), **about, seen=tuple(seen))
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError):  # also of a tensor that is no table
         raise CheckpointError(f"{path}: a damaged vitmed checkpoint", AGAIN) from None
 
@@ -296,9 +308,8 @@ ARCHITECTURE = {*ModelConfig.model_fields} - {"dropout", "attention_dropout", "d
 ARCHITECTURE -= {"weights", "licence", "terms"}
 
 
-INNER = (  # in order of preference
-    "weights", "state_dict_ema", "model_ema", "model", "model_state_dict", "state_dict", "teacher", "student",
-)  # fmt: skip
+# Where a training script keeps the weights, in order of preference.
+INNER = ["weights", "state_dict_ema", "model_ema", "model", "model_state_dict", "state_dict", "teacher", "student"]
 PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "teacher.", "student.", "encoder_q.")
 BACKBONE = "backbone."
 
@@ -318,3 +329,107 @@ def _unwrap(found: Any, path: Path) -> tuple[State, tuple[str, ...]]:
         return state, ()
     inside = {name.removeprefix(BACKBONE): value for name, value in state.items() if name.startswith(BACKBONE)}
     return inside, tuple(name for name in state if not name.startswith(BACKBONE))
+
+
+OTHERS = (
+    # pattern of a tensor's name that no network of vitmed has, and what it means
+    (r".*\b(spatial_block|channel_block|cpe1)\..*", "DaViT, which attends in windows and across channels, in stages"),
+    (
+        r"(.*\.)?stages\.\d+\.((blocks|layers)\.)?\d+\.(dwconv|conv_dw|depthwise_conv)\..*",
+        "ConvNeXt, a convolutional network without tokens",
+    ),
+    (
+        r".*standardized_conv2d.*|(.*\.)?(layer\d|stages\.\d+\.(blocks|layers))\.\d+\.conv\d\.weight",
+        "ResNet or BiT, a convolutional network without tokens",
+    ),
+    (
+        r"(.*\.)?(layers\.\d+\.blocks|features\.\d+)\.\d+\..*(relative_position|cpb_mlp).*",
+        "Swin, whose tokens attend in windows and merge from stage to stage",
+    ),
+    (r".*relative_position_bias_table|.*rel_pos.*", "relative positions (BEiT, SAM)"),
+    (r".*\brope.*|.*freqs_cis.*", "rotary positions other than DINOv3's (EVA-02, RoPE-ViT)"),
+    (r".*\.(q_norm|k_norm)\..*", "normalised queries and keys"),
+    (r".*\.attn\.(q_bias|v_bias)", "separate biases of queries and values (BEiT, EVA)"),
+    (r".*mlp\.(norm|ffn_ln)\..*", "a norm inside the MLP (EVA-02)"),
+    (r"(visual\.)?attn_pool\..*|MAPHead.*", "another attention pooling than SigLIP's and CONCH's"),
+    (r".*(_packed_params|zero_point|\.qweight|\.scales?)$", "quantised weights"),
+)
+
+
+def not_plain(path: Path, what: str) -> CheckpointError:
+    return CheckpointError(f"{path}: not a plain ViT: {what}", "use the weights of a plain ViT; see docs/weights.md")
+
+
+def refuse_others(names: Iterable[str], state: State, path: Path) -> None:
+    """Raise CheckpointError for other kinds of networks, and name the kind.
+
+    Args:
+        names: of the tensors that vitmed does not use; those of a text encoder do not count.
+    """
+    names = [name for name in names if not name.startswith("text")]
+    for pattern, what in OTHERS:
+        name = next((name for name in names if re.fullmatch(pattern, name)), None)
+        if name is not None:
+            raise not_plain(path, f"{name} belongs to {what}")
+    integers = next((n for n, v in state.items() if v.is_quantized or v.dtype in (torch.int8, torch.uint8)), None)
+    if integers is not None:
+        raise CheckpointError(f"{path}: {integers} is quantised", "use the weights in fp32, fp16 or bf16")
+    kernels = [name for name, value in state.items() if value.ndim == 4 and value.shape[-1] > 1]
+    if len(kernels) > 8:
+        raise not_plain(path, f"{len(kernels)} convolutions, such as {kernels[0]}: a CNN")
+
+
+def refuse_not_finite(state: State, path: Path) -> None:
+    """Raise CheckpointError for numbers that are not finite."""
+    broken = next((name for name, value in state.items() if not bool(value.isfinite().all())), None)
+    if broken is not None:
+        raise CheckpointError(f"{path}: {broken} holds numbers that are not finite", "use another file")
+
+
+def refuse_incomplete(state: State, unused: Iterable[str], path: Path) -> None:
+    """Raise CheckpointError unless the tensors, in timm's names, are a network that vitmed has."""
+    strange = next((name for name in unused if name.startswith("blocks.")), None)
+    if strange is not None:
+        raise not_plain(path, f"its blocks hold {strange}")
+    for name, what in (
+        ("patch_embed.proj.weight", "no patch embedding by one convolution"),
+        ("blocks.0.norm1.weight", "no blocks"),
+        ("blocks.0.mlp.fc1.weight", "no blocks"),
+        ("blocks.0.mlp.fc2.weight", "no blocks"),
+    ):
+        if name not in state:
+            raise not_plain(path, f"it has {what}")
+    refuse_shapes(state, path)
+    if not {"cls_token", "attn_pool.latent", "fc_norm.weight"} & state.keys():
+        raise not_plain(path, "it has no class token, and reads the mean of normalised patches (SigLIP's gap models)")
+    if "pos_embed" not in state and not is_rotary(state):
+        raise not_plain(path, "it has no learned positions, nor DINOv3's rotary ones with four storage tokens")
+    given, taken = (state[f"blocks.0.mlp.fc{i}.weight"].shape[i - 1] for i in (1, 2))
+    if given not in (taken, 2 * taken):
+        raise not_plain(
+            path,
+            f"blocks.0.mlp.fc1 gives {given} numbers and fc2 takes {taken}, expected {taken} (an MLP) or {2 * taken} "
+            "(packed SwiGLU)",
+        )
+
+
+DIMENSIONS = {  # of the tensors that decide the network, or are resampled
+    "cls_token": 3,
+    "pos_embed": 3,
+    "reg_token": 3,
+    "patch_embed.proj.weight": 4,
+    "patch_embed.stem.0.weight": 4,
+    "blocks.0.norm1.weight": 1,
+    "blocks.0.mlp.fc1.weight": 2,
+    "blocks.0.mlp.fc2.weight": 2,
+    "rope.periods": 1,
+    "attn_pool.latent": 3,
+}
+
+
+def refuse_shapes(state: State, path: Path) -> None:
+    """Raise CheckpointError for a tensor of `DIMENSIONS` with another number of them."""
+    for name, count in DIMENSIONS.items():
+        shape = tuple(state[name].shape) if name in state else (1,) * count
+        if len(shape) != count or 0 in shape:
+            raise CheckpointError(f"{path}: {name} has the shape {shape}, expected {count} dimensions", AGAIN)

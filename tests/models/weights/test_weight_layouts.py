@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from foreign_networks import CLASSES as K
 from foreign_networks import HEADS, SIZE, load, restless, same
+from small_networks import small_vit
 from timm.layers import QuickGELU, SwiGLUPacked
 from timm.models.eva import Eva
 from timm.models.eva import checkpoint_filter_fn as eva_filter
@@ -18,8 +19,6 @@ from timm.models.naflexvit import NaFlexVit, NaFlexVitCfg
 from timm.models.vision_transformer import VisionTransformer
 from timm.models.vision_transformer import checkpoint_filter_fn as vit_filter
 from torch import Tensor, nn
-
-from vitmed.models.vit import ViT
 
 WIDTH = 64
 COMMON = {"img_size": SIZE, "patch_size": 8, "embed_dim": WIDTH, "depth": 2, "num_heads": HEADS, "num_classes": K}
@@ -216,7 +215,7 @@ def test_a_grey_image_gives_what_its_copy_in_three_channels_gives_to_clip(tmp_pa
 
 
 def test_dinov3s_keys_have_no_bias_in_training_either() -> None:
-    model = ViT(K, SIZE, 8, width=WIDTH, depth=1, heads=HEADS, positions="rotary")
+    model = small_vit(K, SIZE, 8, width=WIDTH, depth=1, heads=HEADS, positions="rotary")
     with torch.no_grad():
         model.blocks[0].attn.qkv.bias.fill_(1.0)
     F.cross_entropy(model(torch.randn(2, 3, SIZE, SIZE)), torch.tensor([0, 1])).backward()

@@ -18,13 +18,11 @@ from timm.models.vision_transformer import VisionTransformer
 from timm.models.vision_transformer import default_cfgs as vit_cfgs
 from torch import nn
 
-from vitmed.core.errors import UsageError
+from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.load_config import load_config, store_paths
 from vitmed.core.model_config import ModelConfig
-from vitmed.models.pretrained import config_for_weights, load_pretrained, read_weights
-from vitmed.models.vit import build_vit
-from vitmed.models.weight_layouts import HEAD, LAYOUTS
-from vitmed.models.weights_catalogue import (
+from vitmed.models.vit import ViT
+from vitmed.models.weights.catalogue import (
     CATALOGUE,
     DISTILLED,
     HALF,
@@ -34,7 +32,10 @@ from vitmed.models.weights_catalogue import (
     Entry,
     entry_of,
     means_file,
+    terms_of,
 )
+from vitmed.models.weights.layouts import HEAD, LAYOUTS
+from vitmed.models.weights.pretrained import config_for_weights, load_pretrained, read_weights
 
 TIMM = {  # name here -> name and tag in timm
     "vit_tiny_augreg_in21k": "vit_tiny_patch16_224.augreg_in21k",
@@ -199,7 +200,7 @@ def test_a_name_passes_through_the_configuration_untouched(tmp_path: Path, monke
 
 
 def test_the_table_of_the_documentation_is_the_catalogue() -> None:
-    lines = (Path(__file__).parents[2] / "docs" / "weights.md").read_text().splitlines()
+    lines = (Path(__file__).parents[3] / "docs" / "weights.md").read_text().splitlines()
     rows = [[part.strip(" `") for part in line.split("|")[1:-1]] for line in lines if line.startswith("| `")]
     rows = [row for row in rows if len(row) == 7]
     assert {"dinov3_vitb16", "uni2_h", "medsiglip"} < {row[0] for row in rows}
@@ -277,7 +278,7 @@ def test_weights_of_medicine_load_by_their_published_names(tmp_path: Path, name:
     state = build(tmp_path)
     torch.save({inside: state, "epoch": 1} if inside else state, tmp_path / "w.torch")
     weights = read_weights(tmp_path / "w.torch")
-    model = build_vit(config_for_weights(ModelConfig(), weights), 3)
+    model = ViT(config_for_weights(ModelConfig(), weights), 3)
     report = load_pretrained(model, weights)
     assert {key: weights.model[key] for key in network} == network and weights.model["heads"] == 1
     unused = {key.removeprefix("backbone.") for key in state if re.search(beside, key)}
@@ -320,3 +321,79 @@ def test_what_a_hub_file_beside_the_weights_knows_travels_too(file: Path) -> Non
     for broken in ("{", "[]", '{"image_mean": "x"}', "null"):
         beside.write_text(broken)
         assert read_weights(file).normalize == "half"
+
+
+@pytest.fixture
+def hub_file(tmp_path: Path) -> Path:
+    state = VisionTransformer(img_size=16, patch_size=8, embed_dim=24, depth=1, num_heads=3, num_classes=5).state_dict()
+    torch.save(state, tmp_path / "model.bin")
+    return tmp_path / "model.bin"
+
+
+def test_what_no_tensor_shows_comes_from_the_configuration(hub_file: Path) -> None:
+    assert (read_weights(hub_file).model["heads"], read_weights(hub_file).model["mlp"]) == (None, "gelu")
+    hub_file.with_name("config.json").write_text(
+        '{"vision_config": {"num_attention_heads": 3, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-5}}'
+    )
+    found = read_weights(hub_file).model
+    assert (found["heads"], found["mlp"], found["norm_eps"]) == (3, "gelu_tanh", 1e-5)
+    hub_file.with_name("config.json").write_text('{"architecture": "vit_base_patch16_clip_quickgelu_224"}')
+    assert read_weights(hub_file).model["mlp"] == "quick_gelu"
+    for broken in ("{", "[]", "null", '{"num_attention_heads": "x"}'):
+        hub_file.with_name("config.json").write_text(broken)
+        assert read_weights(hub_file).model["heads"] is None
+
+
+def test_another_activation_is_refused(hub_file: Path) -> None:
+    hub_file.with_name("config.json").write_text('{"hidden_act": "relu"}')
+    with pytest.raises(CheckpointError, match="states the activation relu, expected one of gelu, "):
+        read_weights(hub_file)
+
+
+def test_the_activation_beside_swiglu_says_nothing(tmp_path: Path) -> None:
+    """Hugging Face's DINOv2 giant states "gelu"."""
+    state = VisionTransformer(
+        img_size=16, patch_size=8, embed_dim=24, depth=1, num_heads=3, mlp_layer=SwiGLUPacked
+    ).state_dict()
+    torch.save(state, tmp_path / "model.bin")
+    (tmp_path / "config.json").write_text('{"num_attention_heads": 3, "hidden_act": "silu"}')
+    found = read_weights(tmp_path / "model.bin").model
+    assert (found["heads"], found["mlp"]) == (3, "swiglu")
+
+
+def test_the_licence_of_the_model_card(hub_file: Path) -> None:
+    """As a snapshot of MedSigLIP or DINOv3 lies in a folder."""
+    hub_file.with_name("preprocessor_config.json").write_text(
+        '{"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}'
+    )
+    card = hub_file.with_name("README.md")
+    for header, licence in (
+        ("license: other\nlicense_name: health-ai-developer-foundations", "health-ai-developer-foundations"),
+        ("license: mit", "mit"),
+        ("tags: [a]", None),
+        ("license: [", None),
+    ):
+        card.write_text(f"---\n{header}\n---\n# A model\n")
+        assert read_weights(hub_file).licence == licence
+    card.write_text("# No header\n")
+    assert read_weights(hub_file).licence is None
+
+
+def test_openclips_configuration(hub_file: Path) -> None:
+    hub_file.with_name("open_clip_config.json").write_text(
+        '{"model_cfg": {"embed_dim": 512}, "preprocess_cfg": {"mean": [0.48145466, 0.4578275, 0.40821073], '
+        '"std": [0.26862954, 0.26130258, 0.27577711]}}'
+    )
+    weights = read_weights(hub_file)
+    assert (weights.mean, weights.std) == (CATALOGUE["biomedclip"].mean, CATALOGUE["biomedclip"].std)
+    assert (weights.normalize, weights.model["mlp"]) == ("given", "gelu")
+
+
+def test_terms_are_known_by_every_spelling_of_the_licence() -> None:
+    for licence in ("LicenseRef-DINOv3", "dinov3-license"):
+        assert "acknowledge DINOv3 in publications" in str(terms_of(licence))
+    for licence in ("LicenseRef-HAI-DEF", "health-ai-developer-foundations"):
+        assert str(terms_of(licence)).startswith("HAI-DEF is provided under and subject to the Health AI Developer")
+    assert [terms_of(licence) for licence in (None, "mit", "CC-BY-NC-ND-4.0")] == [None] * 3
+    with_terms = {name for name, entry in CATALOGUE.items() if terms_of(entry.licence)}
+    assert with_terms == {name for name in CATALOGUE if name.startswith("dinov3")} | {"medsiglip"}

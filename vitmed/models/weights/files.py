@@ -1,14 +1,16 @@
-"""Read tensors from a file of unknown origin without running code in it."""
+"""Read tensors from a file of unknown origin without running code in it, and digests by which any change is noticed."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import math
 import pickle
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,15 @@ import torch
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.files import why_unreadable
 from vitmed.core.text import first_line
-from vitmed.models.weight_layouts import State
 
+State = dict[str, torch.Tensor]
 AGAIN = "copy it again from where it came from"
 MOST_DEPTH = 100  # of dicts and lists inside each other
 # Pickle's codes that begin an empty list, dict or tuple, each perhaps with a number for later reference.
 NESTED = re.compile(rb"(?:[\]})](?:q.|r.{4}|\x94)?){10000}", re.DOTALL)
+DIGESTS = "digests"  # key of the digests in a file
+PLAIN_TYPES = {str, int, float, bool, type(None)}
+SMALL = 2**20  # bytes that are hashed before the threads of a pool have started
 
 
 @contextlib.contextmanager
@@ -144,28 +149,26 @@ def magic(path: Path) -> bytes:
 
 
 def read_npz(path: Path) -> State:
-    """The arrays of a `.npz` file as float32 tensors; pickled ones are refused. Raises CheckpointError."""
+    """The arrays of a `.npz` file as float32 tensors. Pickled arrays are refused, and members that have another size
+    than their header states or unpack without end. Raises CheckpointError."""
+    header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     with _reading(path, "not a readable .npz file"):
         with zipfile.ZipFile(path) as archive:
             for member in archive.infolist():
-                _check_array(path, archive, member)
+                name, size, packed = member.filename, member.file_size, member.compress_size
+                if size > 100_000_000 + 100 * packed:
+                    raise ValueError(f"{name} states {size:,} bytes, packed into {packed:,}")
+                with archive.open(member) as stream:
+                    shape, _, dtype = header[np.lib.format.read_magic(stream)](stream)
+                    if dtype.hasobject:
+                        raise CheckpointError(
+                            f"{path}: refused: it holds Python objects; loading them could run code",
+                            "use a file of plain arrays",
+                        )
+                    if stream.tell() + math.prod(shape) * dtype.itemsize != size:
+                        raise ValueError(f"{name} states {dtype} {shape}, and has {size:,} bytes")
         with np.load(path, allow_pickle=False) as arrays:  # checks each CRC
             return {name: torch.from_numpy(np.asarray(arrays[name], dtype=np.float32)) for name in arrays.files}
-
-
-def _check_array(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-    """Raise an error for a member with another size than its header states, or one that unpacks without end."""
-    if member.file_size > 100_000_000 + 100 * member.compress_size:
-        raise ValueError(f"{member.filename} states {member.file_size:,} bytes, packed into {member.compress_size:,}")
-    with archive.open(member) as stream:
-        header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        shape, _, dtype = header[np.lib.format.read_magic(stream)](stream)
-        if dtype.hasobject:
-            raise CheckpointError(
-                f"{path}: refused: it holds Python objects; loading them could run code", "use a file of plain arrays"
-            )
-        if stream.tell() + math.prod(shape) * dtype.itemsize != member.file_size:
-            raise ValueError(f"{member.filename} states {dtype} {shape}, and has {member.file_size:,} bytes")
 
 
 def read_safetensors(path: Path) -> State:
@@ -176,3 +179,70 @@ def read_safetensors(path: Path) -> State:
         raise UsageError(f"{path}: .safetensors files need one more package", "pip install 'vitmed[weights]'") from None
     with _reading(path, "not a readable .safetensors file"):
         return load_file(path)
+
+
+def digests_of(content: Mapping[str, Any]) -> dict[str, str]:
+    """Name -> sha256: of every tensor ("weights.head.bias"), and of the plain values of every other entry ("config").
+
+    A tensor's digest covers its type, shape and bytes.
+    """
+    found, tensors = {}, dict[str, torch.Tensor]()
+    for name, entry in content.items():
+        if name == DIGESTS:
+            continue
+        plain = hashlib.sha256()
+        for text in _walk(entry, name, tensors):
+            plain.update(text.encode())
+        found[name] = plain.hexdigest()
+    if sum(tensor.nbytes for tensor in tensors.values()) < SMALL:
+        return found | {name: _digest(tensor) for name, tensor in tensors.items()}
+    with ThreadPoolExecutor() as pool:  # hashing releases Python's lock
+        return found | dict(zip(tensors, pool.map(_digest, tensors.values()), strict=True))
+
+
+def check_digests(path: Path, content: Mapping[str, Any]) -> None:
+    """Raise CheckpointError, which names the part, for content that is not what was saved.
+
+    A file without digests passes.
+    """
+    if DIGESTS not in content:
+        return
+    stated = content[DIGESTS]
+    try:
+        found = digests_of(content)
+        changed = [str(name) for name in [*found, *stated] if found.get(name) != stated.get(name)]
+    except (TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: damaged: its digests cannot be read ({first_line(error)})", AGAIN) from None
+    if changed:
+        raise CheckpointError(f"{path}: damaged: {changed[0][:100]} is not what was saved", AGAIN)
+
+
+def hash_of(digests: Mapping[str, str], entry: str) -> str:
+    """The sha256 of the digests of an entry and its tensors."""
+    lines = [f"{name} {digest}\n" for name, digest in digests.items() if name.startswith(f"{entry}.")]
+    return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    head = f"{tensor.dtype} {tuple(tensor.shape)}\n".encode()
+    digest = hashlib.sha256(head)
+    digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _walk(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Iterator[str]:
+    """Exact text of all plain values in a tree; its tensors go into `tensors` by name."""
+    if isinstance(value, torch.Tensor):
+        tensors[name] = value
+        yield "tensor\n"
+    elif isinstance(value, Mapping):
+        yield f"{len(value)} entries\n"
+        for key, part in value.items():
+            yield f"{key!r}\n"
+            yield from _walk(part, f"{name}.{key}", tensors)
+    elif isinstance(value, list | tuple) and not PLAIN_TYPES.issuperset(map(type, value)):
+        yield f"{type(value).__name__} of {len(value)}\n"
+        for index, part in enumerate(value):
+            yield from _walk(part, f"{name}.{index}", tensors)
+    else:
+        yield f"{value!r}\n"

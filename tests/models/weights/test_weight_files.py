@@ -16,9 +16,9 @@ import torch
 from vitmed.core.errors import CheckpointError
 from vitmed.core.model_config import ModelConfig
 from vitmed.inference.checkpoint import load_checkpoint
-from vitmed.models.digests import digests_of, hash_of
-from vitmed.models.pretrained import read_weights
-from vitmed.models.vit import build_vit
+from vitmed.models.vit import ViT
+from vitmed.models.weights.files import digests_of, hash_of
+from vitmed.models.weights.pretrained import read_weights
 
 READERS: list[Callable[[Path], object]] = [read_weights, load_checkpoint]
 both = pytest.mark.parametrize("read", READERS)
@@ -137,7 +137,7 @@ def test_digests_know_type_shape_and_bytes_of_tensors_and_every_plain_value() ->
 )  # fmt: skip
 def test_a_tensor_of_another_shape_is_refused_by_name(tmp_path: Path, name: str, shape: tuple[int, ...] | None) -> None:
     config = ModelConfig(image_size=16, patch_size=8, width=64, depth=1, heads=1)
-    state = build_vit(config, 3).state_dict()
+    state = ViT(config, 3).state_dict()
     state.pop(name)
     torch.save(state if shape is None else {**state, name: torch.zeros(shape)}, tmp_path / "w.pth")
     assert ("no blocks" if shape is None else name) in told(read_weights, tmp_path / "w.pth").problem

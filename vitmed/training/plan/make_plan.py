@@ -60,13 +60,13 @@ SHRUNK = 20  # images that are shrunk by more lose so much detail that a warning
 
 
 @dataclass(frozen=True)
-class PreparedRun:
-    """Everything a run needs to begin.
+class Plan:
+    """The only result of everything that happens before the network exists.
 
     Attributes:
         given: the configuration as given, completed by the weights.
         config: the same after planning, with every `auto` resolved.
-        settings: the settings made by the plan; none without a plan.
+        reasons: the settings that the plan chose, each with its reason; none without a plan.
         forecaster: measures how long a run on these images takes.
     """
 
@@ -76,11 +76,11 @@ class PreparedRun:
     weights: Weights | None
     device: torch.device
     inputs: PlanInputs
-    settings: list[PlannedSetting]
+    reasons: list[PlannedSetting]
     forecaster: Forecaster
 
 
-def prepare_run(config: Config, plans: bool, offline: bool, processes: int = 1) -> PreparedRun:
+def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) -> Plan:
     """Read weights and folders, and complete the configuration from the weights, the plan and the images.
 
     Args:
@@ -136,7 +136,7 @@ def prepare_run(config: Config, plans: bool, offline: bool, processes: int = 1) 
     complete = build_config(one_batch(complete).model_dump())  # raises for values that do not go together
     if complete.train.time is not None and trains:
         check_time(complete.train.time, forecaster.of(complete))
-    return PreparedRun(given, complete, splits, weights, device, inputs, settings, forecaster)
+    return Plan(given, complete, splits, weights, device, inputs, settings, forecaster)
 
 
 def check_against_splits(config: Config, splits: Splits) -> None:
@@ -220,12 +220,12 @@ def _with_rule(rule: Rule, config: Config, inputs: PlanInputs) -> Config:
     return complete.model_copy(update={"model": from_scratch(complete.model)})
 
 
-def time_needed(prepared: PreparedRun) -> tuple[float, str]:
+def time_needed(plan: Plan) -> tuple[float, str]:
     """The seconds that the run takes, and a line on them, also on what more time buys where the plan is free."""
-    config, given, inputs, forecaster = prepared.config, prepared.given, prepared.inputs, prepared.forecaster
+    config, given, inputs, forecaster = plan.config, plan.given, plan.inputs, plan.forecaster
     forecast, more = forecaster.of(config), ""
     free = config.train.time is None and "epochs" not in fields_set(given, "train") and chooses_network(given)
-    if prepared.settings and inputs.scratch and free:
+    if plan.reasons and inputs.scratch and free:
         batch = config.train.batch_size * config.train.accumulate
 
         def forecast_of(rule: Rule) -> Forecast:
@@ -235,11 +235,11 @@ def time_needed(prepared: PreparedRun) -> tuple[float, str]:
             rule, seconds = found
             model = _with_rule(rule, given, inputs).model
             with torch.device("meta"):
-                millions = sum(p.numel() for p in ViT(model, prepared.splits.outputs).parameters()) / 1e6
+                millions = sum(p.numel() for p in ViT(model, plan.splits.outputs).parameters()) / 1e6
             network = f"{model.image_size} px and {millions:.1f} M parameters"
             more = f"; --time {duration_text(seconds)} is enough for {network}"
     limit, knee = config.train.time, config.train.epochs // MOST_KNEES
-    by_time = prepared.settings and limit is not None and "epochs" not in fields_set(given, "train")
+    by_time = plan.reasons and limit is not None and "epochs" not in fields_set(given, "train")
     if limit is not None and by_time and 0 < forecast.passes_in(limit) < knee / 2:
         needed = duration_text(round_up(forecast.total(knee)))
         more = f"; the model will be worse than it could be: --time {needed} is enough for {knee} epochs"
@@ -322,17 +322,17 @@ def with_window(config: AnyConfig, splits: Splits) -> AnyConfig:
     return with_values(config, {"data.window": window})
 
 
-def plan_yaml(prepared: PreparedRun, folder: Path) -> str:
+def plan_yaml(plan: Plan, folder: Path) -> str:
     """The given and the planned settings, with reasons, as a config file in `folder`."""
-    reasons = {d.field: f"{d.when}: {d.why}" for d in prepared.settings}
-    lines = [f"# vitmed plan: {prepared.inputs}", "# Train with: vitmed train --config THIS_FILE"]
+    reasons = {d.field: f"{d.when}: {d.why}" for d in plan.reasons}
+    lines = [f"# vitmed plan: {plan.inputs}", "# Train with: vitmed train --config THIS_FILE"]
     for section in Config.model_fields:
-        asked, definite = getattr(prepared.given, section), getattr(prepared.config, section)
+        asked, definite = getattr(plan.given, section), getattr(plan.config, section)
         fields = {
             field: value
             for field, value in definite
             if f"{section}.{field}" in reasons
-            or field in fields_set(prepared.given, section)
+            or field in fields_set(plan.given, section)
             or value != getattr(asked, field)  # an `auto` that was resolved
         }
         for key in ("root", "groups", "labels", "weights"):

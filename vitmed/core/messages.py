@@ -1,10 +1,14 @@
-"""Messages and progress of a command: plain lines by default; the command line has a richer `Ui`."""
+"""Messages and progress: `say`, `warn` and `bar` go to the `Ui` of this context, as records of logging go to handlers.
+
+By default that is a plain one; the command line has a richer one. A new thread begins with the plain one.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 
 from vitmed.core.text import visible
@@ -61,3 +65,37 @@ class Logged(Ui):
 
     def warn(self, text: str) -> None:
         self.say(f"warning: {text}")
+
+
+_PLAIN = Ui()
+_listener: ContextVar[Ui] = ContextVar("listener")
+
+
+@contextlib.contextmanager
+def listening(ui: Ui) -> Iterator[Ui]:
+    """Send messages and progress to this `Ui` within the block."""
+    token = _listener.set(ui)
+    try:
+        yield ui
+    finally:
+        _listener.reset(token)
+
+
+def listener() -> Ui:
+    """Return where messages and progress go now, for another thread."""
+    return _listener.get(_PLAIN)
+
+
+def say(text: str) -> None:
+    """Say a line of information."""
+    listener().say(text)
+
+
+def warn(text: str) -> None:
+    """Say a problem that the user should act on."""
+    listener().warn(text)
+
+
+def bar(title: str, unit: str = "images") -> contextlib.AbstractContextManager[Advance]:
+    """Show a progress bar; call the function that it yields with (done, total, text)."""
+    return listener().bar(title, unit)

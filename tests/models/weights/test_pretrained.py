@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
 from checkpoints import save
-from conftest import BARE, Recorder, Trained, draw_splits
+from conftest import BARE, Recorder, Trained, draw_splits, recording
+from small_networks import small_vit
+from timm.layers import SwiGLUPacked
 from timm.models.vision_transformer import VisionTransformer
 
 import vitmed
@@ -20,18 +24,18 @@ from vitmed.core.load_config import build_config
 from vitmed.core.model_config import ModelConfig
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint
-from vitmed.models.pretrained import LoadReport, config_for_weights, load_pretrained, open_weights, read_weights
-from vitmed.models.resample_weights import resample_positions
 from vitmed.models.vit import ViT
-from vitmed.models.weight_layouts import HEAD
-from vitmed.training.plan.prepare import config_with_weights
+from vitmed.models.weights.layouts import HEAD
+from vitmed.models.weights.pretrained import LoadReport, config_for_weights, load_pretrained, open_weights, read_weights
+from vitmed.models.weights.resample import resample_positions
+from vitmed.training.plan.make_plan import config_with_weights
 
 SMALL = {"image_size": 16, "patch_size": 8, "width": 16, "depth": 2, "heads": 2}
 
 
 def ours(classes: int = 3, **fields: object) -> ViT:
     torch.manual_seed(1)
-    return ViT(classes, **(SMALL | fields))  # type: ignore[arg-type]
+    return small_vit(classes, **(SMALL | fields))  # type: ignore[arg-type]
 
 
 def theirs(classes: int = 3) -> VisionTransformer:
@@ -225,7 +229,7 @@ def test_a_checkpoint_of_vitmed_is_a_weight_file(trained: Trained) -> None:
 
 
 def test_a_run_folder_stands_for_its_best_checkpoint(trained: Trained, ui: Recorder) -> None:
-    weights = open_weights(str(trained.folder), ui)
+    weights = open_weights(str(trained.folder))
     assert weights.path == trained.best and weights.model["width"] == 16
 
 
@@ -234,7 +238,7 @@ def test_a_run_goes_on_from_another_run_alone(tmp_path: Path, trained: Trained, 
     """Network and normalisation are the first run's, though nothing but its file was named."""
     data = draw_splits(tmp_path / "data")
     settings = {name: value for name, value in BARE.items() if name not in ("image_size", "patch_size")}
-    result = train(data, weights=str(trained.best), output=tmp_path / "runs", ui=ui, **(settings | {"epochs": 1}))
+    result = train(data, weights=str(trained.best), output=tmp_path / "runs", **(settings | {"epochs": 1}))
     first, second = (torch.load(file, weights_only=True)["config"] for file in (trained.best, result.checkpoint))
     for name in ("image_size", "patch_size", "width", "depth", "heads", "stem", "pool", "positions"):
         assert first["model"][name] == second["model"][name], name
@@ -319,7 +323,7 @@ def test_how_weights_want_images_and_their_licence_travel(tmp_path: Path, ui: Re
     (tmp_path / "config.json").write_text(json.dumps({"pretrained_cfg": told}))
     settings = {name: value for name, value in BARE.items() if name not in ("image_size", "patch_size")}
     settings |= {"epochs": 1, "lr": 1e-30, "weights": str(tmp_path / "w.pt")}  # a rate so small that nothing moves
-    result = train(data, output=tmp_path / "runs", sets=["train.min_lr=0"], ui=ui, **settings)
+    result = train(data, output=tmp_path / "runs", sets=["train.min_lr=0"], **settings)
     saved = load_checkpoint(result.folder)
     qkv, model = saved.weights["blocks.0.attn.qkv.weight"], saved.config.model
     assert qkv.dtype == torch.float32 and torch.equal(qkv, donor["blocks.0.attn.qkv.weight"].float())
@@ -393,11 +397,11 @@ def test_an_assumed_normalisation_is_said(tmp_path: Path) -> None:
     state = theirs().state_dict()
 
     def normalised(name: str, **fields: object) -> tuple[str, list[str]]:
-        file, ui = tmp_path / name, Recorder()
+        file, ui = tmp_path / name, recording()
         file.parent.mkdir(exist_ok=True)
         torch.save(state, file)
         config = build_config({"data": fields, "model": {"heads": 2}})
-        return config_with_weights(config, read_weights(file), ui).data.normalize, ui.warned
+        return config_with_weights(config, read_weights(file)).data.normalize, ui.warned
 
     how, (warning,) = normalised("w.pth")
     assert how == "imagenet"
@@ -414,3 +418,76 @@ def test_an_assumed_normalisation_is_said(tmp_path: Path) -> None:
     assert normalised("hub/w.pth") == ("half", [])
     state = {name: value for name, value in state.items() if not name.startswith("head.")}
     assert normalised("dino.pth") == ("imagenet", [])  # without labels: DINO, MAE and their like
+
+
+SMALL_OF_TIMM = {"img_size": 16, "patch_size": 8, "embed_dim": 64, "depth": 1, "num_heads": 1, "num_classes": 3}
+
+
+@pytest.mark.parametrize(
+    ("model", "what"),
+    [
+        ("swin_tiny_patch4_window7_224", "Swin, whose tokens attend in windows"),
+        ("davit_tiny", "DaViT, which attends in windows and across channels"),
+        ("convnext_tiny", "ConvNeXt, a convolutional network"),
+        ("resnetv2_50x1_bit", "ResNet or BiT, a convolutional network"),
+        ("resnet18", "ResNet or BiT, a convolutional network"),
+        ("densenet121", "a CNN"),
+        ("beit_base_patch16_224", "relative positions"),
+        ("eva02_tiny_patch14_224", "separate biases"),
+        ("vit_small_patch16_rope_224", "no learned positions"),
+        ("vit_base_patch16_siglip_gap_224", "no class token"),
+    ],
+)
+def test_other_networks_of_timm(tmp_path: Path, model: str, what: str) -> None:
+    shallow = {"depth": 1} if "patch16" in model or "eva" in model else {}
+    torch.save(timm.create_model(model, **shallow).state_dict(), tmp_path / "w.pth")
+    with pytest.raises(CheckpointError) as error:
+        read_weights(tmp_path / "w.pth")
+    text = str(error.value).partition("\nFix")[0]
+    assert "w.pth: not a plain ViT: " in text and what in text and "\n" not in text
+
+
+def test_other_names_of_those_networks(tmp_path: Path) -> None:
+    """As MedImageInsight, DINOv3's ConvNeXt, Google's BiT and big_vision write them."""
+    names = {
+        "image_encoder.blocks.0.0.channel_block.channel_attn.fn.qkv.weight": "DaViT",
+        "stages.0.0.dwconv.weight": "ConvNeXt",
+        "stages.0.layers.0.depthwise_conv.weight": "ConvNeXt",
+        "resnet/block1/unit01/a/standardized_conv2d/kernel": "BiT",
+    }
+    for name, what in names.items():
+        np.savez(tmp_path / "w.npz", **{name: np.zeros((2, 2), np.float32)})
+        torch.save({name: torch.zeros(2, 2)}, tmp_path / "w.pth")
+        for file in ("w.npz", "w.pth"):
+            with pytest.raises(CheckpointError, match=what):
+                read_weights(tmp_path / file)
+
+
+def packed() -> dict[str, torch.Tensor]:
+    return VisionTransformer(**SMALL_OF_TIMM, mlp_layer=SwiGLUPacked, mlp_ratio=4).state_dict()  # type: ignore[arg-type]
+
+
+def test_a_packed_file_that_is_no_network_or_of_another_width(tmp_path: Path) -> None:
+    state = packed()
+    narrower = state | {"blocks.0.mlp.fc2.weight": torch.zeros(64, 100)}
+    flat = {name: value for name, value in state.items() if name != "pos_embed"}
+    for odd, what in (
+        (narrower, "fc1 gives 256 numbers and fc2 takes 100, expected 100 (an MLP) or 200 (packed SwiGLU)"),
+        (flat, "it has no learned positions, nor DINOv3's rotary ones with four storage tokens"),
+    ):
+        torch.save(odd, tmp_path / "w.pth")
+        with pytest.raises(CheckpointError, match=re.escape(what)):
+            read_weights(tmp_path / "w.pth")
+    torch.save(state, tmp_path / "w.pth")
+    weights = read_weights(tmp_path / "w.pth")
+    with pytest.raises(
+        UsageError, match=r"--model vit_base has width 768 and depth 12; w\.pth has width 64 and depth 1"
+    ):
+        config_for_weights(ModelConfig(name="vit_base"), weights)
+    for fields, what in (({"mlp": "gelu_tanh"}, "swiglu"), ({"mlp_ratio": 4.0}, "has 2.0"), ({"width": 128}, "has 64")):
+        with pytest.raises(UsageError, match=what):
+            config_for_weights(ModelConfig(**fields), weights)  # type: ignore[arg-type]
+    model = small_vit(3, 16, 8, width=128, depth=1, heads=2, mlp="swiglu", mlp_ratio=2)
+    with pytest.raises(CheckpointError) as error:
+        load_pretrained(model, weights)
+    assert str(error.value).startswith(f"{tmp_path / 'w.pth'}: its network is 64 wide, expected 128\n")
