@@ -34,7 +34,7 @@ from vitmed.report.run_description import facts
 from vitmed.report.write import write_report
 from vitmed.studies.executors import Job
 from vitmed.studies.folds import Study, fold_name
-from vitmed.training.resuming import resumed_settings
+from vitmed.training.run import resumed_settings
 
 WAYS = {
     "mean": "all alike",
