@@ -11,7 +11,6 @@ CPU-minutes are those of the quickest seed, reading of the images apart.
 """
 
 import argparse
-import functools
 import json
 import math
 import statistics
@@ -92,7 +91,6 @@ def run(data: Path, chosen: Set, candidate: Candidate, seed: int, work: Path) ->
     }
 
 
-@functools.cache
 def read(data: DataConfig, preprocessing: Preprocessing) -> tuple[tuple[str, ...], Images, Images]:
     """Classes, training images and validation images, in memory."""
     splits = make_splits(data)

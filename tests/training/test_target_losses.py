@@ -50,7 +50,7 @@ def lost(outputs: torch.Tensor, images: Images, config: Config, parts: int = 1) 
     if parts > 1:  # the whole batch in parts, as where memory is short: the network then sees only its rows
         both = itertools.pairwise(cuts.tolist())
         return sum(float(objective.part(Fixed(outputs[a:b]), prepared, slice(a, b))) for a, b in both)
-    return float(objective.part(Fixed(outputs), prepared))
+    return float(objective.part(Fixed(outputs), prepared).detach())
 
 
 LABELS = [(1.0, 0.0, UNKNOWN), (0.0, 1.0, 1.0), (1.0, UNKNOWN, 0.0), (UNKNOWN, UNKNOWN, UNKNOWN)]

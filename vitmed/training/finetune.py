@@ -71,7 +71,7 @@ class Finetune(Task[Config]):
         cls, config: Config, splits: Splits, session: Session, weights: Weights | None = None,
         start: str = "from random weights",
     ) -> Finetune:  # fmt: skip
-        """A network before training, from weights or random numbers; says what is trained on what.
+        """Build a network before training, from weights or random numbers, and report what it learns from.
 
         Args:
             start: where the weights come from, for the line on the network.

@@ -77,14 +77,13 @@ def check_target(config: Config, kind: str) -> None:
 
 def objective_of(images: Images, outputs: int, config: Config, precision: Precision, device: torch.device) -> Objective:
     """What a network with so many outputs learns from the training images, as configured, on a device."""
-    learning = LEARNING[images.target.kind]
-    mix = mixer(config, outputs) if learning.mixes else None
+    mix, loss = mixer(config, outputs), LEARNING[images.target.kind].loss(images, outputs, config, device)
 
     def draw(x: Tensor, labels: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-        mixed, targets = (x, labels) if mix is None else mix(x, labels)
+        mixed, targets = mix(x, labels)
         return (mixed,), targets
 
-    return Objective(images.preprocessing, draw, learning.loss(images, outputs, config, device), precision)
+    return Objective(images.preprocessing, draw, loss, precision)
 
 
 def _start_classes(model: ViT, targets: Tensor, config: Config) -> None:

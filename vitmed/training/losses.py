@@ -98,7 +98,7 @@ class CrossEntropy:
 
     @classmethod
     def of(cls, images: Images, classes: int, config: Config, device: torch.device) -> CrossEntropy:
-        """That of a configuration; the class weights follow from the labels of the training images."""
+        """The loss of a configuration; the class weights follow from the labels of the training images."""
         train, balanced = config.train, class_weights(images.labels, classes, device)
         shift = balanced.log() if train.balance in ("loss", "sampler") else torch.zeros_like(balanced)
         return cls(balanced if train.balance == "loss" else None, shift, train.smoothing)
@@ -127,7 +127,7 @@ class BinaryCrossEntropy:
 
     @classmethod
     def of(cls, images: Images, findings: int, config: Config, device: torch.device) -> BinaryCrossEntropy:
-        """That of a configuration; the weights follow from the labels of the training images."""
+        """The loss of a configuration; the weights follow from the labels of the training images."""
         return cls(finding_weights(images.targets).to(device) if config.train.balance == "loss" else None)
 
     def count(self, targets: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ class ScaledSquares:
 
     @classmethod
     def of(cls, images: Images, outputs: int, config: Config, device: torch.device) -> ScaledSquares:
-        """The one that there is."""
+        """The only loss of numbers."""
         return cls()
 
     def count(self, targets: Tensor) -> Tensor:

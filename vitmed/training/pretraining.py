@@ -78,7 +78,7 @@ class Pretrain(Task[PretrainConfig]):
 
     @classmethod
     def new(cls, config: PretrainConfig, splits: Splits, session: Session) -> Pretrain:
-        """One before training; says what is trained on what. Raises UsageError for sizes that do not fit."""
+        """Build an autoencoder before training; report what it learns from. UsageError: sizes that do not fit."""
         with seeded(config.train.seed):
             encoder = ViT(config.encoder, 1)
             model = build_mae(encoder, config).to(session.device)

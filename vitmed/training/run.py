@@ -9,10 +9,11 @@ import contextlib
 import hashlib
 import json
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol
+from typing import Any, ClassVar, Generic
 
 import torch
 from torch import nn
@@ -74,14 +75,14 @@ class Session:
         cls, config: Config | PretrainConfig, device: torch.device, ranks: Ranks = ALONE,
         clock: Clock | None = None,
     ) -> Session:  # fmt: skip
-        """That of a configuration. Raises UsageError if this machine cannot compute so."""
+        """The session of a configuration. Raises UsageError if this machine cannot compute so."""
         precision = pick_precision(config.train.precision, device)
         if config.train.compile and (problem := missing_compiler(device)) is not None:
             raise UsageError(f"--compile: {problem}", "leave --compile out")
         return cls(ranks.device(device), precision, ranks, clock or Clock())
 
 
-class Task(Protocol[AnyConfig]):
+class Task(ABC, Generic[AnyConfig]):
     """What a run trains: `Finetune` or `Pretrain`.
 
     Attributes:
@@ -92,23 +93,28 @@ class Task(Protocol[AnyConfig]):
     command: ClassVar[str]
     model: nn.Module
 
+    @abstractmethod
     def objective(self, config: AnyConfig, train: Images, session: Session) -> Objective:
         """What training makes small."""
 
+    @abstractmethod
     def validate(self, run: Run[AnyConfig]) -> Record:
         """The record of the epoch that has just ended."""
 
+    @abstractmethod
     def save_epoch(self, run: Run[AnyConfig], record: Record) -> None:
         """Save the weights of an epoch, where they are to be kept."""
 
+    @abstractmethod
     def save_last(self, run: Run[AnyConfig]) -> None:
         """Save last.pt, from which `--resume` continues."""
 
+    @abstractmethod
     def ticker(self, run: Run[AnyConfig]) -> tuple[Callable[[], float], Callable[[], None]]:
         """A function that estimates the seconds of the command after training, and one to call before every step."""
 
     def write_start(self, run: Run[AnyConfig]) -> None:
-        """Write what is known before the first batch, beside what every run writes."""
+        """Write what is known before the first batch, beside what every run writes: by default nothing."""
 
     def monitored(self, record: Record) -> str:
         """What the line on an epoch says between its losses and its learning rate."""
