@@ -23,16 +23,19 @@ import torch
 from torch import nn
 
 from vitmed.core.load_config import load_config
-from vitmed.core.ui import Ui
+from vitmed.core.run_folder import RunFolder
 from vitmed.data.samples import labelled
+from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.predict import predict_all
 from vitmed.metrics.scoring import metric_values
 from vitmed.models.vit import ViT
 from vitmed.training import loop
+from vitmed.training.finetune import Finetune
 from vitmed.training.optimiser import ema_decay, steps_per_epoch
-from vitmed.training.plan.prepare import prepare_run
+from vitmed.training.plan.make_plan import make_plan
+from vitmed.training.run import Run, Session, check_images
+from vitmed.training.stream import Control
 from vitmed.training.train_state import TrainState
-from vitmed.training.training_run import TrainingRun
 
 WAYS = ("raw", "averaged", "recomputed")
 NUMBERS = ("log_loss", "auroc", "balanced_accuracy")
@@ -75,17 +78,18 @@ def one(folder: Path, seed: int, epochs: int, size: int) -> dict[str, list[dict]
         "train.batch_size": 16, "train.workers": 0, "train.device": "cpu",
         "train.precision": "fp32", "train.ema": True, "train.choose": "last",
     }  # fmt: skip
-    ready = prepare_run(load_config(None, overrides), True, True, Ui())
-    run = TrainingRun(ready.config, ready.splits, ready.device, Ui())
-    run.check_images()
-    for images in run.images.values():
+    ready = make_plan(load_config(None, overrides), True, True)
+    session = Session.of(ready.config, ready.device)
+    task = Finetune.new(ready.config, ready.splits, session)
+    read = check_images(ready.splits, Preprocessing.of(ready.config), ready.config.data)
+    for images in read.images.values():
         images.cache = np.stack([images.read(i) for i in range(len(images))])
-    run.prepare()
+    run = Run(task, ready.config, read, RunFolder(folder), session)  # writes nothing
     train = run.images["train"]
     pixels = torch.stack([torch.from_numpy(train.read(i)) for i in range(len(train))])
     pixels = train.preprocessing.normalise(pixels)
     shadow = of(run.model)
-    decay = run.config.train.ema_decay or ema_decay(epochs * steps_per_epoch(run.batches.batches, 1))
+    decay = run.config.train.ema_decay or ema_decay(epochs * steps_per_epoch(run.stream.batches.batches, 1))
     step = loop.optimiser_step
     found: dict[str, list[dict]] = {way: [] for way in WAYS}
 
@@ -109,11 +113,12 @@ def one(folder: Path, seed: int, epochs: int, size: int) -> dict[str, list[dict]
                 values = metric_values(labelled(run.splits.classes, images.samples, logits))
                 both[name] = {key: values[key] for key in NUMBERS}
             found[way].append(both)
-        return run.validate()
+        return task.validate(run)
 
     loop.optimiser_step = stepped
     try:
-        list(loop.fit(run.state, run.loader, run.batches, run.loss_of(), validated, run.config))
+        objective = task.objective(run.config, run.images["train"], session)
+        list(loop.fit(run.state, run.stream, objective, Control(run.config), validated))
     finally:
         loop.optimiser_step = step
     return found

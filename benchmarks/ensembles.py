@@ -25,7 +25,6 @@ from medical_sets import SETS, folder_of, split_table
 import vitmed
 from vitmed.core.csv_files import csv_text
 from vitmed.core.files import write_text
-from vitmed.core.ui import Silent
 from vitmed.data.samples import labelled_by
 from vitmed.decisions.targets import TARGETS
 from vitmed.inference.ensemble import load_ensemble
@@ -87,7 +86,7 @@ def folds(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
             "labels": str(table), "folds": FOLDS, "time": f"{options.minutes * FOLDS * 60:.0f}s", "sets": QUICK,
             "output": place.parent, "name": name, "allow_leakage": True,
         }  # fmt: skip
-        vitmed.cross_validate(None if "resume" in settings else root, ui=Silent(), **settings)  # type: ignore[arg-type]
+        vitmed.cross_validate(None if "resume" in settings else root, **settings)  # type: ignore[arg-type]
         print(f"{name}: {time.process_time() - began:.0f} s of CPU")
     joined = load_ensemble(place / "ensemble" / "ensemble.json")
     given = joined.members[0].config.augment.views

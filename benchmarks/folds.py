@@ -22,9 +22,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from trees import gray50_by_patient
+
+from vitmed.core.messages import say
 
 CONFIG = "malaria_gray50"
 METRICS = ("accuracy", "auroc", "balanced_accuracy", "log_loss")
@@ -44,19 +47,22 @@ def cnn(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
     from torch import nn
 
     from vitmed.core.load_config import load_config
-    from vitmed.core.ui import Ui
+    from vitmed.core.run_folder import RunFolder
     from vitmed.data.samples import labelled
+    from vitmed.imaging.preprocessing import Preprocessing
     from vitmed.inference.predict import predict_all
+    from vitmed.training.finetune import Finetune
     from vitmed.training.loop import fit
-    from vitmed.training.plan.prepare import prepare_run
-    from vitmed.training.training_run import TrainingRun
+    from vitmed.training.plan.make_plan import make_plan
+    from vitmed.training.run import Run, Session, check_images
+    from vitmed.training.stream import Control
 
     config = load_config(CONFIG, {"data.root": str(folder), "train.seed": 0}, sets)
     halved = config.train.model_copy(update={"epochs": config.train.epochs // 2})
     config = config.model_copy(update={"train": halved})
-    ui = Ui()
-    ready = prepare_run(config, False, True, ui)
-    session = TrainingRun(ready.config, ready.splits, ready.device, ui)
+    ready = make_plan(config, False, True)
+    config, splits = ready.config, ready.splits
+    session = Session.of(config, ready.device)
     layers: list[nn.Module] = []
     width = config.model.channels
     for stage in (32, 64, 128):
@@ -65,19 +71,18 @@ def cnn(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
             width = stage
         layers.append(nn.MaxPool2d(2))
     layers = [*layers[:-1], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 2)]
-    session.model = nn.Sequential(*layers)  # type: ignore[assignment]  # in the place of the ViT
-    session.model.tokens, session.model.width = 64, width  # what sizes the batches of predictions
-    ui.say(f"small CNN of {sum(p.numel() for p in session.model.parameters()):,} parameters")
-    session.check_images()
-    session.prepare()
-    for event in fit(
-        session.state, session.loader, session.batches, session.loss_of(), session.validate, session.config
-    ):
+    network: Any = nn.Sequential(*layers)  # in the place of the ViT
+    network.tokens, network.width = 64, width  # what sizes the batches of predictions
+    say(f"small CNN of {sum(p.numel() for p in network.parameters()):,} parameters")
+    task, read = Finetune(network, splits.outputs), check_images(splits, Preprocessing.of(config), config.data)
+    run = Run(task, config, read, RunFolder(work), session)  # writes nothing
+    objective = task.objective(config, run.images["train"], session)
+    for event in fit(run.state, run.stream, objective, Control(config), lambda: task.validate(run)):
         if isinstance(event, dict):
-            ui.say(f"epoch {event['epoch']}: val auroc {event['val_auroc']:.4f}")
-    test, network = session.images["test"], session.state.evaluated_model
-    logits = predict_all(network, test, session.device, session.precision)
-    predictions = labelled(session.splits.classes, test.samples, logits, session.config.data.positive)
+            say(f"epoch {event['epoch']}: val auroc {event['val_auroc']:.4f}")
+    test, averaged = run.images["test"], run.state.evaluated_model
+    logits = predict_all(averaged, test, run.device, run.precision)
+    predictions = labelled(run.splits.classes, test.samples, logits, config.data.positive)
     place = work / "runs" / f"cnn-fold{fold}"
     place.mkdir(parents=True)
     (place / "predictions.csv").write_text(predictions.to_csv())

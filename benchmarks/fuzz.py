@@ -56,10 +56,10 @@ from vitmed.inference.checkpoint import (
     save_pretraining,
 )
 from vitmed.metrics.predictions import Predictions
-from vitmed.models.digests import digests_of
 from vitmed.models.hardware import Precision
-from vitmed.models.pretrained import config_for_weights, load_pretrained, read_weights
-from vitmed.models.vit import ViT, build_vit
+from vitmed.models.vit import ViT
+from vitmed.models.weights.files import digests_of
+from vitmed.models.weights.pretrained import config_for_weights, load_pretrained, read_weights
 from vitmed.training.pretraining import build_mae
 from vitmed.training.train_state import TrainState, new_state
 
@@ -272,7 +272,7 @@ def make_checkpoints(folder: Path) -> list[Path]:
     splits, rng = splits_of(folder), np.random.default_rng(0)
     hashes = {name: [f"{i:064}" for i in range(6)] for name in splits.samples}
     config = training_config()
-    model = build_vit(config.model, 2)
+    model = ViT(config.model, 2)
     weights, training = dict(model.state_dict()), trained_state(model, config).state_dict()
     common = {"config": config, "splits": splits, "hashes": hashes, "record": {"epoch": 1, "val_loss": 0.5}}
     best, last, pretraining, encoder = (folder / name for name in ("best.pt", "last.pt", "mae.pt", "encoder.pt"))
@@ -285,7 +285,7 @@ def make_checkpoints(folder: Path) -> list[Path]:
     score = fit_ood_score(features, classes, features)
     add_policy(best, choose_policy(validation, config.evaluate, score, load_checkpoint(best).weights_hash))
     config = pretraining_config()
-    mae = build_mae(build_vit(config.model, 1), config)
+    mae = build_mae(ViT(config.model, 1), config)
     state = trained_state(mae, config).state_dict()
     save_pretraining(pretraining, config=config, splits=splits, hashes=hashes, training=state)
     weights = {name: value for name, value in mae.encoder.state_dict().items() if not name.startswith("head")}
@@ -313,7 +313,7 @@ def use_checkpoint(path: Path) -> Any:
         return use_weights(path)
     if kind == ".mae":
         begun = load_pretraining(path)
-        mae = build_mae(build_vit(begun.config.model.model_copy(update={"pool": "cls"}), 1), begun.config)
+        mae = build_mae(ViT(begun.config.model.model_copy(update={"pool": "cls"}), 1), begun.config)
         of_mae = resumed(path, mae, begun.config, begun.training)
         return str(begun.config), begun.hashes, begun.splits.samples, str(of_mae)
     saved = load_checkpoint(path)
@@ -327,11 +327,7 @@ def use_checkpoint(path: Path) -> Any:
             scores = saved.policy.ood_score.score(features).tolist()
             found = Predictions(**{**vars(found), "columns": {"ood_score": tuple(map(str, scores))}})
         found = saved.policy.apply(found)
-    state = (
-        None
-        if saved.training is None
-        else resumed(path, build_vit(saved.config.model, 2), saved.config, saved.training)
-    )
+    state = None if saved.training is None else resumed(path, ViT(saved.config.model, 2), saved.config, saved.training)
     return (
         saved.classes, found.probabilities.tolist(), found.predicted.tolist(), found.columns, str(saved.config),
         saved.hashes, saved.splits.samples, saved.record, saved.weights_hash, str(state),
@@ -354,7 +350,7 @@ def make_weights(folder: Path) -> list[Path]:
     from safetensors.torch import save_file
 
     torch.manual_seed(0)
-    state = build_vit(ModelConfig(image_size=16, patch_size=8, width=64, depth=1, heads=1), 3).state_dict()
+    state = ViT(ModelConfig(image_size=16, patch_size=8, width=64, depth=1, heads=1), 3).state_dict()
     files = [folder / name for name in ("w.pth", "old.pth", "w.npz", "w.safetensors")]
     torch.save({"model": state, "epoch": 3, "args": ["x"]}, files[0])
     torch.save({"model": state}, files[1], _use_new_zipfile_serialization=False)
@@ -376,7 +372,7 @@ def use_weights(path: Path) -> Any:
     """The network that starts from a weight file."""
     weights = read_weights(path)
     config = config_for_weights(ModelConfig(), weights)
-    model = build_vit(config, 2)
+    model = ViT(config, 2)
     torch.manual_seed(0)
     report = load_pretrained(model, weights)
     model.head.weight.data.fill_(0.1)

@@ -36,9 +36,9 @@ from vitmed.imaging.batch_augmentation import BatchAugmenter
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.predict import predict_logits
 from vitmed.models.hardware import describe, pick_device, pick_precision, synchronise
-from vitmed.models.vit import build_vit
+from vitmed.models.vit import ViT
+from vitmed.training.learning import objective_of
 from vitmed.training.loop import optimiser_step
-from vitmed.training.losses import classification_loss
 from vitmed.training.train_state import new_state
 
 STEPS, WARM = 20, 5  # of a check of a step: all, and those that are not timed
@@ -182,9 +182,9 @@ def step(device: torch.device, precision: str, compiled: bool) -> str:
     config = load_config(None, fields)
     images = Images(Path(), [Sample("", i % 2, None) for i in range(batch)], Preprocessing(side, 3, "pad", "imagenet"))
     arithmetic = pick_precision(precision, device)
-    state = new_state(build_vit(config.model, 2).to(device), config, STEPS, device, arithmetic)
-    network = torch.compile(state.model) if compiled else state.model
-    loss_of = classification_loss(network, images, 2, config, arithmetic)  # type: ignore[arg-type]
+    state = new_state(ViT(config.model, 2).to(device), config, STEPS, device, arithmetic)
+    network: Any = torch.compile(state.model) if compiled else state.model
+    objective = objective_of(images, 2, config, arithmetic, device)
     x = torch.randint(0, 256, (batch, side, side, 3), dtype=torch.uint8, device=device)
     y, waits, clock = torch.arange(batch, device=device) % 2, 0, 0.0
     for number in range(STEPS):
@@ -195,7 +195,7 @@ def step(device: torch.device, precision: str, compiled: bool) -> str:
             warnings.simplefilter("always")
             if gpu:
                 torch.cuda.set_sync_debug_mode("warn" if number == WARM else "default")
-            state.scaler.scale(loss_of(x, y)(slice(None))).backward()
+            state.scaler.scale(objective.part(network, objective.prepare(x, y))).backward()
             optimiser_step(state, 1e-4, 1.0)
         messages = [str(one.message) for one in caught]  # the first one warns of the debug mode itself
         waits += sum("synchroniz" in text and "debug mode is a prototype" not in text for text in messages)
@@ -210,7 +210,7 @@ def step(device: torch.device, precision: str, compiled: bool) -> str:
 def same_logits(device: torch.device) -> str:
     """The largest difference of an fp32 logit to the CPU's, of a network with random weights."""
     torch.manual_seed(0)
-    model = build_vit(ModelConfig(image_size=64, patch_size=8, width=128, depth=6, heads=4, stem="conv"), 5)
+    model = ViT(ModelConfig(image_size=64, patch_size=8, width=128, depth=6, heads=4, stem="conv"), 5)
     torch.nn.init.normal_(model.head.weight)
     pictures = np.random.default_rng(0).integers(0, 256, (16, 64, 64, 3), dtype=np.uint8)
     how = Preprocessing(64, 3, "pad", "imagenet")

@@ -43,6 +43,7 @@ from PIL import Image, ImageOps
 from torch import Tensor, nn
 from torchvision.models import resnet18
 
+from vitmed.core.model_config import ModelConfig
 from vitmed.imaging.preprocessing import CONSTANTS
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
@@ -252,7 +253,8 @@ def build(candidate: Candidate, classes: int) -> nn.Module:
     """The network, with random weights."""
     if candidate.network is None:
         return resnet18(num_classes=classes)  # type: ignore[no-any-return]
-    return ViT(classes, candidate.size, depth=4, heads=4, pool="mean", **candidate.network)
+    fields: dict[str, Any] = {"depth": 4, "heads": 4, "pool": "mean"} | candidate.network
+    return ViT(ModelConfig(image_size=candidate.size, **fields), classes)
 
 
 def train(runs: list[Run], steps: int, device: str) -> None:

@@ -20,9 +20,9 @@ import argparse
 import csv
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,21 +30,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitmed.core.config import Config
-from vitmed.core.load_config import load_config
-from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
+from vitmed.core.load_config import load_config, with_values
+from vitmed.data.loading import Images
 from vitmed.data.samples import Sample, labelled
 from vitmed.decisions.calibration import fit_calibration
-from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.predict import predict_all
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import softmax
 from vitmed.metrics.ranking import weighted_areas
 from vitmed.models.hardware import pick_precision
-from vitmed.models.vit import build_vit
+from vitmed.models.vit import ViT
 from vitmed.training.epoch_records import validate
 from vitmed.training.loop import fit
-from vitmed.training.losses import LossOf
+from vitmed.training.losses import Objective
+from vitmed.training.stream import Control, Stream
 from vitmed.training.train_state import new_state
 
 STEPS, BATCH, RATIO = 1500, 32, 72
@@ -111,22 +111,22 @@ def weights_of(loss: str, counts: np.ndarray) -> np.ndarray:
     return weights * counts.sum() / (weights @ counts)
 
 
-def loss_function(loss: str, model: torch.nn.Module, images: Images, counts: np.ndarray, smoothing: float) -> LossOf:
-    """`adjust` (Menon et al. 2021, arXiv 2007.07314, equation 10, tau 1) adds the log prevalence to the logits."""
-    weights = torch.tensor(weights_of(loss, counts), dtype=torch.float32) if loss in ("loss", "effective") else None
-    offset = torch.tensor(np.log(counts / counts.sum()), dtype=torch.float32) if loss == "adjust" else 0.0
+class Weighted:
+    """Cross-entropy; `adjust` (Menon et al. 2021, arXiv 2007.07314, equation 10, tau 1) adds the log prevalence."""
 
-    def loss_of(batch: Tensor, labels: Tensor) -> Callable[[slice], Tensor]:
-        x = images.preprocessing.normalise(batch)
-        total = len(labels) if weights is None else weights[labels].sum()
+    def __init__(self, loss: str, counts: np.ndarray, smoothing: float) -> None:
+        weighs, self.smoothing = loss in ("loss", "effective"), smoothing
+        self.weights = torch.tensor(weights_of(loss, counts), dtype=torch.float32) if weighs else None
+        self.offset = torch.tensor(np.log(counts / counts.sum()), dtype=torch.float32) if loss == "adjust" else 0.0
 
-        def part(here: slice) -> Tensor:
-            logits = model(x[here]) + offset
-            return F.cross_entropy(logits, labels[here], weights, reduction="sum", label_smoothing=smoothing) / total
+    def count(self, targets: Tensor) -> Tensor | float:
+        """The images of a batch, or their weight."""
+        return len(targets) if self.weights is None else self.weights[targets].sum()
 
-        return part
-
-    return loss_of
+    def share(self, outputs: Tensor, targets: Tensor, count: Any) -> Tensor:
+        """The share, (), of logits (n, K) in the mean."""
+        logits, smoothing = outputs + self.offset, self.smoothing
+        return F.cross_entropy(logits, targets, self.weights, reduction="sum", label_smoothing=smoothing) / count
 
 
 def run(parts: Parts, loss: str, config: Config) -> np.ndarray:
@@ -138,15 +138,16 @@ def run(parts: Parts, loss: str, config: Config) -> np.ndarray:
         part.cache = np.stack([part.read(i) for i in range(len(part))])
     counts = np.bincount(images.labels, minlength=k)
     torch.manual_seed(settings.seed)
-    model = build_vit(config.model, k)
-    augmenter = Augmenter(config.augment.policy, config.model.image_size, config.model.channels)
-    batches = EpochBatches(images.labels, settings.batch_size, settings.seed, loss == "sampler")
-    loader = train_loader(TrainImages(images, augmenter, settings.seed), batches, 0, False)
-    state = new_state(model, config, batches.batches, device, precision)
+    model = ViT(config.model, k)
+    balance = "sampler" if loss == "sampler" else "none"
+    stream = Stream.of(images, with_values(config, {"train.balance": balance}), device)
+    batches = stream.batches.batches
+    state = new_state(model, config, batches, device, precision)
     few = Images(held.root, held.samples[:8], preprocessing)  # `fit` validates after every epoch
-    function = loss_function(loss, model, images, counts, settings.smoothing)
-    judge = lambda: validate(state, few, parts.classes, batches.batches, config, precision)  # noqa: E731
-    for _ in fit(state, loader, batches, function, judge, config):
+    weighted = Weighted(loss, counts, settings.smoothing)
+    objective = Objective(preprocessing, lambda x, labels: ((x,), labels), weighted, precision)
+    judge = lambda: validate(state, few, parts.classes, batches, config, precision)  # noqa: E731
+    for _ in fit(state, stream, objective, Control(config), judge):
         pass
     logits = predict_all(state.evaluated_model, held, device, precision)
     return logits + (np.log(counts / counts.sum()) if loss == "adjust" else -np.log(weights_of(loss, counts)))

@@ -34,7 +34,6 @@ from PIL import Image
 
 from vitmed import train
 from vitmed.core.run_folder import NUMBERS, REPORT, RunFolder
-from vitmed.core.ui import Silent
 from vitmed.report import write
 from vitmed.report.plots import drawing
 
@@ -163,7 +162,7 @@ def main() -> None:
     torch.set_num_threads(1)
     data, whole, log = draw(place / "data"), place / "runs" / "whole", place / "log.txt"
     # So that the forks import nothing.
-    train(data, output=place / "runs", name="warm-up", sets=NETWORK, ui=Silent(), **SETTINGS)
+    train(data, output=place / "runs", name="warm-up", sets=NETWORK, **SETTINGS)
     begun = time.monotonic()
     number = start(data, whole, log)
     while not any((whole / name).exists() for name in ("training_curves.png", "val")):

@@ -61,12 +61,11 @@ def listed(root: Path) -> None:
 
 
 def scan(root: Path) -> None:
-    from vitmed.core.ui import Ui
     from vitmed.data.folders import image_names
     from vitmed.data.scan import scan as scan_files
     from vitmed.data.scan_cache import ScanCache
 
-    scan_files(root / "images", image_names(root / "images"), ScanCache.open(), Ui())
+    scan_files(root / "images", image_names(root / "images"), ScanCache.open())
 
 
 def sampling(root: Path) -> None:

@@ -59,18 +59,16 @@ from medical_table import (
 )
 from torch import nn
 
-from vitmed.commands.stress import pick_images
 from vitmed.core.config import Config
 from vitmed.core.files import write_text
 from vitmed.core.load_config import load_config, with_values
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.ui import Silent
-from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
+from vitmed.data.loading import Images
 from vitmed.data.samples import Sample, Splits, labelled
 from vitmed.data.thread_batches import in_threads
 from vitmed.decisions.calibration import fit_calibration
 from vitmed.explanation.corruptions import CORRUPTIONS, corrupt, is_grey
-from vitmed.imaging.augmentation import Augmenter
+from vitmed.explanation.robustness import pick_images
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.exact_views import VIEWS, Symmetry, views_of
 from vitmed.imaging.preprocessing import Preprocessing
@@ -80,15 +78,17 @@ from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.scoring import metric_values
 from vitmed.models.hardware import Precision, pick_precision, seeded
-from vitmed.models.vit import build_vit
+from vitmed.models.vit import ViT
 from vitmed.training.baselines import fit_colours
 from vitmed.training.epoch_records import end_epoch
-from vitmed.training.learning import LEARNING
+from vitmed.training.finetune import Finetune
+from vitmed.training.learning import objective_of
 from vitmed.training.loop import train_epoch
 from vitmed.training.optimiser import ema_decay
-from vitmed.training.plan.prepare import PreparedRun, prepare_run
+from vitmed.training.plan.make_plan import Plan, make_plan
+from vitmed.training.run import Run, Session, check_images
+from vitmed.training.stream import Control, Stream
 from vitmed.training.train_state import new_state
-from vitmed.training.training_run import TrainingRun
 
 CPU = torch.device("cpu")
 clock = time.process_time  # other work on the machine changes it little, and the contenders compute alike
@@ -128,20 +128,21 @@ def plan_config(options: argparse.Namespace, key: Key, sets: Iterable[str] = ())
 
 def train_plan(options: argparse.Namespace, key: Key, place: Path) -> Trained:
     """The run of `vitmed train`, without its reports; of at most `--minutes`, if given."""
-    ready = prepare_run(plan_config(options, key, options.set), True, True, Silent())
+    ready = make_plan(plan_config(options, key, options.set), True, True)
     config, epochs = ready.config, ready.config.train.epochs
     if options.minutes is not None:
         how, train = Preprocessing.of(config), len(ready.splits.samples["train"])
         batch = min(train, config.train.batch_size)
-        _, _, per_step = fastest(build_vit(config.model, len(ready.splits.classes)), how, batch)
+        _, _, per_step = fastest(ViT(config.model, len(ready.splits.classes)), how, batch)
         epochs = min(epochs, max(1, int(60 * options.minutes / (per_step * (train // batch)))))
         warmup = config.train.warmup_epochs * epochs / config.train.epochs
         config = with_values(config, {"train.epochs": epochs, "train.warmup_epochs": warmup})
-    run = TrainingRun(config, ready.splits, CPU, Silent())
-    run.check_images()
+    session = Session.of(config, CPU)
+    task = Finetune.new(config, ready.splits, session)
+    read = check_images(ready.splits, Preprocessing.of(config), config.data)
     start, wall = clock(), time.perf_counter()
-    run.begin(RunFolder(place))
-    run.run_epochs()
+    run = Run.new(task, config, read, RunFolder(place), session)
+    run.train()
     cost = {"seconds": clock() - start, "wall_seconds": time.perf_counter() - wall, "steps": run.state.step}
     saved = load_checkpoint(run.folder.best)
     run.folder.last.unlink()
@@ -149,20 +150,20 @@ def train_plan(options: argparse.Namespace, key: Key, place: Path) -> Trained:
     return of_network(saved.model(), saved.preprocessing, facts, config.augment.views)
 
 
-def resnet18(ready: PreparedRun, side: int) -> tuple[nn.Module, int]:
+def resnet18(ready: Plan, side: int) -> tuple[nn.Module, int]:
     """torchvision's ResNet-18 with random weights, and the side of its images."""
     from torchvision.models import resnet18 as network
 
     return network(num_classes=len(ready.splits.classes)), side
 
 
-def timm_vit(ready: PreparedRun) -> tuple[nn.Module, int]:
+def timm_vit(ready: Plan) -> tuple[nn.Module, int]:
     """timm's ViT with a plain patch embedding, of the depth whose operations are nearest to those of the plan's."""
     from timm.models import VisionTransformer
 
     model, classes = ready.config.model, len(ready.splits.classes)
     side, width, heads = model.image_size, model.width, model.heads
-    aim = operations(build_vit(model, classes), side)
+    aim = operations(ViT(model, classes), side)
     assert width is not None and heads is not None  # the plan names them
 
     def vit(depth: int) -> nn.Module:
@@ -183,7 +184,7 @@ def operations(network: nn.Module, side: int) -> int:
     return counter.get_total_flops()
 
 
-NETWORKS: dict[str, Callable[[PreparedRun], tuple[nn.Module, int]]] = {
+NETWORKS: dict[str, Callable[[Plan], tuple[nn.Module, int]]] = {
     "resnet18": lambda ready: resnet18(ready, 64),
     "resnet18-96": lambda ready: resnet18(ready, 96),
     "timm": timm_vit,
@@ -200,7 +201,7 @@ def train_network(options: argparse.Namespace, key: Key, place: Path) -> Trained
 
 
 def train_for(
-    seconds: float, ready: PreparedRun, network: nn.Module, how: Preprocessing, seed: int
+    seconds: float, ready: Plan, network: nn.Module, how: Preprocessing, seed: int
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Train a network for seconds of CPU with the batches, augmentation and loss of the plan; what it costs."""
     planned, splits = ready.config, ready.splits
@@ -213,11 +214,10 @@ def train_for(
     network, precision, per_step = fastest(network, how, min(len(images), planned.train.batch_size))
     values["train.ema_decay"] = ema_decay(max(11, round(seconds / per_step)))
     config = with_values(ready.given, values)
-    batches = EpochBatches(images.labels, config.train.batch_size, seed, balanced=False)
-    augmenter = Augmenter(config.augment.policy, how.image_size, how.channels, config.augment.flips)
-    loader = train_loader(TrainImages(images, augmenter, seed), batches, 0, False)
-    state = new_state(network, config, batches.batches, CPU, precision)
-    loss_of = LEARNING[splits.target.kind].loss_of(network, images, len(splits.classes), config, precision)
+    seen = {"model.image_size": how.image_size, "model.channels": how.channels, "train.seed": seed}
+    stream = Stream.of(images, with_values(config, seen), CPU)
+    state = new_state(network, config, stream.batches.batches, CPU, precision)
+    objective = objective_of(images, len(splits.classes), config, precision, CPU)
     start, wall = clock(), time.perf_counter()
 
     def share() -> float:
@@ -227,7 +227,7 @@ def train_for(
         state.share = share()
 
     while share() < 1:
-        for _ in train_epoch(state, loader, batches, loss_of, config, lambda: share() >= 1, tick=tick):
+        for _ in train_epoch(state, stream, objective, Control(config, lambda: share() >= 1, tick)):
             pass
         end_epoch(state, {})
     cost = {"seconds": clock() - start, "wall_seconds": time.perf_counter() - wall, "steps": state.step}
@@ -235,9 +235,9 @@ def train_for(
     return state.evaluated_model, cost | facts
 
 
-def built(options: argparse.Namespace, key: Key) -> tuple[PreparedRun, nn.Module, Preprocessing]:
+def built(options: argparse.Namespace, key: Key) -> tuple[Plan, nn.Module, Preprocessing]:
     """A network with random weights, and what it sees."""
-    ready = prepare_run(plan_config(options, key), True, True, Silent())
+    ready = make_plan(plan_config(options, key), True, True)
     with seeded(key.seed):
         network, side = NETWORKS[key.contender](ready)
     return ready, network, replace(Preprocessing.of(ready.config), image_size=side)
@@ -287,11 +287,11 @@ def of_network(network: nn.Module, how: Preprocessing, facts: dict[str, Any], vi
 
 def fit_baseline(options: argparse.Namespace, key: Key, place: Path) -> Trained:
     """The logistic regression on colours and size, at the plan's image size."""
-    ready = prepare_run(plan_config(options, key), True, True, Silent())
+    ready = make_plan(plan_config(options, key), True, True)
     how = Preprocessing.of(ready.config)
     images = {name: Images(ready.splits.root, part, how) for name, part in ready.splits.samples.items()}
     start = clock()
-    of_split = fit_colours(ready.splits, images, Silent())
+    of_split = fit_colours(ready.splits, images)
 
     def logits(asked: Images) -> np.ndarray:
         name = f"asked {len(images)}"  # a new name each time, as the features of a split are kept
@@ -334,7 +334,7 @@ def judged(trained: Trained, options: argparse.Namespace, key: Key, parts: Itera
 
     `log_loss_raw` is that of the logits as they are. The predictions go into the folder of the run.
     """
-    splits = prepare_run(plan_config(options, key), True, True, Silent()).splits
+    splits = make_plan(plan_config(options, key), True, True).splits
     classes = splits.classes
 
     def predicted(part: str) -> Predictions:
@@ -370,7 +370,7 @@ def by_view(trained: Trained, images: Images, views: str) -> dict[Symmetry, np.n
 
 def compare_views(options: argparse.Namespace, key: Key) -> Line:
     """Part -> views -> metric -> value of a finished run, each calibrated on validation."""
-    trained, splits = loaded(options, key), prepare_run(plan_config(options, key), True, True, Silent()).splits
+    trained, splits = loaded(options, key), make_plan(plan_config(options, key), True, True).splits
     images = {part: part_images(options, key, part, trained.how, splits) for part in ("val", "shift")}
     logits = {part: by_view(trained, of, "all") for part, of in images.items()}
     found: Line = {part: {} for part in images}

@@ -23,10 +23,10 @@ from PIL import Image
 from sklearn.model_selection import StratifiedGroupKFold
 from trees import PATIENT, unpack
 
-from vitmed.commands.stress import pick_images
 from vitmed.core.csv_files import csv_text
 from vitmed.core.files import write_text
 from vitmed.data.thread_batches import in_threads
+from vitmed.explanation.robustness import pick_images
 
 MOST = {"train": 5000, "val": 2000, "shift": 2000, "test": 6000}  # so that one set runs in minutes
 

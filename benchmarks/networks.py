@@ -36,45 +36,42 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     import torch
 
     from vitmed.core.load_config import build_config, with_values
-    from vitmed.core.ui import Ui
-    from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
+    from vitmed.data.loading import Images
     from vitmed.data.samples import Sample
-    from vitmed.imaging.augmentation import Augmenter
     from vitmed.imaging.preprocessing import Preprocessing
-    from vitmed.models.block_kernels import compile_network, use_attention
+    from vitmed.models.compile import compile_network
     from vitmed.models.hardware import pick_device, pick_precision
-    from vitmed.models.vit import build_vit
+    from vitmed.models.vit import ViT, use_attention
+    from vitmed.training.learning import objective_of
     from vitmed.training.loop import fit
-    from vitmed.training.losses import classification_loss
     from vitmed.training.plan.autotune import autotune
+    from vitmed.training.stream import Control, Stream
     from vitmed.training.train_state import new_state
 
     train = {"batch_size": options.batch, "precision": "auto" if options.bf16 else "fp32"}
-    config, side = build_config({"model": options.model, "train": train}), options.model["image_size"]
+    config = build_config({"model": options.model, "train": train, "augment": {"policy": "none"}})
+    side = options.model["image_size"]
     samples = [Sample("", i % CLASSES, None) for i in range(1000 * options.batch)]
     images = Images(Path(), samples, Preprocessing.of(config))
     picture = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
     images.cache = np.broadcast_to(picture, (len(images), side, side, 3))
-    batches = EpochBatches(images.labels, options.batch, 0, False)
     device = pick_device(options.device)
-    loader = train_loader(TrainImages(images, Augmenter("none", side, 3), 0), batches, 0, device.type == "cuda")
-    model = build_vit(config.model, CLASSES).to(device)
+    stream = Stream.of(images, config, device)
+    model = ViT(config.model, CLASSES).to(device)
     os.environ["VITMED_CACHE"] = tempfile.mkdtemp()  # measured now, not on another day
 
-    def loss_for(network: Any, how: Any) -> Any:
-        return classification_loss(network, images, CLASSES, config, how)
-
-    tuned = autotune(model, loss_for, config, device, 10**6, torch.arange(CLASSES), Ui())
+    objective = objective_of(images, CLASSES, config, pick_precision(config.train.precision, device), device)
+    tuned = autotune(model, objective, config, device, 10**6, torch.arange(CLASSES))
     print(f"  {tuned}", file=sys.stderr)
     config = with_values(config, tuned.settings(config))
     precision = pick_precision(config.train.precision, device)
-    state = new_state(model, config, batches.batches, device, precision)
+    state = new_state(model, config, stream.batches.batches, device, precision)
     use_attention(model, config.train.attention)
     torch.set_num_threads(config.train.threads or torch.get_num_threads())
     if config.train.compile:
         compile_network(model)
-    loss_of = classification_loss(model, images, CLASSES, config, precision)
-    events = fit(state, loader, batches, loss_of, dict, config)
+    objective = objective_of(images, CLASSES, config, precision, device)
+    events = fit(state, stream, objective, Control(config), dict)
     return lambda: next(events)
 
 
@@ -86,12 +83,12 @@ def infer_vitmed(options: argparse.Namespace, precision: str) -> Step:
     from vitmed.imaging.preprocessing import Preprocessing
     from vitmed.inference.predict import predict_logits
     from vitmed.models.hardware import pick_device, pick_precision
-    from vitmed.models.vit import build_vit
+    from vitmed.models.vit import ViT
 
     config, side = build_config({"model": options.model}), options.model["image_size"]
     device = pick_device(options.device)
     how, arithmetic = Preprocessing.of(config), pick_precision(precision, device)
-    model = build_vit(config.model, CLASSES).to(device)
+    model = ViT(config.model, CLASSES).to(device)
     picture = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
     return lambda: predict_logits(model, how, lambda i: picture, options.batch, device, arithmetic)
 

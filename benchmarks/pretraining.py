@@ -30,7 +30,6 @@ from trees import PATIENT
 
 from vitmed import pretrain, train
 from vitmed.core.load_config import load_config
-from vitmed.core.ui import Ui
 from vitmed.data.splits import make_splits
 
 SETS = {  # the settings of each
@@ -89,14 +88,14 @@ def one_run(data: Path, work: Path, name: str, labels: int, seed: int, way: str,
     unlabelled, tree = trees(data, work, name, labels, seed)
     before = 0.0
     flags: dict[str, Any] = {**COMMON, "seed": seed}
-    ui, output = Ui(), work / "runs"
+    output = work / "runs"
     if way == "masked":
         folder, file = output / f"{name}-{way}-{seed}", work / f"{name}-{way}-{seed}.seconds"
         if not file.is_file():
             start = time.process_time()
             epochs = passes(unlabelled, PRETRAIN_STEPS, 64)
             pretrain(unlabelled, output=output, name=folder.name, epochs=epochs, batch_size=64, lr=1e-3,
-                     warmup_epochs=epochs / 20, sets=NETWORK, ui=ui, **flags)  # fmt: skip
+                     warmup_epochs=epochs / 20, sets=NETWORK, **flags)  # fmt: skip
             file.write_text(str(time.process_time() - start))
         before, flags["weights"] = float(file.read_text()), folder / "encoder.pt"
         network: tuple[str, ...] = ()
@@ -111,7 +110,7 @@ def one_run(data: Path, work: Path, name: str, labels: int, seed: int, way: str,
     start = time.process_time()
     result = train(tree, output=output, name=f"{way}-{name}-{labels}-{seed}", batch_size=BATCH, epochs=epochs, lr=1e-3,
                    warmup_epochs=epochs / 10, layer_decay=1.0, probe_first=False, drop_path=0.0, pool="mean",
-                   baseline=False, report=False, resamples=0, sets=sets, ui=ui, **flags)  # fmt: skip
+                   baseline=False, report=False, resamples=0, sets=sets, **flags)  # fmt: skip
     seconds = before + time.process_time() - start
     assert result.test is not None
     overall = result.test.metrics["overall"]

@@ -11,7 +11,6 @@ CPU-minutes are those of the quickest seed, reading of the images apart.
 """
 
 import argparse
-import functools
 import json
 import math
 import statistics
@@ -30,19 +29,19 @@ from vitmed.core.config import Config
 from vitmed.core.data_config import DataConfig
 from vitmed.core.files import write_json
 from vitmed.core.load_config import load_config
-from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
+from vitmed.data.loading import Images
 from vitmed.data.samples import labelled
 from vitmed.data.splits import make_splits
-from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.predict import predict_all
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
 from vitmed.models.hardware import pick_precision
-from vitmed.models.vit import build_vit
+from vitmed.models.vit import ViT
 from vitmed.training.epoch_records import validate
+from vitmed.training.learning import objective_of
 from vitmed.training.loop import fit
-from vitmed.training.losses import classification_loss
+from vitmed.training.stream import Control, Stream
 from vitmed.training.train_state import new_state
 
 METRICS = ("accuracy", "auroc", "log_loss")
@@ -92,7 +91,6 @@ def run(data: Path, chosen: Set, candidate: Candidate, seed: int, work: Path) ->
     }
 
 
-@functools.cache
 def read(data: DataConfig, preprocessing: Preprocessing) -> tuple[tuple[str, ...], Images, Images]:
     """Classes, training images and validation images, in memory."""
     splits = make_splits(data)
@@ -104,25 +102,18 @@ def read(data: DataConfig, preprocessing: Preprocessing) -> tuple[tuple[str, ...
 
 def train(config: Config, classes: tuple[str, ...], images: Images, val: Images) -> Predictions:
     """The training loop of vitmed; what its last epoch says of the whole validation split."""
-    settings, augment, device = config.train, config.augment, torch.device("cpu")
-    precision = pick_precision(settings.precision, device)
-    torch.manual_seed(settings.seed)
-    model = build_vit(config.model, len(classes))
-    augmenter = Augmenter(augment.policy, config.model.image_size, config.model.channels)
-    batches = EpochBatches(images.labels, settings.batch_size, settings.seed, False)
-    loader = train_loader(TrainImages(images, augmenter, settings.seed), batches, 0, False)
-    state = new_state(model, config, batches.batches, device, precision)
+    device = torch.device("cpu")
+    precision = pick_precision(config.train.precision, device)
+    torch.manual_seed(config.train.seed)
+    model = ViT(config.model, len(classes))
+    stream = Stream.of(images, config, device)
+    batches = stream.batches.batches
+    state = new_state(model, config, batches, device, precision)
     # `fit` validates after every epoch, which on all of val would cost more than training.
     few = Images(val.root, val.samples[:: max(1, len(val) // 50)], val.preprocessing)
-    loss_of = classification_loss(model, images, len(classes), config, precision)
-    for _ in fit(
-        state,
-        loader,
-        batches,
-        loss_of,
-        lambda: validate(state, few, classes, batches.batches, config, precision),
-        config,
-    ):
+    objective = objective_of(images, len(classes), config, precision, device)
+    judge = lambda: validate(state, few, classes, batches, config, precision)  # noqa: E731
+    for _ in fit(state, stream, objective, Control(config), judge):
         pass
     return labelled(classes, val.samples, predict_all(state.evaluated_model, val, device, precision))
 

@@ -56,7 +56,6 @@ from vitmed.core.csv_files import csv_text
 from vitmed.core.files import read_json_lines, write_text
 from vitmed.core.load_config import load_config, with_values
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.ui import Silent
 from vitmed.data.loading import Images
 from vitmed.data.samples import labelled_by
 from vitmed.imaging.preprocessing import Preprocessing
@@ -65,8 +64,9 @@ from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import seeded
-from vitmed.training.plan.prepare import PreparedRun, prepare_run
-from vitmed.training.training_run import TrainingRun
+from vitmed.training.finetune import Finetune
+from vitmed.training.plan.make_plan import Plan, make_plan
+from vitmed.training.run import Run, Session, check_images
 
 COMMONEST = ("Effusion", "Infiltration", "Atelectasis", "Cardiomegaly")
 NONE = "No Finding"
@@ -124,27 +124,24 @@ def run(options: argparse.Namespace, key: Key) -> None:
     print(key, f"{seconds:.0f} s", {name: round(value, 3) for name, value in scores.items()}, flush=True)
 
 
-def by_plan(
-    options: argparse.Namespace, key: Key, ready: PreparedRun, number: int
-) -> tuple[nn.Module, Preprocessing, float]:
+def by_plan(options: argparse.Namespace, key: Key, ready: Plan, number: int) -> tuple[nn.Module, Preprocessing, float]:
     """What `vitmed train` trains, without its reports; seconds of CPU."""
-    training = TrainingRun(ready.config, ready.splits, CPU, Silent())
-    training.check_images()
+    session = Session.of(ready.config, CPU)
+    task = Finetune.new(ready.config, ready.splits, session)
+    read = check_images(ready.splits, Preprocessing.of(ready.config), ready.config.data)
     place = options.work / "runs" / f"{key.set}_{key.row}{number or ''}_{key.fold}"
     shutil.rmtree(place, ignore_errors=True)  # of a run that was cut off
     place.mkdir(parents=True)
     start = clock()
-    training.begin(RunFolder(place))
-    training.run_epochs()
+    run = Run.new(task, ready.config, read, RunFolder(place), session)
+    run.train()
     seconds = clock() - start
-    saved = load_checkpoint(training.folder.best)
-    training.folder.last.unlink()
+    saved = load_checkpoint(run.folder.best)
+    run.folder.last.unlink()
     return saved.model(), saved.preprocessing, seconds
 
 
-def by_time(
-    options: argparse.Namespace, key: Key, ready: PreparedRun, number: int
-) -> tuple[nn.Module, Preprocessing, float]:
+def by_time(options: argparse.Namespace, key: Key, ready: Plan, number: int) -> tuple[nn.Module, Preprocessing, float]:
     """ResNet-18 with the loss and the seconds of the plan."""
     seconds = finished(options.work)[key._replace(row="plan")]["seconds"]
     with seeded(key.fold):
@@ -154,9 +151,7 @@ def by_time(
     return trained.eval(), how, cost["seconds"]
 
 
-def prepared(
-    options: argparse.Namespace, key: Key, labels: Callable[[Cells], Cells], sets: Sequence[str]
-) -> PreparedRun:
+def prepared(options: argparse.Namespace, key: Key, labels: Callable[[Cells], Cells], sets: Sequence[str]) -> Plan:
     """The planned run of a fold, whose labels are these columns."""
     rows = [
         {"path": cells["path"], "patient": cells["patient"], "split": cells["split"], **labels(cells)}
@@ -169,7 +164,7 @@ def prepared(
     given = {"data.root": str(folder_of(key.set, options.data, options.work)), "data.labels": str(file)}
     alike = (f"train.threads={torch.get_num_threads()}", "train.workers=0", "train.device=cpu")
     config = load_config(None, {**given, "train.seed": key.fold}, (*alike, *sets))
-    ready = prepare_run(config, True, True, Silent())
+    ready = make_plan(config, True, True)
     train, share = ready.config.train, options.share
     shorter = {"train.epochs": max(1, round(share * train.epochs)), "train.warmup_epochs": share * train.warmup_epochs}
     return dataclasses.replace(ready, config=with_values(ready.config, shorter))

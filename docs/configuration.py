@@ -52,7 +52,7 @@ def text() -> str:
     from vitmed.imaging.augmentation import POLICIES
     from vitmed.imaging.exact_views import safe_views
     from vitmed.metrics.metric_table import METRICS
-    from vitmed.models.vit import SIZES
+    from vitmed.models.sizes import SIZES
 
     parts = [INTRODUCTION, *sections(Config)]
     parts.append("## Models\n\nValues of `model.name`.\n\n")

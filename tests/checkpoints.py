@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from vitmed.models.digests import digests_of
+from vitmed.models.weights.files import digests_of
 
 TIMED = ("images_per_second", "wait_share", "seconds", "spent")
 

@@ -26,7 +26,8 @@ import pytest
 from filelock import FileLock
 from PIL import Image
 
-from vitmed.core.ui import Advance, Ui
+from vitmed.core import messages
+from vitmed.core.messages import Advance, Ui, listening
 
 if TYPE_CHECKING:
     from vitmed.commands.train import TrainResult
@@ -151,7 +152,7 @@ def draw_pairs(root: Path, images: int) -> Path:
 
 
 class Recorder(Ui):
-    """Keeps what a command says; calls `on_batch(batches done)` while it trains."""
+    """Keeps what is said; calls `on_batch(batches done)` during a training."""
 
     def __init__(self, on_batch: Callable[[int], None] | None = None):
         self.said: list[str] = []
@@ -171,6 +172,13 @@ class Recorder(Ui):
                 self.on_batch(done)
 
         yield advance
+
+
+def recording() -> Recorder:
+    """A recorder of what is said from now on in this test."""
+    recorder = Recorder()
+    messages._listener.set(recorder)
+    return recorder
 
 
 def interrupt_at(*batches: int) -> Recorder:
@@ -208,9 +216,16 @@ def vitmed(capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
     return run
 
 
+@pytest.fixture(autouse=True)
+def nobody_listens() -> Iterator[None]:
+    """What a test records ends with it."""
+    with listening(Ui()):
+        yield
+
+
 @pytest.fixture
-def ui() -> Recorder:
-    return Recorder()
+def ui(nobody_listens: None) -> Recorder:
+    return recording()
 
 
 @pytest.fixture
@@ -221,19 +236,19 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """`no_figures`, for a fixture of a wider scope."""
-    from vitmed.commands import pretraining_run, train
+    from vitmed.commands import pretrain, train
     from vitmed.report import write
     from vitmed.report.plots.drawing import Drawn
 
     monkeypatch.setattr(write, "PLOTS", {})
     nothing = Drawn(b"a figure", b"a figure", b"a figure", "image/png", "")
     monkeypatch.setattr(write, "drawn", lambda figure, pictures=False: nothing)
-    for module in (train, pretraining_run):
+    for module in (train, pretrain):
         monkeypatch.setattr(module, "png", lambda figure: b"a figure")
     for module in (write, train):
         monkeypatch.setattr(module, "drawn_curves", lambda records: nothing)
-    monkeypatch.setattr(pretraining_run, "loss_curves", lambda records: None)
-    monkeypatch.setattr(pretraining_run, "reconstruction_figure", lambda pictures: None)
+    monkeypatch.setattr(pretrain, "loss_curves", lambda records: None)
+    monkeypatch.setattr(pretrain, "reconstruction_figure", lambda pictures: None)
     monkeypatch.setattr(train, "contact_sheet", lambda images, classes: None)
 
 
@@ -285,9 +300,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
     def make(place: Path) -> Trained:
         data = draw_splits(place / "data", classes=tuple(COLOURS))
-        before, ui = listing(data), Recorder()
+        before, ui = listing(data), recording()
         settings = TINY | {"epochs": 6, "save_every": 2}
-        result = train(data, output=place / "runs", name="tiny", sets=TINY_SETS, ui=ui, **settings)
+        result = train(data, output=place / "runs", name="tiny", sets=TINY_SETS, **settings)
         return Trained(data, result.folder, result, ui, before, listing(data))
 
     return once(tmp_path_factory, "trained", make)
@@ -308,7 +323,7 @@ def plain_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for file in data.rglob("*.png"):
             file.rename(file.with_name(f"PATIENT_{file.name}"))
         sets = (*TINY_NETWORK, "model.stem=patch", "model.pool=cls")
-        folder = train(data, output=place / "runs", name="SECRET-run", sets=sets, ui=Recorder(), **TINY).folder
+        folder = train(data, output=place / "runs", name="SECRET-run", sets=sets, **TINY).folder
         policy = load_checkpoint(folder).chosen_policy()
         scaled = Calibration(method="vector", scale=(2.0, 1.5, 0.25), bias=(0.5, 0.0, -1.0))
         add_policy(folder / "best.pt", policy.model_copy(update={"calibration": scaled}))
@@ -323,7 +338,7 @@ def exported(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path
     from vitmed import export
 
     def make(place: Path) -> Path:
-        return export(trained.folder, to=place / "model.onnx", ui=Recorder()).file
+        return export(trained.folder, to=place / "model.onnx").file
 
     return once(tmp_path_factory, "exported", make)
 
@@ -338,7 +353,7 @@ def findings(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
     def make(place: Path) -> TrainResult:
         root = draw_findings(place / "data")
         settings = TINY | {"epochs": 15, "labels": root / "labels.csv", "name": "findings", "sets": TINY_SETS}
-        return train(root, output=place / "runs", ui=Recorder(), **settings)
+        return train(root, output=place / "runs", **settings)
 
     return once(tmp_path_factory, "findings", make)
 
@@ -350,7 +365,7 @@ def quantity_run(factory: pytest.TempPathFactory, name: str, sets: Sequence[str]
 
     root = once(factory, "quantities", lambda place: draw_quantities(place / "data"))
     settings |= {"labels": root / f"{name}.csv", "sets": (*TINY_SETS, "data.normalize=half", *sets), "epochs": 20}
-    made = TINY | settings | {"name": name, "ui": Recorder()}
+    made = TINY | settings | {"name": name}
     return once(factory, name, lambda place: train(root, output=place / "runs", **made))
 
 
@@ -372,7 +387,7 @@ def quick() -> Iterator[None]:
 
     And bf16 is never faster than fp32, on whatever machine the tests run, and the seconds of a step are measured once.
     """
-    from vitmed.explanation import evaluation_maps
+    from vitmed.explanation import faithfulness
     from vitmed.explanation.faithfulness import FEW
     from vitmed.report.plots import drawing, pictures
     from vitmed.training import environment, fit_policy
@@ -382,7 +397,7 @@ def quick() -> Iterator[None]:
         patch.setattr(environment, "git_commit", cache(environment.git_commit))
         patch.setattr(fit_policy, "speedup", lambda *args: 1.0)
         patch.setattr(forecast, "busy", lambda: None)
-        patch.setattr(evaluation_maps, "affordable", lambda model: FEW)
+        patch.setattr(faithfulness, "affordable", lambda model: FEW)
         patch.setattr(drawing, "DPI", 30)
         patch.setattr(pictures, "PICTURES", 4)
         patch.setattr(pictures, "WIDE", 2)

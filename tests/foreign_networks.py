@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from vitmed.core.model_config import ModelConfig
-from vitmed.models.pretrained import LoadReport, config_for_weights, load_pretrained, read_weights
-from vitmed.models.vit import ViT, build_vit
+from vitmed.models.vit import ViT
+from vitmed.models.weights.pretrained import LoadReport, config_for_weights, load_pretrained, read_weights
 
 CLASSES, SIZE, HEADS = 5, 32, 4
 
@@ -27,7 +27,7 @@ def restless(model: nn.Module) -> Any:
 
 def load(file: Path, **fields: Any) -> tuple[ViT, LoadReport]:
     weights = read_weights(file)
-    model = build_vit(config_for_weights(ModelConfig(heads=HEADS, **fields), weights), CLASSES)
+    model = ViT(config_for_weights(ModelConfig(heads=HEADS, **fields), weights), CLASSES)
     report = load_pretrained(model, weights)
     return model.eval(), report
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, TINY_SETS, Recorder, Trained, python
+from conftest import TINY, TINY_SETS, Trained, python
 
 import vitmed
 from vitmed.core.errors import UsageError
@@ -57,7 +57,7 @@ def test_the_commands_are_documented_to_their_parameters() -> None:
         command = getattr(vitmed, name)
         text = inspect.getdoc(command) or ""
         for parameter in inspect.signature(command).parameters:
-            if parameter not in ("ui", "device", "fail_under"):
+            if parameter not in ("device", "fail_under"):
                 assert parameter in text, (name, parameter)
 
 
@@ -65,7 +65,7 @@ def test_train_gives_what_evaluate_and_predict_take(trained: Trained) -> None:
     result = trained.result
     assert result.checkpoint == trained.best and result.folder == trained.folder
     assert result.test.folder == trained.folder / "test" and result.val.folder == trained.folder / "val"
-    said = vitmed.predict(trained.data / "test", checkpoint=result.checkpoint, ui=Recorder())
+    said = vitmed.predict(trained.data / "test", checkpoint=result.checkpoint)
     assert np.array_equal(said.logits, result.test.predictions.logits)
     assert said.labels is None and said.errors == ()
 
@@ -78,9 +78,7 @@ def test_a_run_in_a_thread(trained: Trained, tmp_path: Path) -> None:
     found = []
     settings = TINY | {"epochs": 1}
     thread = threading.Thread(
-        target=lambda: found.append(
-            vitmed.train(trained.data, output=tmp_path, sets=TINY_SETS, ui=Recorder(), **settings)
-        )
+        target=lambda: found.append(vitmed.train(trained.data, output=tmp_path, sets=TINY_SETS, **settings))
     )
     thread.start()
     thread.join()

@@ -21,7 +21,7 @@ import sklearn.linear_model
 import sklearn.neighbors  # noqa: F401
 import torch
 import torchvision.transforms.v2  # noqa: F401
-from conftest import TINY, TINY_NETWORK, TINY_SETS, Recorder, Trained, draw_image, draw_only, draw_splits
+from conftest import TINY, TINY_NETWORK, TINY_SETS, Trained, draw_image, draw_only, draw_splits
 from PIL import Image
 
 import vitmed
@@ -97,40 +97,39 @@ SMALL = TINY | {"epochs": 1, "policy": "blood_smear", "resamples": 20, "map_imag
 def test_train(unchanged: Any, data: Path, tmp_path: Path, trained: Trained, more: dict[str, Any]) -> None:
     if "lora" in more:
         more = {**more, "weights": str(trained.best)}
-    unchanged(lambda: vitmed.train(data, output=tmp_path, sets=() if "lora" in more else TINY_SETS, ui=Recorder(),
-                                   **SMALL | more))  # fmt: skip
+    unchanged(lambda: vitmed.train(data, output=tmp_path, sets=() if "lora" in more else TINY_SETS, **SMALL | more))
 
 
 def test_train_with_figures(unchanged: Any, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw_only(monkeypatch, "confusion_matrix", "reliability", "grid", "attention_maps")
-    unchanged(lambda: vitmed.train(data, output=tmp_path, sets=TINY_SETS, ui=Recorder(), **SMALL))
+    unchanged(lambda: vitmed.train(data, output=tmp_path, sets=TINY_SETS, **SMALL))
 
 
 def test_a_run_that_fails(unchanged: Any, data: Path, tmp_path: Path) -> None:
     def fail() -> None:
         with pytest.raises(vitmed.VitmedError, match="NaN"):
             sets = (*TINY_NETWORK, "train.warmup_epochs=0")
-            vitmed.train(data, output=tmp_path, sets=sets, ui=Recorder(), **SMALL | {"lr": 1e30, "epochs": 3})
+            vitmed.train(data, output=tmp_path, sets=sets, **SMALL | {"lr": 1e30, "epochs": 3})
 
     unchanged(fail)
 
 
 @pytest.mark.usefixtures("no_figures")
 def test_the_other_commands(unchanged: Any, data: Path, tmp_path: Path, trained: Trained) -> None:
-    image, ui = next((data / "test").rglob("*.png")), Recorder()
+    image = next((data / "test").rglob("*.png"))
 
     def all_of_them() -> None:
-        vitmed.evaluate(trained.best, output=tmp_path / "e", device="cpu", ui=ui, resamples=20, map_images=0)
-        vitmed.predict([image], checkpoint=trained.best, device="cpu", ui=ui)
-        vitmed.explain(image, checkpoint=trained.best, device="cpu", ui=ui, output=tmp_path / "maps")
-        vitmed.stress(trained.best, device="cpu", ui=ui, output=tmp_path / "stress")
-        vitmed.check(data, ui=ui, output=tmp_path / "check")
+        vitmed.evaluate(trained.best, output=tmp_path / "e", device="cpu", resamples=20, map_images=0)
+        vitmed.predict([image], checkpoint=trained.best, device="cpu")
+        vitmed.explain(image, checkpoint=trained.best, device="cpu", output=tmp_path / "maps")
+        vitmed.stress(trained.best, device="cpu", output=tmp_path / "stress")
+        vitmed.check(data, output=tmp_path / "check")
         vitmed.summary(str(trained.best))
-        vitmed.plan(data, output=tmp_path / "plan.yaml", ui=ui, sets=TINY_SETS, **TINY)
+        vitmed.plan(data, output=tmp_path / "plan.yaml", sets=TINY_SETS, **TINY)
         own = {key: value for key, value in TINY.items() if key != "patch_size"} | {"epochs": 1, "patch_size": 4}
         sets = (*TINY_NETWORK, "mae.decoder_width=16", "mae.decoder_depth=1", "mae.decoder_heads=2")
-        vitmed.pretrain(data, output=tmp_path, sets=sets, ui=ui, **own)
-        vitmed.probe(data, output=tmp_path, ui=ui, resamples=20, map_images=0, sets=("model.image_size=16",))
+        vitmed.pretrain(data, output=tmp_path, sets=sets, **own)
+        vitmed.probe(data, output=tmp_path, resamples=20, map_images=0, sets=("model.image_size=16",))
 
     unchanged(all_of_them)
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Answer, Recorder
+from conftest import Answer
 
 from vitmed import compare, evaluate, explain, predict, train
 from vitmed.core.base_models import Frozen
@@ -144,7 +144,7 @@ def test_a_checkpoint_holds_its_policy(run: Path) -> None:
 def test_evaluate(run: Path, tmp_path: Path) -> None:
     """To 1e-5: another machine and version of torch computes the logits."""
     for split in ("val", "test"):
-        found = evaluate(run, split=split, output=tmp_path / split, ui=Recorder(), map_images=0)
+        found = evaluate(run, split=split, output=tmp_path / split, map_images=0)
         before = metrics(run / split)
         # The bounds of sets and abstention are scores of validation images, which another CPU may round to either side.
         same_numbers(found.metrics, before, 1e-4, at_bounds=0.1 if split == "val" else 1e-4)
@@ -156,9 +156,7 @@ def test_evaluate(run: Path, tmp_path: Path) -> None:
 
 def test_another_point_is_chosen_on_the_validation_of_the_old_run(run: Path, tmp_path: Path) -> None:
     for subject in (run, run / "test" / "predictions.csv"):
-        found = evaluate(
-            subject, target_specificity=0.8, output=tmp_path / f"{subject.name}_", ui=Recorder(), map_images=0
-        )
+        found = evaluate(subject, target_specificity=0.8, output=tmp_path / f"{subject.name}_", map_images=0)
         expected = PRINTED["target_specificity"]
         close(found.metrics["overall"], expected["overall"], 1e-4)
         assert found.predictions.threshold == pytest.approx(expected["threshold"], rel=1e-4)
@@ -166,7 +164,7 @@ def test_another_point_is_chosen_on_the_validation_of_the_old_run(run: Path, tmp
 
 
 def test_predict(run: Path) -> None:
-    found, expected = predict(run.parent / "data" / "test", checkpoint=run, ui=Recorder()), PRINTED["predict"]
+    found, expected = predict(run.parent / "data" / "test", checkpoint=run), PRINTED["predict"]
     assert [Path(path).name for path in found.paths] == expected["paths"]
     assert found.probabilities == pytest.approx(np.array(expected["probabilities"]), abs=1e-5)
     assert found.predicted.tolist() == expected["predicted"] and found.threshold == expected["threshold"]
@@ -180,7 +178,7 @@ def test_the_report_of_a_table_is_made_again(run: Path, tmp_path: Path) -> None:
     """With the metrics.json beside it every number is the old one; the new table holds the raw logits."""
     for split in ("val", "test"):
         file, before = run / split / "predictions.csv", metrics(run / split)
-        found = evaluate(file, output=tmp_path / split, ui=Recorder())
+        found = evaluate(file, output=tmp_path / split)
         same_numbers(found.metrics, before)
         about = found.metrics.report
         assert (about.run, about.created) == ("run", None) and about.rebuilt is not None
@@ -188,16 +186,16 @@ def test_the_report_of_a_table_is_made_again(run: Path, tmp_path: Path) -> None:
         assert new.probabilities == pytest.approx(old.probabilities, abs=1e-12)
         scale = before["report"]["judgement"]["calibration"]["scale"][0]
         assert new.logits * scale == pytest.approx(old.logits, rel=1e-6, abs=1e-6)
-    again = evaluate(tmp_path / "test" / "predictions.csv", output=tmp_path / "again", ui=Recorder())
+    again = evaluate(tmp_path / "test" / "predictions.csv", output=tmp_path / "again")
     same_numbers(again.metrics, before, 1e-6)
     shutil.copy(run / "test" / "predictions.csv", tmp_path / "p.csv")  # alone, it keeps its probabilities
-    found = evaluate(tmp_path / "p.csv", ui=Recorder(), resamples=20)
+    found = evaluate(tmp_path / "p.csv", resamples=20)
     for name in ("auroc", "log_loss", "brier"):  # which no threshold changes
         assert found.metrics["overall"][name]["value"] == pytest.approx(before["overall"][name]["value"], abs=1e-12)
 
 
 def test_compare(run: Path) -> None:
-    found = compare(run, resamples=20, ui=Recorder())
+    found = compare(run, resamples=20)
     in_brackets = re.sub(r"\((\S+) to (\S+)\)", r"[\1, \2]", found.verdict)  # as 0.1.0 wrote an interval
     assert in_brackets == PRINTED["compare"]["verdict"]
     expected = PRINTED["compare"]["models"]
@@ -206,7 +204,7 @@ def test_compare(run: Path) -> None:
 
 def test_explain(run: Path, tmp_path: Path) -> None:
     image = next((run.parent / "data" / "test" / "ill").iterdir())
-    found = explain(image, checkpoint=run, output=tmp_path / "maps", ui=Recorder())
+    found = explain(image, checkpoint=run, output=tmp_path / "maps")
     old = metrics(run / "test")["attention"]["methods"]
     assert {name: text.startswith(old[name]["verdict"]) for name, text in found.verdicts.items()} == dict.fromkeys(
         old, True
@@ -215,7 +213,7 @@ def test_explain(run: Path, tmp_path: Path) -> None:
 
 def test_resume(run: Path) -> None:
     """Longer, with the policy chosen anew; the old evaluations stay, and are not taken for those of the new weights."""
-    result = train(resume=run, epochs=6, ui=Recorder(), data=run.parent / "data")
+    result = train(resume=run, epochs=6, data=run.parent / "data")
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 6
     saved = load_checkpoint(run)
     assert saved.policy is not None and saved.policy.weights_hash == saved.weights_hash
@@ -231,7 +229,7 @@ def test_a_balanced_run_is_not_resumed(run: Path, balance: str) -> None:
     torch.save(before, run / "last.pt")
     content = (run / "last.pt").read_bytes()
     with pytest.raises(CheckpointError, match=f"vitmed 0.1.0 began this run with --balance {balance}") as error:
-        train(resume=run, epochs=6, ui=Recorder(), data=run.parent / "data")
+        train(resume=run, epochs=6, data=run.parent / "data")
     assert error.value.fix == f"start a new run: vitmed train --config {run / 'config.yaml'}"
     assert error.value.exit_code == 4
     assert (run / "last.pt").read_bytes() == content

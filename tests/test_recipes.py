@@ -10,7 +10,8 @@ from vitmed.core.config import Config
 from vitmed.core.load_config import check_names, load_config, recipes
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.metrics.metric_table import METRICS
-from vitmed.models.vit import SIZES, build_vit
+from vitmed.models.sizes import SIZES
+from vitmed.models.vit import ViT
 
 RECIPES = recipes()
 # From outside: counted by hand from the shapes for MNIST; timm's count for ViT-Base at 224 px and 1000 classes.
@@ -43,6 +44,6 @@ def test_a_recipe_holds_only_what_differs_and_builds_its_network(name: str) -> N
     config = load_config(name).model
     classes, parameters = PARAMETERS.get(name, (10, None))
     with torch.device("meta"):
-        model = build_vit(config, classes).eval()
+        model = ViT(config, classes).eval()
         logits = model(torch.zeros(1, config.channels, config.image_size, config.image_size))
     assert parameters in (None, sum(p.numel() for p in model.parameters())) and logits.shape == (1, classes)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Answer, Recorder, draw_nothing, once
+from conftest import Answer, draw_nothing, once, recording
 from PIL import Image
 from typer.main import get_command
 
@@ -48,9 +48,9 @@ from vitmed.models.hardware import Precision
 from vitmed.models.vit import build_vit
 from vitmed.report.rebuild import note_prevalence
 from vitmed.report.write import write_report
-from vitmed.training.learning import LEARNING
+from vitmed.training.learning import objective_of
 from vitmed.training.optimiser import parameter_groups
-from vitmed.training.plan.prepare import LAST_KEPT, check_against_splits, config_of_target, prepare_run
+from vitmed.training.plan.make_plan import LAST_KEPT, check_against_splits, config_of_target, make_plan
 
 KINDS = ("two", "three", "grades", "findings", "number")  # classes are two or more, which settings tell apart
 OF = {"two": "classes", "three": "classes"}
@@ -141,10 +141,12 @@ def loss(config: Config, kind: str) -> Any:
     targets = torch.from_numpy(labels)
     if kind in ("findings", "number"):
         targets = torch.linspace(-1, 1, 12) if kind == "number" else (torch.arange(36).reshape(12, 3) % 5 == 0).float()
-    images = SimpleNamespace(labels=labels, targets=targets, preprocessing=Preprocessing.of(config))
+    target = SimpleNamespace(kind=OF.get(kind, kind))
+    images = SimpleNamespace(labels=labels, targets=targets, preprocessing=Preprocessing.of(config), target=target)
     batch = torch.randint(0, 256, (12, 16, 16, 3), dtype=torch.uint8)
-    of = LEARNING[OF.get(kind, kind)].loss_of(model, images, outputs, config, Precision("fp32", torch.float32, ""))
-    return float(of(batch, targets)(slice(None)).detach())
+    cpu = torch.device("cpu")
+    objective = objective_of(images, outputs, config, Precision("fp32", torch.float32, ""), cpu)  # type: ignore[arg-type]
+    return float(objective.part(model, objective.prepare(batch, targets)).detach())
 
 
 def steps(config: Config, kind: str) -> Any:
@@ -164,7 +166,7 @@ def trained_weights(config: str) -> Any:
         draw_nothing(patch)
         file = Path(place) / "config.yaml"
         file.write_text(config)
-        best = train(config=file, output=Path(place) / "runs", name="one", ui=Recorder(), **BARE_RUN).checkpoint
+        best = train(config=file, output=Path(place) / "runs", name="one", **BARE_RUN).checkpoint
         return load_checkpoint(best).weights_hash
 
 
@@ -323,8 +325,8 @@ SETTINGS: dict[str, dict[str, Cell] | Shown] = {
     "model.dropout": row(0.5, network),
     "model.attention_dropout": row(0.5, network),
     "model.drop_path": row(0.5, network),
-    "model.weights": shown("tests/models/test_pretrained.py"),
-    "model.licence": shown("tests/models/test_pretrained.py"),
+    "model.weights": shown("tests/models/weights/test_pretrained.py"),
+    "model.licence": shown("tests/models/weights/test_pretrained.py"),
     "model.terms": shown("tests/commands/test_fine_tuning.py"),
     "augment.policy": row("light", augmented),
     "augment.flips": row(False, augmented, {"augment.policy": "light"}),
@@ -405,20 +407,20 @@ SETTINGS: dict[str, dict[str, Cell] | Shown] = {
 }  # fmt: skip
 
 # Options beside the configuration: command -> the files of tests that show them; and their names.
-RUN = "training/test_plan_rules commands/test_train commands/test_executors"
+RUN = "training/plan/test_plan_rules commands/test_train studies/test_executors"
 NEW = "data config sets output name offline"
 OPTIONS: dict[str, tuple[str, str]] = {
     "train": (
-        f"{RUN} commands/test_resume commands/test_folds commands/test_evaluate commands/test_scale",
+        f"{RUN} commands/test_resume studies/test_folds commands/test_evaluate commands/test_scale",
         f"{NEW} resume parallel fail_under devices",
     ),
     "check": ("commands/test_check cli/test_cli test_settings", "data output strict leakage_gap no_index"),
     "plan": (f"{RUN} cli/test_written_files", "data config sets output force offline"),
-    "probe": (f"{RUN} commands/test_rank_weights", f"{NEW} fail_under"),
+    "probe": (f"{RUN} studies/test_rank_weights", f"{NEW} fail_under"),
     "pretrain": (f"{RUN} commands/test_pretrain", "data config sets output name resume"),
     "demo": ("test_api commands/test_evaluate data/test_synthetic", "output seed cells target fail_under"),
     "predict": (
-        "commands/test_predict commands/test_predict_shard cli/test_written_files models/test_inference",
+        "commands/test_predict commands/test_predict_shard cli/test_written_files inference/test_inference",
         "images checkpoint runs top_k csv plot force shard precision features output",
     ),
     "merge": ("commands/test_predict_shard cli/test_written_files", "folder output force"),
@@ -426,7 +428,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
         "commands/test_evaluate decisions/test_policy",
         "checkpoint data split allow_leakage output precision fail_under unlike",
     ),
-    "compare": ("commands/test_compare commands/test_accept", "output results accept resamples"),
+    "compare": ("commands/test_compare deploy/test_acceptance", "output results accept resamples"),
     "explain": ("commands/test_explain", "images checkpoint runs methods target output"),
     "stress": (
         "commands/test_stress commands/test_evaluate",
@@ -435,9 +437,9 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "sample-size": (
         "metrics/test_sample_size", "number expected half_width lower_bound power prevalence images_per_patient icc",
     ),
-    "auto": (f"{RUN} commands/test_auto commands/test_folds", f"{NEW} resume parallel"),
+    "auto": (f"{RUN} commands/test_auto studies/test_folds", f"{NEW} resume parallel"),
     "cross-validate": (
-        f"{RUN} commands/test_folds commands/test_evaluate commands/test_resume", f"{NEW} resume parallel fail_under",
+        f"{RUN} studies/test_folds commands/test_evaluate commands/test_resume", f"{NEW} resume parallel fail_under",
     ),
     "ensemble": ("commands/test_ensemble", "output way runs"),
     "tune": (
@@ -447,7 +449,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "runs": ("commands/test_runs", "folder sort"),
     "diff": ("commands/test_diff", "first second"),
     "export": (
-        "commands/test_export commands/test_export_weights cli/test_written_files", "checkpoint to form data force",
+        "commands/test_export deploy/test_export_weights cli/test_written_files", "checkpoint to form data force",
     ),
     "push": ("commands/test_push commands/test_export", "checkpoint repository form data public may_share offline"),
     "bundle": ("commands/test_bundle", "model to onnx no_torch extras force"),
@@ -462,8 +464,8 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "data list": ("", ""), "weights list": ("", ""),
     "data get": ("commands/test_data", "name folder offline"),
     "data import": ("data/test_public_files", "source folder"),
-    "weights fetch": ("models/test_weights_catalogue core/test_downloads", "names folder offline"),
-    "weights where": ("models/test_weights_catalogue", "name"),
+    "weights fetch": ("models/weights/test_weights_catalogue core/test_downloads", "names folder offline"),
+    "weights where": ("models/weights/test_weights_catalogue", "name"),
     "summary": ("models/test_vit test_api", "num_classes model"),
 }  # fmt: skip
 EVERYWHERE = {"quiet", "as_json"}  # tests/cli/test_streams.py
@@ -588,7 +590,7 @@ def test_an_evaluation_refuses_what_the_labels_have_no_use_for(
     ):  # fmt: skip
         for source in (run.checkpoint, run.folder / "test" / "predictions.csv"):
             with pytest.raises(UsageError, match=NOTHING):
-                evaluate(source, output=tmp_path / "r", ui=Recorder(), **given)
+                evaluate(source, output=tmp_path / "r", **given)
 
 
 def test_other_images_are_shown_for_findings_and_numbers(
@@ -601,7 +603,7 @@ def test_other_images_are_shown_for_findings_and_numbers(
         Image.fromarray(rng.integers(0, 256, (20, 20, 3), dtype=np.uint8)).save(tmp_path / "other" / f"{i}.png")
     for name, run in (("ages", ages), ("findings", findings)):
         place = tmp_path / name
-        found = evaluate(run.checkpoint, unlike=tmp_path / "other", output=place, map_images=0, ui=Recorder())
+        found = evaluate(run.checkpoint, unlike=tmp_path / "other", output=place, map_images=0)
         other = found.metrics.out_of_distribution
         assert other is not None and other.unlike is not None and other.unlike.n == 8, name
         assert other.unlike.auroc.value is not None and len(other.quantiles) == 5
@@ -615,13 +617,13 @@ def test_a_table_is_evaluated_without_images(ages: TrainResult, tmp_path: Path) 
         "labels": table, "allow_leakage": True, "unlike": tmp_path,
     }.items():  # fmt: skip
         with pytest.raises(UsageError, match=f"--{name.replace('_', '-')}: a predictions.csv is evaluated without"):
-            evaluate(table, output=tmp_path / "r", ui=Recorder(), **{name: value})
+            evaluate(table, output=tmp_path / "r", **{name: value})
 
 
 def test_patience_says_where_the_last_epoch_is_kept(folder: Path) -> None:
     def warned(**given: Any) -> list[str]:
-        ui = Recorder()
-        prepare_run(config_of(folder, "two", {f"train.{name}": value for name, value in given.items()}), True, True, ui)
+        ui = recording()
+        make_plan(config_of(folder, "two", {f"train.{name}": value for name, value in given.items()}), True, True)
         return [text for text in ui.warned if "--patience" in text]
 
     assert warned() == [] and warned(patience=3, choose="best") == []
@@ -629,9 +631,9 @@ def test_patience_says_where_the_last_epoch_is_kept(folder: Path) -> None:
 
 
 def test_a_probe_without_a_network_names_what_has_no_effect(folder: Path, tmp_path: Path, no_figures: None) -> None:
-    ui, given = Recorder(), {"labels": folder / "two.csv", "cache": False, "resamples": 0, "report": False}
+    ui, given = recording(), {"labels": folder / "two.csv", "cache": False, "resamples": 0, "report": False}
     idle = {"youden": True, "max_risk": 0.1, "coverage": 0.8, "map_images": 3, "seed": 1, "lr": 0.1}
-    probe(folder, output=tmp_path, ui=ui, sets=["train.clip_norm=2"], **given, **idle)
+    probe(folder, output=tmp_path, sets=["train.clip_norm=2"], **given, **idle)
     (said,) = [text for text in ui.warned if "no effect" in text]
     named = {"evaluate.youden", "evaluate.max_risk", "evaluate.coverage", "evaluate.map_images", "train.seed"}
     assert set(said.partition("effect: ")[2].split(", ")) == {*named, "train.lr", "train.clip_norm"}
@@ -649,7 +651,7 @@ def test_what_a_number_does_not_show_is_said(ages: TrainResult, vitmed: Callable
 
 
 def test_the_gap_of_leakage_is_measured(folder: Path, tmp_path: Path) -> None:
-    given = {"labels": folder / "two.csv", "index": False, "ui": Recorder()}
+    given = {"labels": folder / "two.csv", "index": False}
     plain, asked = (check(folder, output=tmp_path / "c", leakage_gap=gap, **given) for gap in (False, True))
     assert not plain.content["leakage_gap"] and asked.content["leakage_gap"]
 
@@ -657,9 +659,9 @@ def test_the_gap_of_leakage_is_measured(folder: Path, tmp_path: Path) -> None:
 def test_the_charts_of_a_monitor_are_as_asked(ages: TrainResult) -> None:
     for given, said in (({"false_alarms": 1.0}, "--false-alarms 1,"), ({"shift": 9.0}, "--shift 9")):
         with pytest.raises(UsageError, match=said):
-            monitor(ages.folder, ages.folder / "test" / "predictions.csv", ui=Recorder(), **given)
+            monitor(ages.folder, ages.folder / "test" / "predictions.csv", **given)
 
 
 def test_tune_needs_the_test(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--no-test do not go with tune"):
-        tune(folder, labels=folder / "two.csv", test=False, output=tmp_path, ui=Recorder())
+        tune(folder, labels=folder / "two.csv", test=False, output=tmp_path)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Recorder, draw_image
+from conftest import draw_image, recording
 from PIL import Image as Picture
 
 from vitmed import check
@@ -40,7 +40,7 @@ def drawn(folder: Path, header: list[str], rows: list[list[Any]], copies: dict[i
 
 
 def checked(folder: Path, tmp_path: Path, **options: Any) -> DataCheck:
-    return check(folder, labels=folder / "labels.csv", output=tmp_path / "report", ui=Recorder(), **options)
+    return check(folder, labels=folder / "labels.csv", output=tmp_path / "report", **options)
 
 
 def codes(found: DataCheck) -> dict[str, list[str]]:
@@ -98,13 +98,13 @@ def test_copies_contradict_where_both_are_known(tmp_path: Path, first: list[Any]
     data = DataConfig(root=str(folder), labels=str(folder / "labels.csv"))
     splits = make_splits(data)
     paths = [sample.path for part in splits.samples.values() for sample in part]
-    records = scan(folder, paths, ScanCache.open(), Recorder())
+    records = scan(folder, paths, ScanCache.open())
     if code == "copies":
-        notes, counts = check_before_training(splits, records, 0, Config(data=data), Recorder())
+        notes, counts = check_before_training(splits, records, 0, Config(data=data))
         assert counts["exact_duplicates"] == 1 and not any("two" in note for note in notes)
     else:
         with pytest.raises(DataError, match="the same file under two labels"):
-            check_before_training(splits, records, 0, Config(data=data), Recorder())
+            check_before_training(splits, records, 0, Config(data=data))
 
 
 @pytest.mark.parametrize("number, code", [(20.5, "near_copies"), (50, "near_two_labels")])
@@ -136,16 +136,16 @@ def test_the_layout_is_checked_before_training(tmp_path: Path, fields: dict[str,
     if not fields:
         header, cells = ["mass", "edema"], [[int(i == 0), int(i % 2)] for i in range(24)]
     folder = drawn(tmp_path / "set", header, cells)
-    ui = Recorder()
-    check_folder(DataConfig(root=str(folder), labels=str(folder / "labels.csv"), **fields), ui)
+    ui = recording()
+    check_folder(DataConfig(root=str(folder), labels=str(folder / "labels.csv"), **fields))
     assert any("1 with 'mass'" in text for text in ui.warned) == (not fields), ui.warned
 
 
 def test_training_warns_once_of_a_finding_that_a_split_lacks(tmp_path: Path) -> None:
     rows = [[["train", "val", "test"][i % 3], int(i % 3 != 1 and i % 2), int(i % 4 < 2)] for i in range(60)]
     folder = drawn(tmp_path / "set", ["split", "mass", "edema"], rows)
-    data, ui = DataConfig(root=str(folder), labels=str(folder / "labels.csv")), Recorder()
-    check_folder(data, ui)
+    data, ui = DataConfig(root=str(folder), labels=str(folder / "labels.csv")), recording()
+    check_folder(data)
     warned = [*ui.warned, *make_splits(data).notes]
     assert [text for text in warned if "mass" in text] == ["no image of val has mass, so nothing can be chosen for it"]
 
@@ -159,9 +159,10 @@ def test_training_names_the_flag_against_a_split_that_leaks(tmp_path: Path) -> N
     warned = {}
     for resplit in (False, True):
         data = DataConfig(root=str(folder), labels=str(folder / "labels.csv"), groups=str(table), resplit=resplit)
-        splits, ui = make_splits(data.model_copy(update={"groups": None})) if resplit else make_splits(data), Recorder()
-        records = scan(folder, [s.path for part in splits.samples.values() for s in part], ScanCache.open(), ui)
-        check_before_training(splits, records, 0, Config(data=data), ui)
+        splits = make_splits(data.model_copy(update={"groups": None})) if resplit else make_splits(data)
+        ui = recording()
+        records = scan(folder, [s.path for part in splits.samples.values() for s in part], ScanCache.open())
+        check_before_training(splits, records, 0, Config(data=data))
         warned[resplit] = ui.warned
     assert "the data's own splits leak: --resplit ignores them and splits by patient" in warned[False]
     assert sum("class_of_one" in text and "--folds 5" in text for text in warned[False]) == 1

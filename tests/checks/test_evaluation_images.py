@@ -15,7 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, TINY_SETS, Recorder, draw_classes, draw_patients, draw_splits, once
+from conftest import (
+    TINY,
+    TINY_SETS,
+    draw_classes,
+    draw_patients,
+    draw_splits,
+    once,
+    recording,
+)
 from label_sets import label_set
 from PIL import Image
 
@@ -28,7 +36,7 @@ from vitmed.core.targets import Target
 from vitmed.data import patients, scan_cache
 from vitmed.data.listing import ALL, Listing
 from vitmed.data.samples import Sample, Splits
-from vitmed.models.digests import digests_of
+from vitmed.models.weights.files import digests_of
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -41,14 +49,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
         for k, part in enumerate(("train", "val", "test")):
             draw_patients(place / "data" / part, 3 * k, seed=k)
         settings = TINY | {"epochs": 1, "group_regex": r"(P\d+)_", "positive": "amber"}
-        return train(place / "data", output=place / "runs", name="run", sets=TINY_SETS, ui=Recorder(), **settings)
+        return train(place / "data", output=place / "runs", name="run", sets=TINY_SETS, **settings)
 
     return once(tmp_path_factory, "patients", make)
 
 
 def judge(run: TrainResult, tmp_path: Path, **options: Any) -> dict[str, Any]:
     """What the metrics.json of an evaluation holds."""
-    found = evaluate(run.folder, output=tmp_path / "report", resamples=20, ui=Recorder(), **options)
+    found = evaluate(run.folder, output=tmp_path / "report", resamples=20, **options)
     written: dict[str, Any] = json.loads((found.folder / "metrics.json").read_text())
     return written
 
@@ -64,7 +72,7 @@ def test_the_positive_class_is_as_was_said(run: TrainResult, tmp_path: Path) -> 
     metrics = judge(run, tmp_path)
     assert metrics["positive_class"] == "amber"
     assert metrics["overall"]["average_precision"] == metrics["per_class"]["amber"]["average_precision"]
-    again = evaluate(tmp_path / "report" / "predictions.csv", resamples=20, ui=Recorder()).metrics
+    again = evaluate(tmp_path / "report" / "predictions.csv", resamples=20).metrics
     found = again.to_dict()
     assert found["report"].pop("rebuilt") and found == metrics
 
@@ -83,7 +91,7 @@ def test_another_expression_for_another_place(run: TrainResult, tmp_path: Path) 
     metrics = judge(run, tmp_path, data=other, group_regex=r"_(\d+)")
     assert metrics["resampling"] == "by patient" and metrics["report"]["notes"] == []
     with pytest.raises(DataError, match=r"finds no patient in 8 of 8 paths"):
-        evaluate(run.folder, data=other, group_regex=r"(Q\d+)", output=tmp_path / "none", ui=Recorder())
+        evaluate(run.folder, data=other, group_regex=r"(Q\d+)", output=tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
 
@@ -122,8 +130,8 @@ def test_test_images_that_are_copies_of_training_images(tmp_path: Path) -> None:
     data = draw_splits(tmp_path / "data", 6, 2, 3)
     for i in range(2):
         shutil.copy(data / "train" / "blue" / f"blue_{i}.png", data / "test" / "blue" / f"copy_{i}.png")
-    ui = Recorder()
-    result = train(data, output=tmp_path / "runs", sets=TINY_SETS, ui=ui, **TINY | {"epochs": 1})
+    ui = recording()
+    result = train(data, output=tmp_path / "runs", sets=TINY_SETS, **TINY | {"epochs": 1})
     assert any("identical copies of 2 test images are in another split" in text for text in ui.warned)
     notes = json.loads((result.folder / "test" / "metrics.json").read_text())["notes"]
     assert any(note.startswith("Leakage: 2 of these images") for note in notes)
@@ -164,9 +172,9 @@ def test_a_checkpoint_without_fingerprints_says_so(run: TrainResult, tmp_path: P
     del content["data"]["fingerprints"]
     content["digests"] = digests_of(content)
     torch.save(content, old)
-    ui = Recorder()
+    ui = recording()
     data = draw_classes(tmp_path / "other", 4, seed=70)
-    evaluate(old, data=data, output=tmp_path / "report", resamples=20, ui=ui)
+    evaluate(old, data=data, output=tmp_path / "report", resamples=20)
     assert any("near copies of its training images cannot be noticed" in text for text in ui.warned)
 
 
@@ -174,7 +182,7 @@ def test_an_expression_of_a_checkpoint_that_backtracks(
     run: TrainResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody else's checkpoint: the expression is shown, and its time is limited."""
-    hostile, ui = tmp_path / "best.pt", Recorder()
+    hostile, ui = tmp_path / "best.pt", recording()
     content = torch.load(run.checkpoint, weights_only=True)
     content["config"]["data"]["group_regex"] = "(a|aa)+[yz]"
     content["digests"] = digests_of(content)
@@ -183,7 +191,7 @@ def test_an_expression_of_a_checkpoint_that_backtracks(
     (data / "amber" / "amber_0.png").rename(data / "amber" / f"{'a' * 60}.png")
     monkeypatch.setattr(patients, "SECONDS", 0.5)
     with pytest.raises(UsageError, match="backtracks"):
-        evaluate(hostile, data=data, output=tmp_path / "report", ui=ui)
+        evaluate(hostile, data=data, output=tmp_path / "report")
     assert any("--group-regex '(a|aa)+[yz]'" in text for text in ui.said)
 
 
@@ -199,7 +207,7 @@ def model_of(kind: str, classes: tuple[str, ...], bins: tuple[str, ...] = ()) ->
 def foreign(model: Any, folder: Path, header: list[str], rows: list[list[Any]]) -> tuple[Listing, list[str]]:
     label_set(folder, ["path", *header], [[f"{i}.png", *row] for i, row in enumerate(rows)])
     request = ImageRequest(folder, "test", labels=folder / "labels.csv")
-    listing, part, notes = foreign_images(model, folder, request, Recorder())
+    listing, part, notes = foreign_images(model, folder, request)
     assert part == ALL
     return listing, notes
 
@@ -219,7 +227,7 @@ def test_findings_are_matched_by_name(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="none of the model's findings Mass, Edema, Hernia; it has A, B"):
         foreign(model, tmp_path / "others", ["A", "B"], [[1, 0], [0, 1]])
     with pytest.raises(DataError, match="folders name one class of an image; the model predicts findings"):
-        foreign_images(model, draw_classes(tmp_path / "folders", 2), ImageRequest("x", "test"), Recorder())
+        foreign_images(model, draw_classes(tmp_path / "folders", 2), ImageRequest("x", "test"))
 
 
 def test_grades_are_matched_by_the_models_scale(tmp_path: Path) -> None:

@@ -19,33 +19,32 @@ RAISED_BY = {
     "evaluate stress": "checks/evaluation_images",
     "predict": "cli/commands commands/predict_shard",
     "train pretrain predict evaluate explain stress": "cli/entry",
-    "train cross-validate": "commands/folds",
-    "cross-validate": "commands/executors",
-    "tune": "training/search_space",
-    "probe": "commands/rank_weights",
+    "train cross-validate": "studies/folds",
+    "cross-validate": "studies/executors",
+    "tune": "studies/search studies/trials",
+    "probe": "studies/rank_weights",
     "serve": "deploy/http/limits deploy/http/listening deploy/http/scores",
-    "export push": "commands/export_weights",
+    "export push": "deploy/export_weights",
     "train probe pretrain evaluate stress": "core/files",
     "predict plan": "core/places",
-    f"{CONFIGURED} predict evaluate explain stress": "core/hardware",
+    f"{CONFIGURED} predict evaluate explain stress": "models/hardware",
     CONFIGURED:
         "core/load_config core/run_folder data/finding_labels data/label_kinds data/label_tables data/parts "
         "data/quantities data/rare_findings data/samples data/splits data/targets imaging/augmentation "
         "imaging/exact_views",
     LABELLED: "data/folders data/listing data/patients",
-    "train plan probe": "data/grades models/pretrained training/prepare",
+    "train plan probe": "data/grades models/weights/pretrained training/plan/make_plan",
     "pretrain": "data/pretraining_splits models/mae training/pretraining",
     "demo": "data/synthetic",
     "train plan probe evaluate": "decisions/operating_points metrics/reader_comparison",
     "train predict evaluate explain stress": "imaging/decode imaging/preprocessing imaging/raw_image",
     "train pretrain":
-        "models/block_kernels training/gradients training/loop training/progress training/run_setup "
-        "training/training_run",
-    f"{CONFIGURED} summary": "models/check_network models/vit",
-    "train": "core/ranks training/epoch_records training/launch",
+        "models/compile training/gradients training/loop training/progress training/run",
+    f"{CONFIGURED} summary": "models/vit",
+    "train": "training/processes training/epoch_records training/launch",
     "evaluate": "report/rebuild training/fit_policy",
-    "predict evaluate": "training/onnx_model",
-    "train plan": "training/time_plan",
+    "predict evaluate": "inference/onnx_model",
+    "train plan": "training/plan/time",
 }  # fmt: skip
 # Advice beside the point of one command: a function that only the others of its module call.
 BY_FUNCTION = {

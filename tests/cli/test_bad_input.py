@@ -286,7 +286,7 @@ def test_no_memory_left(trained: Trained, vitmed: RUN, tmp_path: Path, monkeypat
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
     monkeypatch.setattr(ViT, "forward", explode)
-    monkeypatch.setattr("vitmed.training.training_run.summarise", lambda *_: "")
+    monkeypatch.setattr("vitmed.training.finetune.summarise", lambda *_: "")
     answer = vitmed("train", trained.data, "-o", tmp_path / "runs", *TINY_ARGS)
     clean(answer, 5, "out of memory with batches of 8 images of 16 px", "computed one by one", "--image-size")
 

@@ -15,7 +15,6 @@ from conftest import (
     TINY_ARGS,
     TINY_NETWORK,
     Answer,
-    Recorder,
     Trained,
     draw_classes,
     draw_only,
@@ -25,7 +24,7 @@ from conftest import (
 
 from vitmed import evaluate, explain, predict, train
 from vitmed.cli.terminal import Terminal
-from vitmed.core.ui import Ui
+from vitmed.core.messages import Ui, listening, say, warn
 from vitmed.data.folders import refuse_among_classes
 from vitmed.metrics.predictions import Predictions
 
@@ -181,8 +180,9 @@ def test_no_name_reaches_the_terminal_raw(trained: Trained, vitmed: RUN, tmp_pat
 @posix
 def test_ui_of_a_notebook_and_of_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     for ui in (Ui(), Terminal()):
-        ui.say(f"file {COLOURED} caf\udce9")
-        ui.warn(f"file {COLOURED} caf\udce9")
+        with listening(ui):
+            say(f"file {COLOURED} caf\udce9")
+            warn(f"file {COLOURED} caf\udce9")
         said = capsys.readouterr().err
         assert said.count(r"file a\x1b[31m[red]:smile:.png caf\udce9") == 2, said
 
@@ -200,7 +200,7 @@ def test_names_that_are_not_utf_8_in_every_output(tmp_path: Path, monkeypatch: p
         shutil.copy(file, place / os.fsdecode(b"=caf\xe9 " + file.name.encode()))
     shown = {"map_images": 0, "show_names": True, "resamples": 20}
     settings = TINY | {"epochs": 1, "sets": TINY_NETWORK} | shown
-    result = train(data, output=tmp_path / "runs", name="a", ui=Recorder(), **settings)
+    result = train(data, output=tmp_path / "runs", name="a", **settings)
     table = result.folder / "test" / "predictions.csv"
     read = Predictions.from_csv(table)
     assert len(read) == 8 and all((data / path).is_file() for path in read.paths)
@@ -211,8 +211,8 @@ def test_names_that_are_not_utf_8_in_every_output(tmp_path: Path, monkeypatch: p
     assert set(metrics["classes"]) == set(metrics["per_class"]) == set(read.classes)
     html = (result.folder / "test" / "report.html").read_text(encoding="utf-8")
     assert r"=amb\udce9r" in html and "\x1b" not in html
-    again = evaluate(table, output=tmp_path / "again", ui=Recorder())
+    again = evaluate(table, output=tmp_path / "again")
     assert again.predictions.paths == read.paths
     one = next((data / "test").rglob("*.png"))
-    assert predict(one, checkpoint=result.folder, ui=Recorder()).paths == (one.as_posix(),)
-    assert explain(one, checkpoint=result.folder, output=tmp_path / "maps", ui=Recorder()).folder.is_dir()
+    assert predict(one, checkpoint=result.folder).paths == (one.as_posix(),)
+    assert explain(one, checkpoint=result.folder, output=tmp_path / "maps").folder.is_dir()

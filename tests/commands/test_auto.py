@@ -6,16 +6,29 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import BARE, TINY, TINY_SETS, Answer, Recorder, draw_classes, draw_nothing, draw_pairs, draw_splits
+from conftest import (
+    BARE,
+    TINY,
+    TINY_SETS,
+    Answer,
+    Recorder,
+    draw_classes,
+    draw_nothing,
+    draw_pairs,
+    draw_splits,
+    recording,
+)
 from sklearn.metrics import roc_auc_score
 
 from vitmed import auto, train
-from vitmed.commands.auto import AutoRun
+from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.metrics.predictions import Predictions
-from vitmed.training.training_run import TrainingRun
+from vitmed.studies.auto import AutoRun
+from vitmed.training.run import Run
 
 RUN = Callable[..., Answer]
 SETTINGS = TINY | {"epochs": 1, "group_regex": r"(p\d+)_", "resamples": 20, "map_images": 0, "time": "5m"}
@@ -33,13 +46,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return draw_pairs(tmp_path_factory.mktemp("auto") / "data", 40)
 
 
-def run(data: Path, output: Path, ui: Recorder | None = None, **options: object) -> AutoRun:
-    return auto(data, output=output, name="a", sets=TINY_SETS, ui=ui or Recorder(), **SETTINGS | options)  # type: ignore[arg-type]
+def run(data: Path, output: Path, **options: object) -> AutoRun:
+    return auto(data, output=output, name="a", sets=TINY_SETS, **SETTINGS | options)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
 def ui() -> Recorder:
-    return Recorder()
+    return recording()
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +60,13 @@ def done(data: Path, ui: Recorder, tmp_path_factory: pytest.TempPathFactory) -> 
     """With one file of weights in the cache folder, which learned from other images."""
     place = tmp_path_factory.mktemp("done")
     other = draw_splits(place / "other", 8, 8, 4, seed=7)
-    settings = BARE | {"epochs": 1, "output": place, "name": "start", "sets": TINY_SETS, "ui": Recorder()}
+    settings = BARE | {"epochs": 1, "output": place, "name": "start", "sets": TINY_SETS}
     start = train(other, **settings)  # type: ignore[arg-type]
     (place / "cache" / "weights").mkdir(parents=True)
     shutil.copy(start.folder / "best.pt", place / "cache" / "weights" / "own.pt")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VITMED_CACHE", str(place / "cache"))
-        return run(data, place, ui)
+        return run(data, place)
 
 
 def test_the_ways_are_compared_on_validation_and_the_best_is_cross_validated(done: AutoRun, ui: Recorder) -> None:
@@ -99,22 +112,22 @@ def test_the_folder_says_where_to_look(done: AutoRun, ui: Recorder) -> None:
 @pytest.mark.slow
 def test_an_interrupted_run_goes_on_where_it_was(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "cache"))  # without weights
-    original, calls, saved = TrainingRun.end_epoch, [], []
+    original, calls, saved = Run.keep, [], []
 
-    def stopped(self: TrainingRun, event: object) -> None:
-        original(self, event)  # type: ignore[arg-type]
+    def stopped(self: Run[Config], *event: Any) -> None:
+        original(self, *event)
         calls.append(1)
         if len(calls) == 2:
             saved.append(json.loads((tmp_path / "a" / "auto.json").read_text())["used"])
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TrainingRun, "end_epoch", stopped)
+        patch.setattr(Run, "keep", stopped)
         with pytest.raises(Interrupted, match="vitmed auto --resume"):
             run(data, tmp_path)
         used = json.loads((tmp_path / "a" / "auto.json").read_text())["used"]
         assert used > saved[0] > 0  # as a killed process leaves it
-        found = auto(resume=tmp_path / "a", ui=Recorder())
+        found = auto(resume=tmp_path / "a")
     assert len(calls) == 3 and found.content["used"] > used  # three folds of one epoch: none was trained twice
     assert found.content["winner"] == "scratch" and "only way" in found.content["why"]
     image = next(data.glob("*/*.png"))
@@ -122,7 +135,7 @@ def test_an_interrupted_run_goes_on_where_it_was(data: Path, tmp_path: Path, mon
     shutil.move(image, away)
     try:
         with pytest.raises(DataError, match="other images, labels or splits"):
-            auto(resume=tmp_path / "a", ui=Recorder())
+            auto(resume=tmp_path / "a")
     finally:
         shutil.move(away, image)
 
@@ -133,13 +146,13 @@ def test_bad_use(data: Path, tmp_path: Path, vitmed: RUN) -> None:
     with pytest.raises(UsageError, match="too short for folds"):
         run(data, tmp_path, time="2m")
     with pytest.raises(UsageError, match="give --resume alone"):
-        auto(data, resume=tmp_path, ui=Recorder())
+        auto(data, resume=tmp_path)
     with pytest.raises(CheckpointError, match="no auto has begun here") as error:
-        auto(resume=tmp_path, ui=Recorder())  # as after a kill in the data check
+        auto(resume=tmp_path)  # as after a kill in the data check
     assert error.value.fix == "start it again, without --resume"
     (tmp_path / "auto.json").write_text('{"time": 300, "used": 10, "identity": "", "arguments": {"flags": {}}}')
     with pytest.raises(CheckpointError, match=r"vitmed 0\.2\.0 continues"):
-        auto(resume=tmp_path, ui=Recorder())
+        auto(resume=tmp_path)
     answer = vitmed("auto", str(tmp_path / "nothing"))
     assert answer.code == 3 and "no such folder" in answer.err
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import rewrite
-from conftest import Answer, Recorder, Trained, python
+from conftest import Answer, Trained, python, recording
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from wheels import LICENCE, write_wheel
@@ -30,7 +30,7 @@ from vitmed.core.errors import UsageError
 from vitmed.metrics.predictions import Predictions
 
 VERSION = package.__version__
-INSTALL = Path(package.__file__).parent / "commands" / "bundle_files" / "install.sh"
+INSTALL = Path(package.__file__).parent / "deploy" / "bundle_files" / "install.sh"
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def archive(shop: Path, trained: Trained, exported: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The archive of both models, with an extra."""
     file = tmp_path_factory.mktemp("archive") / "cells.tar"
-    bundle(trained.folder, to=file, onnx=exported, extras=["serve"], ui=Recorder())
+    bundle(trained.folder, to=file, onnx=exported, extras=["serve"])
     assert sorted(file.parent.iterdir()) == [file]
     return file
 
@@ -169,8 +169,8 @@ def test_the_models_decide_as_before_and_know_their_images(
     unpacked: Path, trained: Trained, vitmed: Callable[..., Answer]
 ) -> None:
     images = sorted((trained.data / "test").rglob("*.png"))[:4]
-    ours = package.predict(images, checkpoint=trained.best, precision="fp32", ui=Recorder())
-    theirs = package.predict(images, checkpoint=unpacked / "model", precision="fp32", ui=Recorder())
+    ours = package.predict(images, checkpoint=trained.best, precision="fp32")
+    theirs = package.predict(images, checkpoint=unpacked / "model", precision="fp32")
     assert isinstance(ours, Predictions) and isinstance(theirs, Predictions)
     np.testing.assert_array_equal(theirs.logits, ours.logits)
     assert theirs.columns == ours.columns and (theirs.probabilities == ours.probabilities).all()
@@ -226,7 +226,7 @@ def install(folder: Path, *args: object, **environment: str) -> subprocess.Compl
 def test_install_checks_installs_and_cleans_up(shop: Path, exported: Path, tmp_path: Path) -> None:
     """In an environment that sees the libraries of this one, since the wheels of the test are empty."""
     file, programs, libraries = tmp_path / "cells.tar", tmp_path / "programs", tmp_path / "libraries"
-    bundle(exported, to=file, extras=["serve"], ui=Recorder())
+    bundle(exported, to=file, extras=["serve"])
     with tarfile.open(file) as tar:
         tar.extractall(tmp_path, filter="data")
     unpacked = tmp_path / "cells"
@@ -298,18 +298,18 @@ def test_install_refuses_a_bundle_without_a_file(unpacked: Path, tmp_path: Path,
 
 @pytest.mark.slow
 def test_an_exported_file_alone_needs_no_torch(shop: Path, exported: Path, tmp_path: Path) -> None:
-    found = bundle(exported, to=tmp_path / "small.tar", ui=Recorder())
+    found = bundle(exported, to=tmp_path / "small.tar")
     assert found.packages.keys() == {"vitmed", "tiny", "small-part", "onnxruntime", "packaging"}
     assert (found.size, found.sha256) == (found.file.stat().st_size, digest(found.file))
-    again = bundle(exported, to=found.file, force=True, ui=Recorder())
+    again = bundle(exported, to=found.file, force=True)
     assert again.sha256 == found.sha256, "the same content gives the same archive"
     with tarfile.open(found.file) as tar:
         assert "small/model/model.onnx" in tar.getnames() and "small/model/best.pt" not in tar.getnames()
 
 
 def test_without_torch_the_papers_of_the_run_stay(shop: Path, trained: Trained, exported: Path, tmp_path: Path) -> None:
-    ui = Recorder()
-    found = bundle(trained.folder, to=tmp_path / "a.tar", onnx=exported, no_torch=True, ui=ui)
+    ui = recording()
+    found = bundle(trained.folder, to=tmp_path / "a.tar", onnx=exported, no_torch=True)
     assert "torchinfo" not in found.packages and ui.said[-1].startswith(f"{found.file}: 5 packages")
     with tarfile.open(found.file) as tar:
         names = {name.removeprefix("a/model/") for name in tar.getnames() if name.startswith("a/model/")}
@@ -321,7 +321,7 @@ def test_a_wheel_that_cannot_be_had_leaves_nothing(
 ) -> None:
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     with pytest.raises(UsageError, match=r"pip fails \(.*onnxruntime") as error:
-        bundle(exported, to=tmp_path / "new.tar", ui=Recorder())
+        bundle(exported, to=tmp_path / "new.tar")
     assert "PIP_FIND_LINKS=DIR" in error.value.fix and list(tmp_path.iterdir()) == []
 
 

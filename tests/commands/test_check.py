@@ -18,7 +18,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_classes, draw_image, draw_splits
+from conftest import (
+    TINY,
+    TINY_SETS,
+    Answer,
+    Recorder,
+    Trained,
+    draw_classes,
+    draw_image,
+    draw_splits,
+    recording,
+)
 from dicom_files import RAMP, write
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
@@ -179,7 +189,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(root: Path, tmp_path: Path, **options: object) -> DataCheck:
-    return check(root, output=tmp_path / "report", ui=Recorder(), **options)  # type: ignore[arg-type]
+    return check(root, output=tmp_path / "report", **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -269,8 +279,8 @@ def test_every_problem_is_made_here() -> None:
 
 
 def test_the_card_that_is_named(folder: Path, tmp_path: Path) -> None:
-    card, ui = cards()["busi"], Recorder()
-    found = check(folder, card="busi", output=tmp_path / "report", ui=ui)
+    card, ui = cards()["busi"], recording()
+    found = check(folder, card="busi", output=tmp_path / "report")
     assert found.content["card"]["pitfalls"] == card.pitfalls
     assert ui.warned[0] == f"the card of busi ({card.title}) warns:" and f"  - {card.pitfalls[0]}" in ui.said
     page = (found.folder / "data_report.html").read_text(encoding="utf-8")
@@ -397,11 +407,11 @@ def old(root: Path) -> None:
 
 def test_a_second_run_decodes_nothing_and_a_changed_file_is_seen(folder: Path, tmp_path: Path) -> None:
     old(folder)
-    ui = Recorder()
-    first = check(folder, output=tmp_path / "report", ui=ui)
+    ui = recording()
+    first = check(folder, output=tmp_path / "report")
     assert any("24 files decoded" in line for line in ui.said)
-    ui = Recorder()
-    second = check(folder, output=tmp_path / "report", ui=ui)
+    ui = recording()
+    second = check(folder, output=tmp_path / "report")
     assert not any("decoded" in line for line in ui.said)
     assert first.problems == second.problems and first.content == second.content
     truncated(folder)
@@ -423,8 +433,8 @@ def test_a_damaged_index_is_made_anew_and_a_closed_cache_is_said(
     assert run(folder, tmp_path).content == expected
     (tmp_path / "a file").write_text("")
     monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "a file"))
-    ui = Recorder()
-    assert check(folder, output=tmp_path / "report", ui=ui).content == expected
+    ui = recording()
+    assert check(folder, output=tmp_path / "report").content == expected
     assert len(ui.warned) == 1 and "decoded again" in ui.warned[0]
 
 
@@ -438,7 +448,7 @@ def test_many_may_write_at_once(folder: Path) -> None:
 
     def one(_: int) -> int:
         index = ScanCache.open()
-        scan(folder, names, index, Recorder())
+        scan(folder, names, index)
         return sum(record is not None for record in index.records(digests))
 
     with ThreadPoolExecutor(4) as pool:
@@ -493,7 +503,7 @@ def test_a_class_folder_that_cannot_be_read_is_not_called_empty(folder: Path, tm
         assert "folder blue cannot be read (Permission denied)" in found["unreadable"].text
         assert found["unreadable"].fix == "check its permissions" and not {"empty_class", "one_class"} & set(found)
         with pytest.raises(DataError, match=r"blue: cannot be read \(Permission denied\)"):
-            train(folder, output=tmp_path / "runs", ui=Recorder(), **TINY)
+            train(folder, output=tmp_path / "runs", **TINY)
     with pytest.MonkeyPatch.context() as patch:
         closed(patch, folder)
         with pytest.raises(DataError, match="cannot be read"):
@@ -523,7 +533,7 @@ def test_training_says_the_problems_and_puts_them_into_the_report(trained: Train
 def test_training_refuses_an_image_under_two_labels(folder: Path, tmp_path: Path) -> None:
     same_file_two_labels(folder)
     with pytest.raises(DataError, match="the same file under two labels: 1 file") as error:
-        train(folder, output=tmp_path / "runs", sets=TINY_SETS, ui=Recorder(), **TINY)
+        train(folder, output=tmp_path / "runs", sets=TINY_SETS, **TINY)
     assert "amber/amber_0.png = blue/copy.png" in str(error.value) and error.value.exit_code == 3
     assert not any((tmp_path / "runs").iterdir())
 
@@ -556,7 +566,7 @@ def test_what_is_no_file_is_never_opened(tmp_path: Path, vitmed: RUN, trained: T
     with socket.socket(socket.AF_UNIX) as server:
         with contextlib.chdir(root / "blue"):  # the path of a socket is short
             server.bind("s.png")
-        found = check(root, output=tmp_path / "out", ui=Recorder())
+        found = check(root, output=tmp_path / "out")
         (problem,) = [problem for problem in found.problems if problem.code == "unreadable"]
         assert problem.files == ("amber/gone.dcm", "amber/loop.png", "amber/x.png", "blue/s.png")
         answer = vitmed("train", root, "-o", tmp_path / "runs", "--groups", "dicom")
@@ -588,7 +598,7 @@ def test_no_library_warns_on_the_terminal(tmp_path: Path, vitmed: RUN) -> None:
 def test_counts_and_depths_cannot_be_confused(tmp_path: Path, ui: Recorder) -> None:
     root = draw_classes(tmp_path / "data", 11)
     np.save(root / "amber" / "deep.npy", np.random.default_rng(0).normal(size=(20, 20)))
-    found = check(root, output=tmp_path / "out", ui=ui)
+    found = check(root, output=tmp_path / "out")
     assert "8 bits: 22 images, 64 bits: 1 image" in {problem.text for problem in found.problems}
 
 
@@ -611,20 +621,20 @@ def draw_deep(root: Path, frame: int) -> Path:
 @pytest.mark.parametrize("frame", [0, 4_000])
 def test_the_border_of_deep_images_is_seen_in_the_window_of_the_run(tmp_path: Path, frame: int) -> None:
     """Each image stretched alone would show a border that is the darker the brighter the spot."""
-    root, ui = draw_deep(tmp_path / "data", frame), Recorder()
+    root, ui = draw_deep(tmp_path / "data", frame), recording()
     expected = {"shortcut_border"} if frame else set()
-    found = check(root, output=tmp_path / "out", ui=ui)
+    found = check(root, output=tmp_path / "out")
     assert {problem.code for problem in found.problems} & {"shortcut_border"} == expected
     assert any(text.startswith("16-bit images: window ") for text in ui.said)
     files, seen = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.png")), []
     for window in (None, (0.0, 60_000.0), (0.0, 50_000.0), None):  # what one window kept does not answer for another
-        records = scan(root, files, ScanCache.open(window=window), ui)
+        records = scan(root, files, ScanCache.open(window=window))
         seen.append([float(record.numbers[0]) for record in records if record.numbers is not None])
     assert seen[0] == seen[3] and len({tuple(means) for means in seen}) == 3
 
 
 def test_training_sees_the_border_of_deep_images_in_its_window(tmp_path: Path, no_figures: None, ui: Recorder) -> None:
-    train(draw_deep(tmp_path / "data", 0), output=tmp_path / "runs", sets=TINY_SETS, ui=ui, **TINY | {"epochs": 1})
+    train(draw_deep(tmp_path / "data", 0), output=tmp_path / "runs", sets=TINY_SETS, **TINY | {"epochs": 1})
     assert not any("shortcut_border" in text for text in ui.warned)
 
 
@@ -647,7 +657,7 @@ def test_findings_that_are_hard_to_tell_apart_are_mended_in_the_table(tmp_path: 
     paths = sorted(file.relative_to(root).as_posix() for file in root.rglob("*.png"))
     rows = [f"{path},{['Fluid', 'fluid|mass', 'mass'][i % 3]}" for i, path in enumerate(paths)]
     (tmp_path / "t.csv").write_text("\n".join(["path,label", *rows]), encoding="utf-8")
-    found = check(root, labels=tmp_path / "t.csv", output=tmp_path / "check", ui=Recorder())
+    found = check(root, labels=tmp_path / "t.csv", output=tmp_path / "check")
     alike = next(problem for problem in found.problems if problem.code == "class_names_alike")
     assert alike.text == "labels 'Fluid' and 'fluid' are hard to tell apart by eye"
     assert alike.fix == "write one of the names in the table"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Answer, Recorder, Trained
+from conftest import Answer, Trained, recording
 from scipy import stats
 
 from vitmed import compare
@@ -46,13 +46,12 @@ def save(predictions: AnyPredictions, folder: Path, name: str = "predictions.csv
 
 
 def judge(*paths: Path, **options: Any) -> Comparison:
-    return compare(*paths, resamples=100, ui=options.pop("ui", Recorder()), **options)
+    return compare(*paths, resamples=100, **options)
 
 
 def test_a_clear_difference_and_none(tmp_path: Path) -> None:
     files = [save(draw(noise), tmp_path / name) for name, noise in (("good", 1.0), ("near", 1.05), ("poor", 4.0))]
-    ui = Recorder()
-    found = judge(*files, output=tmp_path / "out", ui=ui)
+    found = judge(*files, output=tmp_path / "out")
     content = json.loads((tmp_path / "out" / "compare.json").read_text())
     assert content == found.content.to_dict() and (tmp_path / "out" / "differences.png").stat().st_size > 5_000
     assert (content["images"], content["patients"], content["resampling"]) == (120, 40, "by patient")
@@ -149,8 +148,8 @@ def test_images_are_matched_by_path_and_classes_by_name(tmp_path: Path) -> None:
     assert again["pairs"][0]["difference"] == plain["pairs"][0]["difference"]
     assert again["notes"] == []
     fewer = Predictions(second.classes, second.paths[:90], second.groups[:90], second.labels[:90], second.logits[:90])
-    ui = Recorder()
-    assert judge(tmp_path / "a", save(fewer, tmp_path / "fewer"), ui=ui).content["images"] == 90
+    ui = recording()
+    assert judge(tmp_path / "a", save(fewer, tmp_path / "fewer")).content["images"] == 90
     assert "90 images are shared; left out because not all have them: 30 of a." in ui.warned
 
 

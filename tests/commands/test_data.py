@@ -150,7 +150,7 @@ def test_class_folders_with_their_patients(
     offer: Callable[..., None], server: Server, tmp_path: Path, ui: Recorder, cache: Path
 ) -> None:
     offer("nih_malaria", {"cell_images.zip": malaria()})
-    folder = fetch_dataset("nih_malaria", tmp_path / "malaria", ui=ui)
+    folder = fetch_dataset("nih_malaria", tmp_path / "malaria")
     images = [f"{name}/{cell}.png" for name in ("Parasitized", "Uninfected") for cell in CELLS]
     assert [p for p in tree(folder) if p.endswith(".png")] == images
     rows = list(csv.DictReader((folder / "groups.csv").open(newline="")))
@@ -161,18 +161,18 @@ def test_class_folders_with_their_patients(
 
     splits = make_splits(DataConfig(root=str(folder), group_regex=cards()["nih_malaria"].group_regex))
     assert splits.classes == ("Parasitized", "Uninfected") and splits.grouped
-    fetch_dataset("nih_malaria", tmp_path / "again", ui=ui)
+    fetch_dataset("nih_malaria", tmp_path / "again")
     assert len(server.asked) == 1 and tree(tmp_path / "again") == tree(folder)  # the second is from the cache
     assert not list(tmp_path.glob(".*"))
 
 
 def test_a_medmnist_file(offer: Callable[..., None], tmp_path: Path, ui: Recorder, cache: Path) -> None:
     offer("medmnist_plus", {"bloodmnist_224.npz": blood(), "dermamnist.npz": blood()}, kind="md5")
-    folder = fetch_dataset("bloodmnist_224", tmp_path / "blood", ui=ui)
+    folder = fetch_dataset("bloodmnist_224", tmp_path / "blood")
     assert len(tree(folder)) == 24 and tree(folder)[0] == "test/basophil/000000.png"
     assert any(f"vitmed train {folder}" in line for line in ui.said) and not list(folder.rglob("*.npy"))
     assert any("CC BY 4.0" in line for line in ui.said) and ui.warned == []
-    fetch_dataset("dermamnist", tmp_path / "derma", ui=ui)
+    fetch_dataset("dermamnist", tmp_path / "derma")
     assert "CC BY-NC 4.0" in ui.warned[0]  # which forbids commercial use
 
 
@@ -184,10 +184,10 @@ def test_mnist_of_four_files_and_cifar_of_an_archive(
         files[f"{prefix}-images-idx3-ubyte.gz"] = idx(np.zeros((count, 28, 28), np.uint8))
         files[f"{prefix}-labels-idx1-ubyte.gz"] = idx(np.arange(count, dtype=np.uint8) % 10)
     offer("mnist", files, kind="md5")
-    folder = fetch_dataset("mnist", tmp_path / "mnist", ui=Recorder())
+    folder = fetch_dataset("mnist", tmp_path / "mnist")
     assert len(tree(folder)) == 50 and tree(folder)[0] == "test/0/000000.png" and len(server.asked) == 4
     offer("cifar10", {"cifar-10-binary.tar.gz": cifar()}, kind="md5")
-    folder = fetch_dataset("cifar10", tmp_path / "cifar", ui=Recorder())
+    folder = fetch_dataset("cifar10", tmp_path / "cifar")
     assert len(tree(folder)) == 60 and tree(folder)[0] == "test/airplane/000000.png"
     assert sorted(p.name for p in folder.iterdir()) == ["test", "train"]
 
@@ -200,7 +200,7 @@ def test_a_cut_connection_is_taken_up_where_it_broke(
 ) -> None:
     offer("nih_malaria", {"cell_images.zip": malaria()})
     server.cut = [1000, 500]
-    fetch_dataset("nih_malaria", tmp_path / "set", ui=Recorder())
+    fetch_dataset("nih_malaria", tmp_path / "set")
     assert server.asked == [f"cell_images.zip from {k}" for k in (0, 1000, 1500)]
 
 
@@ -216,21 +216,21 @@ def test_a_wrong_checksum(offer: Callable[..., None], server: Server, tmp_path: 
     changed[100] ^= 1
     server.files["cell_images.zip"] = bytes(changed)
     with pytest.raises(DataError, match=f"(?s)its {kind} is .* expected .*removed"):
-        fetch_dataset("nih_malaria", tmp_path / "set", ui=Recorder())
+        fetch_dataset("nih_malaria", tmp_path / "set")
     assert nothing(tmp_path)
     server.files["cell_images.zip"] = malaria()
-    assert fetch_dataset("nih_malaria", tmp_path / "set", ui=Recorder()).is_dir()
+    assert fetch_dataset("nih_malaria", tmp_path / "set").is_dir()
 
 
 def test_no_server(offer: Callable[..., None], server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offer("nih_malaria", {"cell_images.zip": malaria()})
     server.files.clear()
     with pytest.raises(DataError, match="the server answers 404"):
-        fetch_dataset("nih_malaria", tmp_path / "set", ui=Recorder())
+        fetch_dataset("nih_malaria", tmp_path / "set")
     monkeypatch.setattr(downloads, "TRIES", 1)
     monkeypatch.setattr(downloads.urllib.request, "build_opener", lambda *_: Unreachable())
     with pytest.raises(DataError, match="cannot be reached") as error:
-        fetch_dataset("nih_malaria", tmp_path / "set", ui=Recorder())
+        fetch_dataset("nih_malaria", tmp_path / "set")
     assert "vitmed data get nih_malaria DIR continues from there" in error.value.fix and nothing(tmp_path)
 
 
@@ -249,12 +249,12 @@ def test_offline(
         monkeypatch.setenv("VITMED_OFFLINE", "1")
     path = cache / "datasets" / "nih_malaria" / "cell_images.zip"
     with pytest.raises(DataError) as error:
-        fetch_dataset("nih_malaria", tmp_path / "set", offline=by == "flag", ui=Recorder())
+        fetch_dataset("nih_malaria", tmp_path / "set", offline=by == "flag")
     for text in (str(path), f"127.0.0.1:{server.port}", hashlib.sha256(content).hexdigest(), "vitmed data get"):
         assert text in str(error.value)
     path.parent.mkdir(parents=True)
     path.write_bytes(content)  # brought on a stick
-    assert fetch_dataset("nih_malaria", tmp_path / "set", offline=by == "flag", ui=Recorder()).is_dir()
+    assert fetch_dataset("nih_malaria", tmp_path / "set", offline=by == "flag").is_dir()
     assert server.asked == []
 
 
@@ -275,7 +275,7 @@ def test_an_archive_that_is_hostile_or_another(
             archive.writestr(name, b"x")
     offer("nih_malaria", {"cell_images.zip": stream.getvalue()})
     with pytest.raises(DataError, match=told):
-        fetch_dataset("nih_malaria", tmp_path / "set", ui=Recorder())
+        fetch_dataset("nih_malaria", tmp_path / "set")
     assert nothing(tmp_path) and not list(tmp_path.rglob("evil.png"))
 
 
@@ -286,9 +286,9 @@ def test_a_folder_that_is_not_empty_is_refused_before_anything_is_fetched(
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "mine").touch()
     with pytest.raises(UsageError, match="not empty"):
-        fetch_dataset("nih_malaria", tmp_path / "set", ui=Recorder())
+        fetch_dataset("nih_malaria", tmp_path / "set")
     with pytest.raises(UsageError, match="not empty"):
-        import_dataset(tmp_path, tmp_path / "set", ui=Recorder())
+        import_dataset(tmp_path, tmp_path / "set")
     assert server.asked == [] and tree(tmp_path / "set") == ["mine"]
 
 
@@ -314,7 +314,7 @@ def test_import_an_archive_of_class_folders(tmp_path: Path, ui: Recorder) -> Non
             for name in ("NORMAL", "PNEUMONIA"):
                 archive.writestr(f"chest_xray/{split}/{name}/person1_{name}.png", png(rng))
         archive.writestr("__MACOSX/chest_xray/._train", b"x")
-    folder = import_dataset(tmp_path / "ChestXRay2017.zip", tmp_path / "set", ui)
+    folder = import_dataset(tmp_path / "ChestXRay2017.zip", tmp_path / "set")
     assert tree(folder) == [f"{s}/{n}/person1_{n}.png" for s in ("test", "train") for n in ("NORMAL", "PNEUMONIA")]
     assert any(f"vitmed train {folder}" in line for line in ui.said)
 
@@ -361,7 +361,7 @@ import_dataset(sys.argv[1], sys.argv[2])
 """
     done = subprocess.run([sys.executable, "-c", code, tmp_path / "bloodmnist.npz", tmp_path / "set"], timeout=120)
     assert done.returncode == -9 and not (tmp_path / "set").exists() and (tmp_path / ".set.vitmed.part").is_dir()
-    import_dataset(tmp_path / "bloodmnist.npz", tmp_path / "set", Recorder())
+    import_dataset(tmp_path / "bloodmnist.npz", tmp_path / "set")
     assert len(tree(tmp_path / "set")) == 24 and not list(tmp_path.glob(".set*"))
 
 

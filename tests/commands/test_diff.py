@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from conftest import Answer, Recorder, Trained
+from conftest import Answer, Trained
 
 from vitmed import compare, diff
-from vitmed.commands.diff import RunDiff
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.metrics.predictions import Predictions
+from vitmed.studies.difference import RunDiff
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def change_config(run: Path, section: str, **values: Any) -> None:
 
 
 def found(first: Path, second: Path) -> RunDiff:
-    return diff(first, second, ui=Recorder())
+    return diff(first, second)
 
 
 def test_a_copy_in_another_place_does_not_differ(trained: Trained, copied: Path) -> None:
@@ -68,7 +68,7 @@ def test_only_the_seed_differs_and_the_numbers_are_those_of_compare(trained: Tra
     seeds = found(trained.folder, other_seed)
     assert seeds.verdict == "Only the seed differs: 0 in tiny, 1 in seed-1."
     assert [(one.name, one.first, one.second) for one in seeds.settings] == [("train.seed", 0, 1)]
-    known = compare(trained.folder, other_seed, ui=Recorder()).content
+    known = compare(trained.folder, other_seed).content
     pair = next(pair for pair in known.pairs if {pair.first, pair.second} == {"tiny", "seed-1"})
     assert {number.name: number.difference for number in seeds.numbers} == {
         number.name: pair.difference[number.name] for number in seeds.numbers

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import BARE, TINY_SETS, Answer, Recorder, draw_nothing, draw_pairs
+from conftest import BARE, TINY_SETS, Answer, draw_nothing, draw_pairs
 from PIL import Image
 from sklearn.metrics import roc_auc_score
 
@@ -45,7 +45,7 @@ def folds(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three folds of four fifths of the patients, and the ensemble of them."""
     place = tmp_path_factory.mktemp("folds")
     settings = SETTINGS | {"folds": 3, "hold_out": 0.2}
-    found = cross_validate(data, output=place, name="cv", sets=TINY_SETS, ui=Recorder(), **settings)  # type: ignore[arg-type]
+    found = cross_validate(data, output=place, name="cv", sets=TINY_SETS, **settings)  # type: ignore[arg-type]
     assert found is not None
     return found.folder
 
@@ -56,7 +56,7 @@ def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     place = tmp_path_factory.mktemp("runs")
 
     def run(name: str, **options: object) -> Path:
-        return train(data, output=place, name=name, sets=TINY_SETS, ui=Recorder(), **SETTINGS | options).folder  # type: ignore[arg-type]
+        return train(data, output=place, name=name, sets=TINY_SETS, **SETTINGS | options).folder  # type: ignore[arg-type]
 
     start = run("start")
     return [run("two", weights=start / "best.pt", seed=1, lr=0.01), start]
@@ -67,10 +67,8 @@ def images_of(data: Path) -> list[Path]:
 
 
 def test_an_ensemble_predicts_the_mean_of_the_calibrated_probabilities(folds: Path, data: Path) -> None:
-    found = predict(images_of(data), checkpoint=folds, precision="fp32", ui=Recorder())
-    each = [
-        predict(images_of(data), checkpoint=folds / f"fold-{k}", precision="fp32", ui=Recorder()) for k in (1, 2, 3)
-    ]
+    found = predict(images_of(data), checkpoint=folds, precision="fp32")
+    each = [predict(images_of(data), checkpoint=folds / f"fold-{k}", precision="fp32") for k in (1, 2, 3)]
     mean = np.mean([one.probabilities for one in each], axis=0)
     assert isinstance(found, Predictions)
     assert np.exp(found.logits) == pytest.approx(mean, abs=1e-6)
@@ -102,10 +100,10 @@ def test_the_test_is_what_no_fold_contains(folds: Path) -> None:
 
 
 def test_an_operating_point_of_the_ensemble_is_chosen_out_of_fold(folds: Path, tmp_path: Path) -> None:
-    found = evaluate(folds, output=tmp_path / "again", target_sensitivity=0.9, ui=Recorder())
+    found = evaluate(folds, output=tmp_path / "again", target_sensitivity=0.9)
     assert found.metrics.operating_points is not None and found.metrics.operating_points.chosen == "target_sensitivity"
     with pytest.raises(UsageError, match="no val images of its own"):
-        evaluate(folds, split="val", ui=Recorder())
+        evaluate(folds, split="val")
 
 
 def test_images_of_the_folds_are_not_evaluated_again(folds: Path, data: Path, tmp_path: Path) -> None:
@@ -114,14 +112,14 @@ def test_images_of_the_folds_are_not_evaluated_again(folds: Path, data: Path, tm
         for path in sorted((data / name).iterdir())[:20]:
             shutil.copy(path, tmp_path / "again" / name / f"x{path.name}")
     with pytest.raises(DataError, match="used to make this model"):
-        evaluate(folds, data=tmp_path / "again", ui=Recorder())
+        evaluate(folds, data=tmp_path / "again")
 
 
 def test_an_ensemble_moves_with_its_folds_and_notices_what_changed(folds: Path, data: Path, tmp_path: Path) -> None:
     there = tmp_path / "moved"
     shutil.copytree(folds, there)
-    before = predict(images_of(data), checkpoint=folds, ui=Recorder())
-    again = predict(images_of(data), checkpoint=there, ui=Recorder())
+    before = predict(images_of(data), checkpoint=folds)
+    again = predict(images_of(data), checkpoint=there)
     assert np.array_equal(before.logits, again.logits)
     shutil.copy(there / "fold-2" / "best.pt", there / "fold-1" / "best.pt")
     with pytest.raises(CheckpointError, match=r"fold-1/best\.pt holds other weights"):
@@ -161,14 +159,12 @@ def test_an_ensemble_of_0_2_is_read(folds: Path, data: Path, tmp_path: Path) -> 
 def test_other_commands_take_an_ensemble(folds: Path, data: Path, tmp_path: Path, vitmed: RUN) -> None:
     assert str(folds.parent) not in (folds / "ensemble" / "ensemble.json").read_text()  # no folder of the machine
     image = images_of(data)[0]
-    expected = predict([image], checkpoint=folds, ui=Recorder())
+    expected = predict([image], checkpoint=folds)
     model = load(folds)
     answer = model.predict(image)
     assert answer.probability == pytest.approx(float(expected.confidence[0])) and answer.picture.ndim == 3
-    explained = explain([image], checkpoint=folds, output=tmp_path / "maps", ui=Recorder())
-    members = [
-        explain([image], checkpoint=folds / f"fold-{k}", output=tmp_path / str(k), ui=Recorder()) for k in (1, 2, 3)
-    ]
+    explained = explain([image], checkpoint=folds, output=tmp_path / "maps")
+    members = [explain([image], checkpoint=folds / f"fold-{k}", output=tmp_path / str(k)) for k in (1, 2, 3)]
     assert explained.maps.keys() == members[0].maps.keys() >= {"rollout"}
     for name, grid in explained.maps.items():
         assert grid == pytest.approx(np.mean([one.maps[name] for one in members], axis=0), abs=1e-6)
@@ -180,31 +176,31 @@ def test_other_commands_take_an_ensemble(folds: Path, data: Path, tmp_path: Path
 
 
 def test_stress_and_serving_take_an_ensemble(folds: Path, data: Path, tmp_path: Path) -> None:
-    found = stress(folds, corruptions=["shot_noise"], images=8, output=tmp_path / "stress", resamples=20, ui=Recorder())
+    found = stress(folds, corruptions=["shot_noise"], images=8, output=tmp_path / "stress", resamples=20)
     assert found.content.n == 8 and list(found.content.corruptions) == ["shot_noise"]
     rows = load(folds).predict_proba([str(path) for path in images_of(data)])
-    assert rows == pytest.approx(predict(images_of(data), checkpoint=folds, ui=Recorder()).probabilities)  # type: ignore[union-attr]
+    assert rows == pytest.approx(predict(images_of(data), checkpoint=folds).probabilities)  # type: ignore[union-attr]
 
 
 def test_an_exported_ensemble_decides_as_the_folder_does(folds: Path, data: Path, tmp_path: Path) -> None:
-    found = export(folds, to=tmp_path / "model.onnx", ui=Recorder())
+    found = export(folds, to=tmp_path / "model.onnx")
     assert found.gate.passed
-    exact = predict(images_of(data), checkpoint=folds, precision="fp32", ui=Recorder())
-    there = predict(images_of(data), checkpoint=found.file, ui=Recorder())
+    exact = predict(images_of(data), checkpoint=folds, precision="fp32")
+    there = predict(images_of(data), checkpoint=found.file)
     assert there.probabilities == pytest.approx(exact.probabilities, abs=1e-5)
     with pytest.raises(UsageError, match="no ensembles"):
-        export(folds, to=tmp_path / "weights", ui=Recorder())
+        export(folds, to=tmp_path / "weights")
 
 
 def test_runs_with_the_same_splits_are_joined_and_weighted(runs: list[Path], data: Path, tmp_path: Path) -> None:
-    found = ensemble(runs, output=tmp_path / "greedy", way="greedy", ui=Recorder())
+    found = ensemble(runs, output=tmp_path / "greedy", way="greedy")
     assert sum(found.shares.values()) == pytest.approx(1) and set(found.shares) == {"two", "start"}
     joined = open_model(tmp_path / "greedy")
     chosen = json.loads((tmp_path / "greedy" / "ensemble.json").read_text())["chosen"]
     alone = [chosen["numbers"][run.name]["log_loss"]["value"] for run in runs]
     assert chosen["numbers"]["together"]["log_loss"]["value"] <= min(alone) + 1e-9
     assert len(joined.splits.samples["val"]) == len(load_checkpoint(runs[0]).splits.samples["val"])
-    tested = evaluate(tmp_path / "greedy", ui=Recorder())
+    tested = evaluate(tmp_path / "greedy")
     assert tested.folder == tmp_path / "greedy" / "test"
     assert tested.metrics.weights_hash == joined.weights_hash
 
@@ -221,11 +217,11 @@ def test_what_cannot_be_joined(runs: list[Path], folds: Path, data: Path, tmp_pa
         ([folds], "exists already", {}),
     ):
         with pytest.raises(UsageError, match=told):
-            ensemble(given, ui=Recorder(), **options)
+            ensemble(given, **options)
     sets = (*TINY_SETS, "data.split_seed=3")
-    other = train(data, output=tmp_path, name="other", sets=sets, ui=Recorder(), **SETTINGS).folder  # type: ignore[arg-type]
+    other = train(data, output=tmp_path, name="other", sets=sets, **SETTINGS).folder  # type: ignore[arg-type]
     with pytest.raises(DataError, match="predictions of some models only"):
-        ensemble([runs[0], other], output=tmp_path / "e", ui=Recorder())
+        ensemble([runs[0], other], output=tmp_path / "e")
     assert not (tmp_path / "e").exists()
 
 
@@ -239,19 +235,19 @@ def test_folds_of_deep_images_have_a_window_each(data: Path, tmp_path: Path) -> 
             Image.fromarray(pixels).save(tmp_path / "deep" / name / f"p{i // 2}_{i}.png")
     settings = SETTINGS | {"folds": 2}
     found = cross_validate(
-        tmp_path / "deep", output=tmp_path, name="cv", sets=(*TINY_SETS, "model.channels=1"), ui=Recorder(), **settings
+        tmp_path / "deep", output=tmp_path, name="cv", sets=(*TINY_SETS, "model.channels=1"), **settings
     )  # type: ignore[arg-type]
     assert found is not None
     joined = open_model(found.folder)
     windows = {load_checkpoint(found.folder / f"fold-{k}").preprocessing.window for k in (1, 2)}
     assert len(windows) == 2 and isinstance(joined.preprocessing, JointPreprocessing)
     image = tmp_path / "deep" / "dark" / "p0_0.png"
-    each = [predict([image], checkpoint=found.folder / f"fold-{k}", precision="fp32", ui=Recorder()) for k in (1, 2)]
-    both = predict([image], checkpoint=found.folder, precision="fp32", ui=Recorder())
+    each = [predict([image], checkpoint=found.folder / f"fold-{k}", precision="fp32") for k in (1, 2)]
+    both = predict([image], checkpoint=found.folder, precision="fp32")
     assert np.exp(both.logits) == pytest.approx((each[0].probabilities + each[1].probabilities) / 2, abs=1e-6)  # type: ignore[union-attr]
     assert load(found.folder).predict(image).picture.shape[2] == 1
     with pytest.raises(UsageError, match="which one file cannot hold"):
-        export(found.folder, to=tmp_path / "model.onnx", ui=Recorder())
+        export(found.folder, to=tmp_path / "model.onnx")
 
 
 def test_folds_that_ended_before_they_were_joined_go_on(folds: Path, tmp_path: Path) -> None:
@@ -261,10 +257,10 @@ def test_folds_that_ended_before_they_were_joined_go_on(folds: Path, tmp_path: P
     assert not RunFolder(there / "ensemble").ensemble.is_file()
     with pytest.raises(CheckpointError, match="vitmed ensemble"):
         open_model(there)
-    found = cross_validate(resume=there, ui=Recorder())
+    found = cross_validate(resume=there)
     assert found is not None and (there / "ensemble" / "test" / "metrics.json").is_file()
     with pytest.raises(UsageError, match="finished"):
-        cross_validate(resume=there, ui=Recorder())
+        cross_validate(resume=there)
 
 
 def _run_of(data: Path, split_of: Callable[[str, int], str | None], name: str, folder: Path) -> Path:
@@ -276,8 +272,8 @@ def _run_of(data: Path, split_of: Callable[[str, int], str | None], name: str, f
             rows.append(f"{file.relative_to(data).as_posix()},{file.parent.name},{patient},{split}")
     (folder / f"{name}.csv").write_text("\n".join(rows))
     settings = {key: value for key, value in SETTINGS.items() if key != "group_regex"}
-    labels, ui = folder / f"{name}.csv", Recorder()
-    return train(data, output=folder, name=name, labels=labels, sets=TINY_SETS, ui=ui, **settings).folder  # type: ignore[arg-type]
+    labels = folder / f"{name}.csv"
+    return train(data, output=folder, name=name, labels=labels, sets=TINY_SETS, **settings).folder  # type: ignore[arg-type]
 
 
 def test_no_member_was_trained_on_a_patient_of_the_test(
@@ -295,9 +291,9 @@ def test_no_member_was_trained_on_a_patient_of_the_test(
         return ("train" if second else None) if patient == "p0" else usual(patient, second)
 
     one, two = (_run_of(data, way, way.__name__, tmp_path) for way in (first, other))
-    monkeypatch.setattr("vitmed.commands.ensemble.greedy_selection", lambda parts: np.array([0.5, 0.5]))
+    monkeypatch.setattr("vitmed.studies.ensemble.greedy_selection", lambda parts: np.array([0.5, 0.5]))
     for way in ("mean", "greedy"):
         with pytest.raises(DataError, match=r"other.best.pt: was trained on images of 1 patient of the test of"):
-            ensemble([one, two], output=tmp_path / "joined", way=way, ui=Recorder())
+            ensemble([one, two], output=tmp_path / "joined", way=way)
     # the test of the other holds none of what the first learned from
-    ensemble([two, one], output=tmp_path / "fine", ui=Recorder())
+    ensemble([two, one], output=tmp_path / "fine")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import COLOURS, Recorder, Trained, draw_classes, draw_splits
+from conftest import COLOURS, Trained, draw_classes, draw_splits, recording
 
 from vitmed import evaluate
 from vitmed.core.errors import DataError, GateError, UsageError
@@ -22,14 +22,14 @@ pytestmark = pytest.mark.usefixtures("no_figures")
 CLASSES = tuple(COLOURS)
 
 
-def judge(trained: Trained, tmp_path: Path, ui: Recorder | None = None, **options: Any) -> Any:
+def judge(trained: Trained, tmp_path: Path, **options: Any) -> Any:
     options = {"resamples": 50, "map_images": 0} | options
-    return evaluate(trained.best, output=tmp_path / "report", ui=ui or Recorder(), **options)
+    return evaluate(trained.best, output=tmp_path / "report", **options)
 
 
 def test_training_ends_with_the_evaluation_of_its_best_checkpoint(trained: Trained, tmp_path: Path) -> None:
     """The command alone, later, on the run folder, which stands for its best.pt, gives the same bytes."""
-    again = evaluate(trained.folder, output=tmp_path / "report", resamples=50, map_images=0, ui=Recorder())
+    again = evaluate(trained.folder, output=tmp_path / "report", resamples=50, map_images=0)
     assert (again.folder / "predictions.csv").read_bytes() == (trained.folder / "test" / "predictions.csv").read_bytes()
     assert sorted(p.name for p in (trained.folder / "test").iterdir() if p.suffix not in (".png", ".svg")) == [
         "baseline_colour_and_size.csv", "label_issues.csv", "methods.md", "metrics.json", "predictions.csv",
@@ -90,8 +90,8 @@ def test_a_few_validation_images_leave_the_probabilities_as_they_are(trained: Tr
 
 def test_val_and_train_are_told_to_be_optimistic(trained: Trained, tmp_path: Path) -> None:
     for split, count in (("val", 12), ("train", 36)):
-        ui = Recorder()
-        found = judge(trained, tmp_path / split, ui, split=split)
+        ui = recording()
+        found = judge(trained, tmp_path / split, split=split)
         assert len(found.predictions) == count
         assert any("optimistic" in text and split in text for text in ui.warned)
         assert any("optimistic" in text for text in found.metrics["notes"])
@@ -101,22 +101,22 @@ def test_val_and_train_are_told_to_be_optimistic(trained: Trained, tmp_path: Pat
 
 def test_a_folder_that_moved_is_found_by_data(trained: Trained, tmp_path: Path) -> None:
     shutil.copytree(trained.data, tmp_path / "moved")
-    ui = Recorder()
-    found = judge(trained, tmp_path, ui, data=tmp_path / "moved")
+    ui = recording()
+    found = judge(trained, tmp_path, data=tmp_path / "moved")
     assert found.predictions.logits.tobytes() == trained.result.test.predictions.logits.tobytes()
     assert any("using the run's own test split" in text for text in ui.said)
     shutil.copytree(trained.folder, tmp_path / "far" / "away" / "run")
     lost = tmp_path / "far" / "away" / "run" / "best.pt"
     with pytest.raises(DataError, match="--data"):
-        evaluate(lost, ui=Recorder())
-    assert len(evaluate(lost, data=tmp_path / "moved", resamples=20, map_images=0, ui=Recorder()).predictions) == 18
+        evaluate(lost)
+    assert len(evaluate(lost, data=tmp_path / "moved", resamples=20, map_images=0).predictions) == 18
 
 
 def test_classes_are_matched_by_name(trained: Trained, tmp_path: Path) -> None:
     """Another folder, with the classes in another order of making, one of them missing, other files."""
     draw_classes(tmp_path / "other", 5, ("green", "amber"), seed=77)
-    ui = Recorder()
-    found = judge(trained, tmp_path, ui, data=tmp_path / "other")
+    ui = recording()
+    found = judge(trained, tmp_path, data=tmp_path / "other")
     assert found.predictions.classes == CLASSES
     assert [path.split("/")[0] for path in found.predictions.paths] == ["amber"] * 5 + ["green"] * 5
     assert found.predictions.labels.tolist() == [0] * 5 + [2] * 5
@@ -152,8 +152,8 @@ def test_images_that_the_model_was_made_with_are_refused(trained: Trained, tmp_p
         shutil.copy(trained.data / split / "blue" / "blue_1.png", other / "blue" / "renamed.png")
         with pytest.raises(DataError, match=r"1 of 10 images was used to make this model.*renamed\.png"):
             judge(trained, tmp_path, data=other)
-    ui = Recorder()
-    found = judge(trained, tmp_path, ui, data=other, allow_leakage=True)
+    ui = recording()
+    found = judge(trained, tmp_path, data=other, allow_leakage=True)
     assert len(found.predictions) == 10 and any("Leakage: 1 of 10" in text for text in ui.warned)
     assert any("Leakage" in text for text in found.metrics["notes"])
 
@@ -161,15 +161,15 @@ def test_images_that_the_model_was_made_with_are_refused(trained: Trained, tmp_p
 def test_a_report_is_never_overwritten(trained: Trained, tmp_path: Path) -> None:
     shutil.copytree(trained.data.parent, tmp_path / "moved")
     best = tmp_path / "moved" / "runs" / "tiny" / "best.pt"
-    folders = [evaluate(best, resamples=20, map_images=0, ui=Recorder()).folder.name for _ in range(2)]
+    folders = [evaluate(best, resamples=20, map_images=0).folder.name for _ in range(2)]
     assert folders == ["test-2", "test-3"]
     with pytest.raises(UsageError, match="not empty"):
-        evaluate(best, output=best.parent / "test", ui=Recorder())
+        evaluate(best, output=best.parent / "test")
 
 
 def test_the_report_comes_again_from_the_csv_alone(trained: Trained, tmp_path: Path) -> None:
     shutil.copy(trained.folder / "test" / "predictions.csv", tmp_path / "p.csv")
-    found = evaluate(tmp_path / "p.csv", resamples=2000, ui=Recorder())
+    found = evaluate(tmp_path / "p.csv", resamples=2000)
     assert found.metrics["overall"] == trained.result.test.metrics["overall"]
     assert (found.folder / "report.html").is_file()
 
@@ -196,7 +196,7 @@ def test_a_report_made_again_says_what_the_first_said(trained: Trained, tmp_path
     for name in ("predictions.csv", "metrics.json", "baseline_colour_and_size.csv"):
         shutil.copy(trained.folder / "test" / name, tmp_path / name)
     before = json.loads((tmp_path / "metrics.json").read_text())
-    found = evaluate(tmp_path / "predictions.csv", ui=Recorder()).metrics
+    found = evaluate(tmp_path / "predictions.csv").metrics
     again = found.to_dict()
     assert again["report"].pop("rebuilt") >= before["report"]["created"] and "rebuilt" in found.identity
     assert again == before and before["report"]["title"] == "test of data" and "Seed" in before["report"]["facts"]
@@ -204,9 +204,9 @@ def test_a_report_made_again_says_what_the_first_said(trained: Trained, tmp_path
     for other in ("{}", json.dumps(before | {"positive_class": "violet"})):
         (tmp_path / "metrics.json").write_text(other)
         with pytest.raises(DataError, match=r"metrics\.json: not the metrics\.json of a report"):
-            evaluate(tmp_path / "predictions.csv", ui=Recorder())
+            evaluate(tmp_path / "predictions.csv")
     (tmp_path / "metrics.json").unlink()
-    alone = evaluate(tmp_path / "predictions.csv", resamples=20, ui=Recorder()).metrics
+    alone = evaluate(tmp_path / "predictions.csv", resamples=20).metrics
     assert any("table alone" in note for note in alone["notes"])
 
 
@@ -222,7 +222,7 @@ def test_two_reports_of_one_title_are_told_apart(trained: Trained, tmp_path: Pat
     assert line in trained.ui.said and f"<td>{weights}</td>" in page
     assert str(tmp_path) not in page
     shutil.copy(trained.best, tmp_path / "best.pt")  # a checkpoint that was sent has no run folder
-    sent = evaluate(tmp_path / "best.pt", data=trained.data, allow_leakage=True, ui=Recorder()).metrics
+    sent = evaluate(tmp_path / "best.pt", data=trained.data, allow_leakage=True).metrics
     assert sent.report.run == "" and sent.identity.endswith(f"weights {weights[:12]}")
 
 

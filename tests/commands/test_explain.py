@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import BARE, Answer, Recorder, Trained, draw_only, draw_splits
+from conftest import BARE, Answer, Trained, draw_only, draw_splits, recording
 from PIL import Image
 
 import vitmed as package
 from vitmed.core.errors import CheckpointError, DataError, UsageError
-from vitmed.explanation.evaluation_maps import images_to_draw
+from vitmed.explanation.faithfulness import images_to_draw
 from vitmed.explanation.results import Maps, known_verdicts
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.predictions import Predictions
@@ -39,7 +39,7 @@ def test_pictures_and_json(trained: Trained, vitmed: RUN, tmp_path: Path) -> Non
     assert given["checkpoint"] == "best.pt" and "not a medical device" in given["notice"]
     assert list(given["methods"]) == METHODS
     assert [len(given["images"]), len(given["errors"])] == [6, 1]
-    predicted = package.predict(images, checkpoint=trained.best, ui=Recorder())
+    predicted = package.predict(images, checkpoint=trained.best)
     for row, path in enumerate(predicted.paths):
         told = given["images"][row]
         assert told["path"] == path and told["picture"] == f"row-{row + 1}.png"
@@ -52,7 +52,7 @@ def test_pictures_and_json(trained: Trained, vitmed: RUN, tmp_path: Path) -> Non
 def test_a_method_and_a_class_can_be_named(trained: Trained, tmp_path: Path) -> None:
     image = trained.data / "test" / "blue" / "blue_0.png"
     given = {"methods": ["grad_cam"], "target": "green", "output": tmp_path / "x"}
-    found = package.explain(image, checkpoint=trained.folder, ui=Recorder(), **given)
+    found = package.explain(image, checkpoint=trained.folder, **given)
     assert list(found.maps) == ["grad_cam"] and found.maps["grad_cam"].shape == (1, 2, 2)
     assert found.targets.tolist() == [found.predictions.classes.index("green")]
     for told, wrong in (
@@ -71,12 +71,12 @@ def test_what_cannot_be_used_and_the_default_folder(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"a\.png"):
-        package.explain("a.png", checkpoint=trained.best, ui=Recorder())
+        package.explain("a.png", checkpoint=trained.best)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png"]  # no empty folder is left
     with pytest.raises(CheckpointError, match=r"none\.pt"):
         package.explain("a.png", checkpoint="none.pt")
     for _ in range(2):
-        package.explain(trained.data / "test/blue/blue_0.png", checkpoint=trained.best, ui=Recorder())
+        package.explain(trained.data / "test/blue/blue_0.png", checkpoint=trained.best)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "explain", "explain-2"]  # never overwritten
 
 
@@ -97,19 +97,19 @@ def test_a_report_of_a_table_keeps_the_verdict_and_not_the_maps(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw_only(monkeypatch, "attention_maps")
-    first = package.evaluate(trained.best, output=tmp_path / "first", resamples=5, ui=Recorder())
+    first = package.evaluate(trained.best, output=tmp_path / "first", resamples=5)
     assert (first.folder / "attention_maps.png").is_file()
-    again = package.evaluate(trained.folder / "test" / "predictions.csv", output=tmp_path / "again", ui=Recorder())
+    again = package.evaluate(trained.folder / "test" / "predictions.csv", output=tmp_path / "again")
     assert again.metrics["attention"] == trained.result.test.metrics["attention"]
     assert not (again.folder / "attention_maps.png").exists()
 
 
 @pytest.mark.usefixtures("no_figures")
 def test_maps_can_be_left_out_and_few_images_say_why(trained: Trained, tmp_path: Path) -> None:
-    none = package.evaluate(trained.best, output=tmp_path / "a", map_images=0, resamples=5, ui=Recorder())
+    none = package.evaluate(trained.best, output=tmp_path / "a", map_images=0, resamples=5)
     assert "attention" not in none.metrics and 'id="attention"' not in (none.folder / "report.html").read_text()
-    ui = Recorder()
-    few = package.evaluate(trained.best, output=tmp_path / "b", map_images=2, resamples=5, ui=ui)
+    ui = recording()
+    few = package.evaluate(trained.best, output=tmp_path / "b", map_images=2, resamples=5)
     assert "too few" in few.metrics["attention"]["reason"] and any("not checked" in text for text in ui.said)
     assert "Not checked" in (few.folder / "report.html").read_text()
 
@@ -125,10 +125,10 @@ def test_grey_alpha_registers_stem_and_lora(trained: Trained, channels: int, set
     network = ["model.width=16", "model.depth=2", "model.heads=2", *sets] if sets else []
     if not sets:
         settings |= {"lora": 2, "weights": str(trained.best)}
-    result = package.train(data, output=tmp_path / "runs", sets=network, ui=Recorder(), **settings)
-    found = package.explain(data / "test" / "amber", checkpoint=result.folder, output=tmp_path / "x", ui=Recorder())
+    result = package.train(data, output=tmp_path / "runs", sets=network, **settings)
+    found = package.explain(data / "test" / "amber", checkpoint=result.folder, output=tmp_path / "x")
     assert {grid.shape for grid in found.maps.values()} == {(3, 2, 2)}
-    logits = package.predict(data / "test" / "amber", checkpoint=result.folder, ui=Recorder()).logits
+    logits = package.predict(data / "test" / "amber", checkpoint=result.folder).logits
     np.testing.assert_allclose(found.predictions.logits, logits, atol=1e-5)
     assert Image.open(found.folder / "row-1.png").size[0] > 100
     assert load_checkpoint(result.folder).preprocessing.channels == channels

@@ -13,13 +13,13 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from conftest import Answer, Recorder, Trained, images_of, python
+from conftest import Answer, Trained, images_of, python
 from PIL import Image
 
 import vitmed as package
 from vitmed.core.errors import CheckpointError, GateError, UsageError
-from vitmed.deploy import export_gate
-from vitmed.deploy.export_gate import ExportGate
+from vitmed.deploy import export_onnx
+from vitmed.deploy.export_onnx import ExportGate
 from vitmed.inference.exported_graph import ExportedGraph
 from vitmed.inference.onnx_model import KEY, load_onnx
 from vitmed.inference.saved_model import SavedModel
@@ -41,7 +41,7 @@ def test_other_programs_decide_as_predict_does(trained: Trained, exported: Path)
     """From the pixels of an image, of any size, with onnxruntime and numpy alone."""
     session = onnxruntime.InferenceSession(exported)
     names = [output.name for output in session.get_outputs()]
-    theirs = package.predict(images_of(trained), checkpoint=trained.best, precision="fp32", ui=Recorder())
+    theirs = package.predict(images_of(trained), checkpoint=trained.best, precision="fp32")
     assert isinstance(theirs, Predictions)
     for row, path in enumerate(images_of(trained)):
         image = np.asarray(Image.open(path).convert("RGB"))
@@ -74,12 +74,12 @@ def test_the_file_says_what_it_is_and_names_no_place(trained: Trained, exported:
 
 
 def test_predict_with_the_file_equals_predict_with_the_checkpoint(trained: Trained, exported: Path) -> None:
-    first = package.predict(images_of(trained), checkpoint=exported, ui=Recorder())
-    second = package.predict(images_of(trained), checkpoint=trained.best, precision="fp32", ui=Recorder())
+    first = package.predict(images_of(trained), checkpoint=exported)
+    second = package.predict(images_of(trained), checkpoint=trained.best, precision="fp32")
     assert isinstance(first, Predictions) and isinstance(second, Predictions)
     np.testing.assert_allclose(first.logits, second.logits, atol=1e-4)
     assert first.columns["set"] == second.columns["set"] and first.columns["answer"] == second.columns["answer"]
-    alone = package.predict(images_of(trained)[3], checkpoint=exported, ui=Recorder())
+    alone = package.predict(images_of(trained)[3], checkpoint=exported)
     assert isinstance(alone, Predictions) and (alone.logits[0] == first.logits[3]).all()  # to the bit
 
 
@@ -89,7 +89,7 @@ def test_predict_and_evaluate_without_torch(
     image = images_of(trained)[0]
     found = python("-c", WITHOUT_TORCH, "predict", str(image), "--checkpoint", str(exported), "--json")
     assert found.returncode == 0, found.stderr
-    own = package.predict(image, checkpoint=trained.best, precision="fp32", ui=Recorder())
+    own = package.predict(image, checkpoint=trained.best, precision="fp32")
     assert isinstance(own, Predictions)
     answer = json.loads(found.stdout)["images"][0]
     assert answer["prediction"] == own.classes[own.predicted[0]]
@@ -124,7 +124,7 @@ class Kept:
 
 @pytest.fixture
 def kept(exported: Path, monkeypatch: pytest.MonkeyPatch) -> type[Kept]:
-    monkeypatch.setattr(sys.modules["vitmed.commands.export"], "OnnxFile", Kept)
+    monkeypatch.setattr(export_onnx, "OnnxFile", Kept)
     monkeypatch.setattr(Kept, "session", onnxruntime.InferenceSession(exported), raising=False)
     return Kept
 
@@ -132,7 +132,7 @@ def kept(exported: Path, monkeypatch: pytest.MonkeyPatch) -> type[Kept]:
 def test_a_network_that_decides_otherwise_is_not_written(trained: Trained, kept: type[Kept], tmp_path: Path) -> None:
     """The exported graph is run on validation, and its outputs are compared: here they are changed on the way."""
     with pytest.raises(GateError, match=r"the largest difference is 0\.002") as stopped:
-        package.export(trained.folder, to=tmp_path / "model.onnx", ui=Recorder())
+        package.export(trained.folder, to=tmp_path / "model.onnx")
     assert stopped.value.exit_code == 6 and not list(tmp_path.iterdir())
 
 
@@ -186,18 +186,18 @@ def test_without_the_packages_one_sentence_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(UsageError, match=r"pip install 'vitmed\[export\]'"):
-        package.export(trained.folder, to=tmp_path / "model.onnx", ui=Recorder())
+        package.export(trained.folder, to=tmp_path / "model.onnx")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(UsageError, match=r"pip install 'vitmed\[export\]'"):
-        package.predict(images_of(trained)[0], checkpoint=exported, ui=Recorder())
+        package.predict(images_of(trained)[0], checkpoint=exported)
 
 
 def test_an_exported_model_has_no_maps_and_one_precision(trained: Trained, exported: Path) -> None:
     for use, problem in (
-        (lambda: package.explain(images_of(trained)[0], checkpoint=exported, ui=Recorder()), "no attention maps"),
-        (lambda: package.predict(images_of(trained)[0], checkpoint=exported, precision="bf16", ui=Recorder()), "fp32"),
-        (lambda: package.predict(images_of(trained)[0], checkpoint=exported, device="cuda", ui=Recorder()), "the CPU"),
-        (lambda: package.evaluate(exported, ui=Recorder()), "--data DIR"),
+        (lambda: package.explain(images_of(trained)[0], checkpoint=exported), "no attention maps"),
+        (lambda: package.predict(images_of(trained)[0], checkpoint=exported, precision="bf16"), "fp32"),
+        (lambda: package.predict(images_of(trained)[0], checkpoint=exported, device="cuda"), "the CPU"),
+        (lambda: package.evaluate(exported), "--data DIR"),
     ):
         with pytest.raises(UsageError, match=problem):
             use()
@@ -206,9 +206,9 @@ def test_an_exported_model_has_no_maps_and_one_precision(trained: Trained, expor
 def test_the_gate_compares_no_more_than_it_says(
     trained: Trained, kept: type[Kept], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export_gate, "MOST", 4)
+    monkeypatch.setattr(export_onnx, "MOST", 4)
     monkeypatch.setattr(kept, "moved", 0.0)
-    found = package.export(trained.folder, to=tmp_path / "model.onnx", ui=Recorder())
+    found = package.export(trained.folder, to=tmp_path / "model.onnx")
     assert found.gate.images == 4 and found.gate.resized and found.file.read_bytes() == b"the file"
 
 
@@ -222,7 +222,7 @@ def test_quantised_as_the_documentation_says_the_file_still_predicts(
     (tmp_path / "model.onnx").write_bytes(exported.read_bytes())
     done = python("-c", block, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    first = package.predict(images_of(trained), checkpoint=tmp_path / "small.onnx", ui=Recorder())
-    second = package.predict(images_of(trained), checkpoint=exported, ui=Recorder())
+    first = package.predict(images_of(trained), checkpoint=tmp_path / "small.onnx")
+    second = package.predict(images_of(trained), checkpoint=exported)
     assert isinstance(first, Predictions) and isinstance(second, Predictions)
     assert 0 < np.abs(first.probabilities - second.probabilities).max() < 0.1

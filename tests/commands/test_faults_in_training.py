@@ -16,10 +16,23 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import same
-from conftest import BARE, TINY_ARGS, TINY_SETS, Answer, Recorder, Trained, draw_classes, draw_splits, exit_code, once
+from conftest import (
+    BARE,
+    TINY_ARGS,
+    TINY_SETS,
+    Answer,
+    Recorder,
+    Trained,
+    draw_classes,
+    draw_splits,
+    exit_code,
+    once,
+    recording,
+)
 
 from vitmed import compare, evaluate, train
 from vitmed.core.errors import DataError, Interrupted, UsageError
+from vitmed.core.messages import listening
 from vitmed.report import write
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -31,8 +44,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return draw_splits(tmp_path_factory.mktemp("faults") / "data")
 
 
-def start(data: Path, output: Path, ui: Recorder | None = None, **flags: Any) -> Path:
-    return train(data, output=output, name="run", ui=ui or Recorder(), sets=TINY_SETS, **SETTINGS | flags).folder
+def start(data: Path, output: Path, **flags: Any) -> Path:
+    return train(data, output=output, name="run", sets=TINY_SETS, **SETTINGS | flags).folder
 
 
 def names(run: Path) -> list[str]:
@@ -68,7 +81,7 @@ def test_a_kill_in_the_report_phase_loses_nothing(
     assert not (run / "test").exists() and (run / "val").is_dir() == (report == 2)
     for part in run.glob(".*.part"):
         os.utime(part, (1, 1))
-    train(resume=run, ui=Recorder())
+    train(resume=run)
     assert names(run) == names(whole)  # test, not test-2; nothing hidden
     assert (run / "test" / "predictions.csv").read_bytes() == (whole / "test" / "predictions.csv").read_bytes()
 
@@ -88,15 +101,15 @@ def test_a_torn_report_of_an_earlier_version_is_named_and_replaced_by_resume(tor
         with pytest.raises(DataError, match="test: incomplete") as refused:
             compare(named, named)
         assert f"--resume {torn}" in refused.value.fix
-    ui, other = Recorder(), draw_classes(tmp_path / "other", 5, ("amber", "blue", "green"), seed=99)
-    evaluate(torn, data=other, output=tmp_path / "out", resamples=10, map_images=0, ui=ui)
+    ui, other = recording(), draw_classes(tmp_path / "other", 5, ("amber", "blue", "green"), seed=99)
+    evaluate(torn, data=other, output=tmp_path / "out", resamples=10, map_images=0)
     assert any(f"{torn / 'test'} is incomplete" in text for text in ui.said)
-    ui = Recorder()
-    result = train(resume=torn, ui=ui)
+    ui = recording()
+    result = train(resume=torn)
     assert result.test.folder == torn / "test" and any("was incomplete" in text for text in ui.warned)
     assert sorted(path.name for path in torn.glob("*t*st*")) == ["test"] and (torn / "test" / "report.html").is_file()
     (torn / "model_card.md").unlink()  # a report without its model card is completed
-    train(resume=torn, ui=Recorder())
+    train(resume=torn)
     assert (torn / "model_card.md").is_file() and not (torn / "test-2").exists()
 
 
@@ -106,21 +119,21 @@ def test_an_image_that_breaks_while_training(data: Path, tmp_path: Path, workers
     shutil.copytree(data, tmp_path / "data")
     victim = sorted((tmp_path / "data" / "train" / "amber").iterdir())[0]
     whole = victim.read_bytes()
-    ui = Recorder(lambda done: victim.write_bytes(whole[:50]) if done == 2 else None)
+    damages = Recorder(lambda done: victim.write_bytes(whole[:50]) if done == 2 else None)
     run = tmp_path / "runs" / "run"
-    with pytest.raises(DataError) as broken:
-        start(tmp_path / "data", run.parent, ui, epochs=40, cache=False, workers=workers, policy="blood_smear")
+    with pytest.raises(DataError) as broken, listening(damages):
+        start(tmp_path / "data", run.parent, epochs=40, cache=False, workers=workers, policy="blood_smear")
     assert victim.name in broken.value.problem and "Traceback" not in str(broken.value)
     assert "remove" not in str(broken.value)
     assert broken.value.fix.endswith(f"vitmed train --resume {run}")
     for damage in (lambda: None, victim.unlink):  # a run goes on with all its images: it may not be removed either
         damage()
         with pytest.raises(DataError) as again:
-            train(resume=run, ui=Recorder())
+            train(resume=run)
         assert victim.name in again.value.problem and "remove" not in str(again.value)
         assert again.value.fix.startswith("restore the files") and "start a new run (--on-bad-file" in again.value.fix
     victim.write_bytes(whole)
-    train(resume=run, epochs=4, ui=Recorder())
+    train(resume=run, epochs=4)
 
 
 def test_a_full_disk_keeps_the_checkpoints_of_before(
@@ -157,14 +170,15 @@ def test_a_full_disk_keeps_the_checkpoints_of_before(
 
 
 def test_a_closed_terminal_ends_training_as_sigterm_does_and_nohup_stays(data: Path, tmp_path: Path) -> None:
-    ui = Recorder(lambda done: os.kill(os.getpid(), signal.SIGHUP) if done == 2 else None)
+    closes = Recorder(lambda done: os.kill(os.getpid(), signal.SIGHUP) if done == 2 else None)
     old = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup
     try:
-        with pytest.raises(Interrupted, match=r"last\.pt is saved"):
-            start(data, tmp_path / "a", ui)
+        with pytest.raises(Interrupted, match=r"last\.pt is saved"), listening(closes):
+            start(data, tmp_path / "a")
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        run = start(data, tmp_path / "b", ui, epochs=1)
+        with listening(closes):
+            run = start(data, tmp_path / "b", epochs=1)
     finally:
         signal.signal(signal.SIGHUP, old)
     assert (run / "test" / "predictions.csv").is_file()
@@ -235,15 +249,15 @@ def test_no_report_writes_tables_and_the_page_can_follow(
     run = start(data, tmp_path)
     assert not {path.suffix for path in (run / "test").iterdir()} - {".csv", ".json"}
     with pytest.raises(UsageError, match="finished and evaluated"):
-        train(resume=run, ui=Recorder())
-    assert compare(run, run / "test", ui=Recorder()).verdict
+        train(resume=run)
+    assert compare(run, run / "test").verdict
     assert vitmed("evaluate", run / "test" / "predictions.csv", "-o", tmp_path / "a").code == 0
     assert vitmed("evaluate", run, "-o", tmp_path / "b").code == 0
     assert (tmp_path / "a" / "report.html").is_file() and (tmp_path / "b" / "report.html").is_file()
     tables = (run / "test" / "predictions.csv").read_bytes()
-    assert evaluate(run, ui=Recorder()).folder == run / "test"  # the report of the same predictions
+    assert evaluate(run).folder == run / "test"  # the report of the same predictions
     assert (run / "test" / "report.html").is_file() and (run / "test" / "predictions.csv").read_bytes() == tables
-    assert evaluate(run, ui=Recorder()).folder == run / "test-2"  # a report is never replaced
+    assert evaluate(run).folder == run / "test-2"  # a report is never replaced
 
 
 def test_evaluate_takes_the_place_of_what_holds_nothing(trained: Trained, tmp_path: Path) -> None:
@@ -251,7 +265,7 @@ def test_evaluate_takes_the_place_of_what_holds_nothing(trained: Trained, tmp_pa
     run = tmp_path / "moved" / "runs" / "tiny"
 
     def evaluated() -> str:
-        quick = {"resamples": 10, "map_images": 0, "ui": Recorder()}
+        quick = {"resamples": 10, "map_images": 0}
         return evaluate(run, **quick).folder.name
 
     shutil.rmtree(run / "test")
@@ -269,11 +283,11 @@ def test_weights_are_those_of_a_run_whose_image_never_broke(data: Path, tmp_path
     shutil.copytree(data, tmp_path / "data")
     victim = sorted((tmp_path / "data" / "train" / "amber").iterdir())[0]
     whole, run = victim.read_bytes(), tmp_path / "runs" / "run"
-    ui = Recorder(lambda done: victim.write_bytes(whole[:50]) if done == 4 else None)
-    with pytest.raises(DataError):
-        start(tmp_path / "data", run.parent, ui, epochs=3, cache=False)
+    damages = Recorder(lambda done: victim.write_bytes(whole[:50]) if done == 4 else None)
+    with pytest.raises(DataError), listening(damages):
+        start(tmp_path / "data", run.parent, epochs=3, cache=False)
     victim.write_bytes(whole)
-    train(resume=run, ui=Recorder())
+    train(resume=run)
     other = start(tmp_path / "data", tmp_path / "whole", epochs=3, cache=False)
     trees = [torch.load(place / "last.pt", weights_only=True)["weights"] for place in (run, other)]
     same(*trees, "weights")
@@ -283,5 +297,5 @@ def test_numbers_of_other_weights_are_kept_without_their_page(torn: Path, traine
     shutil.copy(trained.folder / "test" / "metrics.json", torn / "test")
     numbers = (torn / "test" / "metrics.json").read_text().replace('"weights_hash": "', '"weights_hash": "0')
     (torn / "test" / "metrics.json").write_text(numbers)
-    assert train(resume=torn, ui=Recorder()).test.folder == torn / "test-2"
+    assert train(resume=torn).test.folder == torn / "test-2"
     assert (torn / "test" / "metrics.json").read_text() == numbers

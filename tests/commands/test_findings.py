@@ -8,13 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import BARE, TINY_SETS, Recorder, draw_nothing, interrupt_at
+from conftest import BARE, TINY_SETS, draw_nothing, interrupt_at
 from label_sets import FINDINGS
 from served import serving
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 import vitmed
 from vitmed.core.errors import Interrupted, UsageError
+from vitmed.core.messages import listening
 from vitmed.core.targets import UNKNOWN
 from vitmed.data.splits import make_splits
 from vitmed.inference.checkpoint import load_checkpoint
@@ -71,7 +72,7 @@ def test_each_finding_has_the_report_of_two_classes(findings: vitmed.TrainResult
 def test_predictions_read_back_to_the_bit_and_the_report_is_made_again(
     findings: vitmed.TrainResult, tmp_path: Path, no_figures: None
 ) -> None:
-    again = vitmed.evaluate(findings.test.folder / "predictions.csv", output=tmp_path / "again", ui=Recorder())
+    again = vitmed.evaluate(findings.test.folder / "predictions.csv", output=tmp_path / "again")
     first, second = findings.test.predictions, again.predictions
     assert isinstance(second, FindingPredictions) and second.thresholds == first.thresholds
     for name in ("labels", "logits", "probabilities", "predicted"):
@@ -89,7 +90,7 @@ def test_a_finished_run_predicts_as_it_evaluated(findings: vitmed.TrainResult) -
 
 
 def test_the_answers_name_findings(findings: vitmed.TrainResult) -> None:
-    from vitmed.commands.predict import answer_cells, predictions_json
+    from vitmed.inference.answers import answer_cells, predictions_json
 
     predictions = findings.test.predictions
     row = int(np.flatnonzero(predictions.predicted.sum(axis=1) == 2)[0])
@@ -104,16 +105,16 @@ def test_the_answers_name_findings(findings: vitmed.TrainResult) -> None:
 def test_a_resumed_run_goes_on_with_the_same_weights(findings: vitmed.TrainResult, tmp_path: Path) -> None:
     root = load_checkpoint(findings.folder).splits.root
     settings = BARE | {"batch_size": 32, "labels": root / "labels.csv", "sets": TINY_SETS, "output": tmp_path}
-    whole = vitmed.train(root, name="whole", ui=Recorder(), **settings)
-    with pytest.raises(Interrupted):
-        vitmed.train(root, name="part", ui=interrupt_at(2), **settings)
-    rest = vitmed.train(resume=tmp_path / "part", ui=Recorder())
+    whole = vitmed.train(root, name="whole", **settings)
+    with pytest.raises(Interrupted), listening(interrupt_at(2)):
+        vitmed.train(root, name="part", **settings)
+    rest = vitmed.train(resume=tmp_path / "part")
     first, second = (load_checkpoint(one.folder).weights for one in (whole, rest))
     assert all(np.array_equal(first[name], second[name]) for name in first)
 
 
 def test_stress_judges_the_mean_over_findings_and_each_of_them(findings: vitmed.TrainResult, tmp_path: Path) -> None:
-    flags = {"corruptions": ["gaussian_noise"], "resamples": 50, "output": tmp_path / "stress", "ui": Recorder()}
+    flags = {"corruptions": ["gaussian_noise"], "resamples": 50, "output": tmp_path / "stress"}
     found = vitmed.stress(findings.folder, **flags).content
     overall = findings.test.metrics.overall
     assert found.number == "auroc" and found.clean["auroc"] == overall["auroc"] and found.guess == 0.5
@@ -128,16 +129,16 @@ def test_stress_judges_the_mean_over_findings_and_each_of_them(findings: vitmed.
 def test_the_parts_of_a_table_are_that_of_one_process_to_the_byte(findings: vitmed.TrainResult, tmp_path: Path) -> None:
     root, tested = load_checkpoint(findings.folder).splits.root, findings.test.predictions
     images, usual = [root / path for path in tested.paths], {"checkpoint": findings.folder, "precision": "fp32"}
-    whole = vitmed.predict(images, **usual, ui=Recorder())
+    whole = vitmed.predict(images, **usual)
     for number in (2, 1):
-        vitmed.predict_shard(images, shard=f"{number}/2", output=tmp_path / "parts", **usual, ui=Recorder())
-    vitmed.merge(tmp_path / "parts", output=tmp_path / "all.csv", ui=Recorder())
+        vitmed.predict_shard(images, shard=f"{number}/2", output=tmp_path / "parts", **usual)
+    vitmed.merge(tmp_path / "parts", output=tmp_path / "all.csv")
     assert (tmp_path / "all.csv").read_bytes() == whole.to_csv(errors=True).encode()
 
 
 def test_a_probe_of_colours_has_the_numbers_of_scikit_learn(findings: vitmed.TrainResult, tmp_path: Path) -> None:
     root = load_checkpoint(findings.folder).splits.root
-    usual = {"labels": root / "labels.csv", "output": tmp_path, "ui": Recorder(), "image_size": 16}
+    usual = {"labels": root / "labels.csv", "output": tmp_path, "image_size": 16}
     with pytest.MonkeyPatch.context() as patch:
         draw_nothing(patch)
         found = vitmed.probe(root, **usual).test
@@ -169,7 +170,7 @@ def test_a_map_explains_a_finding_and_is_tested(findings: vitmed.TrainResult, tm
     assert found is not None and found.reason is None and len(found.methods) == 3
     section = page.partition('id="attention"')[2].partition("</section>")[0]
     assert "the probability of the finding that is likeliest beside its threshold" in section
-    usual = {"checkpoint": findings.folder, "methods": ["grad_cam"], "ui": Recorder()}
+    usual = {"checkpoint": findings.folder, "methods": ["grad_cam"]}
     images = [root / path for path in tested.paths[:3]]
     given = json.loads((vitmed.explain(images, output=tmp_path / "a", **usual).folder / "explain.json").read_text())
     assert len(given["images"]) == 3
@@ -195,12 +196,12 @@ def test_a_setting_of_another_kind_is_refused(
 ) -> None:
     root = load_checkpoint(findings.folder).splits.root
     with pytest.raises(UsageError, match=match):
-        vitmed.train(root, labels=root / "labels.csv", sets=[sets], output=tmp_path, ui=Recorder())
+        vitmed.train(root, labels=root / "labels.csv", sets=[sets], output=tmp_path)
 
 
 def test_the_server_answers_as_predict_does(findings: vitmed.TrainResult, tmp_path: Path) -> None:
     images = sorted((findings.folder.parents[1] / "data" / "images").glob("*.png"))[:12]
-    own = vitmed.predict(images, checkpoint=findings.folder, precision="fp32", ui=Recorder())
+    own = vitmed.predict(images, checkpoint=findings.folder, precision="fp32")
     assert isinstance(own, FindingPredictions)
     with serving(findings.folder, scores=tmp_path / "scores.csv") as served, served.client() as client:
         found = served.post(*images, params={"pictures": "true"}).json()["images"]

@@ -13,13 +13,26 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import BARE, TINY, TINY_ARGS, Answer, Recorder, Trained, draw_splits, interrupt_at, listing, once
+from conftest import (
+    BARE,
+    TINY,
+    TINY_ARGS,
+    Answer,
+    Recorder,
+    Trained,
+    draw_splits,
+    interrupt_at,
+    listing,
+    once,
+    recording,
+)
 from timm.layers import SwiGLUPacked
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 
 from vitmed import VitmedError, explain, train
 from vitmed.commands.train import TrainResult
+from vitmed.core.messages import listening
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.paired_comparison import ComparisonTest
@@ -43,23 +56,23 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def run(data: Path, output: Path, weights: Path, ui: Recorder | None = None, **flags: Any) -> TrainResult:
+def run(data: Path, output: Path, weights: Path, **flags: Any) -> TrainResult:
     settings = FREE | {"epochs": 2, "lr": 1e-3, "drop_path": 0.0} | flags
-    return train(data, output=output, name="a", weights=str(weights), ui=ui or Recorder(), **settings)
+    return train(data, output=output, name="a", weights=str(weights), **settings)
 
 
 @pytest.fixture(scope="session")
 def frozen(data: Path, trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainResult, Recorder]:
     """The head of `trained` fitted to the data, its network frozen."""
-    ui = Recorder()
-    return once(tmp_path_factory, "frozen", lambda place: (run(data, place, trained.best, ui, freeze=True), ui))
+    ui = recording()
+    return once(tmp_path_factory, "frozen", lambda place: (run(data, place, trained.best, freeze=True), ui))
 
 
 @pytest.fixture(scope="session")
 def tuned(data: Path, trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainResult, Recorder]:
     """`trained` tuned on the data."""
-    ui = Recorder()
-    return once(tmp_path_factory, "tuned", lambda place: (run(data, place, trained.best, ui), ui))
+    ui = recording()
+    return once(tmp_path_factory, "tuned", lambda place: (run(data, place, trained.best), ui))
 
 
 def weights_of(file: Path) -> dict[str, torch.Tensor]:
@@ -176,7 +189,7 @@ def test_probe_first_starts_from_the_fitted_head(
 def test_frozen_blocks_stay_and_the_others_move(tmp_path: Path) -> None:
     data = draw_splits(tmp_path / "data", 6, 3, 3)
     start = train(data, output=tmp_path, name="s", sets=("model.width=16", "model.depth=3", "model.heads=2"),
-                  ui=Recorder(), **BARE | {"epochs": 1})  # fmt: skip
+                  **BARE | {"epochs": 1})  # fmt: skip
     result = run(data, tmp_path, start.folder / "best.pt", freeze_blocks=2, **BARE_RUN)
     before, after = weights_of(start.folder / "best.pt"), weights_of(result.folder / "best.pt")
     moved = {re.sub(r"(blocks\.\d+|\w+)\..*", r"\1", name) for name in changed(before, after)}
@@ -208,9 +221,9 @@ def test_a_stopped_run_goes_on_bit_for_bit(data: Path, tmp_path: Path, trained: 
     whole = run(data, tmp_path / "whole", trained.best, **way)
     stops = [(interrupt_at(4), "interrupted"), (PressesCtrlC(), "stopped at once")]
     for k, (ui, told) in enumerate(stops if "probe_first" in way else stops[:1]):
-        with pytest.raises(VitmedError, match=told):
-            run(data, tmp_path / str(k), trained.best, ui, **way)
-        parts = train(resume=tmp_path / str(k) / "a", ui=Recorder())
+        with pytest.raises(VitmedError, match=told), listening(ui):
+            run(data, tmp_path / str(k), trained.best, **way)
+        parts = train(resume=tmp_path / str(k) / "a")
         assert changed(weights_of(whole.folder / "best.pt"), weights_of(parts.folder / "best.pt")) == set()
         assert set(parts.test.metrics["baselines"]) == {"frozen_features", "colour_and_size"}
         assert parts.test.metrics["baselines"] == whole.test.metrics["baselines"]
@@ -292,17 +305,17 @@ def test_few_patients_give_no_verdict() -> None:
 
 
 def test_a_frozen_run_has_nothing_to_go_on_from(data: Path, tmp_path: Path, trained: Trained) -> None:
-    with pytest.raises(VitmedError, match="start again: vitmed train --config") as stopped:
-        run(data, tmp_path / "parts", trained.best, PressesCtrlC(), freeze=True)
+    with pytest.raises(VitmedError, match="start again: vitmed train --config") as stopped, listening(PressesCtrlC()):
+        run(data, tmp_path / "parts", trained.best, freeze=True)
     assert stopped.value.exit_code == 130
-    again = train(config=tmp_path / "parts" / "a" / "config.yaml", output=tmp_path / "again", ui=Recorder())
+    again = train(config=tmp_path / "parts" / "a" / "config.yaml", output=tmp_path / "again")
     with pytest.raises(VitmedError, match="this run is finished"):
-        train(resume=again.folder, ui=Recorder())
+        train(resume=again.folder)
 
 
 def test_what_means_nothing_to_a_frozen_network_is_told(data: Path, tmp_path: Path, trained: Trained) -> None:
-    ui = Recorder()
-    run(data, tmp_path, trained.best, ui, freeze=True, mixup=0.2, **BARE_RUN)
+    ui = recording()
+    run(data, tmp_path, trained.best, freeze=True, mixup=0.2, **BARE_RUN)
     told = [text for text in ui.warned if "have no effect" in text]
     assert len(told) == 1 and "train.epochs" in told[0] and "augment.mixup" in told[0]
     assert not any("calibration" in text for text in ui.warned)

@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 from checkpoints import save
-from conftest import TINY, TINY_SETS, Recorder, draw_classes, draw_splits, once
+from conftest import TINY, TINY_SETS, draw_classes, draw_splits, once, recording
 
 from vitmed import evaluate, train
 from vitmed.commands.train import TrainResult
@@ -42,7 +42,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
     def make(place: Path) -> TrainResult:
         data, table = draw_table(place)
         options = QUICK | {"labels": str(table), "folds": 3, "fold": 2}
-        return train(data, output=place / "runs", name="run", sets=TINY_SETS, ui=Recorder(), **options)
+        return train(data, output=place / "runs", name="run", sets=TINY_SETS, **options)
 
     return once(tmp_path_factory, "table", make)
 
@@ -78,36 +78,36 @@ def test_the_table_is_named_relative_to_the_run_and_not_needed_again(run: TrainR
     shutil.copytree(place, tmp_path / "moved")
     (tmp_path / "moved" / "labels.csv").unlink()
     folder = tmp_path / "moved" / "runs" / "run"
-    again = evaluate(folder, resamples=20, ui=Recorder())
+    again = evaluate(folder, resamples=20)
     assert again.predictions.to_csv() == run.test.predictions.to_csv()
-    resumed = train(resume=folder, epochs=2, ui=Recorder())
+    resumed = train(resume=folder, epochs=2)
     assert resumed.test.predictions.columns["site"] == run.test.predictions.columns["site"]
     assert yaml.safe_load((folder / "config.yaml").read_text())["data"]["labels"] == "../../labels.csv"
 
 
 def test_images_of_another_place_by_its_own_table(run: TrainResult, tmp_path: Path) -> None:
     data, table = draw_table(tmp_path, seed=5, first=90)
-    found = evaluate(run.folder, data=data, labels=table, output=tmp_path / "a", resamples=20, ui=Recorder())
+    found = evaluate(run.folder, data=data, labels=table, output=tmp_path / "a", resamples=20)
     assert found.metrics["n"] == 48 and found.metrics["resampling"] == "by patient"
     assert list(found.predictions.columns)[-1] == "site" and found.metrics["report"]["title"] == "all of images"
     rows = [line.split(";") for line in table.read_text().splitlines()]
     (tmp_path / "who.csv").write_text("\n".join(["path,who", *(f"{r[0]},{r[3]}" for r in rows[1:])]))
     who = {"groups": tmp_path / "who.csv", "output": tmp_path / "b"}
-    found = evaluate(run.folder, data=data, labels=table, resamples=20, ui=Recorder(), **who)
+    found = evaluate(run.folder, data=data, labels=table, resamples=20, **who)
     assert set(found.predictions.groups or ()) == {"N", "S"} and {"patient", "site"} <= set(found.predictions.columns)
     table.write_text(table.read_text().replace("blue", "violet"))
     with pytest.raises(DataError, match="class 'violet' is not one of the classes amber, blue"):
-        evaluate(run.folder, data=data, labels=table, output=tmp_path / "c", ui=Recorder())
+        evaluate(run.folder, data=data, labels=table, output=tmp_path / "c")
     with pytest.raises(UsageError, match="add --data DIR"):
-        evaluate(run.folder, labels=table, output=tmp_path / "d", ui=Recorder())
+        evaluate(run.folder, labels=table, output=tmp_path / "d")
 
 
 def test_leakage_that_was_allowed_stands_at_the_head(tmp_path: Path) -> None:
-    data, ui = draw_splits(tmp_path / "data", 6, 4, 4), Recorder()
+    data, ui = draw_splits(tmp_path / "data", 6, 4, 4), recording()
     options = QUICK | {"group_regex": r"_(\d+)\.png"}  # every split has a patient 0
     with pytest.raises(DataError, match="in two splits"):
-        train(data, output=tmp_path / "runs", sets=TINY_SETS, ui=ui, **options)
-    result = train(data, output=tmp_path / "runs", sets=TINY_SETS, ui=ui, allow_leakage=True, **options)
+        train(data, output=tmp_path / "runs", sets=TINY_SETS, **options)
+    result = train(data, output=tmp_path / "runs", sets=TINY_SETS, allow_leakage=True, **options)
     assert any("in two splits (--allow-leakage)" in text for text in ui.warned)
     notes = json.loads((result.folder / "test" / "metrics.json").read_text())["notes"]
     leaks = [note for note in notes[:2] if note.startswith("Leakage: 4 patients of this split have images in another")]
@@ -116,11 +116,11 @@ def test_leakage_that_was_allowed_stands_at_the_head(tmp_path: Path) -> None:
 
 
 def test_a_run_without_patients_says_so_at_the_head_and_shows_its_guess(tmp_path: Path) -> None:
-    data, ui = draw_classes(tmp_path / "data", 24), Recorder()
+    data, ui = draw_classes(tmp_path / "data", 24), recording()
     for file in sorted(data.rglob("*.png")):
         i = int(file.stem.split("_")[1])
         file.rename(file.with_name(f"P{i % 6}_{i}.png"))
-    result = train(data, output=tmp_path / "runs", sets=TINY_SETS, ui=ui, **QUICK)
+    result = train(data, output=tmp_path / "runs", sets=TINY_SETS, **QUICK)
     assert any("look like 6 patients (P0, P1, P2, ...): confirm with --groups names" in text for text in ui.warned)
     assert "split by image: likely optimistic" in (result.folder / "test" / "report.html").read_text()
     metrics = json.loads((result.folder / "test" / "metrics.json").read_text())
@@ -134,4 +134,4 @@ def test_a_column_set_of_an_earlier_version_is_no_subgroup(run: TrainResult) -> 
     content["data"]["columns"] = ["set"]
     file = save(content, shutil.copytree(run.folder, run.folder.parent / "earlier") / "best.pt")
     with pytest.raises(UsageError, match="these images have no further columns"):
-        evaluate(file, subgroup=["set"], ui=Recorder())
+        evaluate(file, subgroup=["set"])

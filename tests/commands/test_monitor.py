@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Answer, Recorder, Trained
+from conftest import Answer, Trained, recording
 
 import vitmed as package
 from vitmed.core.errors import DataError, GateError, UsageError
@@ -24,7 +24,7 @@ Rows = list[dict[str, str]]
 @pytest.fixture(autouse=True)
 def few_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
     """300, not thousands: the limits are tested in tests/metrics."""
-    monkeypatch.setattr("vitmed.commands.monitor.SIMULATIONS", 300)
+    monkeypatch.setattr("vitmed.deploy.monitor.SIMULATIONS", 300)
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def save(file: Path, rows: Rows) -> Path:
 
 
 def monitor(run: Path, new: Path, **options: Any) -> package.commands.monitor.Monitored:  # type: ignore[name-defined]
-    return package.monitor(run, new, period=200, ui=options.pop("ui", Recorder()), **options)
+    return package.monitor(run, new, period=200, **options)
 
 
 def test_quiet_where_nothing_changed(run: Path, vitmed: Callable[..., Answer]) -> None:
@@ -124,8 +124,8 @@ def test_an_evaluation_folder_is_read_without_torch(run: Path, monkeypatch: pyte
 
 def test_a_table_without_times_is_read_in_random_order(run: Path) -> None:
     """It is sorted by class, which would look like a change."""
-    ui = Recorder()
-    found = monitor(run, run / "test" / "predictions.csv", ui=ui).content
+    ui = recording()
+    found = monitor(run, run / "test" / "predictions.csv").content
     assert found.first is None and any("random order" in text for text in ui.warned)
     assert found.labelled == found.images == 18
 
@@ -148,7 +148,7 @@ def test_bad_tables_and_arguments(run: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has no image"):
         monitor(run, tmp_path / "empty.csv")
     with pytest.raises(UsageError, match="--period 10"):
-        package.monitor(run, work(run, 10), period=10, ui=Recorder())
+        package.monitor(run, work(run, 10), period=10)
     with pytest.raises(UsageError, match="holds no evaluation of best"):
         monitor(run, work(run, 10), split="train")
     assert not (run / "monitoring").exists()
@@ -178,14 +178,14 @@ def test_what_is_older_than_the_period_gives_no_alarm(run: Path) -> None:
     def change(i: int, row: dict[str, str]) -> None:
         row["ood_score"] = "1.4" if i < 150 else "0.5"
 
-    new, ui = work(run, 900, change), Recorder()
-    found = monitor(run, new, ui=ui).content
+    new, ui = work(run, 900, change), recording()
+    found = monitor(run, new).content
     assert found.images == 900 and {one.n for one in found.charts if not one.why_not} == {200}
     note = next(note for note in found.notes if "newest 200 of the 900 images" in note)
     assert "--period 900" in note and note in ui.warned
     assert "newest 200 of the 900 images" in (run / "monitoring" / "monitoring.html").read_text()
     with pytest.raises(GateError, match="unlike the training images rises"):
-        package.monitor(run, new, period=900, ui=Recorder())
+        package.monitor(run, new, period=900)
 
 
 def test_labels_that_come_later_than_a_period_still_count(run: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Recorder, draw_nothing
+from conftest import draw_nothing
 from label_sets import GRADES
 from served import serving
 from sklearn.metrics import cohen_kappa_score, mean_absolute_error, r2_score
@@ -52,7 +52,7 @@ def test_intervals_of_numbers_are_chosen_on_validation(ages: vitmed.TrainResult)
 def test_a_number_reads_back_to_the_bit_and_its_report_is_made_again(
     ages: vitmed.TrainResult, tmp_path: Path, no_figures: None
 ) -> None:
-    again = vitmed.evaluate(ages.test.folder / "predictions.csv", output=tmp_path / "again", ui=Recorder())
+    again = vitmed.evaluate(ages.test.folder / "predictions.csv", output=tmp_path / "again")
     first, second = ages.test.predictions, again.predictions
     assert isinstance(first, NumberPredictions) and isinstance(second, NumberPredictions)
     assert np.array_equal(first.logits, second.logits) and np.array_equal(first.labels, second.labels)
@@ -61,7 +61,7 @@ def test_a_number_reads_back_to_the_bit_and_its_report_is_made_again(
 
 
 def test_predict_gives_the_number_with_its_interval(ages: vitmed.TrainResult, root: Path) -> None:
-    from vitmed.commands.predict import answer_cells, predictions_json
+    from vitmed.inference.answers import answer_cells, predictions_json
 
     tested = ages.test.predictions
     found = vitmed.predict([root / path for path in tested.paths], checkpoint=ages.folder, precision="fp32")
@@ -73,7 +73,7 @@ def test_predict_gives_the_number_with_its_interval(ages: vitmed.TrainResult, ro
 
 
 def test_stress_judges_a_number_by_its_error(ages: vitmed.TrainResult, tmp_path: Path) -> None:
-    flags = {"corruptions": ["gaussian_noise"], "resamples": 50, "output": tmp_path / "stress", "ui": Recorder()}
+    flags = {"corruptions": ["gaussian_noise"], "resamples": 50, "output": tmp_path / "stress"}
     found, overall = vitmed.stress(ages.folder, **flags).content, ages.test.metrics.overall
     assert found.number == "mae" and {name: found.clean[name] for name in ("mae", "bias")} == {
         name: overall[name] for name in ("mae", "bias")
@@ -89,7 +89,7 @@ def test_a_probe_of_colours_predicts_a_number(ages: vitmed.TrainResult, root: Pa
     usual = {"labels": root / "ages.csv", "target": "number", "unit": "years", "output": tmp_path, "image_size": 16}
     with pytest.MonkeyPatch.context() as patch:
         draw_nothing(patch)
-        found = vitmed.probe(root, **usual, ui=Recorder()).test
+        found = vitmed.probe(root, **usual).test
     theirs = mean_absolute_error(found.predictions.labels, found.predictions.values)
     assert found.metrics.overall["mae"].value == pytest.approx(theirs, rel=1e-12)
     baseline = ages.test.metrics.baselines["colour_and_size"]
@@ -101,7 +101,7 @@ def test_a_probe_of_colours_predicts_a_number(ages: vitmed.TrainResult, root: Pa
 def test_a_map_explains_a_side_of_a_number(ages: vitmed.TrainResult, root: Path, tmp_path: Path) -> None:
     assert ages.test.metrics.attention is not None and ages.test.metrics.attention.reason is None
     tested = ages.test.predictions
-    usual = {"checkpoint": ages.folder, "methods": ["grad_cam"], "ui": Recorder()}
+    usual = {"checkpoint": ages.folder, "methods": ["grad_cam"]}
     found = vitmed.explain([root / path for path in tested.paths[:6]], output=tmp_path / "a", **usual)
     given = json.loads((found.folder / "explain.json").read_text())["images"]
     sides = ["higher" if value >= tested.target.centre else "lower" for value in tested.values[:6]]
@@ -124,7 +124,7 @@ def test_grades_are_in_order_and_their_kappa_is_that_of_scikit_learn(graded: vit
 
 def test_two_classes_of_settings_do_not_mix(root: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not for number"):
-        settings = {"target": "number", "sets": ["train.balance=loss"], "output": tmp_path, "ui": Recorder()}
+        settings = {"target": "number", "sets": ["train.balance=loss"], "output": tmp_path}
         vitmed.train(root, labels=root / "ages.csv", **settings)
 
 
@@ -135,7 +135,7 @@ def test_compare_judges_grades_by_kappa_in_their_order(graded: vitmed.TrainResul
     assert by_name.classes == ("mild", "none", "severe")
     other = replace(by_name, logits=by_name.logits[::-1].copy(), calibrated=None, costs=None)
     (tmp_path / "other.csv").write_text(other.to_csv())
-    found = vitmed.compare(tmp_path / "other.csv", graded.folder, resamples=50, ui=Recorder()).content
+    found = vitmed.compare(tmp_path / "other.csv", graded.folder, resamples=50).content
     assert found.kind == "grades" and found.classes == list(GRADES)
     truth = [GRADES.index(by_name.classes[k]) for k in by_name.labels]
     first, second = ([GRADES.index(one.classes[k]) for k in one.predicted] for one in (other, tested))
@@ -163,7 +163,7 @@ def test_the_server_answers_with_a_number_and_its_interval_or_a_grade(
     ages: vitmed.TrainResult, graded: vitmed.TrainResult, root: Path
 ) -> None:
     images, found = sorted((root / "images").glob("*.png"))[:5], {}
-    own = [vitmed.predict(images, checkpoint=run.folder, precision="fp32", ui=Recorder()) for run in (ages, graded)]
+    own = [vitmed.predict(images, checkpoint=run.folder, precision="fp32") for run in (ages, graded)]
     for run in (ages, graded):
         with serving(run.folder) as served:
             found[run.folder] = served.post(*images, params={"pictures": "true"}).json()["images"]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Recorder, Trained, draw_classes, python
+from conftest import Trained, draw_classes, python, recording
 from PIL import Image
 
 from vitmed import predict
@@ -22,7 +22,7 @@ from vitmed.core.errors import CheckpointError, DataError
 from vitmed.inference import checkpoint
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.predictions import Predictions
-from vitmed.models.weight_files import safe_load
+from vitmed.models.weights.files import safe_load
 
 ANSWER = Callable[..., Any]
 
@@ -37,7 +37,7 @@ def test_any_images_in_any_order_are_evaluate_to_the_last_bit(trained: Trained) 
     rng = np.random.default_rng(0)
     for count in (1, 5, len(evaluated)):
         rows = rng.permutation(len(evaluated))[:count]
-        said = predict([trained.data / evaluated.paths[i] for i in rows], checkpoint=trained.best, ui=Recorder())
+        said = predict([trained.data / evaluated.paths[i] for i in rows], checkpoint=trained.best)
         assert said.logits.tobytes() == evaluated.logits[rows].tobytes()
         assert said.probabilities.tobytes() == evaluated.probabilities[rows].tobytes()
         assert all(said.columns[name] == tuple(evaluated.columns[name][i] for i in rows) for name in said.columns)
@@ -59,7 +59,7 @@ def test_preprocessing_is_the_checkpoints(trained: Trained, tmp_path: Path) -> N
 
     image = Image.new("RGBA", (64, 32), (230, 160, 30, 255))
     image.save(tmp_path / "wide.png")
-    said = predict(tmp_path / "wide.png", checkpoint=trained.best, ui=Recorder())
+    said = predict(tmp_path / "wide.png", checkpoint=trained.best)
     pixels = np.zeros((16, 16, 3))
     pixels[4:12] = np.array([230, 160, 30]) / 255  # black above and below
     x = (pixels - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
@@ -71,8 +71,8 @@ def test_preprocessing_is_the_checkpoints(trained: Trained, tmp_path: Path) -> N
 def test_raw_probabilities_are_warned_of_once(trained: Trained) -> None:
     image = next(trained.data.rglob("*.png"))
     for file, told in ((trained.best, 0), (trained.best.with_name("last.pt"), 1)):
-        ui = Recorder()
-        predict([image], checkpoint=file, ui=ui)
+        ui = recording()
+        predict([image], checkpoint=file)
         assert sum("probabilities are raw" in text and "best.pt" in text for text in ui.warned) == told
 
 
@@ -81,13 +81,13 @@ def test_files_folders_and_patterns_in_their_order(
 ) -> None:
     monkeypatch.chdir(trained.data / "test")
     names = ["green/green_0.png", "amber", "blue/blue_[12].png"]
-    said = predict(names, checkpoint=trained.best, ui=Recorder())
+    said = predict(names, checkpoint=trained.best)
     assert list(said.paths) == [
         "green/green_0.png", *(f"amber/amber_{i}.png" for i in range(6)), "blue/blue_1.png", "blue/blue_2.png",
     ]  # fmt: skip
     shutil.copy("amber/amber_0.png", tmp_path / "scan[1].png")  # a file first, then a pattern
     for name, count in (("**/*.png", 18), (Path("amber/amber_0.png"), 1), (tmp_path / "scan[1].png", 1)):
-        assert len(predict(name, checkpoint=trained.best, ui=Recorder())) == count
+        assert len(predict(name, checkpoint=trained.best)) == count
 
 
 def test_the_newest_run_is_taken_and_named(
@@ -118,7 +118,7 @@ def test_no_run_and_no_image_to_be_found(
         (["x*.png"], trained.best, "no file matches"),
     ):
         with pytest.raises((CheckpointError, DataError), match=told):
-            predict(names, checkpoint=file, ui=Recorder())
+            predict(names, checkpoint=file)
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_unreadable_images_are_rows_and_the_rest_is_answered(
             assert bad[name] in answer.err
         else:
             assert row["error"] == "" and row["prediction"]
-    alone = predict(mixed / "4_green.png", checkpoint=trained.best, ui=Recorder())
+    alone = predict(mixed / "4_green.png", checkpoint=trained.best)
     assert float(rows["4_green.png"]["logit_green"]) == pytest.approx(float(alone.logits[0, 2]), abs=1e-5)
 
 
@@ -183,7 +183,7 @@ def test_json_is_one_object_and_nothing_else(trained: Trained, mixed: Path, vitm
 
 def test_the_table_shows_class_probability_and_runners_up(trained: Trained, vitmed: ANSWER) -> None:
     file = trained.data / "test" / "amber" / "amber_0.png"
-    said = predict(file, checkpoint=trained.best, ui=Recorder())
+    said = predict(file, checkpoint=trained.best)
     answer = vitmed("predict", file, "--checkpoint", trained.best, "--top-k", 3)
     order = np.argsort(-said.probabilities[0])
     flat = " ".join(answer.out.split())
@@ -290,8 +290,7 @@ def test_memory_does_not_grow_with_the_number_of_images(trained: Trained, tmp_pa
     code = """
 import resource, sys
 from vitmed import predict
-from vitmed.core.ui import Silent
-assert len(predict(sys.argv[1], checkpoint=sys.argv[2], ui=Silent())) == int(sys.argv[3])
+assert len(predict(sys.argv[1], checkpoint=sys.argv[2])) == int(sys.argv[3])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
     peaks = []

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Recorder, Trained, listing
+from conftest import Trained, listing
 
 from vitmed import merge, predict, predict_shard
 from vitmed.core.errors import DataError, UsageError
@@ -35,7 +35,7 @@ def images(trained: Trained, tmp_path: Path) -> Path:
 
 def shards(images: Path, output: Path, trained: Trained, numbers: Sequence[int] = (2, 1, 3), **options: Any) -> Path:
     for number in numbers:
-        predict_shard(images, output=output, shard=f"{number}/3", checkpoint=trained.best, ui=Recorder(), **options)
+        predict_shard(images, output=output, shard=f"{number}/3", checkpoint=trained.best, **options)
     return output
 
 
@@ -80,18 +80,18 @@ def test_an_array_of_100_tasks_of_which_one_was_killed(
             left.write_bytes(b"what the killed task left")
             os.utime(left, (0, 0))
             with pytest.raises(DataError, match=r"1 of 100 parts missing:\n--shard 43/100") as error:
-                merge(folder, ui=Recorder())
+                merge(folder)
             assert "again with --shard 43/100" in error.value.fix
-        predict_shard(images, output=folder, shard="auto", checkpoint=trained.best, device="cpu", ui=Recorder())
-    done = merge(folder, ui=Recorder())
-    whole = predict(images, checkpoint=trained.best, device="cpu", ui=Recorder())
+        predict_shard(images, output=folder, shard="auto", checkpoint=trained.best, device="cpu")
+    done = merge(folder)
+    whole = predict(images, checkpoint=trained.best, device="cpu")
     assert done.file.read_bytes() == whole.to_csv(errors=True).encode() and len(parts(folder)) == 19
     assert not list(folder.glob(".*"))
 
 
 def test_features_stay_in_the_parts(trained: Trained, images: Path, tmp_path: Path) -> None:
     folder = shards(images, tmp_path / "parts", trained, features=True)
-    expected = predict(images, checkpoint=trained.best, ui=Recorder())
+    expected = predict(images, checkpoint=trained.best)
     table = pa.concat_tables(map(pq.read_table, parts(folder)), promote_options="default")
     assert table["ood_score"].type == "double" and table["logit_blue"].type == "float" and len(table) == 19
     read = table.filter(pc.equal(table["error"], ""))
@@ -99,7 +99,7 @@ def test_features_stay_in_the_parts(trained: Trained, images: Path, tmp_path: Pa
     assert np.array_equal(read["logit_blue"].to_numpy(), expected.logits[:, 1])
     features = np.array(read["features"].to_pylist(), np.float32)  # (18, D)
     assert features.shape == (18, 16) and np.isfinite(features).all() and len(np.unique(features, axis=0)) == 18
-    done = merge(folder, output=tmp_path / "all.csv", ui=Recorder())
+    done = merge(folder, output=tmp_path / "all.csv")
     assert (done.read, len(done.errors)) == (18, 1)
     assert (Predictions.from_csv(tmp_path / "all.csv").logits == expected.logits).all()
 
@@ -110,30 +110,30 @@ def test_a_part_that_is_missing_damaged_or_there_twice(trained: Trained, images:
     data = second.read_bytes()
     second.unlink()
     with pytest.raises(DataError, match=r"1 of 3 parts missing:\n--shard 2/3"):
-        merge(folder, ui=Recorder())
+        merge(folder)
     spoilt = bytearray(data)
     spoilt[40] ^= 0xFF  # in a page, not in the footer
     for content in (data[: len(data) // 2], bytes(spoilt)):
         second.write_bytes(content)
         with pytest.raises(DataError, match=f"{second.name}: not a whole part") as error:
-            merge(folder, ui=Recorder())
+            merge(folder)
         assert "remove it" in error.value.fix
         with pytest.raises(DataError, match=f"{second.name}: not a whole part"):
-            predict_shard(images, output=folder, shard="2/3", checkpoint=trained.best, ui=Recorder())
+            predict_shard(images, output=folder, shard="2/3", checkpoint=trained.best)
     second.unlink()
     shards(images, folder, trained, (2,))
     assert second.read_bytes() == data
     shutil.copy(first, folder / "part-00004-of-00003.parquet")
     with pytest.raises(DataError, match="hold the same images"):
-        merge(folder, ui=Recorder())
+        merge(folder)
     (folder / "part-00004-of-00003.parquet").unlink()
     table = pq.read_table(first)
     pq.write_table(table.slice(1), first)  # with its description
     with pytest.raises(DataError, match="holds 5 rows, not those of its shard"):
-        merge(folder, ui=Recorder())
+        merge(folder)
     pq.write_table(table.replace_schema_metadata({}), first)  # as 0.2.0 wrote no such description
     with pytest.raises(UsageError, match="not a part of this version") as usage:
-        merge(folder, ui=Recorder())
+        merge(folder)
     assert "vitmed 0.2.0" in usage.value.fix
     assert not (folder / "predictions.csv").exists() and list(folder.glob(".*")) == []
 
@@ -150,9 +150,9 @@ def test_parts_of_another_checkpoint_list_or_number_of_shards(trained: Trained, 
     ):
         folder = shards(images, tmp_path / str(place), trained, (2, 3))
         options: dict[str, Any] = {"images": images, "shard": "1/3", "checkpoint": trained.best, **given}
-        foreign = predict_shard(output=folder, ui=Recorder(), **options).file
+        foreign = predict_shard(output=folder, **options).file
         with pytest.raises(DataError, match=f"{foreign} and .* are of {why}"):
-            merge(folder, ui=Recorder())
+            merge(folder)
         if foreign.name == "part-00001-of-00003.parquet":  # the right one does not take its place
             with pytest.raises(UsageError, match="is there, of other") as error:
                 shards(images, folder, trained, (1,))
@@ -163,8 +163,8 @@ def test_more_shards_than_images(trained: Trained, tmp_path: Path) -> None:
     file = trained.data / "test" / "blue" / "blue_0.png"
     for number in (1, 2):
         given = {"output": tmp_path / "parts", "shard": f"{number}/2", "checkpoint": trained.best}
-        predict_shard([file, file], ui=Recorder(), **given)  # named twice, once in the list
-    assert len(parts(tmp_path / "parts")) == 1 and merge(tmp_path / "parts", ui=Recorder()).read == 1
+        predict_shard([file, file], **given)  # named twice, once in the list
+    assert len(parts(tmp_path / "parts")) == 1 and merge(tmp_path / "parts").read == 1
 
 
 def test_wrong_commands(trained: Trained, images: Path, tmp_path: Path, vitmed: ANSWER) -> None:

@@ -25,6 +25,7 @@ from conftest import (
     draw_splits,
     interrupt_at,
     once,
+    recording,
 )
 from PIL import Image
 
@@ -32,10 +33,11 @@ from vitmed import build_model, evaluate, pretrain, train
 from vitmed.commands.pretrain import PretrainResult
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.load_config import load_config
+from vitmed.core.messages import listening
 from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig
 from vitmed.data.splits import make_splits
 from vitmed.inference.checkpoint import load_checkpoint
-from vitmed.models.pretrained import read_weights
+from vitmed.models.weights.pretrained import read_weights
 from vitmed.report.plots import drawing
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.training import reconstruction_figure
@@ -50,10 +52,8 @@ GIVEN = [part for k, v in SMALL.items() for part in (f"--{k.replace('_', '-')}",
 GIVEN += [part for text in SETS for part in ("--set", text)]
 
 
-def start(
-    data: Path, output: Path, ui: Recorder | None = None, sets: tuple[str, ...] = (), **flags: Any
-) -> PretrainResult:
-    return pretrain(data, output=output, name="mae", ui=ui or Recorder(), sets=(*SETS, *sets), **SMALL | flags)
+def start(data: Path, output: Path, sets: tuple[str, ...] = (), **flags: Any) -> PretrainResult:
+    return pretrain(data, output=output, name="mae", sets=(*SETS, *sets), **SMALL | flags)
 
 
 def rows(run: Path) -> list[dict[str, str]]:
@@ -84,7 +84,7 @@ def test_the_loss_falls_and_all_is_written(made: PretrainResult) -> None:
 
 
 def test_the_config_of_a_run_repeats_it(data: Path, made: PretrainResult, tmp_path: Path) -> None:
-    again = pretrain(config=made.folder / "config.yaml", output=tmp_path, name="again", ui=Recorder())
+    again = pretrain(config=made.folder / "config.yaml", output=tmp_path, name="again")
     one, other = (torch.load(run.encoder, weights_only=True) for run in (made, again))
     same(one["weights"], other["weights"])
 
@@ -96,7 +96,7 @@ def test_build_model_and_train_take_it_over(data: Path, made: PretrainResult, tm
     model = build_model(weights=str(made.encoder), num_classes=3)
     assert model.pool == "mean" and torch.equal(model.fc_norm.weight, weights.state["norm.weight"])
     assert torch.equal(model.blocks[0].mlp.fc1.weight, weights.state["blocks.0.mlp.fc1.weight"])
-    result = train(data, weights=made.encoder, output=tmp_path, name="run", ui=Recorder(), **AFTER)
+    result = train(data, weights=made.encoder, output=tmp_path, name="run", **AFTER)
     report = json.loads((result.folder / "weights.json").read_text())
     assert sorted(report["fresh"]) == ["head.bias", "head.weight"] and report["unused"] == report["resized"] == []
     config = load_checkpoint(result.checkpoint).config
@@ -120,9 +120,9 @@ def test_class_folders_split_as_training_splits_them(tmp_path: Path) -> None:
     draw_patients(tmp_path / "more", 3, seed=4)
     for file in (tmp_path / "more").rglob("*.png"):
         shutil.move(file, data / file.parent.name / file.name)
-    ui = Recorder()
+    ui = recording()
     flags = {"group_regex": r"(P\d+)_", "epochs": 1}
-    result = start(data, tmp_path / "runs", ui, ("data.val_fraction=0.2", "data.test_fraction=0.2"), **flags)
+    result = start(data, tmp_path / "runs", ("data.val_fraction=0.2", "data.test_fraction=0.2"), **flags)
     asked = load_config(None, {"data.root": str(data), "data.group_regex": r"(P\d+)_", "data.val_fraction": 0.2,
                                "data.test_fraction": 0.2})  # fmt: skip
     splits = make_splits(asked.data)
@@ -136,14 +136,14 @@ def test_loose_images_are_all_taken_but_5_percent(tmp_path: Path) -> None:
     data = draw_classes(tmp_path / "all", 20) / "amber"  # a folder of images, no class below
     for file in (tmp_path / "all" / "blue").iterdir():
         shutil.move(file, data / file.name)
-    ui = Recorder()
-    result = start(data, tmp_path / "runs", ui, epochs=1)
+    ui = recording()
+    result = start(data, tmp_path / "runs", epochs=1)
     used = rows(result.folder)
     assert len(used) == 40 and sum(row["split"] == "val" for row in used) == 2
     assert any("no test images were left out" in text for text in ui.warned)
     draw_splits(data, train=0, val=0, test=3)  # a test folder beside loose images
-    ui = Recorder()
-    again = start(data, tmp_path / "runs", ui, epochs=1)
+    ui = recording()
+    again = start(data, tmp_path / "runs", epochs=1)
     assert {row["path"] for row in rows(again.folder)} == {row["path"] for row in used}
     assert any("6 images, left out" in text for text in ui.said)
 
@@ -173,16 +173,16 @@ def test_a_test_image_that_was_seen_is_told(tmp_path: Path, made: PretrainResult
     """Before training, in the report, in a report made later, and by a run that starts from that run."""
     other = draw_splits(tmp_path / "other", seed=5)
     shutil.copy(data / "train" / "amber" / "amber_0.png", other / "test" / "amber" / "copy.png")
-    ui = Recorder()
-    result = train(other, weights=made.encoder, output=tmp_path, name="one", ui=ui, **AFTER)
+    ui = recording()
+    result = train(other, weights=made.encoder, output=tmp_path, name="one", **AFTER)
     assert any("the weights were made with 1 test image:" in text for text in ui.warned)
-    for metrics in (result.test.metrics, evaluate(result.folder, output=tmp_path / "r", ui=Recorder()).metrics):
+    for metrics in (result.test.metrics, evaluate(result.folder, output=tmp_path / "r").metrics):
         assert any("Leakage: 1 of these images was used to make the weights" in n for n in metrics["report"]["notes"])
     assert not any("Leakage" in note for note in result.val.metrics["report"]["notes"])
-    later = train(other, weights=result.checkpoint, output=tmp_path, name="two", ui=Recorder(), **AFTER)
+    later = train(other, weights=result.checkpoint, output=tmp_path, name="two", **AFTER)
     assert any("Leakage: 1 of" in note for note in later.test.metrics["report"]["notes"])
     with pytest.raises(DataError, match="pretraining"):
-        evaluate(later.folder, data=data / "train", ui=Recorder())
+        evaluate(later.folder, data=data / "train")
 
 
 # --- stop and go on
@@ -193,12 +193,12 @@ def test_a_stopped_run_goes_on_bit_for_bit(data: Path, tmp_path: Path) -> None:
     flags = {"epochs": 3, "batch_size": 4, "accumulate": 2, "policy": "mae"}
     sets = ("model.dropout=0.1", "model.drop_path=0.1", "model.depth=2")
     whole, run = start(data, tmp_path / "whole", sets=sets, **flags).folder, tmp_path / "mae"
-    with pytest.raises(Interrupted, match=r"last\.pt is saved") as stopped:
-        start(data, tmp_path, interrupt_at(6), sets=sets, **flags)
+    with pytest.raises(Interrupted, match=r"last\.pt is saved") as stopped, listening(interrupt_at(6)):
+        start(data, tmp_path, sets=sets, **flags)
     assert f"vitmed pretrain --resume {run}" in stopped.value.fix
-    with pytest.raises(Interrupted, match=r"last\.pt is saved"):
-        pretrain(resume=run, ui=interrupt_at(9))
-    pretrain(resume=run, ui=Recorder())
+    with pytest.raises(Interrupted, match=r"last\.pt is saved"), listening(interrupt_at(9)):
+        pretrain(resume=run)
+    pretrain(resume=run)
     for file, part in (("last.pt", "training"), ("encoder.pt", "weights")):
         one, other = (torch.load(folder / file, weights_only=True) for folder in (whole, run))
         same(one[part], other[part])
@@ -212,9 +212,9 @@ def test_a_figure_that_fails_does_not_cost_the_state(
     def broken(*of: object) -> None:
         raise ValueError("no figure")
 
-    monkeypatch.setattr("vitmed.commands.pretraining_run.loss_curves", broken)
-    with pytest.raises((ValueError, Interrupted)) as stopped:
-        start(data, tmp_path, interrupt_at(5), epochs=3)
+    monkeypatch.setattr("vitmed.commands.pretrain.loss_curves", broken)
+    with pytest.raises((ValueError, Interrupted)) as stopped, listening(interrupt_at(5)):
+        start(data, tmp_path, epochs=3)
     position = torch.load(tmp_path / "mae" / "last.pt", weights_only=True)["training"]
     assert (position["epoch"], position["batch"]) == (1, 2), stopped
     assert stopped.type is Interrupted
@@ -226,8 +226,8 @@ def test_stopped_at_once(data: Path, tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.raises(Interrupted, match="stopped at once"):
-        start(data, tmp_path, Recorder(press))
+    with pytest.raises(Interrupted, match="stopped at once"), listening(Recorder(press)):
+        start(data, tmp_path)
 
 
 def test_what_cannot_be_resumed(data: Path, made: PretrainResult, tmp_path: Path) -> None:
@@ -238,19 +238,19 @@ def test_what_cannot_be_resumed(data: Path, made: PretrainResult, tmp_path: Path
         (tmp_path, {}, r"no last\.pt"),
     ):
         with pytest.raises((CheckpointError, UsageError), match=told):
-            pretrain(resume=run, ui=Recorder(), **given)
+            pretrain(resume=run, **given)
     with pytest.raises(CheckpointError, match="not a vitmed checkpoint"):
-        train(resume=made.folder, ui=Recorder())
-    with pytest.raises(Interrupted):
-        start(data, tmp_path, interrupt_at(1))
+        train(resume=made.folder)
+    with pytest.raises(Interrupted), listening(interrupt_at(1)):
+        start(data, tmp_path)
     other = draw_splits(tmp_path / "data", seed=3)
     with pytest.raises(DataError, match="have changed"):
-        pretrain(other, resume=tmp_path / "mae", ui=Recorder())
+        pretrain(other, resume=tmp_path / "mae")
     saved = torch.load(tmp_path / "mae" / "last.pt", weights_only=True)
     del saved["data"]["splits"]
     save(saved, tmp_path / "mae" / "last.pt")
     with pytest.raises(CheckpointError, match="damaged"):
-        pretrain(resume=tmp_path / "mae", ui=Recorder())
+        pretrain(resume=tmp_path / "mae")
 
 
 # --- bad input
@@ -332,12 +332,12 @@ def test_the_command_line(data: Path, tmp_path: Path, vitmed: RUN) -> None:
 
 
 def test_the_reconstructions_are_drawn(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vitmed.commands import pretraining_run
+    from vitmed.commands import pretrain as verb
 
     monkeypatch.setattr(drawing, "DPI", 120)
     drawn: list[Any] = []
-    real = pretraining_run.reconstructions
-    monkeypatch.setattr(pretraining_run, "reconstructions", lambda *args: drawn.append(real(*args)) or drawn[0])
+    real = verb.reconstructions
+    monkeypatch.setattr(verb, "reconstructions", lambda *args: drawn.append(real(*args)) or drawn[0])
     start(data, tmp_path, channels=1, epochs=1)
     pictures = drawn[0]
     assert pictures.shape == (8, 3, 16, 16, 1) and pictures.dtype == "uint8"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Answer, Recorder
+from conftest import Answer, recording
 from local_server import serving
 
 import vitmed as package
@@ -90,15 +90,15 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 def test_weights_preprocessing_and_card_and_nothing_else_are_uploaded(
     plain_run: Path, server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ui = Recorder()
-    found = package.push(plain_run, "lab/first", form="timm", ui=ui)
+    ui = recording()
+    found = package.push(plain_run, "lab/first", form="timm")
     assert found.private and server.made["name"] == "first" and server.made["organization"] == "lab"
     assert server.made.get("visibility") == "private" or server.made.get("private") is True
     assert set(server.files) == set(found.files) == {"README.md", "config.json", "model.safetensors"}
     assert 'timm.create_model("hf-hub:lab/first", pretrained=True)' in ui.said[-1] and "only its owner" in ui.said[-1]
     card = server.files["README.md"].decode()
     assert "# first" in card and '"hf-hub:lab/first"' in card and "Research use only" in card
-    local = package.export(plain_run, to=tmp_path / "first", form="timm", ui=Recorder()).file
+    local = package.export(plain_run, to=tmp_path / "first", form="timm").file
     for name in ("config.json", "model.safetensors"):
         assert server.files[name] == (local / name).read_bytes()
     for content in server.files.values():
@@ -109,9 +109,9 @@ def test_weights_preprocessing_and_card_and_nothing_else_are_uploaded(
 def test_a_public_repository_needs_the_flag(plain_run: Path, server: Hub) -> None:
     server.visible = True
     with pytest.raises(UsageError, match="everybody can see this repository"):
-        push(plain_run, "lab/first", form="timm", ui=Recorder())
+        push(plain_run, "lab/first", form="timm")
     assert not server.files and not server.made
-    assert not push(plain_run, "lab/first", form="timm", public=True, ui=Recorder()).private
+    assert not push(plain_run, "lab/first", form="timm", public=True).private
     assert "README.md" in server.files
 
 
@@ -153,12 +153,12 @@ def test_a_licence_that_forbids_sharing_stops_it(plain_run: Path, server: Hub, m
 
     monkeypatch.setattr(module, "load_checkpoint", stated("CC-BY-NC-ND-4.0"))
     with pytest.raises(UsageError, match=r"CC-BY-NC-ND-4\.0, forbids sharing") as stopped:
-        push(plain_run, "lab/first", form="timm", ui=Recorder())
+        push(plain_run, "lab/first", form="timm")
     assert "--may-share" in str(stopped.value.fix) and not server.asked
-    push(plain_run, "lab/first", form="timm", may_share=True, ui=Recorder())
+    push(plain_run, "lab/first", form="timm", may_share=True)
     assert "CC-BY-NC-ND-4.0" in server.files["README.md"].decode()
-    ui = Recorder()
+    ui = recording()
     monkeypatch.setattr(module, "load_checkpoint", stated("LicenseRef-HAI-DEF"))
-    push(plain_run, "lab/first", form="timm", ui=ui)
+    push(plain_run, "lab/first", form="timm")
     assert any("Health AI Developer Foundations" in text for text in ui.warned)
     assert "Health AI Developer Foundations" in server.files["README.md"].decode()

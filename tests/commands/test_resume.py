@@ -15,10 +15,21 @@ import pytest
 import torch
 import yaml
 from checkpoints import same, save
-from conftest import BARE, TINY_ARGS, TINY_SETS, Recorder, Trained, draw_splits, exit_code, interrupt_at
+from conftest import (
+    BARE,
+    TINY_ARGS,
+    TINY_SETS,
+    Recorder,
+    Trained,
+    draw_splits,
+    exit_code,
+    interrupt_at,
+    recording,
+)
 
 from vitmed import train
 from vitmed.core.errors import CheckpointError, DataError, EndedByCaller, Interrupted, UsageError
+from vitmed.core.messages import listening
 from vitmed.inference.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -59,8 +70,8 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert (one / "test" / "predictions.csv").read_bytes() == (other / "test" / "predictions.csv").read_bytes()
 
 
-def start(data: Path, output: Path, ui: Recorder | None = None, **flags: Any) -> Path:
-    return train(data, output=output, name="run", ui=ui or Recorder(), sets=FULL_SETS, **FULL | flags).folder
+def start(data: Path, output: Path, **flags: Any) -> Path:
+    return train(data, output=output, name="run", sets=FULL_SETS, **FULL | flags).folder
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -92,23 +103,24 @@ def test_a_stopped_run_goes_on_bit_for_bit(
 ) -> None:
     run = tmp_path / "run"
     for i, press in enumerate(presses):
-        with pytest.raises(Interrupted) as stopped:
+        with pytest.raises(Interrupted) as stopped, listening(interrupt_at(press)):
             if i == 0:
-                start(data, tmp_path, interrupt_at(press), **VARIANTS[variant])
+                start(data, tmp_path, **VARIANTS[variant])
             else:
-                train(resume=run, ui=interrupt_at(press))
+                train(resume=run)
         assert "last.pt is saved" in str(stopped.value) and f"--resume {run}" in stopped.value.fix
         position = training(run)["training"]
         assert position["epoch"] * 6 + position["batch"] in (press, press + 1)  # at a whole optimiser step
         assert position["batch"] % 2 == 0 and not (run / "test").exists()
-    train(resume=run, ui=Recorder())
+    train(resume=run)
     assert_same_run(never_stopped(variant), run)
     kept = yaml.safe_load((run / "config.yaml").read_text())["train"]["augment_on"]
     assert kept == ("device" if variant == "device" else "cpu")  # never "auto": another machine would choose anew
 
 
 def start_and_be_killed(data: Path, output: Path) -> None:
-    start(data, output, Recorder(lambda done: os.kill(os.getpid(), signal.SIGKILL) if done == 9 else None))
+    with listening(Recorder(lambda done: os.kill(os.getpid(), signal.SIGKILL) if done == 9 else None)):
+        start(data, output)
 
 
 def test_a_killed_run_goes_on_from_its_last_epoch(
@@ -118,7 +130,7 @@ def test_a_killed_run_goes_on_from_its_last_epoch(
     assert exit_code(start_and_be_killed, data, tmp_path) == -signal.SIGKILL
     run = tmp_path / "run"
     assert training(run)["training"]["epoch"] == 1 and not list(run.glob("*.part"))
-    train(resume=run, ui=Recorder())
+    train(resume=run)
     assert_same_run(never_stopped("all"), run)
 
 
@@ -150,8 +162,8 @@ def test_ctrl_c_at_the_command_line(data: Path, tmp_path: Path, vitmed: Callable
 
 def test_more_epochs_are_allowed_and_told_but_not_other_images(trained: Trained, tmp_path: Path) -> None:
     shutil.copytree(trained.data.parent, tmp_path / "moved")
-    ui, run = Recorder(), tmp_path / "moved" / "runs" / "tiny"
-    result = train(resume=run, epochs=7, ui=ui)
+    ui, run = recording(), tmp_path / "moved" / "runs" / "tiny"
+    result = train(resume=run, epochs=7)
     assert any("7 epochs instead of 6" in text for text in ui.warned)
     records = (result.folder / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in records] == [1, 2, 3, 4, 5, 6, 7]
@@ -161,7 +173,7 @@ def test_more_epochs_are_allowed_and_told_but_not_other_images(trained: Trained,
     images = sorted((tmp_path / "moved" / "data" / "train" / "amber").iterdir())
     shutil.copy(images[1], images[0])
     with pytest.raises(DataError, match="images of train have changed"):
-        train(resume=run, epochs=9, ui=Recorder())
+        train(resume=run, epochs=9)
 
 
 def test_a_run_that_was_killed_before_its_evaluation_is_evaluated(trained: Trained, tmp_path: Path) -> None:
@@ -170,11 +182,11 @@ def test_a_run_that_was_killed_before_its_evaluation_is_evaluated(trained: Train
     run = tmp_path / "moved" / "runs" / "tiny"
     for file in run.glob("*/metrics.json"):
         file.write_text(json.dumps(json.loads(file.read_text()) | {"weights_hash": "of other weights"}))
-    result = train(resume=run, ui=Recorder())
+    result = train(resume=run)
     assert result.test.folder == run / "test-2"
     assert result.test.metrics.weights_hash == load_checkpoint(run / "best.pt").weights_hash
     with pytest.raises(UsageError, match="finished and evaluated"):
-        train(resume=run, ui=Recorder())
+        train(resume=run)
 
 
 def test_what_cannot_be_resumed(trained: Trained, tmp_path: Path) -> None:
@@ -189,17 +201,17 @@ def test_what_cannot_be_resumed(trained: Trained, tmp_path: Path) -> None:
         (tmp_path / "best-as-last", {}, "no training state"),
     ):
         with pytest.raises((CheckpointError, UsageError), match=told):
-            train(resume=run, ui=Recorder(), **given)
+            train(resume=run, **given)
 
 
 def test_the_data_may_have_moved(data: Path, tmp_path: Path) -> None:
     shutil.copytree(data, tmp_path / "a" / "data")
-    with pytest.raises(Interrupted):
-        start(tmp_path / "a" / "data", tmp_path / "runs", interrupt_at(4), epochs=1)
+    with pytest.raises(Interrupted), listening(interrupt_at(4)):
+        start(tmp_path / "a" / "data", tmp_path / "runs", epochs=1)
     shutil.move(tmp_path / "a", tmp_path / "b")
     with pytest.raises(DataError, match="vitmed train DIR --resume"):  # train has no --data
-        train(resume=tmp_path / "runs" / "run", ui=Recorder())
-    assert train(tmp_path / "b" / "data", resume=tmp_path / "runs" / "run", ui=Recorder()).checkpoint.is_file()
+        train(resume=tmp_path / "runs" / "run")
+    assert train(tmp_path / "b" / "data", resume=tmp_path / "runs" / "run").checkpoint.is_file()
 
 
 def test_the_best_checkpoint_outlives_a_resume_and_finds_data_that_have_moved(trained: Trained, tmp_path: Path) -> None:
@@ -215,7 +227,7 @@ def test_the_best_checkpoint_outlives_a_resume_and_finds_data_that_have_moved(tr
     save(state, run / "last.pt")
     shutil.rmtree(run / "test")
     before = torch.load(run / "best.pt", weights_only=True)
-    result = train(tmp_path / "new place" / "data", resume=run, epochs=8, ui=Recorder())
+    result = train(tmp_path / "new place" / "data", resume=run, epochs=8)
     assert result.test.metrics["overall"]["auroc"]["value"] > 0.9
     after = torch.load(run / "best.pt", weights_only=True)
     assert after["record"] == before["record"] and after["config"]["train"] == before["config"]["train"]
@@ -232,5 +244,5 @@ def test_a_run_that_the_caller_ends_can_be_resumed(
     run = tmp_path / "ended" / "run"
     assert error.value.fix == f"vitmed train --resume {run}"
     assert training(run)["training"]["epoch"] == 2 and not (run / "test").exists()
-    train(resume=run, ui=Recorder())
+    train(resume=run)
     assert_same_run(run, never_stopped("all"))

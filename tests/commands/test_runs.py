@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, interrupt_at, listing, python
+from conftest import TINY, TINY_SETS, Answer, Trained, interrupt_at, listing, python
 
 from vitmed import pretrain, runs, train
 from vitmed.core.errors import Interrupted, UsageError
+from vitmed.core.messages import listening
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.run_lock import run_lock
-from vitmed.report.run_list import ListedRun
+from vitmed.studies.run_list import ListedRun
 
 
 def row(folder: Path, name: str) -> ListedRun:
-    return next(run for run in runs(folder, ui=Recorder()).runs if run.run == name)
+    return next(run for run in runs(folder).runs if run.run == name)
 
 
 def cut(run: Path, epochs: int) -> None:
@@ -49,7 +50,7 @@ def test_a_finished_run_has_the_number_of_its_report(trained: Trained, place: Pa
     records = [json.loads(line) for line in (place / "done" / "metrics.jsonl").read_text().splitlines()]
     assert found.seconds == pytest.approx(sum(record["seconds"] for record in records))
     before = listing(place)
-    runs(place, ui=Recorder())
+    runs(place)
     assert listing(place) == before
 
 
@@ -63,8 +64,8 @@ def test_the_states_of_runs_that_are_not_finished(place: Path) -> None:
     (place / "no-last" / "last.pt").unlink()
     cut(copy(place, "busy"), 3)
     (place / "empty").mkdir()
-    with run_lock(RunFolder(place / "busy"), Recorder()):
-        found = {run.run: run for run in runs(place, ui=Recorder()).runs}
+    with run_lock(RunFolder(place / "busy")):
+        found = {run.run: run for run in runs(place).runs}
     assert {name: run.state for name, run in found.items()} == {
         "done": "finished", "ctrl-c": "interrupted", "killed": "interrupted", "not-evaluated": "not evaluated",
         "no-last": "incomplete", "busy": "running", "empty": "incomplete",
@@ -93,7 +94,7 @@ def test_a_damaged_file_is_named_and_the_others_are_listed(place: Path) -> None:
         (bad / file).unlink(missing_ok=True)
         if content is not None:
             (bad / file).write_bytes(content)
-    found = {run.run: run for run in runs(place, ui=Recorder()).runs}
+    found = {run.run: run for run in runs(place).runs}
     for i, (file, _) in enumerate(damages):
         bad_run = found[f"bad{i}"]
         assert bad_run.state == "damaged" and bad_run.problem.startswith(f"{file}: "), (i, bad_run)
@@ -112,11 +113,11 @@ def test_a_torn_last_line_and_a_damaged_environment_hide_nothing(place: Path) ->
 @pytest.mark.usefixtures("no_figures")
 def test_real_runs_that_are_interrupted_or_only_pretrained(trained: Trained, tmp_path: Path) -> None:
     settings: dict[str, Any] = {**TINY, "epochs": 4}
-    with pytest.raises(Interrupted):
-        train(trained.data, output=tmp_path, name="cut", sets=TINY_SETS, ui=interrupt_at(8), **settings)
+    with pytest.raises(Interrupted), listening(interrupt_at(8)):
+        train(trained.data, output=tmp_path, name="cut", sets=TINY_SETS, **settings)
     sets = ("model.width=16", "model.depth=1", "model.heads=2")
     small: Any = {"image_size": 16, "patch_size": 8, "epochs": 2, "device": "cpu", "workers": 0}
-    pretrain(trained.data, output=tmp_path, name="mae", sets=sets, ui=Recorder(), **small)
+    pretrain(trained.data, output=tmp_path, name="mae", sets=sets, **small)
     cut, mae = row(tmp_path, "cut"), row(tmp_path, "mae")
     assert (cut.state, cut.kind, cut.of) == ("interrupted", "training", 4) and 0 < cut.done < 4
     assert (mae.state, mae.kind, mae.done) == ("finished", "pretraining", 2)
@@ -129,7 +130,7 @@ def test_folds_stand_below_their_cross_validation(place: Path) -> None:
         copy(place, f"cv/{name}")
     cut(folds / "fold-10", 3)
     (folds / "folds.json").write_text('{"folds": 10, "window": null}')
-    found = runs(place, sort="run", ui=Recorder()).runs
+    found = runs(place, sort="run").runs
     assert [run.run for run in found] == ["cv", "cv/fold-1", "cv/fold-2", "cv/fold-10", "done"]
     assert [run.parent for run in found] == [None, "cv", "cv", "cv", None]
     parent = found[0]
@@ -137,7 +138,7 @@ def test_folds_stand_below_their_cross_validation(place: Path) -> None:
     assert parent.data == "data" and parent.seconds == pytest.approx(sum(run.seconds or 0 for run in found[1:4]))
     shutil.copytree(place / "done" / "test", folds / "test")
     assert row(place, "cv").state == "finished"
-    assert [run.run for run in runs(folds, sort="run", ui=Recorder()).runs][:2] == ["cv", "fold-1"]
+    assert [run.run for run in runs(folds, sort="run").runs][:2] == ["cv", "fold-1"]
 
 
 def test_a_run_that_leaves_its_test_out_is_finished_on_validation(place: Path) -> None:
@@ -159,7 +160,7 @@ def test_an_ensemble_and_a_soup_of_version_0_2_are_runs(place: Path) -> None:
     (joined / "ensemble.json").write_text('{"members": [{}, {}], "data": {"root": "../../../data"}}')
     copy(place, "cv/fold-1")
     (place / "cv" / "folds.json").write_text('{"folds": 2, "window": null}')
-    found = {run.run: run for run in runs(place, ui=Recorder()).runs}
+    found = {run.run: run for run in runs(place).runs}
     for name in ("soup", "cv/ensemble"):
         assert (found[name].kind, found[name].state, found[name].data) == ("ensemble", "finished", "data")
         metric = found[name].metric
@@ -174,12 +175,12 @@ def test_the_order_of_a_column_and_the_unknown_last(place: Path) -> None:
         content["overall"]["auroc"]["value"] = value
         file.write_text(json.dumps(content))
     (place / "none").mkdir()
-    order = [run.run for run in runs(place, sort="metric", ui=Recorder()).runs]
+    order = [run.run for run in runs(place, sort="metric").runs]
     assert order == ["better", "done", "worse", "none"]
     started = {"better": "2026-01-03", "done": "2026-01-01", "worse": "2026-01-02"}
     for name, day in started.items():
         (place / name / "environment.json").write_text(json.dumps({"started": f"{day}T00:00:00+00:00"}))
-    assert [run.run for run in runs(place, ui=Recorder()).runs] == ["better", "worse", "done", "none"]
+    assert [run.run for run in runs(place).runs] == ["better", "worse", "done", "none"]
     with pytest.raises(UsageError, match="metric"):
         runs(place, sort="metrics")
 
@@ -229,7 +230,7 @@ def test_a_trial_that_the_study_stopped_is_not_interrupted(place: Path) -> None:
         cut(copy(place, f"study/{name}"), 3)
         (study / f"{name}.json").write_text(json.dumps({"values": {}, "state": state, "reason": reason}))
     cut(copy(place, "study/winner"), 3)
-    found = {run.run.rpartition("/")[2]: run for run in runs(place, ui=Recorder()).runs}
+    found = {run.run.rpartition("/")[2]: run for run in runs(place).runs}
     assert {name: found[name].state for name in ("trial-0001", "trial-0002", "trial-0003", "winner")} == {
         "trial-0001": "stopped", "trial-0002": "stopped", "trial-0003": "interrupted", "winner": "interrupted",
     }  # fmt: skip

@@ -153,7 +153,7 @@ def test_a_rank_that_dies_ends_all_within_a_minute(data: Path, tmp_path: Path) -
 
     code, _, err = after_an_epoch(process, tmp_path / "run", kill)
     assert time.monotonic() - died[0] < 60
-    assert code == 1 and "SIGKILL ended process 1 of 2" in err and "Traceback" not in err
+    assert code == 1 and "SIGKILL ended process 1 of 2" in err and "Traceback" not in err, err
 
 
 @pytest.mark.slow

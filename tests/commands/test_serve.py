@@ -18,7 +18,7 @@ import checkpoints
 import httpx
 import numpy as np
 import pytest
-from conftest import Answer, Recorder, Trained, images_of
+from conftest import Answer, Trained, images_of
 from served import Served, serving
 from test_export import WITHOUT_TORCH
 
@@ -45,7 +45,7 @@ def exported_server(exported: Path) -> Iterator[Served]:
 @pytest.mark.parametrize("source", ["server", "exported_server"])
 def test_the_answers_are_those_of_predict(trained: Trained, source: str, request: pytest.FixtureRequest) -> None:
     served: Served = request.getfixturevalue(source)
-    own = package.predict(images_of(trained), checkpoint=trained.best, precision="fp32", ui=Recorder())
+    own = package.predict(images_of(trained), checkpoint=trained.best, precision="fp32")
     for start in range(0, len(own), 16):
         reply = served.post(*images_of(trained)[start : start + 16])
         assert reply.status_code == 200, reply.text
@@ -152,7 +152,7 @@ def test_ready_is_the_answer_that_training_stored(
 def test_metrics_count_requests_images_and_decisions(trained: Trained) -> None:
     """And one image at a time gets the answers of predict."""
     images = images_of(trained)[:5]
-    own = package.predict(images, checkpoint=trained.best, precision="fp32", ui=Recorder())
+    own = package.predict(images, checkpoint=trained.best, precision="fp32")
     with serving(trained.folder, batch=1) as served, served.client() as client:
         found = [one for part in (images[:3], images[3:]) for one in served.post(*part).json()["images"]]
         served.post(b"no image")

@@ -9,12 +9,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import BARE, TINY_SETS, Answer, Recorder, Trained, draw_only, draw_splits
+from conftest import (
+    BARE,
+    TINY_SETS,
+    Answer,
+    Trained,
+    draw_only,
+    draw_splits,
+    recording,
+)
 
 import vitmed as package
-from vitmed.commands.stress import pick_images
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.explanation.corruptions import CORRUPTIONS
+from vitmed.explanation.robustness import pick_images
 
 RUN = Callable[..., Answer]
 
@@ -47,18 +55,18 @@ def test_the_folder_and_the_report(run: Path, vitmed: RUN, monkeypatch: pytest.M
     again = json.loads(vitmed(*args).out)
     assert again.pop("folder") == str(run / "stress-2") and again == given
 
-    report = package.evaluate(run, resamples=5, ui=Recorder())
+    report = package.evaluate(run, resamples=5)
     html = (report.folder / "report.html").read_text()
     section = html.partition('id="robustness"')[2].partition("</section>")[0]
     assert given["verdict"] in section and "JPEG" in section and "Hue" in section
     assert (report.folder / "robustness.png").is_file() and report.metrics.robustness.to_dict() == given
-    rebuilt = package.evaluate(report.folder / "predictions.csv", ui=Recorder(), output=run / "again")
+    rebuilt = package.evaluate(report.folder / "predictions.csv", output=run / "again")
     assert rebuilt.metrics.robustness.to_dict() == given
 
 
 def test_all_corruptions_on_a_sample(run: Path) -> None:
-    ui = Recorder()
-    found = package.stress(run, images=4, resamples=0, ui=ui)
+    ui = recording()
+    found = package.stress(run, images=4, resamples=0)
     assert list(found.content["corruptions"]) == list(CORRUPTIONS) and found.content["skipped"] == {}
     assert found.content["n"] == 4 and found.content["mean_corruption_error"]["low"] is None
     assert any("4 of 18 images" in text for text in ui.said)
@@ -66,15 +74,15 @@ def test_all_corruptions_on_a_sample(run: Path) -> None:
 
 def test_an_unreadable_image_among_several(run: Path) -> None:
     (run.parent.parent / "data" / "test" / "blue" / "blue_3.png").write_bytes(b"torn")
-    ui = Recorder()
-    found = package.stress(run, corruptions=["darker"], resamples=5, ui=ui)
+    ui = recording()
+    found = package.stress(run, corruptions=["darker"], resamples=5)
     assert found.content["n"] == 17 and found.content["unreadable"] == 1
     assert any("could not be read" in note for note in found.content["notes"])
     assert any("blue_3.png" in text for text in ui.warned)
     for file in (run.parent.parent / "data" / "test").rglob("*.png"):
         file.write_bytes(b"torn")
     with pytest.raises(DataError, match="png"):
-        package.stress(run, corruptions=["darker"], ui=Recorder())
+        package.stress(run, corruptions=["darker"])
 
 
 def test_wrong_questions(run: Path) -> None:
@@ -94,10 +102,10 @@ def test_wrong_questions(run: Path) -> None:
 def test_grey_images_have_no_stain(tmp_path: Path) -> None:
     data = draw_splits(tmp_path / "data", train=6, val=2, test=1)
     settings = BARE | {"epochs": 1, "channels": 1}
-    result = package.train(data, output=tmp_path / "runs", sets=TINY_SETS, ui=Recorder(), **settings)
-    found = package.stress(result.folder, resamples=5, ui=Recorder())
+    result = package.train(data, output=tmp_path / "runs", sets=TINY_SETS, **settings)
+    found = package.stress(result.folder, resamples=5)
     assert found.content["skipped"] == dict.fromkeys(["stain", "hue"], "needs colour, and the network sees grey")
-    only = package.stress(result.folder, corruptions=["hue"], resamples=5, ui=Recorder())
+    only = package.stress(result.folder, corruptions=["hue"], resamples=5)
     assert only.content["corruptions"] == {} and only.content["mean_corruption_error"]["value"] is None
     assert sorted(path.name for path in only.folder.iterdir()) == ["stress.json"]
 

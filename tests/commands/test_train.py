@@ -9,14 +9,29 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import BARE, TINY, TINY_ARGS, TINY_SETS, Answer, Recorder, draw_classes, draw_only, draw_splits
+from conftest import (
+    BARE,
+    TINY,
+    TINY_ARGS,
+    TINY_SETS,
+    Answer,
+    Recorder,
+    draw_classes,
+    draw_only,
+    draw_splits,
+    recording,
+)
 from PIL import Image
 
 from vitmed import check, predict, train
+from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
+from vitmed.core.messages import listening
 from vitmed.report.plots.plot_table import PLOTS
+from vitmed.training import finetune
 from vitmed.training.environment import without_folders
-from vitmed.training.training_run import TrainingRun
+from vitmed.training.finetune import Finetune
+from vitmed.training.run import Run
 
 RUN = Callable[..., Answer]
 
@@ -32,14 +47,14 @@ def test_a_figure_that_fails_does_not_hide_why_training_ended(tmp_path: Path, mo
         def say(self, text: str) -> None:
             super().say(text)
             if text.startswith("epoch   1"):
-                monkeypatch.setattr(TrainingRun, "_save", full)
+                monkeypatch.setattr(Finetune, "_save", full)
 
     def broken(records: object) -> None:
         raise ValueError("no figure")
 
     monkeypatch.setattr(command, "drawn_curves", broken)
-    with pytest.raises(UsageError, match="No space left"):
-        train(draw_splits(tmp_path / "d"), output=tmp_path / "runs", ui=Full(), sets=TINY_SETS, **TINY)
+    with pytest.raises(UsageError, match="No space left"), listening(Full()):
+        train(draw_splits(tmp_path / "d"), output=tmp_path / "runs", sets=TINY_SETS, **TINY)
 
 
 @pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (2, "LA"), (4, "RGBA")])
@@ -54,10 +69,10 @@ def test_every_number_of_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             converted.putalpha(200)
         converted.save(file)
     settings = TINY | {"epochs": 1, "channels": channels, "policy": "medical", "map_images": 1, "baseline": False}
-    result = train(data, output=tmp_path / "runs", sets=TINY_SETS, ui=Recorder(), **settings)
+    result = train(data, output=tmp_path / "runs", sets=TINY_SETS, **settings)
     with Image.open(result.folder / "contact_sheet.png") as sheet:
         sheet.verify()
-    said = predict(data / "test", checkpoint=result.folder, ui=Recorder())
+    said = predict(data / "test", checkpoint=result.folder)
     assert said.logits.tobytes() == result.test.predictions.logits.tobytes() and len(said) == 4
 
 
@@ -66,24 +81,22 @@ def test_lists_of_classes_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     draw_only(monkeypatch)
     names, shown = [f"c{i:02}" for i in range(26)], []
     data = draw_splits(tmp_path / "data", 2, 2, 2, classes=names)
-    real = TrainingRun.augmented_examples
+    real = finetune.augmented_examples
 
-    def examples(run: TrainingRun) -> dict[str, list[np.ndarray]]:
+    def examples(run: Run[Config]) -> dict[str, list[np.ndarray]]:
         shown.extend(real(run))
         return real(run)
 
-    monkeypatch.setattr(TrainingRun, "augmented_examples", examples)
-    ui = Recorder()
-    train(data, output=tmp_path / "runs", ui=ui, sets=TINY_SETS, **BARE | {"epochs": 1})
+    monkeypatch.setattr("vitmed.commands.train.augmented_examples", examples)
+    ui = recording()
+    train(data, output=tmp_path / "runs", sets=TINY_SETS, **BARE | {"epochs": 1})
     assert "classes: " + ", ".join(f"{i} c{i:02}" for i in range(10)) + " and 16 more" in ui.said
     assert any("52 images (2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 and 16 more)" in line for line in ui.said)
     assert len(set(shown)) == 24 and shown == sorted(shown) and (shown[0], shown[-1]) == ("c00", "c25")
 
 
 def test_the_run_folder_is_complete(tmp_path: Path) -> None:
-    folder = train(
-        draw_splits(tmp_path / "data"), output=tmp_path / "runs", sets=TINY_SETS, ui=Recorder(), **TINY
-    ).folder
+    folder = train(draw_splits(tmp_path / "data"), output=tmp_path / "runs", sets=TINY_SETS, **TINY).folder
     names = {p.name for p in folder.iterdir()}
     assert names >= {
         "config.yaml", "environment.json", "splits.csv", "summary.txt", "metrics.jsonl", "best.pt", "last.pt",
@@ -153,14 +166,14 @@ def test_training_stops_at_what_check_calls_an_error_of_the_folder(tmp_path: Pat
     assert answer.code == 3 and "class folders 'Normal ' and 'normal' are hard to tell apart by eye" in answer.err
     assert answer.err.count("hard to tell apart by eye") == 1  # not also as a warning
     assert "put their images into one folder" in answer.err and not (tmp_path / "runs").exists()
-    found = check(data, output=tmp_path / "check", ui=Recorder())
+    found = check(data, output=tmp_path / "check")
     assert found.problems[0].code == "class_names_alike" and found.problems[0].severity == "error"
 
 
 def test_training_warns_of_what_check_warns_of(tmp_path: Path, ui: Recorder) -> None:
     data = draw_classes(tmp_path / "data", 9)
     Image.new("RGB", (20, 20)).save(data / "loose.png")
-    train(data, output=tmp_path / "runs", sets=TINY_SETS, ui=ui, **BARE | {"epochs": 1})
+    train(data, output=tmp_path / "runs", sets=TINY_SETS, **BARE | {"epochs": 1})
     assert any("(small_class)" in text for text in ui.warned) and any("(loose_images)" in text for text in ui.warned)
 
 
@@ -173,10 +186,10 @@ def break_files(data: Path) -> None:
 
 @pytest.mark.parametrize("cache", [True, False])
 def test_unreadable_files_are_skipped_and_counted(tmp_path: Path, cache: bool) -> None:
-    data, ui = draw_splits(tmp_path / "data"), Recorder()
+    data, ui = draw_splits(tmp_path / "data"), recording()
     break_files(data)
     settings = BARE | {"epochs": 1, "on_bad_file": "skip", "cache": cache}
-    result = train(data, output=tmp_path / "runs", sets=TINY_SETS, ui=ui, **settings)
+    result = train(data, output=tmp_path / "runs", sets=TINY_SETS, **settings)
     (line,) = [text for text in ui.warned if "cannot be used and are left out" in text]
     assert line.startswith("3 of 44 images") and "train 1, val 1, test 1" in line and "amber_0.png" in line
     rows = (result.folder / "splits.csv").read_text().splitlines()
@@ -186,7 +199,7 @@ def test_unreadable_files_are_skipped_and_counted(tmp_path: Path, cache: bool) -
     flow = json.loads((result.folder / "test" / "metrics.json").read_text())["flow"]
     assert (flow["unreadable"], flow["left_out"], flow["used"]) == (3, 3, 41) and "unreadable" in flow["why_left_out"]
     assert any("3 files cannot be read and are in no split" in note for note in result.test.metrics["report"]["notes"])
-    resumed = train(resume=result.folder, epochs=2, ui=Recorder())
+    resumed = train(resume=result.folder, epochs=2)
     assert resumed.test.metrics["flow"]["unreadable"] == 3
 
 

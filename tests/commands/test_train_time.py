@@ -16,11 +16,22 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import BARE, TINY, TINY_NETWORK, TINY_SETS, Recorder, draw_classes, draw_splits, python
+from conftest import (
+    BARE,
+    TINY,
+    TINY_NETWORK,
+    TINY_SETS,
+    Recorder,
+    draw_classes,
+    draw_splits,
+    python,
+    recording,
+)
 
 from vitmed import pretrain, train
 from vitmed.core.errors import Interrupted, UsageError
-from vitmed.training import loop, training_run
+from vitmed.core.messages import listening
+from vitmed.training import finetune, loop
 from vitmed.training.plan import forecast as speed
 from vitmed.training.plan.forecast import REPORTING, Forecaster
 from vitmed.training.plan.time_budget import Clock, Contention
@@ -50,8 +61,8 @@ def data(tmp_path: Path) -> Path:
     return draw_splits(tmp_path / "data")
 
 
-def run(data: Path, ui: Recorder | None = None, **flags: Any) -> Path:
-    return train(data, output=data.parent, name="run", sets=TINY_SETS, ui=ui or Recorder(), **MANY | flags).folder
+def run(data: Path, **flags: Any) -> Path:
+    return train(data, output=data.parent, name="run", sets=TINY_SETS, **MANY | flags).folder
 
 
 def interrupted_after(batches: int) -> Recorder:
@@ -75,9 +86,9 @@ def state(folder: Path) -> dict[str, Any]:
 
 
 def test_the_run_ends_in_time_with_a_low_rate_and_the_last_steps_are_validated(data: Path) -> None:
-    ui = Recorder()
+    ui = recording()
     ui.began = -15.0  # the command line started 15 s before vitmed was loaded
-    folder = run(data, ui, time="75s")
+    folder = run(data, time="75s")
     found = records(folder)
     assert 60 - REPORTING - 3 <= found[-1]["step"] + len(found) <= 60 - REPORTING
     assert found[-1]["lr"] < 1e-4 < 2e-3 < max(record["lr"] for record in found)
@@ -93,18 +104,18 @@ def test_enough_time_changes_nothing(data: Path) -> None:
     (data.parent / "free").mkdir()
     weights = []
     for place, limit in ((data.parent / "free", None), (data.parent, "20h")):
-        folder = train(data, output=place, name="run", sets=TINY_SETS, ui=Recorder(), **BARE, time=limit).folder
+        folder = train(data, output=place, name="run", sets=TINY_SETS, **BARE, time=limit).folder
         weights.append(torch.load(folder / "best.pt", weights_only=True)["weights"])
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 def test_an_interrupted_run_goes_on_with_the_time_that_is_left(data: Path) -> None:
-    with pytest.raises(Interrupted):
-        run(data, interrupted_after(10), time="60s")
+    with pytest.raises(Interrupted), listening(interrupted_after(10)):
+        run(data, time="60s")
     folder = data.parent / "run"
     before = state(folder)
     assert 10 <= before["spent"] < 20 and 0.2 < before["share"] < 0.6
-    train(resume=folder, ui=Recorder())
+    train(resume=folder)
     found = records(folder)
     assert 60 - REPORTING - 5 <= found[-1]["step"] + len(found) <= 60 - REPORTING  # in all, not once more
     rates = [record["lr"] for record in found]
@@ -116,9 +127,9 @@ def test_a_finished_run_goes_on_only_with_more_time(data: Path) -> None:
     folder = run(data, time="50s")
     steps = records(folder)[-1]["step"]
     with pytest.raises(UsageError, match="this run of 50s is finished and evaluated") as caught:
-        train(resume=folder, ui=Recorder())
+        train(resume=folder)
     assert f"more time: vitmed train --resume {folder} --time TIME" in caught.value.fix
-    train(resume=folder, time="70s", ui=Recorder())
+    train(resume=folder, time="70s")
     assert steps + 10 < records(folder)[-1]["step"] <= steps + 20
     assert records(folder)[-1]["lr"] < 1e-4
 
@@ -126,10 +137,10 @@ def test_a_finished_run_goes_on_only_with_more_time(data: Path) -> None:
 @pytest.mark.parametrize("batches", [1, 4])
 def test_without_time_left_what_was_learned_is_validated(data: Path, batches: int) -> None:
     """Also where it is less than an epoch, or a part of one: one more step, and the epoch ends."""
-    with pytest.raises(Interrupted):
-        run(data, interrupted_after(batches), time="60s")
+    with pytest.raises(Interrupted), listening(interrupted_after(batches)):
+        run(data, time="60s")
     folder = data.parent / "run"
-    train(resume=folder, time="31s", ui=Recorder())
+    train(resume=folder, time="31s")
     found = records(folder)
     assert found[-1]["step"] in (batches + 1, batches + 2) and len(found) == 1 + batches // 3
     assert state(folder)["best_epoch"] == len(found) and (folder / "test" / "predictions.csv").is_file()
@@ -137,9 +148,9 @@ def test_without_time_left_what_was_learned_is_validated(data: Path, batches: in
 
 def test_folds_share_the_time(tmp_path: Path) -> None:
     data = draw_classes(tmp_path / "data", 16)
-    ui = Recorder()
+    ui = recording()
     flags = MANY | {"folds": 2, "time": "95s"}
-    folder = train(data, output=tmp_path, name="run", sets=TINY_SETS, ui=ui, **flags).folder
+    folder = train(data, output=tmp_path, name="run", sets=TINY_SETS, **flags).folder
     assert "--time 1m35s: 40s for each fold" in ui.said
     for fold in ("fold-1", "fold-2"):
         limit = yaml.safe_load((folder / fold / "config.yaml").read_text())["train"]["time"]
@@ -151,7 +162,7 @@ def test_pretraining_ends_in_time(tmp_path: Path) -> None:
     data, settings = draw_classes(tmp_path / "data", 24), {k: v for k, v in TINY.items() if k != "policy"}
     sets = (*TINY_NETWORK, "mae.decoder_width=16", "mae.decoder_depth=1", "mae.decoder_heads=2")
     settings |= {"epochs": 100, "time": "40s"}
-    found = pretrain(data, output=tmp_path, name="mae", sets=sets, ui=Recorder(), **settings)
+    found = pretrain(data, output=tmp_path, name="mae", sets=sets, **settings)
     assert 20 < found.records[-1]["step"] <= 30 and found.records[-1]["lr"] == pytest.approx(0, abs=1e-5)
     assert found.encoder.is_file()
 
@@ -173,25 +184,25 @@ def test_a_run_that_is_slower_than_planned_says_so_and_what_the_time_is_enough_f
 ) -> None:
     """As beside other programs: each step takes 0.1 s, of which the plan has measured 8 ms."""
     step = loop.optimiser_step
-    monkeypatch.setattr(training_run, "SURE", 0.5)
+    monkeypatch.setattr(finetune, "SURE", 0.5)
     for limit, means in (("60s", r"the time is enough for about \d+ epochs"), (None, r"takes about \d+ s more")):
         monkeypatch.setattr(loop, "optimiser_step", lambda *of: (time.sleep(0.1), step(*of))[1])
-        ui = Recorder()
-        run(data, ui, time=limit, epochs=4)
+        ui = recording()
+        run(data, time=limit, epochs=4)
         (slow,) = [text for text in ui.warned if "less than half of the" in text]
         assert re.search(r"goes at \d+ images/s, less than half of the \d+ that the plan measured.*" + means, slow)
         (data.parent / "run").rename(data.parent / f"slow-{limit}")
     monkeypatch.setattr(loop, "optimiser_step", step)
     monkeypatch.setattr(speed, "step_seconds", lambda *_: 10.0)  # faster than planned
-    monkeypatch.setattr(training_run, "SURE", 1e-3)
-    ui = Recorder()
-    run(data, ui, epochs=2)
+    monkeypatch.setattr(finetune, "SURE", 1e-3)
+    ui = recording()
+    run(data, epochs=2)
     assert not any("less than half" in text for text in ui.warned)
 
 
 def test_a_time_for_few_epochs_is_called_too_short_before_training(data: Path) -> None:
-    ui = Recorder()
+    ui = recording()
     flags = {key: value for key, value in MANY.items() if key != "epochs"}
-    train(data, output=data.parent, name="run", sets=TINY_SETS, ui=ui, **flags, time="50s")
+    train(data, output=data.parent, name="run", sets=TINY_SETS, **flags, time="50s")
     (line,) = [text for text in ui.said if text.startswith("time: 50s (")]
     assert "the model will be worse than it could be: --time " in line and " is enough for " in line

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, TINY_SETS, Answer, Recorder, draw_nothing, draw_splits, listing
+from conftest import TINY, TINY_SETS, Answer, draw_nothing, draw_splits, listing
 from PIL import Image
 
 from vitmed import evaluate, explain, predict, stress, train
@@ -47,7 +47,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]
     settings = TINY | SIZES | {"policy": "blood_smear", "views": "all"}
     with pytest.MonkeyPatch.context() as patch:
         draw_nothing(patch)
-        yield data, train(data, output=place, name="run", sets=TINY_SETS, ui=Recorder(), **settings).folder
+        yield data, train(data, output=place, name="run", sets=TINY_SETS, **settings).folder
 
 
 def test_policy_and_evaluations_are_of_the_mean_over_the_views(run: tuple[Path, Path]) -> None:
@@ -73,28 +73,28 @@ def test_a_turned_image_is_the_same_to_every_command(run: tuple[Path, Path], tmp
     """Logits and out-of-distribution scores do not change; `evaluate` and `predict` agree to the bit."""
     data, folder = run
     files = sorted((data / "test").rglob("*.png"))
-    found = predict(files, checkpoint=folder, precision="fp32", ui=Recorder())
+    found = predict(files, checkpoint=folder, precision="fp32")
     for name, copy in (("mirrored", lambda x: x[:, ::-1]), ("turned", np.rot90)):
         for file in files:
             target = tmp_path / name / file.relative_to(data / "test")
             target.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(np.ascontiguousarray(copy(np.asarray(Image.open(file))))).save(target)
-        again = predict(tmp_path / name, checkpoint=folder, precision="fp32", ui=Recorder())
+        again = predict(tmp_path / name, checkpoint=folder, precision="fp32")
         np.testing.assert_allclose(again.logits, found.logits, atol=1e-5)
         scores = [[float(text) for text in part.columns[OOD_SCORE]] for part in (found, again)]
         np.testing.assert_allclose(scores[1], scores[0], rtol=1e-4)
-    report = evaluate(folder, output=tmp_path / "again", ui=Recorder())
+    report = evaluate(folder, output=tmp_path / "again")
     evaluated, clean = report.predictions, report.metrics.overall["auroc"].value
     order = [evaluated.paths.index(file.relative_to(data).as_posix()) for file in files]
     assert evaluated.logits[order].tobytes() == found.logits.tobytes()
-    stressed = stress(folder, corruptions=["defocus"], resamples=0, output=tmp_path / "stress", ui=Recorder())
+    stressed = stress(folder, corruptions=["defocus"], resamples=0, output=tmp_path / "stress")
     assert stressed.content.clean["auroc"].value == pytest.approx(clean)
 
 
 def test_maps_are_of_the_image_alone(run: tuple[Path, Path], tmp_path: Path) -> None:
     data, folder = run
     saved, file = load_checkpoint(folder), next((data / "test").rglob("*.png"))
-    found = explain(file, checkpoint=folder, output=tmp_path / "maps", ui=Recorder())
+    found = explain(file, checkpoint=folder, output=tmp_path / "maps")
     pixels = saved.preprocessing.read(file)[None].copy()
     own = attention_maps(saved.model(), saved.preprocessing, pixels, found.targets, np.array([0]))
     for name, grid in own.grids.items():

@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from conftest import TINY, TINY_SETS, Answer, Recorder, draw_image, draw_nothing
+from conftest import TINY, TINY_SETS, Answer, Recorder, draw_image, draw_nothing, recording
 from PIL import Image
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
 import vitmed
 from vitmed import train, tune
-from vitmed.commands.tune import TuneResult, _notes
 from vitmed.core.errors import CheckpointError, DataError, DiskFullError, OutOfMemoryError, UsageError
 from vitmed.core.load_config import load_config
 from vitmed.core.run_folder import RunFolder
@@ -31,8 +30,8 @@ from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.tuning_study import TrialResult, TuningStudy, combined
 from vitmed.report.plots.tuning import history_figure
-from vitmed.studies.search_space import read_space
-from vitmed.studies.tune_trials import Asked, Trials
+from vitmed.studies.search import TuneResult, _notes
+from vitmed.studies.trials import Asked, Trials, read_space
 from vitmed.training.plan.time_budget import Clock
 
 optuna = pytest.importorskip("optuna")
@@ -58,20 +57,20 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def run(data: Path, output: Path, ui: Recorder | None = None, **options: Any) -> TuneResult:
+def run(data: Path, output: Path, **options: Any) -> TuneResult:
     given = SETTINGS | {"epochs": 2, "trials": 3, "sets": TINY_SETS} | options
-    return tune(data, output=output, name="t", ui=ui or Recorder(), **given)
+    return tune(data, output=output, name="t", **given)
 
 
 @pytest.fixture(scope="module")
 def told() -> Recorder:
-    return Recorder()
+    return recording()
 
 
 @pytest.fixture(scope="module")
 def done(data: Path, told: Recorder, tmp_path_factory: pytest.TempPathFactory) -> TuneResult:
     """Eight trials of nine epochs: enough that Hyperband stops some, and that importance is estimated."""
-    return run(data, tmp_path_factory.mktemp("done"), told, trials=8, epochs=9)
+    return run(data, tmp_path_factory.mktemp("done"), trials=8, epochs=9)
 
 
 def auroc(run: Path, split: str = "val") -> float:
@@ -128,9 +127,9 @@ def test_a_winner_that_another_seed_makes_worse_than_the_plan_is_not_recommended
 
 
 def test_the_time_of_the_command_is_not_that_of_its_last_training(data: Path, tmp_path: Path) -> None:
-    ui = Recorder()
+    ui = recording()
     ui.began = time.monotonic() - 500  # as if the command had begun long ago
-    found = run(data, tmp_path, ui, trials=1, time="20m")
+    found = run(data, tmp_path, trials=1, time="20m")
     left = load_config(found.folder / "winner" / "config.yaml").train.time
     assert left is not None and 500 < left < 701
     epochs = (found.folder / "winner" / "metrics.jsonl").read_text().splitlines()
@@ -140,7 +139,7 @@ def test_the_time_of_the_command_is_not_that_of_its_last_training(data: Path, tm
 def test_tuned_yaml_trains_what_the_winner_was(done: TuneResult, data: Path, tmp_path: Path) -> None:
     text = (done.folder / "tuned.yaml").read_text()
     given = {k: v for k, v in SETTINGS.items() if k in ("baseline", "resamples", "map_images", "report")}
-    found = train(data, config=done.folder / "tuned.yaml", output=tmp_path, name="again", ui=Recorder(), **given)
+    found = train(data, config=done.folder / "tuned.yaml", output=tmp_path, name="again", **given)
     best = done.study.of(done.study.best)
     again, trial = (
         yaml.safe_load((place / "config.yaml").read_text()) for place in (found.folder, done.folder / str(best.run))
@@ -175,12 +174,12 @@ def test_what_you_set_is_not_searched_and_the_clock_counts_what_a_killed_process
         low, high = map(float, ends.split(".."))
         assert low <= asked.planned[name] <= high
     asked = asked.model_copy(update={"time": 1000.0, "before": 10.0, "one_pass": 4.0, "after": 20.0})
-    first = Trials(optuna, folder, asked, Clock(), Recorder())
+    first = Trials(optuna, folder, asked, Clock())
     assert first.reserve == 10 + 2 * 4 + 20 and not first.late
     file = folder.path / "trial-0001.json"
     spent = {"spent": 970.0}  # of the whole command, at its last sign
     file.write_text(json.dumps(json.loads(file.read_text()) | spent))
-    assert Trials(optuna, folder, asked, Clock(), Recorder()).late  # 1000 - 38 s are for trials
+    assert Trials(optuna, folder, asked, Clock()).late  # 1000 - 38 s are for trials
 
 
 def test_a_trial_that_fails_is_recorded_and_the_study_goes_on(
@@ -231,11 +230,11 @@ def test_a_killed_study_goes_on_as_if_it_had_not_been(data: Path, tmp_path: Path
     again = vitmed("tune", "--resume", str(folder))  # nothing is trained or tested again
     assert again.code == 0 and f"{expected['test']['value']:.3f}" in again.err and "trial" in again.out
     with pytest.raises(UsageError, match="its winner is chosen"):
-        tune(resume=folder, trials=9, ui=Recorder())
+        tune(resume=folder, trials=9)
     (data / "amber" / "p0_0.png").rename(tmp_path / "away.png")
     try:
         with pytest.raises(DataError, match="other images, labels or splits"):
-            tune(resume=folder, ui=Recorder())
+            tune(resume=folder)
     finally:
         (tmp_path / "away.png").rename(data / "amber" / "p0_0.png")
 
@@ -261,10 +260,10 @@ def test_a_trial_whose_process_dies_again_and_again_is_given_up_and_a_full_disk_
         with pytest.MonkeyPatch.context() as patch, pytest.raises(type(ended)):
             patch.setattr(vitmed, "train", die)
             if (tmp_path / "t").exists():
-                tune(resume=tmp_path / "t", ui=Recorder())
+                tune(resume=tmp_path / "t")
             else:
                 run(data, tmp_path, trials=2)
-    found = tune(resume=tmp_path / "t", ui=Recorder())
+    found = tune(resume=tmp_path / "t")
     assert [t.state for t in found.study.trials] == ["failed", "done"]
     assert "ended 3 times" in found.study.of(1).reason
 
@@ -360,21 +359,21 @@ def test_flag_names_are_settings() -> None:
 
 def test_bad_use(data: Path, done: TuneResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="uses the settings of the study"):
-        tune(data, resume=done.folder, ui=Recorder())
+        tune(data, resume=done.folder)
     with pytest.raises(CheckpointError, match="holds no study"):
-        tune(resume=data, ui=Recorder())
+        tune(resume=data)
     broken = RunFolder(tmp_path / "broken")
     broken.path.mkdir()
     for name in ("tune.json", "base.yaml"):
         (broken.path / name).write_bytes((done.folder / name).read_bytes())
     (broken.path / "trial-0001.json").write_text('{"values": {}, "sta')
     with pytest.raises(CheckpointError, match=r"trial-0001\.json: cannot be read"):
-        tune(resume=broken.path, ui=Recorder())
+        tune(resume=broken.path)
     for old in ("journal.log", "sweep.json"):
         (tmp_path / old).mkdir()
         (tmp_path / old / old).write_text("of vitmed 0.2.0")
         with pytest.raises(CheckpointError, match=r"0\.2\.0, which alone can continue it"):
-            tune(resume=tmp_path / old, ui=Recorder())
+            tune(resume=tmp_path / old)
     with monkeypatch.context() as patch:
         patch.setenv("RANK", "0")
         patch.setenv("WORLD_SIZE", "2")

@@ -18,7 +18,7 @@ from vitmed.core.load_config import build_config, load_config
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.data.splits import make_splits
 from vitmed.imaging.augmentation import POLICIES
-from vitmed.training.plan.prepare import prepare_run
+from vitmed.training.plan.make_plan import make_plan
 
 ROOT = Path(__file__).parents[2]
 CARDS = sorted((ROOT / "datasets").glob("*.yaml"))
@@ -161,7 +161,7 @@ def test_training_takes_them_and_prints_the_warnings(tmp_path: Path, ui: Recorde
     for i in range(60):
         draw(tmp_path / f"data/{('Parasitized', 'Uninfected')[i % 2]}/C{i // 2}P1_cell_{i}.png")
     config = load_config(overrides={"data.root": str(tmp_path / "data"), "data.card": "nih_malaria"})
-    prepared = prepare_run(config, plans=False, offline=True, ui=ui)
+    prepared = make_plan(config, plans=False, offline=True)
     assert prepared.splits.grouped and prepared.config.augment.policy == "blood_smear"
     pitfalls = cards()["nih_malaria"].pitfalls
     assert ui.warned[0].startswith("the card of nih_malaria") and all(f"  - {text}" in ui.said for text in pitfalls)

@@ -21,7 +21,16 @@ import numpy as np
 import platformdirs
 import pytest
 import torch
-from conftest import TINY, TINY_ARGS, Answer, Recorder, Trained, exit_code, python
+from conftest import (
+    TINY,
+    TINY_ARGS,
+    Answer,
+    Recorder,
+    Trained,
+    exit_code,
+    python,
+    recording,
+)
 from local_server import serving
 from platformdirs import windows
 from platformdirs.macos import MacOS
@@ -35,7 +44,8 @@ from vitmed.core import downloads
 from vitmed.core.cache_folder import cache_folder
 from vitmed.core.downloads import is_offline
 from vitmed.core.errors import CheckpointError, UsageError, VitmedError
-from vitmed.models.weights_catalogue import CATALOGUE, DISTILLED, Entry, fetch, weight_path
+from vitmed.core.messages import listening
+from vitmed.models.weights.catalogue import CATALOGUE, DISTILLED, Entry, fetch, weight_path
 
 RUN = Callable[..., Answer]
 CONTENT = np.random.default_rng(0).bytes(900_000)
@@ -148,17 +158,17 @@ def test_a_file_is_fetched_once(
     listed: Callable[..., None], server: Server, cache: Path, ui: Recorder, sha256: str
 ) -> None:
     listed(sha256=sha256)
-    path = fetch("toy", ui)
+    path = fetch("toy")
     assert path == weight_path("toy") == cache / "weights" / "toy" / "model.pth"
     assert path.read_bytes() == CONTENT and left(cache) == {"model.pth", "model.pth.sha256"}
     assert "licence Apache-2.0" in ui.said[0] and server.url in ui.said[0] and "1 MB" in ui.said[0]
-    assert fetch("toy", ui) == path and len(server.asked) == 1  # the second time it is there
+    assert fetch("toy") == path and len(server.asked) == 1  # the second time it is there
 
 
 @pytest.mark.usefixtures("listed")
 def test_a_cut_connection_is_taken_up_where_it_broke(server: Server, cache: Path, ui: Recorder) -> None:
     server.cut = [300_000, 100_000]
-    assert fetch("toy", ui).read_bytes() == CONTENT
+    assert fetch("toy").read_bytes() == CONTENT
     assert [ask.get("Range") for ask in server.asked] == [None, "bytes=300000-", "bytes=400000-"]
     assert server.asked[1]["If-Range"] == '"first"' and any("trying again" in line for line in ui.said)
     assert left(cache) == {"model.pth", "model.pth.sha256"}
@@ -169,18 +179,19 @@ def test_a_slow_server_and_one_with_a_passing_fault_are_asked_again(
 ) -> None:
     listed(licence="CC-BY-NC-4.0")
     server.status = [503, 429]
-    path = fetch("toy", ui)
+    path = fetch("toy")
     assert path.read_bytes() == CONTENT and len(server.asked) == 3
     assert "CC-BY-NC-4.0" in ui.warned[0] and "commercial" in ui.warned[0]
     path.unlink()
     monkeypatch.setattr(downloads, "TIMEOUT", 0.2)
     server.stall = [1.0]
-    assert fetch("toy", ui).read_bytes() == CONTENT
+    assert fetch("toy").read_bytes() == CONTENT
     assert any("no data for 0.2 s" in line for line in ui.said) and "Range" in server.asked[4]
     listed(url="http://127.0.0.1:9/model.pth")
     path.unlink()
+    nobody = recording()
     with pytest.raises(CheckpointError, match=r"127.0.0.1 cannot be reached"):
-        fetch("toy", nobody := Recorder())
+        fetch("toy")
     assert len([line for line in nobody.said if "trying again" in line]) == downloads.TRIES - 1
 
 
@@ -202,7 +213,7 @@ def test_what_a_server_tells_decides_whether_a_download_continues(
     server: Server, etag: str | None, changed: float | None, ranges: bool, asked: tuple[str | None, str | None]
 ) -> None:
     server.etag, server.changed, server.ranges, server.cut = etag, changed, ranges, [300_000]
-    assert fetch("toy", Recorder()).read_bytes() == CONTENT
+    assert fetch("toy").read_bytes() == CONTENT
     assert (server.asked[1].get("Range"), server.asked[1].get("If-Range")) == asked
 
 
@@ -213,10 +224,10 @@ def test_a_file_that_changed_between_two_tries_is_not_glued_together(server: Ser
     monkey = pytest.MonkeyPatch()
     monkey.setattr(downloads, "TRIES", 1)
     with pytest.raises(CheckpointError):
-        fetch("toy", Recorder())
+        fetch("toy")
     monkey.undo()
     server.content, server.etag, server.cut = CONTENT, '"new"', []
-    assert fetch("toy", Recorder()).read_bytes() == CONTENT  # it began with 300,000 bytes of the other
+    assert fetch("toy").read_bytes() == CONTENT  # it began with 300,000 bytes of the other
     assert server.asked[-1]["Range"] == "bytes=300000-"
 
 
@@ -226,13 +237,13 @@ def test_a_part_is_gone_on_with_if_its_notes_say_whose_it_is(server: Server, cac
     folder.mkdir(parents=True)
     (folder / "model.pth.part").write_bytes(CONTENT)  # complete already
     (folder / "model.pth.part.from").write_text(f'{server.url}\n"first"\n')
-    path = fetch("toy", Recorder())
+    path = fetch("toy")
     assert path.read_bytes() == CONTENT and len(server.asked) == 1 and server.asked[0]["Range"]
     path.unlink()
     for notes in ('https://elsewhere/model.pth\n"first"\n', f"{server.url}\n\n", "{", ""):
         (folder / "model.pth.part").write_bytes(b"other")
         (folder / "model.pth.part.from").write_text(notes)
-        path = fetch("toy", Recorder())
+        path = fetch("toy")
         assert path.read_bytes() == CONTENT and "Range" not in server.asked[-1]
         path.unlink()
 
@@ -241,13 +252,13 @@ def test_a_part_is_gone_on_with_if_its_notes_say_whose_it_is(server: Server, cac
 def test_after_some_tries_in_vain_it_gives_up_and_keeps_what_came(server: Server, cache: Path, ui: Recorder) -> None:
     server.cut = [400_000, 0, 0, 0, 0, 0, 0, 0, 0]
     with pytest.raises(CheckpointError) as error:
-        fetch("toy", ui)
+        fetch("toy")
     assert "5 tries without new data, 0.4 MB are here" in str(error.value) and str(weight_path("toy")) in str(
         error.value
     )
     assert len(server.asked) == 6 - 1 and left(cache) == {"model.pth.part", "model.pth.part.from"}
     server.cut = []
-    assert fetch("toy", ui).read_bytes() == CONTENT and server.asked[-1]["Range"] == "bytes=400000-"
+    assert fetch("toy").read_bytes() == CONTENT and server.asked[-1]["Range"] == "bytes=400000-"
 
 
 @pytest.mark.usefixtures("listed")
@@ -255,7 +266,7 @@ def test_after_some_tries_in_vain_it_gives_up_and_keeps_what_came(server: Server
 def test_a_refusal_is_told_at_once(server: Server, cache: Path, status: int) -> None:
     server.status = [status]
     with pytest.raises(CheckpointError, match=f"the server answers {status}"):
-        fetch("toy", Recorder())
+        fetch("toy")
     assert len(server.asked) == 1 and left(cache) == set()
 
 
@@ -263,17 +274,17 @@ def test_a_refusal_is_told_at_once(server: Server, cache: Path, status: int) -> 
 def test_a_wrong_hash_or_a_page_instead_leaves_no_file(server: Server, cache: Path) -> None:
     server.content = b"<html>please log in</html>"
     with pytest.raises(CheckpointError, match="offers: 26 bytes, expected about 900,000"):
-        fetch("toy", Recorder())
+        fetch("toy")
     assert left(cache) == set()
     server.content = CONTENT[:-1] + b"x"
     with pytest.raises(CheckpointError) as error:
-        fetch("toy", Recorder())
+        fetch("toy")
     found = hashlib.sha256(server.content).hexdigest()
     for text in ("model.pth", found, SHA256, "removed", "do not use it"):
         assert text in str(error.value)
     assert "model.pth" not in left(cache) and "model.pth.part" not in left(cache)
     server.content = CONTENT
-    assert fetch("toy", Recorder()).read_bytes() == CONTENT
+    assert fetch("toy").read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("sha256", [SHA256, None])
@@ -283,9 +294,9 @@ def test_a_server_that_tells_no_length(
     listed(sha256=sha256)
     server.tells_length, server.cut = False, [300_000]
     with pytest.raises(CheckpointError, match=r"(?s)300,000 bytes, expected about 900,000.*it was removed"):
-        fetch("toy", Recorder())
+        fetch("toy")
     assert not {"model.pth", "model.pth.part"} & left(cache)
-    assert fetch("toy", Recorder()).read_bytes() == CONTENT
+    assert fetch("toy").read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("bad", [CONTENT[:-1] + b"x", CONTENT[:1000], b""])
@@ -296,7 +307,7 @@ def test_a_copied_file_is_checked_too_and_left_as_it_is(
     path.parent.mkdir(parents=True)
     path.write_bytes(bad)
     with pytest.raises(CheckpointError, match="expected") as error:
-        fetch("toy", Recorder(), offline=True)
+        fetch("toy", offline=True)
     assert str(path) in str(error.value) and "remove it" in str(error.value)
     assert path.read_bytes() == bad and server.asked == []
 
@@ -305,12 +316,12 @@ def test_where_no_hash_is_published_a_copy_is_proven_by_the_one_noted_when_fetch
     listed: Callable[..., None], server: Server, tmp_path: Path, ui: Recorder
 ) -> None:
     listed(sha256=None)
-    path = fetch("toy", ui, folder=tmp_path / "stick")
+    path = fetch("toy", folder=tmp_path / "stick")
     assert path == tmp_path / "stick" / "weights" / "toy" / "model.pth" and "only its size" in ui.said[0]
     assert path.with_name("model.pth.sha256").read_text() == f"{SHA256}  model.pth\n"
     path.write_bytes(CONTENT[:-1] + b"x")
     with pytest.raises(CheckpointError, match=SHA256):
-        fetch("toy", ui, folder=tmp_path / "stick")
+        fetch("toy", folder=tmp_path / "stick")
 
 
 @pytest.mark.usefixtures("listed")
@@ -319,17 +330,17 @@ def test_a_disk_without_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ca
     with monkeypatch.context() as patch:
         patch.setenv("VITMED_CACHE", str(tmp_path / "file" / "cache"))
         with pytest.raises(UsageError, match="VITMED_CACHE"):  # a cache that cannot be made
-            fetch("toy", Recorder())
+            fetch("toy")
     usage = downloads.shutil.disk_usage(cache.parent)
     with monkeypatch.context() as patch:
         patch.setattr(downloads.shutil, "disk_usage", lambda _: usage._replace(free=1000))
         with pytest.raises(UsageError, match="1 MB are needed, 0 MB are free"):
-            fetch("toy", Recorder())
+            fetch("toy")
     assert left(cache) == set()
     if Path("/dev/full").exists():  # and one that is full against all promises
         (cache / "weights" / "toy" / "model.pth.part").symlink_to("/dev/full")
         with pytest.raises(UsageError, match="cannot be written"):
-            fetch("toy", Recorder())
+            fetch("toy")
         assert "model.pth" not in left(cache)
 
 
@@ -337,19 +348,24 @@ def test_a_disk_without_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ca
 def test_only_protected_connections(listed: Callable[..., None], server: Server, url: str) -> None:
     listed(url=url)
     with pytest.raises(CheckpointError, match="not https"):
-        fetch("toy", Recorder())
+        fetch("toy")
     listed()
     server.elsewhere = url
     with pytest.raises(VitmedError, match=r"not https|not allowed"):
-        fetch("toy", Recorder())
+        fetch("toy")
 
 
 @pytest.mark.usefixtures("listed")
 def test_two_at_once(server: Server, cache: Path) -> None:
     server.held = threading.Event()
-    uis = [Recorder(), Recorder()]
+    uis = [recording(), recording()]
     paths: list[Path] = []
-    threads = [threading.Thread(target=lambda u=u: paths.append(fetch("toy", u))) for u in uis]
+
+    def fetching(ui: Recorder) -> None:
+        with listening(ui):
+            paths.append(fetch("toy"))
+
+    threads = [threading.Thread(target=fetching, args=(ui,)) for ui in uis]
     for thread in threads:
         thread.start()
     while not any("another process" in line for u in uis for line in u.said) and any(t.is_alive() for t in threads):
@@ -363,8 +379,8 @@ def test_two_at_once(server: Server, cache: Path) -> None:
 
 CHILD = """
 import sys
-from vitmed.models.weights_catalogue import CATALOGUE, Entry
-from vitmed.models import weights_catalogue
+from vitmed.models.weights.catalogue import CATALOGUE, Entry
+from vitmed.models.weights import catalogue
 url, size, sha256 = sys.argv[1:4]
 CATALOGUE["toy"] = Entry(url, int(size), "ViT-Ti/8", "supervised", "a test", sha256)
 {}
@@ -378,7 +394,7 @@ def child(server: Server, code: str) -> list[str]:
 @pytest.mark.usefixtures("listed")
 def test_a_killed_process_leaves_nothing_usable_and_the_next_goes_on(server: Server, cache: Path) -> None:
     server.stall = [20.0]
-    process = subprocess.Popen(child(server, "weights_catalogue.fetch('toy')"), stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(child(server, "catalogue.fetch('toy')"), stderr=subprocess.DEVNULL)
     part = cache / "weights" / "toy" / "model.pth.part"
     deadline = time.monotonic() + 30
     while not (part.is_file() and part.stat().st_size == 450_000) and time.monotonic() < deadline:
@@ -386,7 +402,7 @@ def test_a_killed_process_leaves_nothing_usable_and_the_next_goes_on(server: Ser
     process.kill()
     process.wait()
     assert left(cache) == {"model.pth.part", "model.pth.part.from"}
-    assert fetch("toy", Recorder()).read_bytes() == CONTENT  # its lock died with it
+    assert fetch("toy").read_bytes() == CONTENT  # its lock died with it
     assert server.asked[-1]["Range"] == "bytes=450000-"
 
 
@@ -410,7 +426,7 @@ def test_offline_a_missing_file_is_told_with_all_that_helps(
     if by == "environment":
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(CheckpointError) as error:
-        fetch("toy", Recorder(), offline=by == "flag")
+        fetch("toy", offline=by == "flag")
     for text in ("toy", str(weight_path("toy")), server.url, SHA256, "Apache-2.0"):
         assert text in str(error.value)
     assert server.asked == [] and not cache.exists()
@@ -507,8 +523,8 @@ def test_build_model_by_name(toy_vit: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(CheckpointError, match="is not on this machine"):
         build_model(weights="toy", offline=True)
     put(toy_vit)
-    ui = Recorder()
-    model = build_model(weights="toy", offline=True, ui=ui)
+    ui = recording()
+    model = build_model(weights="toy", offline=True)
     assert model.head.out_features == 5 and "licence Apache-2.0" in ui.said[0]
 
 

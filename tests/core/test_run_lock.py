@@ -12,7 +12,7 @@ from pathlib import Path
 
 import filelock
 import pytest
-from conftest import Recorder, exit_code
+from conftest import exit_code, recording
 
 from vitmed.core.errors import UsageError
 from vitmed.core.files import whole_file, whole_folder
@@ -32,21 +32,21 @@ def age(folder: Path) -> None:
 
 def refused(run: Path, other: int) -> None:
     with pytest.raises(UsageError, match=f"process {other} on {platform.node()} has been writing"):  # noqa: SIM117
-        with run_lock(RunFolder(run), Recorder()):
+        with run_lock(RunFolder(run)):
             pass
-    with pytest.raises(UsageError) as error, run_lock(RunFolder(run), Recorder()):
+    with pytest.raises(UsageError) as error, run_lock(RunFolder(run)):
         pass
     assert "\n" not in error.value.problem and f"(kill {other})" in error.value.fix
 
 
 def test_a_second_process_is_refused_and_the_first_is_named(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
-    with run_lock(run, Recorder()):
+    with run_lock(run):
         assert exit_code(refused, tmp_path, os.getpid()) == 0
         assert is_running(run) and is_running(run)  # looking takes nothing away
     assert not is_running(run) and not was_killed(run)
     assert names(tmp_path) == [".lock"]
-    with run_lock(RunFolder(tmp_path), Recorder()):  # free again
+    with run_lock(RunFolder(tmp_path)):  # free again
         pass
 
 
@@ -55,7 +55,7 @@ def test_two_processes_never_have_a_lock_whose_holder_ends_meanwhile(
 ) -> None:
     """The first process ends when the second has opened the lock and has not yet locked it; a third one then comes."""
     run, first, locking = RunFolder(tmp_path), contextlib.ExitStack(), fcntl.flock
-    first.enter_context(run_lock(run, Recorder()))
+    first.enter_context(run_lock(run))
     (tmp_path / ".lock.holder").unlink()  # so that the second one waits
 
     def late(handle: int, how: int) -> None:
@@ -64,7 +64,7 @@ def test_two_processes_never_have_a_lock_whose_holder_ends_meanwhile(
         locking(handle, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with run_lock(run, Recorder()):
+    with run_lock(run):
         assert exit_code(refused, tmp_path, os.getpid()) == 0
 
 
@@ -78,16 +78,16 @@ def test_a_process_on_another_machine_is_named_with_it(tmp_path: Path) -> None:
         ):
             holder.write_text(text)
             assert is_running(RunFolder(tmp_path))
-            with pytest.raises(UsageError) as error, run_lock(RunFolder(tmp_path), Recorder()):
+            with pytest.raises(UsageError) as error, run_lock(RunFolder(tmp_path)):
                 pass
             assert who in error.value.problem and fix in error.value.fix
-    with run_lock(RunFolder(tmp_path), Recorder()):  # it has ended
+    with run_lock(RunFolder(tmp_path)):  # it has ended
         assert holder.read_text().split()[3] == platform.node()
     assert not holder.exists()
 
 
 def begin_and_be_killed(run: Path) -> None:
-    with run_lock(RunFolder(run), Recorder()), whole_file(run / "best.pt"), whole_folder(run / "test") as part:
+    with run_lock(RunFolder(run)), whole_file(run / "best.pt"), whole_folder(run / "test") as part:
         (part / "roc.png").write_bytes(b"half")
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -99,7 +99,7 @@ def test_a_killed_process_leaves_no_lock_and_its_remains_are_removed(tmp_path: P
     assert was_killed(RunFolder(tmp_path)) and not is_running(RunFolder(tmp_path))
     (tmp_path / ".mine.part").write_text("of somebody else")
     age(tmp_path)
-    with run_lock(RunFolder(tmp_path), Recorder()):
+    with run_lock(RunFolder(tmp_path)):
         assert names(tmp_path) == [".lock", ".lock.holder", ".mine.part"]
     assert names(tmp_path) == [".lock", ".mine.part"]
 
@@ -107,7 +107,7 @@ def test_a_killed_process_leaves_no_lock_and_its_remains_are_removed(tmp_path: P
 def test_what_another_process_still_writes_stays(tmp_path: Path) -> None:
     with whole_folder(tmp_path / "test") as part, whole_file(tmp_path / "model_card.md") as stream:
         age(tmp_path)
-        with run_lock(RunFolder(tmp_path), Recorder()):
+        with run_lock(RunFolder(tmp_path)):
             assert part.is_dir()
         stream.write(b"card")
     assert names(tmp_path) == [".lock", "model_card.md", "test"]
@@ -118,8 +118,8 @@ def test_a_file_system_without_locks_gives_a_warning(tmp_path: Path, monkeypatch
         raise NotImplementedError("no locks")
 
     monkeypatch.setattr(filelock.FileLock, "acquire", fails)
-    ui = Recorder()
-    with run_lock(RunFolder(tmp_path), ui):
+    ui = recording()
+    with run_lock(RunFolder(tmp_path)):
         assert "cannot be locked (no locks)" in ui.warned[0]
 
 
@@ -128,12 +128,12 @@ def test_threads_are_refused_too(tmp_path: Path) -> None:
 
     def second() -> None:
         try:
-            with run_lock(RunFolder(tmp_path), Recorder()):
+            with run_lock(RunFolder(tmp_path)):
                 pass
         except UsageError as error:
             found.append(error.problem)
 
-    with run_lock(RunFolder(tmp_path), Recorder()):
+    with run_lock(RunFolder(tmp_path)):
         thread = threading.Thread(target=second)
         thread.start()
         thread.join()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import BARE, TINY_SETS, Recorder, draw_splits
+from conftest import BARE, TINY_SETS, draw_splits
 
 from vitmed import evaluate, train
 from vitmed.core import stored_paths
@@ -101,7 +101,7 @@ def test_folders_behind_links(tmp_path: Path) -> None:
 def test_a_run_on_data_elsewhere_names_no_private_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home" / "anna"))
     data = draw_splits(tmp_path / "home" / "anna" / "secret" / "cells")
-    run = train(data, output=tmp_path / "runs", name="x", sets=TINY_SETS, ui=Recorder(), **BARE | {"epochs": 1}).folder
+    run = train(data, output=tmp_path / "runs", name="x", sets=TINY_SETS, **BARE | {"epochs": 1}).folder
     for file in ("best.pt", "last.pt"):
         saved = torch.load(run / file, weights_only=True)
         for text in (saved["data"]["root"], saved["config"]["data"]["root"], (run / "config.yaml").read_text()):
@@ -109,7 +109,7 @@ def test_a_run_on_data_elsewhere_names_no_private_folder(tmp_path: Path, monkeyp
     moved = shutil.copytree(run, tmp_path / "other" / "deep" / "x")
     assert load_checkpoint(moved).data_root() == data
     assert load_config(moved / "config.yaml").data.root == str(data)
-    evaluate(moved, split="val", output=tmp_path / "again", ui=Recorder(), device="cpu", resamples=20)
+    evaluate(moved, split="val", output=tmp_path / "again", device="cpu", resamples=20)
     monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "another machine"))
     monkeypatch.setattr(stored_paths, "_NOTES", {})
     with pytest.raises(DataError, match=r"cells, the data folder of .*, was outside the project") as error:

@@ -94,7 +94,7 @@ def test_seeds_are_mixed() -> None:
 def test_reading_hashes_every_file_and_keeps_the_squares(images: Images, ui: Recorder) -> None:
     files = [images.root / sample.path for sample in images.samples]
     fresh = [images.read(i).copy() for i in range(len(images))]
-    hashes = read_all({"train": images}, DataConfig(), ui)["train"]
+    hashes = read_all({"train": images}, DataConfig())["train"]
     assert hashes == [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
     assert images.in_memory
     for file in files:
@@ -104,7 +104,7 @@ def test_reading_hashes_every_file_and_keeps_the_squares(images: Images, ui: Rec
 
 
 def test_images_that_are_not_kept_are_read_again(images: Images, ui: Recorder) -> None:
-    read_all({"train": images}, DataConfig(cache=False), ui)
+    read_all({"train": images}, DataConfig(cache=False))
     assert images.cache is None
     (images.root / images.samples[0].path).unlink()
     with pytest.raises(DataError, match=r"amber_0\.png"):
@@ -116,7 +116,7 @@ def test_all_files_that_cannot_be_read_are_named_at_once(images: Images, ui: Rec
     for file in bad:
         file.write_bytes(b"")
     with pytest.raises(DataError) as error:
-        read_all({"train": images}, DataConfig(), ui)
+        read_all({"train": images}, DataConfig())
     message = str(error.value)
     assert sum(str(file) in message for file in bad) == 10 and "12 of 16" in message and "2 more" in message
     assert str(UnusableFiles({3: DataError("a.png: broken")}, 16)).startswith("a.png: broken")  # one needs no count
@@ -147,7 +147,7 @@ def test_workers_and_memory_change_nothing(images: Images, policy: str, ui: Reco
     assert torch.equal(torch.get_rng_state(), state)  # nothing is drawn from the global generator
     assert [b[0].shape for b in read] == [(4, 16, 16, 3)] * 4 and read[0][0].dtype == torch.uint8
     assert all(torch.equal(labels, torch.from_numpy(images.labels[index])) for _, labels, index in read)
-    read_all({"train": images}, DataConfig(), ui)
+    read_all({"train": images}, DataConfig())
     for other in (epoch(1, 0), epoch(1, 2)):
         assert all(torch.equal(x, y) for a, b in zip(read, other, strict=True) for x, y in zip(a, b, strict=True))
     one, two = ({int(i): x for b in part for x, i in zip(b[0], b[2], strict=True)} for part in (read, epoch(2, 0)))

@@ -102,8 +102,8 @@ def test_a_long_identifier_in_braces_is_allowed() -> None:
 
 
 def test_an_expression_is_printed_as_text(ui: Recorder) -> None:
-    patients.show_expression("(\x1b[31mP)", ui)
-    patients.show_expression(r"(P\d+)_", ui)
+    patients.show_expression("(\x1b[31mP)")
+    patients.show_expression(r"(P\d+)_")
     assert ui.said == [
         r"looking for patients in the file paths by --group-regex '(\x1b[31mP)'",
         r"looking for patients in the file paths by --group-regex '(P\d+)_'",  # as a shell reads it

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Recorder
 from PIL import Image
 from torchvision import datasets as reference
 
@@ -20,7 +19,6 @@ from vitmed.commands.data import import_dataset
 from vitmed.core.data_config import DataConfig
 from vitmed.core.dataset_cards import cards
 from vitmed.core.errors import DataError
-from vitmed.core.ui import Silent
 from vitmed.data import public_files
 from vitmed.data.public_files import read_idx, read_public_files, write_folder
 from vitmed.data.samples import Splits
@@ -148,7 +146,7 @@ def test_what_is_written_is_read_back_without_loss(tmp_path: Path, colour: bool)
     labels = (np.arange(20) % 2).astype(np.uint8)[:, None]
     arrays = {"train_images": images, "train_labels": labels, "test_images": images[:4] + 1, "test_labels": labels[:4]}
     found = read_public_files(unpacked(tmp_path / "arrays", **arrays), tmp_path / "pneumoniamnist.npz")
-    assert found is not None and write_folder(found, tmp_path / "out", Silent()) == 24
+    assert found is not None and write_folder(found, tmp_path / "out") == 24
     expected = {
         f"{split}/{('normal', 'pneumonia')[k % 2]}/{k:06d}.png": arrays[f"{split}_images"][k]
         for split, count in (("train", 20), ("test", 4))
@@ -340,7 +338,7 @@ def medmnist(classes: int = 3, counts: tuple[int, ...] = (12, 6, 6)) -> dict[str
 
 def imported(file: Path, folder: Path, **flags: Any) -> Splits:
     """The splits of the folder that `vitmed data import` writes of a file, all of its images there."""
-    import_dataset(file, folder, Recorder())
+    import_dataset(file, folder)
     table = folder / "labels.csv"
     return make_splits(DataConfig(root=str(folder), labels=str(table) if table.is_file() else None, **flags))
 
@@ -433,7 +431,7 @@ def test_arrays_of_another_kind_are_refused_by_name(
     monkeypatch.chdir(tmp_path)
     np.savez_compressed(tmp_path / "mine.npz", **medmnist() | changes)
     with pytest.raises(DataError, match=told) as error:
-        import_dataset(tmp_path / "mine.npz", tmp_path / "out", Recorder())
+        import_dataset(tmp_path / "mine.npz", tmp_path / "out")
     assert "mine.npz" in str(error.value) and not Path("hacked").exists() and not (tmp_path / "out").exists()
 
 
@@ -447,7 +445,7 @@ def test_labels_up_to_ten_thousand_are_classes(tmp_path: Path, highest: int, fit
         assert imported(tmp_path / "mine.npz", tmp_path / "out").classes == ("0", str(highest))
     else:
         with pytest.raises(DataError, match="holds 0 to 10000, expected classes"):
-            import_dataset(tmp_path / "mine.npz", tmp_path / "out", Recorder())
+            import_dataset(tmp_path / "mine.npz", tmp_path / "out")
 
 
 def header(shape: tuple[int, ...]) -> bytes:
@@ -488,7 +486,7 @@ def test_damaged_files(tmp_path: Path) -> None:
     file = tmp_path / "mine.npz"
     np.savez(file, x=np.zeros(3))
     with pytest.raises(DataError, match=r"mine\.npz: not a file of MedMNIST, it holds x\.npy"):
-        import_dataset(file, tmp_path / "out", Recorder())
+        import_dataset(file, tmp_path / "out")
     np.savez_compressed(file, **medmnist())
     whole = file.read_bytes()
     flipped, offset = bytearray(whole), bytearray(whole)
@@ -498,5 +496,5 @@ def test_damaged_files(tmp_path: Path) -> None:
     for content in (b"no zip", b"", whole[: len(whole) // 2], flipped, offset):
         file.write_bytes(content)
         with pytest.raises(DataError, match=r"mine\.npz: not a complete archive"):
-            import_dataset(file, tmp_path / "out", Recorder())
+            import_dataset(file, tmp_path / "out")
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import TINY, TINY_SETS, Recorder, draw_classes, draw_nothing, draw_splits
+from conftest import TINY, TINY_SETS, draw_classes, draw_nothing, draw_splits
 from PIL import Image
 
 import vitmed
@@ -67,7 +67,7 @@ def no_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def first_run(data: Path, runs: Path) -> None:
     with pytest.raises(Stop):
-        vitmed.train(data, output=runs, sets=TINY_SETS, ui=Recorder(), **TINY | {"epochs": 1, "baseline": False})
+        vitmed.train(data, output=runs, sets=TINY_SETS, **TINY | {"epochs": 1, "baseline": False})
 
 
 def files(root: Path) -> list[str]:
@@ -82,7 +82,7 @@ def test_a_first_run_decodes_every_file_once_for_all_purposes(tmp_path: Path, de
     assert decoded == {path.absolute(): 1 for path in data.rglob("*.png")}
     decoded.clear()
     index = ScanCache.open()
-    records = scan(data, files(data), index, Recorder())
+    records = scan(data, files(data), index)
     assert not decoded and all(record.kind == "" for record in records)
 
 
@@ -105,10 +105,10 @@ def test_deep_images_are_decoded_once_more_at_most_for_the_window(
 def test_a_moved_folder_is_hashed_and_not_decoded_again(tmp_path: Path, decoded: Counter[Path]) -> None:
     data = draw_classes(tmp_path / "data", 6)
     index = ScanCache.open()
-    before = scan(data, files(data), index, Recorder())
+    before = scan(data, files(data), index)
     decoded.clear()
     shutil.copytree(data, tmp_path / "moved")
-    after = scan(tmp_path / "moved", files(data), index, Recorder())
+    after = scan(tmp_path / "moved", files(data), index)
     assert not decoded
     assert [record.sha256 for record in after] == [record.sha256 for record in before]
     assert all(np.array_equal(a.thumbnail, b.thumbnail) for a, b in zip(before, after, strict=True))
@@ -118,13 +118,13 @@ def test_a_record_of_another_decoder_does_not_count(
     tmp_path: Path, decoded: Counter[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = draw_classes(tmp_path / "data", 3)
-    scan(data, files(data), ScanCache.open(), Recorder())
+    scan(data, files(data), ScanCache.open())
     installed = metadata.version
     for package in ("pillow", "opencv-python-headless", "pydicom", "python-gdcm", "pylibjpeg", "pyjpegls", "numpy"):
         newer = {package: "99.0"}
         monkeypatch.setattr(metadata, "version", lambda name, newer=newer: newer.get(name) or installed(name))
         decoded.clear()
-        scan(data, files(data), ScanCache.open(), Recorder())
+        scan(data, files(data), ScanCache.open())
         assert len(decoded) == 6, package
 
 
@@ -142,12 +142,12 @@ def test_the_check_does_not_depend_on_an_earlier_training(tmp_path: Path, decode
 
     how = Preprocessing(16, 3, "pad", "imagenet")
     splits = Splits(data, ("amber",), {"train": tuple(Sample(name, 0, None) for name in names)})
-    records = read_splits(splits, how, DataConfig(), Recorder()).records
+    records = read_splits(splits, how, DataConfig()).records
     assert all(record.reduced for record in records) and sum(decoded.values()) == 6
-    again = read_splits(splits, how, DataConfig(), Recorder()).records
+    again = read_splits(splits, how, DataConfig()).records
     assert all(np.array_equal(a.thumbnail, b.thumbnail) for a, b in zip(records, again, strict=True))
-    alone = scan(data, names, ScanCache(), Recorder())
-    after = scan(data, names, ScanCache.open(), Recorder())
+    alone = scan(data, names, ScanCache())
+    after = scan(data, names, ScanCache.open())
     assert not any(record.reduced for record in after)
     assert all(np.array_equal(a.thumbnail, b.thumbnail) for a, b in zip(alone, after, strict=True))
 

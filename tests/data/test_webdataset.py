@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import content, save
-from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_classes
+from conftest import TINY, TINY_SETS, Answer, Trained, draw_classes, recording
 from PIL import Image
 
 from vitmed import check, evaluate, predict, train
@@ -53,15 +53,16 @@ def test_training_on_what_was_imported_is_that_on_the_folders(tmp_path: Path) ->
         draw_classes(tmp_path / "folders" / split, 6, seed=seed)
         for labels in ("cls", "json"):
             pack(tmp_path / "folders" / split, tmp_path / labels / split / "x.tar", labels)
-    import_dataset(tmp_path / "cls", tmp_path / "imported", ui := Recorder())
+    ui = recording()
+    import_dataset(tmp_path / "cls", tmp_path / "imported")
     assert f"to train on it: vitmed train {tmp_path / 'imported'}" in ui.said
     found = tree(tmp_path / "imported")
     assert "test/amber/x.tar/000000.png" in found
-    import_dataset(tmp_path / "json", tmp_path / "again", Recorder())
+    import_dataset(tmp_path / "json", tmp_path / "again")
     assert tree(tmp_path / "again") == found
     assert all((tmp_path / "again" / p).read_bytes() == (tmp_path / "imported" / p).read_bytes() for p in found)
     options: dict[str, Any] = {"output": tmp_path / "runs", "sets": TINY_SETS, **TINY}
-    one, other = (train(tmp_path / kind, name=kind, ui=Recorder(), **options) for kind in ("folders", "imported"))
+    one, other = (train(tmp_path / kind, name=kind, **options) for kind in ("folders", "imported"))
     assert one.test.predictions.logits.tobytes() == other.test.predictions.logits.tobytes()
 
 
@@ -79,11 +80,12 @@ def test_several_tars_and_only_images_are_kept(tmp_path: Path, vitmed: RUN) -> N
 
 
 def test_without_classes_the_images_are_to_be_predicted(trained: Trained, tmp_path: Path) -> None:
-    files = predict(trained.data / "test", checkpoint=trained.best, ui=Recorder())
+    files = predict(trained.data / "test", checkpoint=trained.best)
     tar = pack(trained.data / "test", tmp_path / "a-000.tar", labels="")
-    import_dataset(tar, tmp_path / "out", ui := Recorder())
+    ui = recording()
+    import_dataset(tar, tmp_path / "out")
     assert f"vitmed predict {tmp_path / 'out'}" in ui.said[-1]
-    found = predict(tmp_path / "out", checkpoint=trained.best, ui=Recorder())
+    found = predict(tmp_path / "out", checkpoint=trained.best)
     assert found.logits.tobytes() == files.logits.tobytes()
     assert found.paths[3] == f"{tmp_path.as_posix()}/out/a-000.tar/000003.png"
 
@@ -94,10 +96,10 @@ def test_class_folders_in_a_tar_stay_the_classes(tmp_path: Path) -> None:
     Image.fromarray(np.zeros((4, 4), np.uint8)).save(pixels, "PNG")
     named = {f"{kind}/{kind}.png": pixels.getvalue() for kind in ("a", "b")}
     about = {f"{kind}/{kind}.json": b'{"label": "other"}' for kind in ("a", "b")}
-    import_dataset(write(tmp_path / "folders.tar", named | about), tmp_path / "folders", Recorder())
+    import_dataset(write(tmp_path / "folders.tar", named | about), tmp_path / "folders")
     assert tree(tmp_path / "folders") == ["a/a.json", "a/a.png", "b/b.json", "b/b.png"]
     classes = {f"{kind}/{kind}.cls": kind.upper().encode() for kind in ("a", "b")}
-    import_dataset(write(tmp_path / "keys.tar", named | classes), tmp_path / "keys", Recorder())
+    import_dataset(write(tmp_path / "keys.tar", named | classes), tmp_path / "keys")
     assert tree(tmp_path / "keys") == ["A/keys.tar/a/a.png", "B/keys.tar/b/b.png"]
 
 
@@ -114,7 +116,7 @@ def test_class_folders_in_a_tar_stay_the_classes(tmp_path: Path) -> None:
 def test_what_is_refused_leaves_nothing(tmp_path: Path, members: dict[str, bytes], told: str) -> None:
     tar = write(tmp_path / "bad.tar", members)
     with pytest.raises(DataError, match=told):
-        import_dataset(tar, tmp_path / "out", Recorder())
+        import_dataset(tar, tmp_path / "out")
     assert tree(tmp_path) == ["bad.tar"]
 
 
@@ -151,12 +153,12 @@ def test_a_folder_of_tars(trained: Trained, archives: list[Path], tmp_path: Path
     draw_classes(tmp_path / "split" / "other", 1)
     write(tmp_path / "shards" / "train" / "cells.tar", {"0.png": b"x"})
     calls: list[tuple[Path, Callable[..., Any]]] = [
-        (folder, lambda: train(folder, ui=Recorder(), **options)),
-        (folder, lambda: check(folder, ui=Recorder())),
-        (folder, lambda: predict(folder, checkpoint=trained.best, ui=Recorder())),
-        (folder, lambda: evaluate(trained.best, data=folder, ui=Recorder())),
-        (tmp_path / "shards", lambda: train(tmp_path / "shards", ui=Recorder(), **options)),
-        (tmp_path / "shards", lambda: check(tmp_path / "shards", ui=Recorder())),
+        (folder, lambda: train(folder, **options)),
+        (folder, lambda: check(folder)),
+        (folder, lambda: predict(folder, checkpoint=trained.best)),
+        (folder, lambda: evaluate(trained.best, data=folder)),
+        (tmp_path / "shards", lambda: train(tmp_path / "shards", **options)),
+        (tmp_path / "shards", lambda: check(tmp_path / "shards")),
     ]
     for named, call in calls:
         with pytest.raises(VitmedError) as error:
@@ -167,7 +169,7 @@ def test_a_folder_of_tars(trained: Trained, archives: list[Path], tmp_path: Path
 def test_a_tar_beside_class_folders_is_no_data(trained: Trained, tmp_path: Path) -> None:
     draw_classes(tmp_path, 2)
     pack(tmp_path, tmp_path / "all.tar")
-    assert len(predict(tmp_path, checkpoint=trained.best, ui=Recorder())) == 4
+    assert len(predict(tmp_path, checkpoint=trained.best)) == 4
 
 
 def test_a_checkpoint_whose_data_are_an_archive(

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, TINY_SETS, Recorder, Trained, draw_classes, draw_splits, once
+from conftest import (
+    TINY,
+    TINY_SETS,
+    Trained,
+    draw_classes,
+    draw_splits,
+    once,
+    recording,
+)
 
 from vitmed import compare, evaluate, train
 from vitmed.core.errors import DataError
@@ -25,10 +33,10 @@ def longer(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """A finished run that was resumed for longer, so that val/ and test/ are of former weights."""
 
     def make(place: Path) -> Trained:
-        data, ui = draw_splits(place / "data", train=16, val=30, test=8), Recorder()
+        data, ui = draw_splits(place / "data", train=16, val=30, test=8), recording()
         settings = TINY | {"epochs": 1, "resamples": 10, "baseline": False}
-        train(data, output=place / "runs", name="run", sets=TINY_SETS, ui=ui, **settings)
-        result = train(resume=place / "runs" / "run", epochs=5, ui=ui)
+        train(data, output=place / "runs", name="run", sets=TINY_SETS, **settings)
+        result = train(resume=place / "runs" / "run", epochs=5)
         assert result.test.folder.name == "test-2"
         return Trained(data, result.folder, result, ui, [], [])
 
@@ -50,13 +58,13 @@ def test_every_evaluation_states_its_weights(longer: Trained) -> None:
 def test_a_point_is_chosen_on_the_validation_of_these_weights(longer: Trained, tmp_path: Path) -> None:
     """The same as in a run folder that never had other weights."""
     asked = {"target_specificity": 0.8, "resamples": 10, "map_images": 0, "data": longer.data}
-    found = evaluate(longer.folder, output=tmp_path / "a", ui=Recorder(), **asked)
+    found = evaluate(longer.folder, output=tmp_path / "a", **asked)
     clean = tmp_path / "clean"
     shutil.copytree(longer.folder, clean)
     for name in ("val", "test"):
         shutil.rmtree(clean / name)
         (clean / f"{name}-2").rename(clean / name)
-    expected = evaluate(clean, output=tmp_path / "b", ui=Recorder(), **asked)
+    expected = evaluate(clean, output=tmp_path / "b", **asked)
     assert found.predictions.threshold == expected.predictions.threshold is not None
     assert found.metrics["report"]["policy"] == expected.metrics["report"]["policy"]
     former, present = (Predictions.from_csv(longer.folder / name / "predictions.csv") for name in ("val", "val-2"))
@@ -65,7 +73,7 @@ def test_a_point_is_chosen_on_the_validation_of_these_weights(longer: Trained, t
 
 def test_other_images_stand_beside_the_own_test_of_these_weights(longer: Trained, tmp_path: Path) -> None:
     draw_classes(tmp_path / "other", 5, seed=9)
-    found = evaluate(longer.folder, data=tmp_path / "other", output=tmp_path / "r", resamples=10, ui=Recorder())
+    found = evaluate(longer.folder, data=tmp_path / "other", output=tmp_path / "r", resamples=10)
     own = found.metrics["external"]["numbers"]["auroc"]["internal"]["value"]
     assert own == longer.result.test.metrics["overall"]["auroc"]["value"]
 
@@ -74,7 +82,7 @@ def test_compare_takes_the_test_of_best_pt(longer: Trained, tmp_path: Path) -> N
     baseline = tmp_path / "b" / "predictions.csv"
     baseline.parent.mkdir()
     shutil.copy(longer.folder / "test" / "predictions.csv", baseline)
-    content = compare(longer.folder, baseline, resamples=10, ui=Recorder()).content
+    content = compare(longer.folder, baseline, resamples=10).content
     name = next(name for name in content["models"] if name != "b")
     expected = longer.result.test.metrics["overall"]["log_loss"]["value"]
     assert content["models"][name]["overall"]["log_loss"]["value"] == pytest.approx(expected)
@@ -82,7 +90,7 @@ def test_compare_takes_the_test_of_best_pt(longer: Trained, tmp_path: Path) -> N
     for folder in ("val-2", "test-2"):
         shutil.rmtree(tmp_path / "run" / folder)
     with pytest.raises(DataError, match=r"has no evaluation of its best\.pt") as error:
-        compare(tmp_path / "run", baseline, ui=Recorder())
+        compare(tmp_path / "run", baseline)
     assert "vitmed evaluate" in error.value.fix
 
 

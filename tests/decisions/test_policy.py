@@ -15,7 +15,15 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import save
-from conftest import TINY, TINY_NETWORK, Recorder, Trained, draw_classes, draw_splits, once
+from conftest import (
+    TINY,
+    TINY_NETWORK,
+    Trained,
+    draw_classes,
+    draw_splits,
+    once,
+    recording,
+)
 from scipy.special import softmax
 
 from vitmed import evaluate, predict, train
@@ -45,10 +53,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """Two classes, enough validation images to fit a temperature, and a point that was asked for."""
 
     def make(place: Path) -> Trained:
-        data, ui = draw_splits(place / "data", train=30, val=30, test=12), Recorder()
+        data, ui = draw_splits(place / "data", train=30, val=30, test=12), recording()
         settings = TINY | {"epochs": 3, "resamples": 50, "target_sensitivity": 0.9, "baseline": False}
         settings |= {"calibration": "temperature"}
-        result = train(data, output=place / "runs", name="two", sets=TINY_NETWORK, ui=ui, **settings)
+        result = train(data, output=place / "runs", name="two", sets=TINY_NETWORK, **settings)
         return Trained(data, result.folder, result, ui, [], [])
 
     return once(tmp_path_factory, "policy", make)
@@ -96,7 +104,7 @@ def test_it_follows_from_validation_alone(run: Trained) -> None:
 
 def test_predict_gives_what_evaluate_gives(run: Trained) -> None:
     evaluated = table(run.folder / "test" / "predictions.csv")
-    said = predict(run.data / "test", checkpoint=run.best, ui=Recorder())
+    said = predict(run.data / "test", checkpoint=run.best)
     stored = load_checkpoint(run.best).policy
     assert said.threshold == stored.operating.points["target_sensitivity"].threshold
     assert said.positive == "blue" and len(evaluated) > 0
@@ -115,14 +123,14 @@ def test_unlike_images_are_not_answered_and_are_told(run: Trained, tmp_path: Pat
     (tmp_path / "noise").mkdir()
     for i in range(8):
         Image.fromarray(rng.integers(0, 256, (20, 20, 3), dtype=np.uint8)).save(tmp_path / "noise" / f"{i}.png")
-    said = predict(tmp_path / "noise", checkpoint=run.best, ui=Recorder())
+    said = predict(tmp_path / "noise", checkpoint=run.best)
     assert sum("unlike the training images" in cell for cell in said.columns["answer"]) >= 3
-    found = evaluate(run.best, unlike=tmp_path / "noise", output=tmp_path / "r", resamples=20, ui=Recorder())
+    found = evaluate(run.best, unlike=tmp_path / "noise", output=tmp_path / "r", resamples=20)
     assert found.metrics["out_of_distribution"]["unlike"]["auroc"]["value"] > 0.8
     assert "noise" not in json.dumps(found.metrics.to_dict()) + (tmp_path / "r" / "report.html").read_text().replace(
         "noise-free", ""
     )
-    again = evaluate(tmp_path / "r" / "predictions.csv", output=tmp_path / "s", ui=Recorder())
+    again = evaluate(tmp_path / "r" / "predictions.csv", output=tmp_path / "s")
     assert again.metrics["out_of_distribution"] == found.metrics["out_of_distribution"]
     answer = vitmed("predict", tmp_path / "noise", "--checkpoint", run.best, "--json")
     image = json.loads(answer.out)["images"][0]
@@ -131,13 +139,13 @@ def test_unlike_images_are_not_answered_and_are_told(run: Trained, tmp_path: Pat
 
 
 def test_another_point_is_chosen_on_the_same_validation(run: Trained, tmp_path: Path) -> None:
-    found = evaluate(run.best, target_specificity=0.8, output=tmp_path / "a", ui=Recorder())
+    found = evaluate(run.best, target_specificity=0.8, output=tmp_path / "a")
     points = found.metrics["operating_points"]
     assert points["chosen"] == "target_specificity" and "target_sensitivity" not in points["points"]
     before = run.result.test.predictions
     assert found.predictions.logits.tobytes() == before.logits.tobytes()
     assert found.predictions.probabilities.tobytes() == before.probabilities.tobytes()  # the calibration stays
-    raw = evaluate(run.best, calibration="none", output=tmp_path / "b", ui=Recorder())
+    raw = evaluate(run.best, calibration="none", output=tmp_path / "b")
     assert raw.predictions.logits.tobytes() == before.logits.tobytes() and raw.predictions.calibrated is None
     assert raw.metrics["calibration"]["method"] == "none" and raw.metrics["calibration"]["before"] is None
 
@@ -145,14 +153,14 @@ def test_another_point_is_chosen_on_the_same_validation(run: Trained, tmp_path: 
 def test_the_report_is_made_again_from_the_table_as_it_was_or_with_another_point(run: Trained, tmp_path: Path) -> None:
     file = run.folder / "test" / "predictions.csv"
     before = json.loads(file.with_name("metrics.json").read_text())
-    again = evaluate(file, output=tmp_path / "a", ui=Recorder())
+    again = evaluate(file, output=tmp_path / "a")
     found = again.metrics.to_dict()
     assert found["report"].pop("rebuilt") and found == before
     assert (tmp_path / "a" / "predictions.csv").read_bytes() == file.read_bytes()
-    other = evaluate(file, output=tmp_path / "b", cost="50:1", ui=Recorder())
+    other = evaluate(file, output=tmp_path / "b", cost="50:1")
     assert other.metrics["report"]["policy"]["asked"]["cost"] == "50:1"
     assert other.predictions.logits.tobytes() == run.result.test.predictions.logits.tobytes()
-    direct = evaluate(run.best, output=tmp_path / "c", cost="50:1", ui=Recorder())
+    direct = evaluate(run.best, output=tmp_path / "c", cost="50:1")
     assert other.metrics["operating_points"]["chosen"] == direct.metrics["operating_points"]["chosen"]
     assert (other.predictions.predicted == direct.predictions.predicted).all()
 
@@ -172,10 +180,10 @@ def test_nothing_can_be_chosen_where_validation_is_not_known(run: Trained, tmp_p
     shutil.rmtree(tmp_path / "run" / "val")
     for file, given in ((tmp_path / "run" / "best.pt", {"data": run.data}), (tmp_path / "predictions.csv", {})):
         with pytest.raises(UsageError, match=r"val.predictions\.csv: missing"):
-            evaluate(file, youden=True, output=tmp_path / "r", ui=Recorder(), **given)
+            evaluate(file, youden=True, output=tmp_path / "r", **given)
     shutil.copytree(run.folder / "val", tmp_path / "run" / "val")
     with pytest.raises(UsageError, match=r"val.predictions\.csv: missing or not of last\.pt"):
-        evaluate(rewrite_weights(tmp_path / "run" / "last.pt"), data=run.data, youden=True, ui=Recorder())
+        evaluate(rewrite_weights(tmp_path / "run" / "last.pt"), data=run.data, youden=True)
 
 
 def test_a_checkpoint_without_it_gives_raw_probabilities_and_a_note(run: Trained, tmp_path: Path) -> None:
@@ -183,12 +191,12 @@ def test_a_checkpoint_without_it_gives_raw_probabilities_and_a_note(run: Trained
     best = tmp_path / "run" / "best.pt"
     save({k: v for k, v in torch.load(best, weights_only=True).items() if k != "policy"}, best)
     for file in (best, tmp_path / "run" / "last.pt"):
-        ui = Recorder()
-        found = evaluate(file, data=run.data, output=tmp_path / file.stem, resamples=20, ui=ui)
+        ui = recording()
+        found = evaluate(file, data=run.data, output=tmp_path / file.stem, resamples=20)
         assert any("its probabilities are raw" in note for note in ui.warned)
         assert not {"set", "answer"} & set(found.predictions.columns) and found.predictions.threshold is None
         assert "conformal" not in found.metrics and found.metrics["operating_points"]["chosen"] == "default"
-    assert predict(run.data / "test", checkpoint=best, ui=Recorder()).columns == {}
+    assert predict(run.data / "test", checkpoint=best).columns == {}
 
 
 def test_a_damaged_one_is_a_checkpoint_error(run: Trained, tmp_path: Path) -> None:
@@ -201,7 +209,7 @@ def test_a_damaged_one_is_a_checkpoint_error(run: Trained, tmp_path: Path) -> No
     ):
         save(content | {"policy": content["policy"] | change}, tmp_path / "best.pt")
         with pytest.raises(CheckpointError, match="damaged") as error:
-            predict(run.data / "test", checkpoint=tmp_path / "best.pt", ui=Recorder())
+            predict(run.data / "test", checkpoint=tmp_path / "best.pt")
         assert str(error.value).count("best.pt") == 1
 
 
@@ -264,11 +272,11 @@ def test_what_is_missing_inside_is_told(run: Trained, tmp_path: Path, vitmed: Ca
 
 def test_rows_that_were_taken_out_are_counted_anew(run: Trained, tmp_path: Path) -> None:
     shutil.copytree(run.folder / "test", tmp_path / "test")
-    file, ui = tmp_path / "test" / "predictions.csv", Recorder()
+    file, ui = tmp_path / "test" / "predictions.csv", recording()
     lines = file.read_bytes().split(b"\r\n")
     file.write_bytes(b"\r\n".join(lines[:16]) + b"\r\n")
     (tmp_path / "test" / "baseline_colour_and_size.csv").write_bytes(b"\r\n".join(lines))
-    found = evaluate(file, resamples=20, ui=ui).metrics
+    found = evaluate(file, resamples=20).metrics
     evaluated = found["flow"]["evaluated"]
     assert (evaluated["split"], evaluated["images"], evaluated["patients"]) == ("test", 15, None)
     assert {name: part["images"] for name, part in evaluated["classes"].items()} == {"amber": 12, "blue": 3}
@@ -285,7 +293,7 @@ def test_a_baseline_is_not_compared_with_itself(run: Trained, tmp_path: Path) ->
     shutil.copytree(run.folder / "test", tmp_path / "test")
     file = tmp_path / "test" / "baseline_colour_and_size.csv"
     shutil.copy(tmp_path / "test" / "predictions.csv", file)
-    found = evaluate(file, resamples=20, ui=Recorder())
+    found = evaluate(file, resamples=20)
     assert found.metrics["baselines"] == {} and found.predictions.threshold is None  # which is the model's
     assert found.metrics["report"]["title"] == "report of baseline_colour_and_size.csv"
 
@@ -293,7 +301,7 @@ def test_a_baseline_is_not_compared_with_itself(run: Trained, tmp_path: Path) ->
 def test_only_the_users_own_columns_are_offered(run: Trained, tmp_path: Path) -> None:
     for name in ("site", "set", "answer", "ood_score"):
         with pytest.raises(UsageError, match="these images have no further columns"):
-            evaluate(run.folder / "test" / "predictions.csv", output=tmp_path / "r", subgroup=[name], ui=Recorder())
+            evaluate(run.folder / "test" / "predictions.csv", output=tmp_path / "r", subgroup=[name])
 
 
 @pytest.mark.parametrize(
@@ -346,7 +354,7 @@ def test_a_prevalence_for_more_classes_is_told() -> None:
 def test_a_point_that_three_classes_do_not_have_ends_before_the_training(tmp_path: Path) -> None:
     data = draw_splits(tmp_path / "data", 3, 2, 2, classes=("a", "b", "c"))
     with pytest.raises(UsageError, match="there are 3"):
-        train(data, output=tmp_path / "runs", target_sensitivity=0.9, ui=Recorder(), **TINY)
+        train(data, output=tmp_path / "runs", target_sensitivity=0.9, **TINY)
     assert not list((tmp_path / "runs").glob("*"))
 
 

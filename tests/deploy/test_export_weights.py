@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import Answer, Recorder, Trained
+from conftest import Answer, Trained, recording
 from PIL import Image
 from safetensors import safe_open
 
@@ -21,9 +21,9 @@ import vitmed as package
 from vitmed.core.errors import GateError, UsageError
 from vitmed.core.model_config import ModelConfig
 from vitmed.deploy import export_weights
+from vitmed.deploy.weight_forms import FORMS
 from vitmed.inference.checkpoint import load_checkpoint
-from vitmed.models.vit import arguments_of
-from vitmed.models.weight_forms import FORMS
+from vitmed.models.sizes import resolved
 
 timm = pytest.importorskip("timm")
 FILES = {"timm": {"README.md", "config.json", "model.safetensors"}}
@@ -33,7 +33,7 @@ FILES["transformers"] = FILES["timm"] | {"preprocessor_config.json"}
 @pytest.fixture(scope="session")
 def for_timm(plain_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("written") / "colours"
-    return package.export(plain_run, to=folder, form="timm", ui=Recorder()).file
+    return package.export(plain_run, to=folder, form="timm").file
 
 
 def program_of(card: Path) -> str:
@@ -60,7 +60,7 @@ def test_the_program_of_the_card_gives_the_probabilities_of_predict(
     image = tmp_path / "wide.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (20, 33, 3), dtype=np.uint8)).save(image)
     found = run_card(for_timm, image, monkeypatch)
-    ours: Any = package.predict(image, checkpoint=plain_run, precision="fp32", ui=Recorder())
+    ours: Any = package.predict(image, checkpoint=plain_run, precision="fp32")
     np.testing.assert_allclose(found["logits"].numpy(), ours.logits, atol=1e-5)
     np.testing.assert_allclose(found["probabilities"].numpy(), ours.probabilities, atol=1e-5)
     assert np.abs(ours.probabilities - np.exp(ours.logits) / np.exp(ours.logits).sum()).max() > 0.05  # calibrated
@@ -69,10 +69,10 @@ def test_the_program_of_the_card_gives_the_probabilities_of_predict(
 def test_the_same_for_transformers(plain_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import transformers
 
-    folder = package.export(plain_run, to=tmp_path / "hf-folder", ui=Recorder()).file
+    folder = package.export(plain_run, to=tmp_path / "hf-folder").file
     image = next(plain_run.parents[1].rglob("PATIENT*.png"))
     found = run_card(folder, image, monkeypatch)
-    ours: Any = package.predict(image, checkpoint=plain_run, precision="fp32", ui=Recorder())
+    ours: Any = package.predict(image, checkpoint=plain_run, precision="fp32")
     np.testing.assert_allclose(found["logits"].numpy(), ours.logits, atol=1e-5)
     np.testing.assert_allclose(found["probabilities"].numpy(), ours.probabilities, atol=1e-5)
     assert isinstance(found["model"], transformers.ViTForImageClassification)
@@ -95,8 +95,8 @@ def test_the_folder_is_timms_and_says_what_it_is(for_timm: Path) -> None:
 
 
 def test_one_file_loads_with_the_line_that_export_prints(plain_run: Path, tmp_path: Path) -> None:
-    ui = Recorder()
-    file = package.export(plain_run, to=tmp_path / "timm.safetensors", ui=ui).file
+    ui = recording()
+    file = package.export(plain_run, to=tmp_path / "timm.safetensors").file
     assert [path.name for path in tmp_path.iterdir()] == ["timm.safetensors"]
     model = eval(ui.said[-1].splitlines()[1], {"timm": timm}).eval()
     with safe_open(file, "pt") as content:
@@ -125,7 +125,7 @@ def test_other_logits_are_not_written(plain_run: Path, tmp_path: Path, monkeypat
 
     monkeypatch.setattr(export_weights.FORMS["timm"], "load", staticmethod(changed))
     with pytest.raises(GateError, match=r"differ by 0\.01 at most"):
-        package.export(plain_run, to=tmp_path / "other", form="timm", ui=Recorder())
+        package.export(plain_run, to=tmp_path / "other", form="timm")
     assert not list(tmp_path.iterdir())
 
 
@@ -133,13 +133,13 @@ def test_without_the_library_it_says_that_nothing_was_compared(
     plain_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    found = package.export(plain_run, to=tmp_path / "hf-folder", ui=Recorder())
+    found = package.export(plain_run, to=tmp_path / "hf-folder")
     assert {file.name for file in found.file.iterdir()} == FILES["transformers"]
     assert found.gate.images == 0 and "were not compared, since transformers is not installed" in found.gate.in_words
     assert "were not compared" in (found.file / "README.md").read_text()
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     with pytest.raises(UsageError, match=r"pip install 'vitmed\[weights\]'"):
-        package.export(plain_run, to=tmp_path / "second", ui=Recorder())
+        package.export(plain_run, to=tmp_path / "second")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_without_the_library_it_says_that_nothing_was_compared(
     ],
 )
 def test_what_a_library_lacks_is_named(fields: dict[str, Any], timm: str | None, transformers: str | None) -> None:
-    own = arguments_of(ModelConfig(**fields))
+    own = resolved(ModelConfig(**fields)).model_dump()
     for name, expected in (("timm", timm), ("transformers", transformers)):
         found = FORMS[name].lacks(own)
         assert found is None if expected is None else (found and expected in found), name

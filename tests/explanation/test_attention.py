@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from small_networks import small_vit
 from torch import Tensor, nn
 
 from vitmed.explanation.attention import (
@@ -41,7 +42,7 @@ KINDS = [
 
 def shaken(**kind: object) -> ViT:
     torch.manual_seed(0)
-    model = ViT(3, 32, 8, width=24, depth=3, heads=2, **kind)  # type: ignore[arg-type]
+    model = small_vit(3, 32, 8, width=24, depth=3, heads=2, **kind)  # type: ignore[arg-type]
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)
     return model.eval()
@@ -194,7 +195,7 @@ def test_a_merged_lora_has_the_maps_of_the_network_that_was_trained() -> None:
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
 def test_one_patch_and_every_number_of_channels(channels: int) -> None:
-    model = ViT(2, 8, 8, channels=channels, width=8, depth=1, heads=1).eval()
+    model = small_vit(2, 8, 8, channels=channels, width=8, depth=1, heads=1).eval()
     images = np.zeros((1, 8, 8, channels), np.uint8)
     found = attention_maps(model, Preprocessing(8, channels, "pad", "half"), images)
     assert set(found.grids) == set(METHODS)
@@ -209,7 +210,7 @@ def test_spread_and_growth() -> None:
 
 def reader(stem: str, patch: int, grid: int) -> ViT:
     """A network of which every patch sums what it reads."""
-    model = ViT(2, patch * grid, patch, channels=1, width=8, depth=1, heads=1, stem=stem).eval()
+    model = small_vit(2, patch * grid, patch, channels=1, width=8, depth=1, heads=1, stem=stem).eval()
     for parameter in model.patch_embed.parameters():
         nn.init.ones_(parameter)
     return model
@@ -250,7 +251,7 @@ def test_cells_of_one_convolution_are_its_patches() -> None:
 
 def seeker(pool: str) -> ViT:
     """A network of known weights: its one block reads from the patch that is redder than green, and so says "red"."""
-    model = ViT(2, 32, 8, width=8, depth=1, heads=1, pool=pool).eval()
+    model = small_vit(2, 32, 8, width=8, depth=1, heads=1, pool=pool).eval()
     for parameter in model.parameters():
         nn.init.zeros_(parameter)
     block = model.blocks[0]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from small_networks import small_vit
 
 from vitmed.core.targets import Kind
 from vitmed.explanation import faithfulness
@@ -40,7 +41,7 @@ def images(count: int, side: int = 32) -> np.ndarray:
 
 def vit(classes: int = 3, **kind: object) -> ViT:
     torch.manual_seed(0)
-    return ViT(classes, 32, 8, width=24, depth=2, heads=2, **kind).eval()  # type: ignore[arg-type]
+    return small_vit(classes, 32, 8, width=24, depth=2, heads=2, **kind).eval()  # type: ignore[arg-type]
 
 
 def test_steps_of_deletion_and_insertion() -> None:
@@ -163,7 +164,7 @@ def test_what_cannot_be_asked_says_why() -> None:
     assert "too few" in check_maps(vit(), HOW, images(0))["reason"]
     assert "one class" in check_maps(vit(classes=1), HOW, images(6))["reason"]
     assert check_maps(vit(classes=1), HOW, images(6), kind="findings")["reason"] is None  # one finding is there or not
-    one = ViT(2, 8, 8, width=8, depth=1, heads=1).eval()
+    one = small_vit(2, 8, 8, width=8, depth=1, heads=1).eval()
     assert "one patch" in check_maps(one, Preprocessing(8, 3, "pad", "half"), images(6, 8))["reason"]
 
 
@@ -183,6 +184,6 @@ def test_patients_and_classes_are_drawn_in_turn() -> None:
 
 
 def test_how_many_images_can_be_afforded_depends_on_the_network_alone() -> None:
-    tiny, small = (ViT(2, 224, 16, width=w, depth=12, heads=3).eval() for w in (192, 384))
+    tiny, small = (small_vit(2, 224, 16, width=w, depth=12, heads=3).eval() for w in (192, 384))
     assert affordable(tiny) == affordable(tiny) >= 5 > affordable(small)
     assert affordable(vit()) == faithfulness.MOST

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from conftest import TINY, TINY_ARGS, TINY_SETS, Answer, Recorder, once
+from conftest import TINY, TINY_ARGS, TINY_SETS, Answer, Recorder, once, recording
 from PIL import Image
 
 from vitmed import evaluate, predict, train
@@ -41,8 +41,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Recorder]
     """Data, run folder, and what was said: a tiny run on 16-bit images."""
 
     def make(place: Path) -> tuple[Path, Path, Recorder]:
-        data, ui = deep_classes(place / "data"), Recorder()
-        return data, train(data, output=place / "runs", name="deep", sets=TINY_SETS, ui=ui, **TINY).folder, ui
+        data, ui = deep_classes(place / "data"), recording()
+        return data, train(data, output=place / "runs", name="deep", sets=TINY_SETS, **TINY).folder, ui
 
     return once(tmp_path_factory, "deep", make)
 
@@ -67,19 +67,19 @@ def test_prediction_and_evaluation_use_it(run: tuple[Path, Path, Recorder], tmp_
     data, folder, _ = run
     with (folder / "test" / "predictions.csv").open() as stream:
         row = next(csv.DictReader(stream))
-    found = predict(data / row["path"], checkpoint=folder, ui=Recorder())
+    found = predict(data / row["path"], checkpoint=folder)
     assert float(found.logits[0, 0]) == pytest.approx(float(row["logit_left_one"]), abs=1e-5)
-    again = evaluate(folder, output=tmp_path / "again", device="cpu", ui=Recorder())
+    again = evaluate(folder, output=tmp_path / "again", device="cpu")
     assert "window " in again.metrics["report"]["facts"]["Preprocessing"]
-    ui = Recorder()
+    ui = recording()
     Image.new("L", (20, 20), 9).save(tmp_path / "flat.png")
-    predict(tmp_path / "flat.png", checkpoint=folder, ui=ui)
+    predict(tmp_path / "flat.png", checkpoint=folder)
     assert any("1 image has 8 bits" in line for line in ui.warned)
 
 
 def test_a_model_of_8_bit_images_refuses_deep_ones(run: tuple[Path, Path, Recorder], trained: object) -> None:
     data = run[0]
-    found = predict(data / "other", checkpoint=trained.best, ui=Recorder())  # type: ignore[attr-defined]
+    found = predict(data / "other", checkpoint=trained.best)  # type: ignore[attr-defined]
     assert len(found) == 0 and len(found.errors) == 8
     assert "16 bits per channel" in found.errors[0][1]
 
@@ -101,9 +101,9 @@ def test_the_command_line(vitmed: RUN, run: tuple[Path, Path, Recorder], tmp_pat
 def test_pretraining_settles_one_too(run: tuple[Path, Path, Recorder], tmp_path: Path, no_figures: None) -> None:
     from vitmed import pretrain
 
-    ui = Recorder()
+    ui = recording()
     sizes = {k: TINY[k] for k in ("image_size", "patch_size", "batch_size", "workers", "device", "precision")}
-    made = pretrain(run[0], output=tmp_path, name="p", sets=TINY_SETS[:3], epochs=1, ui=ui, **sizes)
+    made = pretrain(run[0], output=tmp_path, name="p", sets=TINY_SETS[:3], epochs=1, **sizes)
     assert isinstance(yaml.safe_load((made.folder / "config.yaml").read_text())["data"]["window"], list)
     assert any(line.startswith("16-bit images") for line in ui.said)
 

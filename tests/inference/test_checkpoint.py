@@ -15,7 +15,7 @@ import pytest
 import torch
 import yaml
 from checkpoints import Hostile, content, rewrite, save
-from conftest import Recorder, Trained, listing
+from conftest import Trained, listing
 
 from vitmed import train
 from vitmed.core.errors import CheckpointError, DataError
@@ -276,7 +276,7 @@ def test_a_tampered_training_state_is_refused(
     save(saved, run / "last.pt")
     before = listing(run)
     with pytest.raises(CheckpointError, match=r"last\.pt: its training state does not fit"):
-        train(trained.data, resume=run, epochs=5, ui=Recorder())
+        train(trained.data, resume=run, epochs=5)
     assert listing(run) == before
 
 

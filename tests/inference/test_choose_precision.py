@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import BARE, TINY_SETS, Recorder, Trained, draw_only
+from conftest import BARE, TINY_SETS, Recorder, Trained, draw_only, recording
 
 from vitmed import evaluate, merge, predict, predict_shard, train
 from vitmed.core.errors import CheckpointError, DataError
@@ -57,10 +57,11 @@ def test_auto_takes_what_the_comparison_accepted(
     trained: Trained, comparison: ReducedPrecision | None, chosen: str, told: str, ui: Recorder
 ) -> None:
     saved = known(trained, comparison)
-    assert choose_precision("auto", saved, saved.policy, CPU, ui).name == chosen
+    assert choose_precision("auto", saved, saved.policy, CPU).name == chosen
     assert len(ui.said) == 1 and ui.said[0].startswith(told) and not ui.warned
     assert saved.policy is not None  # the comparison holds for one decision policy
-    assert choose_precision("auto", saved, saved.policy.model_copy(), CPU, (other := Recorder())).name == "fp32"
+    other = recording()
+    assert choose_precision("auto", saved, saved.policy.model_copy(), CPU).name == "fp32"
     assert "no comparison of the two is known" in other.said[0]
 
 
@@ -70,9 +71,9 @@ def test_auto_is_fp32_on_a_device_made_for_it(trained: Trained, ui: Recorder, mo
         module, "pick_precision", lambda name, device: plain if name == "auto" else replace(BF16, reason="as asked")
     )
     saved = known(trained, GOOD)
-    assert choose_precision("auto", saved, saved.policy, CPU, ui).name == "fp32"
+    assert choose_precision("auto", saved, saved.policy, CPU).name == "fp32"
     assert ui.said == ["fp32: this CPU has no bf16 instructions"]
-    assert choose_precision("bf16", saved, saved.policy, CPU, ui).name == "bf16"
+    assert choose_precision("bf16", saved, saved.policy, CPU).name == "bf16"
     assert ui.warned == ["--precision bf16: this CPU has no bf16 instructions, so it is slower than fp32"]
 
 
@@ -81,9 +82,9 @@ def test_bf16_is_used_when_asked_with_a_warning(
     trained: Trained, comparison: ReducedPrecision | None, warnings: int, ui: Recorder
 ) -> None:
     saved = known(trained, comparison)
-    assert choose_precision("bf16", saved, saved.policy, CPU, ui).dtype is torch.bfloat16
+    assert choose_precision("bf16", saved, saved.policy, CPU).dtype is torch.bfloat16
     assert len(ui.warned) == warnings and len(ui.said) == 1 - warnings
-    assert choose_precision("fp32", saved, saved.policy, CPU, Recorder()).dtype is torch.float32
+    assert choose_precision("fp32", saved, saved.policy, CPU).dtype is torch.float32
 
 
 def test_an_unknown_precision(trained: Trained, vitmed: Callable[..., Any]) -> None:
@@ -95,12 +96,11 @@ def test_an_unknown_precision(trained: Trained, vitmed: Callable[..., Any]) -> N
 
 def test_predictions_in_bf16_are_close_and_the_same_alone_and_among_others(trained: Trained) -> None:
     exact, whole = (
-        predict(trained.data / "test", checkpoint=known(trained, GOOD), precision=name, ui=Recorder())
-        for name in ("fp32", "auto")
+        predict(trained.data / "test", checkpoint=known(trained, GOOD), precision=name) for name in ("fp32", "auto")
     )
     assert 0 < np.abs(exact.logits - whole.logits).max() < 0.1
     assert np.unique(whole.logits.view(np.uint32) << 16).size > 1  # not rounded to 16 bits: no new ties
-    one = predict(whole.paths[3], checkpoint=known(trained, GOOD), ui=Recorder())
+    one = predict(whole.paths[3], checkpoint=known(trained, GOOD))
     assert one.logits.tobytes() == whole.logits[3:4].tobytes()
     assert one.columns["ood_score"] == whole.columns["ood_score"][3:4]
 
@@ -111,14 +111,14 @@ def test_a_report_in_bf16_says_so_and_no_policy_rests_on_it(
     draw_only(monkeypatch)
     folder = shutil.copytree(trained.folder, tmp_path / "run")
     shutil.rmtree(folder / "val")
-    done = evaluate(folder, data=trained.data, split="val", precision="bf16", output=folder / "val", ui=ui)
+    done = evaluate(folder, data=trained.data, split="val", precision="bf16", output=folder / "val")
     numbers = json.loads((done.folder / "metrics.json").read_text())
     assert numbers["report"]["precision"] == "bf16"
     assert numbers["report"]["facts"]["Device of this evaluation"].endswith(", bf16")
     assert any(note.startswith("Predicted in bf16, not in fp32: ") for note in numbers["notes"])
     assert any(text.startswith("bf16 instead of fp32: ") for text in ui.warned)
     assert "Predicted in bf16" in (done.folder / "report.html").read_text()
-    again = evaluate(done.folder / "predictions.csv", output=tmp_path / "again", ui=Recorder())
+    again = evaluate(done.folder / "predictions.csv", output=tmp_path / "again")
     assert again.metrics.report.precision == "bf16"
     saved = load_checkpoint(folder)
     assert find_evaluation(RunFolder(folder), "val", saved.weights_hash, saved.policy) is None
@@ -132,9 +132,7 @@ def test_evaluate_is_fp32_unless_asked(trained: Trained, tmp_path: Path, monkeyp
     add_policy(Path(shutil.copy(trained.best, tmp_path)), policy, GOOD)
     assert load_checkpoint(tmp_path / "best.pt").reduced_precision == GOOD
     for given, name in (({}, "fp32"), ({"precision": "auto"}, "bf16")):
-        done = evaluate(
-            tmp_path / "best.pt", data=trained.data, split="test", output=tmp_path / name, ui=Recorder(), **given
-        )
+        done = evaluate(tmp_path / "best.pt", data=trained.data, split="test", output=tmp_path / name, **given)
         assert done.metrics.report.precision == name
 
 
@@ -143,8 +141,8 @@ def test_training_compares_once_and_stores_it(
 ) -> None:
     monkeypatch.setattr(fit_policy, "speedup", lambda *args: 2.345)
     monkeypatch.setattr(fit_policy, "MOST_COMPARED", 5)
-    ui = Recorder()
-    done = train(trained.data, output=tmp_path, name="one", sets=TINY_SETS, ui=ui, **BARE)
+    ui = recording()
+    done = train(trained.data, output=tmp_path, name="one", sets=TINY_SETS, **BARE)
     found = load_checkpoint(done.folder).reduced_precision
     assert found is not None and (found.precision, found.device, found.images) == ("bf16", "cpu", 5)
     assert 0 < found.largest < 0.1 and 0 < found.largest_raw < 0.1
@@ -164,7 +162,7 @@ def test_a_network_that_overflows_in_16_bits_is_not_accepted(
 
     monkeypatch.setattr(fit_policy, "speedup", lambda *args: 2.0)
     monkeypatch.setattr(TorchNetwork, "outputs", overflow)
-    done = train(trained.data, output=tmp_path, name="one", sets=TINY_SETS, ui=Recorder(), **BARE)
+    done = train(trained.data, output=tmp_path, name="one", sets=TINY_SETS, **BARE)
     found = load_checkpoint(done.folder).reduced_precision
     assert found is not None and not found.accepted and found.images == 12
     assert found.choice.startswith("fp32, not bf16: on 12 validation images the outputs are not finite in bf16")
@@ -174,8 +172,8 @@ def test_parts_of_different_precision_do_not_mix(trained: Trained, tmp_path: Pat
     images, saved = trained.data / "test", known(trained, GOOD)
     for number, name in ((1, "auto"), (2, "fp32")):
         given = {"shard": f"{number}/2", "checkpoint": saved, "precision": name}
-        predict_shard(images, output=tmp_path / name, ui=Recorder(), **given)
+        predict_shard(images, output=tmp_path / name, **given)
     for file in (tmp_path / "fp32").glob("*.parquet"):
         shutil.copy(file, tmp_path / "auto")
     with pytest.raises(DataError, match="different precision"):
-        merge(tmp_path / "auto", ui=Recorder())
+        merge(tmp_path / "auto")

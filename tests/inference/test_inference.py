@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from small_networks import small_vit
 from torch import nn
 
 from vitmed.core.errors import DataError
@@ -28,7 +29,7 @@ def picture(index: int) -> np.ndarray:
 
 def network() -> ViT:
     torch.manual_seed(0)
-    return ViT(3, 16, 8, width=16, depth=2, heads=2, dropout=0.5)
+    return small_vit(3, 16, 8, width=16, depth=2, heads=2, dropout=0.5)
 
 
 def test_batches_come_in_order_with_the_unreadable_apart() -> None:
@@ -111,7 +112,7 @@ def by_views(model: ViT, views: str, pictures: np.ndarray, precision: Precision 
 def test_views_average_the_logits_of_flipped_and_turned_pixels(stem: str) -> None:
     """By hand: numpy turns the pixels, the network sees each copy alone; and no copy changes the mean."""
     torch.manual_seed(0)
-    model = ViT(3, 16, 8, width=16, depth=2, heads=2, stem=stem, pool="mean").eval()
+    model = small_vit(3, 16, 8, width=16, depth=2, heads=2, stem=stem, pool="mean").eval()
     nn.init.normal_(model.head.weight)  # logits that differ
     images = np.stack([picture(i) for i in range(5)])  # (5, S, S, C)
     eight = [np.rot90(part, k, (1, 2)) for part in (images, images[:, :, ::-1]) for k in range(4)]
@@ -134,7 +135,7 @@ def test_views_average_the_logits_of_flipped_and_turned_pixels(stem: str) -> Non
 @pytest.mark.parametrize("stem", ["patch", "residual"])
 def test_with_views_too_no_digit_depends_on_the_other_images(stem: str, precision: Precision) -> None:
     torch.manual_seed(0)
-    model, rng = ViT(5, 32, 16, width=192, depth=2, heads=2, stem=stem), np.random.default_rng(0)
+    model, rng = small_vit(5, 32, 16, width=192, depth=2, heads=2, stem=stem), np.random.default_rng(0)
     pictures = rng.integers(0, 256, (67, 32, 32, 3), dtype=np.uint8)
     whole = by_views(model, "all", pictures, precision)
     for count in (1, 3, 66):
@@ -150,7 +151,7 @@ def test_no_digit_depends_on_the_other_images(
 ) -> None:
     """Any images in any order, some unreadable: the bits of each are those among all images."""
     torch.manual_seed(0)
-    model = ViT(5, side, patch, width=width, depth=2, heads=2, stem=stem)
+    model = small_vit(5, side, patch, width=width, depth=2, heads=2, stem=stem)
     how, rng = Preprocessing(side, 3, "pad", "half"), np.random.default_rng(0)
     pictures = rng.integers(0, 256, (75, side, side, 3), dtype=np.uint8)
     whole = predict_logits(model, how, lambda i: pictures[i], len(pictures), CPU, precision)[1]

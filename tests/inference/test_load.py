@@ -9,15 +9,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import Recorder, Trained
+from conftest import Trained
 from PIL import Image
 
 import vitmed
 from vitmed.cli.terminal import print_predictions
-from vitmed.commands.predict import predictions_json
 from vitmed.core.errors import CheckpointError, DataError
 from vitmed.deploy.http.content import image_answer
 from vitmed.deploy.structured_report import groups_of
+from vitmed.inference.answers import predictions_json
 from vitmed.inference.load import Model
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import BLANK
@@ -40,7 +40,7 @@ def test_an_image_may_come_as_file_bytes_picture_or_array(model: Model, trained:
 
 def test_the_answer_is_that_of_predict(model: Model, trained: Trained) -> None:
     paths = sorted((trained.data / "test").rglob("*.png"))
-    own = vitmed.predict(paths, checkpoint=trained.best, precision="fp32", ui=Recorder())
+    own = vitmed.predict(paths, checkpoint=trained.best, precision="fp32")
     found = model.predict(paths)
     assert [answer.prediction for answer in found] == [own.classes[k] for k in own.predicted]
     np.testing.assert_allclose(model.predict_proba(paths), own.probabilities, atol=1e-5)
@@ -113,8 +113,8 @@ def test_an_image_without_content_is_told_apart(kind: str, request: pytest.Fixtu
     answers = model.predict(paths)
     assert [BLANK in answer.reason for answer in answers] == [True, True, True, False]
     assert not any(answer.answered for answer in answers[:3])
-    table = vitmed.predict(paths, checkpoint=file, precision="fp32", ui=Recorder())
+    table = vitmed.predict(paths, checkpoint=file, precision="fp32")
     assert [cell.startswith(f"no: {BLANK}") for cell in table.columns["answer"]] == [True, True, True, False]
     again = table if model.saved.policy is None else model.saved.policy.apply(table)
     assert again.columns == table.columns
-    assert "answer" in vitmed.predict(paths[3:], checkpoint=file, ui=Recorder()).columns or kind == "raw"
+    assert "answer" in vitmed.predict(paths[3:], checkpoint=file).columns or kind == "raw"

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Recorder
 
 from vitmed import merge
 from vitmed.core.targets import Target
@@ -24,7 +23,7 @@ def merged(folder: Path, before: AnyPredictions, features: int = 0) -> bytes:
     file = folder / "part-00001-of-00001.parquet"
     write_part(file, about, before, np.ones((len(before), features), np.float32))
     assert read_part(file)[0] == about
-    done = merge(folder, force=True, ui=Recorder())
+    done = merge(folder, force=True)
     assert done.read == len(before) and done.errors == before.errors
     return done.file.read_bytes()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import COLOURS, TINY, TINY_SETS, Recorder, draw_classes
+from conftest import COLOURS, TINY, TINY_SETS, draw_classes, recording
 from sklearn.metrics import cohen_kappa_score
 
 from vitmed import evaluate, train
@@ -123,11 +123,9 @@ def test_a_run_with_a_reader_and_grades(tmp_path: Path) -> None:
     }
     for wrong in ({"rater": "doctor"}, {"rater": "sex"}, {"ordinal": "low,high"}, {"rater_score": "sex"}):
         with pytest.raises((UsageError, DataError)):
-            train(data, output=tmp_path / "runs", ui=Recorder(), **wanted, **wrong)
+            train(data, output=tmp_path / "runs", **wanted, **wrong)
     assert not (tmp_path / "runs").exists()
-    result = train(
-        data, output=tmp_path / "runs", subgroup="sex", rater="reader", ordinal=",".join(names), ui=Recorder(), **wanted
-    )
+    result = train(data, output=tmp_path / "runs", subgroup="sex", rater="reader", ordinal=",".join(names), **wanted)
     found = result.test.metrics
     assert len(found["agreement"]["pairs"]) == 3 and found["agreement"]["grades"]["order"] == list(names)
     sexes = found["flow"]["characteristics"]["sex"]
@@ -136,7 +134,7 @@ def test_a_run_with_a_reader_and_grades(tmp_path: Path) -> None:
     assert "reader and the model" in html and "Quadratic kappa" in html and "The images of the splits, by sex" in html
     assert "how far those who labelled agree is not known" not in html
     other = draw_classes(tmp_path / "other", 6, names, seed=9)
-    ui = Recorder()
-    elsewhere = evaluate(result.folder, data=other, ui=ui, resamples=20).metrics
+    ui = recording()
+    elsewhere = evaluate(result.folder, data=other, resamples=20).metrics
     assert elsewhere.agreement is None and elsewhere.grades is not None and elsewhere.grades.order == list(names)
     assert any("No agreement with reader: these images have no such column" in text for text in ui.warned)

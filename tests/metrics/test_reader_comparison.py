@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Recorder
 from scipy.stats import norm, t
 
 from vitmed.commands.evaluate import evaluate
@@ -175,7 +174,7 @@ def test_what_cannot_be_compared_says_so() -> None:
 def test_the_report_of_a_table_with_readers(tmp_path: Path) -> None:
     p = table()
     (tmp_path / "predictions.csv").write_text(p.to_csv())
-    options: dict[str, Any] = {"ui": Recorder(), "resamples": 0}
+    options: dict[str, Any] = {"resamples": 0}
     found = evaluate(
         tmp_path / "predictions.csv", output=tmp_path / "r", rater=["c0", "c1"], rater_score=["s0", "s1"], **options
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import COLOURS, TINY, TINY_SETS, Recorder, draw_classes
+from conftest import COLOURS, TINY, TINY_SETS, draw_classes, recording
 from sklearn.metrics import recall_score, roc_auc_score
 
 from vitmed import evaluate, train
@@ -382,7 +382,7 @@ def test_the_report_of_a_table_by_subgroup(tmp_path: Path, vitmed: Any) -> None:
     assert list(told["subgroups"]) == ["site", "scanner"]
     html = (tmp_path / "a" / "report.html").read_text()
     assert "By site" in html and "Equalised odds" in html and "SECRET" not in html
-    again = evaluate(tmp_path / "a" / "predictions.csv", output=tmp_path / "b", ui=Recorder())  # it remembers
+    again = evaluate(tmp_path / "a" / "predictions.csv", output=tmp_path / "b")  # it remembers
     assert again.metrics.to_dict()["subgroups"] == told["subgroups"]
     answer = vitmed("evaluate", file, "--subgroup", "hospital", "-o", tmp_path / "c")
     assert answer.code == 2 and "site, scanner" in answer.err.replace("\n", " ") and not (tmp_path / "c").exists()
@@ -398,16 +398,12 @@ def test_a_run_with_subgroups(tmp_path: Path) -> None:
     table.write_text("\n".join(lines))
     wanted: dict[str, Any] = TINY | {"epochs": 1, "resamples": 20, "baseline": False}
     with pytest.raises(UsageError, match="unknown column for --subgroup 'size'"):
-        train(data, labels=table, output=tmp_path / "runs", subgroup=["size"], sets=TINY_SETS, ui=Recorder(), **wanted)
+        train(data, labels=table, output=tmp_path / "runs", subgroup=["size"], sets=TINY_SETS, **wanted)
     assert not (tmp_path / "runs").exists()  # before the long work
-    result = train(
-        data, labels=table, output=tmp_path / "runs", subgroup="site", sets=TINY_SETS, ui=Recorder(), **wanted
-    )
+    result = train(data, labels=table, output=tmp_path / "runs", subgroup="site", sets=TINY_SETS, **wanted)
     assert set(result.test.metrics["subgroups"]) == {"site"}
-    other, ui = draw_classes(tmp_path / "other", 6, tuple(COLOURS)[:2], seed=9), Recorder()
-    found = evaluate(
-        result.folder, data=other, ui=ui, resamples=20
-    )  # of the run's wish, of a folder without the column
+    other, ui = draw_classes(tmp_path / "other", 6, tuple(COLOURS)[:2], seed=9), recording()
+    found = evaluate(result.folder, data=other, resamples=20)  # of the run's wish, of a folder without the column
     assert "subgroups" not in found.metrics and any("No subgroups by site" in text for text in ui.warned)
     with pytest.raises(UsageError, match="no further columns"):
-        evaluate(result.folder, data=other, ui=ui, resamples=20, subgroup="site")
+        evaluate(result.folder, data=other, resamples=20, subgroup="site")

@@ -14,7 +14,7 @@ from vitmed.core.process import cores
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.predict import predict_logits
 from vitmed.models.hardware import describe, pick_device, pick_precision
-from vitmed.models.vit import build_vit
+from vitmed.models.vit import ViT
 
 CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda"), torch.device("mps")
 
@@ -82,7 +82,7 @@ def test_reports_are_full_fp32_on_a_gpu_too() -> None:
         found.append((torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()))
         return torch.zeros(len(x), 2)
 
-    model = build_vit(ModelConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2), 2)
+    model = ViT(ModelConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2), 2)
     torch.set_float32_matmul_precision("high")
     try:
         predict_logits(

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_networks import small_vit
 
 from vitmed.core.errors import UsageError
 from vitmed.models.lora import ADAPTED, add_low_rank, merged
@@ -12,7 +13,7 @@ from vitmed.models.vit import ViT
 
 def network(stem: str = "patch", **fields: Any) -> ViT:
     torch.manual_seed(0)
-    return ViT(3, image_size=16, patch_size=8, width=16, depth=2, heads=2, stem=stem, **fields)
+    return small_vit(3, image_size=16, patch_size=8, width=16, depth=2, heads=2, stem=stem, **fields)
 
 
 def test_the_addition_is_the_product_of_two_thin_matrices() -> None:

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 import pytest
 import torch
+from small_networks import small_vit
 from torch import Tensor
 
 from vitmed.core.errors import UsageError
 from vitmed.models.mae import MAE, decoder_size, patchify, unpatchify
-from vitmed.models.vit import ViT
 
 P, SIZE, L, D = 4, 16, 16, 16
 
 
 def network(mask_ratio: float = 0.75, normalise: bool = True, **fields: object) -> MAE:
     torch.manual_seed(0)
-    encoder = ViT(1, SIZE, P, 3, width=D, depth=2, heads=2, positions="sincos_2d", **fields)  # type: ignore[arg-type]
+    encoder = small_vit(1, SIZE, P, width=D, depth=2, heads=2, positions="sincos_2d", **fields)  # type: ignore[arg-type]
     return MAE(encoder, mask_ratio, 32, 1, 2, normalise).eval()
 
 
@@ -132,10 +132,10 @@ def test_what_cannot_be_masked_is_told() -> None:
     with pytest.raises(UsageError, match="patches are visible"):
         network(0.01)
     with pytest.raises(UsageError, match="heads"):
-        MAE(ViT(1, SIZE, P, 3, D, 1, 2), decoder_width=36, decoder_heads=16)
+        MAE(small_vit(1, SIZE, P, width=D, depth=1, heads=2), decoder_width=36, decoder_heads=16)
     for fields in ({"positions": "rotary"}, {"class_token": False, "pool": "mean"}, {"norm_pre": True}):
         with pytest.raises(UsageError, match="needs a class token, added positions and no norm before the blocks"):
-            MAE(ViT(1, SIZE, P, 3, D, 1, 2, **fields))  # type: ignore[arg-type]
+            MAE(small_vit(1, SIZE, P, width=D, depth=1, heads=2, **fields))  # type: ignore[arg-type]
 
 
 def test_the_decoders_size() -> None:

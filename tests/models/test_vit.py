@@ -8,16 +8,15 @@ import re
 import pytest
 import timm
 import torch
+from small_networks import small_vit
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
-from torchvision.models.resnet import BasicBlock
 
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config
 from vitmed.core.model_config import ModelConfig
-from vitmed.models.fixed_positions import sincos_1d, sincos_2d
-from vitmed.models.patch_embedding import ResidualBlock
-from vitmed.models.vit import SIZES, DropPath, ViT, attend, build_vit
+from vitmed.models.sizes import SIZES
+from vitmed.models.vit import ViT, attend
 
 
 def shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -35,7 +34,7 @@ def shaken(model: nn.Module, seed: int = 0) -> nn.Module:
 @pytest.mark.parametrize("name", SIZES)
 def test_names_shapes_and_parameter_count_are_timms(name: str) -> None:
     with torch.device("meta"):
-        ours = build_vit(ModelConfig(name=name), 1000)
+        ours = ViT(ModelConfig(name=name), 1000)
         theirs = timm.create_model(f"{name}_patch16_224", num_classes=1000)
     assert shapes(ours) == shapes(theirs)
     assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters())
@@ -43,7 +42,7 @@ def test_names_shapes_and_parameter_count_are_timms(name: str) -> None:
 
 def test_logits_are_timms_at_full_size() -> None:
     theirs = shaken(timm.create_model("vit_tiny_patch16_224", num_classes=1000))
-    ours = build_vit(ModelConfig(), 1000).eval()
+    ours = ViT(ModelConfig(), 1000).eval()
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(1, 3, 224, 224)
     with torch.inference_mode():
@@ -60,7 +59,7 @@ def test_logits_and_gradients_are_timms(pool: str, theirs_pool: str, channels: i
         global_pool=theirs_pool,
     )  # fmt: skip
     shaken(theirs)
-    ours = ViT(5, 32, 8, channels, 48, 3, 4, 3.0, pool=pool).eval()
+    ours = small_vit(5, 32, 8, channels=channels, width=48, depth=3, heads=4, mlp_ratio=3.0, pool=pool).eval()
     assert shapes(ours) == shapes(theirs)
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(2, channels, 32, 32)
@@ -79,11 +78,11 @@ def test_norms_divide_as_timms() -> None:
         return {name: module.eps for name, module in model.named_modules() if isinstance(module, nn.LayerNorm)}
 
     theirs = VisionTransformer(img_size=16, patch_size=8, embed_dim=16, depth=2, num_heads=2, num_classes=2)
-    assert epsilons(ViT(2, 16, 8, width=16, depth=2, heads=2)) == epsilons(theirs)
+    assert epsilons(small_vit(2, 16, 8, width=16, depth=2, heads=2)) == epsilons(theirs)
 
 
 def test_attention_probabilities() -> None:
-    model = shaken(ViT(5, 32, 8, width=48, depth=3, heads=4))
+    model = shaken(small_vit(5, 32, 8, width=48, depth=3, heads=4))
     x = torch.randn(2, 3, 32, 32)
     with torch.inference_mode():
         plain = model(x)
@@ -118,83 +117,6 @@ def test_spelled_out_attention_is_the_fused_one(dtype: torch.dtype) -> None:
         torch.testing.assert_close(a, b, **close)
 
 
-def test_sincos_1d_is_the_formula_of_vaswani() -> None:
-    model = ViT(2, 16, 8, width=16, depth=1, heads=2, positions="sincos_1d")
-    assert torch.equal(model.pos_embed, sincos_1d(2, 16)) and not model.pos_embed.requires_grad  # it is not trained
-    table = sincos_1d(3, 12)
-    assert table.shape == (1, 10, 12)
-    for place in range(10):
-        for i in range(6):
-            angle = place / 10000 ** (2 * i / 12)
-            assert float(table[0, place, 2 * i]) == pytest.approx(math.sin(angle), abs=1e-6)
-            assert float(table[0, place, 2 * i + 1]) == pytest.approx(math.cos(angle), abs=1e-6)
-
-
-def test_sincos_2d_is_the_formula_of_mae() -> None:
-    model = ViT(2, 16, 8, width=16, depth=1, heads=2, positions="sincos_2d")
-    assert torch.equal(model.pos_embed, sincos_2d(2, 16)) and not model.pos_embed.requires_grad
-    assert ViT(2, 16, 8, width=16, depth=1, heads=2).pos_embed.requires_grad
-    table = sincos_2d(3, 16)
-    assert table.shape == (1, 10, 16)
-    assert not table[0, 0].any()  # the class token has no place
-    for row in range(3):
-        for column in range(3):
-            expected = []
-            for place in (column, row):  # MAE: "here w goes first"
-                angles = [place / 10000 ** (i / 4) for i in range(4)]
-                expected += [math.sin(a) for a in angles] + [math.cos(a) for a in angles]
-            assert table[0, 1 + 3 * row + column].tolist() == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.parametrize("stem", ["patch", "conv", "residual"])
-@pytest.mark.parametrize("patch", [4, 7, 8, 14, 16, 32])
-def test_every_patch_gives_its_tokens(patch: int, stem: str) -> None:
-    model = ViT(2, 3 * patch, patch, width=16, depth=1, heads=2, stem=stem).eval()
-    x = torch.randn(2, 3, 3 * patch, 3 * patch)
-    with torch.inference_mode():
-        assert model.patch_embed(x).shape == (2, 9, 16)
-        assert model(x).shape == (2, 2)
-    assert model.pos_embed.shape == (1, 10, 16)
-
-
-@pytest.mark.parametrize(("stem", "top", "left"), [("patch", 8, 16), ("conv", 4, 12), ("residual", 4, 12)])
-def test_tokens_stand_in_reading_order(stem: str, top: int, left: int) -> None:
-    """A bright square changes the token most that looks there: 1 + row x grid + column in a network with a class token.
-
-    The 3x3 convolutions of stride 2 centre a token on the upper left corner of its patch.
-    """
-    torch.manual_seed(0)
-    model = ViT(2, 32, 8, width=16, depth=1, heads=2, stem=stem).eval()
-    blank = torch.zeros(1, 3, 32, 32)
-    marked = blank.clone()
-    marked[:, :, top : top + 8, left : left + 8] = 1  # row 1, column 2 of 4
-    with torch.inference_mode():
-        change = (model.patch_embed(marked) - model.patch_embed(blank)).norm(dim=-1)
-    assert int(change.argmax()) == 1 * 4 + 2
-
-
-def test_a_residual_block_is_torchvisions() -> None:
-    torch.manual_seed(0)
-    ours, theirs = ResidualBlock(8), BasicBlock(8, 8)
-    nn.init.normal_(ours.bn2.weight)
-    theirs.load_state_dict(ours.state_dict())
-    x = torch.randn(4, 8, 6, 6)
-    for training in (True, False):
-        torch.testing.assert_close(ours.train(training)(x), theirs.train(training)(x))
-
-
-def test_a_residual_stem_begins_as_the_stem_without_its_blocks() -> None:
-    model = ViT(2, 32, 16, width=64, depth=1, heads=2, stem="residual").eval()
-    plain = ViT(2, 32, 16, width=64, depth=1, heads=2, stem="conv").eval()
-    layers = [layer for layer in model.patch_embed.stem if not isinstance(layer, ResidualBlock)]
-    assert len(model.patch_embed.stem) - len(layers) == 3 and len(layers) == len(plain.patch_embed.stem)
-    for ours, theirs in zip(layers, plain.patch_embed.stem, strict=True):
-        theirs.load_state_dict(ours.state_dict())
-    plain.patch_embed.proj.load_state_dict(model.patch_embed.proj.state_dict())
-    x = torch.randn(2, 3, 32, 32)
-    torch.testing.assert_close(model.patch_embed(x), plain.patch_embed(x))
-
-
 RECIPES = ["cifar10_patch8", "cifar10_patch4", "mnist", "malaria", "demo", "sincos_224"]
 
 
@@ -203,7 +125,7 @@ def test_every_recipe_trains(name: str) -> None:
     """One step: every trainable parameter gets a gradient, and the loss of that batch falls."""
     config = load_config(name).model.model_copy(update={"depth": 2})  # the blocks are alike
     torch.manual_seed(0)
-    model = build_vit(config, 10).train()
+    model = ViT(config, 10).train()
     x = torch.randn(2, config.channels, config.image_size, config.image_size)
     y = torch.tensor([3, 7])
 
@@ -219,25 +141,13 @@ def test_every_recipe_trains(name: str) -> None:
         assert float(loss()) < float(before)
 
 
-def test_drop_path_keeps_the_expectation_and_whole_images() -> None:
-    torch.manual_seed(0)
-    layer, x = DropPath(0.3).train(), torch.ones(20_000, 2, 3)
-    out = layer(x)
-    per_image = out[:, :1, :1]
-    assert torch.equal(out, per_image.expand_as(out))  # a branch is left out whole
-    assert per_image.unique().tolist() == pytest.approx([0.0, 1 / 0.7])
-    sigma = math.sqrt(0.3 / 0.7 / 20_000)
-    assert abs(float(per_image.mean()) - 1) < 4 * sigma
-    assert layer.eval()(x) is x and DropPath(0.0).train()(x) is x
-
-
 def test_drop_path_grows_linearly_to_the_last_block() -> None:
-    model = ViT(2, 16, 8, width=16, depth=5, heads=2, drop_path=0.2)
+    model = small_vit(2, 16, 8, width=16, depth=5, heads=2, drop_path=0.2)
     assert [block.drop_path.rate for block in model.blocks] == pytest.approx([0.0, 0.05, 0.1, 0.15, 0.2])
 
 
 def test_dropout_works_in_training_and_rests_in_judgement() -> None:
-    model = shaken(ViT(2, 16, 8, width=16, depth=1, heads=2, dropout=0.5, attention_dropout=0.5, drop_path=0.5))
+    model = shaken(small_vit(2, 16, 8, width=16, depth=1, heads=2, dropout=0.5, attention_dropout=0.5, drop_path=0.5))
     x = torch.randn(4, 3, 16, 16)
     assert torch.equal(model(x), model(x))
     model.train()
@@ -257,13 +167,13 @@ def test_dropout_works_in_training_and_rests_in_judgement() -> None:
 )
 def test_sizes_that_do_not_fit_are_told_with_ones_that_do(fields: dict[str, object], told: list[str]) -> None:
     with pytest.raises(UsageError) as error:
-        build_vit(ModelConfig(**fields), 2)
+        ViT(ModelConfig(**fields), 2)
     assert all(text in str(error.value) for text in told), str(error.value)
 
 
 def test_every_number_can_be_set() -> None:
     config = ModelConfig(image_size=24, patch_size=12, channels=2, width=20, depth=3, heads=5, mlp_ratio=2.5)
-    model = build_vit(config, 7)
+    model = ViT(config, 7)
     assert len(model.blocks) == 3 and model.blocks[0].attn.heads == 5
     assert model.blocks[0].mlp.fc1.weight.shape == (50, 20)
     assert model(torch.zeros(1, 2, 24, 24)).shape == (1, 7)
@@ -271,7 +181,7 @@ def test_every_number_can_be_set() -> None:
 
 def test_frozen_blocks_neither_learn_nor_drop_out() -> None:
     torch.manual_seed(0)
-    model = ViT(2, 16, 8, width=16, depth=3, heads=2, stem="conv", dropout=0.5, drop_path=0.5)
+    model = small_vit(2, 16, 8, width=16, depth=3, heads=2, stem="conv", dropout=0.5, drop_path=0.5)
     model.freeze(2)
     model.train()
     learning = {
@@ -287,3 +197,12 @@ def test_frozen_blocks_neither_learn_nor_drop_out() -> None:
     assert not torch.equal(model(x), model(x))  # the last block still drops
     with pytest.raises(UsageError, match="the network has 3"):
         model.freeze(4)
+
+
+def test_a_pooling_that_the_network_cannot_have() -> None:
+    with pytest.raises(UsageError, match="pool cls reads a class token, and the network has none"):
+        small_vit(3, 16, 8, class_token=False)
+    with pytest.raises(UsageError, match="8 heads, which do not divide its width 12"):
+        small_vit(3, 16, 8, width=12, heads=3, pool="coca")
+    with pytest.raises(UsageError, match="rotary positions need heads whose width is divisible by 4, not 6"):
+        small_vit(3, 16, 8, width=12, heads=2, positions="rotary")

@@ -7,10 +7,10 @@ import re
 import pytest
 import torch
 import transformers
+from small_networks import small_vit
 from torch import Tensor
 
 from vitmed.models.mae import MAE
-from vitmed.models.vit import ViT
 
 D, E, DEPTH, HEADS, SIZE, P, C = 48, 32, 3, 4, 32, 8, 3
 NAMES = (  # theirs -> ours
@@ -66,7 +66,7 @@ def test_the_same_loss_and_the_same_guesses(normalise: bool) -> None:
     with torch.no_grad():
         for parameter in theirs.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
-    ours = MAE(ViT(1, SIZE, P, C, D, DEPTH, HEADS), 0.75, E, 2, 2, normalise).eval()
+    ours = MAE(small_vit(1, SIZE, P, channels=C, width=D, depth=DEPTH, heads=HEADS), 0.75, E, 2, 2, normalise).eval()
     missing, unexpected = ours.load_state_dict(ours_from(theirs.state_dict()), strict=False)
     assert set(missing) <= {"encoder.head.weight", "encoder.head.bias"} and set(unexpected) <= {"decoder_places"}
     ours.decoder_places.copy_(theirs.decoder.decoder_pos_embed.detach())

@@ -18,7 +18,7 @@ from foreign_networks import same as compare
 from torch import nn
 
 from vitmed.models.vit import ViT
-from vitmed.models.weights_catalogue import CATALOGUE
+from vitmed.models.weights.catalogue import CATALOGUE
 
 WIDTH, DEPTH = 48, 3
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Recorder, Trained, draw_classes, draw_only
+from conftest import Trained, draw_classes, draw_only, recording
 from sklearn.metrics import roc_auc_score
 
 from vitmed import evaluate
@@ -65,12 +65,12 @@ def test_what_is_undefined_has_no_difference() -> None:
 def test_of_a_run(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another folder stands beside the run's own test; the report is made again with it; and it is drawn."""
     draw_only(monkeypatch, "beside_own_test")
-    run, ui = tmp_path / "run", Recorder()
+    run, ui = tmp_path / "run", recording()
     shutil.copytree(trained.folder, run)
     other = draw_classes(tmp_path / "other", 6, trained.result.test.predictions.classes, seed=9)
     test = next((trained.data / "test" / "blue").iterdir())
     shutil.copy(test, other / "blue" / "copy.png")
-    found = evaluate(run / "best.pt", data=other, resamples=50, ui=ui)
+    found = evaluate(run / "best.pt", data=other, resamples=50)
     pair = found.metrics["external"]["numbers"]["accuracy"]
     assert pair["internal"]["value"] == trained.result.test.metrics["overall"]["accuracy"]["value"]
     assert pair["external"] == found.metrics["overall"]["accuracy"]
@@ -81,10 +81,10 @@ def test_of_a_run(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "Comparison with the run's own test" in html.replace("&#39;", "'")
         and (found.folder / "beside_own_test.png").is_file()
     )
-    again = evaluate(found.folder / "predictions.csv", output=tmp_path / "again", ui=Recorder())
+    again = evaluate(found.folder / "predictions.csv", output=tmp_path / "again")
     assert again.metrics["external"] == found.metrics["external"]
     shutil.copytree(found.folder, tmp_path / "elsewhere")
-    far = evaluate(tmp_path / "elsewhere" / "predictions.csv", output=tmp_path / "far", ui=Recorder())
+    far = evaluate(tmp_path / "elsewhere" / "predictions.csv", output=tmp_path / "far")
     assert far.metrics["external"] == found.metrics["external"]
     figure = beside_own_test(found.predictions, found.metrics)
     assert png(figure).startswith(b"\x89PNG")

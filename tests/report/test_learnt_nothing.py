@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Recorder, Trained
+from conftest import Trained, recording
 
 from vitmed.commands.train import TrainResult
 from vitmed.core.evaluate_config import EvaluateConfig
@@ -61,9 +61,9 @@ NOTHING = {
 
 def page(folder: Path, predictions: AnyPredictions, kind: str) -> tuple[list[str], str, list[str]]:
     """The notes of metrics.json, the text of the page down to its first table, and the warnings of the terminal."""
-    config, ui = EvaluateConfig(resamples=0, ordinal=list(KL) if kind == "grades" else []), Recorder()
+    config, ui = EvaluateConfig(resamples=0, ordinal=list(KL) if kind == "grades" else []), recording()
     metrics = write_report(folder, predictions, title="test", facts={}, config=config)
-    report_evaluation(Evaluation(predictions, metrics, folder), {}, ui)
+    report_evaluation(Evaluation(predictions, metrics, folder), {})
     text = html.unescape((folder / "report.html").read_text())
     head = text[text.index("<body") :][:8000]
     return json.loads((folder / "metrics.json").read_text())["notes"], head, ui.warned

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from conftest import Recorder, Trained
+from conftest import Trained, recording
 
 from vitmed import evaluate
 from vitmed.metrics.evaluation import evaluate_predictions
@@ -91,13 +91,13 @@ def test_it_is_written_again_for_the_runs_own_test_alone(trained: Trained, tmp_p
         {"checkpoint": run / "last.pt"},
         {"checkpoint": run / "best.pt", "output": tmp_path / "elsewhere"},
     ):
-        evaluate(**arguments, data=data, resamples=5, device="cpu", ui=Recorder())  # type: ignore[arg-type]
+        evaluate(**arguments, data=data, resamples=5, device="cpu")  # type: ignore[arg-type]
         assert not card.exists(), arguments
-    result = evaluate(run / "best.pt", data=data, resamples=5, device="cpu", ui=Recorder())
+    result = evaluate(run / "best.pt", data=data, resamples=5, device="cpu")
     assert f"`{result.folder.name}/report.html`" in card.read_text()
-    again = evaluate(run / "best.pt", data=data, resamples=5, device="cpu", ui=Recorder())
+    again = evaluate(run / "best.pt", data=data, resamples=5, device="cpu")
     assert f"`{again.folder.name}/report.html`" in card.read_text()
-    mine, ui = card.read_text().replace("license: unknown", "license: cc-by-4.0"), Recorder()
+    mine, ui = card.read_text().replace("license: unknown", "license: cc-by-4.0"), recording()
     card.write_text(mine)
-    evaluate(run / "best.pt", data=data, resamples=5, device="cpu", ui=ui)
+    evaluate(run / "best.pt", data=data, resamples=5, device="cpu")
     assert card.read_text() == mine and any("was edited" in text for text in ui.warned)

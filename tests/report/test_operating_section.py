@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Recorder
+from conftest import recording
 
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.metrics.predictions import Predictions
@@ -31,8 +31,8 @@ def draw(classes: int = 2, size: int = 400) -> Predictions:
 def written(folder: Path, p: Predictions, **fields: Any) -> tuple[str, Results, list[str]]:
     """The text of the page, the results, and what the terminal prints."""
     metrics = write_report(folder, p, title="t", facts={}, config=EvaluateConfig(resamples=50, **fields))
-    ui = Recorder()
-    report_evaluation(Evaluation(p, metrics, folder), {}, ui)
+    ui = recording()
+    report_evaluation(Evaluation(p, metrics, folder), {})
     return " ".join(html.unescape((folder / "report.html").read_text()).split()), metrics, ui.said
 
 

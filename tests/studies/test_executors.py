@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TINY, TINY_SETS, Recorder, draw_nothing, draw_pairs
+from conftest import TINY, TINY_SETS, draw_nothing, draw_pairs, recording
 
 import vitmed
 from vitmed.core.errors import (
@@ -59,15 +59,15 @@ def test_one_at_a_time_trains_here_when_it_is_submitted(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw_nothing(monkeypatch)
-    folder, ui, seen = RunFolder(tmp_path), Recorder(), list[int]()
-    with local(folder, 1, ui) as executor:
+    folder, ui, seen = RunFolder(tmp_path), recording(), list[int]()
+    with local(folder, 1) as executor:
         found = executor.submit(job(data, epochs=1), lambda record: bool(seen.append(record["epoch"])))
         assert found.done() and found.result() is not None and seen == [1] and "run one" in ui.said
         monkeypatch.setattr(vitmed, "train", None)
         assert executor.submit(job(data)).result() is not None  # it is done
     assert not list(tmp_path.glob("*.log"))
     monkeypatch.undo()
-    with local(RunFolder(tmp_path), 1, Recorder(), logged=True) as executor:
+    with local(RunFolder(tmp_path), 1, logged=True) as executor:
         wrong = executor.submit(job(data, "two", sets=(*SETS, "model.heads=3")))
     with pytest.raises(UsageError, match="heads do not divide"):  # an error here is that of the job
         wrong.result()
@@ -77,7 +77,7 @@ def test_one_at_a_time_trains_here_when_it_is_submitted(
 @pytest.mark.slow
 def test_a_process_that_is_killed_is_tried_again_and_errors_are_those_of_the_job(data: Path, tmp_path: Path) -> None:
     """kill -9 of the first after an epoch; the second is ended by `on_epoch`; the third has no such images."""
-    folder, ui, killed = RunFolder(tmp_path), Recorder(), list[int]()
+    folder, ui, killed = RunFolder(tmp_path), recording(), list[int]()
 
     def kill(record: dict[str, Any]) -> bool:
         if not killed:
@@ -85,7 +85,7 @@ def test_a_process_that_is_killed_is_tried_again_and_errors_are_those_of_the_job
             os.kill(killed[0], signal.SIGKILL)
         return False
 
-    with local(folder, 2, ui) as executor:
+    with local(folder, 2) as executor:
         first = executor.submit(job(data, epochs=20), kill)
         second = executor.submit(job(data, "two", epochs=500), lambda record: record["epoch"] >= 2)
         third = executor.submit(job(tmp_path / "nowhere", "three"))
@@ -104,10 +104,10 @@ import json, sys
 from pathlib import Path
 from vitmed.studies.executors import Job, local
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.ui import Ui
+from vitmed.core.messages import Ui
 from vitmed.cli.entry import _signals
 folder, arguments = Path(sys.argv[1]), json.loads(sys.argv[2])
-with _signals(), local(RunFolder(folder), 2, Ui()) as executor:
+with _signals(), local(RunFolder(folder), 2) as executor:
     futures = [executor.submit(Job(name, name, arguments, "val")) for name in sys.argv[3:]]
     for future in futures:
         future.result()
@@ -163,5 +163,5 @@ def test_a_command_line_has_the_settings_of_the_job(tmp_path: Path) -> None:
 
 
 def test_fewer_than_one_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--parallel 0"), local(RunFolder(tmp_path), 0, Recorder()):
+    with pytest.raises(UsageError, match="--parallel 0"), local(RunFolder(tmp_path), 0):
         pass

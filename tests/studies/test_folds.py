@@ -14,14 +14,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import TINY, TINY_ARGS, TINY_SETS, Answer, Recorder, draw_nothing, draw_pairs
+from conftest import (
+    TINY,
+    TINY_ARGS,
+    TINY_SETS,
+    Answer,
+    Recorder,
+    draw_nothing,
+    draw_pairs,
+    recording,
+)
 from matplotlib.text import Text
 from PIL import Image
 from sklearn.metrics import roc_auc_score
 
 from vitmed import compare, cross_validate, evaluate, train
-from vitmed.commands.folds import by_name
 from vitmed.commands.train import TrainResult
+from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.run_folder import RunFolder
 from vitmed.data.folders import image_names
@@ -35,7 +44,8 @@ from vitmed.metrics.scoring import metric_values
 from vitmed.report.plots import participant_flow
 from vitmed.report.results import Results
 from vitmed.studies.executors import Job
-from vitmed.training.training_run import TrainingRun
+from vitmed.studies.folds import by_name
+from vitmed.training.run import Run
 
 RUN = Callable[..., Answer]
 SETTINGS = TINY | {"epochs": 1, "folds": 3, "group_regex": r"(p\d+)_", "resamples": 20, "map_images": 0}
@@ -56,7 +66,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(data: Path, output: Path, **options: object) -> Path:
     options = SETTINGS | options
-    return train(data, output=output, name="all", sets=TINY_SETS, ui=Recorder(), **options).folder  # type: ignore[arg-type]
+    return train(data, output=output, name="all", sets=TINY_SETS, **options).folder  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +133,7 @@ def test_the_report_pools_and_tells_each_fold_and_can_be_made_again(done: Path, 
     assert any("Pooled over 3 models" in note for note in metrics["notes"][:2])
     configs = [(done / f"fold-{k}" / "config.yaml").read_text() for k in (1, 2, 3)]
     assert len({text.replace(f"fold: {k}", "") for k, text in enumerate(configs, 1)}) == 1  # one plan
-    again = evaluate(done / "test" / "predictions.csv", output=tmp_path / "again", ui=Recorder())
+    again = evaluate(done / "test" / "predictions.csv", output=tmp_path / "again")
     assert again.metrics.to_dict()["overall"] == metrics["overall"]
 
 
@@ -157,14 +167,14 @@ def test_each_image_keeps_the_decision_of_its_own_fold(decided: Path, tmp_path: 
     assert "the more likely class wins" not in text and "(in use)" not in text
     assert "abstention" not in found
 
-    again = evaluate(decided / "test" / "predictions.csv", output=tmp_path / "again", ui=Recorder()).metrics.to_dict()
+    again = evaluate(decided / "test" / "predictions.csv", output=tmp_path / "again").metrics.to_dict()
     for part in ("overall", "per_class", "operating_points", "prevalence", "flow", "folds", "notes", "per_patient"):
         assert again[part] == found[part], part
     assert (tmp_path / "again" / "predictions.csv").read_bytes() == (decided / "test/predictions.csv").read_bytes()
-    beside = compare(decided, decided / "fold-1", ui=Recorder()).content["models"]
+    beside = compare(decided, decided / "fold-1").content["models"]
     assert beside["all"]["overall"]["accuracy"] == beside["fold-1"]["overall"]["accuracy"]
     with pytest.raises(UsageError, match="each of which chose on its own validation"):
-        evaluate(decided / "test" / "predictions.csv", output=tmp_path / "more", youden=True, ui=Recorder())
+        evaluate(decided / "test" / "predictions.csv", output=tmp_path / "more", youden=True)
 
 
 def test_a_decision_that_is_no_class_is_refused(decided: Path, tmp_path: Path) -> None:
@@ -173,7 +183,7 @@ def test_a_decision_that_is_no_class_is_refused(decided: Path, tmp_path: Path) -
     (tmp_path / "predictions.csv").write_text(text.replace(f",{row['prediction']},", ",green,", 1), newline="")
     (tmp_path / "metrics.json").write_text((decided / "test" / "metrics.json").read_text())
     with pytest.raises(DataError, match="'green', expected one of amber, blue"):
-        evaluate(tmp_path / "predictions.csv", output=tmp_path / "again", ui=Recorder())
+        evaluate(tmp_path / "predictions.csv", output=tmp_path / "again")
 
 
 def test_the_page_says_what_holds_of_all_folds(decided: Path, done: Path) -> None:
@@ -235,7 +245,7 @@ def test_calibration_is_told_of_each_fold(decided: Path, tmp_path: Path) -> None
     content["folds"]["each"][1]["calibration"] = scaled
     (tmp_path / "metrics.json").write_text(json.dumps(content))
     (tmp_path / "predictions.csv").write_bytes((decided / "test" / "predictions.csv").read_bytes())
-    evaluate(tmp_path / "predictions.csv", output=tmp_path / "test", ui=Recorder())
+    evaluate(tmp_path / "predictions.csv", output=tmp_path / "test")
     text = page(tmp_path)
     assert "were calibrated on its own validation images" in text and "fold 2 temperature 2." in text
 
@@ -251,31 +261,31 @@ def test_a_refused_beginning_leaves_nothing(data: Path, tmp_path: Path) -> None:
 
 def test_folds_without_a_held_out_test_are_evaluated_on_other_images_alone(done: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the folds tested each image"):
-        evaluate(done, ui=Recorder())
+        evaluate(done)
     there = tmp_path / "apart"
     shutil.copytree(done, there)
     shutil.rmtree(there / "ensemble")
     with pytest.raises(CheckpointError, match="vitmed ensemble") as told:
-        evaluate(there, ui=Recorder())
+        evaluate(there)
     assert str(there / "test" / "predictions.csv") in str(told.value)
 
 
 def test_an_interruption_tells_how_to_go_on_and_that_ends_as_if_nothing_had_been(
     done: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, calls = TrainingRun.end_epoch, []
+    original, calls = Run.keep, []
 
-    def stopped(self: TrainingRun, event: object) -> None:
-        original(self, event)  # type: ignore[arg-type]
+    def stopped(self: Run[Config], *event: Any) -> None:
+        original(self, *event)
         calls.append(1)
         if len(calls) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(TrainingRun, "end_epoch", stopped)
+    monkeypatch.setattr(Run, "keep", stopped)
     with pytest.raises(Interrupted) as told:
         run(data, tmp_path)
     assert f"--resume {tmp_path / 'all'}" in str(told.value) and "fold 2 of 3" in str(told.value)
-    train(resume=tmp_path / "all", ui=Recorder())
+    train(resume=tmp_path / "all")
     assert len(calls) == 3  # the first fold was not trained again, the second had ended its epoch
     again, before = (Predictions.from_csv(place / "test" / "predictions.csv") for place in (tmp_path / "all", done))
     assert again.paths == before.paths and np.array_equal(again.logits, before.logits)
@@ -283,16 +293,16 @@ def test_an_interruption_tells_how_to_go_on_and_that_ends_as_if_nothing_had_been
 
 def test_bad_use_and_folds_that_are_done(data: Path, done: Path, tmp_path: Path, vitmed: RUN) -> None:
     with pytest.raises(UsageError, match="finished"):
-        train(resume=done, ui=Recorder())
+        train(resume=done)
     with pytest.raises(UsageError, match="alone"):
-        train(resume=done, epochs=9, ui=Recorder())
+        train(resume=done, epochs=9)
     (tmp_path / "lost").mkdir()
     (tmp_path / "lost" / "folds.json").write_text('{"folds": 3, "window": null}')
     with pytest.raises(CheckpointError, match="had not begun"):
-        train(resume=tmp_path / "lost", ui=Recorder())
+        train(resume=tmp_path / "lost")
     (tmp_path / "lost" / "folds.json").write_text("{")
     with pytest.raises(CheckpointError, match="cannot be read"):
-        train(resume=tmp_path / "lost", ui=Recorder())
+        train(resume=tmp_path / "lost")
     answer = vitmed("probe", str(data), "--folds", "3", "-o", str(tmp_path / "runs"))
     assert answer.code == 2 and "--fold 1" in answer.err
 
@@ -324,11 +334,11 @@ OF_TABLE = {key: value for key, value in SETTINGS.items() if key != "group_regex
 @pytest.fixture(scope="module")
 def findings(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainResult, Recorder]:
     """Two folds of findings at a target sensitivity; the only patient with `rare` is in the test of one."""
-    place, ui = tmp_path_factory.mktemp("findings"), Recorder()
+    place, ui = tmp_path_factory.mktemp("findings"), recording()
     root = draw_table(place / "data", "findings")
     settings = OF_TABLE | {"labels": root / "labels.csv", "target_sensitivity": 0.8}
     sets = (*TINY_SETS, "data.normalize=half", "data.val_fraction=0.25")
-    return train(root, output=place, name="all", sets=sets, ui=ui, **settings), ui
+    return train(root, output=place, name="all", sets=sets, **settings), ui
 
 
 @pytest.fixture(scope="module")
@@ -337,7 +347,7 @@ def number(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
     place = tmp_path_factory.mktemp("number")
     root = draw_table(place / "data", "number")
     settings = OF_TABLE | {"labels": root / "labels.csv", "target": "number", "unit": "mm"}
-    return train(root, output=place, name="all", sets=(*TINY_SETS, "data.val_fraction=0.25"), ui=Recorder(), **settings)
+    return train(root, output=place, name="all", sets=(*TINY_SETS, "data.val_fraction=0.25"), **settings)
 
 
 def test_pooled_findings_keep_probabilities_and_calls_of_their_folds(findings: tuple[TrainResult, Recorder]) -> None:
@@ -368,7 +378,7 @@ def test_each_finding_of_the_folds_has_its_report(findings: tuple[TrainResult, R
     thresholds = [one["report"]["policy"]["findings"]["amber"]["operating"]["chosen"] for one in each]
     assert [fold["point"] for fold in own["folds"]["each"]] == thresholds
     assert any("Pooled over 2 models" in note for note in own["notes"])
-    again = evaluate(folder / "predictions.csv", output=tmp_path / "again", ui=Recorder())
+    again = evaluate(folder / "predictions.csv", output=tmp_path / "again")
     assert again.metrics.overall == metrics.overall and again.metrics.folds == metrics.folds
     copies = (place / "findings" / "amber" / "predictions.csv" for place in (folder, tmp_path / "again"))
     assert len({copy.read_text() for copy in copies}) == 1
@@ -402,7 +412,7 @@ def test_pooled_numbers_are_those_of_the_folds_in_the_unit(number: TrainResult, 
     each = [fold.numbers["mae"].value for fold in metrics.folds.each]
     assert np.average(each, weights=[fold.images for fold in metrics.folds.each]) == pytest.approx(errors.mean())
     assert "Each fold chose its own intervals of 90 %" in page(folder)
-    again = evaluate(folder / "test" / "predictions.csv", output=tmp_path / "again", ui=Recorder())
+    again = evaluate(folder / "test" / "predictions.csv", output=tmp_path / "again")
     assert again.metrics.overall == metrics.overall
 
 
@@ -445,7 +455,7 @@ def repeated(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two folds, twice, of the patients that are not held out."""
     place = tmp_path_factory.mktemp("repeated")
     settings = SETTINGS | {"folds": 2, "repeats": 2, "hold_out": 0.2, "report": False}
-    found = cross_validate(data, output=place, name="all", sets=TINY_SETS, ui=Recorder(), **settings)  # type: ignore[arg-type]
+    found = cross_validate(data, output=place, name="all", sets=TINY_SETS, **settings)  # type: ignore[arg-type]
     assert found is not None
     return found.folder
 
@@ -474,26 +484,26 @@ def test_repeats_average_what_models_say_of_images_that_they_never_saw(repeated:
 
 def test_what_resumes(repeated: Path, data: Path) -> None:
     with pytest.raises(UsageError, match="finished"):
-        cross_validate(resume=repeated, ui=Recorder())
+        cross_validate(resume=repeated)
     with pytest.raises(CheckpointError, match="holds no folds"):
-        cross_validate(resume=data, ui=Recorder())
+        cross_validate(resume=data)
     with pytest.raises(UsageError, match="--parallel 0"):
-        cross_validate(data, parallel=0, ui=Recorder())
+        cross_validate(data, parallel=0)
     with pytest.raises(UsageError, match="one run is not divided"):
-        train(data, parallel=2, ui=Recorder())
+        train(data, parallel=2)
 
 
 def test_a_first_fold_that_could_not_write_begins_again(data: Path, tmp_path: Path) -> None:
     """As on a full disk, which is mended before the folds go on."""
 
-    def refuse(self: TrainingRun) -> None:
+    def refuse(self: Run[Config]) -> None:
         raise UsageError(f"{self.folder.last}: cannot be written (No space left on device)", "make room on this disk")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TrainingRun, "save_last", refuse)
+        patch.setattr(Run, "save_last", refuse)
         with pytest.raises(UsageError, match="No space left"):
             run(data, tmp_path, folds=2, report=False)
-    found = cross_validate(resume=tmp_path / "all", ui=Recorder())
+    found = cross_validate(resume=tmp_path / "all")
     assert found is not None and found.test is not None and found.test.metrics.n == 36
     assert sorted(path.name for path in (tmp_path / "all").glob("fold-*")) == ["fold-1", "fold-1-2", "fold-2"]
 
@@ -501,7 +511,7 @@ def test_a_first_fold_that_could_not_write_begins_again(data: Path, tmp_path: Pa
 def test_five_folds_without_asking(data: Path, tmp_path: Path) -> None:
     settings = {name: value for name, value in SETTINGS.items() if name != "folds"} | {"group_regex": "(amber|blue)"}
     with pytest.raises(DataError, match="2 patients are too few for 5 folds"):
-        cross_validate(data, output=tmp_path, sets=TINY_SETS, ui=Recorder(), **settings)  # type: ignore[arg-type]
+        cross_validate(data, output=tmp_path, sets=TINY_SETS, **settings)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
 
 

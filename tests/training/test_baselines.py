@@ -10,12 +10,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from small_networks import small_vit
 
 from vitmed.core.targets import UNKNOWN
 from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.models.vit import ViT
 from vitmed.training.baselines import colour_and_size, frozen_features
 from vitmed.training.linear_heads import (
     C_VALUES,
@@ -94,7 +94,7 @@ def test_features_are_what_the_head_sees(tmp_path: Path) -> None:
     torch.manual_seed(0)
     images = images_of(tmp_path)
     for pool in ("cls", "mean"):
-        model = ViT(3, image_size=8, patch_size=4, width=16, depth=1, heads=2, pool=pool).eval()
+        model = small_vit(3, image_size=8, patch_size=4, width=16, depth=1, heads=2, pool=pool).eval()
         features = frozen_features(model, images, torch.device("cpu"))
         x = images.preprocessing.normalise(torch.from_numpy(images.read(0).copy())[None])
         with torch.inference_mode():

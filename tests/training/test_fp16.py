@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoints import last, same
-from conftest import BARE, TINY_SETS, Recorder, draw_splits, interrupt_at
+from conftest import BARE, TINY_SETS, draw_splits, interrupt_at
 
 from vitmed import train
 from vitmed.core.errors import Interrupted
+from vitmed.core.messages import listening
 from vitmed.models.hardware import Precision
-from vitmed.training import run_setup
+from vitmed.training import run as runs
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 SCALER = torch.amp.GradScaler
@@ -27,19 +28,19 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def a_gpu_without_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_setup, "pick_precision", lambda name, device: FP16)
+    monkeypatch.setattr(runs, "pick_precision", lambda name, device: FP16)
 
 
 @pytest.mark.usefixtures("a_gpu_without_bf16")
 def test_a_run_in_fp16_learns_skips_infinite_gradients_and_resumes_to_the_bit(data: Path, tmp_path: Path) -> None:
-    whole = train(data, output=tmp_path, name="whole", sets=TINY_SETS, ui=Recorder(), **FLAGS).folder
+    whole = train(data, output=tmp_path, name="whole", sets=TINY_SETS, **FLAGS).folder
     history = last(whole)["training"]["history"]
     assert history[1]["train_loss"] < history[0]["train_loss"]
-    with pytest.raises(Interrupted):
-        train(data, output=tmp_path, name="part", sets=TINY_SETS, ui=interrupt_at(7), **FLAGS)
+    with pytest.raises(Interrupted), listening(interrupt_at(7)):
+        train(data, output=tmp_path, name="part", sets=TINY_SETS, **FLAGS)
     saved = last(tmp_path / "part")["training"]["scaler"]
     assert 0 < saved["scale"] <= 65536
-    train(resume=tmp_path / "part", ui=Recorder())
+    train(resume=tmp_path / "part")
     for name in ("weights", "training"):
         same(last(tmp_path / "part")[name], last(whole)[name], name)
 
@@ -51,7 +52,7 @@ def test_a_step_with_an_infinite_gradient_is_skipped(
         "vitmed.training.train_state.torch.amp.GradScaler",
         lambda device, enabled: SCALER(device, enabled=enabled, init_scale=2.0**40),
     )
-    run = train(data, output=tmp_path, name="run", sets=TINY_SETS, ui=Recorder(), **FLAGS).folder
+    run = train(data, output=tmp_path, name="run", sets=TINY_SETS, **FLAGS).folder
     training = last(run)["training"]
     assert training["scaler"]["scale"] < 2.0**40
     assert all(torch.isfinite(value).all() for value in training["model"].values())
@@ -61,9 +62,9 @@ def test_a_run_that_began_in_other_arithmetic_goes_on_in_fp16(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a laptop in fp32, then `--resume --device cuda` on a GPU without bf16."""
-    with pytest.raises(Interrupted):
-        train(data, output=tmp_path, name="run", sets=TINY_SETS, ui=interrupt_at(7), **FLAGS)
+    with pytest.raises(Interrupted), listening(interrupt_at(7)):
+        train(data, output=tmp_path, name="run", sets=TINY_SETS, **FLAGS)
     assert last(tmp_path / "run")["training"]["scaler"] == {}
-    monkeypatch.setattr(run_setup, "pick_precision", lambda name, device: FP16)
-    train(resume=tmp_path / "run", ui=Recorder())
+    monkeypatch.setattr(runs, "pick_precision", lambda name, device: FP16)
+    train(resume=tmp_path / "run")
     assert last(tmp_path / "run")["training"]["scaler"]["scale"] > 0

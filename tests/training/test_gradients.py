@@ -10,14 +10,15 @@ import pytest
 import torch
 import yaml
 from checkpoints import assert_close, last, same
-from conftest import BARE, TINY, TINY_SETS, Recorder, draw_splits, interrupt_at
+from conftest import BARE, TINY, TINY_SETS, draw_splits, interrupt_at, recording
 
 from vitmed import pretrain, train
 from vitmed.core.errors import Interrupted, OutOfMemoryError, VitmedError
 from vitmed.core.load_config import load_config
+from vitmed.core.messages import listening
 from vitmed.models.hardware import seeded
 from vitmed.models.mae import MAE
-from vitmed.models.vit import Block, ViT, build_vit, checkpoint_gradients
+from vitmed.models.vit import Block, ViT, checkpoint_gradients
 from vitmed.training.gradients import is_out_of_memory
 from vitmed.training.processes import Ranks
 from vitmed.training.progress import memory_error
@@ -35,8 +36,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return draw_splits(tmp_path_factory.mktemp("gradients") / "data", 19)
 
 
-def start(data: Path, output: Path, ui: Recorder | None = None, **flags: Any) -> Path:
-    return train(data, output=output, name="run", ui=ui or Recorder(), sets=SETS, **FULL | flags).folder
+def start(data: Path, output: Path, **flags: Any) -> Path:
+    return train(data, output=output, name="run", sets=SETS, **FULL | flags).folder
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +90,7 @@ def test_checkpointed_gradients_are_the_same_to_the_bit() -> None:
     names = ("dropout", "attention_dropout", "drop_path")
     config = load_config(None, {"model.image_size": 32, "model.width": 48} | {f"model.{name}": 0.2 for name in names})
     with seeded(0):
-        model, x = build_vit(config.model, 3).train(), torch.randn(4, 3, 32, 32)
+        model, x = ViT(config.model, 3).train(), torch.randn(4, 3, 32, 32)
     found = []
     for on in (False, True):
         checkpoint_gradients(model, on)
@@ -104,7 +105,7 @@ def test_checkpointed_gradients_are_the_same_to_the_bit() -> None:
 def test_checkpointing_keeps_less(data: Path) -> None:
     def kept(on: bool) -> int:
         """Bytes that the graph of one forward pass holds, but for weights."""
-        model = build_vit(load_config(None, {"model.image_size": 64, "model.stem": "patch"}).model, 2).train()
+        model = ViT(load_config(None, {"model.image_size": 64, "model.stem": "patch"}).model, 2).train()
         checkpoint_gradients(model, on)
         found: dict[int, int] = {}
 
@@ -141,7 +142,7 @@ def short_of_memory(patch: pytest.MonkeyPatch, most: int, after: int = 0, recomp
         return real(self, x)
 
     patch.setattr(ViT, "forward_pool", pool)
-    patch.setattr("vitmed.training.training_run.summarise", lambda *_: "")
+    patch.setattr("vitmed.training.finetune.summarise", lambda *_: "")
 
 
 @pytest.mark.parametrize("after", [1, 3])
@@ -150,8 +151,8 @@ def test_less_memory_gives_the_same_weights(
 ) -> None:
     """From the second batch of a step, whose first is computed again too, or the second step on."""
     short_of_memory(monkeypatch, 3, after)
-    ui = Recorder()
-    run = start(data, tmp_path, ui)
+    ui = recording()
+    run = start(data, tmp_path)
     assert_close(run, at_once)
     told = [text for text in ui.warned if "memory" in text]
     assert told == [
@@ -169,18 +170,18 @@ def test_a_resumed_run_begins_with_what_fitted(
     short_of_memory(monkeypatch, 3)
     whole = start(data, tmp_path / "whole")
     assert_close(whole, at_once)
-    with pytest.raises(Interrupted):
-        start(data, tmp_path, interrupt_at(2))
-    ui = Recorder()
-    train(resume=tmp_path / "run", ui=ui)
+    with pytest.raises(Interrupted), listening(interrupt_at(2)):
+        start(data, tmp_path)
+    ui = recording()
+    train(resume=tmp_path / "run")
     assert not [text for text in ui.warned if "memory" in text]
     same(last(whole)["training"], last(tmp_path / "run")["training"])
 
 
 def test_a_run_resumes_with_other_parts(data: Path, tmp_path: Path, at_once: Path) -> None:
-    with pytest.raises(Interrupted):
-        start(data, tmp_path, interrupt_at(2), micro_batch=2)
-    train(resume=tmp_path / "run", micro_batch=5, grad_checkpointing=True, ui=Recorder())
+    with pytest.raises(Interrupted), listening(interrupt_at(2)):
+        start(data, tmp_path, micro_batch=2)
+    train(resume=tmp_path / "run", micro_batch=5, grad_checkpointing=True)
     assert_close(tmp_path / "run", at_once)
     assert last(tmp_path / "run")["config"]["train"]["micro_batch"] == 5
 
@@ -199,8 +200,8 @@ def test_with_one_image_at_once_gradients_are_checkpointed(
     data: Path, tmp_path: Path, at_once: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short_of_memory(monkeypatch, 0, recompute=True)
-    ui = Recorder()
-    run = start(data, tmp_path, ui)
+    ui = recording()
+    run = start(data, tmp_path)
     assert_close(run, at_once)
     told = [text for text in ui.warned if "memory" in text]
     assert told[-1] == "out of memory with 1 image at once; the same batch is computed with gradient checkpointing"
@@ -224,10 +225,8 @@ MAE_SETS = ("model.width=16", "model.depth=2", "model.heads=2", "mae.decoder_wid
 
 
 def test_pretraining_computes_parts_and_halves_too(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def begin(name: str, ui: Recorder | None = None, **flags: Any) -> Path:
-        return pretrain(
-            data, output=tmp_path, name=name, ui=ui or Recorder(), sets=MAE_SETS, **MAE_FLAGS | flags
-        ).folder
+    def begin(name: str, **flags: Any) -> Path:
+        return pretrain(data, output=tmp_path, name=name, sets=MAE_SETS, **MAE_FLAGS | flags).folder
 
     one, parts = begin("one"), begin("parts", micro_batch=3, grad_checkpointing=True)
     real: Callable[..., Any] = MAE.decode
@@ -238,8 +237,8 @@ def test_pretraining_computes_parts_and_halves_too(data: Path, tmp_path: Path, m
         return real(self, x, visible)
 
     monkeypatch.setattr(MAE, "decode", decode)
-    ui = Recorder()
-    short = begin("short", ui)
+    ui = recording()
+    short = begin("short")
     assert ["4 images at once; the same batch is computed with 2 at once" in text for text in ui.warned].count(
         True
     ) == 1

@@ -13,24 +13,37 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import BARE, TINY, TINY_NETWORK, TINY_SETS, Recorder, Trained, draw_classes, draw_splits
+from conftest import (
+    BARE,
+    TINY,
+    TINY_NETWORK,
+    TINY_SETS,
+    Recorder,
+    Trained,
+    draw_classes,
+    draw_splits,
+    recording,
+)
 from tiny_config import tiny_config
 
 from vitmed import VitmedError, train
 from vitmed.core.config import Config
-from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
+from vitmed.core.messages import listening
+from vitmed.data.loading import EpochBatches, Images
 from vitmed.data.samples import Sample
 from vitmed.imaging import rasters
-from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import Precision
-from vitmed.models.vit import build_vit
+from vitmed.models.vit import ViT
 from vitmed.training.epoch_records import epoch_record, validate
 from vitmed.training.failure_detection import LossWatch
+from vitmed.training.learning import objective_of
 from vitmed.training.loop import Step, fit
-from vitmed.training.losses import class_weights, classification_loss, mixer
+from vitmed.training.losses import class_weights
+from vitmed.training.mixing import mixer
 from vitmed.training.optimiser import scheduled_lr, steps_per_epoch
+from vitmed.training.stream import Control, Stream
 from vitmed.training.train_state import Record, TrainState, new_state
 
 CPU, FP32 = torch.device("cpu"), Precision("fp32", torch.float32, "")
@@ -57,14 +70,14 @@ config = partial(
 
 
 def begin(folder: Path, asked: Config) -> tuple[TrainState, Iterator[Step | Record]]:
-    data, seed = images(folder), asked.train.seed
-    torch.manual_seed(seed)
-    batches = EpochBatches(data.labels, asked.train.batch_size, seed, asked.train.balance == "sampler")
-    loader = train_loader(TrainImages(data, Augmenter("none", 16, 3), seed), batches, 0, False)
-    state = new_state(build_vit(asked.model, 2), asked, batches.batches, CPU, FP32)
-    loss_of = classification_loss(state.model, data, 2, asked, FP32)
+    data = images(folder)
+    torch.manual_seed(asked.train.seed)
+    stream = Stream.of(data, asked, CPU)
+    batches = stream.batches.batches
+    state = new_state(ViT(asked.model, 2), asked, batches, CPU, FP32)
+    objective = objective_of(data, 2, asked, FP32, CPU)
     return state, fit(
-        state, loader, batches, loss_of, lambda: validate(state, data, CLASSES, batches.batches, asked, FP32), asked
+        state, stream, objective, Control(asked), lambda: validate(state, data, CLASSES, batches, asked, FP32)
     )
 
 
@@ -228,9 +241,9 @@ def test_the_last_epoch_on_request(folder: Path) -> None:
 
 def test_only_the_best_epoch_has_a_star(tmp_path: Path) -> None:
     """With `choose: last` too: best.pt is every epoch's in turn, the star says which did best on validation."""
-    ui = Recorder()
+    ui = recording()
     sets = (*TINY_NETWORK, "train.choose=last", "train.min_lr=0", "model.stem=patch")
-    run = train(draw_splits(tmp_path / "d"), output=tmp_path, ui=ui, sets=sets, **TINY | {"lr": 1e-30, "epochs": 3})
+    run = train(draw_splits(tmp_path / "d"), output=tmp_path, sets=sets, **TINY | {"lr": 1e-30, "epochs": 3})
     lines = [text for text in ui.said if text.startswith("epoch ")]
     assert [" *" in line for line in lines] == [True, False, False]
     assert any(text.startswith("last epoch: 3, validation auroc") for text in ui.said)
@@ -283,15 +296,15 @@ def test_a_run_whose_monitor_is_undefined_ends_well(tmp_path: Path, monkeypatch:
     """Weights that hardly move and predict one class: the run ends with a report, and a warning says why."""
 
     def biased(*args: Any) -> Any:
-        model = build_vit(*args)
+        model = ViT(*args)
         model.head.bias.data[0] = 9.0
         return model
 
-    monkeypatch.setattr("vitmed.training.training_run.build_vit", biased)
-    ui = Recorder()
+    monkeypatch.setattr("vitmed.training.finetune.ViT", biased)
+    ui = recording()
     still = TINY | {"lr": 1e-30, "monitor": "ppv_macro", "epochs": 2}
     sets = (*TINY_SETS, "train.min_lr=0", "model.stem=patch")
-    run = train(draw_splits(tmp_path / "d"), output=tmp_path, ui=ui, sets=sets, **still)
+    run = train(draw_splits(tmp_path / "d"), output=tmp_path, sets=sets, **still)
     lines = [line for line in ui.said if line.startswith("epoch ")]
     assert [("ppv_macro undefined" in line, " *" in line) for line in lines] == [(True, True), (True, False)]
     assert "best epoch: 1, validation ppv_macro undefined" in " ".join(ui.said)
@@ -330,8 +343,10 @@ def test_nan_names_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch, late:
 
 
 def test_an_infinite_gradient_is_told(folder: Path) -> None:
-    running = {"loss": 0.7, "images": 1.0}
-    watch = LossWatch(running, images(folder).samples, epoch=1, config=config(), scaled=False, size=4)
+    stream = Stream.of(images(folder), config(), CPU)
+    state = new_state(ViT(config().model, 2), config(), stream.batches.batches, CPU, FP32)
+    state.running |= {"loss": 0.7, "images": 1.0}
+    watch = LossWatch(state, stream, Control(config()))
     watch.add(torch.tensor(1.0), torch.tensor(math.inf), torch.tensor([3, 17]))
     with pytest.raises(VitmedError, match="gradient became NaN or infinite") as error:
         watch.flush()
@@ -339,9 +354,9 @@ def test_an_infinite_gradient_is_told(folder: Path) -> None:
 
 
 def test_a_learning_rate_that_is_too_high_is_told(tmp_path: Path) -> None:
-    ui = Recorder()
+    ui = recording()
     sets = (*TINY_SETS, "train.patience=null")
-    train(draw_splits(tmp_path / "d"), output=tmp_path / "runs", ui=ui, sets=sets, **BARE | {"lr": 10.0, "epochs": 8})
+    train(draw_splits(tmp_path / "d"), output=tmp_path / "runs", sets=sets, **BARE | {"lr": 10.0, "epochs": 8})
     told = [text for text in ui.warned if "does not learn" in text]
     assert told and "learning rate 10 is too high" in told[0] and "Try --lr 0.0005" in told[0]
 
@@ -349,8 +364,8 @@ def test_a_learning_rate_that_is_too_high_is_told(tmp_path: Path) -> None:
 def test_mixing_warns_of_calibration_and_balancing_names_the_decision(tmp_path: Path) -> None:
     data = draw_splits(tmp_path / "d")
     for flags, word in (({"balance": "loss"}, "--youden"), ({"balance": "adjust"}, "--youden"), ({"mixup": 0.2}, "")):
-        ui = Recorder()
-        train(data, output=tmp_path / "runs", ui=ui, sets=TINY_SETS, **BARE | flags | {"epochs": 1})
+        ui = recording()
+        train(data, output=tmp_path / "runs", sets=TINY_SETS, **BARE | flags | {"epochs": 1})
         assert any("calibration" in text and "mixup" in text for text in ui.warned) == (not word), flags
         assert any("prevalence of training" in text and "--youden" in text for text in ui.said) == bool(word), flags
 
@@ -374,7 +389,8 @@ def test_the_test_split_takes_no_part_before_the_end(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(rasters, "read", note)
     data = draw_splits(tmp_path / "d", test=3)
-    result = train(data, output=tmp_path / "runs", ui=Notes(), sets=TINY_SETS, **BARE)
+    with listening(Notes()):
+        result = train(data, output=tmp_path / "runs", sets=TINY_SETS, **BARE)
     assert log[: 6 + 3] == ["read"] * 6 + ["epoch"] * 3 and set(log[9:]) == {"read"}
     assert (result.folder / "test" / "predictions.csv").is_file()
 

@@ -15,7 +15,8 @@ from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.hardware import pick_precision
-from vitmed.training.losses import classification_loss, start_balanced
+from vitmed.training.learning import objective_of
+from vitmed.training.losses import start_balanced
 
 COUNTS = np.array([[60, 2, 1], [30, 4, 0], [10, 5, 3]])  # images of each shade (row) and class: 100, 11 and 4
 
@@ -47,8 +48,10 @@ def loss_of_shades(model: torch.nn.Module, balance: str, every: np.ndarray = COU
     samples = [Sample("", int(label), None) for label in shades(COUNTS)[1]]
     data = Images(Path(), samples, Preprocessing(16, 3, "pad", "half"))
     batch, labels = shades(every)
-    loss = classification_loss(model, data, 3, asked, pick_precision("fp32", torch.device("cpu")))(batch, labels)
-    return lambda: loss(slice(None))
+    cpu = torch.device("cpu")
+    objective = objective_of(data, 3, asked, pick_precision("fp32", cpu), cpu)
+    prepared = objective.prepare(batch, labels)
+    return lambda: objective.part(model, prepared)
 
 
 @pytest.mark.parametrize("balance", ["none", "adjust", "loss", "sampler"])

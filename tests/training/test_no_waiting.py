@@ -25,10 +25,10 @@ from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.batch_augmentation import BatchAugmenter
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.hardware import Precision
-from vitmed.models.vit import build_vit
+from vitmed.models.vit import ViT
+from vitmed.training.learning import objective_of
 from vitmed.training.loop import optimiser_step
-from vitmed.training.losses import classification_loss
-from vitmed.training.pretraining import build_mae, masked_loss
+from vitmed.training.pretraining import build_mae, masked_objective
 from vitmed.training.train_state import new_state
 
 META = torch.device("meta")
@@ -111,21 +111,21 @@ def test_a_step_of_training(monkeypatch: pytest.MonkeyPatch, fields: dict[str, A
     monkeypatch.setattr(torch.optim, "AdamW", lambda *args, **how: fused(*args, **how | {"fused": False}))
     config = asked(**fields)
     data = images(normalize=normalize)
-    state = new_state(build_vit(config.model, 2).to(META).train(), config, 2, META, FP32)
-    loss_of = classification_loss(state.model, data, 2, config, FP32)
+    state = new_state(ViT(config.model, 2).to(META).train(), config, 2, META, FP32)
+    objective = objective_of(data, 2, config, FP32, META)
     with Waits() as waits:
         for _ in range(3):
-            loss_of(*BATCH)(slice(None)).backward()
+            objective.part(state.model, objective.prepare(*BATCH)).backward()
             optimiser_step(state, 1e-3, 1.0)
     assert waits.found == []
 
 
 def test_a_step_of_pretraining() -> None:
     config = PretrainConfig(model=asked(model__stem="patch", model__pool="cls").model)
-    mae = build_mae(build_vit(config.model, 1), config).to(META)
-    loss_of = masked_loss(mae, mae.patches, images(), FP32)
+    mae = build_mae(ViT(config.model, 1), config).to(META)
+    objective = masked_objective(mae.patches, images().preprocessing, FP32)
     with Waits() as waits:
-        loss_of(*BATCH)(slice(None)).backward()
+        objective.part(mae, objective.prepare(*BATCH)).backward()
     assert waits.found == []
 
 

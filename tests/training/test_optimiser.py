@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from small_networks import small_vit
 from torch import nn
 
 from vitmed.models.vit import ViT
@@ -13,7 +14,7 @@ from vitmed.training.optimiser import adamw, averaged, ema_decay, learning_rate,
 
 
 def network(stem: str = "patch", depth: int = 3, **fields: object) -> ViT:
-    return ViT(2, 16, 8, width=16, depth=depth, heads=2, stem=stem, **fields)  # type: ignore[arg-type]
+    return small_vit(2, 16, 8, width=16, depth=depth, heads=2, stem=stem, **fields)  # type: ignore[arg-type]
 
 
 def test_warm_up_and_cosine_by_hand() -> None:

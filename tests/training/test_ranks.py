@@ -9,24 +9,27 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from queue import Empty
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from checkpoints import assert_close, last, same
-from conftest import TINY, TINY_SETS, Recorder, draw_nothing, draw_splits
+from conftest import TINY, TINY_SETS, draw_nothing, draw_splits
 
 from vitmed import train
 from vitmed.core.errors import DataError, EndedByCaller, GateError, OutOfMemoryError, Reported, UsageError, VitmedError
 from vitmed.core.load_config import load_config
 from vitmed.data.loading import EpochBatches
-from vitmed.models.vit import build_vit
-from vitmed.training import run_setup
-from vitmed.training.gradients import Batch, Gradients
+from vitmed.models.vit import ViT
+from vitmed.training import run as runs
+from vitmed.training.gradients import Gradients
 from vitmed.training.processes import Ranks
+from vitmed.training.stream import Batch, Control
 from vitmed.training.train_state import new_state
 
 WORLDS = [2, 3, 4]
@@ -66,21 +69,18 @@ def test_every_rank_and_every_part_draws_its_own_masks() -> None:
 
     def drawn(one: Ranks, at_once: int) -> list[list[float]]:
         """Numbers for mixing, and for the masks of each part."""
-        model = build_vit(config.model, 2)
-        state = new_state(model, config, 1, device, run_setup.pick_precision("fp32", device))
+        model = ViT(config.model, 2)
+        state = new_state(model, config, 1, device, runs.pick_precision("fp32", device))
         state.micro_batch, found = at_once, []
 
-        def loss_of(x: torch.Tensor, y: torch.Tensor) -> Callable[[slice], torch.Tensor]:
+        def note(*tensors: torch.Tensor) -> torch.Tensor:
             found.append(torch.rand(2).tolist())
+            return model.head.weight.sum()
 
-            def part(rows: slice) -> torch.Tensor:
-                found.append(torch.rand(2).tolist())
-                return model.head.weight.sum()
-
-            return part
-
-        batches = EpochBatches(np.zeros(8, dtype=np.int64), 8, 0, False)
-        list(Gradients(state, loss_of, config, batches, one).add([Batch(0, torch.zeros(4), torch.zeros(4), True)]))
+        objective = SimpleNamespace(prepare=note, part=note)
+        stream = SimpleNamespace(batches=EpochBatches(np.zeros(8, dtype=np.int64), 8, 0, False))
+        gradients = Gradients(state, stream, objective, Control(config, ranks=one))  # type: ignore[arg-type]
+        list(gradients.add(Batch(0, *[torch.zeros(4)] * 3, True)))  # type: ignore[arg-type]
         return found
 
     alone, first, second = (drawn(Ranks(rank, world), 8) for rank, world in ((0, 1), (0, 2), (1, 2)))
@@ -107,11 +107,12 @@ def _child(rank: int, world: int, port: int, work: Callable[[], Any], results: A
     os._exit(0)
 
 
-def on_ranks(world: int, work: Callable[[], Any]) -> list[Any]:
+def on_ranks(world: int, work: Callable[[], Any], port: int = 0) -> list[Any]:
     """What a function returns on every rank, or the kind of its error and the problem; None of one that died."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    if not port:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
     context = multiprocessing.get_context("fork")
     results: Any = context.Queue()
     processes = [context.Process(target=_child, args=(rank, world, port, work, results)) for rank in range(world)]
@@ -130,6 +131,21 @@ def on_ranks(world: int, work: Callable[[], Any]) -> list[Any]:
         process.join(10)
         assert process.exitcode is not None, "a rank waits for another"
     return [found.get(rank) for rank in range(world)]
+
+
+@forks
+def test_ranks_that_torchrun_restarts_meet_each_other_alone() -> None:
+    """It keeps its store, with the addresses of the ranks that ended; the first to start must not read them."""
+    agent = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def work(restart: int) -> int:
+        names = {"USE_AGENT_STORE": True, "RESTART_COUNT": restart}
+        os.environ.update({f"TORCHELASTIC_{name}": str(value) for name, value in names.items()}, GROUP_WORLD_SIZE="1")
+        time.sleep(restart * int(os.environ["RANK"]))
+        with Ranks.join() as own:
+            return own.rank
+
+    assert [on_ranks(2, partial(work, restart), agent.port) for restart in (0, 1)] == [[0, 1], [0, 1]]
 
 
 @forks
@@ -234,7 +250,7 @@ def trainer(data: Path, output: Path, name: str, **flags: Any) -> Callable[[], A
     def work() -> Any:
         with pytest.MonkeyPatch.context() as patch:
             draw_nothing(patch)
-            run = train(data, output=output, name=name, ui=Recorder(), sets=sets, **FLAGS | flags).folder
+            run = train(data, output=output, name=name, sets=sets, **FLAGS | flags).folder
         return str(run)
 
     return work
@@ -279,20 +295,18 @@ def test_a_run_goes_on_with_another_number_of_processes(data: Path, tmp_path: Pa
 
     def begin() -> Any:
         return train(
-            data, output=tmp_path, name="run", ui=Recorder(), sets=SETS, each_epoch=lambda record: True,
+            data, output=tmp_path, name="run", sets=SETS, each_epoch=lambda record: True,
             **FLAGS | {"shard_model": True},
         )  # fmt: skip
 
     def go_on() -> Any:
-        return train(
-            resume=tmp_path / "run", ui=Recorder(), shard_model=False, each_epoch=lambda record: record["epoch"] == 2
-        )
+        return train(resume=tmp_path / "run", shard_model=False, each_epoch=lambda record: record["epoch"] == 2)
 
     assert [found[0] for found in on_ranks(3, begin)] == [EndedByCaller, Reported, Reported]
     assert [found[0] for found in on_ranks(2, go_on)] == [EndedByCaller, Reported]
     with pytest.MonkeyPatch.context() as patch:
         draw_nothing(patch)
-        train(resume=tmp_path / "run", ui=Recorder())
+        train(resume=tmp_path / "run")
     assert_close(tmp_path / "run", one, "optimiser")
 
 
@@ -318,8 +332,8 @@ def test_a_rank_with_other_images_is_refused(data: Path, tmp_path: Path) -> None
 
 @forks
 def test_a_rank_with_other_versions_is_refused(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = run_setup.versions
+    real = runs.versions
     other = lambda: real() | ({"torch": "1.0"} if os.environ["RANK"] == "1" else {})  # noqa: E731
-    monkeypatch.setattr(run_setup, "versions", other)
+    monkeypatch.setattr(runs, "versions", other)
     found = on_ranks(2, trainer(data, tmp_path, "run"))
     assert found[0] == (UsageError, f"rank 1: has torch 1.0, rank 0 has torch {real()['torch']}")

@@ -17,7 +17,8 @@ from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.hardware import pick_precision
-from vitmed.training.losses import finding_loss, finding_weights, number_loss, start_findings
+from vitmed.training.learning import objective_of
+from vitmed.training.losses import finding_weights, start_findings
 
 CPU = torch.device("cpu")
 FP32 = pick_precision("fp32", CPU)
@@ -40,21 +41,16 @@ def images_of(targets: list[tuple[float, ...]], target: Target) -> Images:
     return Images(Path(), samples, HOW, target)
 
 
-def lost(loss: object, outputs: torch.Tensor, images: Images, config: Config, parts: int = 1) -> float:
+def lost(outputs: torch.Tensor, images: Images, config: Config, parts: int = 1) -> float:
     size = len(images)
     batch = torch.zeros(size, 4, 4, 3, dtype=torch.uint8)
-    part = loss(Fixed(outputs), images, outputs.shape[1], config, FP32)(batch, images.targets)  # type: ignore[operator]
+    objective = objective_of(images, outputs.shape[1], config, FP32, torch.device("cpu"))
+    prepared = objective.prepare(batch, images.targets)
     cuts = np.linspace(0, size, parts + 1).astype(int)
     if parts > 1:  # the whole batch in parts, as where memory is short: the network then sees only its rows
         both = itertools.pairwise(cuts.tolist())
-        return sum(part_of(loss, outputs, images, config, a, b, size) for a, b in both)
-    return float(part(slice(None)))
-
-
-def part_of(loss: object, outputs: torch.Tensor, images: Images, config: Config, a: int, b: int, size: int) -> float:
-    batch = torch.zeros(size, 4, 4, 3, dtype=torch.uint8)
-    network = Fixed(outputs[a:b])
-    return float(loss(network, images, 0, config, FP32)(batch, images.targets)(slice(a, b)))  # type: ignore[operator]
+        return sum(float(objective.part(Fixed(outputs[a:b]), prepared, slice(a, b))) for a, b in both)
+    return float(objective.part(Fixed(outputs), prepared).detach())
 
 
 LABELS = [(1.0, 0.0, UNKNOWN), (0.0, 1.0, 1.0), (1.0, UNKNOWN, 0.0), (UNKNOWN, UNKNOWN, UNKNOWN)]
@@ -66,14 +62,15 @@ def test_binary_loss_is_the_mean_log_loss_of_the_known_labels() -> None:
     y = np.array(LABELS)
     known = y != UNKNOWN
     expected = log_loss(y[known], torch.sigmoid(LOGITS).numpy()[known], labels=[0, 1])
-    assert lost(finding_loss, LOGITS, FINDINGS, Config()) == pytest.approx(expected, rel=1e-6)
-    assert lost(finding_loss, LOGITS, FINDINGS, Config(), parts=2) == pytest.approx(expected, rel=1e-6)
+    assert lost(LOGITS, FINDINGS, Config()) == pytest.approx(expected, rel=1e-6)
+    assert lost(LOGITS, FINDINGS, Config(), parts=2) == pytest.approx(expected, rel=1e-6)
 
 
 def test_an_unknown_label_gives_no_gradient() -> None:
     network = Fixed(LOGITS.clone())
     batch = torch.zeros(4, 4, 4, 3, dtype=torch.uint8)
-    finding_loss(network, FINDINGS, 3, Config(), FP32)(batch, FINDINGS.targets)(slice(None)).backward()
+    objective = objective_of(FINDINGS, 3, Config(), FP32, torch.device("cpu"))
+    objective.part(network, objective.prepare(batch, FINDINGS.targets)).backward()
     gradient = network.outputs.grad
     assert gradient is not None
     assert ((gradient == 0) == (FINDINGS.targets == UNKNOWN)).all()
@@ -88,11 +85,12 @@ def test_weighted_positives_leave_the_logits_at_the_prevalence() -> None:
     batch = torch.zeros(100, 4, 4, 3, dtype=torch.uint8)
     optimiser = torch.optim.LBFGS([free], max_iter=100, tolerance_grad=1e-10)
     network.forward = lambda x: free.expand(100, 1)  # type: ignore[method-assign]
-    part = finding_loss(network, images, 1, config, FP32)(batch, images.targets)
+    objective = objective_of(images, 1, config, FP32, torch.device("cpu"))
+    prepared = objective.prepare(batch, images.targets)
 
     def closure() -> torch.Tensor:
         optimiser.zero_grad()
-        loss = part(slice(None))
+        loss = objective.part(network, prepared)
         loss.backward()
         return loss
 
@@ -122,4 +120,4 @@ def test_gaussian_loss_is_the_log_density_weighted_by_the_scale() -> None:
     scale = OUTPUTS[:, 1].exp()
     density = torch.distributions.Normal(OUTPUTS[:, 0], scale)
     expected = float(((-density.log_prob(NUMBERS.targets) - 0.5 * np.log(2 * np.pi)) * scale).mean())
-    assert lost(number_loss, OUTPUTS, NUMBERS, Config()) == pytest.approx(expected, rel=1e-5)
+    assert lost(OUTPUTS, NUMBERS, Config()) == pytest.approx(expected, rel=1e-5)

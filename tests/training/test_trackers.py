@@ -6,18 +6,18 @@ import json
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
-from conftest import TINY, TINY_SETS, Recorder, draw_nothing, draw_pairs
+from conftest import TINY, TINY_SETS, draw_nothing, draw_pairs, recording
 
 from vitmed import cross_validate, train
 from vitmed.core.config import Config
 from vitmed.core.errors import Interrupted, UsageError
 from vitmed.core.files import read_json_lines
 from vitmed.training import trackers
+from vitmed.training.run import Run
 from vitmed.training.trackers import Place, check_trackers, tracked_settings
-from vitmed.training.training_run import TrainingRun
 
 SETTINGS = TINY | {"epochs": 2, "group_regex": r"(p\d+)_", "resamples": 20, "map_images": 0}
 
@@ -65,14 +65,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return draw_pairs(tmp_path_factory.mktemp("tracked") / "secret-folder" / "data", 18)
 
 
-def run(data: Path, output: Path, ui: Recorder | None = None, **options: object) -> Path:
+def run(data: Path, output: Path, **options: object) -> Path:
     given = SETTINGS | options
-    return train(data, output=output, name="one", sets=TINY_SETS, ui=ui or Recorder(), **given).folder  # type: ignore[arg-type]
+    return train(data, output=output, name="one", sets=TINY_SETS, **given).folder  # type: ignore[arg-type]
 
 
 def test_a_tracker_gets_every_epoch_and_the_result_though_another_fails(data: Path, tmp_path: Path) -> None:
-    ui = Recorder()
-    folder = run(data, tmp_path, ui, track=["failing", "kept"])
+    ui = recording()
+    folder = run(data, tmp_path, track=["failing", "kept"])
     told = [text for text in ui.warned if "--track" in text]
     assert told == ["--track failing fails (the server is away); the run goes on without it"]
     (found,) = (one for one in Kept.all if type(one) is Kept)
@@ -91,17 +91,17 @@ def test_a_tracker_gets_every_epoch_and_the_result_though_another_fails(data: Pa
 
 
 def test_a_resumed_run_is_the_same_one_for_its_tracker(data: Path, tmp_path: Path) -> None:
-    original = TrainingRun.end_epoch
+    original = Run.keep
 
-    def stopped(self: TrainingRun, event: object) -> None:
-        original(self, event)  # type: ignore[arg-type]
+    def stopped(self: Run[Config], *event: Any) -> None:
+        original(self, *event)
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Interrupted):
-        patch.setattr(TrainingRun, "end_epoch", stopped)
+        patch.setattr(Run, "keep", stopped)
         run(data, tmp_path, track=["kept"])
     assert Kept.all[0].state == "interrupted"
-    train(resume=tmp_path / "one", ui=Recorder())
+    train(resume=tmp_path / "one")
     again = Kept.all[1]
     assert again.known == "id-1" and again.settings == {}  # the configuration is there already
     sent = [step for one in Kept.all for step, values in one.logged if "train_loss" in values]
@@ -110,7 +110,7 @@ def test_a_resumed_run_is_the_same_one_for_its_tracker(data: Path, tmp_path: Pat
 
 def test_folds_are_a_group(data: Path, tmp_path: Path) -> None:
     settings = SETTINGS | {"epochs": 1, "folds": 2, "track": ["kept"]}
-    cross_validate(data, output=tmp_path, name="cv", sets=TINY_SETS, ui=Recorder(), **settings)  # type: ignore[arg-type]
+    cross_validate(data, output=tmp_path, name="cv", sets=TINY_SETS, **settings)  # type: ignore[arg-type]
     assert [(one.place.name, one.place.group) for one in Kept.all] == [("fold-1", "cv"), ("fold-2", "cv")]
     assert {one.place.shared for one in Kept.all} == {tmp_path.resolve()}
 
@@ -150,8 +150,8 @@ def test_wandb_writes_offline_and_nothing_of_the_machine(
 ) -> None:
     pytest.importorskip("wandb")
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    ui = Recorder()
-    folder = run(data, tmp_path, ui, track=["wandb"])  # its figures are no pictures here, which it refuses
+    ui = recording()
+    folder = run(data, tmp_path, track=["wandb"])  # its figures are no pictures here, which it refuses
     assert [text for text in ui.warned if "cannot identify image file" in text]
     assert len(list((folder / "wandb").glob("offline-run-*/*.wandb"))) == 1
     assert private(folder / "wandb", data) == []

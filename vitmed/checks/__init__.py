@@ -1,6 +1,6 @@
 """What is wrong with a data folder.
 
-data_check          the check before training
+data_check          all that is wrong with a folder, and the check before training
 problems            what can be wrong and how bad it is: `PROBLEMS`
 detect              checks of the files: from their records to problems
 folder_problems     checks of names and counts, before any file is opened

@@ -1,42 +1,71 @@
-"""The data check before each training: one line for each problem."""
+"""The data check: all that is wrong with a folder, and before each training one line for each problem."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from vitmed.checks.detect import Image, run_checks
-from vitmed.checks.folder_contents import named_in_table, read_contents
+import numpy as np
+
+from vitmed.checks.detect import Copies, Image, decoded_with_labels, run_checks
+from vitmed.checks.folder_contents import FolderContents, named_in_table, read_contents
 from vitmed.checks.folder_problems import folder_problems
-from vitmed.checks.problems import Problem, in_order
+from vitmed.checks.problems import Problem, in_order, make
+from vitmed.checks.shortcuts import BASELINES, FAMILIES, leakage_gap
 from vitmed.core.config import Config
 from vitmed.core.data_config import DataConfig
+from vitmed.core.dataset_cards import find_card
 from vitmed.core.errors import DataError
 from vitmed.core.inputs import data_folder
-from vitmed.core.text import counted_doing
-from vitmed.core.ui import Ui
-from vitmed.data.folders import image_names
-from vitmed.data.label_kinds import Asked
+from vitmed.core.messages import bar, say, warn
+from vitmed.core.targets import CLASSES
+from vitmed.core.text import counted, counted_doing
+from vitmed.data.folders import image_names, import_fix
+from vitmed.data.label_kinds import Asked, Read
 from vitmed.data.label_tables import labels_from_table
 from vitmed.data.patient_names import Guess
-from vitmed.data.patients import groups_of
+from vitmed.data.patients import find_patients, groups_of, suggest_groups
 from vitmed.data.samples import Splits
+from vitmed.data.scan import scan
+from vitmed.data.scan_cache import ScanCache
+from vitmed.data.split_names import SPLITS
+from vitmed.imaging.augmentation import mirrored_pair
+from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.file_record import FileRecord
+from vitmed.imaging.window import Window
+
+OF_CARD = {"name", "title", "source", "licence", "pitfalls", "group_regex", "group_note"}  # that the report shows
 
 LINES = 8  # problems that training reports
 COUNTS = ("found", "unreadable", "exact_duplicates", "near_duplicates", "duplicates_across_splits")
 GUESSED = "guessed from the file names"
 # Problems that affect what a result is worth.
 IN_REPORT = {
-    "class_of_one_patient", "class_is_patient", "class_of_few_patients", "two_labels", "patients_across_splits",
-    "copies_across_splits", "near_two_labels", "near_copies_across_splits", "shortcut_geometry", "shortcut_file",
-    "shortcut_format", "shortcut_colour", "shortcut_border", "mixed_modes", "mixed_depths",
-}  # fmt: skip
+    "class_of_one_patient",
+    "class_is_patient",
+    "class_of_few_patients",
+    "two_labels",
+    "patients_across_splits",
+    "copies_across_splits",
+    "near_two_labels",
+    "near_copies_across_splits",
+    "shortcut_geometry",
+    "shortcut_file",
+    "shortcut_format",
+    "shortcut_colour",
+    "shortcut_border",
+    "mixed_modes",
+    "mixed_depths",
+}
 
 
 def check_before_training(
-    splits: Splits, records: Sequence[FileRecord], skipped: int, config: Config, ui: Ui
+    splits: Splits, records: Sequence[FileRecord], skipped: int, config: Config
 ) -> tuple[list[str], dict[str, int]]:
     """Check the images of a run and report each problem in one line.
 
@@ -61,13 +90,13 @@ def check_before_training(
         )
         for (name, sample), record, group in zip(samples, records, groups, strict=True)
     ]
-    found = run_checks(images, source, ui, splits=("train",))
-    serious = _report(found.problems, splits.root, ui)
+    found = run_checks(images, source, splits=("train",))
+    serious = _report(found.problems, splits.root)
     leaks = [problem.code for problem in serious if problem.code in ("patients_across_splits", "copies_across_splits")]
     if leaks and splits.ready_made:
         how = "keeps copies in one split" if source is None else "splits by patient"
         names = "--groups names " * (source == GUESSED)
-        ui.warn(f"the data's own splits leak: {names}--resplit ignores them and {how}")
+        warn(f"the data's own splits leak: {names}--resplit ignores them and {how}")
     labels = next((problem for problem in serious if problem.code == "two_labels"), None)
     if labels is not None and not config.data.allow_leakage:
         raise DataError(f"{labels.text}:\n" + "\n".join(labels.files[:10]), labels.fix)
@@ -81,7 +110,7 @@ def check_before_training(
     return notes, counts
 
 
-def check_folder(data: DataConfig, ui: Ui, ordinal: Sequence[str] = ()) -> None:
+def check_folder(data: DataConfig, ordinal: Sequence[str] = ()) -> None:
     """Report what `vitmed check` finds in the names and the layout of the folder, before any file is opened.
 
     Findings that a split lacks are left to `make_splits`, which knows every split.
@@ -101,13 +130,13 @@ def check_folder(data: DataConfig, ui: Ui, ordinal: Sequence[str] = ()) -> None:
     found = in_order(folder_problems(contents))
     error = next((problem for problem in found if problem.severity == "error"), None)
     others = [problem for problem in found if problem is not error]
-    _report([one for one in others if (one.code, one.severity) != ("missing_class", "warning")], root, ui)
+    _report([one for one in others if (one.code, one.severity) != ("missing_class", "warning")], root)
     if error is not None:
         files = "".join(f"\n{file}" for file in error.files)
         raise DataError(f"{root}: {error.text} ({error.code}){files}", error.fix)
 
 
-def _report(problems: Iterable[Problem], root: Path, ui: Ui) -> list[Problem]:
+def _report(problems: Iterable[Problem], root: Path) -> list[Problem]:
     """Print errors and warnings in a line each, at most `LINES`; returns all of them, worst first."""
     serious = [p for p in in_order(problems) if p.severity != "note" or p.code == "few_to_train"]
     advised = {"class_of_few_patients", "class_of_one_patient", "few_to_train"}  # once each
@@ -115,12 +144,204 @@ def _report(problems: Iterable[Problem], root: Path, ui: Ui) -> list[Problem]:
         named = f": {', '.join(problem.files[:3])}{', ...' * (problem.count > 3)}" if problem.files else ""
         advice = f". {problem.fix[0].upper()}{problem.fix[1:]}" * (problem.code in advised)
         advised -= {problem.code}
-        ui.warn(f"{problem.text} ({problem.code}){named}{advice}")
+        warn(f"{problem.text} ({problem.code}){named}{advice}")
     if len(serious) > LINES:
-        ui.warn(f"{len(serious) - LINES:,} more problems; vitmed check {root} reports them all")
+        warn(f"{len(serious) - LINES:,} more problems; vitmed check {root} reports them all")
     return serious
 
 
 def guessed_groups(paths: Sequence[str], guess: Guess) -> list[str | None]:
     """The patients that file names suggest."""
     return groups_of(guess.expression, paths)
+
+
+def table(images: Sequence[Image]) -> list[dict[str, Any]]:
+    """One row per split and class, or finding: images, patients (None: unknown), unreadable files."""
+    rows: dict[tuple[str, str], list[Image]] = {}
+    for image in images:
+        for kind in image.kinds or ("",):
+            rows.setdefault((image.split or "", kind), []).append(image)
+    return [
+        {
+            "split": split or None,
+            "class": label or None,
+            "images": len(part),
+            "patients": len({i.group for i in part}) if all(i.group is not None for i in part) else None,
+            "unreadable": sum(bool(i.record.kind) for i in part),
+        }
+        for (split, label), part in sorted(rows.items(), key=lambda row: (["", *SPLITS].index(row[0][0]), row[0][1]))
+    ]
+
+
+def sizes(images: Sequence[Image]) -> dict[str, Any]:
+    """Counts by format, mode and bit depth, and quartiles of width and height, over the files with a readable head."""
+    facts = [image.record.header for image in images if image.record.header is not None]
+    found: dict[str, Any] = {
+        "formats": dict(Counter(f.format for f in facts).most_common()),
+        "modes": dict(Counter(f.mode for f in facts).most_common()),
+        "bits": {str(bits): count for bits, count in Counter(f.bits for f in facts).most_common()},
+    }
+    for name in ("width", "height"):
+        values = [getattr(f, name) for f in facts]
+        found[name] = [round(float(q)) for q in np.quantile(values, [0, 0.25, 0.5, 0.75, 1])] if values else None
+    return found
+
+
+def _contents(root: Path) -> FolderContents:
+    """What the folder holds. Raises DataError if that is no image."""
+    contents = read_contents(root)
+    if not contents.files and contents.unreadable:
+        closed, reason = next(iter(contents.unreadable.items()))
+        raise DataError(f"{root / closed}: cannot be read ({reason})", "check its permissions")
+    if not contents.files:
+        fix = import_fix(root) or "name a folder of images"
+        raise DataError(f"{root}: contains no image of a type that vitmed reads", fix)
+    return contents
+
+
+def _window(root: Path, contents: FolderContents, frame: int | None) -> Window:
+    """The window that training would choose for deep images, so that the check sees what the network would see."""
+    places = zip(contents.files, contents.places, strict=True)
+    paths = [root / path for path, place in places if place.split in (None, "train")]
+    with bar("looking at training images") as advance:
+        found = choose_window(paths, "auto", frame, advance)
+    for line in found.notes:
+        say(line)
+    return found.window
+
+
+def _name_problems(classes: Sequence[str], guess: Guess | None, contents: FolderContents) -> Iterator[Problem]:
+    """What the names of classes and files reveal: mirrored classes, augmented copies."""
+    if pair := mirrored_pair(classes):
+        yield make("left_right", f"{pair[0]!r} and {pair[1]!r} differ only by left and right", pair)
+    if guess is not None and guess.what == "original":
+        yield _copies_by_name(guess, contents)
+
+
+def _copies_by_name(guess: Guess, contents: FolderContents) -> Problem:
+    """Augmented copies, and how many of their originals are in two splits."""
+    splits: dict[str | None, set[str | None]] = defaultdict(set)
+    for original, place in zip(guessed_groups(contents.files, guess), contents.places, strict=True):
+        splits[original].add(place.split)
+    both = [str(original) for original, names in splits.items() if len(names - {None}) > 1]
+    text = f"{guess.evidence}: {counted(guess.patients, 'original')}, {len(both):,} of them in two splits"
+    return make("augmented_copies", text, both)
+
+
+def _patients(
+    config: DataConfig, root: Path, paths: Sequence[str], guess: Guess | None
+) -> tuple[Sequence[str | None], str | None]:
+    """The patient of each image where it is known, and how it is known, in words."""
+    if config.group_regex is not None:
+        found = groups_of(config.group_regex, paths)
+        if missed := found.count(None):
+            warn(f"--group-regex finds no patient in {missed:,} of {len(paths):,} paths")
+        return found, f"--group-regex {config.group_regex}"
+    if (known := find_patients(config, root, paths)) is not None:
+        return known.groups, known.source
+    if guess is None or guess.what != "patient":
+        return [None] * len(paths), None
+    return guessed_groups(paths, guess), GUESSED
+
+
+def _by_table(
+    root: Path, contents: FolderContents, file: Path, own_groups: bool, asked: Asked
+) -> tuple[FolderContents, tuple[list[str], str] | None]:
+    """The images that a table names, and their patients and how they are known, where a column of patients counts."""
+    table = labels_from_table(file, root, contents.files, own_groups, asked)
+    if table.read.source:
+        say(table.read.source)
+    for warning in table.notes:
+        warn(warning)
+    kept = named_in_table(contents, table)
+    if len(kept.files) < len(contents.files):
+        total = len(contents.files)
+        say(f"{total - len(kept.files):,} of {total:,} images are in no row of {file.name}")
+    return kept, None if table.groups is None else (table.groups, table.known)
+
+
+def _gaps(images: Sequence[Image]) -> list[dict[str, Any]]:
+    """The leakage gap of each baseline over all images, also reported in one line each."""
+    good, labels, groups = decoded_with_labels(images)
+    if groups is None or len(set(labels.tolist())) < 2:
+        warn("--leakage-gap needs two classes and known patients (--group-regex)")
+        return []
+    with bar("leakage gap", unit="steps"):
+        gaps = leakage_gap([image.record for image in good], labels, groups)
+    if not gaps:
+        warn("--leakage-gap: a class has one patient only, so no patient can be held out")
+    for gap in gaps:
+        say(
+            f"leakage gap, {BASELINES[gap.baseline][0]}: AUROC {gap.by_image:.3f} with images held out, "
+            f"{gap.by_patient:.3f} with patients held out; gap {gap.gap:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})"
+        )
+    return [{**asdict(gap), "text": BASELINES[gap.baseline][0]} for gap in gaps]
+
+
+@dataclass(frozen=True)
+class FolderCheck:
+    """What is wrong with a folder.
+
+    Attributes:
+        images: every image, with its record, patient and labels.
+        problems: worst first; copies: "exact" and "near".
+        content: of data_report.json.
+    """
+
+    images: list[Image]
+    problems: list[Problem]
+    copies: dict[str, Copies]
+    content: dict[str, Any]
+
+
+def check_data(root: Path, config: Config, labels: str | Path | None, index: bool, leakage_gap: bool) -> FolderCheck:
+    """Decode every file of a folder once, and collect what is wrong with the data.
+
+    Args:
+        config: its data, and the order of its grades, say how to read the folder.
+        labels: a CSV table with the labels of the images to check; None: the names of folders.
+        index: keep the results in the cache folder; leakage_gap: also fit cheap baselines by image and by patient.
+
+    Raises:
+        DataError: no image in the folder.
+    """
+    data = config.data
+    contents, named, asked = _contents(root), None, Asked.of(data, config.evaluate.ordinal)
+    if labels is not None:
+        own_groups = data.group_regex is None and data.groups is None
+        contents, named = _by_table(root, contents, Path(labels), own_groups, asked)
+    else:
+        asked.check_folders()
+    window = _window(root, contents, data.frame)
+    records = scan(root, contents.files, ScanCache.open(data.frame, window=window, keep=index))
+    guess = suggest_groups(contents.files, labels is None)
+    patients, source = named if named is not None else _patients(data, root, contents.files, guess)
+    labels_of = contents.read or Read(CLASSES, [], ())
+    values = labels_of.values if labels_of.values is not None else np.empty((len(contents.files), 0))
+    parts = zip(contents.files, records, contents.places, patients, values.tolist(), strict=True)
+    images = [
+        Image(path, record, place.label, place.split, group).with_labels(labels_of.target, labels_of.outputs, targets)
+        for path, record, place, group, targets in parts
+    ]
+    found = run_checks(images, source)
+    classes = sorted({kind for image in images for kind in image.kinds})
+    by_name = _name_problems(classes, guess if source is None else None, contents)
+    problems = in_order([*found.problems, *by_name, *folder_problems(contents)])
+    rows = [{"split": split, "text": FAMILIES[one.family], **asdict(one)} for split, one in found.shortcuts]
+    numbers = {
+        "data": root.resolve().name,
+        "images": len(images),
+        "classes": len(labels_of.outputs) or len(classes),
+        "patients": len({image.group for image in images} - {None}) if source is not None else None,
+        "patients_from": source,
+        **found.counts,
+        "table": table(images),
+        "sizes": sizes(images),
+        "shortcuts": [
+            {key: None if isinstance(v, float) and math.isnan(v) else v for key, v in row.items()} for row in rows
+        ],
+        "card": None if data.card is None else find_card(data.card).model_dump(include=OF_CARD),
+        "leakage_gap": _gaps(images) if leakage_gap else [],
+        "problems": [problem.to_dict() for problem in problems],
+    }
+    return FolderCheck(images, problems, {"exact": found.exact, "near": found.near}, numbers)

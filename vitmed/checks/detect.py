@@ -27,9 +27,9 @@ from vitmed.checks.problems import (
     make,
 )
 from vitmed.checks.shortcuts import FAMILIES, Shortcut, find_shortcuts
+from vitmed.core.messages import bar
 from vitmed.core.targets import NO_FINDING, UNKNOWN, Target
 from vitmed.core.text import counted, listed
-from vitmed.core.ui import Ui
 from vitmed.data.group_words import AS_ORIGINALS, group_word
 from vitmed.data.split_names import SPLITS
 from vitmed.imaging.file_record import FileRecord
@@ -78,21 +78,21 @@ class Found:
     counts: dict[str, int]
 
 
-def run_checks(images: Sequence[Image], source: str | None, ui: Ui, splits: Sequence[str] | None = None) -> Found:
+def run_checks(images: Sequence[Image], source: str | None, splits: Sequence[str] | None = None) -> Found:
     """All problems that follow from the files.
 
     Args:
         source: how the patients are known, in words; None where they are not.
         splits: where to look for shortcuts; None: everywhere.
     """
-    with ui.bar("looking for copies", unit="steps"):
+    with bar("looking for copies", unit="steps"):
         exact_copies = exact_groups([image.record.sha256 if image.record.size > 0 else "" for image in images])
         repeated = {i for group in exact_copies for i in group[1:]}
         good = [i for i, image in enumerate(images) if image.record.thumbnail is not None and i not in repeated]
         near_copies = [[good[i], good[j]] for i, j in near_pairs(*_pictures([images[i].record for i in good]))]
     exact, near = _sort_copies(images, exact_copies), _sort_copies(images, near_copies, near=True)
     shortcuts: list[tuple[str | None, Shortcut]] = []
-    with ui.bar("looking for shortcuts", unit="steps"):
+    with bar("looking for shortcuts", unit="steps"):
         for split in (None, *SPLITS):
             if splits is None or split in splits:
                 part, labels, groups = decoded_with_labels([image for image in images if image.split == split])

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import numpy as np
 
 from vitmed.checks.duplicates import fingerprints, near_any
 from vitmed.core.data_config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.inputs import data_folder
+from vitmed.core.messages import say
 from vitmed.core.text import counted, counted_doing, listed
-from vitmed.core.ui import Ui
 from vitmed.data.folders import class_names, split_folders
 from vitmed.data.label_kinds import Asked
 from vitmed.data.listing import ALL, Listing, list_by_folder, list_by_table, with_patients
 from vitmed.data.patients import UNKNOWN, patient_notes, show_expression
-from vitmed.data.samples import Sample
+from vitmed.data.samples import Sample, labelled_by
 from vitmed.data.scan import scan
 from vitmed.data.scan_cache import ScanCache, hash_files
-from vitmed.inference.saved_model import SavedModel
+from vitmed.data.thread_batches import check_readable
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.inference.saved_model import Outputs, SavedModel
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,7 @@ class EvaluationImages:
     """The images to evaluate.
 
     Attributes:
+        how: reads an image.
         root, samples: the data folder, and the images with the further columns named by `columns`.
         notes: for the head of the report.
         part: their split in the data folder; None if they are the whole folder.
@@ -51,6 +57,7 @@ class EvaluationImages:
             (None where patients are unknown).
     """
 
+    how: Preprocessing
     root: Path
     samples: list[Sample]
     columns: tuple[str, ...]
@@ -59,8 +66,23 @@ class EvaluationImages:
     own: bool = False
     seen: Mapping[str, int | None] = field(default_factory=dict)
 
+    def __len__(self) -> int:
+        return len(self.samples)
 
-def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool, ui: Ui) -> EvaluationImages:
+    def read(self, index: int) -> np.ndarray:
+        """(S, S, C) uint8. Raises DataError if it cannot be read."""
+        return self.how.read(self.root / self.samples[index].path)
+
+    def predictions(self, saved: SavedModel, outputs: Outputs) -> AnyPredictions:
+        """Those of the images, with their labels. Raises DataError if one cannot be read."""
+        check_readable(outputs.problems)
+        positive = saved.config.data.positive
+        target = saved.splits.target
+        found = labelled_by(target, saved.classes, self.samples, outputs.logits, positive, self.columns)
+        return replace(found, columns={**outputs.columns, **found.columns})
+
+
+def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool) -> EvaluationImages:
     """The images to evaluate: the run's own split, the same split in a moved folder, or another folder.
 
     Raises:
@@ -81,20 +103,21 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
     hashes = hash_files([str(root / sample.path) for sample in samples])
     if data is None or (samples and hashes == saved.hashes[split]):
         if data is not None:
-            ui.say(f"{root} contains the images of the run: using the run's own {split} split")
+            say(f"{root} contains the images of the run: using the run's own {split} split")
         notes = [*patient_notes(saved.splits, split), *own_notes(saved, split, hashes)]
-        return EvaluationImages(root, samples, saved.splits.columns, notes, split, own=True)
-    listing, part, notes = foreign_images(saved, root, request, ui)
+        return EvaluationImages(saved.preprocessing, root, samples, saved.splits.columns, notes, split, own=True)
+    listing, part, notes = foreign_images(saved, root, request)
     samples = list(listing.samples(listing.parts[part]))
     if not samples:
         raise DataError(f"{listing.source}: no images in its class folders", "name a folder of labelled images")
     how = saved.preprocessing
-    cache = ScanCache.open(how.frame, ui=ui, window=how.window, keep=saved.config.data.cache)
+    cache = ScanCache.open(how.frame, window=how.window, keep=saved.config.data.cache)
     seen, leaks = leakage(saved, root, samples, allow_leakage, cache)
-    leaks += near_copies(saved, root, samples, cache, ui)
+    leaks += near_copies(saved, root, samples, cache)
     if any(sample.group is None for sample in samples):
         notes.insert(0, f"Patients are unknown. {UNKNOWN}")
-    return EvaluationImages(root, samples, listing.columns, notes + leaks, None if part == ALL else part, seen=seen)
+    part_name = None if part == ALL else part
+    return EvaluationImages(how, root, samples, listing.columns, notes + leaks, part_name, seen=seen)
 
 
 def own_notes(saved: SavedModel, split: str, hashes: list[str]) -> list[str]:
@@ -119,7 +142,7 @@ def own_notes(saved: SavedModel, split: str, hashes: list[str]) -> list[str]:
     return notes
 
 
-def foreign_images(saved: SavedModel, root: Path, request: ImageRequest, ui: Ui) -> tuple[Listing, str, list[str]]:
+def foreign_images(saved: SavedModel, root: Path, request: ImageRequest) -> tuple[Listing, str, list[str]]:
     """The labelled images of another folder, with classes and findings matched by name.
 
     Returns:
@@ -149,11 +172,11 @@ def foreign_images(saved: SavedModel, root: Path, request: ImageRequest, ui: Ui)
     if part not in parts:
         missing = f"{part} {'rows' if request.labels else 'folder'}"
         raise DataError(f"{root}: has {', '.join(parts)} but no {missing}", f"--split {parts[0]}")
-    listing, notes = _foreign_patients(saved, listing, request, ui)
+    listing, notes = _foreign_patients(saved, listing, request)
     return listing, part, [*notes, *listing.notes]
 
 
-def _foreign_patients(saved: SavedModel, listing: Listing, request: ImageRequest, ui: Ui) -> tuple[Listing, list[str]]:
+def _foreign_patients(saved: SavedModel, listing: Listing, request: ImageRequest) -> tuple[Listing, list[str]]:
     """The listing with patients: as requested; else from the table of labels; else in the way of the run, if it works.
 
     The run's own table has no patients of another place, and its expression may not match the names there.
@@ -164,7 +187,7 @@ def _foreign_patients(saved: SavedModel, listing: Listing, request: ImageRequest
         return with_patients(listing, DataConfig(group_regex=request.group_regex, groups=groups)), []  # type: ignore[call-arg]
     if listing.groups is not None or (run.group_regex is None and run.groups not in GROUP_WORDS):
         return listing, []
-    show_expression(run.group_regex, ui)
+    show_expression(run.group_regex)
     try:
         config = DataConfig(group_regex=run.group_regex, groups=run.groups)  # type: ignore[call-arg]
         return with_patients(listing, config), []
@@ -213,7 +236,7 @@ def leakage(
     return {"images": len(seen), "patients": patients, "test": again}, notes
 
 
-def near_copies(saved: SavedModel, root: Path, samples: list[Sample], cache: ScanCache, ui: Ui) -> list[str]:
+def near_copies(saved: SavedModel, root: Path, samples: list[Sample], cache: ScanCache) -> list[str]:
     """A note if images look like images that the model was made with, though their bytes differ.
 
     Every image is decoded once for this; the cache, which is the index of `vitmed check`, keeps what it finds.
@@ -222,7 +245,7 @@ def near_copies(saved: SavedModel, root: Path, samples: list[Sample], cache: Sca
         return [
             "This checkpoint was made by an earlier version, so near copies of its training images cannot be noticed."
         ]
-    records = scan(root, [sample.path for sample in samples], cache, ui)
+    records = scan(root, [sample.path for sample in samples], cache)
     identical = {digest for name in saved.fingerprints for digest in saved.hashes[name]}
     known = [text for part in saved.fingerprints.values() for text in part]
     near = near_any(fingerprints(records), known)

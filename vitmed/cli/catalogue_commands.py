@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from vitmed.cli.options import AsJson, with_options
-from vitmed.cli.terminal import TYPER, Terminal, answer, print_datasets, print_json, print_weights
+from vitmed.cli.terminal import TYPER, answer, print_datasets, print_json, print_weights
 
 data = typer.Typer(help="Public data sets: list, fetch, and write as folders of images.", **TYPER)
 
@@ -70,7 +70,7 @@ def weights_fetch(as_json: AsJson = False, **options: Any) -> None:
     """
     from vitmed.commands.weights import fetch_weights
 
-    paths = fetch_weights(ui=Terminal(options.pop("quiet", False)), **options)
+    paths = fetch_weights(**options)
     if as_json:
         print_json({"paths": dict(zip(options["names"], map(str, paths), strict=True))})
     else:

@@ -17,7 +17,6 @@ import vitmed
 from vitmed.cli.catalogue_commands import data, weights
 from vitmed.cli.options import AsJson, command
 from vitmed.cli.terminal import (
-    Terminal,
     answer,
     in_folder,
     print_check,
@@ -177,15 +176,12 @@ def predict(
             raise excluded("classes of parts")
         _write_predictions(vitmed.predict_shard, as_json, options)
         return
-    from vitmed.commands.predict import (
-        find_checkpoint_and_check,
-        prediction_picture,
-        predictions_json,
-        preprocessing_of,
-    )
+    from vitmed.commands.predict import find_checkpoint_and_check
     from vitmed.core.files import write_bytes, write_text
+    from vitmed.inference.answers import predictions_json
+    from vitmed.inference.predict_files import preprocessing_of
 
-    ui, place = Terminal(options.pop("quiet", False)), (options.pop("checkpoint", None), options.pop("runs", "runs"))
+    place = (options.pop("checkpoint", None), options.pop("runs", "runs"))
     saved = find_checkpoint_and_check(csv, plot, options["images"], *place, force)
     found = vitmed.predict(**options, checkpoint=saved)
     if top_k is not None and found.kind == "number":
@@ -198,13 +194,14 @@ def predict(
     else:
         print_predictions(found, top_k or TOP)
     if plot is not None and len(found):
+        from vitmed.report.plots.pictures import prediction_picture
+
         write_bytes(plot, prediction_picture(found, preprocessing_of(saved, options.get("frame"))))
         say(f"picture: {plot}")
     refuse_unread(len(found), len(found.errors), found.errors)
 
 
 def _write_predictions(run: Callable[..., Any], as_json: bool, options: dict[str, Any]) -> None:
-    ui = Terminal(options.pop("quiet", False))
     found = run(**options)
     if as_json:
         print_json({"file": str(found.file), "images": found.read, "unreadable": len(found.errors)})
@@ -231,7 +228,7 @@ def sample_size(as_json: AsJson = False, **options: Any) -> None:
     """Report how many images and patients an interval of a given width needs, or a lower bound."""
 
     def show(found: Any) -> None:
-        from vitmed.commands.sample_size import in_words
+        from vitmed.metrics.sample_size import in_words
 
         typer.echo("\n".join(in_words(found)))
 
@@ -240,9 +237,8 @@ def sample_size(as_json: AsJson = False, **options: Any) -> None:
 
 def explain(as_json: AsJson = False, **options: Any) -> None:
     """Draw where the network looked, and report what the test of such maps found."""
-    from vitmed.commands.explain import explanation_json
+    from vitmed.explanation.explain import explanation_json
 
-    ui = Terminal(options.pop("quiet", False))
     found = vitmed.explain(**options)
     if as_json:
         checkpoint = options["checkpoint"].name if "checkpoint" in options else "best.pt"
@@ -275,7 +271,6 @@ def push(as_json: AsJson = False, **options: Any) -> None:
 
 def serve(**options: Any) -> None:
     """Answer images over HTTP until Ctrl-C, on an address for programs and a page."""
-    ui = Terminal(options.pop("quiet", False))
     vitmed.serve(**options)
 
 
@@ -296,7 +291,6 @@ def bundle(as_json: AsJson = False, **options: Any) -> None:
 
 def summary(**options: Any) -> None:
     """Print torchinfo's table of a model: layers, shapes, parameters, multiply-adds."""
-    options.pop("quiet", None)  # there are no messages
     typer.echo(vitmed.summary(**options))
 
 

@@ -23,7 +23,7 @@ from vitmed.cli.streams import Stream, fill_closed
 from vitmed.cli.terminal import STARTED
 from vitmed.core.errors import DiskFullError, Interrupted, OutOfMemoryError, Reported, UsageError, VitmedError
 from vitmed.core.files import is_full
-from vitmed.core.process import end_with_driver, is_rank, once, tune_process
+from vitmed.core.process import end_with_driver, interrupts_again, is_rank, once, tune_process
 from vitmed.core.text import visible
 from vitmed.core.upgrade import OldNameWarning, gone
 
@@ -104,7 +104,8 @@ def _error_of(run: Callable[[], None], args: list[str]) -> VitmedError | None:
     """What ended the command, reported on stderr; None if it reached its end."""
     found: VitmedError
     try:
-        run()
+        with interrupts_again():
+            run()
         return None
     except typer.Exit as error:
         return VitmedError("stopped") if error.exit_code else None

@@ -15,10 +15,11 @@ import typer
 from typer.core import TyperCommand
 
 import vitmed
-from vitmed.cli.terminal import TYPER
+from vitmed.cli.terminal import TYPER, Terminal
 from vitmed.core import options
 from vitmed.core.config import Config, RunConfig
 from vitmed.core.flags import FLAGS, fields_of, flag_of, spellings
+from vitmed.core.messages import listening
 from vitmed.core.options import FIRST, LAST, Argument, Fields, Option
 from vitmed.core.settings import PANELS
 
@@ -87,8 +88,9 @@ def with_options(run: Callable[..., None], verb: str) -> Callable[..., None]:
         from vitmed.core.inputs import check_inputs
 
         chosen = {name: value for name, value in given.items() if value is not None}
-        check_inputs(chosen, kind)
-        run(**chosen)
+        with listening(Terminal(chosen.pop("quiet", False))):
+            check_inputs(chosen, kind)
+            run(**chosen)
 
     call.__signature__ = inspect.Signature([*declared, *fields])  # type: ignore[attr-defined]
     return call

@@ -11,18 +11,18 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from vitmed.core.errors import DataError, VitmedError
+from vitmed.core.messages import Advance, Ui
 from vitmed.core.text import MEMBERS, NOTICE, counted, lines_of, listed, visible
-from vitmed.core.ui import Advance, Ui
 
 if TYPE_CHECKING:  # loaded late
     from rich.table import Table
     from rich.text import Text
 
     from vitmed.commands.compare import Comparison
-    from vitmed.commands.diff import RunDiff
     from vitmed.commands.runs import RunList
     from vitmed.metrics.estimates import Estimate
     from vitmed.metrics.paired_comparison import ComparedPair
+    from vitmed.studies.difference import RunDiff
 
 
 FRAME, SHORTEST = 2, 16  # characters around a cell; of a path
@@ -91,7 +91,7 @@ def answer(
     """Run a command, print its result, also if a gate is not met, and return it.
 
     Args:
-        run: the Python function; options: its keywords, and whether to be quiet.
+        run: the Python function; options: its keywords.
         content: the result as JSON.
         show: prints the result without `as_json`.
         devices: how many processes are to run the whole command line.
@@ -100,9 +100,9 @@ def answer(
         from vitmed.training.launch import launch
 
         raise SystemExit(launch(devices, options.get("device", "auto"), sys.argv[1:]))
-    found, ui = None, Terminal(options.pop("quiet", False))
+    found = None
     try:
-        found = run(**options, ui=ui)
+        found = run(**options)
     except VitmedError as error:
         found = getattr(error, "result", None)
         raise
@@ -224,7 +224,7 @@ def styled(text: str, style: str) -> Text:
 
 def print_predictions(found: Any, top_k: int) -> None:
     """A row for each image with its class, probability and runners-up; then those that could not be read."""
-    from vitmed.commands.predict import answer_cells, answer_columns
+    from vitmed.inference.answers import answer_cells, answer_columns
     from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, SET
 
     extra = [name for name in (SET, ANSWER) if name in found.columns]
@@ -313,7 +313,7 @@ def _difference(pair: ComparedPair, title: str, gap: Estimate, *ps: float | None
 
 def print_runs(found: RunList) -> None:
     """A row for each run, those inside it indented below it; then why some are not finished."""
-    from vitmed.report.run_list import COLUMNS
+    from vitmed.studies.run_list import COLUMNS
 
     if not found.runs:
         sys.stdout.write(f"{plain(str(found.folder))}: no runs\n")

@@ -3,59 +3,42 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from vitmed.commands.check import check
-from vitmed.commands.compare import compare_models
 from vitmed.commands.cross_validate import cross_validate
 from vitmed.commands.ensemble import ensemble
 from vitmed.commands.evaluate import evaluate
 from vitmed.commands.probe import OF_RANKING, probe
-from vitmed.commands.rank_weights import ALL_LOCAL
 from vitmed.commands.train import check_place, default_name
 from vitmed.core.config import Config
 from vitmed.core.durations import duration_text
-from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError, VitmedError
+from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.exclusions import excluded
 from vitmed.core.files import json_of, write_json
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.load_config import load_config
-from vitmed.core.messages import Ui, say, warn
+from vitmed.core.messages import say
 from vitmed.core.options import ConfigFile, Data, Offline, Parallel, Resume, RunName, RunsFolder, Sets, Settings
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
 from vitmed.core.run_lock import run_lock
-from vitmed.core.stored_paths import find_path, store_path
 from vitmed.core.text import counted
 from vitmed.core.upgrade import READER
 from vitmed.data.splits import make_splits
-from vitmed.decisions.evaluation_folder import read_evaluation, read_metrics
-from vitmed.decisions.targets import ALL_METRICS, TARGETS
-from vitmed.metrics.estimates import Estimate, value_text
+from vitmed.metrics.estimates import value_text
 from vitmed.report.data_check_page import PAGE
-from vitmed.report.results import Results
-from vitmed.studies.compared_tables import Model
-from vitmed.studies.executors import Job, local
-from vitmed.training.plan.prepare import config_of_target
+from vitmed.studies.auto import FILES, AutoRun, Save, compare_ways, find_stored, headline_number, stored
+from vitmed.studies.executors import Job
+from vitmed.studies.rank_weights import ALL_LOCAL
+from vitmed.training.plan.make_plan import config_of_target
 
 USUAL, LEAST = 3600.0, 300.0  # s
 FOLDS, FEW_FOLDS, LITTLE = 5, 3, 900.0  # below so many seconds, fewer folds
 TO_CHOOSE, SHORTEST = 0.25, 45.0  # of the time, for the ways that are compared, and s of each at least
 HELD_OUT, AT_END = 0.2, 40.0  # of the patients, and s for the reports
-FILES = ("data", "config", "groups", "labels", "weights")  # arguments that may name one
-Save = Callable[[], float]  # writes auto.json, and returns the seconds used
 PLAIN = ("data", "config", "sets", "offline")  # arguments that are no flags
-
-
-@dataclass(frozen=True)
-class AutoRun:
-    """The folder of an `auto`, what it found as auto.json holds it, and the ensemble that commands take."""
-
-    folder: Path
-    content: dict[str, Any]
-    model: Path
 
 
 def auto(
@@ -83,7 +66,7 @@ def auto(
     Raises:
         DataError: data that training refuses. VitmedError: as `train`.
     """
-    ui, began = ui or Ui(), time.monotonic()
+    began = time.monotonic()
     if resume is not None and ((data, config, name) != (None,) * 3 or sets or flags):
         raise excluded("resume of auto")
     sets = [sets] if isinstance(sets, str) else list(sets)
@@ -136,17 +119,24 @@ def _begin(arguments: dict[str, Any], output: str | Path, name: str | None) -> R
     folder = RunFolder.create(output, name or f"{default_name(splits.root, settings)}_auto")
     say(f"{duration_text(limit)} in {folder.path}")
     found = check(
-        splits.root, group_regex=data.group_regex, groups=data.groups, labels=data.labels, target=data.target,
-        finding=data.findings, uncertain=data.uncertain, ordinal=settings.evaluate.ordinal, frame=data.frame,
+        splits.root,
+        group_regex=data.group_regex,
+        groups=data.groups,
+        labels=data.labels,
+        target=data.target,
+        finding=data.findings,
+        uncertain=data.uncertain,
+        ordinal=settings.evaluate.ordinal,
+        frame=data.frame,
         output=folder.path / "data-check",
-    )  # fmt: skip
+    )
     errors = counted(found.count("error"), "error")
     if found.count("error") and not data.allow_leakage:
         text = f"{data.root}: the data check found {errors}; the first: {found.problems[0].text}"
         raise DataError(text, f"--allow-leakage goes on nevertheless; details: {folder.path / 'data-check' / PAGE}")
     own_test = splits.made["test"].startswith(("folder", "table"))
     divided = {"folds": FOLDS if limit >= LITTLE else FEW_FOLDS, "hold_out": None if own_test else HELD_OUT}
-    given = {key: _stored(key, one, folder) for key, one in arguments.items() if one is not None and key != "time"}
+    given = {key: stored(key, one, folder) for key, one in arguments.items() if one is not None and key != "time"}
     state = {"limit": limit, "used": 0.0, "checked": f"{errors}, {counted(found.count('warning'), 'warning')}"}
     write_json(folder.auto, {**state, "identity": splits.digest, "divided": divided, "arguments": given})
     return folder
@@ -155,7 +145,7 @@ def _begin(arguments: dict[str, Any], output: str | Path, name: str | None) -> R
 def _go_on(folder: RunFolder, state: dict[str, Any], save: Save, parallel: int) -> AutoRun:
     """Everything that is not done yet."""
     arguments, limit = {"data": None, "config": None, **state["arguments"]}, float(state["limit"])
-    arguments |= {key: _found(arguments[key], folder) for key in FILES if arguments.get(key)}
+    arguments |= {key: find_stored(arguments[key], folder) for key in FILES if arguments.get(key)}
     settings = _settings(arguments)
     if make_splits(settings.data, ordinal=settings.evaluate.ordinal).digest != state["identity"]:
         problem = f"{settings.data.root}: other images, labels or splits than {folder.path} began with"
@@ -163,7 +153,7 @@ def _go_on(folder: RunFolder, state: dict[str, Any], save: Save, parallel: int) 
     if "weights" not in state:
         state |= _ranked(folder, state, arguments)
         save()
-    weights = None if state["weights"] is None else _found(state["weights"], folder)
+    weights = None if state["weights"] is None else find_stored(state["weights"], folder)
     if "winner" not in state:
         given = [weights] if "weights" in arguments or weights is None else [None, weights]
         seconds = max(SHORTEST, limit * TO_CHOOSE * min(parallel, len(given)) / len(given))
@@ -174,7 +164,7 @@ def _go_on(folder: RunFolder, state: dict[str, Any], save: Save, parallel: int) 
             what = "the plan, from random weights" if one is None else f"fine-tuned from {Path(one).name}"
             own = {**arguments, **state["divided"], **short, "weights": one}
             jobs[name] = Job(f"way-{name}", f"{name}: {what}", own, "val")
-        state |= _compared(folder, jobs, parallel, save)
+        state |= compare_ways(folder, jobs, parallel, save)
         save()
     place, joined = (RunFolder(folder.path / part) for part in ("folds", "folds/ensemble"))
     if place.folds.is_file() and not (place.path / "test" / PREDICTIONS).is_file():
@@ -189,24 +179,13 @@ def _go_on(folder: RunFolder, state: dict[str, Any], save: Save, parallel: int) 
     if not (joined.path / "test" / NUMBERS).is_file():
         evaluate(joined.path)
     for key, test in (("tests of the folds", place.path / "test"), ("test of the ensemble", joined.path / "test")):
-        metric, number, images = _number(test)
+        metric, number, images = headline_number(test)
         state[key.replace(" ", "_")] = {"metric": metric, "images": images, **number.to_dict()}
         say(f"{key}, {counted(images, 'image')}: {metric} {value_text(number)}; {test}")
     say(f"{duration_text(save())} of {duration_text(limit)}; the data check: {folder.path / 'data-check' / PAGE}")
     say(f"to predict images: vitmed predict IMAGE --checkpoint {place.path}")
     content = {key: value for key, value in state.items() if key not in ("arguments", "identity", "weights")}
     return AutoRun(folder.path, content, joined.path)
-
-
-def _stored(key: str, value: Any, folder: RunFolder) -> Any:
-    """An argument as auto.json holds it: a file without the names of private folders."""
-    return store_path(value, folder.path) if key in FILES and Path(value).exists() else value
-
-
-def _found(stored: str, folder: RunFolder) -> str | Path:
-    """The file of an argument that `_begin` stored, or its value where it is none."""
-    place = find_path(stored, folder.path)
-    return place if place.exists() else stored
 
 
 def _ranked(folder: RunFolder, state: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,41 +196,7 @@ def _ranked(folder: RunFolder, state: Mapping[str, Any], arguments: Mapping[str,
     own = {**used, **state["divided"], "fold": 1, "weights": ALL_LOCAL}
     try:
         found: Any = probe(own.pop("data"), output=folder.path, name="weights", **own)
-        return {"weights": _stored("weights", found.weights, folder), "ranking": found.rows}
+        return {"weights": stored("weights", found.weights, folder), "ranking": found.rows}
     except (UsageError, CheckpointError) as error:
         say(f"no weights to begin with: {error.line}")
         return {"weights": None}
-
-
-def _compared(folder: RunFolder, jobs: dict[str, Job], parallel: int, save: Save) -> dict[str, Any]:
-    """Train each way; its number on validation, the best way, and why. Raises DataError where all failed."""
-    if len(jobs) == 1:
-        return {"tried": [], "winner": next(iter(jobs)), "why": "the only way here"}
-    with local(folder, parallel) as executor:
-        futures = {name: executor.submit(job, lambda record: save() < 0) for name, job in jobs.items()}
-        failed = {name: error for name, future in futures.items() if (error := future.exception())}
-    for name, error in failed.items():
-        if isinstance(error, Interrupted) or not isinstance(error, VitmedError) or len(failed) == len(jobs):
-            raise error
-        warn(f"{jobs[name].title}: {error.line}")
-    places = {name: run.path / "val" for name, job in jobs.items() if (run := job.done(folder)) is not None}
-    tried, values = [{"name": name, "failure": f"{error}"} for name, error in failed.items()], dict[str, float]()
-    for name, place in places.items():
-        metric, number, _ = _number(place)
-        sign = 1 if ALL_METRICS[metric].higher_is_better else -1
-        values[name] = float("-inf") if number.value is None else sign * number.value
-        tried.append({"name": name, "metric": metric, **number.to_dict()})
-        say(f"{jobs[name].title}: {metric} {value_text(number)} on validation")
-    read = {name: read_evaluation(place / PREDICTIONS) for name, place in places.items()}
-    models = [Model(name, one.predictions, known=one) for name, one in read.items()]
-    best = max(values, key=values.__getitem__)
-    why = compare_models(models, 500).verdict if len(models) > 1 else "the other way failed"
-    say(f"{best} goes on: {why}")
-    return {"tried": tried, "winner": best, "why": why}
-
-
-def _number(place: Path) -> tuple[str, Estimate, int]:
-    """The metric that counts, its value, and the images, of an evaluation."""
-    found = Results.read(read_metrics(place / NUMBERS))
-    metric = TARGETS[found.target.kind].headline[0]
-    return metric, found.overall[metric], found.n

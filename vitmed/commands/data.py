@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from vitmed.core.cache_folder import cache_folder
-from vitmed.core.csv_files import csv_text
-from vitmed.core.dataset_cards import Card, advice, cards, find_set
+from vitmed.core.dataset_cards import advice, cards, find_set
 from vitmed.core.downloads import fetch_file
 from vitmed.core.errors import DataError
-from vitmed.core.files import write_text
-from vitmed.core.messages import Ui, say, warn
+from vitmed.core.messages import say, warn
 from vitmed.core.options import Argument, NewDataFolder, Offline
 from vitmed.core.places import refuse_inside
 from vitmed.core.text import counted
-from vitmed.data.archives import SUFFIXES, check_new, new_folder, unpack
-from vitmed.data.folders import has_classes, image_files, refuse_among_classes
-from vitmed.data.patients import groups_of
-from vitmed.data.public_files import LABELS, OTHER, read_public_files, write_folder
-from vitmed.data.webdataset import tars_of, write_class_folders
-
-GROUPS = "groups.csv"
-KINDS = "a MedMNIST .npz, WebDataset tars, CIFAR or MNIST files, or an archive of one of these or of folders of images"
+from vitmed.data.archives import check_new, new_folder
+from vitmed.data.convert import GROUPS, KINDS, convert, labels_flag, pick_classes, write_groups
+from vitmed.data.folders import image_files, refuse_among_classes
 
 
 def datasets_table() -> list[dict[str, Any]]:
@@ -67,7 +58,7 @@ def fetch_dataset(
         UsageError: an unknown name, or a folder that is not empty or cannot be written.
         DataError: the set cannot be fetched, or differs from its card.
     """
-    ui, folder, card = ui or Ui(), Path(folder), find_set(name)
+    folder, card = Path(folder), find_set(name)
     assert card.download is not None
     check_new(folder)
     refuse_among_classes(folder)
@@ -78,15 +69,15 @@ def fetch_dataset(
     what = files[0] if len(files) == 1 else store
     with new_folder(folder) as part:
         if card.download.layout == "folders":
-            _pick_classes(what, card, part)
+            pick_classes(what, card, part)
         else:
-            _convert([what], part)
+            convert([what], part)
         images = image_files(part)
-        patients = _write_groups(part, images, card)
+        patients = write_groups(part, images, card)
     known = f"{counted(patients, 'patient')} ({folder / GROUPS})" if patients is not None else "patients unknown"
     say(f"{folder}: {counted(len(images), 'image')}, {known}")
     say(f"the download is kept in {store}; you can delete it")
-    say(f"{advice(card, folder)}{_by_table(folder)}")
+    say(f"{advice(card, folder)}{labels_flag(folder)}")
     return folder
 
 
@@ -112,7 +103,7 @@ def import_dataset(
         UsageError: a folder that is not empty or cannot be written.
         DataError: files of another kind, or damaged, incomplete or hostile ones.
     """
-    ui, folder = ui or Ui(), Path(folder)
+    folder = Path(folder)
     sources = [Path(one) for one in ([source] if isinstance(source, str | Path) else source)]
     check_new(folder)
     for one in sources:
@@ -122,102 +113,11 @@ def import_dataset(
             refuse_inside(one, folder)
     refuse_among_classes(folder)
     with new_folder(folder) as part:
-        labelled = _convert(sources, part)
+        labelled = convert(sources, part)
         count = len(image_files(part))
     say(f"{folder}: {counted(count, 'image')}, {'patients' if labelled else 'classes'} unknown")
     if labelled:
-        say(f"to train on it: vitmed train {folder}{_by_table(folder)}")
+        say(f"to train on it: vitmed train {folder}{labels_flag(folder)}")
     else:
         say(f"to predict them: vitmed predict {folder}; to train on them, add --labels TABLE")
     return folder
-
-
-def _by_table(folder: Path) -> str:
-    """The flag for the labels of a folder without classes; "" for one with classes."""
-    return f" --labels {folder / LABELS}" if (folder / LABELS).is_file() else ""
-
-
-def _convert(sources: Sequence[Path], part: Path) -> bool:
-    """Fill the folder `part` from files of a known kind, or from archives of these or of folders of images.
-
-    Returns whether the images have labels.
-
-    Raises:
-        DataError: other kinds.
-    """
-    source = sources[0]
-    if len(sources) == 1 and source.is_file() and source.name.lower().endswith(SUFFIXES):
-        with _unpacked({source.name: source}, part) as top:
-            return _take_over(top, part, source)
-    if len(sources) == 1 and source.is_dir() and (original := read_public_files(source)) is not None:
-        write_folder(original, part)
-        return True
-    tars: dict[str, Path] = {}
-    for one in sources:
-        found = tars_of(one)
-        if not found:
-            raise DataError(f"{one}: vitmed does not know this kind of file", f"name {KINDS}")
-        if twice := sorted(tars.keys() & found):
-            raise DataError(f"{tars[twice[0]]} and {found[twice[0]]} have the same name", "rename one of them")
-        tars |= found
-    with _unpacked(tars, part) as top:
-        return write_class_folders(top, part, source)
-
-
-def _take_over(top: Path, part: Path, source: Path) -> bool:
-    """Fill `part` from the only archive unpacked in `top`. Returns, and raises, as `_convert`."""
-    place = top / source.name
-    if next(place.rglob("*.cls"), None) is not None:
-        return write_class_folders(top, part, source)
-    while (original := read_public_files(place, source)) is None and not has_classes(place):
-        inner = [entry for entry in place.iterdir() if not entry.name.startswith(".")]
-        if len(inner) == 1 and inner[0].is_dir():
-            place = inner[0]
-        elif tars_of(source) and image_files(place):
-            return write_class_folders(top, part, source)
-        elif source.suffix.lower() == ".npz":
-            names = ", ".join(sorted(entry.name for entry in inner)[:8]) or "nothing"
-            raise DataError(f"{source}: not a file of MedMNIST, it holds {names}", OTHER)
-        else:
-            raise DataError(f"{source}: holds no kind of file that vitmed knows", f"name {KINDS}")
-    if original is not None:
-        write_folder(original, part)
-    else:
-        for entry in sorted(place.iterdir()):
-            entry.rename(part / entry.name)
-    return True
-
-
-@contextlib.contextmanager
-def _unpacked(archives: Mapping[str, Path], part: Path) -> Iterator[Path]:
-    """A folder with the content of each archive in a folder of its name, until the end of the block."""
-    top = part / ".unpacked"
-    for name, archive in archives.items():
-        place = top / name
-        place.mkdir(parents=True)
-        unpack(archive, place)
-        shutil.rmtree(place / "__MACOSX", ignore_errors=True)  # added to zip files by macOS
-    yield top
-    shutil.rmtree(top)
-
-
-def _pick_classes(archive: Path, card: Card, part: Path) -> None:
-    """Take only the class folders named by the card from the archive."""
-    assert card.download is not None
-    with _unpacked({archive.name: archive}, part) as top:
-        for name in card.classes:
-            found = top / archive.name / card.download.folder / name
-            if not found.is_dir():
-                missing = f"{archive}: has no folder {card.download.folder}/{name}"
-                raise DataError(missing, "report it: the card of this set may be out of date")
-            found.rename(part / name)
-
-
-def _write_groups(folder: Path, images: list[Path], card: Card) -> int | None:
-    """Write groups.csv if the card's expression finds patients; their number, or None if the card has none."""
-    if card.group_regex is None:
-        return None
-    paths = [path.relative_to(folder).as_posix() for path in images]
-    rows = [(path, group or "") for path, group in zip(paths, groups_of(card.group_regex, paths), strict=True)]
-    write_text(folder / GROUPS, csv_text([("path", "patient"), *rows]))
-    return len({patient for _, patient in rows if patient})

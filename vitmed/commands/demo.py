@@ -47,7 +47,7 @@ def demo(
     refuse_file(output)
     refuse_among_classes(output)
     runs = Path(output) / "runs"
-    common: dict[str, Any] = {"output": runs, "seed": seed, "device": device, "fail_under": fail_under, "ui": ui}
+    common: dict[str, Any] = {"output": runs, "seed": seed, "device": device, "fail_under": fail_under}
     if target in TABLES:
         data = Path(output) / f"chests-{seed}"
         with bar("drawing chests") as advance:

@@ -6,19 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from vitmed.core.errors import GateError, UsageError, unknown_key
-from vitmed.core.files import whole_file
-from vitmed.core.messages import Ui, say, warn
+from vitmed.core.errors import UsageError, unknown_key
+from vitmed.core.messages import say
 from vitmed.core.options import FIRST, FORM, Force, Option, RunFile
 from vitmed.core.places import NewFile, NewFolder
 from vitmed.core.upgrade import READER
-from vitmed.decisions.reduced_precision import MOST_MOVED
-from vitmed.deploy.export_gate import ExportGate, compare_export
-from vitmed.deploy.export_onnx import OnnxFile
+from vitmed.deploy.export_onnx import ExportGate, write_onnx
 from vitmed.deploy.export_weights import USUAL, WeightsGate, write_weights
 from vitmed.deploy.weight_forms import FORMS, SAFETENSORS
 from vitmed.inference.checkpoint import Checkpoint
-from vitmed.inference.exported_graph import ExportedGraph
 from vitmed.inference.onnx_model import ONNX, OnnxModel
 from vitmed.inference.open_model import open_model
 
@@ -58,7 +54,7 @@ def export(
     """
     if to is None:
         raise UsageError("no file is named", "--to model.onnx")
-    ui, file = ui or Ui(), Path(to)
+    file = Path(to)
     form = _form_of(file, form)
     saved = open_model(checkpoint)
     if isinstance(saved, OnnxModel):
@@ -76,19 +72,7 @@ def export(
         address = str(file) if file.suffix == SAFETENSORS else written.form.local.format(file)
         say(f"{file}: {written.gate.in_words}; load it with\n{written.form.line(address)}")
         return Exported(file, written.size, written.gate)
-    graph = ExportedGraph(saved, resize=saved.preprocessing.channels in (1, 3)).eval()
-    if not graph.resize:
-        warn("an image with alpha must be made square before: the file takes squares only")
-    say(f"exporting {saved.path}; torch needs about a quarter of a minute")
-    made = OnnxFile(graph, saved, file)
-    gate = compare_export(saved, graph, made.run, root)
-    if not gate.passed:
-        raise GateError(
-            f"{file}: not written, since the exported network differs from {saved.path}: {gate.in_words}",
-            f"no decision may differ, and no probability by more than {MOST_MOVED:g}; please report it",
-        )
-    with whole_file(file) as stream:
-        stream.write(made.content(gate))
+    gate = write_onnx(saved, file, root)
     say(f"{file}: {gate.in_words}")
     return Exported(file, file.stat().st_size, gate)
 

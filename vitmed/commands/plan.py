@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
-
-import yaml
 
 from vitmed.core.config import Config
 from vitmed.core.files import write_text
@@ -17,14 +14,13 @@ from vitmed.core.load_config import load_config
 from vitmed.core.messages import bar, say
 from vitmed.core.options import FIRST, ConfigFile, Data, Force, Offline, Option, Sets, Settings
 from vitmed.core.places import NewFile
-from vitmed.core.stored_paths import as_written
 from vitmed.models.hardware import describe as describe_device
-from vitmed.training.plan.prepare import PreparedRun, prepare_run, time_needed
-from vitmed.training.plan.rules import PlanInputs, PlannedSetting, describe, fields_set
+from vitmed.training.plan.make_plan import make_plan, plan_yaml, time_needed
+from vitmed.training.plan.rules import PlanInputs, PlannedSetting, describe
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlanResult:
     """The planned configuration, its reasons, the estimated minutes, and the file with the plan."""
 
     config: Config
@@ -45,7 +41,7 @@ def plan(
     force: Force = False,
     offline: Offline = False,
     **flags: Settings,
-) -> Plan:
+) -> PlanResult:
     """Plan the settings of `train` for a folder, with reasons and duration, and write them as a config to edit.
 
     Nothing is trained: plan counts the training images and times a few steps on random numbers.
@@ -63,43 +59,16 @@ def plan(
     settings = load_config(config, overrides, sets)
     root, read = data_folder(settings.data.root), [] if config is None else [config]
     file = NewFile.numbered(output, force, root, read).path
-    prepared = prepare_run(settings, True, offline)
-    say(f"plan for {prepared.inputs}:")
-    for line in describe(prepared.settings):
+    made = make_plan(settings, True, offline)
+    say(f"plan for {made.inputs}:")
+    for line in describe(made.reasons):
         say(f"  {line}")
     minutes = 0.0
     if not settings.train.freeze:
         with bar("timing steps", unit="steps"):
-            seconds, text = time_needed(prepared)
+            seconds, text = time_needed(made)
         minutes = seconds / 60
-        say(f"{text}; timed on {describe_device(prepared.device)}")
-    write_text(file, plan_yaml(prepared, file.parent))
+        say(f"{text}; timed on {describe_device(made.device)}")
+    write_text(file, plan_yaml(made, file.parent))
     say(f"plan written to {file}; edit it if you like, then: vitmed train --config {file}")
-    return Plan(prepared.config, prepared.settings, prepared.inputs, minutes, file)
-
-
-def plan_yaml(prepared: PreparedRun, folder: Path) -> str:
-    """The given and the planned settings, with reasons, as a config file in `folder`."""
-    reasons = {d.field: f"{d.when}: {d.why}" for d in prepared.settings}
-    lines = [f"# vitmed plan: {prepared.inputs}", "# Train with: vitmed train --config THIS_FILE"]
-    for section in Config.model_fields:
-        asked, definite = getattr(prepared.given, section), getattr(prepared.config, section)
-        fields = {
-            field: value
-            for field, value in definite
-            if f"{section}.{field}" in reasons
-            or field in fields_set(prepared.given, section)
-            or value != getattr(asked, field)  # an `auto` that was resolved
-        }
-        for key in ("root", "groups", "labels", "weights"):
-            if isinstance(fields.get(key), str) and os.path.exists(fields[key]):  # noqa: PTH110
-                fields[key] = as_written(fields[key], folder)
-        if fields:
-            lines.append(f"{section}:")
-        for field, value in fields.items():
-            text = (
-                f"{field}: {value}" if isinstance(value, list) else yaml.safe_dump({field: value}, width=1000).strip()
-            )
-            reason = reasons.get(f"{section}.{field}")
-            lines.append(f"  {text}" + (f"  # {reason}" if reason else ""))
-    return "\n".join(lines) + "\n"
+    return PlanResult(made.config, made.reasons, made.inputs, minutes, file)

@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-from vitmed.commands.predict import find_checkpoint, find_named, list_images, open_for, predict_named
 from vitmed.core.csv_files import from_cell
 from vitmed.core.errors import UsageError
 from vitmed.core.exclusions import excluded
@@ -18,6 +17,8 @@ from vitmed.core.options import CHECKPOINT, Images, Option, Precision, Runs
 from vitmed.core.places import refuse_file, refuse_inside
 from vitmed.core.shards import AUTO, read_shard
 from vitmed.core.text import counted
+from vitmed.inference.open_model import find_checkpoint
+from vitmed.inference.predict_files import find_named, list_images, open_files
 from vitmed.inference.saved_model import SavedModel, check_precision
 from vitmed.metrics.predictions_parquet import ERROR, WrittenPredictions, check_pyarrow, read_part, write_part
 
@@ -68,8 +69,8 @@ def predict_shard(
 
         if torch.cuda.is_available():  # torchrun started a process for each GPU of a machine
             device = f"cuda:{int(local) % torch.cuda.device_count()}"
-    network, how = open_for(names, saved, device, precision, frame)
-    settings = [saved.policy and saved.policy.to_json(), how.to_dict(), features]
+    network, files = open_files(names, saved, device, precision, frame)
+    settings = [saved.policy and saved.policy.to_json(), files.how.to_dict(), features]
     about = {
         "checkpoints": saved.weights_hash,
         "settings": hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest(),
@@ -90,8 +91,9 @@ def predict_shard(
         errors = tuple((from_cell(path), from_cell(problem)) for path, problem in cells if problem)
     elif names:
         with bar(f"predicting shard {own}") as advance:
-            predictions, kept = predict_named(saved, network, how, names, advance, features)
+            outputs = network.outputs(files.read, len(files), advance, features)
+        predictions = saved.decided(files.predictions(saved, outputs))
         errors = predictions.errors
-        write_part(file, about, predictions, kept)
+        write_part(file, about, predictions, outputs.features)
     say(f"shard {own}: {counted(len(names), 'image')} in {file}")
     return WrittenPredictions(file, len(names) - len(errors), errors)

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from vitmed.commands.pretraining_run import PretrainingRun
 from vitmed.commands.train import check_place, default_name
 from vitmed.core.config import Config
 from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import DataError, Interrupted, UsageError, unknown_key
+from vitmed.core.files import write_bytes
 from vitmed.core.flags import read_overrides
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import build_config, load_config
@@ -23,19 +23,31 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.core.run_lock import run_lock
 from vitmed.core.text import counted
 from vitmed.data.folders import has_classes
+from vitmed.data.loading import images_of
 from vitmed.data.patients import show_expression
 from vitmed.data.pretraining_splits import pretraining_splits
-from vitmed.data.read_images import read_all, read_splits
+from vitmed.data.read_images import ReadSplits, read_all, read_splits
 from vitmed.data.samples import Splits
 from vitmed.imaging.augmentation import POLICIES
+from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_pretraining
 from vitmed.models.hardware import pick_device
+from vitmed.report.plots.drawing import png
+from vitmed.report.plots.training import loss_curves, reconstruction_figure
 from vitmed.training.epoch_records import finished
+from vitmed.training.plan.make_plan import median_side, with_window
 from vitmed.training.plan.memory import one_batch
-from vitmed.training.plan.prepare import median_side, with_window
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, plan_settings
-from vitmed.training.resuming import folder_to_resume, resumable, resumed_settings, train_and_draw
-from vitmed.training.run_setup import all_its_images
+from vitmed.training.pretraining import Pretrain, reconstructions
+from vitmed.training.run import (
+    Run,
+    Session,
+    all_its_images,
+    check_unchanged,
+    folder_to_resume,
+    resumed_settings,
+    train_and_draw,
+)
 
 UNLABELLED_VAL = 0.05  # share of images for validation where there are no classes
 # Beside --resume: they change no result.
@@ -76,7 +88,7 @@ def pretrain(
     Args:
         data: the folder, with images at any depth.
         config: a YAML file; `sets` ("train.lr=1e-3") and flags override it.
-        output, name, resume, ui: as in `train`.
+        output, name, resume: as in `train`.
         **flags: the names in `PRETRAIN_FLAGS`, as on the command line: epochs=100, mask_ratio=0.6.
 
     Raises:
@@ -89,31 +101,37 @@ def pretrain(
         changes = [*overrides, *sets] + ["config"] * (config is not None)
         folder = folder_to_resume(Path(resume), name, changes, PRETRAIN_FLAGS, RESUMABLE)
         with run_lock(folder):
-            return _train(_resume_run(folder, data, overrides))
+            return _train(*_resume_run(folder, data, overrides))
     settings = load_config(config, {"data.root": data, **overrides}, sets, PretrainConfig)
-    run = _new_run(settings, output, name)
+    run, task = _new_run(settings, output, name)
     with run_lock(run.folder):
-        return _train(run)
+        return _train(run, task)
 
 
-def _train(run: PretrainingRun) -> PretrainResult:
+def _train(run: Run[PretrainConfig], task: Pretrain) -> PretrainResult:
     """Train to the end, and draw."""
     folder = run.folder
+
+    def draw() -> None:
+        """The loss curves and some reconstructions."""
+        if run.state.history:
+            write_bytes(folder.training_curves, png(loss_curves(run.state.history)))
+            pictures = reconstructions(task.model, run.images["val"], run.config.train.seed, run.device)
+            write_bytes(folder.reconstructions, png(reconstruction_figure(pictures)))
+
     try:
-        train_and_draw(run, run.draw)
+        train_and_draw(run, draw)
     except (UsageError, DataError) as error:
-        raise resumable(error, run) from None
+        raise run.resumable(error) from None
     except KeyboardInterrupt:
         if not folder.last.is_file():
             raise
-        raise Interrupted(
-            f"stopped at once; {folder.last} is saved", f"vitmed pretrain --resume {folder.path}"
-        ) from None
+        raise Interrupted(f"stopped at once; {folder.last} is saved", run.go_on) from None
     say(f"to fine-tune the encoder: vitmed train DIR --weights {folder.encoder}")
     return PretrainResult(folder.path, folder.encoder, run.state.history)
 
 
-def _new_run(config: PretrainConfig, output: str | Path, name: str | None) -> PretrainingRun:
+def _new_run(config: PretrainConfig, output: str | Path, name: str | None) -> tuple[Run[PretrainConfig], Pretrain]:
     check_place(config, output, name)
     if config.augment.policy not in POLICIES:
         raise unknown_key("policy", config.augment.policy, POLICIES)
@@ -123,16 +141,18 @@ def _new_run(config: PretrainConfig, output: str | Path, name: str | None) -> Pr
     with bar("finding images", unit="files") as advance:
         splits, held_out = pretraining_splits(config.data, advance)
     config = with_window(one_batch(_default_sizes(config, splits)), splits)
-    run = PretrainingRun(config, splits)
+    session = Session.of(config, pick_device(config.train.device))
+    task = Pretrain.new(config, splits, session)
     if held_out:
         say(f"test:  {counted(held_out, 'image')}, left out: pretraining never uses them")
     else:
         warn("no test images were left out: keep the images of a later test out of this folder")
     RunFolder.probe(output)
-    run.splits, run.images, run.hashes, *_ = read_splits(splits, run.images["train"].preprocessing, config.data, False)
-    run.begin(RunFolder.create(output, name or f"{default_name(splits.root, config)}_mae"))
-    say(f"run folder: {run.folder.path}")
-    return run
+    read = read_splits(splits, Preprocessing.of(config), config.data, False)
+    folder = RunFolder.create(output, name or f"{default_name(splits.root, config)}_mae")
+    run = Run.new(task, config, read, folder, session)
+    say(f"run folder: {folder.path}")
+    return run, task
 
 
 def _default_model(model: ModelConfig) -> ModelConfig:
@@ -168,15 +188,20 @@ def _default_data(data: PretrainDataConfig) -> PretrainDataConfig:
     return data.model_copy(update={"unlabelled": True, "val_fraction": fraction})
 
 
-def _resume_run(folder: RunFolder, data: str | Path | None, overrides: dict[str, Any]) -> PretrainingRun:
+def _resume_run(
+    folder: RunFolder, data: str | Path | None, overrides: dict[str, Any]
+) -> tuple[Run[PretrainConfig], Pretrain]:
     saved = load_pretraining(folder.last)
     root = data_folder(data if data is not None else saved.splits.root)
     settings = resumed_settings(saved.config, folder, root, overrides)
-    run = PretrainingRun(build_config(settings, PretrainConfig), replace(saved.splits, root=root))
+    config, splits = build_config(settings, PretrainConfig), replace(saved.splits, root=root)
+    session = Session.of(config, pick_device(config.train.device))
+    task = Pretrain.new(config, splits, session)
+    images = images_of(splits, Preprocessing.of(config))
     with all_its_images():
-        run.hashes = read_all(run.images, run.config.data)
-    run.check_unchanged(saved.hashes)
-    run.resume(folder, saved.training)
+        read = ReadSplits(splits, images, read_all(images, config.data), [])
+    check_unchanged(splits, read.hashes, saved.hashes)
+    run = Run.resumed(task, config, read, folder, session, saved.training, config.train.time)
     if finished(run.state, run.config):
         raise UsageError(f"{folder.path}: this run is finished", f"vitmed train DIR --weights {folder.encoder}")
-    return run
+    return run, task

@@ -4,38 +4,27 @@ from __future__ import annotations
 
 import json
 import shlex
-from pathlib import Path
 from typing import Annotated, Any
 
-from vitmed.checks.data_check import check_before_training, check_folder
-from vitmed.commands.rank_weights import ALL_LOCAL, RankingResult, rank_weights, weight_list
 from vitmed.commands.train import TrainResult, check_place, default_name, train
 from vitmed.core.config import Config
 from vitmed.core.csv_files import csv_text
-from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import UsageError
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.exclusions import excluded
 from vitmed.core.files import write_json, write_text
 from vitmed.core.flags import FLAGS, PROBE_FLAGS, read_overrides
 from vitmed.core.load_config import check_names, load_config, store_paths, with_values
-from vitmed.core.messages import bar, say, warn
+from vitmed.core.messages import say, warn
 from vitmed.core.options import ConfigFile, Data, Fields, Gates, Offline, RunName, RunsFolder, Sets
 from vitmed.core.run_folder import RunFolder
-from vitmed.data.patients import describe_patients, patient_notes, report_patients, show_expression
-from vitmed.data.samples import Splits, labelled_by
-from vitmed.data.splits import make_splits
 from vitmed.decisions.policy import CHOOSING
 from vitmed.imaging.augmentation import POLICIES
-from vitmed.imaging.preprocessing import Preprocessing, thumbnail
 from vitmed.metrics.metric_table import METRICS
 from vitmed.models.sizes import SIZES
-from vitmed.report.headline import Evaluation, check_gates, parse_gates, report_evaluation
-from vitmed.report.participant_flow import evaluated_images, flow_of, why_left_out
-from vitmed.report.write import baseline_text, write_report
-from vitmed.training.baselines import fit_colours
-from vitmed.training.plan.prepare import check_against_splits, config_of_target, standardised, with_window
-from vitmed.training.run_setup import check_images, splits_csv
+from vitmed.report.headline import check_gates, parse_gates
+from vitmed.studies.colours import evaluate_colours, open_folder
+from vitmed.studies.rank_weights import ALL_LOCAL, RankingResult, rank_weights, weight_list
 
 SEEN = ("model.image_size", "model.channels", "model.weights")
 OF_RANKING = (*SEEN, "train.device", "evaluate.resamples", "evaluate.ordinal")  # settings that a ranking uses
@@ -90,7 +79,7 @@ def probe(
         _refuse_all_folds(settings, "several weights are ranked on one fold")
         if fail_under:
             raise excluded("gate of a ranking")
-        settings, splits = _open_folder(with_values(settings, {"model.weights": None}), output, "folds")
+        settings, splits = open_folder(with_values(settings, {"model.weights": None}), output, "folds")
         content, rows, best = rank_weights(settings, splits, names, offline or flags["weights"] == ALL_LOCAL)
         folder = RunFolder.create(output, name or f"{default_name(splits.root, settings).rpartition('_')[0]}_weights")
         write_text(folder.config, store_paths(settings, folder.path).to_yaml())
@@ -110,56 +99,14 @@ def probe(
         return train(data, offline=offline, **{**flags, "freeze": True})
     check_names(settings, SIZES, POLICIES, METRICS)
     _refuse_all_folds(settings, "without weights, probe evaluates one fold")
-    return _colours_alone(settings, output, name, parse_gates(fail_under))
+    gates = parse_gates(fail_under)
+    settings, splits = open_folder(settings, output, "splits")
+    folder, results = evaluate_colours(settings, splits, output, name or default_name(splits.root, settings))
+    result = TrainResult(folder.path, None, results["val"], results["test"])
+    check_gates(gates, results["test"].metrics, result)
+    return result
 
 
 def _refuse_all_folds(settings: Config, problem: str) -> None:
     if settings.data.divided and settings.data.fold is None:
         raise UsageError(problem, "name it: --fold 1")
-
-
-def _open_folder(config: Config, output: str | Path, parts: str) -> tuple[Config, Splits]:
-    """The images of a folder, which are divided into `parts`, and the configuration with their window."""
-    report_card(config.data.card)
-    show_expression(config.data.group_regex)
-    with bar("finding images", unit="files") as advance:
-        splits = make_splits(config.data, advance, config.evaluate.ordinal)
-    config = config_of_target(config, splits)
-    check_against_splits(config, splits)
-    check_folder(config.data, config.evaluate.ordinal)
-    report_patients(splits, f"one patient may be in two {parts}, which makes results look too good")
-    RunFolder.probe(output)
-    return with_window(config, splits), standardised(splits)
-
-
-def _colours_alone(config: Config, output: str | Path, name: str | None, gates: dict[str, float]) -> TrainResult:
-    """Fit on train, choose on val, and evaluate val and test, each with a report."""
-    config, splits = _open_folder(config, output, "splits")
-    preprocessing = Preprocessing.of(config)
-    splits, images, hashes, records, skipped = check_images(splits, preprocessing, config.data)
-    notes, counts = check_before_training(splits, records, skipped, config)
-    folder = RunFolder.create(output, name or default_name(splits.root, config))
-    write_text(folder.config, store_paths(config, folder.path).to_yaml())
-    write_text(folder.splits, splits_csv(splits, hashes))
-    logits_of = fit_colours(splits, images)
-    flow = flow_of(splits, hashes, counts, why_left_out(config.data))
-    results = {}
-    for split in ("val", "test"):
-        samples, what = splits.samples[split], f"{split} of {splits.root.resolve().name}"
-        logits, positive = logits_of(split), config.data.positive
-        predictions = labelled_by(splits.target, splits.classes, samples, logits, positive, splits.columns)
-        about = "No network: this shows what stain, light, format and size reveal about the labels."
-        metrics = write_report(
-            folder.path / split, predictions, title=f"{what}: colours and size alone",
-            facts={
-                "Model": baseline_text("colour_and_size", splits.target.kind),
-                "Images": f"{what}: {len(predictions):,} evaluated", "Patients": describe_patients(splits),
-            },
-            read=lambda path: thumbnail(splits.root / path, preprocessing), config=config.evaluate,
-            notes=[*patient_notes(splits, split), about, *notes],
-            flow=flow.model_copy(update={"evaluated": evaluated_images(predictions, split)}), run=folder.name,
-        )  # fmt: skip
-        results[split] = report_evaluation(Evaluation(predictions, metrics, folder.path / split), {})
-    result = TrainResult(folder.path, None, results["val"], results["test"])
-    check_gates(gates, results["test"].metrics, result)
-    return result

@@ -7,8 +7,6 @@ from typing import Annotated
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.exclusions import excluded
 from vitmed.core.options import Argument, Option
-from vitmed.core.text import counted
-from vitmed.metrics.intervals import LEVEL
 from vitmed.metrics.sample_size import MOST, NUMBERS, Design, Goal, NeededSample, needed_sample
 
 
@@ -76,32 +74,3 @@ def _check(name: str, value: float, low: float, high: float, top: str = "") -> N
             f"{name} {value:g}: expected a number above {low:g} and below {f'{top}, ' if top else ''}{high:g}",
             f"give a share between the two{f' (for {value:g} %: {value / 100:g})' if 1 < value < 100 else ''}",
         )
-
-
-def in_words(found: NeededSample) -> list[str]:
-    """The answer, line by line."""
-    goal, design = found.goal, found.design
-    number = "AUROC" if found.number == "auroc" else found.number
-    kind = {"sensitivity": "positive ", "specificity": "negative "}.get(found.number, "")
-    several = design.images_per_patient > 1
-
-    def sample(images: int, patients: int, which: str = "") -> str:
-        return counted(images, f"{which}image") + (f" of {counted(patients, 'patient')}" if several else "")
-
-    who, level = sample(found.counted, found.counted_patients, kind), f"{100 * LEVEL:.0f} % interval"
-    if not kind:
-        who += f", {found.counted * (design.prevalence or 0):,.0f} of them positive,"
-    most = "" if kind else "at most "  # the variance of an AUROC is on the safe side
-    what = f"of {found.low:.3f} to {found.high:.3f}, {most}{goal.half_width} to either side on average"
-    if goal.half_width is None:
-        what = f"that lies above {goal.lower_bound:g} with a chance of {100 * goal.power:g} %"
-    lines = [f"If the {number} is {found.expected:g}, {who} give a {level} {what}."]
-    if kind and found.images is not None and found.patients is not None:
-        lines.append(f"At a prevalence of {design.prevalence:g} these are in {sample(found.images, found.patients)}.")
-    if several:
-        lines.append(f"{design.images_per_patient:g} images for each patient, design effect {found.design_effect:.3g}.")
-    else:
-        lines.append(
-            "Each image counts as independent: with several for each patient, add --images-per-patient and --icc."
-        )
-    return lines

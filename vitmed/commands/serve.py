@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-from vitmed.commands.predict import RAW, preprocessing_of
 from vitmed.core.errors import UsageError
 from vitmed.core.exclusions import excluded
-from vitmed.core.messages import say, warn
+from vitmed.core.messages import listener, say, warn
 from vitmed.core.options import HTTP, Argument, Option, Precision
 from vitmed.core.process import stop_signals
 from vitmed.inference.load import load
 from vitmed.inference.open_model import open_model
+from vitmed.inference.predict_files import RAW, preprocessing_of
 
 FIX = "pip install 'vitmed[serve]'"
 
@@ -107,10 +107,10 @@ def serve(
         if saved.policy is None:
             warn(f"{saved.path}: {RAW}")
         model = load(replace(saved, preprocessing=preprocessing_of(saved, frame)), device=device, precision=precision)
-        log = None if scores is None else ScoreLog(Path(scores), model, ui.say)
+        log = None if scores is None else ScoreLog(Path(scores), model, listener().say)
         service = Service(model, Limits(max_megabytes, max_images, timeout, queue), log, batch)
         hosts = ("127.0.0.1", "localhost", "[::1]") if local and key is None else ()
-        app = create_app(service, key=key, hosts=hosts, log=ui.say)
+        app = create_app(service, key=key, hosts=hosts, log=listener().say)
         name = f"[{host}]" if ":" in host else host
         address = f"{'http' if certificate is None else 'https'}://{name}:{at.getsockname()[1]}"
         with stop_signals() as asked:

@@ -15,45 +15,61 @@ from typing import Any
 
 from vitmed.checks.data_check import check_before_training, check_folder
 from vitmed.checks.duplicates import fingerprints
-from vitmed.commands.evaluate import evaluate, write_card
-from vitmed.commands.folds import Study, new_folds, train_folds
+from vitmed.commands.ensemble import ensemble
+from vitmed.commands.evaluate import evaluate
 from vitmed.core import upgrade
 from vitmed.core.config import Config
 from vitmed.core.durations import duration_text
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.exclusions import excluded
-from vitmed.core.files import write_bytes
+from vitmed.core.files import write_bytes, write_json
 from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import build_config, load_config
-from vitmed.core.messages import Mute, Ui, bar, say, warn
+from vitmed.core.messages import Mute, bar, listener, listening, say, warn
 from vitmed.core.options import ConfigFile, Data, Gates, Offline, Parallel, Resume, RunName, RunsFolder, Sets, Settings
 from vitmed.core.places import check_name, refuse_file, refuse_inside
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.run_lock import run_lock
 from vitmed.core.text import counted, file_name
+from vitmed.data.read_images import ReadSplits
+from vitmed.data.samples import Splits
 from vitmed.decisions.evaluation_folder import torn_evaluations
 from vitmed.decisions.operating_points import asked_point
-from vitmed.inference.checkpoint import load_checkpoint
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.inference.checkpoint import load_checkpoint, set_data_root
+from vitmed.inference.ensemble import load_ensemble
 from vitmed.inference.open_model import open_model
 from vitmed.models.hardware import pick_device
 from vitmed.models.sizes import model_label
 from vitmed.report.headline import Evaluation, check_gates, known_evaluation, parse_gates
+from vitmed.report.model_card import write_card
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
 from vitmed.report.plots.training import drawn_curves
+from vitmed.studies.folds import Study, new_folds, train_folds
 from vitmed.training.baselines import Baselines
 from vitmed.training.epoch_records import finished
+from vitmed.training.finetune import Finetune, augmented_examples
 from vitmed.training.fit_policy import fit_decision_policy
-from vitmed.training.plan.prepare import LAST_KEPT, prepare_run, time_needed
+from vitmed.training.plan.make_plan import LAST_KEPT, make_plan, time_needed
 from vitmed.training.plan.rules import describe
 from vitmed.training.plan.time_budget import Clock
 from vitmed.training.processes import Ranks
-from vitmed.training.resuming import folder_to_resume, resumable, resumed_settings, train_and_draw
-from vitmed.training.run_setup import all_its_images
-from vitmed.training.trackers import check_trackers, tracked
-from vitmed.training.training_run import EachEpoch, TrainingRun
+from vitmed.training.run import (
+    EachEpoch,
+    Run,
+    Session,
+    all_its_images,
+    check_images,
+    check_ranks,
+    check_unchanged,
+    folder_to_resume,
+    resumed_settings,
+    train_and_draw,
+)
+from vitmed.training.trackers import Tracking, check_trackers, tracked
 
 POOLING = 15.0  # s, for the report on all folds
 # Settings allowed beside --resume: the length of the training, and those that change no result.
@@ -120,10 +136,9 @@ def train(
         VitmedError: a subclass for each kind of problem; docs/training.md lists the exit codes. Of several processes,
             that of rank 0 raises it, and the others raise `core.errors.Reported`.
     """
-    with Ranks.join() as ranks:
+    with Ranks.join() as ranks, listening(listener() if ranks.leads else Mute()):
         gates = parse_gates(fail_under)  # so that a wrong gate ends the run now, not after hours
-        ui = (ui or Ui()) if ranks.leads else Mute()
-        clock, ui.began = Clock(ui.began), None  # each of several folds has its own
+        clock, listener().began = Clock(listener().began), None  # each of several folds has its own
         if parallel < 1:
             raise UsageError(f"--parallel {parallel}: expected at least 1", "--parallel 2")
         result = _train(
@@ -148,7 +163,7 @@ def _train(
         if restart and (known := ranks.first(lambda: RunFolder.newest_called(output, name))):
             say(f"restart {restart}: going on from {known.last}")
             with alone(ranks, known):
-                return _train_and_evaluate(_resume_run(known, data, {}, ranks, clock), offline, each_epoch)
+                return _train_and_evaluate(*_resume_run(known, data, {}, ranks, clock), offline, each_epoch)
     if resume is not None and ranks.first(RunFolder(resume).folds.is_file):
         _refuse_ranks(ranks, "folds", "one fold at a time: --folds N --fold I")
         if (name, config, data) != (None, None, None) or sets or overrides:
@@ -158,7 +173,7 @@ def _train(
         changes = [*overrides, *sets] + ["config"] * (config is not None)
         folder = ranks.first(lambda: folder_to_resume(Path(resume), name, changes, FLAGS, RESUMABLE))
         with alone(ranks, folder):
-            return _train_and_evaluate(_resume_run(folder, data, overrides, ranks, clock), offline, each_epoch)
+            return _train_and_evaluate(*_resume_run(folder, data, overrides, ranks, clock), offline, each_epoch)
     settings = load_config(config, {"data.root": data, **overrides}, sets)
     check_trackers(settings.train.track)
     divided = settings.data.divided and settings.data.fold is None
@@ -180,9 +195,9 @@ def _train(
         return _train_folds(folder, first, parallel, offline)
     if parallel > 1:
         raise excluded("parallel", given=parallel)
-    run = _new_run(settings, output, name, config is None, offline, ranks, clock)
+    run, task = _new_run(settings, output, name, config is None, offline, ranks, clock)
     with alone(ranks, run.folder):
-        return _train_and_evaluate(run, offline, each_epoch)
+        return _train_and_evaluate(run, task, offline, each_epoch)
 
 
 @contextlib.contextmanager
@@ -203,51 +218,54 @@ def _refuse_ranks(ranks: Ranks, what: str, fix: str) -> None:
 
 def _train_folds(folder: RunFolder, first: dict[str, Any] | None, parallel: int, offline: bool) -> TrainResult:
     with run_lock(folder):
-        return TrainResult(folder.path, None, None, train_folds(folder, first, parallel, offline))
+        test, places = train_folds(folder, first, parallel, offline)
+        if all(place.best.is_file() for place in places):
+            joined = ensemble([folder.path])
+            if load_ensemble(RunFolder(joined.folder).ensemble).splits.samples["test"]:
+                evaluate(joined.folder)
+    return TrainResult(folder.path, None, None, test)
 
 
-def _train_and_evaluate(run: TrainingRun, offline: bool, each_epoch: EachEpoch | None) -> TrainResult:
+def _train_and_evaluate(run: Run[Config], task: Finetune, offline: bool, each_epoch: EachEpoch | None) -> TrainResult:
     """Train and evaluate, with the trackers of the run."""
-    if each_epoch is not None:
-        run.each_epoch = each_epoch
     config = run.config
-    with tracked(config.train.track if run.ranks.leads else (), run.folder, offline) as run.tracking:
-        run.tracking.start(config)
-        run.tracking.epochs(run.state.history)
-        result = _to_the_end(run)
+    with tracked(config.train.track if run.ranks.leads else (), run.folder, offline) as tracking:
+        tracking.start(config)
+        tracking.epochs(run.state.history)
+        result = _to_the_end(run, task, each_epoch or (lambda record: None), tracking)
         for split, found in (("val", result.val), ("test", result.test)):
             if found is not None and config.train.track:
                 pages = not config.evaluate.show_names  # a page that names images stays here
-                run.tracking.result(split, found.metrics.overall, found.folder, run.state.epoch, pages)
+                tracking.result(split, found.metrics.overall, found.folder, run.state.epoch, pages)
     return result
 
 
-def _to_the_end(run: TrainingRun) -> TrainResult:
+def _to_the_end(run: Run[Config], task: Finetune, each_epoch: EachEpoch, tracking: Tracking) -> TrainResult:
     """Train to the end, choose the decision policy on validation, and evaluate val and test."""
-    folder, leads = run.folder, run.ranks.leads
+    folder, leads, clock = run.folder, run.ranks.leads, run.session.clock
     trained = not run.config.train.freeze and finished(run.state, run.config)
     try:
         if not (run.config.train.freeze or run.ranks.first(folder.last.is_file)):
             run.save_last()  # so that an interruption before the first step can be resumed too
-        baselines = Baselines(run) if leads else None
+        baselines = Baselines(run, task) if leads else None
         if not run.config.train.freeze:
-            train_and_draw(run, lambda: _draw_curves(run) if leads else None)
+            train_and_draw(run, lambda: _draw_curves(run) if leads else None, each_epoch, tracking.epochs)
         val, test = run.ranks.first(lambda: _evaluated(run, baselines, trained))
     except (UsageError, DataError) as error:  # a full disk, an image that has become unreadable
-        raise resumable(error, run) from None
+        raise run.resumable(error) from None
     except KeyboardInterrupt:
         if not folder.last.is_file():  # --freeze has nothing to go on from
             fix = f"start again: vitmed train --config {folder.config}"
             raise Interrupted(f"stopped; {folder.path} is incomplete", fix) from None
-        raise Interrupted(f"stopped at once; {folder.last} is saved", f"vitmed train --resume {folder.path}") from None
+        raise Interrupted(f"stopped at once; {folder.last} is saved", run.go_on) from None
     if run.config.train.time is not None:
-        used, limit = (duration_text(seconds) for seconds in (run.clock.seconds(), run.config.train.time))
+        used, limit = (duration_text(seconds) for seconds in (clock.seconds(), run.config.train.time))
         say(f"time: {used} of {limit} used")
     say(f"to predict images: vitmed predict IMAGE --checkpoint {folder.path}")
     return TrainResult(folder.path, folder.best, val, test)
 
 
-def _evaluated(run: TrainingRun, baselines: Baselines | None, trained: bool) -> tuple[Evaluation, Evaluation | None]:
+def _evaluated(run: Run[Config], baselines: Baselines | None, trained: bool) -> tuple[Evaluation, Evaluation | None]:
     """Choose the decision policy on validation, and evaluate val and, unless it is left out, test.
 
     Args:
@@ -276,36 +294,37 @@ def _evaluated(run: TrainingRun, baselines: Baselines | None, trained: bool) -> 
 def _new_run(
     config: Config, output: str | Path, name: str | None, plans: bool, offline: bool, ranks: Ranks,
     clock: Clock,
-) -> TrainingRun:  # fmt: skip
+) -> tuple[Run[Config], Finetune]:  # fmt: skip
     check_place(config, output, name)
     if ranks.leads:
-        prepared = prepare_run(config, plans, offline, ranks.world)
-    planned = ranks.first(lambda: prepared.config)  # with what rank 0 has timed
+        plan = make_plan(config, plans, offline, ranks.world)
+    planned = ranks.first(lambda: plan.config)  # with what rank 0 has timed
     with ranks.one_first():
         if not ranks.leads:  # from the images and the weights of this machine
             given = planned.model_copy(update={"data": config.data})
-            prepared = prepare_run(given, False, offline, ranks.world)
-    config, splits = prepared.config, prepared.splits
+            plan = make_plan(given, False, offline, ranks.world)
+    config, splits = plan.config, plan.splits
     check_folder(config.data, config.evaluate.ordinal)
     asked_point(config.evaluate, splits.choices)  # raises now, not after hours of training
-    run = TrainingRun(config, splits, prepared.device, prepared.weights, ranks=ranks)  # raises for wrong sizes
-    run.clock = clock
-    if prepared.settings:
-        say(f"plan for {prepared.inputs} (flags override it, --config replaces it):")
-        for line in describe(prepared.settings):
+    session = Session.of(config, plan.device, ranks, clock)
+    task = Finetune.new(config, splits, session, plan.weights)  # raises for wrong sizes
+    if plan.reasons:
+        say(f"plan for {plan.inputs} (flags override it, --config replaces it):")
+        for line in describe(plan.reasons):
             say(f"  {line}")
     if not config.train.freeze and ranks.leads:
-        say(time_needed(prepared)[1])
-        run.planned_rate = 1 / prepared.forecaster.image(config)
+        say(time_needed(plan)[1])
+        task = replace(task, planned_rate=1 / plan.forecaster.image(config))
     ranks.first(lambda: RunFolder.probe(output))
-    _check_images(run)
+    read, task, checked = _read(config, splits, task, session)
     folder = ranks.first(lambda: RunFolder.create(output, name or default_name(splits.root, config)))
-    run.begin(folder)
+    run = Run.new(task, config, read, folder, session)
     with bar("drawing augmented images", unit="steps"):
         if ranks.leads:
-            write_bytes(folder.contact_sheet, png(contact_sheet(run.augmented_examples(), len(run.splits.strata))))
+            write_json(folder.data_check, checked)
+            write_bytes(folder.contact_sheet, png(contact_sheet(augmented_examples(run), len(run.splits.strata))))
     say(f"run folder: {folder.path}; {folder.contact_sheet.name} there shows augmented training images")
-    return run
+    return run, task
 
 
 def check_place(config: Config | PretrainConfig, output: str | Path, name: str | None) -> None:
@@ -317,27 +336,33 @@ def check_place(config: Config | PretrainConfig, output: str | Path, name: str |
     RunFolder.refuse_run(output)
 
 
-def _check_images(run: TrainingRun) -> None:
-    """Read every image and report what the data check finds."""
-    with run.ranks.one_first():
-        records = run.check_images()
-    run.check_ranks()
-    if not run.ranks.leads:
-        return
-    run.notes, run.counts = check_before_training(run.splits, records, run.skipped, run.config)
-    rest = iter(fingerprints(records))  # in the order of the splits
-    by_split = {name: list(islice(rest, len(part))) for name, part in run.splits.samples.items()}
-    run.fingerprints = {name: by_split[name] for name in ("train", "val")}
+def _read(
+    config: Config, splits: Splits, task: Finetune, session: Session
+) -> tuple[ReadSplits, Finetune, dict[str, Any]]:
+    """Read every image, and report what the data check finds: the images, what is trained, and data_check.json."""
+    ranks, checked = session.ranks, dict[str, Any]()
+    with ranks.one_first():
+        read = check_images(splits, Preprocessing.of(config), config.data)
+        if before := sum(map(set(task.seen).__contains__, read.hashes["test"])):
+            warn(f"the weights were made with {counted(before, 'test image')}: results look too good")
+    check_ranks(read, session)
+    if ranks.leads:
+        notes, counts = check_before_training(read.splits, read.records, read.skipped, config)
+        checked = {"notes": notes, "counts": counts}
+        rest = iter(fingerprints(read.records))  # in the order of the splits
+        by_split = {name: list(islice(rest, len(part))) for name, part in read.splits.samples.items()}
+        task = replace(task, fingerprints={name: by_split[name] for name in ("train", "val")})
+    return read, task, checked
 
 
-def _draw_curves(run: TrainingRun) -> None:
+def _draw_curves(run: Run[Config]) -> None:
     if run.state.history:
         write_bytes(run.folder.training_curves, drawn_curves(run.state.history).png)
 
 
 def _resume_run(
     folder: RunFolder, data: str | Path | None, overrides: dict[str, Any], ranks: Ranks, clock: Clock
-) -> TrainingRun:
+) -> tuple[Run[Config], Finetune]:
     checkpoint = ranks.first(lambda: load_checkpoint(folder.last))
     if checkpoint.training is None:
         raise CheckpointError(f"{folder.last}: holds no training state", "resume needs the last.pt that train wrote")
@@ -356,12 +381,16 @@ def _resume_run(
         new = counted(config.train.epochs, "epoch")
         warn(f"{new} instead of {epochs}: the learning rate follows the new schedule")
     splits = replace(checkpoint.splits, root=root)
-    run = TrainingRun(config, splits, pick_device(config.train.device), start="weights from last.pt", ranks=ranks)
-    run.clock = clock
+    session = Session.of(config, pick_device(config.train.device), ranks, clock)
+    task = Finetune.new(config, splits, session, start="weights from last.pt")
     with all_its_images():
-        _check_images(run)
-    run.check_unchanged(checkpoint.hashes)
-    run.resume_from(folder, checkpoint)
+        read, task, _ = _read(config, splits, task, session)
+    check_unchanged(read.splits, read.hashes, checkpoint.hashes)
+    task, limit = replace(task, seen=checkpoint.seen), checkpoint.config.train.time
+    run = Run.resumed(task, config, read, folder, session, checkpoint.training, limit)
+    if splits.root != checkpoint.splits.root and ranks.leads:
+        for file in folder.path.glob("*.pt"):  # some are never written again, and later commands read the data root
+            set_data_root(file, splits.root)
     if finished(run.state, run.config) and ranks.first(lambda: _is_evaluated(folder)):
         length, more = counted(epochs, "epoch"), "epochs: vitmed train --resume {} --epochs N"
         if run.state.share >= 1:
@@ -370,7 +399,7 @@ def _resume_run(
             f"{folder.path}: this run of {length} is finished and evaluated",
             f"more {more.format(folder.path)}; a new report: vitmed evaluate {folder.path}",
         )
-    return run
+    return run, task
 
 
 def _is_evaluated(run: RunFolder) -> bool:

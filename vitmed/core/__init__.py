@@ -24,7 +24,7 @@ cache_folder     where downloads and decoded images are kept
 dataset_cards    the cards of public data sets
 downloads        fetching a public file: resumed, checked, whole or not at all
 process          cores, memory allocation, waiting threads and signals of this process
-ui               messages and progress bars
+messages         messages and progress bars
 text             counts and lists in sentences; names without control characters
 csv_files        CSV as spreadsheets save it, written so that they run nothing
 excel_files      the first sheet of an .xlsx file as text

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vitmed.core.downloads import Source
 from vitmed.core.errors import DataError, UsageError, unknown_key
-from vitmed.core.ui import Ui
+from vitmed.core.messages import say, warn
 from vitmed.core.yaml_files import YamlError, read_yaml
 
 
@@ -151,15 +151,15 @@ def find_card(name: str) -> Card:
     return card
 
 
-def report_card(name: str | None, ui: Ui) -> None:
+def report_card(name: str | None) -> None:
     """Print what the card of `data.card` warns of, if one is named."""
     if name is not None:
         card = find_card(name)
-        ui.warn(f"the card of {name} ({card.title}) warns:")
+        warn(f"the card of {name} ({card.title}) warns:")
         for pitfall in card.pitfalls:
-            ui.say(f"  - {pitfall}")
+            say(f"  - {pitfall}")
         if card.group_regex is None:
-            ui.say(f"  patients: {card.group_note}")
+            say(f"  patients: {card.group_note}")
 
 
 def find_set(name: str) -> Card:

@@ -27,8 +27,8 @@ from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from vitmed.core.errors import UsageError, VitmedError
 from vitmed.core.files import write_text
+from vitmed.core.messages import bar, say, warn
 from vitmed.core.text import first_line
-from vitmed.core.ui import Ui
 
 TIMEOUT = 30.0  # seconds without data after which a connection counts as broken
 TRIES = 5  # tries in a row without new data, after which vitmed gives up
@@ -100,30 +100,29 @@ class Source(NamedTuple):
                 raise self.error(f"{what}: its {kind} is {found}, expected {expected}", fix)
 
 
-def fetch_file(source: Source, path: Path, ui: Ui | None = None, offline: bool = False, warn: bool = False) -> Path:
+def fetch_file(source: Source, path: Path, offline: bool = False, non_commercial: bool = False) -> Path:
     """The checked file of a source at `path`, downloaded if it is missing.
 
     Args:
-        warn: whether to warn that the licence forbids commercial use.
+        non_commercial: whether its licence forbids commercial use.
 
     Raises:
         source.error: it cannot be fetched, or has the wrong size or hash. An existing file is not changed.
         UsageError: no disk space, no permission to write, or a package is missing.
     """
-    ui = ui or Ui()
     if not path.is_file():
         if is_offline(offline):
             raise source.error(f"{source.name} is not on this machine: {path} is missing", source.instructions(path))
         mark = "" if source.checksum or source.hub else "; only its size can be checked"
         size = megabytes(source.size) if source.size else "a file"
-        ui.say(f"fetching {source.name}: {size} from {source.url}, licence {source.licence}{mark}")
-        if warn:
-            ui.warn(f"the licence of {source.name}, {source.licence}, forbids commercial use: read it first")
+        say(f"fetching {source.name}: {size} from {source.url}, licence {source.licence}{mark}")
+        if non_commercial:
+            warn(f"the licence of {source.name}, {source.licence}, forbids commercial use: read it first")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with _locked(path, source.name, ui):
+            with _locked(path, source.name):
                 if not path.is_file():  # unless another process has just fetched it
-                    _download(source, path, ui)
+                    _download(source, path)
                     return path
         except OSError as error:
             raise UsageError(f"{path}: cannot be written ({error.strerror or error})", ROOM) from None
@@ -137,19 +136,19 @@ def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-def _locked(path: Path, name: str, ui: Ui) -> AcquireReturnProxy:
+def _locked(path: Path, name: str) -> AcquireReturnProxy:
     """Lets one process at a time fetch a file, within `with`. The system releases the lock of a dead process."""
     lock = FileLock(_beside(path, ".lock"))
     try:
         return lock.acquire(timeout=0)
     except Timeout:
-        ui.say(f"another process is fetching {name}: waiting for it")
+        say(f"another process is fetching {name}: waiting for it")
         return lock.acquire()
 
 
-def _download(source: Source, path: Path, ui: Ui) -> None:
+def _download(source: Source, path: Path) -> None:
     """Fetch the file, check it, write its hash and give it its name; remove it if it is wrong."""
-    part, digest = _from_hub(source, path) if source.hub else (_from_address(source, path, ui), None)
+    part, digest = _from_hub(source, path) if source.hub else (_from_address(source, path), None)
     what = f"{path.name} from {source.url}"
     fix = f"it was removed; try again: {source.again}. If the error stays, it was changed on its way: do not use it"
     try:
@@ -172,10 +171,10 @@ class _Cut(Exception):
     """The connection ended early; another try may help."""
 
 
-def _from_address(source: Source, path: Path, ui: Ui) -> Path:
+def _from_address(source: Source, path: Path) -> Path:
     """The complete `.part` file from a plain address, after as many tries as necessary."""
     part = _beside(path, ".part")
-    with ui.bar(f"fetching {source.name}", unit="bytes") as advance:
+    with bar(f"fetching {source.name}", unit="bytes") as advance:
         best, failures = 0, 0
         while True:
             try:
@@ -192,7 +191,7 @@ def _from_address(source: Source, path: Path, ui: Ui) -> Path:
                         f"and put it at {path}",
                     ) from None
                 pause = PAUSE * 2 ** (failures - 1)
-                ui.say(f"{cut}; trying again in {pause:.0f} s, from {have / 1e6:,.1f} MB")
+                say(f"{cut}; trying again in {pause:.0f} s, from {have / 1e6:,.1f} MB")
                 time.sleep(pause)
 
 

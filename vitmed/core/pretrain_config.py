@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from vitmed.core.config import RunConfig
 from vitmed.core.data_config import DataConfig
 from vitmed.core.flags import flags_of
@@ -66,6 +68,15 @@ class PretrainTrainConfig(LoopConfig):
     min_lr: float = setting(0.0, "Learning rate at the end of the cosine.", ge=0)
     warmup_epochs: float = setting(10.0, "Linear warm-up, in epochs; at most a third of the run.", Flag(), ge=0)
     clip_norm: float | None = setting(None, "Clip the gradient to this norm; null is off.", gt=0)
+    # What training chooses and pretraining does not.
+    balance: ClassVar[str] = "none"
+    betas: ClassVar[tuple[float, float]] = (0.9, 0.95)  # of the MAE paper
+    choose: ClassVar[str] = "last"
+    ema: ClassVar[bool] = False
+    ema_decay: ClassVar[float | None] = None
+    layer_decay: ClassVar[float] = 1.0
+    patience: ClassVar[int | None] = None
+    shard: ClassVar[bool] = False
 
 
 class PretrainConfig(RunConfig):

@@ -14,14 +14,14 @@ from filelock import FileLock, Timeout
 
 from vitmed.core.errors import UsageError
 from vitmed.core.files import claim, remove_abandoned, write_text
+from vitmed.core.messages import warn
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.ui import Ui
 
 ORPHANS = 10  # s that loader processes may hold the lock of a run that was killed; torch ends them after 5
 
 
 @contextlib.contextmanager
-def run_lock(run: RunFolder, ui: Ui) -> Iterator[None]:
+def run_lock(run: RunFolder) -> Iterator[None]:
     """Let this process alone write to a run folder, and remove what a killed one left there.
 
     The lock ends with its process, however that ends; its file stays, because one that waits may have opened it. On a
@@ -47,7 +47,7 @@ def run_lock(run: RunFolder, ui: Ui) -> Iterator[None]:
                 f"{run.path}: {who}", f"wait until it ends or stop it ({kill}), then run this again"
             ) from None
         except (OSError, NotImplementedError) as error:
-            ui.warn(f"{run.path}: cannot be locked ({error}); make sure that no other process writes to this run")
+            warn(f"{run.path}: cannot be locked ({error}); make sure that no other process writes to this run")
         else:
             stack.callback(file.unlink, missing_ok=True)
             write_text(file, f"{os.getpid()} {datetime.datetime.now():%Y-%m-%d %H:%M:%S} {here}\n")

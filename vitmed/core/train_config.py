@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
@@ -141,6 +141,8 @@ class LoopConfig(Section):
 
 class TrainConfig(LoopConfig):
     """The optimisation and its bookkeeping."""
+
+    betas: ClassVar[tuple[float, float]] = (0.9, 0.999)  # of AdamW
 
     layer_decay: float = setting(
         1.0, "Learning rate factor per block, from the head down; 1 is off.", Flag(), gt=0, le=1

@@ -27,8 +27,8 @@ read_images         the scan of a run, and where its squares are kept
 loading             samples to batches
 thread_batches      work on many files in threads
 pixel_cache         decoded squares on disk
+convert             files of public sets, archives and WebDataset tars as a folder of images
 public_files        MedMNIST, CIFAR and MNIST files
 archives            unpack downloads safely
-webdataset          unpacked WebDataset tars as class folders
 synthetic           drawn blood cells for `vitmed demo`
 """

@@ -29,7 +29,7 @@ from filelock import FileLock
 from vitmed.core.cache_folder import cache_folder
 from vitmed.core.downloads import check_room
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.ui import Ui
+from vitmed.core.messages import bar
 
 BLOCK = 1 << 20  # bytes
 RATIO = 100  # unpacked bytes per packed byte above which an archive counts as a bomb; images stay below 10
@@ -87,7 +87,7 @@ class Member(NamedTuple):
     open: Callable[[], IO[bytes]] | None
 
 
-def unpack(archive: Path, folder: Path, ui: Ui | None = None) -> None:
+def unpack(archive: Path, folder: Path) -> None:
     """Unpack the files of a zip or tar archive into an existing, empty folder. Archives inside are not unpacked.
 
     Every member is checked before any is written: its name lies in the folder, it is a file or a folder, no two
@@ -102,7 +102,7 @@ def unpack(archive: Path, folder: Path, ui: Ui | None = None) -> None:
         stream = archive.open("rb")
     except OSError as error:
         raise DataError(f"{archive}: cannot be read ({error.strerror})", "name a zip or tar file") from None
-    with stream, _as_data_error(archive), (ui or Ui()).bar(f"unpacking {archive.name}", unit="files") as advance:
+    with stream, _as_data_error(archive), bar(f"unpacking {archive.name}", unit="files") as advance:
         members: list[Member] = []
         total, limit = 0, max(LEAST, RATIO * archive.stat().st_size)
         for member in (_zip_members if archive.name.lower().endswith(ZIPS) else _tar_members)(archive, stream):

@@ -18,8 +18,8 @@ import regex
 from vitmed.core.data_config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import check_regular
+from vitmed.core.messages import say, warn
 from vitmed.core.text import counted, counted_doing, lines_of, visible
-from vitmed.core.ui import Ui
 from vitmed.data.augmented_copies import guess_copies
 from vitmed.data.group_words import AS_ORIGINALS, known_by_column
 from vitmed.data.patient_names import Guess, guess_patients
@@ -121,10 +121,10 @@ def compile_group(expression: str | None) -> regex.Pattern[str] | None:
     return regex.compile(expression)
 
 
-def show_expression(expression: str | None, ui: Ui) -> None:
+def show_expression(expression: str | None) -> None:
     """Print an expression before it is used: it may come from somebody else's checkpoint or configuration."""
     if expression is not None:
-        ui.say(f"looking for patients in the file paths by --group-regex {shlex.quote(visible(expression))}")
+        say(f"looking for patients in the file paths by --group-regex {shlex.quote(visible(expression))}")
 
 
 def groups_of(expression: str, paths: Sequence[str]) -> list[str | None]:
@@ -237,20 +237,20 @@ def describe_patients(splits: Splits) -> str:
     return f"{counts}, {f'{shared:,} OF THEM IN TWO SPLITS' if shared else 'none in two splits'}{known}"
 
 
-def report_patients(splits: Splits, risk: str, ui: Ui) -> None:
+def report_patients(splits: Splits, risk: str) -> None:
     """Report the patients of each split or, if they are unknown, the risk and what the file names suggest."""
     for text in splits.notes:
-        ui.warn(text)
+        warn(text)
     if splits.grouped:
-        ui.say(f"{splits.unit}s: {describe_patients(splits)}")
+        say(f"{splits.unit}s: {describe_patients(splits)}")
         return
     guess = splits.guess
     if guess is None:
-        ui.warn(f"patients are unknown: {risk} (use --group-regex or --groups)")
+        warn(f"patients are unknown: {risk} (use --group-regex or --groups)")
         return
     examples = ", ".join(guess.examples) + (", ..." if guess.patients > len(guess.examples) else "")
     by = f", {guess.evidence}" if guess.evidence else ""
-    ui.warn(
+    warn(
         f"patients are unknown: {risk}. The file names look like {counted(guess.patients, guess.what)} ({examples}){by}"
         f": confirm with {FLAG}, or use --group-regex or --groups TABLE"
     )

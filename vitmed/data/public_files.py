@@ -26,7 +26,7 @@ from vitmed.core.csv_files import csv_text
 from vitmed.core.dataset_cards import cards, medmnist_classes
 from vitmed.core.errors import DataError
 from vitmed.core.files import write_text
-from vitmed.core.ui import Ui
+from vitmed.core.messages import bar
 from vitmed.data.split_names import SPLITS
 from vitmed.data.thread_batches import in_threads
 
@@ -73,7 +73,7 @@ def read_public_files(folder: Path, source: Path | None = None) -> PublicSet | N
     return found
 
 
-def write_folder(original: PublicSet, folder: Path, ui: Ui) -> int:
+def write_folder(original: PublicSet, folder: Path) -> int:
     """Write lossless `folder/<split>/<class>/<index>.png`, and return the number of images. May raise OSError.
 
     Without classes, `folder/<split>/<index>.png` and a table of labels.
@@ -91,7 +91,7 @@ def write_folder(original: PublicSet, folder: Path, ui: Ui) -> int:
         image = Image.fromarray(np.ascontiguousarray(original.parts[split].images[index]))
         image.save(folder / files[split, index], compress_level=4)
 
-    with ui.bar("writing", unit="images") as advance:
+    with bar("writing", unit="images") as advance:
         for done, _ in enumerate(in_threads(write, list(files)), 1):
             advance(done, len(files))
     if not all(part.classified for part in original.parts.values()):

@@ -13,9 +13,9 @@ import numpy as np
 
 from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
+from vitmed.core.messages import bar, say, warn
 from vitmed.core.process import cores
 from vitmed.core.text import counted
-from vitmed.core.ui import Ui
 from vitmed.data.loading import Images, UnusableFiles, images_of
 from vitmed.data.pixel_cache import PixelCache, Squares, pixel_folder
 from vitmed.data.samples import Splits
@@ -29,7 +29,7 @@ QUICK = 10.0  # s; images that all decode within it are decoded in every run, an
 TIMED = 16  # files that are decoded first, to estimate the time for all
 
 
-def read_all(images: dict[str, Images], data: DataConfig, ui: Ui) -> dict[str, list[str]]:
+def read_all(images: dict[str, Images], data: DataConfig) -> dict[str, list[str]]:
     """Decode every file once, in this run or in an earlier one; keep the squares in memory, in a file, or not at all.
 
     In memory if train and val fit into `MEMORY_MB` and all files decode within `QUICK` seconds; else in a file of the
@@ -41,7 +41,7 @@ def read_all(images: dict[str, Images], data: DataConfig, ui: Ui) -> dict[str, l
     Raises:
         DataError: names the files that cannot be used.
     """
-    return _Reader(images, data, ui, records=False).run()[0]
+    return _Reader(images, data, records=False).run()[0]
 
 
 class ReadSplits(NamedTuple):
@@ -60,9 +60,7 @@ class ReadSplits(NamedTuple):
     skipped: int = 0
 
 
-def read_splits(
-    splits: Splits, preprocessing: Preprocessing, data: DataConfig, ui: Ui, records: bool = True
-) -> ReadSplits:
+def read_splits(splits: Splits, preprocessing: Preprocessing, data: DataConfig, records: bool = True) -> ReadSplits:
     """As `read_all` for the images of every split; `data.on_bad_file` decides what a file does that cannot be used.
 
     Args:
@@ -74,17 +72,17 @@ def read_splits(
     """
     images = images_of(splits, preprocessing)
     try:
-        hashes, found = _Reader(images, data, ui, records).run()
+        hashes, found = _Reader(images, data, records).run()
     except UnusableFiles as error:
         if data.on_bad_file == "stop":
             raise
-        rest = _without(splits, error, ui)  # their squares are not kept yet where a file for them was begun
-        read = read_splits(rest, preprocessing, data, ui, records)
+        rest = _without(splits, error)  # their squares are not kept yet where a file for them was begun
+        read = read_splits(rest, preprocessing, data, records)
         return read._replace(skipped=read.skipped + len(error.bad))
     return ReadSplits(splits, images, hashes, found)
 
 
-def _without(splits: Splits, error: UnusableFiles, ui: Ui) -> Splits:
+def _without(splits: Splits, error: UnusableFiles) -> Splits:
     """The splits without unusable files. Raises DataError if they are too many."""
     places = [(name, sample) for name, part in splits.samples.items() for sample in part]
     lost = [places[row] for row in error.bad]
@@ -102,7 +100,7 @@ def _without(splits: Splits, error: UnusableFiles, ui: Ui) -> Splits:
             )
     skipped = {path for _, (path, *_) in lost}
     parts = ", ".join(f"{name} {count:,}" for name, count in Counter(name for name, _ in lost).items())
-    ui.warn(
+    warn(
         f"{len(lost):,} of {counted(error.total, 'image')} cannot be used and are left out ({parts}; --on-bad-file "
         f"skip), the first is {next(iter(error.bad.values())).line}"
     )
@@ -113,15 +111,16 @@ def _without(splits: Splits, error: UnusableFiles, ui: Ui) -> Splits:
 class _Reader:
     """The files of a run, their scan, and the places for their squares."""
 
-    def __init__(self, images: dict[str, Images], data: DataConfig, ui: Ui, records: bool):
-        self.images, self.data, self.ui = images, data, ui
+    def __init__(self, images: dict[str, Images], data: DataConfig, records: bool):
+        self.images, self.data = images, data
         ends = accumulate(map(len, images.values()))
         self.rows = {name: range(end - len(images[name]), end) for name, end in zip(images, ends, strict=True)}
         self.how = how = next(iter(images.values())).preprocessing
-        warned = ui if records else None  # without records, the pixel cache warns of the same folder
-        cache = ScanCache.open(how.frame, f"{how.image_size} {how.resize}", warned, how.window, data.cache)
+        cache = ScanCache.open(
+            how.frame, f"{how.image_size} {how.resize}", how.window, data.cache, warns=records
+        )  # else the pixel cache warns of this folder
         files = [part.root / sample.path for part in images.values() for sample in part.samples]
-        with ui.bar("looking for known images", unit="files") as advance:
+        with bar("looking for known images", unit="files") as advance:
             self.scan = Scan(files, cache, how, records, advance)
         self.usable = np.zeros(len(files), dtype=bool)  # its square was made in this run
 
@@ -154,7 +153,7 @@ class _Reader:
         if not rows:
             return
         problems, started = dict[int, DataError](), time.monotonic()
-        with self.ui.bar("reading images") as advance:
+        with bar("reading images") as advance:
             for done, (i, examined) in enumerate(self.scan.decode(rows), 1):
                 if isinstance(examined.error, DataError):
                     problems[i] = examined.error
@@ -168,11 +167,11 @@ class _Reader:
                     advance(done, len(rows))
         if problems:
             raise UnusableFiles(problems, len(self.usable))
-        self.ui.say(f"reading images: {decoded_text(len(rows), time.monotonic() - started)}")
+        say(f"reading images: {decoded_text(len(rows), time.monotonic() - started)}")
 
     def _keep_on_disk(self) -> bool:
         """Give every split its part of an entry of the pixel cache, made now if needed; False if it cannot be made."""
-        cache, digests, say = PixelCache(self.how, int(self.data.cache_gb * 1e9)), self.scan.digests, self.ui.say
+        cache, digests = PixelCache(self.how, int(self.data.cache_gb * 1e9)), self.scan.digests
         try:
             found = cache.find(digests)
             if found is not None and not len(found.missing):
@@ -186,7 +185,7 @@ class _Reader:
                         found = cache.add(digests, self._squares(found))
                         say(f"decoded images are kept in {pixel_folder()}, for this run and later ones (--no-cache)")
         except OSError as error:
-            self.ui.warn(
+            warn(
                 f"{pixel_folder()}: decoded images cannot be kept there ({error.strerror or error}); this run does "
                 "without (--cache-size GB, VITMED_CACHE=FOLDER, or --no-cache)"
             )

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitmed.core.messages import bar, say
 from vitmed.core.text import counted
-from vitmed.core.ui import Ui
 from vitmed.data.scan_cache import BATCH, ScanCache, digests_of, hash_files
 from vitmed.data.thread_batches import Progress, batched, in_threads
 from vitmed.imaging.file_record import Examined, FileRecord, examine
@@ -76,7 +76,7 @@ class Scan:
         return examine(self.files[i], self.hashes[i], self.cache.frame, self.how, needed, self.cache.window)
 
 
-def scan(root: Path, paths: Sequence[str], cache: ScanCache, ui: Ui) -> list[FileRecord]:
+def scan(root: Path, paths: Sequence[str], cache: ScanCache) -> list[FileRecord]:
     """The record of every file, in order; content with a known record is not decoded again.
 
     Args:
@@ -84,7 +84,7 @@ def scan(root: Path, paths: Sequence[str], cache: ScanCache, ui: Ui) -> list[Fil
     """
     records: list[FileRecord] = []
     decoded, started = 0, time.monotonic()
-    with ui.bar("checking") as advance:
+    with bar("checking") as advance:
         for names in batched(paths, BATCH):  # a file that was read for its hash is decoded while the system caches it
             part = Scan([root / name for name in names], cache)
             rows = part.unknown
@@ -96,7 +96,7 @@ def scan(root: Path, paths: Sequence[str], cache: ScanCache, ui: Ui) -> list[Fil
             advance(len(records), len(paths))
     if decoded:
         known = f"{len(paths) - decoded:,} known from earlier scans"
-        ui.say(f"checking: {decoded_text(decoded, time.monotonic() - started)}; {known}")
+        say(f"checking: {decoded_text(decoded, time.monotonic() - started)}; {known}")
     return records
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from vitmed.core.cache_folder import cache_folder
 from vitmed.core.errors import DataError
 from vitmed.core.files import check_regular
-from vitmed.core.ui import Ui
+from vitmed.core.messages import warn
 from vitmed.data.thread_batches import Progress, batched, in_threads
 from vitmed.imaging.decode import decoding_version
 from vitmed.imaging.file_record import NUMBERS, SIDE, FileRecord
@@ -60,14 +60,15 @@ class ScanCache:
         cls,
         frame: int | None = None,
         reduced: str = "",
-        ui: Ui | None = None,
         window: Window = None,
         keep: bool = True,
+        warns: bool = True,
     ) -> ScanCache:
-        """The database in the cache folder; one that keeps nothing if `keep` is false or that fails: then `ui` warns.
+        """The database in the cache folder; one that keeps nothing if `keep` is false or that fails.
 
         Args:
             frame, reduced, window: as of the class.
+            warns: of a database that cannot be used.
         """
         if not keep:
             return cls(None, frame, window=window)
@@ -85,8 +86,8 @@ class ScanCache:
             return cache
         except (OSError, sqlite3.Error) as error:
             reason = getattr(error, "strerror", None) or error
-            if ui is not None:
-                ui.warn(f"{folder}: cannot be used ({reason}); every file is decoded again (VITMED_CACHE)")
+            if warns:
+                warn(f"{folder}: cannot be used ({reason}); every file is decoded again (VITMED_CACHE)")
             return cls(None, frame, window=window)
 
     def hashes(self, files: Sequence[str], identities: Sequence[str]) -> dict[str, str]:

@@ -119,7 +119,7 @@ def with_copies(listing: Listing, ready: bool, cache: bool) -> Listing:
     """Add copies to the listing if they matter: patients are unknown, and a split is still missing."""
     if ready or listing.patients:
         return listing
-    first = first_copies(listing.root, listing.paths, ScanCache.open() if cache else None)
+    first = first_copies(listing.root, listing.paths, ScanCache.open(warns=False) if cache else None)
     copies = int(np.sum(first != np.arange(len(first))))
     if not copies:
         return listing

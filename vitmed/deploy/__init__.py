@@ -1,8 +1,12 @@
-"""A model at work: exported, published, served, and written into DICOM.
+"""A model at work: exported, published, accepted, watched, served, and written into DICOM.
 
-export_gate        an export answers as its checkpoint does, or is refused
-export_onnx        the .onnx file
+acceptance         pre-stated criteria that a new model must meet
+bundle             a model and all that it needs as one archive
+export_onnx        the .onnx file, if it answers as its checkpoint does
 export_weights     weights for other libraries
+push               weights and card to a model hub
+monitor            whether a model at work still does what it did: control charts
+weight_forms       what timm and transformers read of a folder
 structured_report  the answer as a DICOM Structured Report
 http/              the server of `vitmed serve`
 """

@@ -18,16 +18,16 @@ from torch import Tensor
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import GateError, UsageError, unknown_key
 from vitmed.core.files import whole_folder
+from vitmed.core.messages import bar
 from vitmed.core.text import counted, first_line
-from vitmed.core.ui import Ui
 from vitmed.data.thread_batches import check_readable
-from vitmed.deploy.export_gate import validation_images
+from vitmed.deploy.export_onnx import validation_images
+from vitmed.deploy.weight_forms import CONFIG, FORMS, SAFETENSORS, WEIGHTS, Form
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.onnx_model import KEY, about_model
 from vitmed.inference.torch_network import TorchNetwork
 from vitmed.models.hardware import FULL_FP32
-from vitmed.models.vit import arguments_of
-from vitmed.models.weight_forms import CONFIG, FORMS, SAFETENSORS, WEIGHTS, Form
+from vitmed.models.sizes import resolved
 from vitmed.report.headline import known_evaluation
 from vitmed.report.weights_card import weights_card
 
@@ -85,7 +85,7 @@ def check_form(saved: Checkpoint, name: str) -> type[Form]:
     elif saved.preprocessing.normalize == "image":
         part = "each image normalised by itself"
     else:
-        part = FORMS[name].lacks(fields := arguments_of(saved.config.model))
+        part = FORMS[name].lacks(fields := resolved(saved.config.model).model_dump())
         other = next((one for one in FORMS if FORMS[one].lacks(fields) is None), None)
         if part and other:
             raise UsageError(f"{saved.path}: the model needs {part}, which {name} lacks", f"--form {other}")
@@ -102,7 +102,6 @@ def write_weights(
     target: Path,
     name: str,
     root: Path,
-    ui: Ui,
     address: str | None = None,
     alone: bool = False,
 ) -> WrittenWeights:
@@ -124,18 +123,21 @@ def write_weights(
     form = check_form(saved, name)
     if target.suffix == SAFETENSORS:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as place:
-            written = write_weights(saved, Path(place) / "model", name, root, ui, alone=True)
+            written = write_weights(saved, Path(place) / "model", name, root, alone=True)
             (written.path / WEIGHTS).replace(target)
         return WrittenWeights(target, target.stat().st_size, written.gate, written.form)
     with whole_folder(target) as folder:
         made = form(
-            saved.config.model, saved.model().state_dict(), saved.preprocessing, saved.classes,
+            saved.config.model,
+            saved.model().state_dict(),
+            saved.preprocessing,
+            saved.classes,
             several=saved.splits.target.kind == "findings",
-        )  # fmt: skip
+        )
         gate = WeightsGate(library=name)
         _write(made, about(saved), folder, alone)
         with contextlib.suppress(ImportError):
-            gate = compare_weights(saved, made, folder, target, root, ui)
+            gate = compare_weights(saved, made, folder, target, root)
         if not gate.passed:
             problem = f"{target}: not written, since {gate.in_words}"
             raise GateError(problem, f"at most {MOST_APART:g} of the largest logit is expected; please report it")
@@ -170,7 +172,7 @@ def _write(made: Form, content: dict[str, Any], folder: Path, alone: bool) -> No
 
 
 @FULL_FP32
-def compare_weights(saved: Checkpoint, made: Form, folder: Path, target: Path, root: Path, ui: Ui) -> WeightsGate:
+def compare_weights(saved: Checkpoint, made: Form, folder: Path, target: Path, root: Path) -> WeightsGate:
     """The other library's logits beside ours, on validation images as our preprocessing prepares them.
 
     Raises:
@@ -191,19 +193,21 @@ def compare_weights(saved: Checkpoint, made: Form, folder: Path, target: Path, r
     def read(index: int) -> Any:
         return how.read(root / chosen[index].path)
 
-    with ui.bar("comparing: checkpoint") as advance:
+    with bar("comparing: checkpoint") as advance:
         ours = TorchNetwork(saved, None, torch.device("cpu")).outputs(read, len(chosen), advance)
     check_readable(ours.problems)
-    with ui.bar(f"comparing: {made.library}") as advance, torch.inference_mode():
+    with bar(f"comparing: {made.library}") as advance, torch.inference_mode():
         for index in range(len(chosen)):
             found.append(made.logits(network(how.normalise(torch.tensor(read(index))[None]))))
             advance(index + 1, len(chosen))
     exact = torch.from_numpy(ours.logits)
     largest = float((torch.cat(found) - exact).abs().max())
     return WeightsGate(
-        library=f"{made.library} {version(made.library)}", images=len(chosen), largest=largest,
+        library=f"{made.library} {version(made.library)}",
+        images=len(chosen),
+        largest=largest,
         relative=largest / max(1.0, float(exact.abs().max())),
-    )  # fmt: skip
+    )
 
 
 @contextlib.contextmanager

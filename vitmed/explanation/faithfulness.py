@@ -24,15 +24,20 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from vitmed.core.messages import bar, say
 from vitmed.core.targets import Kind
 from vitmed.core.text import counted
-from vitmed.explanation.attention import METHODS, centre_shift, relevance
-from vitmed.explanation.results import TITLES, Attention, MapCheck, cells
+from vitmed.explanation.attention import METHODS, attention_maps, centre_shift, relevance
+from vitmed.explanation.results import TITLES, Attention, MapCheck, Maps, cells
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.models.hardware import FULL_FP32
 from vitmed.models.vit import ViT
 from vitmed.training.learning import LEARNING
+
+SHOWN = 8  # images of an evaluation with drawn maps; half of them are errors if there are enough
 
 STEPS = 8  # in which all patches are taken away
 LEAST_GAIN = 0.1  # of probability: a smaller gain is of no use. Untrained networks reached 0.08
@@ -105,9 +110,15 @@ def unchecked(model: ViT, images: int, kind: Kind = "classes") -> Attention:
     elif model.head.out_features == 1 and kind != "findings":
         reason = "the model has one class, so its answer never changes"
     return Attention(
-        n=images, n_shuffled=min(SHUFFLED, images), methods={}, patches=patches, steps=min(STEPS, patches),
-        stages=[], random=None, reason=reason,
-    )  # fmt: skip
+        n=images,
+        n_shuffled=min(SHUFFLED, images),
+        methods={},
+        patches=patches,
+        steps=min(STEPS, patches),
+        stages=[],
+        random=None,
+        reason=reason,
+    )
 
 
 def verdict(gain: Estimate, similarity: Estimate) -> tuple[str, str]:
@@ -193,9 +204,14 @@ def _turns(keys: np.ndarray) -> np.ndarray:
 
 
 def _areas(
-    model: ViT, x: Tensor, targets: np.ndarray, maps: dict[str, np.ndarray], progress: Progress | None,
-    shift: float = 0.0, kind: Kind = "classes",
-) -> dict[str, np.ndarray]:  # fmt: skip
+    model: ViT,
+    x: Tensor,
+    targets: np.ndarray,
+    maps: dict[str, np.ndarray],
+    progress: Progress | None,
+    shift: float = 0.0,
+    kind: Kind = "classes",
+) -> dict[str, np.ndarray]:
     """Areas under deletion and insertion: method or "random" -> (B, 2); whole, blank -> (B,).
 
     A patch is removed with the pixels nearest to its centre, which `shift` moves; the others are as in `check_maps`.
@@ -294,3 +310,45 @@ def rank_correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         if np.ptp(one) > 0 and np.ptp(other) > 0:
             found[i] = stats.spearmanr(one, other).statistic
     return found
+
+
+def check_attention(
+    model: ViT,
+    preprocessing: Preprocessing,
+    read: Callable[[int], np.ndarray],
+    predictions: AnyPredictions,
+    images: int | None,
+) -> tuple[Attention | None, Maps | None]:
+    """The checks of the attention maps for an evaluation, and the maps of some images for its figure.
+
+    Args:
+        read: row of the predictions -> (S, S, C) uint8.
+        images: how many to check; None: as many as take some seconds; 0: neither checks nor maps.
+    """
+    if images == 0 or not len(predictions):
+        return None, None
+    shown = images_to_draw(predictions)
+    pictures = np.stack([read(int(i)) for i in shown])
+    kind, explained = predictions.kind, predictions.explained
+    maps = attention_maps(model, preprocessing, pictures, explained[shown], shown, kind)
+    count = affordable(model) if images is None else images
+    if images is None and count < FEW <= len(predictions):
+        slow = "it would take minutes on this machine; --map-images 8 does it"
+        return unchecked(model, 0, kind).model_copy(update={"reason": slow, "drawn": ""}), maps
+    strata = known_labels(predictions) if isinstance(predictions, Predictions) else explained
+    rows, units, drawn = sample(strata, predictions.groups, count)
+    with bar("checking attention maps") as advance:
+        pictures = np.stack([read(int(i)) for i in rows])
+        found = check_maps(model, preprocessing, pictures, explained[rows], units, advance, kind)
+    verdicts = "; ".join(f"{part.title}: {part.verdict}" for part in found.methods.values())
+    text = verdicts or f"not checked: {found.reason}"
+    say(f"test of the attention maps: {text}")
+    return found.model_copy(update={"drawn": drawn}), maps
+
+
+def images_to_draw(predictions: AnyPredictions) -> np.ndarray:
+    """Rows of up to `SHOWN` images: the most confident errors, then others drawn with a fixed seed."""
+    errors = predictions.mistakes()
+    others = np.random.default_rng(0).permutation(np.setdiff1d(np.arange(len(predictions)), errors))
+    most = max(SHOWN // 2, SHOWN - len(others))
+    return np.concatenate([errors[:most], others])[:SHOWN]

@@ -31,11 +31,10 @@ from vitmed.decisions.reduced_precision import ReducedPrecision
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.membership import expect, membership_of, read_membership
 from vitmed.inference.saved_model import SavedModel
-from vitmed.models.digests import DIGESTS, check_digests, digests_of, hash_of
 from vitmed.models.hardware import seeded
-from vitmed.models.pretrained import ENCODER, FORMAT, is_text
-from vitmed.models.vit import ViT, build_vit
-from vitmed.models.weight_files import AGAIN, safe_load
+from vitmed.models.vit import ViT
+from vitmed.models.weights.files import AGAIN, DIGESTS, check_digests, digests_of, hash_of, safe_load
+from vitmed.models.weights.pretrained import ENCODER, FORMAT, is_text
 
 VERSION = 1
 PRETRAINING = "vitmed pretraining"
@@ -59,7 +58,7 @@ class Checkpoint(SavedModel):
         """The network with its weights, on the CPU, in evaluation mode. Raises CheckpointError if they do not fit."""
         try:
             with seeded(0), torch.device("meta"):  # without memory, however large the config says it is
-                model = build_vit(self.config.model, self.splits.outputs)
+                model = ViT(self.config.model, self.splits.outputs)
             for name, expected in model.state_dict().items():
                 if name in self.weights and self.weights[name].dtype != expected.dtype:
                     raise RuntimeError(f"{name}: {self.weights[name].dtype}, expected {expected.dtype}")
@@ -205,7 +204,7 @@ def load_pretraining(path: Path) -> PretrainingState:
         splits, hashes = read_membership(path, content)
         config, training = _read_config(content, PretrainConfig), dict(content["training"])
         with seeded(0), torch.device("meta"):  # without memory, however large the config says it is
-            expected = build_vit(config.encoder, 1).state_dict()
+            expected = ViT(config.encoder, 1).state_dict()
         for name, value in expected.items():
             if training["model"][f"encoder.{name}"].shape != value.shape:
                 raise ValueError(f"encoder.{name} does not fit the model config")

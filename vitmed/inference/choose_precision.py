@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from vitmed.core.ui import Ui
+from vitmed.core.messages import say, warn
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.predict import FP32
@@ -16,9 +16,7 @@ from vitmed.models.hardware import Precision, pick_precision
 UNKNOWN = "no comparison of the two is known for this checkpoint, decision policy and kind of device"
 
 
-def choose_precision(
-    asked: str, saved: Checkpoint, policy: DecisionPolicy | None, device: torch.device, ui: Ui
-) -> Precision:
+def choose_precision(asked: str, saved: Checkpoint, policy: DecisionPolicy | None, device: torch.device) -> Precision:
     """The precision that is asked for. Unless it is fp32, a line says what it is known to change.
 
     Args:
@@ -39,9 +37,9 @@ def choose_precision(
     else:
         accepted, why = known.accepted, known.in_words
     if asked == "auto" and not accepted:
-        ui.say(f"fp32, not {wanted.name}: {why}" if fast.mixed else f"fp32: {fast.reason}")
+        say(f"fp32, not {wanted.name}: {why}" if fast.mixed else f"fp32: {fast.reason}")
         return FP32
     if not fast.mixed:
-        ui.warn(f"--precision {asked}: {fast.reason}, so it is slower than fp32")
-    (ui.say if accepted else ui.warn)(f"{wanted.name} instead of fp32: {why}")
+        warn(f"--precision {asked}: {fast.reason}, so it is slower than fp32")
+    (say if accepted else warn)(f"{wanted.name} instead of fp32: {why}")
     return replace(wanted, reason=why)

@@ -22,9 +22,9 @@ from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
 from vitmed.imaging.joint_preprocessing import JointPreprocessing
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.ensemble import Ensemble
+from vitmed.inference.pillow_resize import PillowResize
 from vitmed.inference.predict import mean_features
 from vitmed.inference.saved_model import SavedModel
-from vitmed.models.pillow_resize import PillowResize
 from vitmed.models.vit import ViT
 
 LEAST = 1e-12  # distance of a threshold from 0 and 1, as in `certainty`

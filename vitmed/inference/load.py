@@ -15,9 +15,9 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from vitmed.core.errors import DataError, UsageError, VitmedError
+from vitmed.core.messages import Silent, listening
 from vitmed.core.targets import NO_FINDING
 from vitmed.core.text import MEMBERS, NOTICE, listed
-from vitmed.core.ui import Silent
 from vitmed.imaging.decode import decode
 from vitmed.imaging.dicom import has_magic
 from vitmed.imaging.raw_image import RawImage
@@ -136,7 +136,8 @@ class Model:
         self.saved, self.preprocessing = saved, saved.preprocessing
         self.kind, self.unit = saved.splits.target.kind, saved.splits.target.unit
         self.classes_ = np.array(saved.classes)
-        self.network = open_network(saved, saved.policy, device, precision, Silent())
+        with listening(Silent()):
+            self.network = open_network(saved, saved.policy, device, precision)
         _ = self.network.model  # now, so that threads find it loaded
 
     def __repr__(self) -> str:

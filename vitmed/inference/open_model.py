@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vitmed.core.ui import Ui
+from vitmed.core.inputs import newest_run
+from vitmed.core.messages import say
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.inference.ensemble import Ensemble, EnsembleNetwork, ensemble_file, load_ensemble
 from vitmed.inference.onnx_model import ONNX, OnnxModel, OnnxNetwork, load_onnx
@@ -26,7 +27,7 @@ def open_model(path: str | Path) -> SavedModel:
     return load_checkpoint(path)
 
 
-def open_network(saved: SavedModel, policy: DecisionPolicy | None, device: str, precision: str, ui: Ui) -> Network:
+def open_network(saved: SavedModel, policy: DecisionPolicy | None, device: str, precision: str) -> Network:
     """What runs a model here.
 
     Args:
@@ -39,8 +40,20 @@ def open_network(saved: SavedModel, policy: DecisionPolicy | None, device: str, 
     if isinstance(saved, OnnxModel):
         return OnnxNetwork(saved, device, precision)
     if isinstance(saved, Ensemble):
-        known = [open_network(one, one.policy, device, precision, ui) for one in saved.members]
+        known = [open_network(one, one.policy, device, precision) for one in saved.members]
         return EnsembleNetwork(saved, known)
     from vitmed.inference.torch_network import open_torch_network
 
-    return open_torch_network(saved, policy, device, precision, ui)
+    return open_torch_network(saved, policy, device, precision)
+
+
+def find_checkpoint(checkpoint: str | Path | SavedModel | None, runs: str | Path) -> SavedModel:
+    """The named checkpoint, or the best one of the newest run; a message then says which."""
+    if isinstance(checkpoint, SavedModel):
+        return checkpoint
+    if checkpoint is not None:
+        return open_model(checkpoint)
+    newest = newest_run(runs)
+    saved = open_model(newest.best)
+    say(f"checkpoint {newest.best} (the newest run; --checkpoint names another)")
+    return saved

@@ -9,8 +9,8 @@ filled up: an image gets the same logits, to the bit, alone and among any others
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from vitmed.data.loading import Images
 from vitmed.data.thread_batches import check_readable, read_batches
 from vitmed.imaging.exact_views import views_of
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.models.hardware import FULL_FP32, Precision
+from vitmed.models.hardware import FULL_FP32, Precision, seconds_of
 from vitmed.models.vit import ViT
 
 MOST = 64  # images in a batch
@@ -125,10 +125,8 @@ def speedup(model: ViT, preprocessing: Preprocessing, device: torch.device, prec
             for each in (FP32, precision):
                 side, size = preprocessing.image_size, batch_size(work_of(model), device, each)
                 x = torch.zeros(size, preprocessing.channels, side, side, device=device)
-                start = time.perf_counter()
                 with torch.autocast(device.type, precision.dtype, enabled=each.mixed):
-                    model(x).cpu()
-                times[each.name].append((time.perf_counter() - start) / size)
+                    times[each.name].append(seconds_of(partial(model, x), device) / size)
     return min(times[FP32.name][1:]) / min(times[precision.name][1:])  # the first round warms up
 
 

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.policy import DecisionPolicy, policy_settings
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.preprocessing import Preprocessing, is_blank
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.predictions_csv import ANSWER, BLANK, NO, OOD_SCORE, YES
 
 if TYPE_CHECKING:
@@ -82,6 +83,10 @@ class SavedModel:
             raise DataError(what, fix)
         return root
 
+    def decided(self, predictions: AnyPredictions) -> AnyPredictions:
+        """Predictions with the policy applied, where there is one."""
+        return predictions if self.policy is None else self.policy.apply(predictions)
+
     def chosen_policy(self) -> DecisionPolicy:
         """The policy. Raises CheckpointError if there is none."""
         if self.policy is None:
@@ -97,6 +102,18 @@ class Outputs(NamedTuple):
     columns: dict[str, tuple[str, ...]]  # their OOD scores, if known, and which have no content
     problems: dict[int, str]  # index -> problem of the others
     features: np.ndarray  # (S, D) float32; D is 0 unless asked for
+
+
+class Images(Protocol):
+    """Images to predict, in their order."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, index: int) -> np.ndarray:
+        """(S, S, C) uint8, the input of the network. May raise DataError."""
+
+    def predictions(self, saved: SavedModel, outputs: Outputs) -> AnyPredictions:
+        """What a network gave for these images, before any policy. Raises DataError if all must be readable."""
 
 
 class Network(ABC):
@@ -119,10 +136,17 @@ class Network(ABC):
         """The network itself, for attention maps; an exported model has none."""
         return None
 
+    def predict(self, images: Images, progress: Callable[[int, int], None]) -> AnyPredictions:
+        """The predictions of images, before any policy. `progress` and Raises as of `outputs`."""
+        return images.predictions(self.saved, self.outputs(images.read, len(images), progress))
+
     def outputs(
-        self, read: Callable[[int], np.ndarray], count: int, progress: Callable[[int, int], None],
+        self,
+        read: Callable[[int], np.ndarray],
+        count: int,
+        progress: Callable[[int, int], None],
         also_features: bool = False,
-    ) -> Outputs:  # fmt: skip
+    ) -> Outputs:
         """Run the network over `count` images. A column `answer` names those without content, where there are any.
 
         Args:

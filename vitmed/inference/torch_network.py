@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from vitmed.core.ui import Ui
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.choose_precision import choose_precision
@@ -81,11 +80,9 @@ class TorchNetwork(Network):
         return Outputs(indices, logits, columns, problems, features)
 
 
-def open_torch_network(
-    saved: SavedModel, policy: DecisionPolicy | None, device: str, precision: str, ui: Ui
-) -> TorchNetwork:
+def open_torch_network(saved: SavedModel, policy: DecisionPolicy | None, device: str, precision: str) -> TorchNetwork:
     """The network of a checkpoint; the arguments are those of `open_network`."""
     assert isinstance(saved, Checkpoint)
     where = pick_device(device)
-    arithmetic = choose_precision(precision, saved, policy, where, ui)
+    arithmetic = choose_precision(precision, saved, policy, where)
     return TorchNetwork(saved, policy, where, arithmetic)

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from statistics import NormalDist
 
 from vitmed.core.base_models import Frozen
-from vitmed.metrics.intervals import INFINITE, logit_interval, quantile, wilson
+from vitmed.core.text import counted
+from vitmed.metrics.intervals import INFINITE, LEVEL, logit_interval, quantile, wilson
 
 MOST = 10**8  # patients; a goal that needs more has no answer
 ROUNDING = 1e-9  # 158.00000000000003 images are 158
@@ -167,3 +168,32 @@ def _narrow(interval: tuple[float, float], goal: Goal) -> bool:
 def _quantile(patients: float, each: float) -> float:
     """How many standard errors an interval reaches; by Student's t where patients have several images."""
     return quantile(max(1.0, patients - 1) if each > 1 else INFINITE)
+
+
+def in_words(found: NeededSample) -> list[str]:
+    """The answer, line by line."""
+    goal, design = found.goal, found.design
+    number = "AUROC" if found.number == "auroc" else found.number
+    kind = {"sensitivity": "positive ", "specificity": "negative "}.get(found.number, "")
+    several = design.images_per_patient > 1
+
+    def sample(images: int, patients: int, which: str = "") -> str:
+        return counted(images, f"{which}image") + (f" of {counted(patients, 'patient')}" if several else "")
+
+    who, level = sample(found.counted, found.counted_patients, kind), f"{100 * LEVEL:.0f} % interval"
+    if not kind:
+        who += f", {found.counted * (design.prevalence or 0):,.0f} of them positive,"
+    most = "" if kind else "at most "  # the variance of an AUROC is on the safe side
+    what = f"of {found.low:.3f} to {found.high:.3f}, {most}{goal.half_width} to either side on average"
+    if goal.half_width is None:
+        what = f"that lies above {goal.lower_bound:g} with a chance of {100 * goal.power:g} %"
+    lines = [f"If the {number} is {found.expected:g}, {who} give a {level} {what}."]
+    if kind and found.images is not None and found.patients is not None:
+        lines.append(f"At a prevalence of {design.prevalence:g} these are in {sample(found.images, found.patients)}.")
+    if several:
+        lines.append(f"{design.images_per_patient:g} images for each patient, design effect {found.design_effect:.3g}.")
+    else:
+        lines.append(
+            "Each image counts as independent: with several for each patient, add --images-per-patient and --icc."
+        )
+    return lines

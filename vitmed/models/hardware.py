@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -115,6 +116,15 @@ def synchronise(device: torch.device) -> None:
     """Wait until the device has done what it was given."""
     if device.type in ("cuda", "mps"):
         (torch.cuda if device.type == "cuda" else torch.mps).synchronize()
+
+
+def seconds_of(work: Callable[[], object], device: torch.device) -> float:
+    """Seconds that a function takes, until the device has done what it was given."""
+    synchronise(device)
+    start = time.perf_counter()
+    work()
+    synchronise(device)
+    return time.perf_counter() - start
 
 
 def busy() -> str | None:

@@ -32,7 +32,11 @@ class LowRank(nn.Module):
 
 
 def add_low_rank(model: ViT, rank: int) -> None:
-    """Freeze all but the head, and add `LowRank` to every matrix of the blocks. UsageError if the rank is too large."""
+    """Freeze all but the head, and add `LowRank` to every matrix of the blocks.
+
+    Raises:
+        UsageError: the rank is as large as the head's input is wide, or larger.
+    """
     width = model.head.in_features
     if rank >= width:
         raise UsageError(

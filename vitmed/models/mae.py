@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from vitmed.core.errors import UsageError
-from vitmed.models.fixed_positions import sincos_2d
-from vitmed.models.patch_embedding import PatchEmbed
+from vitmed.core.model_config import ModelConfig
+from vitmed.models.layers import PatchEmbed, sincos_2d
 from vitmed.models.vit import Block, ViT
 
 EPS = 1e-6  # of the decoder's layer norms
@@ -88,12 +88,16 @@ class MAE(nn.Module):
         places = sincos_2d(round(L**0.5), decoder_width)  # (1, 1 + L, E)
         self.register_buffer("decoder_places", places, persistent=False)
         self.decoder_blocks = nn.ModuleList(
-            Block(decoder_width, decoder_heads, 4 * decoder_width, 0.0, 0.0, 0.0, False, EPS)
-            for _ in range(decoder_depth)
+            Block(ModelConfig(width=decoder_width, heads=decoder_heads)) for _ in range(decoder_depth)
         )
         self.decoder_norm = nn.LayerNorm(decoder_width, eps=EPS)
         self.decoder_pred = nn.Linear(decoder_width, kernel[0].numel())
-        self._initialise()
+        for module in (self.decoder_embed, self.decoder_pred, *self.decoder_blocks.modules()):
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)  # as in the paper's code
+                nn.init.zeros_(module.bias)
+        nn.init.normal_(self.mask_token, std=0.02)
+        self.encoder.head.requires_grad_(False)
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
         return self.loss(x, self.reconstruct(x, noise))
@@ -161,14 +165,6 @@ class MAE(nn.Module):
             mean, deviation = patch_statistics(patches)
             predicted = predicted * deviation + mean
         return unpatchify(torch.where(result.hidden[:, :, None], predicted, patches), self.patch, x.shape[1])
-
-    def _initialise(self) -> None:
-        for module in (self.decoder_embed, self.decoder_pred, *self.decoder_blocks.modules()):
-            if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight)  # as in the paper's code
-                nn.init.zeros_(module.bias)
-        nn.init.normal_(self.mask_token, std=0.02)
-        self.encoder.head.requires_grad_(False)
 
 
 def patchify(x: Tensor, patch: int) -> Tensor:

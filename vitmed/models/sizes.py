@@ -1,12 +1,16 @@
-"""`SIZES`: the sizes of a ViT by name, as in timm; and the short name of a network."""
+"""`SIZES`: the sizes of a ViT by name, as in timm; and a network in words. Imports torch only for torchinfo's table."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from vitmed.core.errors import unknown_key
 from vitmed.core.model_config import ModelConfig
-from vitmed.core.text import file_name
+from vitmed.core.text import counted, file_name
+
+if TYPE_CHECKING:  # an exported model is described without torch
+    from torch import nn
 
 
 class Size(NamedTuple):
@@ -25,12 +29,52 @@ SIZES = {
 }
 
 
+def size_of(model: ModelConfig) -> Size:
+    """The size of a network: what is set, else that of its name. Raises UsageError: no such name."""
+    if model.name not in SIZES:
+        raise unknown_key("model", model.name, SIZES)
+    usual = SIZES[model.name]
+    return Size(model.width or usual.width, model.depth or usual.depth, model.heads or usual.heads)
+
+
+def resolved(model: ModelConfig) -> ModelConfig:
+    """A configuration with its size, and the plain stem and read-out where they are `auto`, which `train` resolves
+    earlier. Raises UsageError: no such name."""
+    usual = {"stem": "patch", "pool": "cls", **size_of(model)._asdict()}
+    return model.model_copy(update={field: v for field, v in usual.items() if getattr(model, field) in (None, "auto")})
+
+
 def model_label(model: ModelConfig) -> str:
     """A short name of the network: that of its weights or size, or its width and depth."""
     if model.weights is not None:
         file = Path(model.weights)
-        own = file.name in ("best.pt", "last.pt", "encoder.pt")
-        return file_name(file.resolve().parent.name if own else file.stem) or "weights"
-    size = SIZES[model.name]
-    width, depth = model.width or size.width, model.depth or size.depth
-    return model.name.replace("_", "-") if (width, depth) == size[:2] else f"vit-{width}x{depth}"
+        ours = file.name in ("best.pt", "last.pt", "encoder.pt")
+        return file_name(file.resolve().parent.name if ours else file.stem) or "weights"
+    width, depth, _ = size_of(model)
+    return model.name.replace("_", "-") if (width, depth) == SIZES[model.name][:2] else f"vit-{width}x{depth}"
+
+
+def describe_model(model: ModelConfig) -> str:
+    """The network in a few words."""
+    size = size_of(model)
+    words = f"ViT of width {size.width}, {counted(size.depth, 'block')}, {counted(size.heads, 'head')}"
+    name = model.name if size == SIZES[model.name] else words
+    return (
+        f"{name}, {model.image_size} px images, {model.patch_size} px patches, {model.stem} stem, {model.pool} pooling"
+    )
+
+
+def summarise(model: nn.Module, config: ModelConfig) -> str:
+    """Layers, shapes, parameters and multiply-adds for one image, by torchinfo."""
+    import torchinfo  # noqa: TID251
+
+    from vitmed.models.hardware import seeded
+
+    size = (1, config.channels, config.image_size, config.image_size)
+    device = next(model.parameters()).device
+    columns = ("input_size", "output_size", "num_params", "mult_adds")
+    with seeded(0, device):  # torchinfo draws a random input
+        text = str(torchinfo.summary(model, size, depth=3, col_names=columns, verbose=0, device=device))
+    for unit in ("MEGA", "GIGA", "TERA"):  # torchinfo prints the name of its own constant
+        text = text.replace(f"Units.{unit}BYTES", unit[0])
+    return text + "\n"

@@ -3,7 +3,7 @@
 Letters of the shapes:
     B images of a batch   C input channels   H, W height and width, px   P side of a patch, px
     L patches, (H/P) x (W/P)   N tokens: class, registers, patches   R query tokens   D width
-    A attention heads   K classes
+    A attention heads   E width of attention pooling   K classes
 
 Parameter names are timm's, so a timm, DeiT, MAE or DINO state dict loads without renaming.
 """
@@ -11,26 +11,32 @@ Parameter names are timm's, so a timm, DeiT, MAE or DINO state dict loads withou
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from vitmed.core.errors import UsageError, unknown_key
+from vitmed.core.errors import UsageError
 from vitmed.core.model_config import ModelConfig
-from vitmed.models.attention_pooling import COCA_EPS, COCA_HEADS, AttentionPool
-from vitmed.models.check_network import check_pooling, check_sizes
-from vitmed.models.fixed_positions import sincos_1d, sincos_2d
-from vitmed.models.patch_embedding import ConvStem, PatchEmbed
-from vitmed.models.rotary_positions import NoKeyBias, RotaryPositions, turn
-from vitmed.models.sizes import SIZES
-from vitmed.models.swiglu import SwiGLU
+from vitmed.models.layers import (
+    COCA_HEADS,
+    AttentionPool,
+    ConvStem,
+    DropPath,
+    LayerScale,
+    NoKeyBias,
+    PatchEmbed,
+    RotaryPositions,
+    build_mlp,
+    sincos_1d,
+    sincos_2d,
+    turn,
+)
+from vitmed.models.sizes import resolved, size_of
 
 ALL = slice(None)
+KERNELS = {"auto": None, "fused": True, "explicit": False}  # of attention, in training -> `Attention.fused`
 Angles = tuple[Tensor, Tensor]  # of rotary positions: cosine and sine, (L, D/A) each
 
 
@@ -41,20 +47,20 @@ class Attention(nn.Module):
         fused: whether training uses PyTorch's fused kernel; None: where it is usually faster. Inference always does.
     """
 
-    def __init__(self, width: int, heads: int, dropout: float, attention_dropout: float, rotary: bool = False):
+    def __init__(self, config: ModelConfig):
         super().__init__()
-        self.heads = heads
-        self.qkv = (NoKeyBias if rotary else nn.Linear)(width, 3 * width)
-        self.attn_drop = attention_dropout
+        width, _, self.heads = size_of(config)
+        self.qkv = (NoKeyBias if config.positions == "rotary" else nn.Linear)(width, 3 * width)
+        self.attn_drop = config.attention_dropout
         self.proj = nn.Linear(width, width)
-        self.proj_drop = nn.Dropout(dropout)
+        self.proj_drop = nn.Dropout(config.dropout)
         self.fused: bool | None = None
 
     def forward(
         self, x: Tensor, collected: list[Tensor] | None = None, queries: slice = ALL, angles: Angles | None = None
     ) -> Tensor:
         B, N, D = x.shape
-        qkv = self.qkv(x).reshape(B, N, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
+        qkv = self.qkv(x).reshape(B, N, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)  # (3, B, A, N, D/A)
         q, k, v = qkv.unbind(0)  # 3 x (B, A, N, D/A)
         if angles is not None:
             q, k = turn(q, angles), turn(k, angles)
@@ -69,18 +75,19 @@ class Attention(nn.Module):
                 collected.append(attention)
         else:
             x = F.scaled_dot_product_attention(q, k, v)  # (B, A, R, D/A)
-        x = x.transpose(1, 2).reshape(B, -1, D)
-        return self.proj_drop(self.proj(x))  # (B, R, D)
+        x = x.transpose(1, 2).reshape(B, -1, D)  # (B, R, D)
+        return self.proj_drop(self.proj(x))
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
-    """softmax(q k' / sqrt(D/A)) v, (B, A, N, D/A), and the attention probabilities (B, A, N, N) before dropout.
+    """softmax(q k' / sqrt(D/A)) v, (B, A, R, D/A), and the attention probabilities (B, A, R, N) before dropout.
 
     Args:
-        q, k, v: (B, A, N, D/A).
+        q: (B, A, R, D/A).
+        k, v: (B, A, N, D/A).
         dropout: its rate.
     """
-    attention = ((q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)).softmax(dim=-1)  # (B, A, N, N)
+    attention = ((q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)).softmax(dim=-1)  # (B, A, R, N)
     return F.dropout(attention, dropout).to(v.dtype) @ v, attention
 
 
@@ -93,77 +100,32 @@ def prefers_explicit(device: torch.device, dtype: torch.dtype, tokens: int) -> b
     return device.type == "cpu" and dtype == torch.bfloat16 and tokens <= 512
 
 
-class Mlp(nn.Module):
-    def __init__(self, width: int, hidden: int, dropout: float, gelu: Callable[[Tensor], Tensor] = F.gelu):
-        super().__init__()
-        self.fc1 = nn.Linear(width, hidden)
-        self.fc2 = nn.Linear(hidden, width)
-        self.drop = nn.Dropout(dropout)
-        self.gelu = gelu
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.drop(self.fc2(self.drop(self.gelu(self.fc1(x)))))
-
-
-def quick_gelu(x: Tensor) -> Tensor:
-    """OpenAI's approximation of GELU, in CLIP."""
-    return x * torch.sigmoid(1.702 * x)
-
-
-def build_mlp(kind: str, width: int, hidden: int, dropout: float = 0.0) -> nn.Module:
-    """The MLP of a block: "swiglu", or a key of `GELUS`."""
-    return SwiGLU(width, hidden, dropout) if kind == "swiglu" else Mlp(width, hidden, dropout, GELUS[kind])
-
-
-class DropPath(nn.Module):
-    """Skips a whole branch for some images (stochastic depth, Huang et al. 2016, arXiv 1603.09382)."""
-
-    def __init__(self, rate: float):
-        super().__init__()
-        self.rate = rate
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.rate or not self.training:
-            return x
-        return x * x.new_empty(len(x), *(1,) * (x.ndim - 1)).bernoulli_(1 - self.rate) / (1 - self.rate)
-
-
-class LayerScale(nn.Module):
-    """Multiplies each channel by a learned number that starts small (Touvron et al. 2021, arXiv 2103.17239)."""
-
-    def __init__(self, width: int):
-        super().__init__()
-        self.gamma = nn.Parameter(torch.full((width,), 1e-5))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.gamma
+def use_attention(model: nn.Module, kernel: str) -> None:
+    """Let training compute attention by a kernel: "fused" (PyTorch's), "explicit" (plain matrices) or "auto"."""
+    for module in model.modules():
+        if isinstance(module, Attention):
+            module.fused = KERNELS[kernel]
 
 
 class Block(nn.Module):
-    """Pre-norm: x + attention(norm(x)), then x + mlp(norm(x)). Returns only the tokens in `queries`, R of N."""
+    """Pre-norm: x + attention(norm(x)), then x + mlp(norm(x)). Returns only the tokens in `queries`, R of N.
 
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        hidden: int,
-        dropout: float,
-        attention_dropout: float,
-        drop_path: float,
-        layer_scale: bool,
-        eps: float,
-        mlp: str = "gelu",
-        rotary: bool = False,
-    ):
+    Attributes:
+        recompute: compute what is inside again in the backward pass, instead of keeping it (gradient checkpointing,
+            Chen et al. 2016, arXiv 1604.06174).
+    """
+
+    def __init__(self, config: ModelConfig, drop_path: float = 0.0):
         super().__init__()
-        self.norm1 = nn.LayerNorm(width, eps=eps)
-        self.attn = Attention(width, heads, dropout, attention_dropout, rotary)
-        self.ls1 = LayerScale(width) if layer_scale else nn.Identity()
-        self.norm2 = nn.LayerNorm(width, eps=eps)
-        self.mlp = build_mlp(mlp, width, hidden, dropout)
-        self.ls2 = LayerScale(width) if layer_scale else nn.Identity()
+        width = size_of(config).width
+        self.norm1 = nn.LayerNorm(width, eps=config.norm_eps)
+        self.attn = Attention(config)
+        self.ls1 = LayerScale(width) if config.layer_scale else nn.Identity()
+        self.norm2 = nn.LayerNorm(width, eps=config.norm_eps)
+        self.mlp = build_mlp(config, width, config.dropout)
+        self.ls2 = LayerScale(width) if config.layer_scale else nn.Identity()
         self.drop_path = DropPath(drop_path)
-        self.recompute = False  # in the backward pass, instead of keeping what is inside (Chen et al. 2016, 1604.06174)
+        self.recompute = False
 
     def forward(
         self, x: Tensor, collected: list[Tensor] | None = None, queries: slice = ALL, angles: Angles | None = None
@@ -195,93 +157,47 @@ class ViT(nn.Module):
     """(B, C, H, W) float -> (B, K) logits.
 
     Args:
+        config: sizes come from the name where they are not set; `auto`, which `train` resolves earlier, means the
+            plain ViT here (stem "patch", pool "cls"). With pool "mean" the norm is `fc_norm`, as in timm and MAE.
         num_classes: K.
-        image_size, patch_size: px; the patch divides the image.
-        channels: C, 1 to 4.
-        width, depth, heads: D, number of blocks, A; A divides D.
-        mlp_ratio: hidden width of the MLP / D.
-        stem: "patch" (one convolution), "conv" (a few small ones) or "residual" (these with residual blocks).
-        positions: "learned", "sincos_1d" (Vaswani et al. 2017), "sincos_2d" (as in MAE), "rotary" (as in DINOv3).
-        pool: "cls" (class token), "mean" (of the patches; the norm is then `fc_norm`, as in timm and MAE), "cls_mean"
-            (both side by side), "attention" (as in SigLIP) or "coca" (attention pooling as in CoCa and CONCH).
-        pool_width: width of the attention pooling; None: D.
-        class_token: whether there is one; SigLIP has none.
-        registers: learned tokens without a position, between class token and patches (Darcet et al. 2023,
-            arXiv 2309.16588), as in some DINOv2 weights.
-        layer_scale: scales every branch, as DINOv2 and UNI do.
-        mlp: "gelu", "gelu_tanh", "quick_gelu" or "swiglu".
-        norm_pre: a norm before the blocks, as in CLIP.
-        norm_eps: epsilon of the layer norms.
-        dropout, attention_dropout, drop_path: rates in [0, 1).
 
     Raises:
-        UsageError: sizes do not divide, or the pooling needs a class token that is not there.
+        UsageError: no such size, no class, sizes that do not divide, or a pooling that the network cannot have.
 
     Attributes:
         width: D.   patches: L.   prefix: number of tokens before the patches.   tokens: N.
     """
 
-    def __init__(
-        self,
-        num_classes: int,
-        image_size: int = 224,
-        patch_size: int = 16,
-        channels: int = 3,
-        width: int = 192,
-        depth: int = 12,
-        heads: int = 3,
-        mlp_ratio: float = 4.0,
-        stem: str = "patch",
-        positions: str = "learned",
-        pool: str = "cls",
-        pool_width: int | None = None,
-        class_token: bool = True,
-        registers: int = 0,
-        layer_scale: bool = False,
-        mlp: str = "gelu",
-        norm_pre: bool = False,
-        norm_eps: float = 1e-6,
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
-        drop_path: float = 0.0,
-    ):
+    def __init__(self, config: ModelConfig, num_classes: int):
         super().__init__()
-        check_sizes(image_size, patch_size, width, heads, positions)
-        check_pooling(pool, class_token, pool_width or width, heads)
-        grid = image_size // patch_size
-        self.pool, self.registers = pool, registers
-        self.width, self.patches, self.prefix = width, grid * grid, class_token + registers
+        config = resolved(config)
+        if num_classes < 1:
+            raise UsageError(f"{num_classes} classes, expected at least one", "num_classes=2 or more")
+        check_network(config)
+        width, depth, heads = size_of(config)
+        grid, rotary = config.image_size // config.patch_size, config.positions == "rotary"
+        self.pool, self.registers = config.pool, config.registers
+        self.width, self.patches, self.prefix = width, grid * grid, config.class_token + config.registers
         self.tokens = self.prefix + self.patches
-        if stem == "patch":
-            self.patch_embed: nn.Module = PatchEmbed(channels, width, patch_size)
+        if config.stem == "patch":
+            self.patch_embed: nn.Module = PatchEmbed(config.channels, width, config.patch_size)
         else:
-            self.patch_embed = ConvStem(channels, width, patch_size, residual=stem == "residual")
-        self.cls_token = nn.Parameter(torch.zeros(1, 1, width)) if class_token else None
-        self.reg_token = nn.Parameter(torch.zeros(1, registers, width)) if registers else None
-        places, rotary = torch.zeros(1, class_token + grid * grid, width), positions == "rotary"
-        self.pos_embed = None if rotary else nn.Parameter(places, requires_grad=positions == "learned")
+            self.patch_embed = ConvStem(config.channels, width, config.patch_size, residual=config.stem == "residual")
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, width)) if config.class_token else None
+        self.reg_token = nn.Parameter(torch.zeros(1, config.registers, width)) if config.registers else None
+        places = torch.zeros(1, config.class_token + self.patches, width)
+        self.pos_embed = None if rotary else nn.Parameter(places, requires_grad=config.positions == "learned")
         self.rope = RotaryPositions(grid, width // heads) if rotary else None
-        self.pos_drop = nn.Dropout(dropout)
-        self.norm_pre = nn.LayerNorm(width, eps=norm_eps) if norm_pre else nn.Identity()
-        rates = [drop_path * i / max(1, depth - 1) for i in range(depth)]
-        hidden = int(width * mlp_ratio + 1e-6)  # a ratio of two whole numbers may be rounded down
-        self.blocks = nn.ModuleList(
-            Block(width, heads, hidden, dropout, attention_dropout, rate, layer_scale, norm_eps, mlp, rotary)
-            for rate in rates
-        )
-        self.norm = nn.LayerNorm(width, eps=norm_eps) if pool != "mean" else nn.Identity()
-        self.fc_norm = nn.LayerNorm(width, eps=norm_eps) if pool == "mean" else nn.Identity()
-        out = {"cls_mean": 2 * width, "attention": pool_width or width, "coca": pool_width or width}.get(pool, width)
-        self.attn_pool: AttentionPool | None = None
-        if pool == "attention":
-            self.attn_pool = AttentionPool(
-                width, out, heads, build_mlp(mlp, out, int(out * mlp_ratio + 1e-6)), norm_eps
-            )
-        elif pool == "coca":
-            self.attn_pool = AttentionPool(width, out, COCA_HEADS, None, COCA_EPS)
-        self.head = nn.Linear(out, num_classes)
+        self.pos_drop = nn.Dropout(config.dropout)
+        self.norm_pre = nn.LayerNorm(width, eps=config.norm_eps) if config.norm_pre else nn.Identity()
+        self.blocks = nn.ModuleList(Block(config, config.drop_path * i / max(1, depth - 1)) for i in range(depth))
+        self.norm = nn.LayerNorm(width, eps=config.norm_eps) if config.pool != "mean" else nn.Identity()
+        self.fc_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.pool == "mean" else nn.Identity()
+        self.attn_pool = AttentionPool(config) if config.pool in ("attention", "coca") else None
+        features = 2 * width if config.pool == "cls_mean" else width
+        self.head = nn.Linear(features if self.attn_pool is None else config.pool_width or width, num_classes)
         self.frozen: int | None = None  # number of frozen blocks; None: everything learns
-        self._initialise(positions, grid)
+        self._initialise(config.positions, grid)
 
     def freeze(self, blocks: int) -> None:
         """Freeze the embedding and the first `blocks` blocks: no gradient, no dropout, no drop path.
@@ -312,7 +228,7 @@ class ViT(nn.Module):
         """
         x = self.patch_embed(x)  # (B, L, D)
         if self.cls_token is not None:
-            x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1)
+            x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1)  # (B, 1 + L, D)
         if self.pos_embed is not None:
             x = x + self.pos_embed
         if self.reg_token is not None:  # registers have no position
@@ -325,7 +241,7 @@ class ViT(nn.Module):
         return self.norm(x)  # (B, R, D)
 
     def forward_pool(self, x: Tensor, collected: list[Tensor] | None = None) -> Tensor:
-        """Tokens (B, N, D) -> features of the image, the input of the head: (B, D), (B, 2 D) with "cls_mean".
+        """Tokens (B, N, D) -> features of the image, the input of the head: (B, D), (B, 2 D) with "cls_mean", (B, E).
 
         If `collected` is a list, the attention of an attention pooling is appended to it.
         """
@@ -333,14 +249,13 @@ class ViT(nn.Module):
             return x[:, 0]
         if self.attn_pool is not None:  # CoCa's reads all tokens, SigLIP's only patches
             return self.attn_pool(x if self.pool == "coca" else x[:, self.prefix :], collected)
-        mean = x[:, self.prefix :].mean(dim=1)
+        mean = x[:, self.prefix :].mean(dim=1)  # (B, D)
         return self.fc_norm(mean) if self.pool == "mean" else torch.cat([x[:, 0], mean], dim=1)
 
     def features(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> features of the image, the input of the head; their width is `head.in_features`."""
         # A head on the class token does not need the last block's output for other tokens.
-        queries = slice(0, 1) if self.pool == "cls" else ALL
-        return self.forward_pool(self.forward_features(x, queries=queries))
+        return self.forward_pool(self.forward_features(x, queries=slice(0, 1) if self.pool == "cls" else ALL))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.features(x))
@@ -360,39 +275,41 @@ class ViT(nn.Module):
                 nn.init.trunc_normal_(module.weight, std=math.sqrt(1 / module.weight[0].numel()))
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
-        if self.cls_token is not None:
-            nn.init.normal_(self.cls_token, std=1e-6)
-        if self.reg_token is not None:
-            nn.init.normal_(self.reg_token, std=1e-6)
+        for token in (self.cls_token, self.reg_token):
+            if token is not None:
+                nn.init.normal_(token, std=1e-6)
         if self.pos_embed is None:
             return
         if positions == "learned":
             nn.init.trunc_normal_(self.pos_embed, std=0.02)
         else:
-            table = sincos_1d if positions == "sincos_1d" else sincos_2d
-            with torch.no_grad():
-                self.pos_embed.copy_(table(grid, self.width)[:, -self.pos_embed.shape[1] :])
+            table = (sincos_1d if positions == "sincos_1d" else sincos_2d)(grid, self.width)  # (1, 1 + L, D)
+            self.pos_embed.data.copy_(table[:, -self.pos_embed.shape[1] :])
 
 
-def build_vit(config: ModelConfig, num_classes: int) -> ViT:
-    """The network of a configuration. `auto`, which `train` resolves earlier, means the plain ViT here."""
-    arguments = arguments_of(config)
-    if num_classes < 1:
-        raise UsageError(f"{num_classes} classes, expected at least one", "num_classes=2 or more")
-    return ViT(num_classes, **arguments)
-
-
-def arguments_of(config: ModelConfig) -> dict[str, Any]:
-    """The keyword arguments of `ViT` for a configuration. Raises UsageError: no such size."""
-    if config.name not in SIZES:
-        raise unknown_key("model", config.name, SIZES)
-    fields = config.model_dump(exclude={"name", "weights", "licence", "terms"})
-    plain = {"stem": "patch", "pool": "cls", **SIZES[config.name]._asdict()}
-    return fields | {name: usual for name, usual in plain.items() if fields[name] in (None, "auto")}
-
-
-GELUS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
-    "quick_gelu": quick_gelu,
-}
+def check_network(config: ModelConfig) -> None:
+    """Raise UsageError for a resolved configuration whose numbers do not go together, with close numbers that do."""
+    size, patch, positions, pool = config.image_size, config.patch_size, config.positions, config.pool
+    width, _, heads = size_of(config)
+    if size % patch:
+        near = max(patch, round(size / patch) * patch)
+        raise UsageError(f"image size {size} is not divisible by patch size {patch}", f"use --image-size {near}")
+    if width % heads:
+        good = [a for a in range(1, width + 1) if width % a == 0 and a <= 24]
+        raise UsageError(f"{heads} heads do not divide width {width}", f"use heads in {', '.join(map(str, good))}")
+    step = {"sincos_1d": 2, "sincos_2d": 4}.get(positions, 1)
+    if width % step:
+        raise UsageError(f"positions {positions} need a width divisible by {step}, not {width}", "change model.width")
+    if positions == "rotary" and width // heads % 4:
+        raise UsageError(
+            f"rotary positions need heads whose width is divisible by 4, not {width // heads}", "change model.heads"
+        )
+    if pool in ("cls", "cls_mean") and not config.class_token:
+        raise UsageError(
+            f"pool {pool} reads a class token, and the network has none", "omit model.pool, or set it to mean"
+        )
+    readers = {"attention": heads, "coca": COCA_HEADS}.get(pool, 1)
+    if (reader := config.pool_width or width) % readers:
+        raise UsageError(
+            f"pool {pool} has {readers} heads, which do not divide its width {reader}", "change model.pool_width"
+        )

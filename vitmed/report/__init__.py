@@ -11,6 +11,7 @@ headline            the result in the terminal, and quality gates
 checklists          CLAIM, TRIPOD+AI and STARD-AI, and what answers their items
 limitations         what a reader should hold against a report
 model_card          model_card.md
+evaluate            a model on images: settings, scores of other images, and the report
 run_description     data, model and training in words
 participant_flow    where the images come from and where they go
 external_data       other images beside the run's own test

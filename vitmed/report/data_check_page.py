@@ -6,7 +6,6 @@ The page is for the lab itself: it names files and patients. It is one file with
 from __future__ import annotations
 
 import io
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from vitmed.checks.detect import COPIES, Copies, Image
 from vitmed.checks.problems import PROBLEMS, Problem
 from vitmed.core.errors import DataError
 from vitmed.core.files import write_json, write_text
-from vitmed.data.split_names import SPLITS
 from vitmed.imaging.decode import read_image
 from vitmed.report.page import data_uri, fill
 from vitmed.report.plots.drawing import BLUE, COLOURS, plot, png, short
@@ -29,38 +27,6 @@ PAIRS = 12  # pairs of copies
 CLASSES = 20  # classes with pictures
 SIDE = 96  # of a picture, px
 Strip = tuple[str, list[tuple[str, str]]]  # title, and (picture, path) of each image
-
-
-def table(images: Sequence[Image]) -> list[dict[str, Any]]:
-    """One row per split and class, or finding: images, patients (None: unknown), unreadable files."""
-    rows: dict[tuple[str, str], list[Image]] = {}
-    for image in images:
-        for kind in image.kinds or ("",):
-            rows.setdefault((image.split or "", kind), []).append(image)
-    return [
-        {
-            "split": split or None,
-            "class": label or None,
-            "images": len(part),
-            "patients": len({i.group for i in part}) if all(i.group is not None for i in part) else None,
-            "unreadable": sum(bool(i.record.kind) for i in part),
-        }
-        for (split, label), part in sorted(rows.items(), key=lambda row: (["", *SPLITS].index(row[0][0]), row[0][1]))
-    ]
-
-
-def sizes(images: Sequence[Image]) -> dict[str, Any]:
-    """Counts by format, mode and bit depth, and quartiles of width and height, over the files with a readable head."""
-    facts = [image.record.header for image in images if image.record.header is not None]
-    found: dict[str, Any] = {
-        "formats": dict(Counter(f.format for f in facts).most_common()),
-        "modes": dict(Counter(f.mode for f in facts).most_common()),
-        "bits": {str(bits): count for bits, count in Counter(f.bits for f in facts).most_common()},
-    }
-    for name in ("width", "height"):
-        values = [getattr(f, name) for f in facts]
-        found[name] = [round(float(q)) for q in np.quantile(values, [0, 0.25, 0.5, 0.75, 1])] if values else None
-    return found
 
 
 def size_histogram(images: Sequence[Image]) -> Figure:

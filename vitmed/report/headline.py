@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitmed.core.errors import GateError, UsageError, unknown_key
+from vitmed.core.messages import say, warn
 from vitmed.core.run_folder import METHODS_TEXT, NUMBERS, REPORT, RunFolder
 from vitmed.core.targets import Kind
 from vitmed.core.text import counted_doing, listed
-from vitmed.core.ui import Ui
 from vitmed.decisions.evaluation_folder import find_evaluation, is_torn, read_evaluation
 from vitmed.decisions.targets import ALL_METRICS, RANKING, TARGETS
 from vitmed.inference.saved_model import SavedModel
@@ -40,25 +40,25 @@ def known_evaluation(saved: SavedModel, split: str) -> Evaluation | None:
     return Evaluation(found.predictions, Results.read(found.metrics), file.parent)
 
 
-def report_evaluation(evaluation: Evaluation, gates: dict[str, float], ui: Ui) -> Evaluation:
+def report_evaluation(evaluation: Evaluation, gates: dict[str, float]) -> Evaluation:
     """Print the first numbers, the comparison with baselines, and the path of the report; then check the gates."""
     metrics = evaluation.metrics
     if metrics.identity:
-        ui.say(metrics.identity)
-    ui.say(headline(metrics))
+        say(metrics.identity)
+    say(headline(metrics))
     for line in (*fixed_lines(metrics.fixed_rates), *intended_lines(metrics)):
-        ui.say(line)
+        say(line)
     for note in metrics.notes:
         if note not in metrics.report.notes:  # already printed
-            ui.warn(note)
+            warn(note)
     for baseline in metrics.baselines.values():
-        ui.say(verdict(baseline, metrics.n_groups, metrics.target.kind, metrics.unit))
+        say(verdict(baseline, metrics.n_groups, metrics.target.kind, metrics.unit))
     if metrics.external is not None:
-        ui.say(_own_test(metrics.external))
+        say(_own_test(metrics.external))
     page, tables = evaluation.folder / REPORT, evaluation.folder / NUMBERS
-    ui.say(f"report: {page}" if page.is_file() else f"numbers, without figures and page: {tables}")
+    say(f"report: {page}" if page.is_file() else f"numbers, without figures and page: {tables}")
     if page.is_file():
-        ui.say(f"statistical methods, for a paper: {evaluation.folder / METHODS_TEXT}")
+        say(f"statistical methods, for a paper: {evaluation.folder / METHODS_TEXT}")
     check_gates(gates, evaluation.metrics, evaluation)
     return evaluation
 

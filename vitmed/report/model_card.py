@@ -8,9 +8,13 @@ from typing import Any
 
 import yaml
 
+from vitmed.core.files import write_text
+from vitmed.core.messages import warn
+from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import listed
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import Estimate
+from vitmed.report.headline import Evaluation
 from vitmed.report.limitations import limitations
 from vitmed.report.page import fill, headline_of
 from vitmed.report.results import Results
@@ -87,3 +91,12 @@ def _interval(number: Estimate, metrics: Results) -> dict[str, Any]:
     low, high = round(number.low, 6), round(number.high, 6)
     how = f"{number.method or 'bootstrap'}, {metrics.resampling}"
     return {"interval": metrics.level, "low": low, "high": high, "method": how}
+
+
+def write_card(run: RunFolder, test: Evaluation) -> None:
+    """Write model_card.md, unless somebody has edited it."""
+    file, card = run.model_card, model_card(test.metrics, run.path.resolve().name, test.folder.name)
+    if file.is_file() and edited(file.read_text(encoding="utf-8", errors="replace")):
+        warn(f"{file} was edited and is not replaced; remove it to get a new one with these numbers")
+    else:
+        write_text(file, card)

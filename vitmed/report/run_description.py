@@ -12,7 +12,7 @@ from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.exact_views import VIEWS
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.saved_model import SavedModel
-from vitmed.models.summary import describe_model
+from vitmed.models.sizes import describe_model
 
 
 def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, str]:

@@ -15,8 +15,7 @@ from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.saved_model import SavedModel
-from vitmed.models.licence_terms import terms_of
-from vitmed.models.weights_catalogue import CATALOGUE
+from vitmed.models.weights.catalogue import CATALOGUE, terms_of
 from vitmed.report.limitations import limitations
 from vitmed.report.model_card import CLASSES, card_header
 from vitmed.report.page import fill, headline_of

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,10 +37,10 @@ from vitmed.core.errors import (
 )
 from vitmed.core.files import read_json_lines
 from vitmed.core.flags import FLAGS
+from vitmed.core.messages import Logged, listener, listening, say, warn
 from vitmed.core.process import DRIVER, cores
 from vitmed.core.run_folder import PREDICTIONS, RunFolder
 from vitmed.core.run_lock import is_running
-from vitmed.core.ui import Logged, Ui
 from vitmed.training.train_state import Record
 
 PAUSE = 0.2  # s between two looks at a process
@@ -101,9 +102,7 @@ class Executor(Protocol):
 
 
 @contextlib.contextmanager
-def local(
-    folder: RunFolder, parallel: int, ui: Ui, *, devices: int | None = None, logged: bool = False
-) -> Iterator[Executor]:
+def local(folder: RunFolder, parallel: int, *, devices: int | None = None, logged: bool = False) -> Iterator[Executor]:
     """Train jobs on this machine.
 
     With one at a time this process trains each when it is submitted. Otherwise each of `parallel` slots trains in a
@@ -122,9 +121,9 @@ def local(
     if parallel < 1:
         raise UsageError(f"--parallel {parallel}: expected at least 1", "--parallel 2")
     if parallel == 1 and (devices or 1) == 1:
-        yield _Here(folder, ui, logged)
+        yield _Here(folder, logged)
         return
-    processes = _Processes(folder, parallel, ui, devices or 1, logged)
+    processes = _Processes(folder, parallel, devices or 1, logged)
     try:
         yield processes
     finally:
@@ -134,22 +133,22 @@ def local(
 class _Here:
     """Trains a job in this process, when it is submitted."""
 
-    def __init__(self, folder: RunFolder, ui: Ui, logged: bool) -> None:
-        self.folder, self.ui, self.logged = folder, ui, logged
+    def __init__(self, folder: RunFolder, logged: bool) -> None:
+        self.folder, self.logged = folder, logged
 
     def submit(self, job: Job, on_epoch: OnEpoch | None = None) -> Future[RunFolder | None]:
         future: Future[RunFolder | None] = Future()
         try:
             if job.done(self.folder) is None:
-                ui: Ui = Logged(self.folder.path / f"{job.name}.log") if self.logged else self.ui
                 if not self.logged:
-                    ui.say(job.title)
-                try:
-                    vitmed.train(**job.start(self.folder), each_epoch=on_epoch, ui=ui)
-                except VitmedError as error:
-                    if self.logged:
-                        ui.warn(str(error))
-                    raise
+                    say(job.title)
+                with listening(Logged(self.folder.path / f"{job.name}.log") if self.logged else listener()):
+                    try:
+                        vitmed.train(**job.start(self.folder), each_epoch=on_epoch)
+                    except VitmedError as error:
+                        if self.logged:
+                            warn(str(error))
+                        raise
             future.set_result(job.done(self.folder))
         except Interrupted as error:
             future.set_exception(Interrupted(f"in {job.title}: {error.problem}", error.fix))
@@ -161,10 +160,10 @@ class _Here:
 class _Processes:
     """Trains each job by `python -m vitmed train`, as many at a time as there are slots."""
 
-    def __init__(self, folder: RunFolder, parallel: int, ui: Ui, devices: int, logged: bool) -> None:
+    def __init__(self, folder: RunFolder, parallel: int, devices: int, logged: bool) -> None:
         import torch
 
-        self.folder, self.ui, self.devices, self.logged = folder, ui, devices, logged
+        self.folder, self.devices, self.logged = folder, devices, logged
         self.threads = max(1, cores() // (parallel * devices))
         gpus = ",".join(map(str, range(torch.cuda.device_count())))
         self.gpus = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", gpus).split(",") if name]
@@ -172,10 +171,10 @@ class _Processes:
         for slot in range(parallel):
             self.slots.put(slot)
         self.pool, self.ending, self.one = ThreadPoolExecutor(parallel), threading.Event(), threading.Lock()
-        ui.say(f"{parallel} at a time, each on {self.threads * devices} of {cores()} cores; see {folder.path}/*.log")
+        say(f"{parallel} at a time, each on {self.threads * devices} of {cores()} cores; see {folder.path}/*.log")
 
     def submit(self, job: Job, on_epoch: OnEpoch | None = None) -> Future[RunFolder | None]:
-        return self.pool.submit(self._train, job, on_epoch)
+        return self.pool.submit(copy_context().run, self._train, job, on_epoch)  # its messages go where ours go
 
     def end(self) -> None:
         """Begin no more jobs, and let those under way save their last.pt."""
@@ -187,7 +186,7 @@ class _Processes:
         slot, log = self.slots.get(), self.folder.path / f"{job.name}.log"
         try:
             if job.done(self.folder) is None and not self.logged:
-                self.ui.say(job.title)
+                say(job.title)
             for left in reversed(range(TRIES)):
                 if (run := job.done(self.folder)) is not None:
                     return run
@@ -198,7 +197,7 @@ class _Processes:
                     raise EndedByCaller(f"{job.title}: ended; its last.pt is saved")
                 if left and (code < 0 or code == OutOfMemoryError.exit_code):
                     why = "it has no memory" if code > 0 else f"{signal.Signals(-code).name} ended its process"
-                    self.ui.warn(f"{job.title}: {why}; once more, from what is saved")
+                    warn(f"{job.title}: {why}; once more, from what is saved")
                 elif code != 0:
                     raise _error(code, log)
             return job.done(self.folder)

@@ -8,15 +8,17 @@ linear_heads       linear models of features
 epoch_records      the record of an epoch; which is the best; when training ends
 optimiser          AdamW, learning-rate schedule, moving average
 failure_detection  noticing that a network does not learn
-run_setup          a run before its first batch
-training_run       a run under way
-progress           its progress bar, and what to do when memory is full
+run                a run, new or resumed: its folder, what it writes there, and how it trains
+finetune           the task of `train`
+stream             the batches that the loop reads
+mixing             mixup and cutmix
+gradients          the gradients of a batch, computed in parts where memory is full
+progress           its progress bar
 launch             `train --devices`: this command line in several processes
-resuming           what a run to resume may change
 processes          the processes of one training, and what they exchange
 environment        what a run depended on, for environment.json
 plan/              before the first batch
 fit_policy         choosing the decision policy on validation
 baselines          models that need no training, and those of a run
-pretraining        learning without labels: the loss and validation of masked patches
+pretraining        the task of `pretrain`: the loss and validation of masked patches
 """

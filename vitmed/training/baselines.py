@@ -12,7 +12,8 @@ from functools import cache
 import numpy as np
 import torch
 
-from vitmed.core.ui import Ui
+from vitmed.core.config import Config
+from vitmed.core.messages import bar, say
 from vitmed.data.loading import Images
 from vitmed.data.samples import Splits, labelled_by
 from vitmed.data.thread_batches import Progress, in_threads
@@ -24,9 +25,10 @@ from vitmed.inference.saved_model import check_finite
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.models.lora import merged
 from vitmed.models.vit import ViT
+from vitmed.training.finetune import Finetune
 from vitmed.training.learning import LEARNING
 from vitmed.training.linear_heads import LinearHead
-from vitmed.training.training_run import TrainingRun
+from vitmed.training.run import Run
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 LEVELS = np.arange(256, dtype=np.float64)
@@ -68,36 +70,36 @@ def colour_and_size(images: Images, progress: Progress | None = None) -> np.ndar
     return np.stack(rows)
 
 
-def fit_colours(splits: Splits, images: dict[str, Images], ui: Ui) -> BySplit:
+def fit_colours(splits: Splits, images: dict[str, Images]) -> BySplit:
     """A linear model of colours and size: name of a split -> logits (S, K)."""
 
     @cache
     def colours(split: str) -> np.ndarray:
-        with ui.bar(f"colours of {split}") as advance:
+        with bar(f"colours of {split}") as advance:
             return colour_and_size(images[split], advance)
 
-    head = fit_logistic(colours, splits, images, ui, "image colours and size")
+    head = fit_logistic(colours, splits, images, "image colours and size")
     return lambda split: head.logits(colours(split))
 
 
-def fit_logistic(features: BySplit, splits: Splits, images: dict[str, Images], ui: Ui, what: str) -> LinearHead:
+def fit_logistic(features: BySplit, splits: Splits, images: dict[str, Images], what: str) -> LinearHead:
     """Fit a linear model on train, choose its penalty on val, and report its result there."""
     target, learning = TARGETS[splits.target.kind], LEARNING[splits.target.kind]
     train, val = ((features(name), images[name].targets.numpy()) for name in ("train", "val"))
-    with ui.bar(f"{target.linear} on {what}", unit="penalties") as advance:
+    with bar(f"{target.linear} on {what}", unit="penalties") as advance:
         head = learning.fit_head(train, val, splits.outputs, advance)
     values = target.values(labelled_by(splits.target, splits.classes, splits.samples["val"], head.logits(val[0])))
     reached = ", ".join(f"{name} {values[name]:.4f}" for name in target.headline[:2])
     penalty = "" if head.C is None else f" (inverse penalty C = {head.C:g})"
-    ui.say(f"baseline, {target.linear} on {what}: validation {reached}{penalty}")
+    say(f"baseline, {target.linear} on {what}: validation {reached}{penalty}")
     return head
 
 
 class Baselines:
     """The baselines of a run. Fitting reads only train and val; the test is read by `predictions("test")`."""
 
-    def __init__(self, run: TrainingRun):
-        self.run = run
+    def __init__(self, run: Run[Config], task: Finetune):
+        self.run, self.task = run, task
         self.logits: dict[str, BySplit] = {}
         train, file = run.config.train, run.folder.baseline
         untrained = run.config.model.weights is not None and run.state.step == 0
@@ -106,7 +108,7 @@ class Baselines:
         if train.baseline and file.is_file():
             self.logits["frozen_features"] = self._frozen_logits
         if train.baseline:
-            self.logits["colour_and_size"] = fit_colours(run.splits, run.images, run.ui)
+            self.logits["colour_and_size"] = fit_colours(run.splits, run.images)
 
     def predictions(self, split: str) -> dict[str, AnyPredictions]:
         """Key in `report.BASELINES` -> predictions for a split."""
@@ -121,22 +123,23 @@ class Baselines:
         """A linear model of the frozen network's features: the result of `--freeze`, otherwise baseline.pt."""
         run, train = self.run, self.run.config.train
         features = cache(self._features)
-        head = fit_logistic(features, run.splits, run.images, run.ui, "the pretrained features")
+        head = fit_logistic(features, run.splits, run.images, "the pretrained features")
         record = {"epoch": 0, "val_loss": head.val_loss, "C": head.C}
-        run.save(run.folder.best if train.freeze else run.folder.baseline, merged(run.model) | head.state(), record)
+        place = run.folder.best if train.freeze else run.folder.baseline
+        self.task.save(run, place, merged(self.task.model) | head.state(), record)
         if train.probe_first:
-            for network in (run.model, run.state.evaluated_model):
+            for network in (self.task.model, run.state.evaluated_model):
                 network.load_state_dict(head.state(), strict=False)
         if train.freeze and train.baseline:
             known, val = ((features(name), run.images[name].targets.numpy()) for name in ("train", "val"))
             k, near = LEARNING[run.splits.target.kind].fit_neighbours(known, val, run.splits.outputs)
-            run.ui.say(f"baseline, nearest neighbours: k = {k} has the lowest loss on validation")
+            say(f"baseline, nearest neighbours: k = {k} has the lowest loss on validation")
             self.logits["nearest_neighbours"] = lambda split: near(features(split))
 
     def _features(self, split: str) -> np.ndarray:
         run = self.run
-        with run.ui.bar(f"features of {split}") as advance:
-            return frozen_features(run.model, run.images[split], run.device, advance)
+        with bar(f"features of {split}") as advance:
+            return frozen_features(self.task.model, run.images[split], run.device, advance)
 
     def _frozen_logits(self, split: str) -> np.ndarray:
         """The logits of the network as it was before training, kept in baseline.pt."""
@@ -146,7 +149,7 @@ class Baselines:
         def forward(x: torch.Tensor) -> torch.Tensor:  # with the same views as the network that is compared with it
             return logits_of(model, mean_features(model, x, run.config.augment.views))
 
-        with run.ui.bar(f"baseline on {split}") as advance:
+        with bar(f"baseline on {split}") as advance:
             logits = predict_all(model, run.images[split], run.device, progress=advance, forward=forward)
         check_finite(logits, run.folder.baseline)
         return logits

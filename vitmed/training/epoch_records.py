@@ -118,7 +118,7 @@ def finished(state: TrainState, config: Config | PretrainConfig) -> bool:
     What was learned is validated first: the time ends neither the first epoch nor one under way.
     """
     end = config.train.epochs
-    if isinstance(config, Config) and config.train.choose == "best" and config.train.patience is not None:
+    if config.train.choose == "best" and config.train.patience is not None:
         end = min(end, state.best_epoch + config.train.patience)
     return state.epoch >= end or (state.share >= 1 and state.epoch > 0 and state.batch == 0)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -13,8 +12,8 @@ from torch import Tensor
 from vitmed.core.config import Config
 from vitmed.core.errors import VitmedError
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.data.samples import Sample
-from vitmed.training.processes import ALONE, Ranks
+from vitmed.training.stream import Control, Stream
+from vitmed.training.train_state import TrainState
 
 WINDOW = 3  # last epochs, which must agree
 ONE_CLASS = 0.95  # share of validation images predicted as one class
@@ -100,52 +99,42 @@ def not_finite(what: str, files: Sequence[str], epoch: int, config: Config | Pre
     return problem, fix
 
 
-@dataclass
 class LossWatch:
-    """Sum the loss of an epoch, and check that it is finite one batch late, so training does not wait for the GPU.
+    """Sum the loss of an epoch in `TrainState.running`, and check that it is finite.
 
-    Attributes:
-        running: `TrainState.running`; its "loss" and "images" are summed here.
-        samples: the training images.
-        epoch: from 1.
-        scaled: whether a gradient scaler skips the steps of infinite gradients.
-        size: images of a batch.
-        ranks: share every batch; the loss and the norm are those of the whole batch.
-        pending: loss, gradient norm and sample indices of the last batch, until they are checked.
+    It checks one batch late, so training does not wait for the GPU.
     """
 
-    running: dict[str, float]
-    samples: Sequence[Sample]
-    epoch: int
-    config: Config | PretrainConfig
-    scaled: bool
-    size: int
-    ranks: Ranks = ALONE
-    pending: tuple[Tensor, Tensor, Tensor] | None = None
+    def __init__(self, state: TrainState, stream: Stream, control: Control):
+        self.state, self.stream, self.control, self.running = state, stream, control, state.running
+        self.pending: tuple[Tensor, Tensor, Tensor] | None = None  # of the last batch, as `add` takes it
 
     @property
     def mean(self) -> float:
         """Mean loss over the images of the epoch that are in the sum."""
-        waiting = self.size if self.pending else 0
+        waiting = self.stream.batches.size if self.pending else 0
         return self.running["loss"] / max(1, self.running["images"] - waiting)
 
     def add(self, loss: Tensor, norm: Tensor, indices: Tensor) -> None:
-        """Note the loss and gradient norm of a batch of sample indices. Raises as `flush`, for the batch before."""
+        """Note the loss and gradient norm of a batch of sample indices; on all ranks those of the whole batch.
+
+        Raises as `flush`, for the batch before.
+        """
         self.flush()
         self.pending = (loss, norm, indices)
         if not self.running["images"]:
             self.flush()  # so that the first batch has a loss to show
-        self.running["images"] += self.size
+        self.running["images"] += self.stream.batches.size
 
     def flush(self) -> None:
         """Raises VitmedError if the last batch's loss or gradient is not finite, naming its files."""
         if self.pending is None:
             return
         (loss, norm, indices), self.pending = self.pending, None
-        value = float(loss)
-        if not math.isfinite(value) or not (self.scaled or math.isfinite(float(norm))):
-            what = "gradient" if math.isfinite(value) else "loss"
-            gathered = self.ranks.gather([self.samples[i].path for i in indices.tolist()])
+        value, scaled = float(loss), self.state.scaler.is_enabled()  # a scaler skips the steps of infinite gradients
+        if not math.isfinite(value) or not (scaled or math.isfinite(float(norm))):
+            what, samples = "gradient" if math.isfinite(value) else "loss", self.stream.dataset.images.samples
+            gathered = self.control.ranks.gather([samples[i].path for i in indices.tolist()])
             files = dict.fromkeys(chain.from_iterable(gathered))  # of a balanced sampler one may come twice
-            raise VitmedError(*not_finite(what, list(files), self.epoch, self.config))
-        self.running["loss"] += value * self.size
+            raise VitmedError(*not_finite(what, list(files), self.state.epoch + 1, self.control.config))
+        self.running["loss"] += value * self.stream.batches.size

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from vitmed.core.errors import CheckpointError
-from vitmed.core.ui import Ui
+from vitmed.core.messages import bar, say, warn
 from vitmed.data.loading import Images
 from vitmed.data.samples import labelled_by
 from vitmed.data.thread_batches import check_readable
@@ -30,7 +30,7 @@ MOST_COMPARED = 2000  # validation images to predict again in reduced precision 
 Forward = Callable[[torch.Tensor], torch.Tensor]
 
 
-def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.device, ui: Ui) -> None:
+def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.device) -> None:
     """Choose the decision policy on validation and write it into best.pt; reads the images of train and val."""
     saved = load_checkpoint(best)
     model = saved.model().to(device)
@@ -43,7 +43,7 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
         return torch.cat([logits_of(model, features), features], dim=1)  # (B, K + D)
 
     def outputs(split: str, forward: Forward, rows: list[int] | None = None) -> np.ndarray:
-        with ui.bar(f"predicting {split}") as advance:
+        with bar(f"predicting {split}") as advance:
             return predict_all(model, images[split], device, progress=advance, forward=forward, rows=rows)
 
     val, splits = outputs("val", logits_and_features), saved.splits
@@ -58,13 +58,13 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
     policy = policy.model_copy(update={"known_logits": tuple(drawn.logits[0].tolist())})
     scores = {} if policy.ood_score is None else score_column(policy.ood_score.score(features))
     exact = policy.apply(replace(validation, columns=scores))
-    reduced = _compare_precision(saved, model, policy, images["val"], exact, ui)
+    reduced = _compare_precision(saved, model, policy, images["val"], exact)
     add_policy(best, policy, reduced)
-    ui.say(f"decision policy, chosen on {policy.n:,} validation images: {policy.summary}")
+    say(f"decision policy, chosen on {policy.n:,} validation images: {policy.summary}")
     for note in policy.notes:
-        ui.warn(note)
+        warn(note)
     if reduced is not None:
-        ui.say(f"precision of vitmed predict on this kind of device: {reduced.choice}")
+        say(f"precision of vitmed predict on this kind of device: {reduced.choice}")
 
 
 def _nothing(done: int, total: int) -> None:
@@ -72,7 +72,7 @@ def _nothing(done: int, total: int) -> None:
 
 
 def _compare_precision(
-    saved: Checkpoint, model: ViT, policy: DecisionPolicy, val: Images, exact: AnyPredictions, ui: Ui
+    saved: Checkpoint, model: ViT, policy: DecisionPolicy, val: Images, exact: AnyPredictions
 ) -> ReducedPrecision | None:
     """What the fastest precision of this device changes on at most `MOST_COMPARED` validation images, evenly spread.
 
@@ -93,7 +93,7 @@ def _compare_precision(
         return found
     rows = np.linspace(0, len(val) - 1, min(len(val), MOST_COMPARED)).round().astype(np.int64)
     try:
-        with ui.bar(f"predicting val in {precision.name}") as advance:
+        with bar(f"predicting val in {precision.name}") as advance:
             network = TorchNetwork(saved, policy, device, precision, model)
             again = network.outputs(lambda i: val.read(int(rows[i])), len(rows), advance)
     except CheckpointError:  # numbers that fp32 holds and fp16 does not

@@ -6,35 +6,23 @@ masks of dropout and drop path, and to the statistics of batch norm, which are t
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from vitmed.core.config import Config
 from vitmed.core.errors import OutOfMemoryError
-from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.text import counted
-from vitmed.data.loading import EpochBatches, seed_of
+from vitmed.data.loading import seed_of
 from vitmed.models.hardware import seeded
 from vitmed.models.vit import checkpoint_gradients, checkpoints_gradients
-from vitmed.training.losses import LossOf
-from vitmed.training.processes import Ranks, sync_gradients
+from vitmed.training.losses import Objective
+from vitmed.training.processes import sync_gradients
+from vitmed.training.stream import Batch, Control, Stream
 from vitmed.training.train_state import TrainState
 
 MASKS = 1  # marks the seed of dropout and drop path; mixing has another
-
-
-class Batch(NamedTuple):
-    """A rank's share of a batch, on the device: its number in the epoch, images (B, S, S, C) uint8, labels (B,), and
-    whether a step ends."""
-
-    number: int
-    images: Tensor
-    labels: Tensor
-    last: bool
 
 
 @dataclass(frozen=True)
@@ -60,28 +48,17 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 class Gradients:
-    """Adds the gradients of batches to those of the model.
+    """Adds the gradients of batches to those of the model; each rank those of its share, with masks of its own."""
 
-    Args:
-        loss_of: as in `loop.train_epoch`.
-        ranks: each adds those of its share, with masks and mixing of its own.
-    """
-
-    def __init__(
-        self,
-        state: TrainState,
-        loss_of: LossOf,
-        config: Config | PretrainConfig,
-        batches: EpochBatches,
-        ranks: Ranks,
-    ):
-        self.state, self.loss_of, self.config, self.batches, self.ranks = state, loss_of, config, batches, ranks
+    def __init__(self, state: TrainState, stream: Stream, objective: Objective, control: Control):
+        self.state, self.stream, self.objective, self.control = state, stream, objective, control
         norms = [module for module in state.model.modules() if isinstance(module, nn.BatchNorm2d)]
         self.statistics = [buffer for module in norms for buffer in module.buffers()]
+        self.under_way: list[Batch] = []  # the batches that the next optimiser step has so far
 
-    def add(self, batches: Sequence[Batch]) -> Generator[Relief, None, Tensor]:
-        """Add those of the last of `batches`, which an optimiser step has so far; return its loss, (), whose
-        mean over the ranks is that of the whole batch.
+    def add(self, batch: Batch) -> Generator[Relief, None, Tensor]:
+        """Add those of a batch on the device; return its loss, (), whose mean over the ranks is that of the whole
+        batch.
 
         Where memory runs out, what the step has added is thrown away, and all its batches are computed in smaller
         parts. Several ranks do not do so: the others wait for the gradients of the one that would begin again.
@@ -89,49 +66,53 @@ class Gradients:
         Raises OutOfMemoryError if memory runs out with one image at once and gradient checkpointing, RuntimeError if
         it does so with several ranks.
         """
-        if len(batches) == 1 and not self.ranks.wide:
+        wide = self.control.ranks.wide
+        if not self.under_way and not wide:
             self.before = [buffer.clone() for buffer in self.statistics]
-        todo, loss = batches[-1:], torch.tensor(0.0)
+        self.under_way.append(batch)
+        todo, loss = [batch], torch.tensor(0.0)
         while todo:
             try:
-                for batch in todo:
-                    loss = self._add(batch)
+                for part in todo:
+                    loss = self._add(part)
                 todo = []
             except (RuntimeError, MemoryError) as error:
-                if self.ranks.wide or not is_out_of_memory(error):
+                if wide or not is_out_of_memory(error):
                     raise
-                todo = batches
+                todo = self.under_way
             if todo:  # not in the except clause, whose error holds on to the memory
-                yield self._relieve(batches[-1])
+                yield self._relieve(batch)
                 self.state.optimiser.zero_grad(set_to_none=True)
                 for buffer, value in zip(self.statistics, self.before, strict=True):
                     buffer.copy_(value)
+        if batch.last:
+            self.under_way = []
         return loss
 
     def _add(self, batch: Batch) -> Tensor:
         """Add the gradients of a batch; its loss."""
-        state, train, device = self.state, self.config.train, batch.images.device
-        seed = train.seed + self.ranks.rank
+        state, train, ranks, device = self.state, self.control.config.train, self.control.ranks, batch.images.device
+        batches, seed = self.stream.batches, train.seed + ranks.rank
         with seeded(seed_of(seed, state.epoch, batch.number), device):  # mixing, hidden patches
-            part_of = self.loss_of(batch.images, batch.labels)
+            prepared = self.objective.prepare(batch.images, batch.labels, ranks)
         first = batch.number - batch.number % train.accumulate  # a step averages over the batches from here
-        scale = 1 / min(train.accumulate, self.batches.batches - first)
-        parts = self.ranks.parts(self.batches.size, state.micro_batch)
+        scale = 1 / min(train.accumulate, batches.batches - first)
+        parts = ranks.parts(batches.size, state.micro_batch)
         total = torch.zeros((), device=device)
         with seeded(seed_of(seed, state.epoch, batch.number, MASKS), device):  # dropout, drop path
             for rows in parts:
                 sync_gradients(state.network, on=batch.last and rows is parts[-1])
-                loss = part_of(rows)
+                loss = self.objective.part(state.network, prepared, rows)
                 state.scaler.scale(loss * scale).backward()
                 total += loss.detach()
         return total
 
     def _relieve(self, batch: Batch) -> Relief:
         """Compute half as many images at once, or, where it is one already, checkpoint gradients."""
-        state = self.state
-        before = max(part.stop - part.start for part in self.ranks.parts(self.batches.size, state.micro_batch))
+        state, parts = self.state, self.control.ranks.parts(self.stream.batches.size, self.state.micro_batch)
+        before = max(part.stop - part.start for part in parts)
         if before == 1 and checkpoints_gradients(state.model):
-            px = self.config.model.image_size
+            px = self.control.config.model.image_size
             raise OutOfMemoryError(
                 f"out of memory with batches of {counted(len(batch.labels), 'image')} of {px} px, computed one by one "
                 "with gradient checkpointing",

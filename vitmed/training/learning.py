@@ -10,7 +10,9 @@ from torch import Tensor
 
 from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
+from vitmed.data.loading import Images
 from vitmed.decisions.targets import RANKING, TARGETS, refuse_idle
+from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
 from vitmed.training.linear_heads import (
     LinearHead,
@@ -23,13 +25,15 @@ from vitmed.training.linear_heads import (
     fit_number_neighbours,
 )
 from vitmed.training.losses import (
-    LossOf,
-    classification_loss,
-    finding_loss,
-    number_loss,
+    BinaryCrossEntropy,
+    CrossEntropy,
+    Loss,
+    Objective,
+    ScaledSquares,
     start_balanced,
     start_findings,
 )
+from vitmed.training.mixing import mixer
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Learning:
     """How a kind of label is learned.
 
     Attributes:
-        loss_of: makes the loss; its arguments are those of `classification_loss`.
+        loss: the loss of a configuration, as `CrossEntropy.of`.
         start: sets the bias of the head, from the targets (S, ...) of training and the configuration.
         fit_head: a linear model of features, as `fit_head`; fit_neighbours: nearest neighbours, as `fit_neighbours`.
         balances: values of `train.balance` that can be used.
@@ -47,7 +51,7 @@ class Learning:
         chances: those logits -> (B, K) in 0..1, which the test of a map follows while patches are taken away.
     """
 
-    loss_of: Callable[..., LossOf]
+    loss: Callable[[Images, int, Config, torch.device], Loss]
     start: Callable[[ViT, Tensor, Config], None]
     fit_head: Callable[..., LinearHead]
     fit_neighbours: Callable[..., Neighbours]
@@ -71,6 +75,17 @@ def check_target(config: Config, kind: str) -> None:
         raise UsageError(f"mixup and cutmix mix classes; these labels are {kind}", "leave them out")
 
 
+def objective_of(images: Images, outputs: int, config: Config, precision: Precision, device: torch.device) -> Objective:
+    """What a network with so many outputs learns from the training images, as configured, on a device."""
+    mix, loss = mixer(config, outputs), LEARNING[images.target.kind].loss(images, outputs, config, device)
+
+    def draw(x: Tensor, labels: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        mixed, targets = mix(x, labels)
+        return (mixed,), targets
+
+    return Objective(images.preprocessing, draw, loss, precision)
+
+
 def _start_classes(model: ViT, targets: Tensor, config: Config) -> None:
     if config.train.balance != "none":
         start_balanced(model, targets.numpy())
@@ -78,15 +93,15 @@ def _start_classes(model: ViT, targets: Tensor, config: Config) -> None:
 
 LEARNING: dict[str, Learning] = {
     "classes": Learning(
-        classification_loss, _start_classes, fit_head, fit_neighbours,
+        CrossEntropy.of, _start_classes, fit_head, fit_neighbours,
         balances=("none", "adjust", "loss", "sampler"), mixes=True,
     ),
     "findings": Learning(
-        finding_loss, lambda model, targets, _: start_findings(model, targets),
+        BinaryCrossEntropy.of, lambda model, targets, _: start_findings(model, targets),
         fit_finding_head, fit_finding_neighbours, balances=("none", "loss"), chances=torch.sigmoid,
     ),
     "number": Learning(
-        number_loss, lambda model, targets, _: None, fit_number_head,
+        ScaledSquares.of, lambda model, targets, _: None, fit_number_head,
         fit_number_neighbours, answers=lambda output: output[:, :1] * output.new_tensor([-1.0, 1.0]),
     ),
 }  # fmt: skip

@@ -9,6 +9,8 @@ training, which calibration and operating points start from.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -18,112 +20,150 @@ from torch import Tensor, nn
 from vitmed.core.config import Config
 from vitmed.core.targets import UNKNOWN
 from vitmed.data.loading import Images
+from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
 from vitmed.training.processes import ALONE, Ranks
 
-LossOf = Callable[[Tensor, Tensor], Callable[[slice], Tensor]]
-"""Images (B, S, S, C) uint8 and their targets, on the device -> rows -> their share of the batch's mean loss, ().
-
-Of several ranks each gives its own images; the mean over the ranks is the loss of the whole batch.
-"""
-
 MOST_WEIGHT = 100.0  # of the positives of a rare finding
 LEAST_SCALE, MOST_SCALE = -7.0, 7.0  # bounds of the log of a scale, so that one image cannot end a run
+LEAST_COUNT = 1e-6  # of known targets, so that a batch without any has the loss 0
 
 
-def classification_loss(
-    model: nn.Module, images: Images, classes: int, config: Config, precision: Precision, ranks: Ranks = ALONE
-) -> LossOf:
-    """The mean cross-entropy with mixup, cutmix, label smoothing and class weights as configured.
+class Loss(Protocol):
+    """A mean over a batch that may be computed in parts: two pure functions."""
 
-    Args:
-        images: of training; the class weights follow from their labels.
-        classes: K.
-        ranks: share a batch.
+    def count(self, targets: Tensor) -> Tensor | float:
+        """What the sum over a whole batch is divided by: its images, or their weight."""
+
+    def share(self, outputs: Tensor, targets: Tensor, count: Any) -> Tensor:
+        """The share, (), of a part of a batch in the mean.
+
+        Args:
+            outputs: of the network, (n, ...), or what it returns for the part.
+            targets: of the same images, (n, ...).
+            count: of the whole batch; of several ranks the mean of their counts.
+        """
+
+
+class Prepared(NamedTuple):
+    """A batch as the network takes it: its arguments (B, ...), the targets (B, ...), and the count of the loss."""
+
+    inputs: tuple[Tensor, ...]
+    targets: Tensor
+    count: Any
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What training makes small.
+
+    Attributes:
+        draw: normalised images (B, C, S, S) and labels (B, ...) -> the arguments of the network and the targets;
+            mixes images or hides patches at random.
     """
-    train = config.train
-    device = next(model.parameters()).device
-    balanced = class_weights(images.labels, classes, device)
-    weights = balanced if train.balance == "loss" else None
-    shift = balanced.log() if train.balance in ("loss", "sampler") else torch.zeros_like(balanced)
-    mix = mixer(config, classes)
 
-    def loss_of(batch: Tensor, labels: Tensor) -> Callable[[slice], Tensor]:
-        x, y = mix(images.preprocessing.normalise(batch), labels)  # (B, C, S, S); (B,) int64 or (B, K) float
-        count = ranks.mean(len(y) if weights is None or y.ndim == 2 else weights[y].sum())
+    preprocessing: Preprocessing
+    draw: Callable[[Tensor, Tensor], tuple[tuple[Tensor, ...], Tensor]]
+    loss: Loss
+    precision: Precision
 
-        def part(rows: slice) -> Tensor:
-            with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
-                logits = model(x[rows]) + shift  # (B, K) float32
-                total = F.cross_entropy(logits, y[rows], weights, reduction="sum", label_smoothing=train.smoothing)
-            return total / count
+    def prepare(self, images: Tensor, labels: Tensor, ranks: Ranks = ALONE) -> Prepared:
+        """A batch of images (B, S, S, C) uint8 and labels (B, ...) on the device; draws random numbers.
 
-        return part
+        Of several ranks each gives its own images; the mean over the ranks is the loss of the whole batch.
+        """
+        inputs, targets = self.draw(self.preprocessing.normalise(images), labels)
+        return Prepared(inputs, targets, ranks.mean(self.loss.count(targets)))
 
-    return loss_of
+    def part(self, network: nn.Module, batch: Prepared, rows: slice = slice(None)) -> Tensor:
+        """The share, (), of some rows in the mean loss of a batch."""
+        inputs = [tensor[rows] for tensor in batch.inputs]
+        with torch.autocast(inputs[0].device.type, self.precision.dtype, enabled=self.precision.mixed):
+            outputs = network(*inputs)
+        return self.loss.share(outputs.float(), batch.targets[rows], batch.count)
 
 
-def finding_loss(
-    model: nn.Module, images: Images, classes: int, config: Config, precision: Precision, ranks: Ranks = ALONE
-) -> LossOf:
+@dataclass(frozen=True)
+class CrossEntropy:
+    """The mean cross-entropy of classes with label smoothing and class weights as configured.
+
+    Attributes:
+        weights: (K,) of the classes, or None; shift: (K,) added to the logits.
+    """
+
+    weights: Tensor | None
+    shift: Tensor
+    smoothing: float
+
+    @classmethod
+    def of(cls, images: Images, classes: int, config: Config, device: torch.device) -> CrossEntropy:
+        """The loss of a configuration; the class weights follow from the labels of the training images."""
+        train, balanced = config.train, class_weights(images.labels, classes, device)
+        shift = balanced.log() if train.balance in ("loss", "sampler") else torch.zeros_like(balanced)
+        return cls(balanced if train.balance == "loss" else None, shift, train.smoothing)
+
+    def count(self, targets: Tensor) -> Tensor | float:
+        """As in `Loss`; targets (B,) int64, or (B, K) float where images are mixed."""
+        return len(targets) if self.weights is None or targets.ndim == 2 else self.weights[targets].sum()
+
+    def share(self, outputs: Tensor, targets: Tensor, count: Any) -> Tensor:
+        """As in `Loss`; outputs are logits (n, K)."""
+        logits, smoothing = outputs + self.shift, self.smoothing
+        return F.cross_entropy(logits, targets, self.weights, reduction="sum", label_smoothing=smoothing) / count
+
+
+@dataclass(frozen=True)
+class BinaryCrossEntropy:
     """The mean binary cross-entropy over the known labels of all findings; the unknown ones have no part in it.
 
     With `balance: loss`, positives of a finding weigh as much as its negatives.
 
-    The arguments are those of `classification_loss`.
+    Attributes:
+        weights: (F,) of the positives of each finding, or None.
     """
-    device = next(model.parameters()).device
-    weights = finding_weights(images.targets).to(device) if config.train.balance == "loss" else None
-    shift = 0.0 if weights is None else weights.log()  # the logits stay those of the prevalence of training
 
-    def each(logits: Tensor, y: Tensor) -> Tensor:
-        return F.binary_cross_entropy_with_logits(logits + shift, y, pos_weight=weights, reduction="none")
+    weights: Tensor | None
 
-    return _known_loss(model, images, config, precision, ranks, each)
+    @classmethod
+    def of(cls, images: Images, findings: int, config: Config, device: torch.device) -> BinaryCrossEntropy:
+        """The loss of a configuration; the weights follow from the labels of the training images."""
+        return cls(finding_weights(images.targets).to(device) if config.train.balance == "loss" else None)
+
+    def count(self, targets: Tensor) -> Tensor:
+        """How many of the labels (B, F) are known."""
+        return (targets != UNKNOWN).sum().float()
+
+    def share(self, outputs: Tensor, targets: Tensor, count: Tensor) -> Tensor:
+        """As in `Loss`; outputs are logits (n, F). They stay those of the prevalence of training."""
+        shift = 0.0 if self.weights is None else self.weights.log()
+        y, pos = targets.clamp(min=0), self.weights
+        lost = F.binary_cross_entropy_with_logits(outputs + shift, y, pos_weight=pos, reduction="none")
+        return (lost * (targets != UNKNOWN)).sum() / count.clamp(min=LEAST_COUNT)
 
 
-def number_loss(
-    model: nn.Module, images: Images, classes: int, config: Config, precision: Precision, ranks: Ranks = ALONE
-) -> LossOf:
+@dataclass(frozen=True)
+class ScaledSquares:
     """The mean negative log likelihood of a standardised number whose scale the network predicts too.
 
     Squared errors, each weighted by the scale as it is (beta-NLL with beta 1/2: Seitzer et al., ICLR 2022,
     arXiv 2203.09168), as the plain likelihood neglects what is hard at first; it is not the log score.
-
-    The arguments are those of `classification_loss`.
     """
 
-    def each(outputs: Tensor, y: Tensor) -> Tensor:
+    @classmethod
+    def of(cls, images: Images, outputs: int, config: Config, device: torch.device) -> ScaledSquares:
+        """The only loss of numbers."""
+        return cls()
+
+    def count(self, targets: Tensor) -> Tensor:
+        """How many numbers (B,) there are."""
+        return torch.ones_like(targets).sum().float()
+
+    def share(self, outputs: Tensor, targets: Tensor, count: Tensor) -> Tensor:
+        """As in `Loss`; outputs are the number and the log of its scale, (n, 2)."""
         location, log_scale = outputs[:, 0], outputs[:, 1].clamp(LEAST_SCALE, MOST_SCALE)
-        squared = 0.5 * ((y - location) * (-log_scale).exp()) ** 2
-        return (squared + log_scale) * log_scale.detach().exp()
-
-    return _known_loss(model, images, config, precision, ranks, each)
-
-
-def _known_loss(
-    model: nn.Module, images: Images, config: Config, precision: Precision, ranks: Ranks,
-    each: Callable[[Tensor, Tensor], Tensor],
-) -> LossOf:  # fmt: skip
-    """The mean over known targets of a loss: outputs (B, ...) float32, targets -> the loss of each target."""
-    device = next(model.parameters()).device
-    findings = images.targets.ndim == 2
-
-    def loss_of(batch: Tensor, y: Tensor) -> Callable[[slice], Tensor]:
-        x = images.preprocessing.normalise(batch)  # (B, C, S, S)
-        known = y != UNKNOWN if findings else torch.ones_like(y, dtype=torch.bool)
-        count = ranks.mean(known.sum().float()).clamp(min=1 / ranks.world)
-
-        def part(rows: slice) -> Tensor:
-            with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
-                outputs = model(x[rows])
-            lost = each(outputs.float(), y[rows].clamp(min=0) if findings else y[rows])
-            return (lost * known[rows]).sum() / count
-
-        return part
-
-    return loss_of
+        squared = 0.5 * ((targets - location) * (-log_scale).exp()) ** 2
+        return ((squared + log_scale) * log_scale.detach().exp()).sum() / count
 
 
 def finding_weights(targets: Tensor) -> Tensor:
@@ -155,14 +195,3 @@ def start_balanced(model: ViT, labels: np.ndarray) -> None:
     balanced sampler the shifted logits start even.
     """
     model.head.bias.copy_(-class_weights(labels, len(model.head.bias), model.head.bias.device).log())
-
-
-def mixer(config: Config, classes: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """torchvision's mixup, cutmix, or one of both at random; without either, batches stay as they are."""
-    mixup, cutmix = config.augment.mixup, config.augment.cutmix
-    if not mixup and not cutmix:
-        return lambda x, y: (x, y)
-    from torchvision.transforms import v2
-
-    kinds = [(v2.MixUp, mixup), (v2.CutMix, cutmix)]
-    return v2.RandomChoice([kind(alpha=alpha, num_classes=classes) for kind, alpha in kinds if alpha])

@@ -6,21 +6,35 @@ The seed of a batch decides its mask, so a resumed run hides the patches that an
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitmed.core.errors import VitmedError
+from vitmed.core.messages import say
 from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.core.text import counted
 from vitmed.data.loading import Images, seed_of
+from vitmed.data.patients import report_patients
+from vitmed.data.samples import Splits
 from vitmed.data.thread_batches import check_readable, read_batches
-from vitmed.models.hardware import Precision
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.inference.checkpoint import save_encoder, save_pretraining
+from vitmed.models.compile import uncompiled
+from vitmed.models.hardware import Precision, describe, seeded
 from vitmed.models.mae import MAE, decoder_size
+from vitmed.models.sizes import describe_model
 from vitmed.models.vit import ViT
+from vitmed.models.weights.layouts import HEAD
 from vitmed.training.epoch_records import common_record
-from vitmed.training.losses import LossOf
-from vitmed.training.train_state import Record, TrainState
+from vitmed.training.losses import Objective
+from vitmed.training.run import Run, Session, Task
+from vitmed.training.train_state import Record
+
+DRAWING = 10.0  # s, for the figures after the last epoch, and the start and the end of Python
 
 
 def build_mae(encoder: ViT, config: PretrainConfig) -> MAE:
@@ -33,36 +47,76 @@ def build_mae(encoder: ViT, config: PretrainConfig) -> MAE:
     return MAE(encoder, mae.mask_ratio, width, mae.decoder_depth or depth, heads, mae.normalise_patches)
 
 
-def masked_loss(model: nn.Module, patches: int, images: Images, precision: Precision) -> LossOf:
-    """The mean squared error of the hidden patches of normalised `images`.
+class HiddenPatches:
+    """The loss that a masked autoencoder returns for a part, as its share in that of the batch."""
 
-    Args:
-        model: a MAE as training calls it; patches: how many an image has.
-    """
+    def count(self, targets: Tensor) -> int:
+        """How many images (B, ...) there are."""
+        return len(targets)
 
-    def loss_of(batch: Tensor, _: Tensor) -> Callable[[slice], Tensor]:
-        x = images.preprocessing.normalise(batch)  # (B, C, S, S)
-        noise = torch.rand(len(x), patches, device=x.device)
-
-        def part(rows: slice) -> Tensor:
-            with torch.autocast(x.device.type, precision.dtype, enabled=precision.mixed):
-                return model(x[rows], noise[rows]) * (len(x[rows]) / len(x))
-
-        return part
-
-    return loss_of
+    def share(self, outputs: Tensor, targets: Tensor, count: int) -> Tensor:
+        """As in `Loss`; outputs are the mean over the hidden patches of the part, ()."""
+        return outputs * (len(targets) / count)
 
 
-def validate_pretraining(
-    state: TrainState, val: Images, batches: int, config: PretrainConfig, device: torch.device, precision: Precision
-) -> Record:
-    """The record of the epoch that has just ended; `batches` of the epoch. VitmedError: its loss is not finite."""
-    assert isinstance(state.model, MAE)
-    loss = reconstruction_loss(state.model, val, config.train.seed, device, precision)
-    if not np.isfinite(loss):
-        raise VitmedError(f"epoch {state.epoch + 1}: the validation loss is {loss}", "lower --lr")
-    state.best_epoch = state.epoch + 1
-    return common_record(state, batches, loss, config)
+def masked_objective(patches: int, preprocessing: Preprocessing, precision: Precision) -> Objective:
+    """The mean squared error of the hidden patches; each image has so many `patches`."""
+
+    def draw(x: Tensor, _: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        noise = torch.rand(len(x), patches, device=x.device)  # decides which are hidden
+        return (x, noise), noise
+
+    return Objective(preprocessing, draw, HiddenPatches(), precision)
+
+
+@dataclass(frozen=True)
+class Pretrain(Task[PretrainConfig]):
+    """A masked autoencoder that learns to reconstruct the images of a folder."""
+
+    model: MAE
+    command: ClassVar[str] = "pretrain"
+
+    @classmethod
+    def new(cls, config: PretrainConfig, splits: Splits, session: Session) -> Pretrain:
+        """Build an autoencoder before training; report what it learns from. UsageError: sizes that do not fit."""
+        with seeded(config.train.seed):
+            encoder = ViT(config.encoder, 1)
+            model = build_mae(encoder, config).to(session.device)
+        for name, samples in splits.samples.items():
+            say(f"{name + ':':6} {counted(len(samples), 'image')}, {splits.made[name]}")
+        report_patients(splits, "a patient of a later test may be among these images")
+        sizes = [sum(p.numel() for p in part.parameters()) / 1e6 for part in (encoder, model)]
+        say(f"encoder: {describe_model(config.model)}, {sizes[0]:.2f} M parameters")
+        rest = f"{sizes[1] - sizes[0]:.2f} M parameters, used only in pretraining"
+        shown = f"{model.visible} of {model.patches} patches"
+        say(f"decoder: {rest}; it reconstructs each image from {shown}")
+        say(f"device: {describe(session.device)}, {session.precision.name} ({session.precision.reason})")
+        return cls(model)
+
+    def objective(self, config: PretrainConfig, train: Images, session: Session) -> Objective:
+        return masked_objective(self.model.patches, train.preprocessing, session.precision)
+
+    def validate(self, run: Run[PretrainConfig]) -> Record:
+        """As in `Task`. VitmedError: the validation loss is not finite."""
+        config, state = run.config, run.state
+        with uncompiled(config.train.compile):
+            loss = reconstruction_loss(self.model, run.images["val"], config.train.seed, run.device, run.precision)
+        if not np.isfinite(loss):
+            raise VitmedError(f"epoch {state.epoch + 1}: the validation loss is {loss}", "lower --lr")
+        state.best_epoch = state.epoch + 1
+        return common_record(state, run.stream.batches.batches, loss, config)
+
+    def save_epoch(self, run: Run[PretrainConfig], record: Record) -> None:
+        """As in `Task`: the weight file."""
+        weights = {k: v for k, v in self.model.encoder.state_dict().items() if k not in HEAD}
+        save_encoder(run.folder.encoder, config=run.config, hashes=run.hashes, weights=weights, record=record)
+
+    def save_last(self, run: Run[PretrainConfig]) -> None:
+        training = run.state.state_dict()
+        save_pretraining(run.folder.last, config=run.config, splits=run.splits, hashes=run.hashes, training=training)
+
+    def ticker(self, run: Run[PretrainConfig]) -> tuple[Callable[[], float], Callable[[], None]]:
+        return lambda: DRAWING, lambda: None
 
 
 def fixed_noise(seed: int, first: int, count: int, patches: int) -> Tensor:

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from vitmed.core.errors import Interrupted, OutOfMemoryError, Reported, UsageError, VitmedError
@@ -80,7 +81,12 @@ class Ranks:
             return
         gpus = torch.cuda.is_available() and dist.is_nccl_available()
         if not dist.is_initialized():  # by an earlier training of this process
-            dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=TIMEOUT)
+            store, rank, world = next(rendezvous("env://", timeout=TIMEOUT))
+            if os.environ.get("GROUP_WORLD_SIZE") == "1":
+                # torchrun keeps the store when it restarts the ranks of a machine, with the addresses of the old ranks.
+                store = dist.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)
+            backend = "cpu:gloo,cuda:nccl" if gpus else "gloo"
+            dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
         local, there = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
         control = dist.new_group(backend="gloo", timeout=PREPARATION)
         ranks = cls(dist.get_rank(), dist.get_world_size(), local, there, control)

@@ -25,9 +25,9 @@ from vitmed.core.downloads import is_offline
 from vitmed.core.errors import Interrupted, UsageError, unknown_key
 from vitmed.core.files import write_json
 from vitmed.core.load_config import without_places
+from vitmed.core.messages import warn
 from vitmed.core.run_folder import REPORT, RunFolder
 from vitmed.core.text import first_line
-from vitmed.core.ui import Ui
 from vitmed.metrics.estimates import Estimate
 from vitmed.training.train_state import Record
 
@@ -207,9 +207,9 @@ def check_trackers(names: Sequence[str]) -> None:
 class Tracking:
     """The trackers of a run. trackers.json keeps their ids, and how many epochs each has."""
 
-    def __init__(self, names: Sequence[str] = (), place: Place | None = None, ui: Ui | None = None):
+    def __init__(self, names: Sequence[str] = (), place: Place | None = None):
         self._trackers: dict[str, Tracker] = {}
-        self._place, self._ui, self._files = place, ui or Ui(), dict[str, Path]()
+        self._place, self._files = place, dict[str, Path]()
         self._known = _read(place.run.trackers) if place is not None and names else {}
         self._names = names
 
@@ -274,7 +274,7 @@ class Tracking:
                 call(name, self._trackers.get(name))
         except (Exception, SystemExit) as error:
             self._trackers.pop(name, None)
-            self._ui.warn(f"--track {name} fails ({first_line(error)}); the run goes on without it")
+            warn(f"--track {name} fails ({first_line(error)}); the run goes on without it")
 
     def _keep(self) -> None:
         """Write trackers.json."""
@@ -283,11 +283,11 @@ class Tracking:
 
 
 @contextlib.contextmanager
-def tracked(names: Sequence[str], folder: RunFolder, offline: bool, ui: Ui) -> Iterator[Tracking]:
+def tracked(names: Sequence[str], folder: RunFolder, offline: bool) -> Iterator[Tracking]:
     """The trackers of a run, which end as the block does."""
     group = folder.group
     shared = (group or folder).path.resolve().parent
-    found = Tracking(names, Place(folder, group.name if group else "", shared, is_offline(offline)), ui)
+    found = Tracking(names, Place(folder, group.name if group else "", shared, is_offline(offline)))
     state: State = "failed"
     try:
         yield found

@@ -14,7 +14,6 @@ from typing_extensions import TypedDict
 
 from vitmed.core.config import Config
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.train_config import TrainConfig
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT, checkpoint_gradients
 from vitmed.training.optimiser import adamw, averaged, ema_decay, steps_per_epoch
@@ -140,7 +139,7 @@ class TrainState:
             return saved | {"state": states}
         return saved
 
-    def shard(self, config: Config, ranks: Ranks, device: torch.device) -> None:
+    def shard(self, config: Config | PretrainConfig, ranks: Ranks, device: torch.device) -> None:
         """Divide everything that grows with the network among the ranks: weights, gradients, moments, average."""
         saved = self.state_dict()
         for model in {id(model): model for model in (self.model, self.evaluated_model)}.values():
@@ -154,7 +153,7 @@ def new_state(
 ) -> TrainState:
     """A state before the first step; `model` lies on `device`. `batches` of an epoch."""
     train, ema = config.train, None
-    if isinstance(train, TrainConfig) and train.ema:
+    if train.ema:
         ema = averaged(model, train.ema_decay or ema_decay(train.epochs * steps_per_epoch(batches, train.accumulate)))
     scaler = torch.amp.GradScaler(device.type, enabled=precision.name == "fp16")
     checkpoint_gradients(model, train.grad_checkpointing)
@@ -163,8 +162,6 @@ def new_state(
 
 
 def optimiser_of(model: nn.Module, config: Config | PretrainConfig) -> torch.optim.AdamW:
-    """AdamW as configured; of pretraining with the second moment of the MAE paper."""
-    train, layer_decay, betas = config.train, 1.0, (0.9, 0.95)
-    if isinstance(train, TrainConfig):
-        layer_decay, betas = train.layer_decay, (0.9, 0.999)
-    return adamw(model, train.lr, train.weight_decay, layer_decay, betas)
+    """AdamW as configured."""
+    train = config.train
+    return adamw(model, train.lr, train.weight_decay, train.layer_decay, train.betas)

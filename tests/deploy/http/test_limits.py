@@ -15,7 +15,7 @@ from typing import Any
 import image_files
 import numpy as np
 import pytest
-from conftest import Recorder, Trained
+from conftest import Trained
 from dicom_files import NAME, dicom_image
 from PIL import Image
 from served import Served, serving
@@ -160,7 +160,7 @@ def test_a_dicom_file_is_answered_as_predict_answers_it(trained: Trained, server
     png = sorted((trained.data / "test").rglob("*.png"))[0]
     file = dicom_image(tmp_path / "a.dcm", png)
     deep = dicom_image(tmp_path / "deep.dcm", np.arange(400, dtype=np.uint16).reshape(20, 20))
-    own = package.predict([file], checkpoint=trained.best, precision="fp32", ui=Recorder())
+    own = package.predict([file], checkpoint=trained.best, precision="fp32")
     reply = server.post(file, png, deep)
     dicom, same, refused = reply.json()["images"]
     np.testing.assert_allclose(list(dicom["probabilities"].values()), own.probabilities[0], atol=1e-5)

@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 
 import pytest
-from conftest import Recorder, Trained, images_of
+from conftest import Trained, images_of
 from PIL import Image
 from served import serving
 
@@ -26,14 +26,14 @@ def test_the_log_holds_what_predict_says_and_monitor_reads_it(trained: Trained, 
     with serving(trained.folder, scores=file) as served:
         ids = [served.post(image).json()["images"][0]["id"] for image in images]
         served.post(b"no image")
-    own = package.predict(images, checkpoint=trained.best, precision="fp32", ui=Recorder())
+    own = package.predict(images, checkpoint=trained.best, precision="fp32")
     found = rows(file)
     assert [row["prediction"] for row in found] == [own.classes[k] for k in own.predicted]
     assert [float(row["ood_score"]) for row in found] == pytest.approx([float(s) for s in own.columns["ood_score"]])
     assert [row["id"] for row in found] == ids and len(set(ids)) == 12
     assert {row["label"] for row in found} == {""} and "path" not in found[0]
     assert images[0].name not in file.read_text()
-    content = package.monitor(trained.folder / "test", file, output=tmp_path / "m", period=200, ui=Recorder()).content
+    content = package.monitor(trained.folder / "test", file, output=tmp_path / "m", period=200).content
     assert content.images == 12 and content.first == found[0]["time"]
 
 

@@ -10,17 +10,21 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import BARE, TINY_SETS, Recorder, draw_classes
+from conftest import BARE, TINY_SETS, draw_classes, recording
 from tiny_config import tiny_config as config
 from torch import Tensor, nn
 
 from vitmed import VitmedError, train
 from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
-from vitmed.core.ui import Silent, Ui
-from vitmed.models.block_kernels import compile_network, uncompiled, use_attention
-from vitmed.models.hardware import Precision, pick_precision
-from vitmed.models.vit import ViT, build_vit
+from vitmed.data.loading import Images
+from vitmed.data.samples import Sample
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.models.compile import compile_network, uncompiled
+from vitmed.models.hardware import pick_precision
+from vitmed.models.vit import ViT, use_attention
+from vitmed.training.learning import objective_of
+from vitmed.training.losses import Objective
 from vitmed.training.plan import autotune as tuning
 from vitmed.training.plan.autotune import Engine, Race, Tuned, autotune, usual_engine
 
@@ -37,15 +41,9 @@ def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "cache"))
 
 
-def loss_for(network: nn.Module, precision: Precision) -> Callable[[Tensor, Tensor], Callable[[slice], Tensor]]:
-    def loss_of(images: Tensor, labels: Tensor) -> Callable[[slice], Tensor]:
-        def part(rows: slice) -> Tensor:
-            with torch.autocast("cpu", precision.dtype, enabled=precision.mixed):
-                return nn.functional.cross_entropy(network(images.permute(0, 3, 1, 2) / 255), labels)
-
-        return part
-
-    return loss_of
+def objective() -> Objective:
+    data = Images(Path(), [Sample("", label, None) for label in (0, 1)], Preprocessing(16, 3, "pad", "half"))
+    return objective_of(data, 2, config(), pick_precision("fp32", CPU), CPU)
 
 
 def tuned(
@@ -55,7 +53,7 @@ def tuned(
     """What is chosen on a machine where a step takes a tenth of `seconds`."""
     asked = asked or config()
     monkeypatch.setattr(Race, "_step", lambda race, engine: (seconds(engine) / 10, loss(engine)))
-    return autotune(build_vit(asked.model, 2), loss_for, asked, CPU, steps, torch.arange(2), Ui())
+    return autotune(ViT(asked.model, 2), objective(), asked, CPU, steps, torch.arange(2))
 
 
 def only(name: str, value: Any, other: float = 1.0, this: float = 0.5) -> Callable[[Engine], float]:
@@ -139,9 +137,9 @@ def _read(file: Path) -> Tuned:
 
 def test_measuring_changes_neither_the_network_nor_the_random_state() -> None:
     asked = config(model__stem="conv", model__drop_path=0.5, model__depth=2)
-    network = build_vit(asked.model, 2)
+    network = ViT(asked.model, 2)
     before, drawn = {k: v.clone() for k, v in network.state_dict().items()}, torch.get_rng_state()
-    found = autotune(network, loss_for, asked, CPU, 10**5, torch.arange(2), Silent())
+    found = autotune(network, objective(), asked, CPU, 10**5, torch.arange(2))
     assert found.rates is not None and min(found.rates) > 0
     assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
     assert torch.equal(torch.get_rng_state(), drawn)
@@ -156,7 +154,7 @@ def test_the_usual_engine_is_the_rule() -> None:
 
 
 def test_both_attention_kernels_train_alike() -> None:
-    network = build_vit(config().model, 2)
+    network = ViT(config().model, 2)
     x, found = torch.randn(4, 3, 16, 16), []
     for kernel in ("fused", "explicit", "auto"):
         use_attention(network, kernel)
@@ -172,13 +170,13 @@ def test_a_run_keeps_what_was_chosen_and_goes_on_with_it(monkeypatch: pytest.Mon
     monkeypatch.setattr(tuning, "LEAST_STEPS", 0)
     chosen = Engine(precision="fp32", attention="explicit", threads=1, compile=False)
     monkeypatch.setattr(Race, "run", lambda race: Tuned(engine=chosen, usual=chosen))
-    ui = Recorder()
-    run = train(data, output=tmp_path, name="a", sets=TINY_SETS, ui=ui, **BARE).folder
+    ui = recording()
+    run = train(data, output=tmp_path, name="a", sets=TINY_SETS, **BARE).folder
     settings = yaml.safe_load((run / "config.yaml").read_text())["train"]
     assert {name: settings[name] for name in chosen.model_dump()} == chosen.model_dump()
     assert any("speed: fp32, explicit attention, 1 thread" in line for line in ui.said)
     monkeypatch.setattr(Race, "run", lambda race: pytest.fail("measured again"))
-    train(resume=run, epochs=3, ui=Silent())
+    train(resume=run, epochs=3)
     assert yaml.safe_load((run / "config.yaml").read_text())["train"]["attention"] == "explicit"
 
 
@@ -189,7 +187,7 @@ def test_only_a_measured_precision_is_called_measured(
     data, settings = draw_classes(tmp_path / "data", 16), BARE | {"precision": "auto"}
     usual = usual_engine(config(), CPU)
     monkeypatch.setattr(Race, "run", lambda race: Tuned(engine=usual, usual=usual, rates=rates))
-    run = train(data, output=tmp_path, name="a", sets=TINY_SETS, ui=Silent(), **settings).folder
+    run = train(data, output=tmp_path, name="a", sets=TINY_SETS, **settings).folder
     assert json.loads((run / "environment.json").read_text())["precision"] == f"{usual.precision}: {reason}"
 
 
@@ -198,14 +196,14 @@ def test_a_missing_compiler_ends_the_run_before_it_begins(monkeypatch: pytest.Mo
     monkeypatch.setenv("CXX", "nonesuch")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UsageError, match="no C\\+\\+ compiler"):
-        train(data, output=tmp_path / "runs", sets=TINY_SETS, ui=Silent(), compile=True, **BARE)
+        train(data, output=tmp_path / "runs", sets=TINY_SETS, compile=True, **BARE)
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.slow
 def test_compiled_blocks_compute_the_same_with_the_same_masks() -> None:
     asked = config(model__depth=3, model__dropout=0.2, model__drop_path=0.3, model__stem="conv")
-    network = build_vit(asked.model, 2).train()
+    network = ViT(asked.model, 2).train()
     x, y = torch.randn(8, 3, 16, 16), torch.arange(8) % 2
 
     def step(network: ViT) -> tuple[Tensor, Tensor]:
@@ -222,7 +220,7 @@ def test_compiled_blocks_compute_the_same_with_the_same_masks() -> None:
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
     with uncompiled(True):
         assert torch.equal(step(network)[0], plain[0])
-    assert set(network.state_dict()) == set(build_vit(asked.model, 2).state_dict())
+    assert set(network.state_dict()) == set(ViT(asked.model, 2).state_dict())
 
 
 @pytest.mark.slow
@@ -230,8 +228,8 @@ def test_a_compiler_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch, tm
     data = draw_classes(tmp_path / "data", 16)
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "false"))
     with pytest.raises(VitmedError, match="compiling the network failed") as caught:
-        train(data, output=tmp_path, name="a", sets=TINY_SETS, ui=Silent(), compile=True, **BARE)
+        train(data, output=tmp_path, name="a", sets=TINY_SETS, compile=True, **BARE)
     assert "--no-compile" in str(caught.value.fix)
-    assert train(resume=tmp_path / "a", compile=False, ui=Silent()).checkpoint is not None
-    found = autotune(build_vit(config().model, 2), loss_for, config(), CPU, 10**8, torch.arange(2), Silent())
+    assert train(resume=tmp_path / "a", compile=False).checkpoint is not None
+    found = autotune(ViT(config().model, 2), objective(), config(), CPU, 10**8, torch.arange(2))
     assert not found.engine.compile and "the compiler failed" in str(found)

@@ -15,7 +15,7 @@ from conftest import TINY_ARGS, Answer, draw_splits
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config
 from vitmed.models.hardware import Precision
-from vitmed.models.vit import ViT, build_vit
+from vitmed.models.vit import ViT
 from vitmed.training.plan import memory
 from vitmed.training.plan.memory import available_memory, fit_memory, one_batch
 from vitmed.training.train_state import TrainState, new_state
@@ -28,7 +28,7 @@ FIELDS = {"model.image_size": 32, "model.width": 32, "model.depth": 2, "model.he
 
 def state(**fields: Any) -> tuple[TrainState, Any]:
     config = load_config(None, FIELDS | {key.replace("__", "."): value for key, value in fields.items()})
-    model = build_vit(config.model, 2)
+    model = ViT(config.model, 2)
     return new_state(model, config, 4, torch.device("cpu"), FP32), config
 
 

@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import TINY_SETS, Answer, Recorder, Trained, draw_classes, draw_splits, listing
+from conftest import (
+    TINY_SETS,
+    Answer,
+    Trained,
+    draw_classes,
+    draw_splits,
+    listing,
+    recording,
+)
 
 from vitmed import plan, train
 from vitmed.core.config import Config
@@ -19,8 +27,8 @@ from vitmed.core.load_config import build_config, load_config, with_values
 from vitmed.core.model_config import ModelConfig
 from vitmed.imaging.exact_views import VIEWS, safe_views
 from vitmed.inference.checkpoint import load_checkpoint
-from vitmed.models.weights_catalogue import DISTILLED, MASKED, SUPERVISED
-from vitmed.training.plan.prepare import from_scratch
+from vitmed.models.weights.catalogue import DISTILLED, MASKED, SUPERVISED
+from vitmed.training.plan.make_plan import from_scratch
 from vitmed.training.plan.rules import OWN, RULES, SCRATCH, PlanInputs, describe, plan_settings
 
 RUN = Callable[..., Answer]
@@ -103,7 +111,7 @@ def test_small_sets_from_scratch_take_the_views_that_the_policy_calls_safe(
     tmp_path: Path, policy: str, flips: bool, views: str | None
 ) -> None:
     data, found = draw_splits(tmp_path / "data", 6, 3, 3), {}
-    plan(data, output=tmp_path / "a.yaml", policy=policy, sets=[f"augment.flips={flips}"], device="cpu", ui=Recorder())
+    plan(data, output=tmp_path / "a.yaml", policy=policy, sets=[f"augment.flips={flips}"], device="cpu")
     assert load_config(tmp_path / "a.yaml").augment.views == (views or "one")
     same = (28, "cpu", 192, False)  # what the views do not depend on
     for inputs in (case for case in CASES if (case.side, case.device, case.width, case.lora) == same):
@@ -126,25 +134,26 @@ def test_what_was_set_by_hand_stays() -> None:
 
 @pytest.mark.usefixtures("no_figures")
 def test_train_says_the_plan_and_follows_it(tmp_path: Path) -> None:
-    data, ui = draw_splits(tmp_path / "data", 6, 3, 3), Recorder()
+    data, ui = draw_splits(tmp_path / "data", 6, 3, 3), recording()
     flags = {"epochs": 1, "device": "cpu", "sets": ["model.width=48"], "report": False, "map_images": 0}
-    result = train(data, output=tmp_path, name="a", ui=ui, **flags)
+    result = train(data, output=tmp_path, name="a", **flags)
     config = load_checkpoint(result.folder).config
     said = "\n".join(ui.said)
     assert "plan for from scratch, 12 training and 6 validation images of about 20 px, cpu (" in said
     assert (config.model.image_size, config.model.patch_size, config.model.width) == (32, 8, 48)
     assert config.train.epochs == 1
     assert f"train.lr {config.train.lr:g}" in said and "train.epochs" not in said
-    train(resume=result.folder, epochs=2, ui=(again := Recorder()))
+    again = recording()
+    train(resume=result.folder, epochs=2)
     assert not any("plan for" in text for text in again.said)  # a run that goes on is not planned again
 
 
 @pytest.mark.usefixtures("no_figures")
 def test_a_config_replaces_the_plan(tmp_path: Path) -> None:
-    data, ui = draw_splits(tmp_path / "data", 6, 3, 3), Recorder()
+    data, ui = draw_splits(tmp_path / "data", 6, 3, 3), recording()
     file = tmp_path / "c.yaml"
     file.write_text("model: {image_size: 16, patch_size: 8, width: 16, depth: 1, heads: 2}\ntrain: {epochs: 1}\n")
-    result = train(data, config=file, output=tmp_path, name="a", device="cpu", ui=ui)
+    result = train(data, config=file, output=tmp_path, name="a", device="cpu")
     assert load_checkpoint(result.folder).config.train.lr == Config().train.lr
     assert not any("plan for" in text for text in ui.said)
 
@@ -156,10 +165,10 @@ def test_the_file_of_a_plan_trains_what_train_alone_does(tmp_path: Path, trained
     flags: dict[str, Any] = {"policy": "none", "device": "cpu", "epochs": 1, "seed": 5, "report": False}
     flags |= {"weights": str(trained.best)} if weights else {"sets": TINY_SETS}
     before = listing(data)
-    found = plan(data, output=tmp_path / "deep.yaml", ui=Recorder(), **flags)
+    found = plan(data, output=tmp_path / "deep.yaml", **flags)
     assert found.file == tmp_path / "deep.yaml" and listing(data) == before and found.minutes > 0
-    alone = train(data, output=tmp_path / "runs", name="alone", ui=Recorder(), **flags)
-    filed = train(config=found.file, output=tmp_path / "runs", name="filed", ui=Recorder())
+    alone = train(data, output=tmp_path / "runs", name="alone", **flags)
+    filed = train(config=found.file, output=tmp_path / "runs", name="filed")
     a, b = (load_checkpoint(r.folder) for r in (alone, filed))
     assert a.config == b.config
     assert all(torch.equal(a.weights[name], b.weights[name]) for name in a.weights)
@@ -190,7 +199,7 @@ def test_a_plan_that_cannot_be(vitmed: RUN, tmp_path: Path) -> None:
 
 
 def test_freezing_trains_nothing_so_nothing_is_planned(tmp_path: Path, trained: Trained) -> None:
-    found = plan(trained.data, weights=str(trained.best), freeze=True, output=tmp_path / "p.yaml", ui=Recorder())
+    found = plan(trained.data, weights=str(trained.best), freeze=True, output=tmp_path / "p.yaml")
     assert found.decisions == [] and found.minutes == 0
 
 
@@ -201,9 +210,10 @@ def test_auto_is_made_definite() -> None:
 
 
 def test_images_that_lose_their_detail_are_named(tmp_path: Path) -> None:
-    data, ui = draw_classes(tmp_path / "data", 8, side=400), Recorder()
-    plan(data, output=tmp_path / "plan.yaml", ui=ui, image_size=16, patch_size=8)
+    data, ui = draw_classes(tmp_path / "data", 8, side=400), recording()
+    plan(data, output=tmp_path / "plan.yaml", image_size=16, patch_size=8)
     said = [text for text in ui.warned if "shrunk" in text]
     assert len(said) == 1 and "images of about 400 px are shrunk to 16 px" in said[0] and "--image-size" in said[0]
-    plan(data, output=tmp_path / "plan.yaml", ui=(large := Recorder()), image_size=32, patch_size=8)
+    large = recording()
+    plan(data, output=tmp_path / "plan.yaml", image_size=32, patch_size=8)
     assert not any("shrunk" in text for text in large.warned)

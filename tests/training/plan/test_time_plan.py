@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Answer, Recorder, Trained, draw_splits
+from conftest import Answer, Trained, draw_splits, recording
 
 from vitmed import plan
 from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import build_config, load_config
-from vitmed.models.vit import build_vit
+from vitmed.models.vit import ViT
 from vitmed.training.plan import forecast as speed
 from vitmed.training.plan.forecast import Forecast, Forecaster
-from vitmed.training.plan.prepare import prepare_run
+from vitmed.training.plan.make_plan import make_plan
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, Rule
 from vitmed.training.plan.time import (
     CANDIDATES,
@@ -93,7 +93,7 @@ def test_the_table_has_valid_networks_from_small_to_large_for_every_number_of_im
         fields = {"width": row.width, "depth": row.depth, "heads": row.heads, "patch_size": row.patch_size,
                   "image_size": row.side(inputs), "stem": row.stem}  # fmt: skip
         with torch.device("meta"):
-            network = build_vit(build_config({"model": fields}).model, 2)
+            network = ViT(build_config({"model": fields}).model, 2)
         tokens = (row.side(inputs) // row.patch_size) ** 2
         work.append(tokens * sum(p.numel() for p in network.blocks.parameters()))
         assert row.lr > 0 and row.passes > 0 and row.steps > 0
@@ -134,8 +134,8 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def planned(data: Path, **fields: Any) -> tuple[Config, str, list[str]]:
-    ui = Recorder()
-    found = plan(data, output=data.parent / "plan.yaml", force=True, device="cpu", ui=ui, **fields)
+    ui = recording()
+    found = plan(data, output=data.parent / "plan.yaml", force=True, device="cpu", **fields)
     return found.config, " ".join(d.when + d.why for d in found.decisions), ui.said
 
 
@@ -205,6 +205,6 @@ def test_too_short_a_time_ends_with_exit_code_2(data: Path, vitmed: Any) -> None
 
 
 def test_several_processes_share_the_steps(data: Path) -> None:
-    prepared = prepare_run(load_config(None, {"data.root": str(data)}), True, False, Recorder(), processes=2)
+    prepared = make_plan(load_config(None, {"data.root": str(data)}), True, False, processes=2)
     alone = Forecaster(prepared.splits, prepared.device)
     assert prepared.forecaster.step(prepared.config) == alone.step(prepared.config) / 2

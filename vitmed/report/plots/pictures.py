@@ -15,6 +15,8 @@ from matplotlib.figure import Figure
 from vitmed.core.errors import VitmedError
 from vitmed.core.targets import UNKNOWN
 from vitmed.core.text import counted
+from vitmed.imaging.decode import read_image
+from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.confusions import error_pairs
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.kinds.finding_predictions import FindingPredictions
@@ -22,7 +24,7 @@ from vitmed.metrics.kinds.finding_results import wrong_rows
 from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.label_errors import find_suspects
 from vitmed.metrics.predictions import Predictions, known_labels
-from vitmed.report.plots.drawing import GREEN, GREY, RED, hide_ticks, path_label, percent, sheet, short, show
+from vitmed.report.plots.drawing import GREEN, GREY, RED, hide_ticks, path_label, percent, png, sheet, short, show
 
 PICTURES = 24  # images in a gallery
 LINES, WIDE = 4, 6  # lines of a gallery by pair or patient, pictures in a line
@@ -220,3 +222,8 @@ def show_row(axes: Axes, predictions: AnyPredictions, read: Read, row: int) -> N
         axes.text(0.5, 0.5, "cannot be read", transform=axes.transAxes, ha="center", va="center", fontsize=8)
     axes.set_anchor("N")  # the titles of a line are level
     axes.set_xlabel(path_label(predictions.name(int(row)), 24), fontsize=8)
+
+
+def prediction_picture(predictions: AnyPredictions, how: Preprocessing) -> bytes:
+    """Draw a PNG of up to 24 of the images with their predictions, in the window and of the frame of `how`."""
+    return png(grid(predictions, lambda path: np.asarray(read_image(path, frame=how.frame, window=how.window))))

@@ -11,8 +11,8 @@ import hashlib
 import json
 import statistics
 import time
-from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -24,23 +24,16 @@ from vitmed.core.cache_folder import cache_folder
 from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
 from vitmed.core.files import make_folder, write_text
+from vitmed.core.messages import Advance, bar
 from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.text import counted, first_line, listed
-from vitmed.core.ui import Advance, Ui
-from vitmed.models.block_kernels import (
-    compile_network,
-    is_of_compiler,
-    leave_uncompiled,
-    missing_compiler,
-    use_attention,
-)
-from vitmed.models.hardware import Precision, busy, machine, pick_precision, seeded, synchronise, using_threads
-from vitmed.models.vit import prefers_explicit
+from vitmed.models.compile import compile_network, is_of_compiler, leave_uncompiled, missing_compiler
+from vitmed.models.hardware import busy, machine, pick_precision, seconds_of, seeded, using_threads
+from vitmed.models.vit import prefers_explicit, use_attention
 from vitmed.training.environment import versions
 from vitmed.training.gradients import is_out_of_memory
-from vitmed.training.losses import LossOf
+from vitmed.training.losses import Objective
 
-LossFor = Callable[[nn.Module, Precision], LossOf]
 # Fields of the configuration that count for it.
 SETTINGS = {"batch_size", "precision", "attention", "threads", "compile", "lora", "freeze_blocks", "micro_batch"}
 
@@ -95,8 +88,8 @@ class Tuned(BaseModel):
 
 
 def autotune(
-    model: nn.Module, loss_for: LossFor, config: Config | PretrainConfig, device: torch.device, steps: int,
-    targets: Tensor, ui: Ui,
+    model: nn.Module, objective: Objective, config: Config | PretrainConfig, device: torch.device, steps: int,
+    targets: Tensor,
 ) -> Tuned:  # fmt: skip
     """The fastest engine of those that the configuration leaves open, from the cache or measured.
 
@@ -104,7 +97,7 @@ def autotune(
 
     Args:
         model: on `device`; it is left as it was.
-        loss_for: (network, precision) -> the loss of a batch of images (B, S, S, C) uint8 and labels (B,).
+        objective: of training; its precision is one of those that are compared.
         steps: of the run.
         targets: of the training images, as `Images.targets`.
     """
@@ -115,9 +108,9 @@ def autotune(
     usual = usual_engine(config, device)
     if device.type == "cpu" and (load := busy()) is not None:
         return Tuned(engine=usual, usual=usual, note=f"not measured: other processes keep this machine busy ({load})")
-    with ui.bar("measuring speed", unit="steps") as advance, seeded(config.train.seed, device):
+    with bar("measuring speed", unit="steps") as advance, seeded(config.train.seed, device):
         try:
-            tuned = Race(copy.deepcopy(model), loss_for, config, device, steps, targets, advance).run()
+            tuned = Race(copy.deepcopy(model), objective, config, device, steps, targets, advance).run()
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -156,10 +149,10 @@ class Race:
     """
 
     def __init__(
-        self, model: nn.Module, loss_for: LossFor, config: Config | PretrainConfig, device: torch.device, steps: int,
+        self, model: nn.Module, objective: Objective, config: Config | PretrainConfig, device: torch.device, steps: int,
         targets: Tensor, advance: Advance,
     ):  # fmt: skip
-        self.model, self.loss_for, self.config, self.device = model, loss_for, config, device
+        self.model, self.objective, self.config, self.device = model, objective, config, device
         self.steps, self.advance, self.start, self.done = steps, advance, time.perf_counter(), 0
         side, train = config.model.image_size, config.train
         count = min(train.batch_size, train.micro_batch) if isinstance(train.micro_batch, int) else train.batch_size
@@ -238,18 +231,19 @@ class Race:
         (compile_network if engine.compile else leave_uncompiled)(self.model)
         use_attention(self.model, engine.attention)
         self.model.train()
-        loss_of = self.loss_for(self.model, pick_precision(engine.precision, self.device))
+        objective = replace(self.objective, precision=pick_precision(engine.precision, self.device))
+        losses: list[Tensor] = []
+
+        def step() -> None:
+            losses.append(objective.part(self.model, objective.prepare(self.images, self.labels)))
+            losses[0].backward()
+
         with using_threads(engine.threads), seeded(self.config.train.seed, self.device):
-            synchronise(self.device)
-            start = time.perf_counter()
-            loss = loss_of(self.images, self.labels)(slice(None))
-            loss.backward()
-            synchronise(self.device)
-            seconds = time.perf_counter() - start
+            seconds = seconds_of(step, self.device)
         self.model.zero_grad(set_to_none=True)
         self.done += 1
         self.advance(self.done, self.done)
-        return seconds, float(loss.detach())
+        return seconds, float(losses[0].detach())
 
 
 def usual_engine(config: Config | PretrainConfig, device: torch.device) -> Engine:

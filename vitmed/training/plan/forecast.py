@@ -30,8 +30,8 @@ from vitmed.data.samples import Splits
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.exact_views import VIEWS
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.models.hardware import busy, machine, pick_precision, seeded, synchronise
-from vitmed.models.vit import build_vit
+from vitmed.models.hardware import busy, machine, pick_precision, seconds_of, seeded
+from vitmed.models.vit import ViT
 from vitmed.training.environment import versions
 from vitmed.training.gradients import is_out_of_memory
 from vitmed.training.loop import optimiser_step
@@ -156,20 +156,18 @@ def _time_steps(config: Config, device: torch.device, classes: int) -> float:
     count = min(train.batch_size, train.micro_batch if isinstance(train.micro_batch, int) else AT_ONCE)
     precision, preprocessing = pick_precision(train.precision, device), Preprocessing.of(config)
     with seeded(train.seed, device):
-        network = build_vit(config.model, classes).to(device).train()
+        network = ViT(config.model, classes).to(device).train()
         state = new_state(network, config, 1, device, precision)
         x = torch.randint(0, 256, (count, side, side, config.model.channels), dtype=torch.uint8, device=device)
         y = torch.arange(count, device=device) % classes
-        seconds = []
-        for _ in range(1 + STEPS):
-            synchronise(device)
-            start = time.perf_counter()
+
+        def step() -> None:
             with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
                 loss = F.cross_entropy(network(preprocessing.normalise(x)), y)
             state.scaler.scale(loss).backward()
             optimiser_step(state, 1e-6, train.clip_norm)
-            synchronise(device)
-            seconds.append(time.perf_counter() - start)
+
+        seconds = [seconds_of(step, device) for _ in range(1 + STEPS)]
     return statistics.median(seconds[1:]) / count
 
 

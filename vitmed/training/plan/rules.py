@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from vitmed.core.config import Config
 from vitmed.core.load_config import with_values
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.models.weights_catalogue import DISTILLED, MASKED
+from vitmed.models.weights.catalogue import DISTILLED, MASKED
 
 APART = 5  # images of the commonest class for each of the rarest, beyond which the plan speaks of imbalance
 SMALL = 48  # px, of images that have patches of 8 px

@@ -1,0 +1,167 @@
+"""`vitmed compare --accept`: pre-stated criteria are met only where the intervals of the comparison show it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Answer, Trained
+
+import vitmed as package
+from vitmed.core.errors import GateError, UsageError
+from vitmed.deploy.acceptance import Acceptance
+from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.intervals import Units
+from vitmed.metrics.kinds.finding_predictions import FindingPredictions
+from vitmed.metrics.paired_comparison import share_difference
+from vitmed.metrics.predictions import Predictions
+
+
+def draw(noise: float, seed: int = 0) -> Predictions:
+    """120 patients with 3 images each, at two large sites and a small one."""
+    labels = np.arange(360) % 2
+    logits = 2 * np.eye(2)[labels] + noise * np.random.default_rng([seed, 5]).normal(size=(360, 2))
+    groups = tuple(f"P{i // 3}" for i in range(360))
+    site = tuple("c" if i < 12 else "ab"[i // 3 % 2] for i in range(360))
+    paths = tuple(f"{i}.png" for i in range(360))
+    return Predictions(("healthy", "sick"), paths, groups, labels, logits.astype(np.float32), columns={"site": site})
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> tuple[Path, Path]:
+    """A new model and an old one that is a little worse."""
+    files = []
+    for name, noise in (("new", 1.0), ("old", 1.3)):
+        (tmp_path / name).mkdir()
+        files.append(tmp_path / name / "predictions.csv")
+        files[-1].write_text(draw(noise).to_csv(), newline="")
+    return files[0], files[1]
+
+
+def judge(tables: tuple[Path, ...], *criteria: dict[str, object]) -> Acceptance:
+    file = tables[0].parent / "criteria.yaml"
+    file.write_text(json.dumps({"criteria": criteria}))  # JSON is YAML
+    try:
+        found = package.compare(*tables, accept=file, resamples=50).acceptance
+    except GateError as error:
+        found = error.result.acceptance  # type: ignore[attr-defined]
+    assert found is not None
+    return found
+
+
+def states(tables: tuple[Path, ...], *criteria: dict[str, object]) -> list[str]:
+    return [one.state for one in judge(tables, *criteria).judged]
+
+
+def test_the_interval_decides(tables: tuple[Path, Path]) -> None:
+    own = evaluate_predictions(draw(1.0), 50).per_class["sick"].sensitivity
+    assert own.low is not None and own.value is not None
+    limits = (own.low - 0.001, own.low + 0.001, own.value + 0.001)
+    asked = [{"metric": "sensitivity", "at_least": limit} for limit in limits]
+    assert states(tables, *asked) == ["met", "not shown", "not met"]
+    assert states(tables, {**asked[1], "by": "estimate"}) == ["met"]
+    loss = evaluate_predictions(draw(1.0), 50).overall["log_loss"]
+    assert loss.high is not None and loss.value is not None
+    asked = [{"metric": "log_loss", "at_most": limit} for limit in (loss.high + 0.01, loss.value + 0.001)]
+    assert states(tables, *asked) == ["met", "not shown"]
+
+
+def test_non_inferiority_on_the_same_images(tables: tuple[Path, Path]) -> None:
+    new, old = draw(1.0), draw(1.3)
+    sick = new.labels == 1
+    gap = share_difference(new.predicted == 1, old.predicted == 1, sick, Units(new.units)).found
+    found = judge(
+        tables,
+        {"metric": "sensitivity", "worse_by_less_than": -gap.low + 0.001 if gap.low < 0 else 0.001},
+        {"metric": "auroc", "worse_by_less_than": 0.02},
+        {"metric": "log_loss", "worse_by_less_than": 0.001},
+    )
+    assert found.judged[0].found.low == pytest.approx(gap.low) and found.judged[0].state == "met"
+    assert found.accepted
+    other = judge(tables[::-1], {"metric": "log_loss", "worse_by_less_than": 0.001})  # the old model instead of the new
+    assert other.judged[0].state == "not met" and not other.accepted
+    assert states(tables[::-1], {"metric": "sensitivity", "worse_by_less_than": 0.001})[0] != "met"
+
+
+def test_each_subgroup_counts_and_a_small_one_is_not_shown(tables: tuple[Path, Path]) -> None:
+    found = judge(tables, {"metric": "specificity", "at_least": 0.6, "in_each": "site"})
+    assert {one.where: one.state for one in found.judged} == {
+        "site a": "met", "site b": "met", "site c": "not shown",
+    }  # fmt: skip
+    assert "fewer than 10 patients" in found.judged[2].why and not found.accepted
+
+
+def test_findings_are_judged_by_name(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    labels = (rng.random((200, 2)) < 0.5).astype(np.int8)
+    labels[:50, 1] = -1
+    logits = (3.0 * labels.clip(0) - 1.5 + rng.normal(size=(200, 2))).astype(np.float32)
+    known = FindingPredictions(("edema", "mass"), tuple(f"{i}.png" for i in range(200)), None, labels, logits)
+    worse = replace(known, logits=known.logits * 0.1 + rng.normal(size=(200, 2)).astype(np.float32))
+    files = tmp_path / "new.csv", tmp_path / "old.csv"
+    for file, one in zip(files, (known, worse), strict=True):
+        file.write_text(one.to_csv(), newline="")
+    found = judge(
+        files,
+        {"metric": "auroc", "of": "mass", "at_least": 0.85},
+        {"metric": "auroc", "of": "edema", "worse_by_less_than": 0.01},
+        {"metric": "sensitivity", "of": "mass", "worse_by_less_than": 0.01},
+    )
+    assert [one.state for one in found.judged] == ["met", "met", "met"]
+    hits = (known.predicted[:, 1] & (labels[:, 1] == 1)).sum() - (worse.predicted[:, 1] & (labels[:, 1] == 1)).sum()
+    assert found.judged[2].found.value == pytest.approx(hits / (labels[:, 1] == 1).sum())
+
+
+def test_the_command_and_the_page(tables: tuple[Path, Path], tmp_path: Path, vitmed: Callable[..., Answer]) -> None:
+    file = tmp_path / "criteria.yaml"
+    file.write_text("title: Autumn\ncriteria:\n  - metric: auroc\n    at_least: 0.8\n    why: the old model had it\n")
+    answer = vitmed("compare", *tables, "--accept", file, "--output", tmp_path / "out", "--resamples", 20, "--json")
+    assert answer.code == 0, answer.err
+    content = json.loads((tmp_path / "out" / "acceptance.json").read_text())
+    assert content["accepted"] and content["models"][0]["name"] == "new"
+    assert json.loads(answer.out)["acceptance"] == content
+    page = (tmp_path / "out" / "acceptance.html").read_text()
+    assert "Autumn: accepted" in page and "the old model had it" in page and "Approved by" in page
+    file.write_text("criteria:\n  - metric: auroc\n    at_least: 0.999\n")
+    answer = vitmed("compare", *tables, "--accept", file, "--resamples", 20)
+    assert answer.code == 6 and "auroc at least 0.999 is not" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("criteria: []", "criteria: List should have at least 1 item"),
+        ("criteria: [{metric: auroc}]", "expected one of at_least, at_most and worse_by_less_than, found 0"),
+        ("criteria: [{metric: auroc, at_least: 0.9, at_most: 1}]", "found 2"),
+        ("criteria: [{metric: auroc, worse_by_less_than: -0.1}]", "greater than 0"),
+        ("criteria: [{metric: aurroc, at_least: 0.9}]", "did you mean 'auroc'"),
+        ("criteria: [{metric: sensitivity, of: ill, at_least: 0.9}]", "unknown class 'ill'"),
+        ("criteria: [{metric: accuracy, of: sick, at_least: 0.9}]", "accuracy is not a number of one class"),
+        ("criteria: [{metric: auroc, at_least: 0.9, in_each: scanner}]", "unknown column for in_each: 'scanner'"),
+        ("criteria: [{metric: ppv, of: sick, worse_by_less_than: 0.1}]", "no paired difference of the ppv"),
+        ("criteria: [{metric: auroc, at_least: 0.9, margin: 1}]", "criteria.1.margin: Extra inputs"),
+        ("criteria: [{metric: auroc, worse_by_less_than: 5}]", "auroc is at most 1, and the limit is 5"),
+        ("criteria: [{metric: sensitivity, of: sick, at_most: 90}]", "sensitivity is at most 1, and the limit is 90"),
+        ("criteria: [", "line 1"),
+    ],
+)
+def test_bad_criteria(tables: tuple[Path, Path], tmp_path: Path, text: str, problem: str) -> None:
+    (tmp_path / "criteria.yaml").write_text(text)
+    with pytest.raises(UsageError) as error:
+        package.compare(*tables, accept=tmp_path / "criteria.yaml", output=tmp_path / "out", resamples=5)
+    assert problem in str(error.value) and not (tmp_path / "out").exists()
+
+
+def test_a_run_alone_has_floors_but_no_margin(trained: Trained, tmp_path: Path) -> None:
+    """Its baselines are what it is compared with otherwise."""
+    file = tmp_path / "criteria.yaml"
+    file.write_text("criteria: [{metric: accuracy, at_least: 0.01}]")
+    found = package.compare(trained.folder, accept=file, resamples=5)
+    assert found.acceptance is not None and found.acceptance.accepted and len(found.acceptance.models) == 1
+    file.write_text("criteria: [{metric: accuracy, worse_by_less_than: 0.5}]")
+    with pytest.raises(UsageError, match="second model"):
+        package.compare(trained.folder, accept=file, resamples=5)

@@ -1,0 +1,316 @@
+"""Pre-stated criteria of `vitmed compare --accept`: what a new model must show before it replaces another.
+
+A predetermined change control plan (FDA, Marketing Submission Recommendations for a PCCP, 2025) names such criteria
+before the data are seen. A criterion is met if the interval shows it: the end that speaks against the model must lie on
+the right side. All criteria must be met, so no level is adjusted (intersection-union test: Berger, Technometrics 24
+(1982) 295).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+from pydantic import Field, ValidationError, model_validator
+
+from vitmed.core.base_models import Frozen
+from vitmed.core.errors import UsageError, unknown_key
+from vitmed.core.files import why_unreadable, write_json, write_text
+from vitmed.core.text import NOTICE
+from vitmed.core.yaml_files import YamlError, read_yaml
+from vitmed.decisions.targets import TARGETS, TargetKind
+from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, estimate
+from vitmed.metrics.intervals import Units
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.kinds.finding_predictions import FindingPredictions
+from vitmed.metrics.paired_comparison import ComparedPair, share_difference
+from vitmed.metrics.predictions import Predictions, known_labels, positive_index
+from vitmed.metrics.subgroups import FEWEST, check_columns, strata
+from vitmed.report.page import fill
+from vitmed.studies.comparison import Model
+
+State = Literal["met", "not met", "not shown"]
+NUMBERS, PAGE = "acceptance.json", "acceptance.html"
+
+UNKNOWN = Estimate(value=None, low=None, high=None)
+
+
+def read_criteria(file: Path) -> tuple[Criteria, str]:
+    """The criteria in a YAML file, and the sha256 of the file. Raises UsageError for anything else."""
+    fix = "write it as docs/acceptance.md shows"
+    if reason := why_unreadable(file):
+        raise UsageError(f"{file}: {reason[0]}", reason[1])
+    try:
+        found = Criteria.model_validate(read_yaml(file))
+    except YamlError as error:
+        raise UsageError(f"{file}: {error}", error.fix) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"])
+        raise UsageError(f"{file}: {place or 'criteria'}: {first['msg']}", fix) from None
+    return found, hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def check_criteria(criteria: Criteria, models: Sequence[Model], given: int) -> None:
+    """Raise UsageError for a criterion that these models cannot be judged by, before the long work.
+
+    Args:
+        models: as they were read, the new one first; given: how many of them the user named.
+    """
+    new = models[0].predictions
+    kind = TARGETS[models[0].kind]
+    for one in criteria.criteria:
+        of_class = set(ClassNumbers.model_fields) - {"n"}
+        known = [*kind.metrics, *(of_class if new.kind != "number" else ())]
+        if one.metric not in known:
+            raise unknown_key("metric", one.metric, known, " in the criteria")
+        if one.of is not None and (new.kind == "number" or one.of not in new.classes):
+            raise unknown_key("class", one.of, new.classes, f" in the criterion of {one.metric}")
+        if one.of is not None and one.metric not in of_class:
+            raise UsageError(f"{one.metric} is not a number of one class", f"take out of: {one.of}")
+        if class_of(one, new) is None and one.metric not in kind.metrics:
+            raise UsageError(f"the criterion of {one.metric} names no class", f"of: {new.classes[0]}")
+        share = new.kind != "number" and (one.metric in of_class or kind.metrics[one.metric].higher_is_better)
+        if share and one.limit > 1:
+            raise UsageError(
+                f"{one.metric} is at most 1, and the limit is {one.limit:g}: the criterion can show nothing",
+                "write a share, such as 0.05 for 5 %",
+            )
+        if one.in_each is not None:
+            check_columns([one.in_each], new.columns, "in_each:")
+        if one.worse_by_less_than is not None and given < 2:
+            raise UsageError("worse_by_less_than compares with a second model", "vitmed compare NEW OLD --accept FILE")
+
+
+def judge(
+    criteria: Criteria,
+    digest: str,
+    read: Sequence[Model],
+    models: Sequence[Model],
+    pairs: Sequence[ComparedPair],
+    resamples: int,
+    created: str,
+) -> Acceptance:
+    """Judge the first model by each criterion.
+
+    Args:
+        digest: sha256 of the file of the criteria.
+        read: the models with all their images and columns; models: on their common images; pairs: of these.
+    """
+    kind = TARGETS[read[0].kind]
+    judged = []
+    whole: Numbers = kind.evaluate(read[0].predictions, resamples)
+    for one in criteria.criteria:
+        if one.worse_by_less_than is not None:
+            judged.append(_judged(one, "", _gap(one, models, pairs), kind))
+        elif one.in_each is None:
+            judged.append(_judged(one, "", _number(one, read[0].predictions, whole), kind))
+        else:
+            for name, found, why in _of_strata(one, read[0].predictions, kind, resamples):
+                judged.append(_judged(one, name, found, kind, why))
+    described = list[dict[str, str]]()
+    for model in read[:2]:
+        known = model.known
+        given = {} if known is None else {"run": known.run, "weights": known.weights_hash, "evaluated": known.created}
+        if model.baseline_of is None:
+            described.append({"name": model.name} | {key: value for key, value in given.items() if value})
+    return Acceptance(
+        title=criteria.title,
+        criteria_sha256=digest,
+        created=created,
+        images=len(read[0].predictions),
+        models=described,
+        judged=judged,
+    )
+
+
+def class_of(criterion: Criterion, predictions: AnyPredictions) -> str | None:
+    """The class or finding of a criterion: the one it names; of two classes the positive one, where no overall number
+    has the name."""
+    if criterion.of is not None or not isinstance(predictions, Predictions):
+        return criterion.of
+    positive = positive_index(predictions)
+    overall = criterion.metric in TARGETS["classes"].metrics or criterion.metric in TARGETS["grades"].metrics
+    return None if positive is None or overall else predictions.classes[positive]
+
+
+def _number(criterion: Criterion, predictions: AnyPredictions, numbers: Numbers) -> Estimate:
+    of = class_of(criterion, predictions)
+    found: Estimate = numbers.overall[criterion.metric] if of is None else numbers.per_class[of][criterion.metric]
+    return found
+
+
+def _gap(criterion: Criterion, models: Sequence[Model], pairs: Sequence[ComparedPair]) -> Estimate:
+    """The new model minus the old, on the same images."""
+    new, old = models[0].predictions, models[1].predictions
+    of, name = class_of(criterion, new), criterion.metric
+    if of is None:
+        return pairs[0].difference.get(name, UNKNOWN)
+    if name in ("sensitivity", "specificity"):
+        (truth, known), called, other = _truth(new, of), _called(new, of), _called(old, of)
+        positive = name == "sensitivity"
+        units = Units(new.units)
+        found = share_difference(called == positive, other == positive, known & (truth == positive), units).found
+        return estimate(found.value, found.low, found.high, found.method)
+    own: Mapping[str, Mapping[str, Estimate]] = TARGETS[models[0].kind].compare_each(new, old)
+    if of in own.get(name, {}):
+        return own[name][of]
+    both = ["sensitivity", "specificity", *own]
+    raise UsageError(f"there is no paired difference of the {name} of {of}", f"use one of {', '.join(both)}")
+
+
+def _truth(predictions: AnyPredictions, of: str) -> tuple[np.ndarray, np.ndarray]:
+    """(S,) bool: images of a class or with a finding, and whether that is known."""
+    k = predictions.classes.index(of)
+    if isinstance(predictions, FindingPredictions):
+        assert predictions.labels is not None
+        return predictions.labels[:, k] == 1, predictions.labels[:, k] >= 0
+    assert isinstance(predictions, Predictions)
+    return known_labels(predictions) == k, np.ones(len(predictions), bool)
+
+
+def _called(predictions: AnyPredictions, of: str) -> np.ndarray:
+    k = predictions.classes.index(of)
+    if isinstance(predictions, FindingPredictions):
+        return predictions.predicted[:, k]
+    assert isinstance(predictions, Predictions)
+    return predictions.predicted == k
+
+
+def _of_strata(
+    criterion: Criterion, predictions: AnyPredictions, kind: TargetKind, resamples: int
+) -> Iterator[tuple[str, Estimate, str]]:
+    """Each stratum of a column: its name, the number, and why it cannot be judged."""
+    column = criterion.in_each
+    assert column is not None
+    unit = "images" if predictions.groups is None else "patients"
+    found = strata(predictions.columns[column], predictions.units.tolist(), unit)
+    if found.why:
+        yield column, UNKNOWN, found.why
+    for g, name in enumerate(found.names):
+        part: Any = predictions.take(np.flatnonzero(found.of == g))
+        count = len(np.unique(part.units))
+        if count < FEWEST:
+            yield f"{column} {name}", UNKNOWN, f"fewer than {FEWEST} {unit}"
+        else:
+            yield f"{column} {name}", _number(criterion, part, kind.evaluate(part, resamples)), ""
+
+
+def _judged(criterion: Criterion, where: str, found: Estimate, kind: TargetKind, why: str = "") -> Judged:
+    """A criterion is met, not met, or not shown: then the number is good enough and its interval is not."""
+    limit, above = criterion.limit, criterion.at_most is None
+    if criterion.worse_by_less_than is not None:
+        metric = kind.metrics.get(criterion.metric)
+        above = metric is None or metric.higher_is_better
+        limit = -limit if above else limit
+    value = math.nan if found.value is None else found.value
+    ends = (found.low, found.high) if above else (found.high, found.low)
+    against = value if criterion.by == "estimate" else math.nan if ends[0] is None else ends[0]
+
+    def good(number: float) -> bool:
+        strict = criterion.worse_by_less_than is not None
+        return (number > limit if above else number < limit) or (number == limit and not strict)
+
+    state: State = (
+        "met" if good(against) and not why else "not shown" if math.isnan(value) or good(value) else "not met"
+    )
+    return Judged(criterion=criterion, where=where, found=found, state=state, why=why)
+
+
+class Criterion(Frozen):
+    """One criterion: exactly one of `at_least`, `at_most` and `worse_by_less_than`.
+
+    Attributes:
+        metric: its name in metrics.json. of: a class or finding.
+        worse_by_less_than: the margin of non-inferiority against the second model, above 0.
+        in_each: a column of the table; each of its strata must meet the criterion.
+        by: whether the interval must show it, or the number alone.
+        why: where the limit comes from.
+    """
+
+    metric: str
+    of: str | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+    worse_by_less_than: float | None = Field(None, gt=0)
+    in_each: str | None = None
+    by: Literal["interval", "estimate"] = "interval"
+    why: str = ""
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> Self:
+        given = [one for one in (self.at_least, self.at_most, self.worse_by_less_than) if one is not None]
+        if len(given) != 1:
+            raise ValueError(f"expected one of at_least, at_most and worse_by_less_than, found {len(given)}")
+        if self.in_each is not None and self.worse_by_less_than is not None:
+            raise ValueError("in_each goes with at_least or at_most")
+        return self
+
+    @property
+    def limit(self) -> float:
+        """The number in the criterion."""
+        return next(one for one in (self.at_least, self.at_most, self.worse_by_less_than) if one is not None)
+
+    @property
+    def text(self) -> str:
+        """`sensitivity of sick at least 0.9 in each site`"""
+        name = self.metric.replace("_", " ") + (f" of {self.of}" if self.of else "")
+        kinds = {"at least": self.at_least, "at most": self.at_most, "worse by less than": self.worse_by_less_than}
+        kind, limit = next((kind, limit) for kind, limit in kinds.items() if limit is not None)
+        where = f" in each {self.in_each}" if self.in_each else ""
+        return f"{name} {kind} {limit:g}{where}{' (the number alone)' if self.by == 'estimate' else ''}"
+
+
+class Criteria(Frozen):
+    """The content of the YAML file."""
+
+    title: str = "Acceptance of a model"
+    criteria: list[Criterion] = Field(min_length=1)
+
+
+class Judged(Frozen):
+    """A criterion for all images, or for one stratum, `where`; `why` it cannot be judged."""
+
+    criterion: Criterion
+    where: str
+    found: Estimate
+    state: State
+    why: str
+
+
+class Acceptance(Frozen):
+    """The content of acceptance.json. `models`: the new one, and the one that it is compared with."""
+
+    title: str
+    criteria_sha256: str
+    created: str
+    models: list[dict[str, str]]
+    images: int
+    judged: list[Judged]
+
+    @property
+    def accepted(self) -> bool:
+        """Whether every criterion is met."""
+        return all(one.state == "met" for one in self.judged)
+
+    @property
+    def verdict(self) -> str:
+        """`not accepted: sensitivity of sick at least 0.9 is not shown`"""
+        open_ = [one for one in self.judged if one.state != "met"]
+        if not open_:
+            return "accepted: every criterion is met"
+        names = [f"{one.criterion.text}{f', {one.where}' if one.where else ''} is {one.state}" for one in open_]
+        return f"not accepted: {'; '.join(names)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return super().to_dict() | {"accepted": self.accepted}
+
+
+def write_acceptance(folder: Path, found: Acceptance) -> None:
+    """acceptance.json and the page."""
+    write_json(folder / NUMBERS, found.to_dict())
+    write_text(folder / PAGE, fill("acceptance.html.j2", found=found, notice=NOTICE))

@@ -1,0 +1,172 @@
+"""A model and all that it needs as one archive; pip fetches the wheels, other programs list them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import venv
+import zipfile
+from collections.abc import Collection, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from PIL import Image
+
+import vitmed
+from vitmed.core.downloads import digest_of
+from vitmed.core.errors import UsageError
+from vitmed.core.files import whole_file
+from vitmed.core.load_config import without_places
+from vitmed.core.messages import Silent, listening, say, warn
+from vitmed.core.run_folder import NUMBERS, RunFolder
+from vitmed.core.text import counted, listed
+from vitmed.decisions.evaluation_folder import find_evaluation
+from vitmed.inference.answers import predictions_json
+from vitmed.inference.onnx_model import OnnxModel
+from vitmed.inference.open_model import open_model
+from vitmed.inference.predict_files import open_files
+from vitmed.inference.saved_model import SavedModel
+
+TOOLS = ("pip", "wheel", "piplicenses", "cyclonedx_py")  # modules that run as programs
+OF_TORCH = re.compile(r"^Requires-Dist: (torch|torchvision|torchinfo|albumentations)\b.*\n", re.MULTILINE)
+ALONE = {"PYTHONPATH": "", "PYTHONUTF8": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "SOURCE_DATE_EPOCH": "315532800"}
+LEFT_HERE = shutil.ignore_patterns("__pycache__", "RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
+
+
+class Bundle(NamedTuple):
+    """The archive, its size in bytes, its sha256, and the packages in it with their versions."""
+
+    file: Path
+    size: int
+    sha256: str
+    packages: dict[str, str]
+
+
+def write_bundle(file: Path, saved: SavedModel, models: Mapping[str, SavedModel], extras: Collection[str]) -> Bundle:
+    """Write an archive with wheels, models, what each answers to a drawn image, and lists of licences and parts.
+
+    Args:
+        models: name in the archive -> best.pt, an exported model, or both.
+        extras: of vitmed, to add.
+
+    Raises:
+        UsageError: no such extra, or a wheel that cannot be had.
+    """
+    with tempfile.TemporaryDirectory(dir=file.parent, prefix=".bundle-") as folder:
+        place, top = Path(folder), Path(folder) / "top" / file.stem
+        say("pip fetches the wheels of all that vitmed needs")
+        _add_wheels(top / "wheels", place, extras, models)
+        _add_models(top, saved, models)
+        packages = _add_lists(top, place / "lists", saved)
+        shutil.copytree(Path(__file__).with_name("bundle_files"), top, dirs_exist_ok=True)
+        (top / "install.sh").chmod(0o755)
+        machine = f"{sys.version_info[0]}.{sys.version_info[1]} {os.uname().sysname} {os.uname().machine}\n"
+        (top / "machine.txt").write_text(machine)
+        sums = [f"{digest_of(one)}  {one.relative_to(top)}\n" for one in sorted(top.rglob("*")) if one.is_file()]
+        (top / "SHA256SUMS").write_text("".join(sums))
+        nobody: Any = {"uid": 0, "gid": 0, "uname": "", "gname": "", "mtime": 0, "deep": False}  # nor a time
+        with whole_file(file) as stream, tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
+            tar.add(top, file.stem, filter=lambda e: e.replace(mode=0o755 if e.mode & 0o100 else 0o644, **nobody))
+    size, digest = file.stat().st_size, digest_of(file)
+    say(f"{file}: {counted(len(packages), 'package')}, {size / 2**20:,.0f} MB, sha256 {digest}")
+    return Bundle(file, size, digest, packages)
+
+
+def _add_wheels(folder: Path, place: Path, extras: Collection[str], models: Collection[str]) -> None:
+    """Pack the vitmed that runs, without torch as if it did not need it, and fetch all that it needs."""
+    about, package = metadata.distribution("vitmed"), Path(vitmed.__file__).parent
+    if about.version != vitmed.__version__:
+        raise UsageError(f"vitmed {vitmed.__version__} runs, and {about.version} is installed", "pip install -e .")
+    known = about.metadata.get_all("Provides-Extra") or []
+    if unknown := [extra for extra in extras if extra not in known]:
+        fix = f"one of: {listed(known, 50)}; after an update of a checkout: pip install -e . again"
+        raise UsageError(f"--extras {unknown[0]}: vitmed has no such extra", fix)
+    stated = next(Path(str(one.locate())) for one in about.files or () if one.name == "METADATA")
+    info = shutil.copytree(stated.parent, place / "own" / stated.parent.name, ignore=LEFT_HERE)
+    shutil.copytree(package, place / "own" / "vitmed", ignore=LEFT_HERE)
+    for beside in ("configs", "datasets"):  # in a wheel inside the package, in a checkout beside it
+        if not (package / beside).is_dir():
+            shutil.copytree(package.parent / beside, place / "own" / "vitmed" / beside)
+    if "best.pt" not in models:
+        (info / "METADATA").write_text(OF_TORCH.sub("", stated.read_text(encoding="utf-8")), encoding="utf-8")
+    _run("wheel", "pack", place / "own", "-d", place)
+    (place / "pins.txt").write_text(_run("pip", "list", "--format=freeze", "--exclude=vitmed"))
+    own = str(next(place.glob("*.whl"))) + f"[{','.join(extras)}]" * bool(extras)
+    _run("pip", "wheel", "-q", "-w", folder, "-c", place / "pins.txt", own, *["onnxruntime"] * ("model.onnx" in models))
+
+
+def _add_models(top: Path, saved: SavedModel, models: Mapping[str, SavedModel]) -> None:
+    """Write the models, what each answers to a drawn image that nobody owns, and the papers of the run."""
+    how, picture = saved.preprocessing, top / "check" / "image.png"
+    for folder in (top / "model" / "test", top / "check"):
+        folder.mkdir(parents=True)
+    shape = (how.image_size * 5 // 4, how.image_size, how.channels)  # its size changes on the way to the network
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, shape, np.uint8).squeeze()).save(picture)
+    for name, one in models.items():
+        if isinstance(one, OnnxModel):
+            shutil.copyfile(one.path, top / "model" / name)
+        else:
+            from vitmed.inference.checkpoint import write_without_names
+
+            write_without_names(one.path, top / "model" / name)
+        again = open_model(top / "model" / name)
+        with listening(Silent()):
+            network, files = open_files([picture.as_posix()], again, "cpu", "fp32", None)
+        found = again.decided(network.predict(files, lambda done, total: None))
+        text = json.dumps(predictions_json(found, 3)).replace(json.dumps(str(picture)), '"check/image.png"')
+        (top / "check" / f"{name}.json").write_text(text, encoding="utf-8")
+    run = RunFolder(saved.path.parent)
+    (top / "model" / run.config.name).write_text(without_places(saved.config).to_yaml(), encoding="utf-8")
+    if (table := find_evaluation(run, "test", saved.weights_hash, saved.policy)) is None:
+        warn(f"{saved.path}: no test of it beside it, so the bundle has neither model card nor metrics")
+        return
+    shutil.copyfile(table.with_name(NUMBERS), top / "model" / "test" / NUMBERS)
+    if run.model_card.is_file():
+        shutil.copyfile(run.model_card, top / "model" / run.model_card.name)
+
+
+def _add_lists(top: Path, place: Path, saved: SavedModel) -> dict[str, str]:
+    """Write requirements with hashes, licences with their texts, and the bill of materials; name -> version."""
+    venv.create(place, symlinks=True)  # gets what the wheels state of themselves, not their programs
+    python, site = place / "bin" / "python", next(place.glob("lib/*/site-packages"))
+    versions, sums = dict[str, str](), dict[str, str]()
+    for wheel in sorted((top / "wheels").iterdir()):
+        name, version, *_ = parse_wheel_filename(wheel.name)
+        versions[name], sums[name] = str(version), digest_of(wheel)
+        with zipfile.ZipFile(wheel) as packed:
+            packed.extractall(site, [inside for inside in packed.namelist() if ".dist-info/" in inside])
+    (top / "requirements.txt").write_text("".join(f"{n}=={versions[n]} --hash=sha256:{sums[n]}\n" for n in sums))
+    texts = ["--with-license-file", "--with-notice-file", "--no-license-path", "--format", "plain-vertical"]
+    (top / "licences.txt").write_text(_run("piplicenses", "--python", python, "--with-system", *texts), "utf-8")
+    bill = json.loads(_run("cyclonedx_py", "environment", python, "--output-reproducible", "--gather-license-texts"))
+    for part in bill["components"]:
+        part["hashes"] = [{"alg": "SHA-256", "content": sums[canonicalize_name(part["name"])]}]
+    model: dict[str, Any] = {"type": "machine-learning-model", "name": RunFolder(saved.path.parent).name or "model"}
+    model["properties"] = [{"name": "vitmed:weights_sha256", "value": saved.weights_hash}]
+    model["licenses"] = [{"license": {"name": saved.config.model.licence}}] if saved.config.model.licence else []
+    bill["components"].append(model)
+    (top / "sbom.cdx.json").write_text(json.dumps(bill, indent=2) + "\n", encoding="utf-8")
+    return versions
+
+
+def _run(module: str, *arguments: str | Path) -> str:
+    """What a program prints. Raises UsageError if it fails."""
+    command = [sys.executable, "-P", "-m", module, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", env=os.environ | ALONE)
+    if done.returncode:
+        said = [
+            line.strip() for line in done.stderr.splitlines() if "ERROR" in line or "requested (constraint)" in line
+        ]
+        why = "; ".join(said) or done.stderr.strip()[-300:]
+        fix = "make room; or name a folder with the wheels of the installed versions: PIP_NO_INDEX=1 PIP_FIND_LINKS=DIR"
+        raise UsageError(f"{module} fails ({why})", fix)
+    return done.stdout

@@ -1,0 +1,335 @@
+"""Whether a model at work still does what it did on the images that evaluated it: control charts and their files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitmed.core.errors import DataError, UsageError
+from vitmed.core.files import write_bytes, write_json, write_text
+from vitmed.core.messages import say
+from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
+from vitmed.core.text import NOTICE, counted
+from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation
+from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
+from vitmed.decisions.targets import TARGETS
+from vitmed.decisions.watched import Streams
+from vitmed.metrics.control_charts import Limits, Reference, Side, Stream, choose_limits, newest, sums
+from vitmed.metrics.estimates import Estimate, difference, of_mean, of_share
+from vitmed.metrics.intervals import Units, share
+from vitmed.metrics.kinds.any_predictions import AnyPredictions, read_predictions, target_of
+from vitmed.metrics.monitoring import Alarm, Chart, FalseAlarms, Monitoring, alarm_text
+from vitmed.metrics.notes import FEW_GROUPS
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions_csv import LABEL, PROB, Table
+from vitmed.report.page import data_uri, fill
+from vitmed.report.plots.drawing import png
+from vitmed.report.plots.monitoring import control_charts
+
+TIME, WEIGHTS = "time", "weights_hash"  # columns of the log of `vitmed serve --scores`
+SIMULATIONS = 2000
+Tracks = dict[str, dict[Side, np.ndarray]]  # chart -> side -> (S,) the sum after each new image
+
+
+def read_reference(run: Path, split: str | None) -> tuple[Path, Evaluated]:
+    """The folder of the evaluation that is the reference, and its content."""
+    if (run / NUMBERS).is_file() and (run / PREDICTIONS).is_file():
+        folder = run
+    else:
+        from vitmed.inference.open_model import open_model
+
+        saved = open_model(run)
+        home = RunFolder(saved.path.parent)
+        splits = ("test", "val") if split is None else (split,)
+        files = (find_evaluation(home, name, saved.weights_hash, saved.policy) for name in splits)
+        file = next((file for file in files if file is not None), None)
+        if file is None:
+            raise UsageError(
+                f"{home.path}: holds no evaluation of {saved.path.name} on {' or '.join(splits)}",
+                f"vitmed evaluate {saved.path} writes it",
+            )
+        folder = file.parent
+    known = read_evaluation(folder / PREDICTIONS)
+    if known.policy is None:
+        raise UsageError(f"{folder / NUMBERS}: holds no decision policy", f"vitmed evaluate {folder.parent} writes one")
+    return folder, known
+
+
+def in_order(table: Table) -> tuple[Table, list[str]]:
+    """The rows in the order of their times, and notes. Raises DataError for a time that is none.
+
+    A table without times is often sorted by class, which would look like a change: its rows are shuffled.
+    """
+    notes = []
+    if table.errors:
+        notes.append(f"{counted(len(table.errors), 'image')} that could not be read are left out.")
+    if TIME not in table.header:
+        order = np.random.default_rng(0).permutation(len(table.rows)).tolist()
+        notes.append(f"The table has no column {TIME}: its rows are read in random order, so nothing says since when.")
+        return _rows(table, order), notes
+    times = []
+    for row, cell in enumerate(table.cells(TIME)):
+        try:
+            when = datetime.fromisoformat(cell.strip())
+        except ValueError:
+            raise table.wrong(row, TIME, "a time as in 2026-03-02T14:05:00+00:00") from None
+        times.append(when if when.tzinfo else when.replace(tzinfo=UTC))
+    order = sorted(range(len(times)), key=lambda row: times[row])
+    return _rows(table, order), notes
+
+
+def _rows(table: Table, order: Sequence[int]) -> Table:
+    return replace(table, numbers=[table.numbers[i] for i in order], rows=[table.rows[i] for i in order])
+
+
+def check_weights(table: Table, weights_hash: str | None) -> None:
+    """Raises DataError if a row states that another model made it."""
+    for row, cell in enumerate(table.cells(WEIGHTS)):
+        if cell and weights_hash and cell != weights_hash:
+            problem = f"{WEIGHTS} {cell[:12]}, and the reference is of {weights_hash[:12]}"
+            raise table.error(row, problem, "name the run of that model, or take these rows out")
+
+
+def watch(
+    folder: Path, known: Evaluated, table: Table, notes: Sequence[str], settings: tuple[int, float, float]
+) -> tuple[Monitoring, Tracks]:
+    """Chart what is watched of a model: the content of monitoring.json, and chart -> side -> (S,) the sums.
+
+    Args:
+        folder: of the evaluation that is the reference; known: its content.
+        table: new predictions, in the order of time; labels may be known of some rows.
+        notes: on the table.
+        settings: period in images, share of periods with a false alarm, shift in standard deviations.
+
+    Raises:
+        DataError: predictions of another kind of label or of other classes.
+    """
+    period, false_alarms, shift = settings
+    found, streams = _streams_of(table, known)
+    streams = {name: newest(one, period) for name, one in streams.items()}
+    reference = TARGETS[target_of(known.predictions).kind].watch(known.predictions)
+    watched = {name: one for name, one in reference.items() if not one.why_not and name in streams}
+    units = Units(known.predictions.units)
+    notes = [*notes, *found.notes]
+    if known.predictions.groups is None:
+        notes.append("Patients of the reference are unknown: its images count as independent, so the limits are low.")
+    elif units.count < 2 * FEW_GROUPS:
+        notes.append(f"The reference has {counted(units.count, 'patient')}: the limits are uncertain.")
+    if not watched:
+        notes.append("Nothing can be watched: the reference is too small.")
+    if len(found) > period:
+        which = "newest" if TIME in table.header else "last in that order,"
+        notes.append(
+            f"Each chart watches the {which} {period:,} of the {len(found):,} images, with labels those up to the last "
+            f"label, so that the length of the log raises no false alarms; --period {len(found)} watches all."
+        )
+    limits: Limits | None = None
+    standard = Reference.of(watched, units.index) if watched else None
+    if standard is not None:
+        say(f"simulating {counted(2 * SIMULATIONS, 'period')} of {period:,} images")
+        limits = choose_limits(standard, shift, period, false_alarms, SIMULATIONS)
+    tracks = _tracks(standard, streams, shift)
+    charts = [
+        _chart(name, one, units, streams.get(name), Units(found.units), standard, limits, tracks, table, shift)
+        for name, one in reference.items()
+    ]
+    times = table.cells(TIME) if TIME in table.header else []
+    content = Monitoring(
+        run=RunFolder(folder.parent).name or known.run,
+        weights_hash=known.weights_hash,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        split=folder.name.split("-")[0],
+        reference_images=len(known.predictions),
+        reference_patients=None if known.predictions.groups is None else units.count,
+        images=len(found),
+        labelled=int(_labelled(table).sum()),
+        patients=None if found.groups is None else Units(found.units).count,
+        first=times[0] if times else None,
+        last=times[-1] if times else None,
+        shift=shift,
+        false_alarms=None
+        if limits is None
+        else FalseAlarms(
+            asked=false_alarms,
+            period=period,
+            found=limits.false_alarms[0] / limits.false_alarms[1],
+            simulated=limits.false_alarms[1],
+        ),
+        charts=charts,
+        notes=notes,
+    )
+    return content, tracks
+
+
+def _labelled(table: Table) -> np.ndarray:
+    """(S,) bool: rows with any label."""
+    columns = [name for name in table.header if name == "label" or name.startswith(LABEL)]
+    return np.array([any((row.get(name) or "").strip() for name in columns) for row in table.rows], dtype=bool)
+
+
+def _streams_of(table: Table, known: Evaluated) -> tuple[AnyPredictions, Streams]:
+    """The new predictions without their labels, and what is watched of them; labels may be known of some rows."""
+    if not table.rows:
+        raise DataError(f"{table.file}: has no image", "give a table with a row for each image")
+    labelled = _labelled(table)
+    keep = {name for name in table.header if name != "path" and name != "label" and not name.startswith(LABEL)}
+    bare = replace(table, rows=[{k: v if k in keep else "" for k, v in row.items()} for row in table.rows])
+    found = _read(bare, known)
+    watch = TARGETS[target_of(known.predictions).kind].watch
+    streams = watch(found)
+    if labelled.any():
+        rows = np.flatnonzero(labelled)
+        part = _rows(replace(table, rows=[{**row, "path": ""} for row in table.rows]), rows.tolist())
+        for name, one in watch(_read(part, known)).items():
+            if name not in streams:
+                values = np.full(len(table.rows), np.nan)
+                values[rows] = one.values
+                streams[name] = replace(one, values=values)
+    return found, streams
+
+
+def _read(table: Table, known: Evaluated) -> AnyPredictions:
+    """The predictions of a table, calibrated and decided by the policy of the reference."""
+    policy, like = known.policy, known.predictions
+    assert isinstance(policy, DecisionPolicy)
+    if like.kind != "number" and table.scored()[0] == PROB:
+        raise DataError(
+            f"{table.file}: has probabilities and no logits",
+            "give a table of vitmed predict --csv or vitmed serve --scores",
+        )
+
+    def calibrate(read: Any) -> Any:
+        if read.kind != like.kind or (like.kind != "number" and set(read.classes) != set(like.classes)):
+            raise DataError(
+                f"{table.file}: is of {', '.join(read.classes)}, the model of {', '.join(like.classes)}",
+                "give predictions of this model",
+            )
+        return policy.calibration.calibrate(read) if isinstance(policy, ClassPolicy) else policy.apply(read)
+
+    read = read_predictions(table, target_of(like), calibrate=calibrate)
+    read = read.like(like)  # type: ignore[arg-type]
+    if isinstance(read, Predictions) and isinstance(like, Predictions):
+        read = replace(read, positive=like.positive)
+    found: AnyPredictions = policy.apply(read)
+    return found
+
+
+def _tracks(standard: Reference | None, new: Streams, shift: float) -> Tracks:
+    if standard is None:
+        return {}
+    values = standard.standardised(new)
+    return {
+        name: {side: sums(values[:, c] if side == "rise" else -values[:, c], shift / 2) for side in one.sides}
+        for c, (name, one) in enumerate(standard.streams.items())
+    }
+
+
+def _chart(
+    name: str,
+    reference: Stream,
+    units: Units,
+    new: Stream | None,
+    new_units: Units,
+    standard: Reference | None,
+    limits: Limits | None,
+    tracks: dict[str, dict[Side, np.ndarray]],
+    table: Table,
+    shift: float,
+) -> Chart:
+    before = mean_of(reference, units)
+    after = Estimate(value=None, low=None, high=None) if new is None else mean_of(new, new_units)
+    gap = difference(after, before)
+    n = 0 if new is None else int(np.isfinite(new.values).sum())
+    about = Chart(name=name, n=n, reference=before, now=after, difference=gap, sides=list(reference.sides))
+    if reference.why_not or new is None or standard is None or limits is None:
+        why = reference.why_not or "the new images have no labels"
+        return about.model_copy(update={"why_not": why})
+    c = list(standard.streams).index(name)
+    limit, own = float(limits.limits[c]), tracks[name]
+    alarms = {side: int((track > limit).argmax()) for side, track in own.items() if (track > limit).any()}
+    side = min(alarms, key=lambda one: alarms[one], default=None)
+    sign = 1 if "rise" in reference.sides else -1
+    shifted = float(standard.centre[c] + sign * shift * standard.spread[c])
+    delay = limits.delays[c]
+    return about.model_copy(
+        update={
+            "limit": limit,
+            "last": float(max(track[-1] for track in own.values())),
+            "peak": float(max(track.max() for track in own.values())),
+            "found_shift": min(max(shifted, 0.0), 1.0) if reference.share else shifted,
+            "delay": None if np.isnan(delay) else int(delay),
+            "alarm": None if side is None else _alarm(side, alarms[side], own[side], table),
+        }
+    )
+
+
+def _alarm(side: Side, row: int, track: np.ndarray, table: Table) -> Alarm:
+    zero = np.flatnonzero(track[:row] == 0)
+    since = int(zero[-1]) + 1 if len(zero) else 0
+    times: Sequence[str | None] = table.cells(TIME) if TIME in table.header else [None] * len(track)
+    return Alarm(side=side, row=row + 1, time=times[row], since_row=since + 1, since_time=times[since])
+
+
+def mean_of(stream: Stream, units: Units) -> Estimate:
+    """The mean of the values that count, or their share, with its interval."""
+    known = np.isfinite(stream.values)
+    if not known.any():
+        return Estimate(value=None, low=None, high=None)
+    if stream.share:
+        return of_share(share(np.nan_to_num(stream.values) == 1, known, units))
+    _, index = np.unique(units.index[known], return_inverse=True)
+    return of_mean(stream.values[known].astype(np.float64), Units(index))
+
+
+def write_monitoring(folder: Path, found: Monitoring, sums: Tracks) -> None:
+    """Write every file of the folder: JSON, page, picture, and metrics for Prometheus."""
+    write_json(folder / "monitoring.json", found.to_dict())
+    write_text(folder / "monitoring.prom", prometheus(found))
+    figure = control_charts(found.charts, sums)
+    picture = None if figure is None else png(figure)
+    if picture is not None:
+        write_bytes(folder / "monitoring.png", picture)
+    page = fill(
+        "monitoring.html.j2",
+        found=found,
+        alarms=[alarm_text(one) for one in found.alarms],
+        watched=[one for one in found.charts if not one.why_not],
+        left_out=[one for one in found.charts if one.why_not],
+        picture=None if picture is None else data_uri(picture),
+        notice=NOTICE,
+    )
+    write_text(folder / "monitoring.html", page)
+
+
+def prometheus(found: Monitoring) -> str:
+    """The charts in Prometheus' text format, for the textfile collector of its node exporter."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for chart in found.charts:
+        if chart.why_not:
+            continue
+        labels = f'{{model="{(found.weights_hash or "")[:12]}",chart="{_escaped(chart.name)}"}}'
+        values = {
+            ("cusum", "Sum of the deviations from the reference, in its standard deviations."): chart.last,
+            ("cusum_limit", "Limit of the sum."): chart.limit,
+            ("alarm", "Whether the sum has been above its limit."): float(chart.alarm is not None),
+            ("mean", "Mean, or share, of the new images."): chart.now.value,
+        }
+        for key, value in values.items():
+            if value is not None:
+                rows.setdefault(key, []).append(f"vitmed_monitor_{key[0]}{labels} {value!r}")
+    of_model = f'{{model="{(found.weights_hash or "")[:12]}"}}'
+    rows[("images", "New images.")] = [f"vitmed_monitor_images{of_model} {found.images}"]
+    lines = []
+    for (name, text), own in rows.items():
+        lines += [f"# HELP vitmed_monitor_{name} {text}", f"# TYPE vitmed_monitor_{name} gauge", *own]
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    """A value of a label: https://prometheus.io/docs/instrumenting/exposition_formats/"""
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

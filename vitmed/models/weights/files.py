@@ -1,0 +1,248 @@
+"""Read tensors from a file of unknown origin without running code in it, and digests by which any change is noticed."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import math
+import pickle
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vitmed.core.errors import CheckpointError, UsageError
+from vitmed.core.files import why_unreadable
+from vitmed.core.text import first_line
+
+State = dict[str, torch.Tensor]
+AGAIN = "copy it again from where it came from"
+MOST_DEPTH = 100  # of dicts and lists inside each other
+# Pickle's codes that begin an empty list, dict or tuple, each perhaps with a number for later reference.
+NESTED = re.compile(rb"(?:[\]})](?:q.|r.{4}|\x94)?){10000}", re.DOTALL)
+DIGESTS = "digests"  # key of the digests in a file
+PLAIN_TYPES = {str, int, float, bool, type(None)}
+SMALL = 2**20  # bytes that are hashed before the threads of a pool have started
+
+
+@contextlib.contextmanager
+def _reading(path: Path, problem: str) -> Iterator[None]:
+    """Turn every error of a reader into a CheckpointError; `problem` describes a damaged file."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except MemoryError:
+        raise CheckpointError(f"{path}: needs more memory than there is", "end other programs") from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})", "check the disk") from None
+    except Exception as error:  # torch, zipfile, zlib, numpy and safetensors raise errors of every kind
+        raise CheckpointError(f"{path}: {problem} ({first_line(error)})", AGAIN) from None
+
+
+def safe_load(path: Path, foreign: bool = False) -> Any:
+    """Read a torch file with `weights_only=True`: tensors and plain types, no code. Checks the CRC of every member.
+
+    Args:
+        foreign: also allow argparse.Namespace, a plain container in which training scripts keep their settings.
+
+    Raises:
+        CheckpointError: missing, damaged, with code in it, or with a container that contains itself.
+    """
+    start, zipped = magic(path)[:2], True
+    if start == b"PK":
+        _check_members(path)
+    elif start == b"\x80\x02":  # torch's older format, which has no checksums
+        zipped = False
+    else:
+        what = "not a checkpoint or weight file" if start else "the file is empty (0 bytes)"
+        raise CheckpointError(f"{path}: {what}", "name the .pt file of a run, or a .pth file")
+    with (
+        _reading(path, "not a readable checkpoint"),
+        torch.serialization.safe_globals([argparse.Namespace] if foreign else []),
+    ):
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError:
+            damaged = "" if zipped else "is damaged, or "
+            raise CheckpointError(
+                f"{path}: refused: it {damaged}holds more than tensors and plain values, which could run code",
+                "use a file that vitmed wrote, or a plain state dict",
+            ) from None
+    if problem := _refused(content, path.stat().st_size):
+        raise CheckpointError(f"{path}: refused: {problem}", "use a plain state dict")
+    return content
+
+
+def _check_members(path: Path) -> None:
+    """Raise CheckpointError for a torch file whose zip archive is cut off, damaged, packed or nested without end."""
+    if not zipfile.is_zipfile(path):
+        raise CheckpointError(f"{path}: not a whole checkpoint or weight file (its end is missing)", AGAIN)
+    with _reading(path, "not a whole checkpoint or weight file"), zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        if any(member.filename.endswith("/constants.pkl") for member in members):
+            raise CheckpointError(
+                f"{path}: refused: a TorchScript program, expected weights", "save the state_dict() of the model"
+            )
+        stated = sum(member.file_size for member in members)
+        if stated > path.stat().st_size or any(member.compress_type for member in members):
+            problem = f"its members state {stated:,} bytes, in a file of {path.stat().st_size:,}"
+            raise CheckpointError(f"{path}: refused: {problem}", "use the file as torch.save wrote it, unpacked")
+        if len({member.filename for member in members}) < len(members):
+            raise CheckpointError(f"{path}: refused: two members have one name", AGAIN)
+        if damaged := archive.testzip():
+            raise CheckpointError(f"{path}: damaged: the checksum of its member {damaged} is wrong", AGAIN)
+        for member in members:
+            if member.filename.endswith("/data.pkl") and NESTED.search(archive.read(member)):
+                problem = f"nested deeper than {MOST_DEPTH} levels"
+                raise CheckpointError(f"{path}: refused: {problem}", "use a plain state dict")
+
+
+def _refused(tree: Any, size: int) -> str | None:
+    """What forbids to work with what a file of `size` bytes held; None for plain tensors in plain containers.
+
+    A search through a container that lies inside itself, at any depth, would never end. A tensor that repeats one
+    number may state any shape.
+    """
+    above: set[int] = set()  # the containers around the current one
+    finished: set[int] = set()
+    stack = [(tree, False)]
+    while stack:
+        value, leave = stack.pop()
+        if leave:
+            above.remove(id(value))
+            finished.add(id(value))
+        elif id(value) in above:
+            return "a part of it contains itself"
+        elif isinstance(value, dict | list | tuple) and id(value) not in finished:
+            above.add(id(value))
+            if len(above) > MOST_DEPTH:
+                return f"nested deeper than {MOST_DEPTH} levels"
+            stack.append((value, True))
+            stack += [(part, False) for part in (value.values() if isinstance(value, dict) else value)]
+        elif isinstance(value, torch.Tensor):
+            if value.layout != torch.strided or value.is_nested or value.device.type != "cpu":
+                return "it holds tensors that are not plain arrays"
+            if value.numel() > size:
+                return f"a tensor states the shape {tuple(value.shape)}, in a file of {size:,} bytes"
+    return None
+
+
+def magic(path: Path) -> bytes:
+    """The first 32 bytes of a file. Raises CheckpointError if it cannot be read."""
+    if reason := why_unreadable(path):
+        problem, fix = reason
+        if path.is_dir():
+            inside = [path / name for name in ("model.safetensors", "pytorch_model.bin") if (path / name).is_file()]
+            problem, fix = "is a folder, expected a file such as best.pt", f"name {inside[0]}" if inside else ""
+        elif problem == "no such file":
+            fix = ""
+        raise CheckpointError(f"{path}: {problem}", fix or "name a checkpoint or weight file")
+    with _reading(path, "not readable"), path.open("rb") as stream:
+        return stream.read(32)
+
+
+def read_npz(path: Path) -> State:
+    """The arrays of a `.npz` file as float32 tensors. Pickled arrays are refused, and members that have another size
+    than their header states or unpack without end. Raises CheckpointError."""
+    header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    with _reading(path, "not a readable .npz file"):
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                name, size, packed = member.filename, member.file_size, member.compress_size
+                if size > 100_000_000 + 100 * packed:
+                    raise ValueError(f"{name} states {size:,} bytes, packed into {packed:,}")
+                with archive.open(member) as stream:
+                    shape, _, dtype = header[np.lib.format.read_magic(stream)](stream)
+                    if dtype.hasobject:
+                        raise CheckpointError(
+                            f"{path}: refused: it holds Python objects; loading them could run code",
+                            "use a file of plain arrays",
+                        )
+                    if stream.tell() + math.prod(shape) * dtype.itemsize != size:
+                        raise ValueError(f"{name} states {dtype} {shape}, and has {size:,} bytes")
+        with np.load(path, allow_pickle=False) as arrays:  # checks each CRC
+            return {name: torch.from_numpy(np.asarray(arrays[name], dtype=np.float32)) for name in arrays.files}
+
+
+def read_safetensors(path: Path) -> State:
+    """The tensors of a `.safetensors` file. Raises CheckpointError; UsageError if the package is missing."""
+    try:
+        from safetensors.torch import load_file
+    except ImportError:
+        raise UsageError(f"{path}: .safetensors files need one more package", "pip install 'vitmed[weights]'") from None
+    with _reading(path, "not a readable .safetensors file"):
+        return load_file(path)
+
+
+def digests_of(content: Mapping[str, Any]) -> dict[str, str]:
+    """Name -> sha256: of every tensor ("weights.head.bias"), and of the plain values of every other entry ("config").
+
+    A tensor's digest covers its type, shape and bytes.
+    """
+    found, tensors = {}, dict[str, torch.Tensor]()
+    for name, entry in content.items():
+        if name == DIGESTS:
+            continue
+        plain = hashlib.sha256()
+        for text in _walk(entry, name, tensors):
+            plain.update(text.encode())
+        found[name] = plain.hexdigest()
+    if sum(tensor.nbytes for tensor in tensors.values()) < SMALL:
+        return found | {name: _digest(tensor) for name, tensor in tensors.items()}
+    with ThreadPoolExecutor() as pool:  # hashing releases Python's lock
+        return found | dict(zip(tensors, pool.map(_digest, tensors.values()), strict=True))
+
+
+def check_digests(path: Path, content: Mapping[str, Any]) -> None:
+    """Raise CheckpointError, which names the part, for content that is not what was saved.
+
+    A file without digests passes.
+    """
+    if DIGESTS not in content:
+        return
+    stated = content[DIGESTS]
+    try:
+        found = digests_of(content)
+        changed = [str(name) for name in [*found, *stated] if found.get(name) != stated.get(name)]
+    except (TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: damaged: its digests cannot be read ({first_line(error)})", AGAIN) from None
+    if changed:
+        raise CheckpointError(f"{path}: damaged: {changed[0][:100]} is not what was saved", AGAIN)
+
+
+def hash_of(digests: Mapping[str, str], entry: str) -> str:
+    """The sha256 of the digests of an entry and its tensors."""
+    lines = [f"{name} {digest}\n" for name, digest in digests.items() if name.startswith(f"{entry}.")]
+    return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    head = f"{tensor.dtype} {tuple(tensor.shape)}\n".encode()
+    digest = hashlib.sha256(head)
+    digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _walk(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Iterator[str]:
+    """Exact text of all plain values in a tree; its tensors go into `tensors` by name."""
+    if isinstance(value, torch.Tensor):
+        tensors[name] = value
+        yield "tensor\n"
+    elif isinstance(value, Mapping):
+        yield f"{len(value)} entries\n"
+        for key, part in value.items():
+            yield f"{key!r}\n"
+            yield from _walk(part, f"{name}.{key}", tensors)
+    elif isinstance(value, list | tuple) and not PLAIN_TYPES.issuperset(map(type, value)):
+        yield f"{type(value).__name__} of {len(value)}\n"
+        for index, part in enumerate(value):
+            yield from _walk(part, f"{name}.{index}", tensors)
+    else:
+        yield f"{value!r}\n"

@@ -1,0 +1,372 @@
+"""The layouts of public ViT weights, how each converts to timm's parameter names, and the network that these belong to.
+
+A converter takes a state dict and returns one with timm's names, or None if the file has another layout. Unknown
+tensors keep their names.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitmed.core.errors import CheckpointError
+from vitmed.models.layers import COCA_EPS
+from vitmed.models.sizes import SIZES
+from vitmed.models.weights.files import State
+
+HEAD = ("head.weight", "head.bias")
+
+PLAIN = re.compile(  # every tensor of a ViT, in timm's names
+    r"cls_token|reg_token|pos_embed|rope\.periods|patch_embed\.(proj\.(weight|bias)|stem\..+)|"
+    r"(norm_pre|norm|fc_norm|head)\.(weight|bias)|"
+    r"attn_pool\.(latent|(q|kv|proj|norm|norm_k|mlp\.fc[12])\.(weight|bias))|"
+    r"blocks\.\d+\.((norm[12]|attn\.(qkv|proj)|mlp\.fc[12])\.(weight|bias)|ls[12]\.gamma)"
+)
+
+Rules = tuple[tuple[str, str], ...]  # pattern of a whole name, and its replacement
+
+_CHUNKS: Rules = ((r"blocks\.\d+\.(\d+)\.(.*)", r"blocks.\1.\2"),)  # DINOv2 keeps its blocks in chunks
+_BLOCK = r"blocks\.(\d+)\."
+_TIMM: Rules = (
+    (r"register_tokens|storage_tokens", r"reg_token"),  # DINOv2, DINOv3
+    (r"rope_embed\.periods", r"rope.periods"),
+    (_BLOCK + r"attn\.qkv\.bias_mask", r"bias_mask.\1"),  # a constant
+    (_BLOCK + r"gamma_([12])", r"blocks.\1.ls\2.gamma"),
+    (_BLOCK + r"mlp\.w12\.(\w+)", r"blocks.\1.mlp.fc1.\2"),
+    (_BLOCK + r"mlp\.(?:w1|fc1_g)\.(\w+)", r"blocks.\1.mlp.gate.\2"),
+    (_BLOCK + r"mlp\.(?:w2|fc1_x)\.(\w+)", r"blocks.\1.mlp.value.\2"),
+    (_BLOCK + r"mlp\.w3\.(\w+)", r"blocks.\1.mlp.fc2.\2"),
+)
+_CONCH: Rules = (
+    (r"visual\.trunk\.(.*)", r"\1"),
+    (r"visual\.attn_pool_contrast\.query", "attn_pool.latent"),
+    (r"visual\.attn_pool_contrast\.attn\.q_proj_weight", "attn_pool.q.weight"),
+    (r"visual\.attn_pool_contrast\.attn\.out_proj\.(\w+)", r"attn_pool.proj.\1"),
+    (r"visual\.attn_pool_contrast\.ln_k\.(\w+)", r"attn_pool.norm_k.\1"),
+    (r"visual\.ln_contrast\.(\w+)", r"attn_pool.norm.\1"),
+)
+_TORCHVISION_HAS = {"class_token", "conv_proj.weight"}
+_TORCHVISION: Rules = (
+    (r"class_token", "cls_token"),
+    (r"encoder\.pos_embedding", "pos_embed"),
+    (r"conv_proj\.(\w+)", r"patch_embed.proj.\1"),
+    (r"encoder\.layers\.encoder_layer_(\d+)\.ln_([12])\.(\w+)", r"blocks.\1.norm\2.\3"),
+    (r"encoder\.layers\.encoder_layer_(\d+)\.self_attention\.in_proj_(\w+)", r"blocks.\1.attn.qkv.\2"),
+    (r"encoder\.layers\.encoder_layer_(\d+)\.self_attention\.out_proj\.(\w+)", r"blocks.\1.attn.proj.\2"),
+    (r"encoder\.layers\.encoder_layer_(\d+)\.mlp\.(?:0|linear_1)\.(\w+)", r"blocks.\1.mlp.fc1.\2"),
+    (r"encoder\.layers\.encoder_layer_(\d+)\.mlp\.(?:3|linear_2)\.(\w+)", r"blocks.\1.mlp.fc2.\2"),
+    (r"encoder\.ln\.(\w+)", r"norm.\1"),
+    (r"heads\.head\.(\w+)", r"head.\1"),
+)
+_HF = r"(?:vit\.|dinov2\.|dinov2_with_registers\.|dinov3_vit\.)?"
+_HF_BLOCK = _HF + r"(?:encoder\.layer|layers|(?:model\.)?layer)\.(\d+)\."
+_HUGGING_FACE: Rules = (
+    (_HF + r"embeddings\.cls_token", "cls_token"),
+    (_HF + r"embeddings\.position_embeddings", "pos_embed"),
+    (_HF + r"embeddings\.register_tokens", "reg_token"),
+    (_HF + r"embeddings\.patch_embeddings\.(?:projection\.)?(\w+)", r"patch_embed.proj.\1"),
+    (_HF_BLOCK + r"attention\.(?:attention\.(query|key|value)|([qkv])_proj)\.(\w+)", r"blocks.\1.attn.\2\3.\4"),
+    (_HF_BLOCK + r"attention\.(?:output\.dense|o_proj)\.(\w+)", r"blocks.\1.attn.proj.\2"),
+    (_HF_BLOCK + r"(?:layernorm_before|norm1)\.(\w+)", r"blocks.\1.norm1.\2"),
+    (_HF_BLOCK + r"(?:layernorm_after|norm2)\.(\w+)", r"blocks.\1.norm2.\2"),
+    (_HF_BLOCK + r"(?:intermediate\.dense|mlp\.fc1|mlp\.weights_in)\.(\w+)", r"blocks.\1.mlp.fc1.\2"),
+    (_HF_BLOCK + r"(?:output\.dense|mlp\.fc2|mlp\.weights_out|mlp\.down_proj)\.(\w+)", r"blocks.\1.mlp.fc2.\2"),
+    (_HF_BLOCK + r"mlp\.gate_proj\.(\w+)", r"blocks.\1.mlp.gate.\2"),
+    (_HF_BLOCK + r"mlp\.up_proj\.(\w+)", r"blocks.\1.mlp.value.\2"),
+    (_HF_BLOCK + r"layer_scale([12])\.lambda1", r"blocks.\1.ls\2.gamma"),
+    (_HF + r"(?:layernorm|norm)\.(\w+)", r"norm.\1"),
+    (r"classifier\.(\w+)", r"head.\1"),
+)
+_HF_TOWER = r"(?:vision_model\.)*"
+_HF_TOWER_BLOCK = _HF_TOWER + r"encoder\.layers\.(\d+)\."
+_HUGGING_FACE_CLIP: Rules = (  # CLIP and SigLIP
+    (_HF_TOWER + r"embeddings\.class_embedding", "cls_token"),
+    (_HF_TOWER + r"embeddings\.position_embedding\.weight", "pos_embed"),
+    (_HF_TOWER + r"embeddings\.patch_embedding\.(\w+)", r"patch_embed.proj.\1"),
+    (_HF_TOWER + r"pre_layrnorm\.(\w+)", r"norm_pre.\1"),
+    (_HF_TOWER_BLOCK + r"layer_norm([12])\.(\w+)", r"blocks.\1.norm\2.\3"),
+    (_HF_TOWER_BLOCK + r"self_attn\.([qkv])_proj\.(\w+)", r"blocks.\1.attn.\2.\3"),
+    (_HF_TOWER_BLOCK + r"self_attn\.out_proj\.(\w+)", r"blocks.\1.attn.proj.\2"),
+    (_HF_TOWER_BLOCK + r"mlp\.fc([12])\.(\w+)", r"blocks.\1.mlp.fc\2.\3"),
+    (_HF_TOWER + r"post_layernorm\.(\w+)", r"norm.\1"),
+    (_HF_TOWER + r"head\.probe", "attn_pool.latent"),
+    (_HF_TOWER + r"head\.attention\.in_proj_(\w+)", r"attn_pool.qkv.\1"),
+    (_HF_TOWER + r"head\.attention\.out_proj\.(\w+)", r"attn_pool.proj.\1"),
+    (_HF_TOWER + r"head\.layernorm\.(\w+)", r"attn_pool.norm.\1"),
+    (_HF_TOWER + r"head\.mlp\.fc([12])\.(\w+)", r"attn_pool.mlp.fc\1.\2"),
+)
+_OPEN_CLIP_BLOCK = r"visual\.transformer\.resblocks\.(\d+)\."
+_OPEN_CLIP: Rules = (
+    (r"visual\.class_embedding", "cls_token"),
+    (r"visual\.positional_embedding", "pos_embed"),
+    (r"visual\.conv1\.(\w+)", r"patch_embed.proj.\1"),
+    (r"visual\.ln_pre\.(\w+)", r"norm_pre.\1"),
+    (r"visual\.ln_post\.(\w+)", r"norm.\1"),
+    (_OPEN_CLIP_BLOCK + r"ln_([12])\.(\w+)", r"blocks.\1.norm\2.\3"),
+    (_OPEN_CLIP_BLOCK + r"attn\.in_proj_(\w+)", r"blocks.\1.attn.qkv.\2"),
+    (_OPEN_CLIP_BLOCK + r"attn\.out_proj\.(\w+)", r"blocks.\1.attn.proj.\2"),
+    (_OPEN_CLIP_BLOCK + r"mlp\.c_fc\.(\w+)", r"blocks.\1.mlp.fc1.\2"),
+    (_OPEN_CLIP_BLOCK + r"mlp\.c_proj\.(\w+)", r"blocks.\1.mlp.fc2.\2"),
+    (_OPEN_CLIP_BLOCK + r"ls_([12])\.gamma", r"blocks.\1.ls\2.gamma"),
+)
+_GOOGLE_BLOCK = r"Transformer/encoderblock_(\d+)/"
+_GOOGLE: Rules = (
+    (r"cls", "cls_token"),
+    (r"(?:Transformer/posembed_input/)?pos_embedding", "pos_embed"),
+    (r"embedding/(\w+)", r"patch_embed.proj.\1"),
+    (_GOOGLE_BLOCK + r"LayerNorm_0/(\w+)", r"blocks.\1.norm1.\2"),
+    (_GOOGLE_BLOCK + r"LayerNorm_[12]/(\w+)", r"blocks.\1.norm2.\2"),  # 1 in big_vision, 2 in the older code
+    (_GOOGLE_BLOCK + r"MlpBlock_\d+/Dense_0/(\w+)", r"blocks.\1.mlp.fc1.\2"),
+    (_GOOGLE_BLOCK + r"MlpBlock_\d+/Dense_1/(\w+)", r"blocks.\1.mlp.fc2.\2"),
+    (_GOOGLE_BLOCK + r"MultiHeadDotProductAttention_\d+/out/(\w+)", r"blocks.\1.attn.proj.\2"),
+    (_GOOGLE_BLOCK + r"MultiHeadDotProductAttention_\d+/(query|key|value)/(\w+)", r"blocks.\1.attn.\2.\3"),
+    (r"Transformer/encoder_norm/(\w+)", r"norm.\1"),
+    (r"head/(\w+)", r"head.\1"),
+)
+
+
+def _rename(state: State, rules: Rules) -> State:
+    """Rename by the first rule that matches the whole name; other names stay."""
+    new = {
+        name: next((m.expand(becomes) for pattern, becomes in rules if (m := re.fullmatch(pattern, name))), name)
+        for name in state
+    }
+    return {new[name]: value for name, value in state.items()}
+
+
+def _join_qkv(state: State) -> None:
+    """Join each block's three tensors of queries, keys and values; a bias that is missing beside others is zero."""
+    for query, key, value in (("query", "key", "value"), ("q", "k", "v")):
+        for name in [name for name in state if re.fullmatch(rf"blocks\.\d+\.attn\.{query}\.\w+", name)]:
+            start, _, part = name.rpartition(f"{query}.")
+            names = [f"{start}{x}.{part}" for x in (query, key, value)]
+            if part == "bias" and names[1] not in state:
+                state[names[1]] = torch.zeros_like(state[name])
+            if all(name in state for name in names):
+                state[f"{start}qkv.{part}"] = torch.cat([state.pop(name) for name in names])
+
+
+def _pack_gates(state: State) -> None:
+    """Pack each block's gate and value of SwiGLU into `fc1`; a value without a gate is the first layer of an MLP."""
+    for name in [name for name in state if re.fullmatch(r"blocks\.\d+\.mlp\.value\.\w+", name)]:
+        gate = state.pop(name.replace("value", "gate"), None)
+        value = state.pop(name)
+        state[name.replace("value", "fc1")] = value if gate is None else torch.cat([gate, value])
+
+
+def _timm(state: State) -> State | None:
+    """timm (its ViT, EVA and NaFlexViT), DeiT, MAE, DINO, DINOv2, DINOv3, iBOT, UNI and vitmed's own; also as the image
+    tower of OpenCLIP (BiomedCLIP) and of CONCH."""
+    if any(name.startswith("visual.trunk.") for name in state):
+        state = _rename(state, _CONCH)
+        _unpack_conch(state)
+    if "embeds.proj.weight" in state:
+        state = _naflex(state)
+    if "patch_embed.proj.weight" not in state:
+        return None
+    state = _rename(_rename(state, _CHUNKS), _TIMM)
+    if "dist_token" in state:  # DeiT's second token is a register with a position; its head is dropped
+        positions = state["pos_embed"]
+        state["reg_token"] = state.pop("dist_token") + positions[:, 1:2]
+        state["pos_embed"] = torch.cat([positions[:, :1], positions[:, 2:]], dim=1)
+    if any(name.startswith("pre_logits.") for name in state):  # the head needs a layer that a plain ViT lacks
+        state = {f"with_pre_logits.{name}" if name in HEAD else name: value for name, value in state.items()}
+    if "pos_embed" not in state:  # DINOv3; BEiT and EVA, which have positions, have other parts that vitmed lacks
+        for name in [name for name in state if re.fullmatch(_BLOCK + r"attn\.q_bias", name)]:
+            query, value = state.pop(name), state.pop(name.replace("q_bias", "v_bias"))
+            state[name.replace("q_bias", "qkv.bias")] = torch.cat([query, torch.zeros_like(query), value])
+    _pack_gates(state)
+    return state
+
+
+def _naflex(state: State) -> State:
+    """timm's NaFlexViT: patches are (P, P, C) in a linear layer, for 3 channels; positions are a grid."""
+    state = _rename(state, ((r"embeds\.proj\.(.*)", r"patch_embed.proj.\1"), (r"embeds\.(.*)", r"\1")))
+    kernel = state["patch_embed.proj.weight"]
+    if kernel.ndim == 2:
+        side = math.isqrt(kernel.shape[1] // 3)
+        state["patch_embed.proj.weight"] = kernel.reshape(-1, side, side, 3).permute(0, 3, 1, 2)
+    if "pos_embed" in state:
+        state["pos_embed"] = state["pos_embed"].flatten(1, 2)
+    return state
+
+
+def _unpack_conch(state: State) -> None:
+    """CoCa's pooling in CONCH: the normalised query is a constant, and keys and values are two tensors."""
+    pool = "visual.attn_pool_contrast."
+    if "attn_pool.latent" not in state:
+        return
+    query = state["attn_pool.latent"]
+    weight, bias = (state.pop(f"{pool}ln_q.{part}") for part in ("weight", "bias"))
+    state["attn_pool.latent"] = F.layer_norm(query, query.shape[-1:], weight, bias, COCA_EPS)[None]
+    state["attn_pool.kv.weight"] = torch.cat([state.pop(f"{pool}attn.{x}_proj_weight") for x in "kv"])
+    _split_pooling(state, "bias", state.pop(f"{pool}attn.in_proj_bias"))
+
+
+def _split_pooling(state: State, part: str, joint: Tensor) -> None:
+    """Divide the joint query, keys and values of attention pooling as timm does."""
+    width = len(joint) // 3
+    state[f"attn_pool.q.{part}"], state[f"attn_pool.kv.{part}"] = joint.split((width, 2 * width))
+
+
+def _hugging_face(state: State) -> State | None:
+    if not any(re.fullmatch(_HUGGING_FACE[0][0], name) for name in state):
+        return None
+    state = _rename(state, _HUGGING_FACE)
+    _join_qkv(state)
+    _pack_gates(state)
+    if "head.weight" in state and state["head.weight"].shape[1] != state["cls_token"].shape[-1]:
+        # the head of Dinov2ForImageClassification takes class token and mean together
+        state = {f"of_two_tokens.{name}" if name in HEAD else name: value for name, value in state.items()}
+    return state
+
+
+def _clip(state: State, sign: str, rules: Rules) -> State | None:
+    """The image tower of CLIP or SigLIP. The head of a classifier reads another mean than vitmed's, and is dropped.
+
+    Args:
+        sign: pattern of a tensor's name that every file of the layout has.
+    """
+    if not any(re.fullmatch(sign, name) for name in state):
+        return None
+    state = _rename(state, rules)
+    _join_qkv(state)
+    for part in ("weight", "bias"):
+        if (joint := state.pop(f"attn_pool.qkv.{part}", None)) is not None:
+            _split_pooling(state, part, joint)
+    # class token (D,) and positions (N, D) of CLIP -> (1, 1, D) and (1, N, D)
+    axes = {"cls_token": (1, 1, -1), "pos_embed": (1, *state["pos_embed"].shape)} if "pos_embed" in state else {}
+    return state | {name: state[name].reshape(shape) for name, shape in axes.items() if name in state}
+
+
+def _google(state: State) -> State | None:
+    """JAX: kernels are (in, out), convolutions (P, P, C, D), attention (D, A, D/A) and (A, D/A, D)."""
+    root = next((r for r in ("", "opt/target/", "params/", "params/img/") if f"{r}embedding/kernel" in state), None)
+    if root is None:
+        return None
+    state = {name.removeprefix(root): value for name, value in state.items()}
+    stacked = {name: value for name, value in state.items() if name.startswith("Transformer/encoderblock/")}
+    for name, value in stacked.items():  # big_vision keeps all blocks in one tensor
+        del state[name]
+        state |= {name.replace("encoderblock", f"encoderblock_{i}"): one for i, one in enumerate(value)}
+    new: State = {}
+    for name, value in _rename(state, _GOOGLE).items():
+        kernel = name.endswith(".kernel")
+        if name == "pos_embed":
+            value = value.reshape(1, -1, value.shape[-1])
+        elif name == "patch_embed.proj.kernel":
+            value = value.permute(3, 2, 0, 1)
+        elif name.endswith("attn.proj.kernel"):
+            value = value.flatten(0, 1).T
+        elif re.search(r"attn\.(query|key|value)\.", name):
+            value = value.flatten(1).T if kernel else value.flatten()
+        elif kernel:
+            value = value.T
+        new[re.sub(r"\.(kernel|scale)$", ".weight", name)] = value
+    _join_qkv(new)
+    return new
+
+
+def convert(state: State) -> tuple[str, State] | None:
+    """The layout of a state dict, a key of `LAYOUTS`, and the state dict with timm's names; None if it has no layout.
+
+    Raises KeyError, ValueError, IndexError or RuntimeError if its tensors do not fit each other.
+    """
+    for layout, converted in ((name, converter(state)) for name, converter in LAYOUTS.items()):
+        if converted is None:
+            continue
+        for name, weight in list(converted.items()):  # of CLIP's patches, and in timm's DINOv3, a bias may be missing
+            if re.fullmatch(r"patch_embed\.proj\.weight|blocks\.\d+\.attn\.qkv\.weight", name):
+                converted.setdefault(name.replace("weight", "bias"), weight.new_zeros(len(weight)))
+        return layout, converted
+    return None
+
+
+def is_rotary(state: State) -> bool:
+    """Whether a state dict is DINOv3's: no positions, but storage tokens and LayerScale.
+
+    Other networks with rotary positions compute them otherwise, and their files may not show it.
+    """
+    storage = "reg_token" in state and state["reg_token"].shape[1] == 4 and "blocks.0.ls1.gamma" in state
+    return "pos_embed" not in state and "cls_token" in state and ("rope.periods" in state or storage)
+
+
+def join_positions(state: State, path: Path) -> None:
+    """Make `pos_embed` (1, L, D), with a row in front if there is a class token: add positions of registers to their
+    tokens; a missing class position is zero. Raises CheckpointError if the patches are no square grid."""
+    if "pos_embed" not in state:
+        return
+    positions, registers = state["pos_embed"], state["reg_token"].shape[1] if "reg_token" in state else 0
+    first = int("cls_token" in state)
+    count, D = positions.shape[1:]
+    for before in dict.fromkeys((first, 0, first + registers)):  # DINOv2; timm's no_embed_class; positioned registers
+        if count > before and math.isqrt(count - before) ** 2 == count - before:
+            break
+    else:
+        raise CheckpointError(f"{path}: {count} positions are not a square grid", "use weights for square images")
+    if before < first:
+        state["pos_embed"] = torch.cat([positions.new_zeros(1, 1, D), positions], dim=1)
+    elif before > first:
+        state["reg_token"] = state["reg_token"] + positions[:, first:before]
+        state["pos_embed"] = torch.cat([positions[:, :first], positions[:, before:]], dim=1)
+
+
+def describe(state: State, layout: str) -> dict[str, Any]:
+    """The fields of `ModelConfig` that follow from the shapes, or else from what networks of the layout have."""
+    width = len(state["blocks.0.norm1.weight"])
+    depth = 1 + max(int(name.split(".")[1]) for name in state if name.startswith("blocks."))
+    patch, hidden = state["patch_embed.proj.weight"].shape, state["blocks.0.mlp.fc2.weight"].shape[1]
+    named = next((name for name, size in SIZES.items() if size[:2] == (width, depth)), None)
+    layer_scale, norm_pre, rotary = "blocks.0.ls1.gamma" in state, "norm_pre.weight" in state, is_rotary(state)
+    pool, class_token = "mean" if "fc_norm.weight" in state else "cls", "cls_token" in state
+    if "attn_pool.latent" in state:
+        pool = "coca" if "attn_pool.norm_k.weight" in state else "attention"
+    special = DINOV3_HEADS if rotary else SIGLIP_HEADS if pool == "attention" else HEADS
+    heads = special.get(width, width // 64 if width % 64 == 0 else None)
+    if "rope.periods" in state:
+        heads = width // (4 * len(state["rope.periods"]))
+    patches = state["pos_embed"].shape[1] - class_token if "pos_embed" in state else (224 // patch[-1]) ** 2
+    clip_act = {"Hugging Face CLIP": "quick_gelu" if norm_pre else "gelu_tanh"}
+    swiglu = len(state["blocks.0.mlp.fc1.weight"]) == 2 * hidden
+    return {
+        **({"name": named} if named else {}),
+        "image_size": math.isqrt(patches) * patch[-1],
+        "patch_size": patch[-1],
+        "channels": patch[1],
+        "width": width,
+        "depth": depth,
+        "heads": heads,
+        "mlp_ratio": hidden / width,
+        "stem": "patch",
+        "positions": "rotary" if rotary else "learned",
+        "pool": pool,
+        "pool_width": state["attn_pool.latent"].shape[2] if pool in ("attention", "coca") else None,
+        "class_token": class_token,
+        "registers": state["reg_token"].shape[1] if "reg_token" in state else 0,
+        "layer_scale": layer_scale,
+        "mlp": "swiglu" if swiglu else clip_act.get(layout, "gelu"),
+        "norm_pre": norm_pre,
+        "norm_eps": 1e-5 if rotary or norm_pre else 1e-12 if layout == "Hugging Face" and not layer_scale else 1e-6,
+    }
+
+
+HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}  # published widths with heads that are not 64 wide
+SIGLIP_HEADS = {1152: 16, 1536: 16}
+DINOV3_HEADS = {4096: 32}
+
+LAYOUTS: dict[str, Callable[[State], State | None]] = {
+    "timm": _timm,
+    "torchvision": lambda state: _rename(state, _TORCHVISION) if state.keys() >= _TORCHVISION_HAS else None,
+    "Hugging Face": _hugging_face,
+    "Hugging Face CLIP": partial(_clip, sign=_HUGGING_FACE_CLIP[2][0], rules=_HUGGING_FACE_CLIP),
+    "OpenCLIP": partial(_clip, sign=r"visual\.class_embedding", rules=_OPEN_CLIP),
+    "Google npz": _google,
+}

@@ -1,0 +1,435 @@
+"""Start from pretrained weights: recognise their layout, derive the network, and account for every tensor.
+
+A file is read safely (`safe_load`), unwrapped (`_unwrap`), renamed to timm's names (`convert`), and refused with a
+reason where it is no plain ViT (`refuse_...`); the network is derived from the shapes (`describe`).
+`config_for_weights` then completes a configuration, and `load_pretrained` copies the tensors; it resamples positions,
+patch kernels and channels.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitmed.core.errors import CheckpointError, UsageError
+from vitmed.core.messages import say
+from vitmed.core.model_config import ModelConfig
+from vitmed.core.run_folder import RunFolder
+from vitmed.core.text import first_line
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.models.sizes import SIZES
+from vitmed.models.vit import ViT
+from vitmed.models.weights.catalogue import (
+    DISTILLED,
+    MASKED,
+    SUPERVISED,
+    Entry,
+    about_network,
+    about_weights,
+    entry_of,
+    fetch,
+    means_file,
+    normalisation,
+    terms_of,
+)
+from vitmed.models.weights.files import AGAIN, State, check_digests, magic, read_npz, read_safetensors, safe_load
+from vitmed.models.weights.layouts import HEAD, LAYOUTS, PLAIN, convert, describe, is_rotary, join_positions
+from vitmed.models.weights.resample import fold_channels, resample_patches, resample_positions
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """Which tensors came from a weight file, by parameter name.
+
+    Attributes:
+        file: its name, without folders.
+        layout: a key of `LAYOUTS`, or "vitmed".
+        loaded: copied unchanged.
+        resized: copied after resampling (positions, patch kernels) or folding (input channels).
+        fresh: in the network, not in the file; only the head may be.
+        unused: in the file, not in the network.
+    """
+
+    file: str
+    layout: str
+    loaded: tuple[str, ...]
+    resized: tuple[str, ...]
+    fresh: tuple[str, ...]
+    unused: tuple[str, ...]
+
+    def __str__(self) -> str:
+        parts = [f"{len(self.loaded)} tensors loaded"]
+        parts += [f"{', '.join(self.resized)} resized"] if self.resized else []
+        parts += [f"fresh: {', '.join(self.fresh) or 'nothing'}", f"unused: {len(self.unused)}"]
+        return f"weights {self.file} ({self.layout}): {', '.join(parts)}"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A weight file in timm's names.
+
+    Attributes:
+        path: of the file.
+        layout: a key of `LAYOUTS`, or "vitmed".
+        state: name -> tensor, float32; `pos_embed` is (1, L, D), or (1, 1 + L, D) with the class token first.
+        model: the fields of `ModelConfig` that the tensors decide.
+        kind: how they were made: "vitmed", "masked image", "self-distilled" or "supervised".
+        normalize: the normalisation that the weights expect, a value of `DataConfig.normalize`.
+        unused: names in the file that no plain ViT has.
+        mean, std: per channel, for values in 0..1, as the publisher states them; None if unknown.
+        interpolation: "bilinear", "bicubic", ...: how images were resized; None if unknown.
+        licence: SPDX identifier, or the publisher's name for it; None if unknown. `terms_of` knows what it demands.
+        seen: sha256 of the images that the weights were made with, if the file states them.
+        assumed: whether nothing states the normalisation: neither a file beside it, nor its name, nor its layout.
+    """
+
+    path: Path
+    layout: str
+    state: State
+    model: dict[str, Any]
+    kind: str
+    normalize: str
+    unused: tuple[str, ...]
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    interpolation: str | None = None
+    licence: str | None = None
+    seen: tuple[str, ...] = ()
+    assumed: bool = False
+
+
+def open_weights(value: str, offline: bool = False) -> Weights:
+    """The weights that `--weights` names: a file, a run folder, or an entry of the catalogue, downloaded if necessary.
+
+    Raises:
+        CheckpointError: no such file, or it cannot be used or fetched.
+        UsageError: neither a file nor a name; lists similar names.
+    """
+    if not value or "://" in value:
+        fix = "download it first, or: vitmed weights list"
+        raise UsageError(f"--weights {value!r}: neither a file nor a name", fix)
+    if means_file(value):
+        return read_weights(RunFolder.weights_in(value))
+    entry, path = entry_of(value), fetch(value, offline)
+    say(f"weights {value}: {entry.model}, {entry.kind}, licence {entry.licence}; {path}")
+    if (terms := terms_of(entry.licence)) is not None:
+        say(terms)
+    return read_weights(path, entry)
+
+
+def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
+    """Read a weight file of any layout in `LAYOUTS`: `.pt`, `.pth`, `.bin`, `.safetensors` or Google's `.npz`.
+
+    Without an entry of the catalogue, vitmed reads the files of a model hub in the same folder.
+
+    Raises:
+        CheckpointError: missing, damaged, with code in it, or not a plain ViT (names what it is).
+    """
+    path = Path(file)
+    if magic(path).startswith(b"version https://git-lfs"):
+        raise CheckpointError(
+            f"{path}: a Git LFS pointer of {path.stat().st_size} bytes, not the weights", "run: git lfs pull"
+        )
+    read = {".npz": read_npz, ".safetensors": read_safetensors}.get(path.suffix)
+    found = read(path) if read is not None else safe_load(path, foreign=True)
+    if isinstance(found, dict) and is_text(found.get("format"), FORMAT, ENCODER):
+        check_digests(path, found)
+        return _vitmed_weights(found, path)
+    state, left_out = _unwrap(found, path)
+    try:
+        layout, converted = convert(state) or ("", state)
+    except (KeyError, ValueError, IndexError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: its tensors do not fit each other ({first_line(error)})", AGAIN) from None
+    plain = {name: value.float() for name, value in converted.items() if layout and PLAIN.fullmatch(name)}
+    unused = (*left_out, *(name for name in converted if name not in plain))
+    refuse_others(unused, state, path)
+    if not layout:
+        names = ", ".join(sorted(state)[:5])
+        raise CheckpointError(
+            f"{path}: not a ViT that vitmed recognises; its tensors are named {names}, ...",
+            f"use weights with the names of {', '.join(LAYOUTS)}",
+        )
+    refuse_not_finite(plain, path)
+    refuse_incomplete(plain, unused, path)
+    join_positions(plain, path)
+    model = describe(plain, layout)
+    if entry is None:
+        about, kind = about_weights(path), SUPERVISED if "head.weight" in plain else DISTILLED
+        kind = MASKED if any("decoder" in name for name in unused) else kind  # only a masked autoencoder has one
+        known = about_network(path, swiglu=model["mlp"] == "swiglu")
+    else:
+        about, kind = {name: getattr(entry, name) for name in ("mean", "std", "interpolation", "licence")}, entry.kind
+        known = {"pool": entry.readout}
+    normalize = normalisation(about.get("mean"), about.get("std"), layout)
+    name = f"{path.absolute().parent.name}/{path.name}".lower()
+    named = next((how for word, how in NAMED.items() if word in name), None) if not about.get("mean") else None
+    usual = kind != SUPERVISED or layout in ("torchvision", "Google npz")
+    assumed = not (usual or named or about.get("mean"))
+    return Weights(path, layout, plain, model | known, kind, named or normalize, unused, **about, assumed=assumed)
+
+
+NAMED = {"augreg": "half", "deit": "imagenet"}  # in the name of a file or its folder -> how its images were normalised
+
+
+def config_for_weights(config: ModelConfig, weights: Weights) -> ModelConfig:
+    """Complete a configuration from the weights. Values that you set are kept, and must agree with the weights.
+
+    Image size, patch size and channels may differ: `load_pretrained` resamples.
+
+    Raises:
+        UsageError: a value that you set contradicts the weights, or the number of heads is unknown.
+    """
+    file, decided = weights.path.name, dict(weights.model)
+    given = {name for name in config.model_fields_set if getattr(config, name) not in (None, "auto")}
+    if "name" in given and config.name in SIZES and not given & {"width", "depth"}:
+        size = SIZES[config.name]
+        if (size.width, size.depth) != (decided["width"], decided["depth"]):
+            raise UsageError(
+                f"--model {config.name} has width {size.width} and depth {size.depth}; {file} has width "
+                f"{decided['width']} and depth {decided['depth']}",
+                "omit --model: the weights decide",
+            )
+    free = {"name", "image_size", "patch_size", "channels", "pool", "pool_width", "heads", "norm_eps"}
+    free |= set() if "swiglu" in (config.mlp, decided["mlp"]) else {"mlp"}  # no tensor shows which GELU it is
+    for name in sorted((given & decided.keys()) - free):
+        if getattr(config, name) != decided[name]:
+            raise UsageError(
+                f"model.{name} is {getattr(config, name)}, but {file} has {decided[name]}", f"omit model.{name}"
+            )
+    patch = config.patch_size if "patch_size" in given else decided["patch_size"]
+    if "image_size" not in given and weights.layout != "vitmed":
+        own = decided["image_size"] if decided["image_size"] <= 384 else 224  # DINOv2 ended training at 518
+        decided["image_size"] = max(1, round(own / patch)) * patch
+    if "heads" not in given and decided["heads"] is None:
+        raise UsageError(
+            f"{file}: the number of attention heads is not in the file, and width {decided['width']} has no usual one",
+            "--set model.heads=N",
+        )
+    return config.model_copy(update={name: value for name, value in decided.items() if name not in given})
+
+
+def load_pretrained(model: ViT, weights: Weights, preprocessing: Preprocessing | None = None) -> LoadReport:
+    """Copy the weights into the network, with positions, patch kernels and input channels resampled to fit.
+
+    The head is copied if it has the same number of classes, else it stays fresh. On an error nothing is copied.
+
+    Args:
+        preprocessing: normalisation of the run, by which a grey image gives the features of its copy in three
+            channels; None for that of the weights.
+
+    Raises:
+        CheckpointError: a tensor other than the head would stay fresh; names the first tensors that do not fit.
+    """
+    own = model.state_dict()
+    state, resized = dict(weights.state), []
+    kernel = "patch_embed.stem.0.weight" if "patch_embed.stem.0.weight" in own else "patch_embed.proj.weight"
+    if kernel in state and state[kernel].shape != own[kernel].shape:
+        if kernel == "patch_embed.proj.weight":
+            state[kernel] = resample_patches(state[kernel], own[kernel].shape[-1])
+        how = preprocessing or Preprocessing(0, 3, "pad", weights.normalize, weights.mean, weights.std)
+        old, new = (how.constants(part[kernel].shape[1]) for part in (state, own))
+        state[kernel], shift = fold_channels(state[kernel], own[kernel].shape[1], old, new)
+        if kernel == "patch_embed.proj.weight":  # the first convolution of a stem has no bias to correct
+            state["patch_embed.proj.bias"] = state["patch_embed.proj.bias"] + shift
+        resized.append(kernel)
+    if "pos_embed" in state and state["pos_embed"].shape != own["pos_embed"].shape:
+        state["pos_embed"] = resample_positions(state["pos_embed"], own["pos_embed"].shape)
+        resized.append("pos_embed")
+    if model.pool == "mean" and "fc_norm.weight" not in state:  # as in MAE, the norm follows the mean
+        state = {re.sub(r"^norm\.", "fc_norm.", name): value for name, value in state.items()}
+    fits = {name: value for name, value in state.items() if name in own and value.shape == own[name].shape}
+    if not fits.keys() >= set(HEAD):  # a bias alone, of a head that reads other features, is no head
+        fits = {name: value for name, value in fits.items() if name not in HEAD}
+    fresh = tuple(
+        name for name in own if name not in fits and not name.endswith(("num_batches_tracked", "rope.periods"))
+    )
+    wrong = [name for name in fresh if name not in HEAD]
+    if "blocks.0.norm1.weight" in wrong and "blocks.0.norm1.weight" in state:
+        raise CheckpointError(
+            f"{weights.path}: its network is {len(state['blocks.0.norm1.weight'])} wide, expected {model.width}",
+            "omit the sizes of the model: the weights decide them",
+        )
+    if wrong:
+        shapes = [
+            f"{name}: model {tuple(own[name].shape)}, file {tuple(state[name].shape) if name in state else 'lacks it'}"
+            for name in wrong[:5]
+        ]
+        raise CheckpointError(
+            f"{weights.path}: {len(wrong)} tensors other than the head do not fit:\n  " + "\n  ".join(shapes),
+            "omit the sizes of the model: the weights decide them; or use another file, if this one is incomplete",
+        )
+    model.load_state_dict({**own, **fits})
+    unused = (*(name for name in state if name not in fits), *weights.unused)
+    loaded = tuple(name for name in fits if name not in resized)
+    return LoadReport(weights.path.name, weights.layout, loaded, tuple(resized), fresh, unused)
+
+
+FORMAT, ENCODER = "vitmed checkpoint", "vitmed encoder"  # what `train` and `pretrain` write
+
+
+def is_text(value: Any, *texts: str) -> bool:
+    """Whether a value from a file is one of these texts; a tensor compared with a text is an error."""
+    return isinstance(value, str) and value in texts
+
+
+def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:
+    """The weights of a checkpoint or encoder of vitmed, which states its network and the images it was made with."""
+    try:
+        config, state, encoder = checkpoint["config"], checkpoint["weights"], checkpoint["format"] == ENCODER
+        model = ModelConfig.model_validate({k: v for k, v in config["model"].items() if k in ARCHITECTURE})
+        if not (isinstance(state, dict) and all(isinstance(value, Tensor) for value in state.values())):
+            raise TypeError("weights")
+        refuse_not_finite(state, path)
+        refuse_shapes(state, path)
+        decided = model.model_dump(include=ARCHITECTURE, exclude_none=True)
+        data, network = config["data"], SIZES[model.name]._asdict() | decided
+        about: dict[str, Any] = {
+            name: tuple(values) if (values := data.get(name)) else None for name in ("mean", "std")
+        }
+        about |= {"interpolation": data.get("interpolation"), "licence": config["model"].get("licence")}
+        normalize, kind = str(data["normalize"]), MASKED if encoder else "vitmed"
+        if encoder:
+            seen = checkpoint["seen"]
+        else:
+            data = checkpoint["data"]
+            seen = [*data.get("seen", ()), *data["splits"]["train"]["sha256"], *data["splits"]["val"]["sha256"]]
+        return Weights(path, "vitmed", state, network, kind, normalize, (), **about, seen=tuple(seen))
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError):  # also of a tensor that is no table
+        raise CheckpointError(f"{path}: a damaged vitmed checkpoint", AGAIN) from None
+
+
+ARCHITECTURE = {*ModelConfig.model_fields} - {"dropout", "attention_dropout", "drop_path"}
+ARCHITECTURE -= {"weights", "licence", "terms"}
+
+
+# Where a training script keeps the weights, in order of preference.
+INNER = ["weights", "state_dict_ema", "model_ema", "model", "model_state_dict", "state_dict", "teacher", "student"]
+PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "teacher.", "student.", "encoder_q.")
+BACKBONE = "backbone."
+
+
+def _unwrap(found: Any, path: Path) -> tuple[State, tuple[str, ...]]:
+    """The state dict in a training script's file, without prefixes, and the names of tensors outside the backbone."""
+    while isinstance(found, dict) and (inner := next((k for k in INNER if isinstance(found.get(k), dict)), None)):
+        found = found[inner]
+    state = {str(k): v for k, v in found.items() if isinstance(v, Tensor)} if isinstance(found, dict) else {}
+    if not state:
+        raise CheckpointError(f"{path}: holds no state dict", "use a file of named tensors")
+    if any(name.startswith("teacher.") for name in state):  # an average of the student, and better
+        state = {name: value for name, value in state.items() if name.startswith("teacher.")}
+    while prefix := next((p for p in PREFIXES if all(name.startswith(p) for name in state)), None):
+        state = {name.removeprefix(prefix): value for name, value in state.items()}
+    if not any(name.startswith(BACKBONE) for name in state):
+        return state, ()
+    inside = {name.removeprefix(BACKBONE): value for name, value in state.items() if name.startswith(BACKBONE)}
+    return inside, tuple(name for name in state if not name.startswith(BACKBONE))
+
+
+OTHERS = (
+    # pattern of a tensor's name that no network of vitmed has, and what it means
+    (r".*\b(spatial_block|channel_block|cpe1)\..*", "DaViT, which attends in windows and across channels, in stages"),
+    (
+        r"(.*\.)?stages\.\d+\.((blocks|layers)\.)?\d+\.(dwconv|conv_dw|depthwise_conv)\..*",
+        "ConvNeXt, a convolutional network without tokens",
+    ),
+    (
+        r".*standardized_conv2d.*|(.*\.)?(layer\d|stages\.\d+\.(blocks|layers))\.\d+\.conv\d\.weight",
+        "ResNet or BiT, a convolutional network without tokens",
+    ),
+    (
+        r"(.*\.)?(layers\.\d+\.blocks|features\.\d+)\.\d+\..*(relative_position|cpb_mlp).*",
+        "Swin, whose tokens attend in windows and merge from stage to stage",
+    ),
+    (r".*relative_position_bias_table|.*rel_pos.*", "relative positions (BEiT, SAM)"),
+    (r".*\brope.*|.*freqs_cis.*", "rotary positions other than DINOv3's (EVA-02, RoPE-ViT)"),
+    (r".*\.(q_norm|k_norm)\..*", "normalised queries and keys"),
+    (r".*\.attn\.(q_bias|v_bias)", "separate biases of queries and values (BEiT, EVA)"),
+    (r".*mlp\.(norm|ffn_ln)\..*", "a norm inside the MLP (EVA-02)"),
+    (r"(visual\.)?attn_pool\..*|MAPHead.*", "another attention pooling than SigLIP's and CONCH's"),
+    (r".*(_packed_params|zero_point|\.qweight|\.scales?)$", "quantised weights"),
+)
+
+
+def not_plain(path: Path, what: str) -> CheckpointError:
+    return CheckpointError(f"{path}: not a plain ViT: {what}", "use the weights of a plain ViT; see docs/weights.md")
+
+
+def refuse_others(names: Iterable[str], state: State, path: Path) -> None:
+    """Raise CheckpointError for other kinds of networks, and name the kind.
+
+    Args:
+        names: of the tensors that vitmed does not use; those of a text encoder do not count.
+    """
+    names = [name for name in names if not name.startswith("text")]
+    for pattern, what in OTHERS:
+        name = next((name for name in names if re.fullmatch(pattern, name)), None)
+        if name is not None:
+            raise not_plain(path, f"{name} belongs to {what}")
+    integers = next((n for n, v in state.items() if v.is_quantized or v.dtype in (torch.int8, torch.uint8)), None)
+    if integers is not None:
+        raise CheckpointError(f"{path}: {integers} is quantised", "use the weights in fp32, fp16 or bf16")
+    kernels = [name for name, value in state.items() if value.ndim == 4 and value.shape[-1] > 1]
+    if len(kernels) > 8:
+        raise not_plain(path, f"{len(kernels)} convolutions, such as {kernels[0]}: a CNN")
+
+
+def refuse_not_finite(state: State, path: Path) -> None:
+    """Raise CheckpointError for numbers that are not finite."""
+    broken = next((name for name, value in state.items() if not bool(value.isfinite().all())), None)
+    if broken is not None:
+        raise CheckpointError(f"{path}: {broken} holds numbers that are not finite", "use another file")
+
+
+def refuse_incomplete(state: State, unused: Iterable[str], path: Path) -> None:
+    """Raise CheckpointError unless the tensors, in timm's names, are a network that vitmed has."""
+    strange = next((name for name in unused if name.startswith("blocks.")), None)
+    if strange is not None:
+        raise not_plain(path, f"its blocks hold {strange}")
+    for name, what in (
+        ("patch_embed.proj.weight", "no patch embedding by one convolution"),
+        ("blocks.0.norm1.weight", "no blocks"),
+        ("blocks.0.mlp.fc1.weight", "no blocks"),
+        ("blocks.0.mlp.fc2.weight", "no blocks"),
+    ):
+        if name not in state:
+            raise not_plain(path, f"it has {what}")
+    refuse_shapes(state, path)
+    if not {"cls_token", "attn_pool.latent", "fc_norm.weight"} & state.keys():
+        raise not_plain(path, "it has no class token, and reads the mean of normalised patches (SigLIP's gap models)")
+    if "pos_embed" not in state and not is_rotary(state):
+        raise not_plain(path, "it has no learned positions, nor DINOv3's rotary ones with four storage tokens")
+    given, taken = (state[f"blocks.0.mlp.fc{i}.weight"].shape[i - 1] for i in (1, 2))
+    if given not in (taken, 2 * taken):
+        raise not_plain(
+            path,
+            f"blocks.0.mlp.fc1 gives {given} numbers and fc2 takes {taken}, expected {taken} (an MLP) or {2 * taken} "
+            "(packed SwiGLU)",
+        )
+
+
+DIMENSIONS = {  # of the tensors that decide the network, or are resampled
+    "cls_token": 3,
+    "pos_embed": 3,
+    "reg_token": 3,
+    "patch_embed.proj.weight": 4,
+    "patch_embed.stem.0.weight": 4,
+    "blocks.0.norm1.weight": 1,
+    "blocks.0.mlp.fc1.weight": 2,
+    "blocks.0.mlp.fc2.weight": 2,
+    "rope.periods": 1,
+    "attn_pool.latent": 3,
+}
+
+
+def refuse_shapes(state: State, path: Path) -> None:
+    """Raise CheckpointError for a tensor of `DIMENSIONS` with another number of them."""
+    for name, count in DIMENSIONS.items():
+        shape = tuple(state[name].shape) if name in state else (1,) * count
+        if len(shape) != count or 0 in shape:
+            raise CheckpointError(f"{path}: {name} has the shape {shape}, expected {count} dimensions", AGAIN)

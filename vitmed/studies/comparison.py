@@ -1,0 +1,458 @@
+"""Which of several models is better on the same images: their tables, the common images, every two, and a verdict."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from vitmed.core.csv_files import from_cell
+from vitmed.core.errors import DataError, UsageError
+from vitmed.core.messages import bar
+from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder
+from vitmed.core.targets import Kind
+from vitmed.core.text import counted, listed
+from vitmed.core.yaml_files import YamlError, read_yaml
+from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation, torn_evaluations
+from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
+from vitmed.inference.checkpoint import load_checkpoint
+from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.kinds.any_predictions import AnyPredictions, target_of
+from vitmed.metrics.kinds.number_predictions import NumberPredictions
+from vitmed.metrics.metric_table import METRICS, Metric
+from vitmed.metrics.notes import FEW_GROUPS
+from vitmed.metrics.paired_comparison import (
+    ClassDifference,
+    ComparedModel,
+    ComparedPair,
+    ComparisonResults,
+    ComparisonTest,
+    holm,
+)
+from vitmed.metrics.predictions import Predictions, known_labels
+from vitmed.metrics.seed_spread import seed_spread
+from vitmed.report.write import read_baselines
+
+LEVEL = 0.95
+UNKNOWN = "Patients are unknown: each image counts as independent, so the comparison is more certain than it should be."
+Test = TypeVar("Test", ComparisonTest, ClassDifference)
+
+SAME = 1e-6  # a difference of probabilities that can come from rounding
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model, or a baseline with the name of its model; `known` is what its report says of it, `file` its table."""
+
+    name: str
+    predictions: AnyPredictions
+    baseline_of: str | None = None
+    known: Evaluated | None = None
+    file: Path | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """Of the labels; a table shows classes where its report says that they are grades."""
+        said = {} if self.known is None else self.known.metrics.get("target", {})
+        return "grades" if said.get("kind") == "grades" else self.predictions.kind
+
+
+def read_all(paths: Sequence[Path]) -> list[Model]:
+    """The models, then the baselines in their folders, each under a unique name."""
+    tables = [table_of(path) for path in paths]
+    models: list[Model] = []
+    for name, file in zip(_names(tables), tables, strict=True):
+        read, own = read_evaluation(file), not file.name.startswith(BASELINE)
+        models.append(Model(name, read.predictions, known=read if own else None, file=file if own else None))
+    named = [model.predictions for model in models if model.known is None]
+    baselines: list[Model] = []
+    for model, file in zip(models, tables, strict=True):
+        if model.known is None:
+            continue
+        for key, found in read_baselines(file.parent).items():
+            if not any(same_predictions(other, found) for other in (*named, *(b.predictions for b in baselines))):
+                taken = any(b.name == key for b in baselines)
+                name = f"{key} of {model.name}" if taken else key
+                if isinstance(found, Predictions):
+                    found = replace(found, positive=positive_of(model.predictions))
+                baselines.append(Model(name, found, model.name))
+    if len(models) + len(baselines) < 2 or not models:
+        raise UsageError("there is nothing to compare: one model without baselines", "vitmed compare RUN_A RUN_B")
+    return [*models, *baselines]
+
+
+def positive_of(predictions: AnyPredictions) -> str | None:
+    """The positive class; None where none is known, as of other kinds of label."""
+    return predictions.positive if isinstance(predictions, Predictions) else None
+
+
+def same_predictions(a: AnyPredictions, b: AnyPredictions) -> bool:
+    """Whether two tables hold the same probabilities or numbers for the same images, in any order."""
+    alike = a.kind == b.kind and set(a.paths) == set(b.paths) and set(a.classes) == set(b.classes)
+    if not alike or len(a) != len(b):
+        return False
+    rows = np.argsort(np.array(a.paths)), np.argsort(np.array(b.paths))
+    return np.allclose(_answers(a, a)[rows[0]], _answers(b, a)[rows[1]], rtol=0, atol=SAME)
+
+
+def _answers(found: Any, first: Any) -> np.ndarray:
+    """(S, K) what `same_predictions` compares, in the form of `first`."""
+    found = found.like(first)
+    return np.asarray(found.logits if isinstance(found, NumberPredictions) else found.probabilities)
+
+
+def table_of(path: Path) -> Path:
+    """The predictions.csv of a report folder or run folder, or the file itself. DataError where there is none."""
+    if not path.is_dir():
+        return path
+    run = RunFolder(path)
+    if path in torn_evaluations(RunFolder(path.parent)):
+        raise DataError(f"{path}: incomplete, its writing was interrupted", f"vitmed train --resume {path.parent}")
+    if (path / PREDICTIONS).is_file():
+        return path / PREDICTIONS
+    if run.best.is_file():
+        saved = load_checkpoint(run.best)
+        if file := find_evaluation(run, "test", saved.weights_hash, saved.policy):
+            return file
+        for torn in torn_evaluations(run):
+            raise DataError(f"{torn}: incomplete, its writing was interrupted", f"vitmed train --resume {path}")
+        raise DataError(f"{path}: has no evaluation of its best.pt on its test", f"vitmed evaluate {path}")
+    if (path / "test" / PREDICTIONS).is_file():  # of folds, or of a run without a network
+        return path / "test" / PREDICTIONS
+    raise DataError(f"{path}: has no {PREDICTIONS}, nor test/{PREDICTIONS}", "name a predictions.csv, report or run")
+
+
+def _names(files: Sequence[Path]) -> list[str]:
+    """A short name for each table: its run or folder, with as much of the path as makes it unique."""
+    parts = []
+    for file in files:
+        own = [*file.resolve().parent.parts[1:], *([] if file.name == PREDICTIONS else [file.stem])]
+        inside_run = file.name == PREDICTIONS and own[-1:] == ["test"] and len(own) > 1
+        parts.append(own[:-1] if inside_run else own)
+    return short_names(parts)
+
+
+def short_names(parts: Sequence[Sequence[str]]) -> list[str]:
+    """A name for each path: its last part, with as many before it as make the names different."""
+    for count in range(1, max(map(len, parts), default=1) + 1):
+        names = ["/".join(part[-count:]) for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{part[-1]} ({i})" for i, part in enumerate(parts, start=1)]  # the same table twice
+
+
+def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
+    """The models on their common images, in the order and with the patients of the first; and notes.
+
+    The classes are in the order of the first model of grades, else of the first.
+
+    Raises:
+        DataError: different kinds of label, classes, findings, units, labels or files, or no common image.
+    """
+    first = models[0]
+    shared = set(first.predictions.paths)
+    for model in models[1:]:
+        _check_comparable(model, first)
+        shared &= set(model.predictions.paths)
+    if not shared:
+        raise DataError("the predictions have no image in common", "predict the same images with both")
+    paths = [path for path in first.predictions.paths if path in shared]
+    _check_content(models, paths)
+    positive = next((found for m in models if (found := positive_of(m.predictions))), None)
+    form = next((m for m in models if m.kind == "grades"), first).predictions
+    aligned = [replace(m, predictions=_picked(m.predictions, paths, form, positive)) for m in models]
+    labels = known_labels(aligned[0].predictions)
+    for model in aligned[1:]:
+        other = np.flatnonzero((known_labels(model.predictions) != labels).reshape(len(paths), -1).any(axis=1))
+        if len(other):
+            raise DataError(
+                f"{model.name} and {first.name} differ in the labels of {len(other):,} of {len(paths):,} images, the "
+                f"first is {paths[other[0]]}",
+                "evaluate both with the same labels",
+            )
+    notes = []
+    left_out = {m.name: len(m.predictions) - len(paths) for m in models if len(m.predictions) > len(paths)}
+    if left_out:
+        counts = ", ".join(f"{count:,} of {name}" for name, count in left_out.items())
+        notes.append(f"{len(paths):,} images are shared; left out because not all have them: {counts}.")
+    known = [m for m in aligned if m.predictions.groups is not None]
+    if not known:
+        return aligned, notes
+    groups = known[0].predictions.groups
+    same = {m.predictions.units.tobytes() for m in known}
+    if len(same) > 1:
+        notes.append(f"The tables disagree on the patients; those of {known[0].name} are used.")
+    return [replace(m, predictions=replace(m.predictions, groups=groups)) for m in aligned], notes
+
+
+def _check_comparable(model: Model, first: Model) -> None:
+    """Raise DataError where two models do not answer the same question."""
+    one, other = model.predictions, first.predictions
+    words = {"classes": "classes", "findings": "findings", "number": "a number"}
+    if one.kind != other.kind:
+        of_finding = "; of one finding: RUN/test/findings/FINDING" if "findings" in (one.kind, other.kind) else ""
+        raise DataError(
+            f"{model.name} has predictions of {words[one.kind]}, {first.name} of {words[other.kind]}",
+            f"compare models of one kind of label{of_finding}",
+        )
+    if set(one.classes) != set(other.classes):
+        what = one.kind
+        fix = f"compare models of the same {what}"
+        fix += ", or one finding of both: RUN/test/findings/FINDING" * (one.kind == "findings")
+        has = f"{model.name} has the {what} {listed(one.classes)}; {first.name} has {listed(other.classes)}"
+        raise DataError(has, fix)
+    if (unit := target_of(one).unit) != target_of(other).unit:
+        has = f"{model.name} predicts in the unit '{unit}', {first.name} in '{target_of(other).unit}'"
+        raise DataError(has, "train both with the same --unit")
+    if model.kind == first.kind == "grades" and one.classes != other.classes:
+        raise DataError(
+            f"the grades of {model.name} are in the order {listed(one.classes)}, those of {first.name} in the order "
+            f"{listed(other.classes)}",
+            "train both with the same --ordinal",
+        )
+    positive, expected = positive_of(one), positive_of(other)
+    if positive not in (None, expected or positive):
+        raise DataError(
+            f"the positive class of {model.name} is {positive}, that of {first.name} {expected}",
+            "train both with the same --positive",
+        )
+
+
+def _check_content(models: Sequence[Model], paths: Sequence[str]) -> None:
+    """Raise DataError where two runs know that an image of one path was another file in each."""
+    known = [(model.name, found) for model in models if (found := _digests(model))]
+    for (first, one), (name, other) in itertools.combinations(known, 2):
+        changed = [path for path in paths if path in one and path in other and one[path] != other[path]]
+        if changed:
+            raise DataError(
+                f"{name} and {first} differ in the content of {len(changed):,} of {len(paths):,} images of the same "
+                f"path (SHA-256 in splits.csv), the first is {changed[0]}",
+                "evaluate both on the same files; to compare versions of the same pictures, name copies of the two "
+                "folders of predictions.csv outside the runs",
+            )
+
+
+def _digests(model: Model) -> dict[str, str]:
+    """Path -> SHA-256 of each evaluated image, from the splits.csv of the run; {} where it is not known."""
+    if model.known is None or model.file is None:
+        return {}
+    try:
+        split = model.known.metrics["flow"]["evaluated"]["split"]  # None: not the run's own
+        text = RunFolder(model.file.parent.parent).splits.read_text(encoding="utf-8")
+        rows = csv.DictReader(io.StringIO(text, newline=""))
+        return {from_cell(row["path"]): row["sha256"] for row in rows if row["split"] == split}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error):  # not there, or not vitmed's
+        return {}
+
+
+def _picked(found: Any, paths: Sequence[str], form: Any, positive: str | None) -> AnyPredictions:
+    """The predictions for these paths, in the form of others."""
+    rows = {path: row for row, path in enumerate(found.paths)}
+    picked: AnyPredictions = replace(found.take(np.array([rows[path] for path in paths], dtype=np.int64)), columns={})
+    if isinstance(picked, Predictions):
+        picked = replace(picked, positive=positive)
+    return picked.like(form)
+
+
+def compare_models(
+    models: Sequence[Model], resamples: int, notes: Sequence[str] = (), labels: Kind | None = None
+) -> ComparisonResults:
+    """Compare every two of several models, at least two, whose predictions are of the same images in one order.
+
+    Args:
+        resamples: 0 leaves out the intervals that need them: of classes all but AUROC, accuracy and balanced accuracy.
+        notes: that are known about the models.
+        labels: their kind; None: as the tables say.
+    """
+    notes, first = list(notes), models[0].predictions
+    units = int(first.units.max()) + 1
+    said: Kind = next((model.kind for model in models if model.kind == "grades"), first.kind)
+    of = said if labels is None else labels
+    kind = TARGETS[of]
+    numbers = {model.name: kind.evaluate(model.predictions, resamples).overall for model in models}
+    pairs = _compare_pairs(models, kind, resamples, units)
+    unit = "image" if first.groups is None else "patient"
+    seeds = [
+        seed_spread(group, [numbers[name] for name in group], unit, kind.metrics, list(pairs[0].tests)[:2])
+        for group in _seed_groups(models)
+    ]
+    own = {model.name for model in models if model.baseline_of is None}
+    only_seeds = bool(seeds) and own == set(seeds[0].seeds)  # which seed is best says nothing
+    last = seeds[0].text if only_seeds else pairs[_best_and_next(models, numbers, pairs)].verdict
+    if first.groups is None:
+        notes.append(UNKNOWN)
+    elif units < FEW_GROUPS:
+        verb = "is" if units == 1 else "are"
+        notes.append(f"There {verb} only {counted(units, 'patient')}: too few to show which model is better.")
+    return ComparisonResults(
+        kind=of,
+        images=len(first),
+        patients=None if first.groups is None else units,
+        level=LEVEL,
+        resamples=resamples,
+        resampling="by image" if first.groups is None else "by patient",
+        classes=list(first.classes),
+        positive_class=positive_of(first),
+        models={m.name: _described(m, numbers[m.name]) for m in models},
+        pairs=pairs,
+        notes=notes,
+        verdict=last,
+        **({"seeds": seeds} if seeds else {}),
+    )
+
+
+def _seed_groups(models: Sequence[Model]) -> list[dict[str, int]]:
+    """Model -> seed, of each group of runs whose configurations differ by train.seed only."""
+    groups: dict[str, dict[str, int]] = {}
+    for model in models:
+        if model.file is not None:
+            config = RunFolder(model.file.parent.parent).config
+            try:
+                content = read_yaml(config)
+                seed = int(content["train"].pop("seed"))
+            except (YamlError, KeyError, TypeError, ValueError):  # a table without a run, or not vitmed's
+                continue
+            groups.setdefault(json.dumps(content, sort_keys=True, default=str), {})[model.name] = seed
+    return [group for group in groups.values() if len(set(group.values())) == len(group) > 1]
+
+
+def _described(model: Model, overall: dict[str, Estimate]) -> ComparedModel:
+    """A model in compare.json; the report beside the table of a baseline is about another model."""
+    found = model.known
+    given = {} if found is None else {"run": found.run, "created": found.created, "weights_hash": found.weights_hash}
+    known = {name: value for name, value in given.items() if value}
+    return ComparedModel(baseline_of=model.baseline_of, overall=overall, **known)
+
+
+def _compare_pairs(models: Sequence[Model], kind: TargetKind, resamples: int, units: int) -> list[ComparedPair]:
+    """Every two models that are not both baselines, with a verdict.
+
+    The p of each test is adjusted over all pairs, that of a class or finding over all pairs and all of these.
+    """
+    together = [p for p in itertools.combinations(models, 2) if not all(m.baseline_of for m in p)]
+    found, each = [], []
+    with bar("comparing", unit="pairs") as advance:
+        for a, b in together:
+            found.append(kind.compare(a.predictions, b.predictions, resamples))
+            each.append(kind.compare_each(a.predictions, b.predictions))
+            advance(len(found), len(together))
+    tests = {name: iter(_adjusted([one.tests[name] for one in found])) for name in found[0].tests}
+    areas = {name: iter(_adjusted([gap for own in each for gap in own[name].values()])) for name in each[0]}
+    pairs = []
+    for (a, b), one, own in zip(together, found, each, strict=True):
+        parts = {name: {part: next(areas[name]) for part in own[name]} for name in own}
+        further: dict[str, Any] = {name: gaps for name, gaps in parts.items() if name != "auroc"}
+        pair = ComparedPair(
+            first=a.name,
+            second=b.name,
+            difference=one.difference,
+            tests={name: next(adjusted) for name, adjusted in tests.items()},
+            classes=parts.get("auroc"),
+            **further,
+        )
+        said = _verdict_of(pair, kind, a.predictions, b.predictions, units, len(together))
+        pairs.append(pair.model_copy(update={"verdict": said}))
+    return pairs
+
+
+def _adjusted(tests: Sequence[Test]) -> list[Test]:
+    return [test.model_copy(update={"p_holm": p}) for test, p in zip(tests, holm([t.p for t in tests]), strict=True)]
+
+
+def _verdict_of(pair: ComparedPair, kind: TargetKind, one: Any, other: Any, units: int, pairs: int) -> str:
+    decided = one.kind == "number" or np.array_equal(one.predicted, other.predicted)
+    if decided and same_predictions(one, other):
+        return f"{pair.first} and {pair.second} are the same: they predict the same for every image"
+    return verdict(pair, units, one.groups is not None, pairs, kind.metrics, target_of(one).unit)
+
+
+def verdict(
+    pair: ComparedPair,
+    units: int,
+    patients: bool,
+    pairs: int = 1,
+    metrics: Mapping[str, Metric] = METRICS,
+    unit: str = "",
+) -> str:
+    """Which of two is better, in a sentence: by the first number that is tested, or by the second where the first is
+    undefined or the same.
+
+    Args:
+        units: how many patients, or images.
+        patients: whether the units are patients.
+        pairs: that are compared; p is adjusted for them.
+        metrics: of the kind of label.
+        unit: of a number.
+    """
+    usual, other = list(pair.tests)[:2]
+    name = _deciding(pair)
+    same = name == other and pair.difference[usual].value is not None
+    gap, p, names = pair.difference[name], pair.tests[name].p_holm, (pair.first, pair.second)
+    if gap.value is None:
+        both = f"{metrics[other].phrase} and {metrics[usual].phrase}"
+        return f"{names[0]} and {names[1]} cannot be compared: {both} are undefined"
+    if (gap.value < 0) == metrics[name].higher_is_better and gap.value:
+        names, gap = names[::-1], gap.reversed
+    count, of = counted(units, "patient" if patients else "image"), f" {unit}" if unit and metrics[name].in_unit else ""
+    interval = "" if gap.low is None or gap.high is None else f" ({gap.low:+.3f} to {gap.high:+.3f})"
+    result = f"{f'the same {metrics[usual].phrase}, ' if same else ''}{metrics[name].phrase} difference"
+    result = f"{result} {gap.value:+.3f}{interval}{of}, {count}"
+    if patients and units < FEW_GROUPS:
+        return f"{names[0]} is not clearly better than {names[1]}: {result}, too few to decide"
+    if _no_gap(gap):
+        return f"{names[0]} and {names[1]} are alike: {result}"
+    clear = better(pair, units, patients) is not None
+    shown = "" if p is None else f", p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
+    shown += f" adjusted for {pairs} pairs" if shown and pairs > 1 else ""
+    return f"{names[0]} is {'' if clear else 'not clearly '}better than {names[1]}: {result}{shown}"
+
+
+def better(pair: ComparedPair, units: int, patients: bool) -> str | None:
+    """The better of two; None if they cannot be told apart: too few patients, or a difference that may be chance.
+
+    Args:
+        units, patients: as for `verdict`.
+    """
+    name = _deciding(pair)
+    gap, p = pair.difference[name], pair.tests[name].p_holm
+    few = patients and units < FEW_GROUPS
+    if few or p is None or p >= 1 - LEVEL or gap.low is None or gap.high is None:
+        return None
+    above = pair.first if ALL_METRICS[name].higher_is_better else pair.second
+    below = pair.second if above == pair.first else pair.first
+    return above if gap.low > 0 else below if gap.high < 0 else None
+
+
+def _deciding(pair: ComparedPair) -> str:
+    """The number that decides: the first that is tested, or the second where that is undefined or the same."""
+    usual, other = list(pair.tests)[:2]
+    same = _no_gap(pair.difference[usual]) and not _no_gap(pair.difference[other])
+    return other if same or pair.difference[usual].value is None else usual
+
+
+def _no_gap(gap: Estimate) -> bool:
+    """Whether a difference and its interval are exactly 0."""
+    return gap.value == 0 and gap.low in (0, None) and gap.high in (0, None)
+
+
+def _best_and_next(
+    models: Sequence[Model], numbers: Mapping[str, Mapping[str, Estimate]], pairs: Sequence[ComparedPair]
+) -> int:
+    """The number of the pair of the best model and the next; a baseline comes last."""
+    deciding = list(pairs[0].tests)[:2]
+
+    def height(model: Model) -> float:
+        known = ((name, numbers[model.name][name].value) for name in deciding)
+        name, value = next(((name, value) for name, value in known if value is not None), (deciding[0], 0.0))
+        return value if ALL_METRICS[name].higher_is_better else -value
+
+    ranked = sorted(models, key=lambda m: (m.baseline_of is not None, -height(m)))
+    wanted = {ranked[0].name, ranked[1].name}
+    return next(i for i, pair in enumerate(pairs) if {pair.first, pair.second} == wanted)

@@ -1,0 +1,465 @@
+"""What differs between two runs: settings, images, versions and result."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import Field
+
+from vitmed.core.base_models import Frozen
+from vitmed.core.config import PATHS, Config, RunConfig
+from vitmed.core.csv_files import from_cell
+from vitmed.core.errors import CheckpointError, DataError, UsageError, VitmedError
+from vitmed.core.files import json_of
+from vitmed.core.flags import fields_of
+from vitmed.core.load_config import is_keyword
+from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.core.run_folder import NUMBERS, RunFolder
+from vitmed.core.stored_paths import find_path
+from vitmed.core.text import counted, counted_doing, listed
+from vitmed.core.yaml_files import YamlError, read_yaml
+from vitmed.data.samples import Splits
+from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation
+from vitmed.decisions.targets import TARGETS
+from vitmed.inference.checkpoint import load_checkpoint
+from vitmed.metrics.estimates import Estimate
+from vitmed.studies.comparison import Model, align, compare_models, table_of
+from vitmed.studies.run_list import RunMetric, natural, read_head, read_run
+
+NO_FOLD = "no fold yet"
+SURROUNDINGS = ("python", "system", "device", "precision", "git")  # of environment.json, beside the versions
+
+SEED, OF_A_FOLD = "train.seed", ("data.fold", "data.repeat")
+ELSEWHERE = "The same name in two places"
+RESAMPLES = 2000  # behind the intervals of differences
+
+
+class Difference(Frozen):
+    """A setting, or a version, that differs; None where one of the runs does not have it."""
+
+    name: str
+    first: Any
+    second: Any
+    meaning: str = ""
+
+
+class ImageDifferences(Frozen):
+    """How the images of the second run differ from those of the first. Images are matched by path.
+
+    Attributes:
+        first, second: how many images each run has.
+        same_file: of those in both, how many are known to be the same file, by SHA-256.
+        counts: what happened -> how many images, such as "added" or "moved from train to test".
+        classes_added, classes_removed: names.
+        files: what happened -> paths. Not in the JSON, since a path may name a patient.
+    """
+
+    first: int
+    second: int
+    same_file: int
+    counts: dict[str, int]
+    classes_added: list[str]
+    classes_removed: list[str]
+    files: dict[str, list[str]] = Field(default={}, exclude=True)
+
+
+class ComparedNumber(Frozen):
+    """A number of both runs; `difference`, first minus second with p, where their test images are the same."""
+
+    name: str
+    title: str
+    first: Estimate
+    second: Estimate
+    difference: Estimate | None = None
+    p: float | None = None
+
+
+class RunDiff(Frozen):
+    """What differs between two runs.
+
+    Attributes:
+        first, second: short names of the runs.
+        settings, environment: what differs; `environment` is None where one run does not say.
+        images: None where the images of a run are not known.
+        numbers: the first numbers of their tests.
+        result: which run is better, or why that cannot be said, in a sentence.
+        notes: what must be known of these differences.
+        verdict: what differs, in a sentence.
+    """
+
+    first: str
+    second: str
+    settings: list[Difference]
+    images: ImageDifferences | None
+    environment: list[Difference] | None
+    numbers: list[ComparedNumber]
+    result: str
+    notes: list[str]
+    verdict: str
+
+
+def _settings(one: RunFacts, other: RunFacts) -> list[Difference]:
+    """The settings that differ, in the order of the documentation, each with what it means."""
+    found = []
+    folds = "cross-validation" in (one.kind, other.kind)
+    for key in dict.fromkeys((*one.settings, *other.settings)):
+        if one.compared.get(key) == other.compared.get(key) or (folds and key in OF_A_FOLD):
+            continue
+        section, _, name = key.partition(".")
+        known = fields_of(one.fields, section) if section in one.fields.model_fields else {}
+        text = (known[name].description or "").partition(". ")[0].rstrip(".") if name in known else ""
+        a, b = one.settings.get(key), other.settings.get(key)
+        if a == b:
+            text = ELSEWHERE
+        found.append(Difference(name=key, first=a, second=b, meaning=text))
+    return found
+
+
+def _image_differences(
+    one: RunFacts, other: RunFacts, first: dict[str, Image], second: dict[str, Image]
+) -> ImageDifferences:
+    """The images that were added, removed, renamed, changed or moved, and the classes.
+
+    Splits are compared of two runs, or of two cross-validations.
+    """
+    files: dict[str, list[str]] = {}
+    both = [path for path in first if path in second]
+    added, removed = [p for p in second if p not in first], [p for p in first if p not in second]
+    moved = Counter(second[path].sha256 for path in added) & Counter(first[path].sha256 for path in removed)
+    for what, images, paths in (("removed", first, removed), ("added", second, added)):
+        left = Counter({digest: n for digest, n in moved.items() if digest})  # the same file under another path
+        for path in paths:
+            digest = images[path].sha256
+            left[digest] -= 1
+            if left[digest] < 0:
+                files.setdefault(what, []).append(path)
+            elif what == "added":
+                files.setdefault("renamed", []).append(path)
+    for path in both:
+        a, b = first[path], second[path]
+        if one.kind == other.kind and a.split != b.split and NO_FOLD not in (a.split, b.split):
+            files.setdefault(f"moved from {a.split} to {b.split}", []).append(path)
+        for what, differs in (
+            ("another content", a.sha256 and b.sha256 and a.sha256 != b.sha256),
+            ("another label", a.label != b.label),
+            ("another patient", a.group != b.group),
+        ):
+            if differs:
+                files.setdefault(what, []).append(path)
+    return ImageDifferences(
+        first=len(first),
+        second=len(second),
+        same_file=sum(first[path].sha256 == second[path].sha256 != "" for path in both),
+        counts={what: len(paths) for what, paths in files.items()},
+        classes_added=sorted(other.classes - one.classes),
+        classes_removed=sorted(one.classes - other.classes),
+        files=files,
+    )
+
+
+def _result(one: RunFacts, other: RunFacts, names: Sequence[str]) -> tuple[list[ComparedNumber], str, list[str]]:
+    """The numbers of both, which is better in a sentence, and notes."""
+    if one.last is not None and other.last is not None:
+        number = ComparedNumber(
+            name="loss", title="Validation loss", first=one.last.estimate, second=other.last.estimate
+        )
+        return [number], "Pretraining has no test. The losses can be compared only with the same images and masks.", []
+    if one.table is None or other.table is None:
+        missing = [f"{name}: {run.why_not}" for name, run in zip(names, (one, other), strict=True) if run.table is None]
+        return [], f"There is no result to compare. {'; '.join(missing)}.", []
+    heads = []
+    for file in (table.with_name(NUMBERS) for table in (one.table, other.table)):
+        try:
+            heads.append(read_head(file))
+        except (OSError, ValueError):
+            raise DataError(f"{file}: not the metrics.json of a report", "vitmed evaluate writes a new one") from None
+    what = [(head.target.kind, head.target.unit) for head in heads]
+    if what[0] != what[1]:
+        of = [f"{'a ' * (kind == 'number')}{kind}{f' in {unit}' if unit else ''}" for kind, unit in what]
+        return [], f"The results cannot be compared: {names[0]} predicts {of[0]}, {names[1]} predicts {of[1]}.", []
+    kind = TARGETS[heads[0].target.kind]
+    numbers = [
+        ComparedNumber(
+            name=name, title=kind.metrics[name].title, first=heads[0].overall[name], second=heads[1].overall[name]
+        )
+        for name in kind.headline
+        if all(name in head.overall for head in heads)
+    ]
+    models = []
+    for name, run in zip(names, (one, other), strict=True):
+        assert run.table is not None
+        read = read_evaluation(run.table)
+        models.append(Model(name, read.predictions, known=read, file=run.table))
+    tests = [set(model.predictions.paths) for model in models]
+    if tests[0] != tests[1]:
+        shared = len(tests[0] & tests[1])
+        told = (
+            f"The test images are not the same ({counted_doing(shared, 'image')} in both): the numbers may differ for "
+        )
+        told += "that reason alone."
+        return numbers, f"{told} vitmed compare takes the shared images." if shared else told, []
+    try:
+        aligned, notes = align(models)
+    except DataError as error:
+        return numbers, f"The tests are not the same: {error.problem}.", []
+    compared = compare_models(aligned, RESAMPLES)
+    pair = compared.pairs[0]
+    numbers = [
+        number.model_copy(
+            update={
+                "difference": pair.difference.get(number.name),
+                "p": pair.tests[number.name].p if number.name in pair.tests else None,
+            }
+        )
+        for number in numbers
+    ]
+    return numbers, f"{compared.verdict}.", [*notes, *compared.notes]
+
+
+def _verdict(
+    names: Sequence[str],
+    settings: Sequence[Difference],
+    images: ImageDifferences | None,
+    environment: Sequence[Difference] | None,
+) -> str:
+    """What differs, in a sentence."""
+    parts = []
+    keys = [one.name for one in settings]
+    data = images is not None and bool(images.counts or images.classes_added or images.classes_removed)
+    if keys:
+        parts.append(f"{counted(len(keys), 'setting')} ({listed(keys, 5)})")
+    parts += ["the images"] * data + ["the versions or the machine"] * bool(environment)
+    unknown = [what for what, known in (("images", images), ("versions", environment)) if known is None]
+    but = f" The {' and '.join(unknown)} could not be compared." if unknown else ""
+    if keys == [SEED] and len(parts) == 1:
+        seeds = settings[0]
+        return f"Only the seed differs: {seeds.first} in {names[0]}, {seeds.second} in {names[1]}.{but}"
+    if not parts:
+        same = [part for part in ("settings", "images", "versions") if part not in unknown]
+        return f"Nothing differs: {names[0]} and {names[1]} have the same {_and(same)}.{but}"
+    return f"{names[0]} and {names[1]} differ in {_and(parts)}.{but}"
+
+
+def _and(parts: Iterable[str]) -> str:
+    """`a, b and c`."""
+    *first, last = parts
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def difference(one: RunFacts, other: RunFacts, names: Sequence[str]) -> RunDiff:
+    """Report what differs between two runs of one kind.
+
+    Args:
+        names: short names of the two.
+
+    Raises:
+        DataError: the result of a run cannot be read.
+    """
+    notes = list[str]()
+    settings = _settings(one, other)
+    if one.kind != other.kind:
+        notes.append("One is a cross-validation and the other a single run, so their splits are not compared.")
+    images = None
+    if one.images is None or other.images is None:
+        unknown = listed([name for name, run in zip(names, (one, other), strict=True) if run.images is None])
+        notes.append(f"The images of {unknown} are not known: splits.csv is missing.")
+    else:
+        images = _image_differences(one, other, one.images, other.images)
+        if images.same_file == len(one.images) == len(other.images):  # a folder that was moved or copied
+            settings = [setting for setting in settings if setting.meaning != ELSEWHERE]
+    environment = None
+    if one.environment is None or other.environment is None:
+        notes.append("The versions of one run are not known: environment.json is missing.")
+    else:
+        keys = dict.fromkeys((*one.environment, *other.environment))
+        pairs = ((key, one.environment.get(key), other.environment.get(key)) for key in keys)
+        environment = [Difference(name=key, first=a, second=b) for key, a, b in pairs if a != b]
+    numbers, result, more = _result(one, other, names)
+    verdict = _verdict(names, settings, images, environment)
+    return RunDiff(
+        first=names[0],
+        second=names[1],
+        settings=settings,
+        images=images,
+        environment=environment,
+        numbers=numbers,
+        result=result,
+        notes=notes + more,
+        verdict=verdict,
+    )
+
+
+class Image(NamedTuple):
+    """An image of a run; `split` is train, validation or test, or the fold that tests it."""
+
+    sha256: str
+    label: str
+    group: str
+    split: str
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What is known of a run.
+
+    Attributes:
+        kind: "training", "pretraining" or "cross-validation".
+        settings: "section.field" -> value as it is shown.
+        compared: what decides whether two values are the same: of a path, its place.
+        images: path -> image; None where they are not known.
+        environment: versions and machine; None where they are not known.
+        table: predictions.csv of its test.
+        why_not: why there is no such table, in a sentence.
+        last: of pretraining, its last number.
+    """
+
+    path: Path
+    kind: str
+    settings: dict[str, Any]
+    compared: dict[str, Any]
+    images: dict[str, Image] | None
+    environment: dict[str, str] | None
+    table: Path | None = None
+    why_not: str = ""
+    last: RunMetric | None = None
+
+    @property
+    def fields(self) -> type[RunConfig]:
+        """The configuration of its kind."""
+        return PretrainConfig if self.kind == "pretraining" else Config
+
+    @property
+    def classes(self) -> set[str]:
+        """The names in its labels; none of a number."""
+        if self.images is None or self.settings.get("data.target") == "number":
+            return set()
+        return {part.rstrip("?") for image in self.images.values() for part in image.label.split("|")}
+
+
+def read_facts(path: Path) -> RunFacts:
+    """The facts of a run folder, of a folder of folds, or of a checkpoint.
+
+    Raises:
+        UsageError: something else.
+        DataError, CheckpointError: a file of it cannot be read.
+    """
+    if not path.exists():
+        raise CheckpointError(f"{path}: no such file or folder", "name a run folder, or its best.pt")
+    run = RunFolder(path if path.is_dir() else path.parent)
+    if path.is_file() and path.suffix != ".pt":
+        raise UsageError(f"{path}: is a file, expected a run", "name a run folder, or its best.pt")
+    if path.is_file() and not run.config.is_file():  # taken out of its run
+        saved = load_checkpoint(path)
+        facts = _facts(path.parent, "training", saved.config.model_dump(), _members(saved.splits, saved.hashes), None)
+        return replace(facts, path=path, why_not="it is a checkpoint without its run")
+    if run.folds.is_file():
+        return _of_folds(run)
+    if run.ensemble.is_file():
+        raise UsageError(f"{path}: is an ensemble, expected a run", "compare tests: vitmed compare ENSEMBLE RUN")
+    if run.ranking.is_file() or not run.config.is_file():
+        found = "holds a ranking of weights" if run.ranking.is_file() else "holds no run"
+        raise UsageError(f"{path}: {found}, expected a run folder", "name two of the runs that vitmed runs lists")
+    facts = _of_run(run)
+    if path.is_dir() or facts.kind == "pretraining":
+        return facts
+    saved = load_checkpoint(path)
+    table = find_evaluation(run, "test", saved.weights_hash, saved.policy)
+    why_not = "" if table is not None else f"{path.name} was not evaluated on its test"
+    return replace(facts, path=path, table=table, why_not=why_not)
+
+
+def _of_run(run: RunFolder) -> RunFacts:
+    try:
+        tree = read_yaml(run.config)
+    except YamlError as error:
+        raise DataError(f"{run.config}: not a readable YAML file ({error})", error.fix) from None
+    if not isinstance(tree, dict) or not all(isinstance(fields, dict) for fields in tree.values()):
+        raise DataError(f"{run.config}: not the configuration of a run", "name another run")
+    kind = "training" if "evaluate" in tree else "pretraining"
+    facts = _facts(run.path, kind, tree, _images(run), _environment(run))
+    if kind == "pretraining":
+        return replace(facts, last=read_run(run, "", None).metric, why_not="pretraining is not tested")
+    return _with_table(facts)
+
+
+def _facts(
+    path: Path, kind: str, tree: Mapping[str, Any], images: dict[str, Image] | None, environment: dict[str, str] | None
+) -> RunFacts:
+    """Fields that an older vitmed did not write have their default, as when the run is resumed."""
+    fields: Any = PretrainConfig if kind == "pretraining" else Config
+    whole = fields().model_dump()
+    shown = {
+        f"{section}.{name}": value
+        for section in {**whole, **tree}
+        for name, value in {**whole.get(section, {}), **tree.get(section, {})}.items()
+    }
+    compared = dict(shown)
+    for section, name in PATHS:
+        value = shown.get(f"{section}.{name}")
+        if isinstance(value, str) and not is_keyword(name, value, path):
+            place = os.path.normpath(find_path(value, path).absolute())
+            compared[f"{section}.{name}"], shown[f"{section}.{name}"] = place, Path(place).name
+    return RunFacts(path, kind, shown, compared, images, environment)
+
+
+def _with_table(facts: RunFacts) -> RunFacts:
+    try:
+        return replace(facts, table=table_of(facts.path))
+    except VitmedError as error:
+        why = error.problem.replace(f"{facts.path}{os.sep}", "").replace(f"{facts.path}: ", "")
+        return replace(facts, why_not=why)
+
+
+def _images(run: RunFolder) -> dict[str, Image] | None:
+    if not run.splits.is_file():
+        return None
+    try:
+        rows = list(csv.DictReader(io.StringIO(run.splits.read_text(encoding="utf-8"), newline="")))
+        return {
+            from_cell(row["path"]): Image(row["sha256"], from_cell(row["class"]), from_cell(row["group"]), row["split"])
+            for row in rows
+        }
+    except (OSError, ValueError, KeyError, TypeError, csv.Error):
+        raise DataError(f"{run.splits}: not the splits.csv of a run", "restore it, or name another run") from None
+
+
+def _environment(run: RunFolder) -> dict[str, str] | None:
+    if not run.environment.is_file():
+        return None
+    try:
+        found = json_of(run.environment.read_text(encoding="utf-8"))
+        versions = {str(name): str(version) for name, version in found["versions"].items()}
+        return versions | {name: str(found[name]) for name in SURROUNDINGS if found.get(name) is not None}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise DataError(f"{run.environment}: not the file of a run", "restore it, or name another run") from None
+
+
+def _of_folds(run: RunFolder) -> RunFacts:
+    """The settings of the first fold; the images of all, each in the split "fold K" that tests it."""
+    folds = [RunFolder(path) for path in run.path.glob("fold-*") if RunFolder(path).config.is_file()]
+    folds.sort(key=lambda fold: natural(fold.path.name))
+    if not folds:
+        raise DataError(f"{run.path}: none of its folds has begun", f"vitmed cross-validate --resume {run.path}")
+    facts = _of_run(folds[0])
+    images = None if facts.images is None else {p: i._replace(split=NO_FOLD) for p, i in facts.images.items()}
+    for fold in folds:
+        for path, image in (_images(fold) or {}).items():
+            if images is not None and image.split == "test":
+                images[path] = image._replace(split=" ".join(fold.path.name.split("-")[:2]))  # of fold-1-2, "fold 1"
+    facts = replace(facts, path=run.path, kind="cross-validation", images=images, table=None)
+    return _with_table(facts)
+
+
+def _members(splits: Splits, hashes: Mapping[str, Sequence[str]]) -> dict[str, Image]:
+    return {
+        sample.path: Image(digest, splits.text_of(sample), sample.group or "", name)
+        for name, samples in splits.samples.items()
+        for sample, digest in zip(samples, hashes.get(name, []) or [""] * len(samples), strict=False)
+    }

@@ -1,0 +1,267 @@
+"""Folds or runs as one model: its members, their shares, and a decision policy for their mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitmed.core.config import Config
+from vitmed.core.errors import CheckpointError, DataError
+from vitmed.core.load_config import build_config
+from vitmed.core.messages import Silent, bar, listening, say, warn
+from vitmed.core.run_folder import RunFolder
+from vitmed.core.text import counted
+from vitmed.data.samples import Sample, Splits
+from vitmed.data.scan_cache import hash_files
+from vitmed.data.splits import held_out
+from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation, validation_of
+from vitmed.decisions.policy import notes_of
+from vitmed.decisions.selection import greedy_selection, nested_predictions
+from vitmed.decisions.targets import TARGETS
+from vitmed.imaging.preprocessing import thumbnail
+from vitmed.inference.checkpoint import Checkpoint, load_checkpoint
+from vitmed.inference.ensemble import join_members, save_ensemble
+from vitmed.inference.open_model import open_network
+from vitmed.metrics.ensembles import aligned, averaged, out_of_fold
+from vitmed.metrics.estimates import Estimate, value_text
+from vitmed.metrics.predictions import Predictions
+from vitmed.report.headline import Evaluation
+from vitmed.report.run_description import facts
+from vitmed.report.write import write_report
+from vitmed.studies.executors import Job
+from vitmed.studies.folds import Study, fold_name
+from vitmed.training.run import resumed_settings
+
+WAYS = {
+    "mean": "all alike",
+    "greedy": "chosen and weighted by their loss on these images (Caruana et al. 2004)",
+}
+LEAST_RESAMPLES = 200
+
+
+@dataclass(frozen=True)
+class EnsembleResult:
+    """The folder of an ensemble, and its evaluation on the images on which its policy was chosen.
+
+    Attributes:
+        shares: name of each folder that was joined -> its share.
+    """
+
+    folder: Path
+    shares: dict[str, float]
+    val: Evaluation
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A run, or the folds of one configuration.
+
+    Attributes:
+        members: their checkpoints.
+        predictions: for images that the members that predict them never saw, or of validation; calibrated.
+        models: how many of the members predict each of these images.
+        folds: whether it is of folds.
+    """
+
+    folder: RunFolder
+    members: tuple[Checkpoint, ...]
+    predictions: Any
+    models: int
+    folds: bool
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return self.folder.path.resolve().name
+
+
+def read_candidate(folder: RunFolder) -> Candidate:
+    """What a folder offers. Raises CheckpointError where its runs are not finished."""
+    if not folder.folds.is_file():
+        saved = load_checkpoint(folder.path)
+        if saved.policy is None:
+            raise CheckpointError(f"{saved.path}: holds no decision policy", "name the best.pt of a finished run")
+        known = validation_of(saved.path, saved.weights_hash, saved.policy, saved.config.data.positive)
+        return Candidate(folder, (saved,), saved.policy.apply(known), 1, False)
+    study = Study.read(folder)
+    places = [Job(fold_name(*place), "").done(folder) for place in study.places]
+    if None in places:
+        problem = f"{folder.path}: {places.count(None)} of {counted(len(places), 'fold')} are not finished"
+        raise CheckpointError(problem, f"vitmed cross-validate --resume {folder.path}")
+    members = [load_checkpoint(place.best) for place in places if place is not None]
+    tests = []
+    for one in members:
+        file = find_evaluation(RunFolder(one.path.parent), "test", one.weights_hash, one.policy)
+        if file is None:
+            raise CheckpointError(f"{one.path}: has no evaluation on its test", f"vitmed evaluate {one.path}")
+        tests.append(read_evaluation(file).predictions)
+    return Candidate(folder, tuple(members), out_of_fold(tests, study.folds), study.repeats, True)
+
+
+def _choice(
+    found: Sequence[Candidate], parts: Sequence[Any], shares: np.ndarray, way: str
+) -> tuple[str, dict[str, Any]]:
+    """How the members were chosen, in words; and the numbers of each candidate, of the mean, and without optimism."""
+    kind = TARGETS[found[0].members[0].splits.target.kind]
+    names = (kind.headline[0], kind.val_loss)
+    resamples = max(LEAST_RESAMPLES, found[0].members[0].config.evaluate.resamples)
+
+    def numbers(predictions: Any) -> dict[str, Estimate]:
+        overall = kind.evaluate(predictions, resamples).overall
+        return {name: overall[name] for name in names}
+
+    rows: dict[str, dict[str, Estimate]] = {one.name: numbers(part) for one, part in zip(found, parts, strict=True)}
+    notes: list[str] = []
+    if len(found) > 1:
+        rows["together"] = numbers(averaged(parts, shares.tolist()))
+    if way == "greedy" and len(found) > 1:
+        nested = nested_predictions(parts)
+        if nested is None:
+            notes.append("Members were chosen on these images, too few to estimate how optimistic that makes them.")
+        else:
+            rows["together, nested"] = numbers(nested)
+            loss, without = (rows[key][kind.val_loss].value for key in ("together", "together, nested"))
+            if loss is not None and without is not None:
+                notes.append(
+                    f"Members were chosen and weighted on these images. Chosen without the image's patient, "
+                    f"{kind.metrics[kind.val_loss].title} is {without:.3f} instead of {loss:.3f}: the optimism of the "
+                    f"choice is {without - loss:.3f}."
+                )
+    for name, row in rows.items():
+        say(f"{name}: " + ", ".join(f"{kind.metrics[key].title} {value_text(one)}" for key, one in row.items()))
+    for note in notes:
+        say(note)
+    weighted = [f"{one.name} {share:.2f}" for one, share in zip(found, shares.tolist(), strict=True) if share > 0]
+    folds = f"the mean of {counted(len(found[0].members), 'fold')}"
+    words = f"the mean of {', '.join(weighted)}" if len(found) > 1 else folds
+    table = {name: {key: one.to_dict() for key, one in row.items()} for name, row in rows.items()}
+    return f"{words}, {WAYS[way]}" if len(found) > 1 else words, {"way": way, "numbers": table, "notes": notes}
+
+
+def _about_policy(first: Candidate, members: int) -> str:
+    """On which predictions the policy was chosen."""
+    if not first.folds:
+        return "The decision policy was chosen on the validation images, on which each run chose its best epoch."
+    models = counted(first.models, "model")
+    return (
+        f"The decision policy was chosen on what {models} of {members} said of each image, those that had not seen it. "
+        "The mean of all is steadier than that, so its probabilities may be less extreme than its calibration assumes."
+    )
+
+
+def _images(found: Sequence[Candidate], members: Sequence[Checkpoint]) -> tuple[Splits, dict[str, list[str]]]:
+    """The images that made the members, and the test."""
+    first = members[0]
+    known = {
+        sample.path: (sample, digest)
+        for one in members
+        for name, samples in one.splits.samples.items()
+        for sample, digest in zip(samples, one.hashes[name], strict=True)
+    }
+    if found[0].folds:
+        test, val = _held_out(first), []
+        made = {"train": "all folds", "val": "none: each image was predicted by folds that never saw it"}
+        made["test"] = "in no fold" if test else "none was held out; the folds tested each image"
+        known |= test
+    else:
+        val = [sample.path for sample in first.splits.samples["val"]]
+        test = {sample.path: known[sample.path] for sample in first.splits.samples["test"]}
+        made = first.splits.made
+    parts = {"val": val, "test": list(test)}
+    parts["train"] = [path for path in known if path not in {*val, *test}]
+    samples = {
+        name: tuple(sorted((known[path][0] for path in parts[name]), key=lambda sample: (sample.label, sample.path)))
+        for name in ("train", "val", "test")
+    }
+    hashes = {name: [known[sample.path][1] for sample in part] for name, part in samples.items()}
+    return replace(first.splits, samples=samples, made=made), hashes
+
+
+def _trained_on_test(members: Sequence[Checkpoint], splits: Splits, hashes: dict[str, list[str]]) -> list[str]:
+    """A sentence for each member that was trained on an image of the test, or on a patient of it, unless its run was
+    allowed to have patients in two splits."""
+    found, owners = [], {sample.group for sample in splits.samples["test"]} - {None}
+    for one in members:
+        digests = {digest for name in ("train", "val") for digest in one.hashes[name]}
+        groups = {sample.group for name in ("train", "val") for sample in one.splits.samples[name]}
+        images = sum(digest in digests for digest in hashes["test"])
+        patients = set() if one.config.data.allow_leakage else owners & groups
+        if images or patients:
+            what = counted(images, "image") if images else f"images of {counted(len(patients), splits.unit)}"
+            found.append(f"{one.path}: was trained on {what} of the test of {members[0].path}")
+    return found
+
+
+def _held_out(first: Checkpoint) -> dict[str, tuple[Sample, str]]:
+    """Path -> image and sha256 of what is in no fold."""
+    data = first.config.data
+    root = first.data_root("put the folder there again")
+    config = build_config(resumed_settings(first.config, RunFolder(first.path.parent), root, {}))
+    assert isinstance(config, Config)
+    samples = held_out(config.data, ordinal=config.evaluate.ordinal) if data.divided else ()
+    digests = hash_files([str(root / sample.path) for sample in samples])
+    return {sample.path: (sample, digest) for sample, digest in zip(samples, digests, strict=True)}
+
+
+def join(candidates: Sequence[Candidate], place: RunFolder, way: str, advise: bool) -> EnsembleResult:
+    """Join candidates into one model with a policy of its own, and write it with its report into a new folder.
+
+    Args:
+        candidates: of folds, or of runs with the same validation images.
+        way: a key of `WAYS`.
+        advise: whether to say how to test the ensemble on its test.
+
+    Raises:
+        DataError: runs of which one was trained on an image or a patient of the test.
+    """
+    parts = aligned([one.predictions for one in candidates])
+    shares = np.full(len(candidates), 1 / len(candidates)) if way == "mean" else greedy_selection(parts)
+    words, chosen = _choice(candidates, parts, shares, way)
+    used = [(one, share) for one, share in zip(candidates, shares.tolist(), strict=True) if share > 0]
+    members = [member for one, _ in used for member in one.members]
+    each = [share / len(one.members) for one, share in used for _ in one.members]
+    splits, hashes = _images(candidates, members)
+    leaks = _trained_on_test(members, splits, hashes)
+    if leaks and not candidates[0].folds:
+        raise DataError(leaks[0], "join runs with the same splits")
+    for leak in leaks:  # of a test that was held out of folds, after hours of training
+        warn(leak)
+    path = place.ensemble
+    joined = join_members(path, members, each, splits, hashes, {"words": words, **chosen})
+    for_policy = averaged(parts, shares.tolist())
+    if isinstance(for_policy, Predictions):
+        for_policy = replace(for_policy, positive=members[0].config.data.positive)
+    config = members[0].config.evaluate
+    policy = TARGETS[splits.target.kind].choose(for_policy, config, None, joined.weights_hash)
+    with listening(Silent()):
+        network = open_network(joined, policy, "cpu", "fp32")
+    known = network.outputs(lambda i: joined.preprocessing.drawn(), 1, lambda done, total: None)
+    policy = policy.model_copy(update={"known_logits": tuple(known.logits[0].tolist())})
+    joined = replace(joined, policy=policy)
+    say(f"decision policy, chosen on {counted(policy.n, 'image')}: {policy.summary}")
+    notes = [_about_policy(used[0][0], len(members)), *chosen["notes"], *leaks, *notes_of(policy)]
+    predictions, root = policy.apply(for_policy), members[0].splits.root
+    with bar("drawing the report", unit="steps"):
+        metrics = write_report(
+            place.path / "val",
+            predictions,
+            title=f"{counted(len(members), 'model')}, images that chose the policy",
+            facts=facts(joined, "the images on which the policy was chosen", len(predictions), "stored predictions"),
+            read=lambda name: thumbnail(root / name, joined.preprocessing),
+            config=config,
+            notes=notes,
+            policy=policy,
+            weights_hash=joined.weights_hash,
+            run=place.name,
+        )
+    val = Evaluation(predictions, metrics, place.path / "val")
+    save_ensemble(joined)  # last: without it the folder holds no ensemble
+    if splits.samples["test"] and advise:
+        say(f"to test it once: vitmed evaluate {place.path}")
+    say(f"{place.path}: {words}; vitmed predict IMAGE --checkpoint {place.path}")
+    names = [one.name for one in candidates]
+    return EnsembleResult(place.path, dict(zip(names, shares.tolist(), strict=True)), val)

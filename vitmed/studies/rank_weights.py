@@ -1,0 +1,171 @@
+"""`vitmed probe --weights A,B,...`: which weights suit these images, by their frozen features on validation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitmed.core.cache_folder import cache_folder
+from vitmed.core.config import Config
+from vitmed.core.errors import CheckpointError, OutOfMemoryError, UsageError
+from vitmed.core.load_config import build_config, with_values
+from vitmed.core.messages import bar, say, warn
+from vitmed.core.run_folder import RunFolder
+from vitmed.core.text import counted, listed
+from vitmed.data.read_images import read_splits
+from vitmed.data.samples import Splits, labelled_by
+from vitmed.decisions.targets import ALL_METRICS, TARGETS
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.metrics.estimates import value_text
+from vitmed.models.hardware import pick_device
+from vitmed.models.vit import ViT
+from vitmed.models.weights.catalogue import CATALOGUE, means_file, weight_path
+from vitmed.models.weights.files import magic
+from vitmed.models.weights.pretrained import load_pretrained, open_weights
+from vitmed.studies.comparison import Model, align, better, compare_models, short_names
+from vitmed.training.baselines import fit_colours, fit_logistic, frozen_features
+from vitmed.training.gradients import is_out_of_memory
+from vitmed.training.plan.make_plan import config_with_weights
+
+ALL_LOCAL = "all-local"
+SUFFIXES = (".pt", ".pth", ".bin", ".safetensors", ".npz")
+COLOURS = "colours and size"
+
+
+@dataclass(frozen=True)
+class RankingResult:
+    """The content of ranking.json and its rows as text, below their titles; the run folder; the best weights as they
+    were named; and the command that trains with them."""
+
+    content: dict[str, Any]
+    rows: list[list[str]]
+    folder: Path
+    weights: str
+    command: str
+
+
+def weight_list(given: str | Path | Sequence[str | Path] | None) -> list[str] | None:
+    """The weights that `--weights` names, where they are to be ranked; None for none, or for one.
+
+    A text with commas is a list, unless it is a file.
+
+    Raises:
+        UsageError: `all-local` without a file in the cache folder, an unknown name, or one file twice.
+        CheckpointError: a file that is not there.
+    """
+    if given == ALL_LOCAL:
+        folder, named = cache_folder() / "weights", {weight_path(name): name for name in CATALOGUE}
+        files = sorted(file for file in folder.rglob("*") if file.suffix in SUFFIXES and file.is_file())
+        if not files:
+            fix = "fetch some: vitmed weights fetch NAME; or name files: vitmed probe DIR --weights A.pth,B.safetensors"
+            raise UsageError(f"--weights {ALL_LOCAL}: there is no weight file in {folder}", fix)
+        return [named.get(file.absolute(), str(file)) for file in files]
+    if isinstance(given, str | Path):
+        given = [given] if Path(given).is_file() else str(given).split(",")
+    names = [str(name).strip() for name in given or () if str(name).strip()]
+    if len(names) < 2:
+        return None
+    places = [RunFolder.weights_in(name).resolve() if means_file(name) else weight_path(name) for name in names]
+    for name, place in zip(names, places, strict=True):
+        if means_file(name):
+            magic(place)  # raises where there is no such file
+        if places.count(place) > 1:
+            raise UsageError(f"--weights names {name} twice", "name each weights once")
+    return names
+
+
+def rank_weights(
+    settings: Config, splits: Splits, names: Sequence[str], offline: bool
+) -> tuple[dict[str, Any], list[list[str]], str]:
+    """Rank weights by a linear model of their frozen features, fitted on train; the test is not read.
+
+    Returns:
+        the first fields of `RankingResult`, and the best weights as they were named.
+
+    Raises:
+        CheckpointError: none of the weights can be used. VitmedError: as `probe`.
+    """
+    splits = replace(splits, samples={part: splits.samples[part] for part in ("train", "val")})
+    given = dict(zip(short_names([Path(name).absolute().parts for name in names]), names, strict=True))
+    models, seconds, left_out = list[Model](), dict[str, float](), dict[str, str]()
+    for name, weights in given.items():
+        say(f"weights {list(given).index(name) + 1} of {len(names)}: {name}")
+        try:
+            found, seconds[name] = _judged(weights, name, settings, splits, offline)
+            models.append(Model(name, found))
+        except (CheckpointError, UsageError, OutOfMemoryError) as error:
+            left_out[name] = error.line
+            warn(f"{name} is left out: {error.line}")
+    if not models:
+        raise CheckpointError("none of these weights can be used:\n" + "\n".join(left_out.values()), "name others")
+    read = read_splits(splits, Preprocessing.of(settings), settings.data, records=False)
+    logits = fit_colours(read.splits, read.images)("val")
+    found = labelled_by(splits.target, splits.classes, read.splits.samples["val"], logits, settings.data.positive)
+    models, notes = align([*models, Model(COLOURS, found, COLOURS)])
+    compared = compare_models(models, settings.evaluate.resamples, notes, splits.target.kind)
+
+    metric = TARGETS[compared.kind].headline[0]
+    numbers, sign = {model.name: compared.models[model.name].overall[metric] for model in models}, 1
+    if ALL_METRICS[metric].higher_is_better:
+        sign = -1
+    order = sorted(seconds, key=lambda name: np.inf if (v := numbers[name].value) is None else sign * v)
+    best, phrase, groups = order[0], ALL_METRICS[metric].phrase, dict[str, list[str]](yes=[], no=[], ahead=[])
+    rows = [["rank", "weights", f"{phrase} (95 % interval)", "minus the best", "clearly behind", "ms/image"]]
+    rows.append(["1", best, value_text(numbers[best]), "", "", f"{1000 * seconds[best]:,.1f}"])
+    for rank, name in enumerate([*order[1:], COLOURS], 2):
+        pair = next(pair for pair in compared.pairs if {pair.first, pair.second} == {name, best})
+        gap = pair.difference[metric] if pair.first == name else pair.difference[metric].reversed
+        ahead = better(pair, compared.patients or compared.images, compared.patients is not None)
+        behind = "no" if ahead is None else "yes" if ahead == best else "ahead"
+        groups[behind].append(name)
+        ends = (str(rank), f"{1000 * seconds[name]:,.1f}") if name in seconds else ("", "")
+        shown = [value_text(numbers[name]), value_text(gap, "+"), behind]
+        rows.append([ends[0], name, *shown, ends[1]])
+    texts = {"yes": "clearly behind", "no": "not clearly behind, so chance may decide", "ahead": "clearly ahead"}
+    verdict = f"best: {best}" + "".join(f"; {texts[key]}: {listed(some)}" for key, some in groups.items() if some)
+    ranking = [{"name": n, "seconds": seconds[n], "clearly_behind": n in groups["yes"]} for n in order]
+    content = {"best": best, "ranking": ranking, "left_out": left_out, **compared.to_dict(), "verdict": verdict}
+    return content, rows, given[best]
+
+
+def _judged(given: str, name: str, settings: Config, splits: Splits, offline: bool) -> tuple[Any, float]:
+    """What a linear model of the features of some weights says of validation, and the seconds for an image.
+
+    Raises CheckpointError, UsageError or OutOfMemoryError if the weights cannot be used.
+    """
+    weights = open_weights(given, offline)
+    config = config_with_weights(with_values(settings, {"model.weights": given}), weights)
+    config = build_config(config.model_dump())  # raises for values that do not go together
+    device, took = pick_device(config.train.device), list[float]()
+    read = read_splits(splits, how := Preprocessing.of(config), config.data, records=False)
+    if seen := sum(map(set(weights.seen).__contains__, (*read.hashes["train"], *read.hashes["val"]))):
+        what = f"{name} was made with {counted(seen, 'image')} of train and validation"
+        if weights.kind == "vitmed":
+            raise CheckpointError(f"{what} and their labels, so its numbers are too good", "name other weights")
+        warn(f"{what}, without their labels")
+
+    @cache
+    def features(part: str) -> np.ndarray:
+        started = time.perf_counter()
+        with bar(f"features of {part}") as advance:
+            values = frozen_features(model, read.images[part], device, advance)
+        took.append((time.perf_counter() - started) / len(values))
+        return values
+
+    try:
+        model = ViT(config.model, splits.outputs)
+        load_pretrained(model, weights, how)
+        model = model.to(device)
+        head = fit_logistic(features, read.splits, read.images, f"the features of {name}")
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise OutOfMemoryError(f"{name}: out of memory", "smaller images (--image-size N), or --device cpu") from None
+    logits, samples = head.logits(features("val")), read.splits.samples["val"]
+    return labelled_by(splits.target, splits.classes, samples, logits, config.data.positive), float(np.mean(took))

@@ -1,0 +1,411 @@
+"""The rows of `vitmed runs`: what is known of a run, in which order runs are listed, and the text of each cell."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+from pydantic import ConfigDict, model_validator
+
+from vitmed.core import upgrade
+from vitmed.core.base_models import Frozen
+from vitmed.core.config import Config
+from vitmed.core.durations import duration_text
+from vitmed.core.errors import UsageError, VitmedError
+from vitmed.core.files import read_json_lines
+from vitmed.core.load_config import build_config, read_config
+from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.core.run_folder import NUMBERS, RunFolder
+from vitmed.core.run_lock import is_running, was_killed
+from vitmed.core.targets import CLASSES, Target
+from vitmed.core.text import counted, first_line
+from vitmed.decisions.targets import ALL_METRICS, TARGETS
+from vitmed.metrics.estimates import Estimate, value_text
+from vitmed.models.sizes import model_label
+
+DEPTH = 3  # folders below the one that is listed: study/cross-validation/fold-1
+EMPTY = "an empty folder: it ended before its first file, or has just begun"
+KILLED = "its process was killed, or the machine stopped"
+Records = Sequence[dict[str, Any]]
+
+RunKind = Literal["training", "pretraining", "cross-validation", "ensemble", "no network", "ranking", "not known"]
+State = Literal["finished", "running", "stopped", "interrupted", "not evaluated", "incomplete", "damaged"]
+STATES = get_args(State)
+UNFINISHED = ("interrupted", "not evaluated", "incomplete")
+
+
+class RunMetric(Frozen):
+    """The number of a run: of its test, or as long as there is none of its best epoch on validation.
+
+    Attributes:
+        name: such as auroc, or "loss" of pretraining.
+        unit: of a predicted number, such as years; "" for none.
+    """
+
+    name: str
+    title: str
+    estimate: Estimate
+    unit: str = ""
+    of: Literal["test", "validation"]
+
+    @property
+    def text(self) -> str:
+        """`AUROC 0.912 (0.881 to 0.934)`, `AUROC 0.850, validation`."""
+        unit, of = f" {self.unit}" if self.unit else "", "" if self.of == "test" else ", validation"
+        return f"{self.title} {value_text(self.estimate)}{unit}{of}"
+
+    @property
+    def order(self) -> tuple[bool, str, float]:
+        """A key that is smaller for the better of two runs with the same metric; first those of a test."""
+        value, metric = self.estimate.value, ALL_METRICS.get(self.name)
+        sign = -1 if metric is not None and metric.higher_is_better else 1
+        return self.of != "test", self.title, float("inf") if value is None else sign * value
+
+
+class ListedRun(Frozen):
+    """A run, as far as its files can be read.
+
+    Attributes:
+        run: the path in the folder that is listed.
+        parent: the run that it is a part of, such as the cross-validation of a fold.
+        data, model: names; "" where they are not known.
+        done, of: epochs, or the folds of a cross-validation; `of` is None where it is not known.
+        seconds: spent in the epochs; None where none is recorded.
+        started: ISO date and time, UTC.
+        problem: why the run is not finished, or which file cannot be read.
+    """
+
+    run: str
+    parent: str | None
+    kind: RunKind
+    state: State
+    data: str = ""
+    model: str = ""
+    metric: RunMetric | None = None
+    done: int = 0
+    of: int | None = None
+    seconds: float | None = None
+    started: str | None = None
+    problem: str = ""
+
+    @property
+    def name(self) -> str:
+        """The path below its parent."""
+        return self.run if self.parent is None else self.run.removeprefix(f"{self.parent}/")
+
+    @property
+    def progress(self) -> str:
+        """`12/20`, or `2/5 folds`; "" where there is nothing to count."""
+        if not (self.done or self.of):
+            return ""
+        return f"{self.done}/{self.of or '?'}" + " folds" * (self.kind == "cross-validation")
+
+
+class Column(NamedTuple):
+    """A column: its text, and a key by which runs are sorted (None is last)."""
+
+    text: Callable[[ListedRun], str]
+    order: Callable[[ListedRun], Any]
+    right: bool = False
+
+
+def natural(name: str) -> tuple[str | int, ...]:
+    """A key that sorts fold-2 before fold-10."""
+    return tuple(int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name))
+
+
+COLUMNS: dict[str, Column] = {
+    "run": Column(lambda run: run.name, lambda run: natural(run.run)),
+    "kind": Column(lambda run: run.kind, lambda run: run.kind),
+    "data": Column(lambda run: run.data, lambda run: run.data or None),
+    "model": Column(lambda run: run.model, lambda run: run.model or None),
+    "metric": Column(lambda run: run.metric.text if run.metric else "", lambda run: run.metric and run.metric.order),
+    "epochs": Column(lambda run: run.progress, lambda run: -run.done or None, right=True),
+    "time": Column(
+        lambda run: "" if run.seconds is None else duration_text(run.seconds),
+        lambda run: None if run.seconds is None else -run.seconds,
+        right=True,
+    ),
+    "state": Column(lambda run: run.state, lambda run: STATES.index(run.state)),
+    "started": Column(
+        lambda run: (run.started or "")[:16].replace("T", " "),
+        lambda run: run.started and -datetime.fromisoformat(run.started).timestamp(),
+    ),
+}
+
+
+def in_order(runs: Iterable[ListedRun], column: str) -> list[ListedRun]:
+    """The runs by a column of `COLUMNS`, each followed by its parts in the same order: better metrics, more epochs,
+    longer times and newer runs first, unknown last, then by name."""
+    order, parts = COLUMNS[column].order, dict[str | None, list[ListedRun]]()
+    for run in sorted(runs, key=lambda run: natural(run.run)):
+        parts.setdefault(run.parent, []).append(run)
+
+    def below(parent: str | None) -> list[ListedRun]:
+        known = [run for run in parts.get(parent, []) if order(run) is not None]
+        rest = [run for run in parts.get(parent, []) if order(run) is None]
+        return [one for run in [*sorted(known, key=order), *rest] for one in (run, *below(run.run))]
+
+    return below(None)
+
+
+def with_parts(runs: Sequence[ListedRun]) -> list[ListedRun]:
+    """The rows; those of cross-validations with data, model, start and time of their folds, and how many are done."""
+    folds: dict[str | None, list[ListedRun]] = {}
+    for run in runs:
+        folds.setdefault(run.parent, []).append(run)
+    return [_joined(run, folds.get(run.run, [])) if run.kind == "cross-validation" else run for run in runs]
+
+
+def _joined(run: ListedRun, folds: Sequence[ListedRun]) -> ListedRun:
+    folds = [part for part in folds if part.kind != "ensemble"]
+    first = next((fold for fold in folds if fold.data), None)
+    known: dict[str, Any] = {"done": sum(fold.state == "finished" for fold in folds)}
+    if first is not None:
+        known |= {"data": first.data, "model": first.model}
+    if seconds := [fold.seconds for fold in folds if fold.seconds is not None]:
+        known["seconds"] = sum(seconds)
+    if started := [fold.started for fold in folds if fold.started is not None]:
+        known["started"] = min(started)
+    return run.model_copy(update=known)
+
+
+class _Part(Frozen):
+    """A part of metrics.json, without what a table does not show: it is read in a tenth of the time of `Results`, and
+    where a later version changed another part."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class _EvaluatedImages(_Part):
+    split: str | None = None
+    folds: int | None = None
+
+
+class _Flow(_Part):
+    evaluated: _EvaluatedImages | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_today(cls, content: Any) -> Any:
+        return upgrade.flow(content) if isinstance(content, Mapping) else content
+
+
+class Head(_Part):
+    """The numbers of an evaluation, and what it is of."""
+
+    overall: dict[str, Estimate]
+    target: Target = CLASSES
+    weights_hash: str | None = None
+    flow: _Flow | None = None
+
+    def is_of(self, split: str) -> bool:
+        """Whether it is of a split of the run's own images, or of the tests of folds."""
+        of = None if self.flow is None else self.flow.evaluated
+        return of is None or of.split == split or of.folds is not None
+
+
+def read_run(run: RunFolder, name: str, parent: str | None) -> ListedRun:
+    """One row. No file of a run, however damaged, makes it raise.
+
+    Args:
+        name: its path in the folder that is listed; parent: that of the run that it is a part of.
+    """
+    row: dict[str, Any] = {"kind": "not known"}
+    try:
+        kinds = ((run.folds, _read_folds), (run.ensemble, _read_ensemble))
+        read = next((read for file, read in kinds if file.is_file()), _read_training)
+        read(run, row)
+    except ValueError as error:
+        row |= {"state": "damaged", "problem": str(error)}
+    if is_running(run):
+        row |= {"state": "running", "problem": ""}
+    elif row["state"] in UNFINISHED and (trial := _trial_of(run)).get("state") == "stopped":
+        row |= {"state": "stopped", "problem": str(trial.get("reason") or "")}
+    elif row["state"] in UNFINISHED and was_killed(run):
+        row["problem"] = KILLED
+    with contextlib.suppress(ValueError), _reading(run, run.environment):
+        started = json.loads(run.environment.read_text(encoding="utf-8"))["started"]
+        row["started"] = datetime.fromisoformat(started).isoformat()
+    return ListedRun(run=name, parent=parent, **row)
+
+
+def _trial_of(run: RunFolder) -> dict[str, Any]:
+    """What the study of `vitmed tune` noted of a trial; {} for any other run."""
+    if name := re.match(r"trial-\d{4,}", run.path.name):
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            return dict(json.loads((run.path.parent / f"{name[0]}.json").read_text(encoding="utf-8")))
+    return {}
+
+
+@contextlib.contextmanager
+def _reading(run: RunFolder, file: Path) -> Iterator[None]:
+    """Turn whatever is wrong with a file into a ValueError that names it, without the place of the run."""
+    try:
+        yield
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, VitmedError) as error:
+        why = error.problem if isinstance(error, VitmedError) else ""
+        why = why or (error.strerror or "") if isinstance(error, OSError) else first_line(why or error)
+        why = why.replace(f"{run.path}{os.sep}", "").removeprefix(f"{file.name}: ")
+        raise ValueError(f"{file.relative_to(run.path).as_posix()}: cannot be read ({why})") from None
+
+
+def _read_folds(run: RunFolder, row: dict[str, Any]) -> None:
+    """A cross-validation; `with_parts` adds what its folds say."""
+    row["kind"] = "cross-validation"
+    with _reading(run, run.folds):
+        asked = json.loads(run.folds.read_text(encoding="utf-8"))
+        row["of"] = int(asked["folds"]) * int(asked.get("repeats", 1))
+    row["metric"] = _evaluated(run, "test")
+    row["state"] = "interrupted" if row["metric"] is None else "finished"
+
+
+def _read_ensemble(run: RunFolder, row: dict[str, Any]) -> None:
+    """Several models as one; its number is of the images on which its policy was chosen, until it is tested."""
+    row["kind"] = "ensemble"
+    with _reading(run, run.ensemble):
+        content = json.loads(run.ensemble.read_text(encoding="utf-8"))
+        row |= {"model": counted(len(content["members"]), "model"), "data": _data_name(content["data"]["root"], run)}
+    row |= {"state": "finished", "metric": _evaluated(run, "test") or _evaluated(run, "val")}
+
+
+def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
+    """A run with a configuration: of training, of pretraining, of a baseline, or of a ranking of weights."""
+    if not any(run.path.iterdir()):
+        row |= {"state": "incomplete", "problem": EMPTY}
+        return
+    with _reading(run, run.config):
+        tree = read_config(run.config)
+        kind: Any = Config if "evaluate" in tree else PretrainConfig
+        config = build_config(tree, kind)
+        row |= {"data": _data_name(config.data.root, run), "model": model_label(config.model)}
+    if run.ranking.is_file():
+        row |= {"kind": "ranking", "state": "finished"}
+        return
+    of_colours = run.splits.is_file() and not run.environment.is_file()  # `vitmed probe` without weights writes none
+    if of_colours or (isinstance(config, Config) and config.train.freeze):
+        row |= {"kind": "no network", "metric": _evaluated(run, "test")} | ({"model": ""} if of_colours else {})
+        row["state"] = "incomplete" if row["metric"] is None else "finished"
+        return
+    if run.best.is_file() and not (run.metrics.is_file() or run.last.is_file()):  # a soup of 0.2.0
+        row |= {"kind": "ensemble", "state": "finished", "metric": _evaluated(run, "test") or _evaluated(run, "val")}
+        return
+    row |= {"kind": "training" if isinstance(config, Config) else "pretraining", "of": config.train.epochs}
+    with _reading(run, run.metrics):
+        records = upgrade.records(read_json_lines(run.metrics))
+        monitor = config.train.monitor if isinstance(config, Config) else "loss"
+        row |= {"done": len(records), "metric": _last_metric(records, monitor)}
+        row["seconds"] = sum(float(record["seconds"]) for record in records) if records else None
+        ended = _ended(records, config)
+    resumable: State = "interrupted" if run.last.is_file() else "incomplete"
+    row["state"] = resumable
+    if isinstance(config, PretrainConfig):
+        row["state"] = "finished" if ended and run.encoder.is_file() else resumable
+    elif ended:
+        found = _evaluated(run, "test" if config.train.test else "val")
+        row |= {"state": "not evaluated"} if found is None else {"state": "finished", "metric": found}
+
+
+def _data_name(root: str | None, run: RunFolder) -> str:
+    """The name of the data folder, without its place."""
+    return "" if root is None else Path(os.path.normpath(run.path.absolute() / root)).name
+
+
+def _ended(records: Records, config: Config | PretrainConfig) -> bool:
+    """Whether training reached its end, as `finished` of vitmed.training.epoch_records decides it, from the records.
+
+    Of a limited time the records show that the learning rate has come down.
+    """
+    train = config.train
+    if not records:
+        return False
+    end = train.epochs
+    if isinstance(config, Config) and config.train.choose == "best" and config.train.patience is not None:
+        end = min(end, _kept(records) + 1 + config.train.patience)
+    over = train.time is not None and records[-1]["lr"] - train.min_lr < 0.01 * train.lr
+    return bool(records[-1]["epoch"] >= end or over)
+
+
+def _kept(records: Records) -> int:
+    """The index of the epoch of best.pt, or else of the last."""
+    last = len(records) - 1
+    return next((i for i in range(last, -1, -1) if records[i].get("kept")), last)
+
+
+def _last_metric(records: Records, monitor: str) -> RunMetric | None:
+    """On validation, of the epoch of best.pt."""
+    if not records:
+        return None
+    title = "loss" if monitor == "loss" else ALL_METRICS[monitor].title
+    found = Estimate(value=records[_kept(records)].get(f"val_{monitor}"), low=None, high=None)
+    return RunMetric(name=monitor, title=title, estimate=found, of="validation")
+
+
+def _evaluated(run: RunFolder, split: str) -> RunMetric | None:
+    """The first number of the run's own test, or validation; None where it was not evaluated.
+
+    Of several evaluations counts the newest of the weights that the newest validation is of: best.pt, since the others
+    are of checkpoints of single epochs.
+    """
+    found = _heads(run, split)
+    if len(found) > 1:
+        best = [head.weights_hash for head in _heads(run, "val")][-1:]
+        found = [head for head in found if [head.weights_hash] == best] or found
+    if not found:
+        return None
+    kind = TARGETS[found[-1].target.kind]
+    name = kind.headline[0]
+    unit = found[-1].target.unit if kind.metrics[name].in_unit else ""
+    of: Any = "test" if split == "test" else "validation"
+    return RunMetric(name=name, title=kind.metrics[name].title, estimate=found[-1].overall[name], unit=unit, of=of)
+
+
+def read_head(file: Path) -> Head:
+    """The first number of a metrics.json. Raises OSError or ValueError if it is none."""
+    try:
+        return Head.model_validate_json(file.read_bytes())
+    except UsageError as error:
+        raise ValueError(error.problem) from None
+
+
+def _heads(run: RunFolder, split: str) -> list[Head]:
+    """The evaluations of a split of the run, the oldest first."""
+    found = []
+    for file in (folder / NUMBERS for folder in run.evaluations(split)):
+        if file.is_file():
+            with _reading(run, file):
+                head = read_head(file)
+            found += [head] * head.is_of(split)
+    return found
+
+
+def run_folders(top: Path) -> Iterator[tuple[Path, Path | None]]:
+    """Yield the run folders in a folder, and itself if it is one, each after the run that it lies in.
+
+    An empty folder beside a run counts as one, since a run folder is made before its first file. A folder that may not
+    be read is left out.
+    """
+    waiting: list[tuple[Path, Path | None, int]] = [(top, None, DEPTH)]
+    beside, empty = set[Path](), list[tuple[Path, Path | None]]()
+    while waiting:
+        folder, parent, depth = waiting.pop()
+        names, inner = set[str](), list[Path]()
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                names.add(entry.name)
+                if entry.name[:1] != "." and entry.is_dir():
+                    inner.append(folder / entry.name)
+        if any(file.name in names for file in RunFolder(folder).marks):
+            yield folder, parent
+            beside.add(folder.parent)
+            parent = folder
+        elif not names and folder != top:
+            empty.append((folder, parent))
+        waiting += [(path, parent, depth - 1) for path in inner] if depth else []
+    yield from (found for found in empty if found[0].parent in beside)

@@ -1,0 +1,274 @@
+"""Fine-tuning: the task of `vitmed train`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from vitmed.core.config import Config
+from vitmed.core.durations import about
+from vitmed.core.errors import CheckpointError
+from vitmed.core.files import write_json, write_text
+from vitmed.core.messages import say, warn
+from vitmed.core.text import counted, listed
+from vitmed.data.loading import Images, images_of
+from vitmed.data.patients import report_patients
+from vitmed.data.proportions import describe_split, proportion_lines
+from vitmed.data.samples import Splits
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.inference.checkpoint import save_checkpoint
+from vitmed.metrics.predictions import positive_class
+from vitmed.models.compile import uncompiled
+from vitmed.models.hardware import describe, seeded
+from vitmed.models.lora import add_low_rank, merged
+from vitmed.models.sizes import describe_model, summarise
+from vitmed.models.vit import ViT
+from vitmed.models.weights.pretrained import LoadReport, Weights, load_pretrained
+from vitmed.training.epoch_records import finished, validate
+from vitmed.training.failure_detection import stuck
+from vitmed.training.learning import LEARNING, objective_of
+from vitmed.training.losses import Objective
+from vitmed.training.plan.forecast import Forecaster
+from vitmed.training.plan.time_budget import Contention
+from vitmed.training.processes import full
+from vitmed.training.run import Run, Session, Task
+from vitmed.training.train_state import Record
+
+SURE = 10.0  # s of training that tell its speed: the first include the start of the loader processes
+
+
+@dataclass
+class Finetune(Task[Config]):
+    """A ViT that learns the labels of a data folder.
+
+    Attributes:
+        outputs: K, of the network.
+        seen: sha256 of the images that its weights were made with.
+        report: what of a weight file was used; None without one.
+        fingerprints: of the images of train and val, to notice near copies in an evaluation.
+        planned_rate: images/s in training, as the plan measured them; None: not known.
+    """
+
+    model: ViT
+    outputs: int
+    seen: Sequence[str] = ()
+    report: LoadReport | None = None
+    fingerprints: dict[str, list[str]] | None = None
+    planned_rate: float | None = None
+    command: ClassVar[str] = "train"
+    warned: bool = field(default=False, init=False)  # that the network does not learn, after the last epoch
+    slow: bool = field(default=False, init=False)  # whether it is said that training goes slower than planned
+
+    @classmethod
+    def new(
+        cls, config: Config, splits: Splits, session: Session, weights: Weights | None = None,
+        start: str = "from random weights",
+    ) -> Finetune:  # fmt: skip
+        """Build a network before training, from weights or random numbers, and report what it learns from.
+
+        Args:
+            start: where the weights come from, for the line on the network.
+
+        Raises:
+            VitmedError: sizes or weights that do not fit.
+        """
+        train = images_of(splits, Preprocessing.of(config))["train"]
+        session.ranks.check_batch(min(config.train.batch_size, len(train)))
+        with seeded(config.train.seed):
+            model = ViT(config.model, splits.outputs)
+            LEARNING[splits.target.kind].start(model, train.targets, config)
+            report = load_pretrained(model, weights, train.preprocessing) if weights is not None else None
+            if config.train.lora is not None:
+                add_low_rank(model, config.train.lora)
+        if config.train.lora is None and config.train.freeze_blocks is not None:
+            model.freeze(config.train.freeze_blocks)
+        model = model.to(session.device)
+        _describe_data(config, splits)
+        start = start if weights is None else f"{report}; images normalised by {config.data.normalize}"
+        _describe_network(config, model, start, session)
+        if config.train.balance != "none":
+            say(
+                f"balance {config.train.balance}: probabilities stay at the prevalence of training; "
+                f"{'--youden' if len(splits.classes) == 2 else '--balanced'} decides for balanced accuracy"
+            )
+        if (config.augment.mixup or config.augment.cutmix) and not config.train.freeze:
+            warn("mixup and cutmix change calibration: check the log loss and the Brier score")
+        return cls(model, splits.outputs, weights.seen if weights is not None else (), report)
+
+    def objective(self, config: Config, train: Images, session: Session) -> Objective:
+        return objective_of(train, self.outputs, config, session.precision, session.device)
+
+    def validate(self, run: Run[Config]) -> Record:
+        splits, batches = run.splits, run.stream.batches.batches
+        with uncompiled(run.config.train.compile):
+            return validate(
+                run.state, run.images["val"], splits.classes, batches, run.config, run.precision, run.ranks,
+                splits.target,
+            )  # fmt: skip
+
+    def write_start(self, run: Run[Config]) -> None:
+        write_text(run.folder.summary, summarise(self.model, run.config.model))
+        if self.report is not None:
+            write_json(run.folder.weights, asdict(self.report))
+
+    def save_epoch(self, run: Run[Config], record: Record) -> None:
+        every, epoch = run.config.train.save_every, run.state.epoch
+        if record["kept"]:
+            self._save(run, run.folder.best, None)
+        if every and epoch % every == 0:
+            self._save(run, run.folder.epoch(epoch), None)
+
+    def save_last(self, run: Run[Config]) -> None:
+        self._save(run, run.folder.last, run.state.state_dict)
+
+    def _save(self, run: Run[Config], path: Path, training: Callable[[], dict[str, Any]] | None) -> None:
+        record = run.state.history[-1] if run.state.history else {}
+        weights = full(merged(run.state.evaluated_model))  # by all ranks: each may hold a part
+        state = training() if training is not None else None
+        run.ranks.first(lambda: self.save(run, path, weights, record, state))
+
+    def save(
+        self, run: Run[Config], path: Path, weights: dict[str, torch.Tensor], record: Record,
+        training: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """Save a checkpoint of these weights."""
+        save_checkpoint(
+            path, config=run.config, splits=run.splits, hashes=run.hashes, weights=weights, record=record,
+            training=training, seen=self.seen, fingerprints=self.fingerprints or {},
+        )  # fmt: skip
+
+    def monitored(self, record: Record) -> str:
+        """As in `Task`: the monitor, with a star for the best so far."""
+        return f"  {_monitor_text(record, record['monitor'])}{' *' if record['best'] else '  '}"
+
+    def begin(self, run: Run[Config]) -> None:
+        marks = "* marks the best so far; waiting is the share of time spent waiting for images"
+        say(f"in the lines of the epochs, {marks}")
+
+    def end(self, run: Run[Config]) -> None:
+        """As in `Task`: say which epoch is kept."""
+        if run.ranks.leads and not run.folder.best.is_file():
+            raise CheckpointError(f"{run.folder.path}: best.pt is missing", "start a new run")
+        train, best = run.config.train, run.state.best_epoch
+        value = _monitor_text(run.state.history[best - 1], train.monitor)
+        say(f"{train.choose} epoch: {best}, validation {value}; kept in {run.folder.best.name}")
+
+    def after_epoch(self, run: Run[Config], record: Record) -> None:
+        """As in `Task`: warn of an undefined monitor and of a network that does not learn; say why training ends."""
+        state, config = run.state, run.config
+        monitor = config.train.monitor
+        undefined = [entry for entry in state.history if f"val_{monitor}" not in entry]
+        if undefined == [record]:  # for the first time
+            warn(
+                f"validation {monitor} is undefined in epoch {state.epoch}, for example because a class is never "
+                "predicted or has no validation image; such an epoch ranks below all others"
+            )
+        share = 1.0 if finished(state, config) else max(state.share, state.epoch / config.train.epochs)
+        problem = stuck(state.history, run.splits.classes, run.splits.counts("train"), config, share)
+        if problem and not self.warned:
+            warn(problem)
+        self.warned = problem is not None
+        if state.share >= 1:
+            say(f"the time for training is used, in {counted(state.epoch, 'epoch')}")
+        elif state.epoch < config.train.epochs and finished(state, config):
+            say(f"stopped early: {monitor} has not improved for {config.train.patience} epochs")
+
+    def ticker(self, run: Run[Config]) -> tuple[Callable[[], float], Callable[[], None]]:
+        """As in `Task`; before a step it may warn that training goes slower than planned."""
+        if run.config.train.time is None or not run.ranks.leads:
+            return lambda: 0.0, lambda: self._warn_if_slow(run)
+        alone = Forecaster(run.splits, run.device, run.ranks.world).after(run.config)
+        state = run.state
+
+        def now() -> tuple[float, float, float]:
+            waited = sum(record["seconds"] * record["wait_share"] for record in state.history)
+            return time.monotonic(), time.thread_time(), waited + state.running["waited"]
+
+        contention = Contention(*now())
+        return lambda: alone * contention.factor(*now()), lambda: self._warn_if_slow(run)
+
+    def _warn_if_slow(self, run: Run[Config]) -> None:
+        """Say once that training goes at less than half of the planned images/s, and what that means for the run."""
+        state, seconds, images = run.state, 0.0, 0.0
+        for record in [] if self.slow or self.planned_rate is None else chain([state.running], reversed(state.history)):
+            seconds += record["seconds"]
+            images += record.get("images", record["seconds"] * record.get("images_per_second", 0.0))
+            if seconds >= SURE:
+                break
+        if seconds < SURE or self.planned_rate is None or images / seconds >= self.planned_rate / 2:
+            return
+        epochs, done = run.config.train.epochs, state.epoch + state.batch / run.stream.batches.batches
+        left = (epochs - done) * len(run.splits.samples["train"]) * seconds / max(1.0, images)
+        means = f"at this speed training takes about {about(left)} more"
+        if run.config.train.time is not None and state.share > 0:
+            count = max(1, min(epochs, round(done / state.share)))
+            means = f"at this speed the time is enough for about {counted(count, 'epoch')}"
+        warn(
+            f"training goes at {images / seconds:,.0f} images/s, less than half of the {self.planned_rate:,.0f} that "
+            f"the plan measured, as when other programs need the cores; {means}"
+        )
+        self.slow = True
+
+
+def _describe_data(config: Config, splits: Splits) -> None:
+    say("vitmed is for research use only; it is not a medical device.")
+    unit = f" ({splits.target.unit})" if splits.target.unit else ""
+    names = [f"{i} {name}" for i, name in enumerate(splits.classes)]
+    say(f"{splits.target.kind}: " + (listed(names) if len(names) > 1 else splits.classes[0] + unit))
+    if len(splits.classes) == 2 and splits.target.kind == "classes":
+        positive = config.data.positive or splits.classes[positive_class(splits.classes)]
+        say(f"positive class: {positive} (vitmed train --positive chooses the other)")
+    for name, samples in splits.samples.items():
+        unused = "; not evaluated until training ends" if name == "test" else ""
+        about = f"{counted(len(samples), 'image')} ({describe_split(splits, name)}), {splits.made[name]}"
+        say(f"{name + ':':6} {about}{unused}")
+    for line in proportion_lines(splits):
+        say(line)
+    report_patients(splits, "one patient may be in two splits, which makes results look too good")
+
+
+def _describe_network(config: Config, model: ViT, start: str, session: Session) -> None:
+    train, ranks = config.train, session.ranks
+    say(f"model: {describe_model(config.model)}; {start}")
+    total = sum(p.numel() for p in model.parameters()) / 1e6
+    learning = sum(p.numel() for p in model.parameters() if p.requires_grad) / 1e6
+    if train.freeze:
+        what = f"a logistic regression on the features of the frozen network ({total:.2f} M parameters)"
+    elif train.lora is None and train.freeze_blocks is None:
+        what = f"all {total:.2f} M parameters"
+    else:
+        what = f"everything after the first {train.freeze_blocks} blocks"
+        if train.lora is not None:
+            what = f"LoRA additions of rank {train.lora} and the head"
+        what += f", {learning:.2f} of {total:.2f} M parameters"
+    say(f"to be trained: {what}")
+    shared = f"{ranks.world} processes, each on " if ranks.wide else ""
+    say(f"device: {shared}{describe(session.device)}, {session.precision.name} ({session.precision.reason})")
+
+
+def augmented_examples(run: Run[Config]) -> dict[str, list[np.ndarray]]:
+    """Class, of at most 24 -> up to 8 training images after augmentation and normalisation, (S, S, C) uint8."""
+    shown: dict[str, list[np.ndarray]] = {}
+    how, labels = run.images["train"].preprocessing, run.images["train"].labels
+    names = run.splits.strata
+    present = np.unique(labels)
+    for label in present[np.linspace(0, len(present) - 1, min(24, len(present))).astype(int)]:
+        of_class = np.flatnonzero(labels == label)
+        spread = of_class[:: max(1, len(of_class) // 8)][:8]
+        batch = torch.stack([run.stream.dataset[(0, int(index))][0] for index in spread])
+        batch = run.stream.dataset.finish(batch, 0, torch.from_numpy(spread))
+        shown[names[label]] = list(how.display(how.normalise(batch)).numpy())
+    return shown
+
+
+def _monitor_text(record: Record, monitor: str) -> str:
+    """`auroc 0.9123`, or `ppv undefined`."""
+    value = record.get(f"val_{monitor}")
+    return f"{monitor} undefined" if value is None else f"{monitor} {value:.4f}"

@@ -1,0 +1,349 @@
+"""Before the first batch: read the weights, split the images, plan the settings, choose the window."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+
+from vitmed.core.config import Config
+from vitmed.core.dataset_cards import report_card
+from vitmed.core.durations import duration_text, round_up
+from vitmed.core.errors import DataError, UsageError, unknown_key
+from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
+from vitmed.core.messages import bar, say, warn
+from vitmed.core.model_config import ModelConfig
+from vitmed.core.stored_paths import as_written
+from vitmed.core.train_config import TrainConfig
+from vitmed.data.patients import show_expression
+from vitmed.data.samples import Splits
+from vitmed.data.splits import make_splits
+from vitmed.decisions.targets import ALL_METRICS, TARGETS
+from vitmed.imaging.augmentation import POLICIES, refuse_flips
+from vitmed.imaging.choose_window import choose_window
+from vitmed.imaging.decode import read_size
+from vitmed.imaging.exact_views import refuse_views, safe_views
+from vitmed.metrics.subgroups import check_columns
+from vitmed.models.hardware import pick_device
+from vitmed.models.sizes import SIZES
+from vitmed.models.vit import ViT
+from vitmed.models.weights.catalogue import terms_of
+from vitmed.models.weights.pretrained import Weights, config_for_weights, open_weights
+from vitmed.training.check_readers import check_readers
+from vitmed.training.learning import check_target
+from vitmed.training.plan.forecast import Forecast, Forecaster
+from vitmed.training.plan.memory import one_batch
+from vitmed.training.plan.rules import SCRATCH, PlanInputs, PlannedSetting, Rule, fields_set, plan_settings
+from vitmed.training.plan.time import (
+    MOST_KNEES,
+    candidates_for,
+    check_time,
+    choose,
+    chooses_network,
+    next_larger,
+    only_epochs,
+    time_line,
+)
+
+SAMPLE = 200  # training images whose size is read
+LAST_KEPT = (
+    "--patience {} changes nothing: this run keeps its last epoch (train.choose last), so it does not stop early; "
+    "--set train.choose=best keeps the best one"
+)
+SHRUNK = 20  # images that are shrunk by more lose so much detail that a warning says so
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The only result of everything that happens before the network exists.
+
+    Attributes:
+        given: the configuration as given, completed by the weights.
+        config: the same after planning, with every `auto` resolved.
+        reasons: the settings that the plan chose, each with its reason; none without a plan.
+        forecaster: measures how long a run on these images takes.
+    """
+
+    given: Config
+    config: Config
+    splits: Splits
+    weights: Weights | None
+    device: torch.device
+    inputs: PlanInputs
+    reasons: list[PlannedSetting]
+    forecaster: Forecaster
+
+
+def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) -> Plan:
+    """Read weights and folders, and complete the configuration from the weights, the plan and the images.
+
+    Args:
+        plans: whether `plan_rules.RULES` may choose settings that were not set by hand.
+        offline: open no connection for public weights.
+        processes: that share the training.
+
+    Raises:
+        VitmedError: a subclass for each kind of problem.
+    """
+    check_names(config, SIZES, POLICIES, ALL_METRICS)
+    weights = None
+    if config.model.weights is not None:
+        weights = open_weights(config.model.weights, offline)
+        config = config_with_weights(config, weights)
+    check_weights(config)
+    report_card(config.data.card)
+    show_expression(config.data.group_regex)
+    with bar("finding images", unit="files") as advance:
+        splits = make_splits(config.data, advance, config.evaluate.ordinal)
+    config = config_of_target(config, splits)
+    splits = standardised(splits)
+    check_against_splits(config, splits)
+    refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
+    refuse_views(config.augment.policy, config.augment.flips, config.augment.views)
+    device = pick_device(config.train.device)
+    inputs = PlanInputs(
+        weights=SCRATCH if weights is None else weights.kind,
+        images=len(splits.samples["train"]),
+        val=len(splits.samples["val"]),
+        side=median_side(splits),
+        device=device.type,
+        width=config.model.width or SIZES[config.model.name].width,
+        lora=config.train.lora is not None,
+        ratio=imbalance(splits),
+        views=safe_views(config.augment.policy, config.augment.flips),
+    )
+    if plans and config.train.freeze and (idle := fields_without_effect(config)):
+        warn(f"--freeze trains no network, so these have no effect: {', '.join(idle)}")
+    given, config = config, with_window(config, splits)
+    forecaster, trains = Forecaster(splits, device, processes), not config.train.freeze
+    settings, complete = list[PlannedSetting](), config
+    if plans and trains:
+        with bar("timing networks", unit="steps"):
+            settings, complete = planned(config, inputs, time_rules(config, inputs, forecaster))
+    patience, usual = config.train.patience, TrainConfig().patience
+    by_hand = "patience" in fields_set(config, "train") and (plans or patience != usual)
+    if by_hand and trains and complete.train.choose == "last":
+        warn(LAST_KEPT.format(patience))
+    if weights is None:
+        complete = complete.model_copy(update={"model": from_scratch(complete.model)})
+    warn_of_shrinking(inputs.side, complete.model.image_size)
+    complete = build_config(one_batch(complete).model_dump())  # raises for values that do not go together
+    if complete.train.time is not None and trains:
+        check_time(complete.train.time, forecaster.of(complete))
+    return Plan(given, complete, splits, weights, device, inputs, settings, forecaster)
+
+
+def check_against_splits(config: Config, splits: Splits) -> None:
+    """Raises UsageError or DataError for a setting that does not go with the classes or the columns of the table."""
+    if (positive := config.data.positive) is not None:
+        if len(splits.classes) != 2:
+            problem = f"--positive {positive}: there are {len(splits.classes)} classes; a positive class is one of two"
+            raise UsageError(problem, "leave it out: the report has every number of each class")
+        if positive not in splits.classes:
+            raise unknown_key("positive class", positive, splits.classes)
+    check_columns(config.evaluate.subgroups, splits.columns)
+    check_columns(config.evaluate.raters, splits.columns, "--rater")
+    check_columns(config.evaluate.rater_scores, splits.columns, "--rater-score")
+    for samples in splits.samples.values():
+        check_readers(config.evaluate, samples, splits.columns, splits.classes)
+
+
+def warn_of_shrinking(side: int, size: int) -> None:
+    """Warn where images of `side` px lose most of their detail in an input of `size` px."""
+    if side > SHRUNK * size:
+        warn(
+            f"images of about {side:,} px are shrunk to {size} px: a detail of fewer than {2 * side // size:,} px "
+            "disappears; cut out the region that matters, or use a larger --image-size"
+        )
+
+
+def config_of_target(config: Config, splits: Splits) -> Config:
+    """The configuration with what follows from the kind of label. Raises UsageError for what does not go with it."""
+    kind, values = splits.target.kind, dict[str, Any]()
+    if config.train.monitor != TARGETS[kind].monitor and "monitor" not in fields_set(config, "train"):
+        values["train.monitor"] = TARGETS[kind].monitor
+    if kind == "grades" and not config.evaluate.ordinal:
+        values["evaluate.ordinal"] = list(splits.classes)
+    config = with_values(config, values)
+    check_target(config, kind)
+    return config
+
+
+def standardised(splits: Splits) -> Splits:
+    """The splits; of a number with the mean and standard deviation of the training labels."""
+    if splits.target.kind != "number":
+        return splits
+    numbers = np.array([sample.targets[0] for sample in splits.samples["train"]])
+    values = {"centre": float(numbers.mean()), "spread": float(numbers.std()) or 1.0}
+    return replace(splits, target=splits.target.model_copy(update=values))
+
+
+def imbalance(splits: Splits) -> float:
+    """Training images of the commonest class for each of the rarest; 1 of findings and numbers."""
+    if splits.target.kind not in ("classes", "grades"):
+        return 1.0
+    counts = splits.counts("train")
+    return max(counts) / max(1, min(counts))
+
+
+def planned(config: Config, inputs: PlanInputs, first: Sequence[Rule] = ()) -> tuple[list[PlannedSetting], Config]:
+    """The settings of the plan, with `first` rules before its own, and the configuration with them."""
+    settings = plan_settings(config, inputs, first)
+    return settings, with_values(config, {setting.field: setting.value for setting in settings})
+
+
+def time_rules(config: Config, inputs: PlanInputs, forecaster: Forecaster) -> list[Rule]:
+    """The rule that `train.time` adds to the plan; none where you set the epochs, so that the time only ends them."""
+    seconds = config.train.time
+    if seconds is None or "epochs" in fields_set(config, "train"):
+        return []
+    usual = planned(config, inputs)[1].train
+    if not (inputs.scratch and chooses_network(config)):
+        return [only_epochs(seconds, usual.epochs, not inputs.scratch)]
+    batch = usual.batch_size * usual.accumulate
+
+    def forecast_of(rule: Rule) -> Forecast:
+        return forecaster.of(_with_rule(rule, config, inputs))
+
+    return [choose(candidates_for(inputs), inputs, seconds, batch, forecast_of)]
+
+
+def _with_rule(rule: Rule, config: Config, inputs: PlanInputs) -> Config:
+    """The configuration of a run from scratch whose plan begins with a rule."""
+    complete = planned(config, inputs, [rule])[1]
+    return complete.model_copy(update={"model": from_scratch(complete.model)})
+
+
+def time_needed(plan: Plan) -> tuple[float, str]:
+    """The seconds that the run takes, and a line on them, also on what more time buys where the plan is free."""
+    config, given, inputs, forecaster = plan.config, plan.given, plan.inputs, plan.forecaster
+    forecast, more = forecaster.of(config), ""
+    free = config.train.time is None and "epochs" not in fields_set(given, "train") and chooses_network(given)
+    if plan.reasons and inputs.scratch and free:
+        batch = config.train.batch_size * config.train.accumulate
+
+        def forecast_of(rule: Rule) -> Forecast:
+            return forecaster.of(_with_rule(rule, given, inputs))
+
+        if found := next_larger(candidates_for(inputs), inputs, batch, config.train.epochs, forecast_of, forecast):
+            rule, seconds = found
+            model = _with_rule(rule, given, inputs).model
+            with torch.device("meta"):
+                millions = sum(p.numel() for p in ViT(model, plan.splits.outputs).parameters()) / 1e6
+            network = f"{model.image_size} px and {millions:.1f} M parameters"
+            more = f"; --time {duration_text(seconds)} is enough for {network}"
+    limit, knee = config.train.time, config.train.epochs // MOST_KNEES
+    by_time = plan.reasons and limit is not None and "epochs" not in fields_set(given, "train")
+    if limit is not None and by_time and 0 < forecast.passes_in(limit) < knee / 2:
+        needed = duration_text(round_up(forecast.total(knee)))
+        more = f"; the model will be worse than it could be: --time {needed} is enough for {knee} epochs"
+    return time_line(config, forecast, more)
+
+
+def config_with_weights(config: Config, weights: Weights) -> Config:
+    """The configuration completed by the weights: network, normalisation, interpolation and licence.
+
+    Warns where the normalisation is only assumed.
+    """
+    model, given = config_for_weights(config.model, weights), config.data.model_fields_set
+    values: dict[str, Any] = {}
+    if not given & {"normalize", "mean", "std"}:
+        values["data.normalize"] = weights.normalize
+        if weights.assumed:
+            warn(
+                f"{weights.path.name}: nothing states which mean and std its images had; ImageNet's are assumed. "
+                "Weights of AugReg and many others of timm and Hugging Face have 0.5: --normalize half"
+            )
+        if weights.normalize == "given":
+            values |= {"data.mean": list(weights.mean or ()), "data.std": list(weights.std or ())}
+    if weights.interpolation is not None and "interpolation" not in given:
+        values["data.interpolation"] = weights.interpolation
+    if weights.licence is not None:
+        values |= {"model.licence": weights.licence, "model.terms": terms_of(weights.licence)}
+    return with_values(config.model_copy(update={"model": model}), values)
+
+
+def from_scratch(model: ModelConfig) -> ModelConfig:
+    """Resolve `auto` for random weights: a convolutional stem and mean pooling learn faster from few images."""
+    auto = {name: value for name, value in (("stem", "conv"), ("pool", "mean")) if getattr(model, name) == "auto"}
+    return model.model_copy(update=auto)
+
+
+def check_weights(config: Config) -> None:
+    """Raises UsageError if parts of a network with random weights would not be trained."""
+    for name in ("freeze", "probe_first", "freeze_blocks", "lora"):
+        if dict(config.train)[name] not in (False, None) and config.model.weights is None:
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"{flag} keeps what a network has learned, and this one starts from random weights",
+                f"add --weights FILE, or leave {flag} out",
+            )
+
+
+def fields_without_effect(config: Config) -> list[str]:
+    """The settings made by hand that do not apply to a frozen network."""
+    used = {"freeze", "baseline", "seed", "device", "precision", "workers"}
+    return [
+        *(f"train.{name}" for name in sorted(config.train.model_fields_set - used)),
+        *(f"augment.{name}" for name in sorted(config.augment.model_fields_set)),
+    ]
+
+
+def median_side(splits: Splits) -> int:
+    """The median of the longer sides of some training images, px; 224 if none can be read (reported later)."""
+    samples, sides = splits.samples["train"], []
+    for sample in samples[:: max(1, len(samples) // SAMPLE)]:
+        try:
+            sides.append(max(read_size(splits.root / sample.path)))
+        except DataError:
+            continue
+    return int(np.median(sides)) if sides else 224
+
+
+def with_window(config: AnyConfig, splits: Splits) -> AnyConfig:
+    """The configuration with `data.window` resolved from training images; reports what was found.
+
+    Raises UsageError if a package that reads these files is not installed.
+    """
+    paths = [splits.root / sample.path for sample in splits.samples["train"]]
+    with bar("looking at training images") as advance:
+        found = choose_window(paths, config.data.window, config.data.frame, advance)
+    for line in found.notes:
+        say(line)
+    for line in found.warnings:
+        warn(line)
+    window = list(found.window) if isinstance(found.window, tuple) else found.window
+    return with_values(config, {"data.window": window})
+
+
+def plan_yaml(plan: Plan, folder: Path) -> str:
+    """The given and the planned settings, with reasons, as a config file in `folder`."""
+    reasons = {d.field: f"{d.when}: {d.why}" for d in plan.reasons}
+    lines = [f"# vitmed plan: {plan.inputs}", "# Train with: vitmed train --config THIS_FILE"]
+    for section in Config.model_fields:
+        asked, definite = getattr(plan.given, section), getattr(plan.config, section)
+        fields = {
+            field: value
+            for field, value in definite
+            if f"{section}.{field}" in reasons
+            or field in fields_set(plan.given, section)
+            or value != getattr(asked, field)  # an `auto` that was resolved
+        }
+        for key in ("root", "groups", "labels", "weights"):
+            if isinstance(fields.get(key), str) and os.path.exists(fields[key]):  # noqa: PTH110
+                fields[key] = as_written(fields[key], folder)
+        if fields:
+            lines.append(f"{section}:")
+        for field, value in fields.items():
+            text = (
+                f"{field}: {value}" if isinstance(value, list) else yaml.safe_dump({field: value}, width=1000).strip()
+            )
+            reason = reasons.get(f"{section}.{field}")
+            lines.append(f"  {text}" + (f"  # {reason}" if reason else ""))
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,453 @@
+"""A run: its folder, what it writes there, and going on from there.
+
+`Run.new` and `Run.resumed` build it whole; what is trained, and how it is validated and saved, is its `Task`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Generic
+
+import torch
+from torch import nn
+
+from vitmed.core.config import Config
+from vitmed.core.csv_files import csv_text
+from vitmed.core.data_config import DataConfig
+from vitmed.core.errors import CheckpointError, DataError, EndedByCaller, Interrupted, Reported, UsageError, VitmedError
+from vitmed.core.files import write_json, write_text
+from vitmed.core.load_config import AnyConfig, find_paths, store_paths, with_values
+from vitmed.core.messages import bar, say, warn
+from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.core.process import stop_signals
+from vitmed.core.run_folder import RunFolder
+from vitmed.core.text import counted, first_line, listed
+from vitmed.data.loading import Images, UnusableFiles, pick_place
+from vitmed.data.read_images import ReadSplits, read_splits
+from vitmed.data.samples import Splits
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.models.compile import compile_network, is_of_compiler, missing_compiler
+from vitmed.models.hardware import Precision, pick_precision, using_threads
+from vitmed.models.vit import checkpoint_gradients, use_attention
+from vitmed.models.weights.files import AGAIN
+from vitmed.training.environment import environment, versions
+from vitmed.training.gradients import Relief
+from vitmed.training.loop import fit
+from vitmed.training.losses import Objective
+from vitmed.training.plan.autotune import autotune, is_open
+from vitmed.training.plan.memory import fit_memory
+from vitmed.training.plan.time_budget import Clock, TimeBudget
+from vitmed.training.processes import ALONE, Ranks
+from vitmed.training.progress import epoch_of, with_progress
+from vitmed.training.stream import Control, Stream
+from vitmed.training.train_state import Record, new_state
+
+AS_BEFORE = (
+    "restore the files as they were when the run began, then run this again; or start a new run (--on-bad-file skip "
+    "leaves unreadable files out)"
+)
+EachEpoch = Callable[[Record], bool | None]  # whether to end the run after this epoch
+Reports = Callable[[list[Record]], None]
+
+
+@dataclass(frozen=True)
+class Session:
+    """Where a command computes.
+
+    Attributes:
+        precision: of the arithmetic; clock: of the run, on which earlier commands count too.
+    """
+
+    device: torch.device
+    precision: Precision
+    ranks: Ranks = ALONE
+    clock: Clock = field(default_factory=Clock)
+
+    @classmethod
+    def of(
+        cls, config: Config | PretrainConfig, device: torch.device, ranks: Ranks = ALONE,
+        clock: Clock | None = None,
+    ) -> Session:  # fmt: skip
+        """The session of a configuration. Raises UsageError if this machine cannot compute so."""
+        precision = pick_precision(config.train.precision, device)
+        if config.train.compile and (problem := missing_compiler(device)) is not None:
+            raise UsageError(f"--compile: {problem}", "leave --compile out")
+        return cls(ranks.device(device), precision, ranks, clock or Clock())
+
+
+class Task(ABC, Generic[AnyConfig]):
+    """What a run trains: `Finetune` or `Pretrain`.
+
+    Attributes:
+        command: starts such a run.
+        model: the network, on the device of the session.
+    """
+
+    command: ClassVar[str]
+    model: nn.Module
+
+    @abstractmethod
+    def objective(self, config: AnyConfig, train: Images, session: Session) -> Objective:
+        """What training makes small."""
+
+    @abstractmethod
+    def validate(self, run: Run[AnyConfig]) -> Record:
+        """The record of the epoch that has just ended."""
+
+    @abstractmethod
+    def save_epoch(self, run: Run[AnyConfig], record: Record) -> None:
+        """Save the weights of an epoch, where they are to be kept."""
+
+    @abstractmethod
+    def save_last(self, run: Run[AnyConfig]) -> None:
+        """Save last.pt, from which `--resume` continues."""
+
+    @abstractmethod
+    def ticker(self, run: Run[AnyConfig]) -> tuple[Callable[[], float], Callable[[], None]]:
+        """A function that estimates the seconds of the command after training, and one to call before every step."""
+
+    def write_start(self, run: Run[AnyConfig]) -> None:
+        """Write what is known before the first batch, beside what every run writes: by default nothing."""
+
+    def monitored(self, record: Record) -> str:
+        """What the line on an epoch says between its losses and its learning rate."""
+        return ""
+
+    def begin(self, run: Run[AnyConfig]) -> None:
+        """Say something before the first epoch."""
+
+    def after_epoch(self, run: Run[AnyConfig], record: Record) -> None:
+        """Say what a finished epoch shows."""
+
+    def end(self, run: Run[AnyConfig]) -> None:
+        """Say something after the last epoch."""
+
+
+class Run(Generic[AnyConfig]):
+    """One training or pretraining, before its first batch or amid it.
+
+    Args:
+        read: the images, all of them read.
+        folder: holds everything that is written.
+
+    Attributes:
+        stream, state: what the loop reads, and what it changes.
+    """
+
+    def __init__(
+        self, task: Task[AnyConfig], config: AnyConfig, read: ReadSplits, folder: RunFolder, session: Session
+    ) -> None:
+        self.task: Task[AnyConfig] = task
+        self.config: AnyConfig = config
+        self.folder, self.session, self.model = folder, session, task.model
+        self.splits, self.images, self.hashes = read.splits, read.images, read.hashes
+        self.device, self.precision, self.ranks = session.device, session.precision, session.ranks
+        self.stream = Stream.of(self.images["train"], config, self.device, self.ranks)
+        batches = self.stream.batches.batches
+        self.state = new_state(self.model, config, batches, self.device, self.precision)
+        if config.train.micro_batch == "auto":
+            self._fit_memory()
+
+    @classmethod
+    def new(
+        cls, task: Task[AnyConfig], config: AnyConfig, read: ReadSplits, folder: RunFolder, session: Session
+    ) -> Run[AnyConfig]:
+        """A run before its first batch; everything known so far is written into its folder."""
+        ranks, device = session.ranks, session.device
+        place = ranks.first(lambda: pick_place(config.train.augment_on, device, ranks.local_world))
+        config = with_values(config, {"train.augment_on": place})
+        if is_open(config) and not ranks.wide:  # several processes take the usual engine
+            images = read.images["train"]
+            steps = config.train.epochs * max(1, len(images) // config.train.batch_size)
+            objective = task.objective(config, images, session)
+            tuned = autotune(task.model, objective, config, device, steps, images.targets)
+            config = with_values(config, tuned.settings(config))
+            if tuned.rates is not None:  # else the usual arithmetic stays, with its own reason
+                measured = replace(pick_precision(tuned.engine.precision, device), reason="measured")
+                session = replace(session, precision=measured)
+            say(str(tuned))
+        run = cls(task, config, read, folder, session)
+        ranks.first(run._write_start)
+        return run
+
+    @classmethod
+    def resumed(
+        cls, task: Task[AnyConfig], config: AnyConfig, read: ReadSplits, folder: RunFolder, session: Session,
+        training: dict[str, Any], limit: float | None = None,
+    ) -> Run[AnyConfig]:  # fmt: skip
+        """A run as its last.pt left it.
+
+        Args:
+            training: the state in last.pt.
+            limit: the `train.time` until now, s.
+        """
+        run = cls(task, config, read, folder, session)
+        try:
+            run.state.load_state_dict(training)
+        except (KeyError, RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
+            problem = f"{folder.last}: its training state does not fit ({first_line(error)})"
+            raise CheckpointError(problem, f"{AGAIN}, or start a new run") from None
+        state = run.state
+        session.clock.go_on(state.spent)
+        run.ranks.first(run._write_config)  # epochs or data folder may be new
+        run.ranks.first(run._write_records)  # a kill may have come between last.pt and metrics.jsonl
+        say(f"resuming {folder.path} at epoch {state.epoch + 1}, batch {state.batch + 1}")
+        if (now := config.train.time) is not None and now != limit:
+            state.share = min(1.0, state.spent / now)  # as if it had been so from the start
+        return run
+
+    @property
+    def go_on(self) -> str:
+        """The command that continues this run."""
+        return f"vitmed {self.task.command} --resume {self.folder.path}"
+
+    def train(self, each_epoch: EachEpoch = lambda record: None, report: Reports = lambda history: None) -> None:
+        """Train until the end, with all ranks.
+
+        Args:
+            each_epoch: called when an epoch is saved and reported; where it returns true, the run ends.
+            report: called with the records of all epochs, after each.
+
+        Raises:
+            Interrupted, EndedByCaller: after saving last.pt.
+        """
+        ranks = self.ranks
+        self.task.begin(self)
+        if ranks.wide:
+            self.state.load_state_dict(ranks.first(self.state.state_dict))  # rank 0 may have fitted the head
+        if ranks.wide and self.device.type == "cuda":  # it does not work on a CPU
+            nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
+        use_attention(self.model, self.config.train.attention)
+        if self.config.train.compile:
+            compile_network(self.model)
+        if ranks.wide and self.config.train.shard:
+            self.state.shard(self.config, ranks, self.device)
+        else:
+            self.state.network = ranks.wrap(self.model, self.device)
+        threads = using_threads(self.config.train.threads or ranks.threads)
+        with threads, warnings.catch_warnings(), stop_signals() as stop, bar("training") as advance:
+            warnings.filterwarnings("ignore", "Grad strides do not match")  # DDP's, on speed, for a 1x1 convolution
+            control = Control(self.config, stop, self._ticker(), ranks)
+            objective = self.task.objective(self.config, self.images["train"], self.session)
+            events = fit(self.state, self.stream, objective, control, lambda: self.task.validate(self))
+            try:
+                for event in with_progress(events, self.config, advance):
+                    if isinstance(event, Relief):
+                        self._set_parts(event.micro_batch, event.grad_checkpointing)
+                        self._write_config()
+                        warn(str(event))
+                    else:
+                        self.keep(event, report)
+                        if ranks.agree(stop=ranks.leads and bool(each_epoch(event))):
+                            ended = f"ended after epoch {self.state.epoch}; {self.folder.last} is saved"
+                            raise EndedByCaller(ended, self.go_on)
+            except (DataError, Reported):  # on all ranks, which save a divided network together
+                if self.state.batch % self.config.train.accumulate == 0:  # not amid an optimiser step
+                    self.save_last()
+                raise
+            except RuntimeError as error:
+                if is_of_compiler(error):
+                    fix = f"{self.go_on} --no-compile"
+                    raise VitmedError(f"compiling the network failed: {first_line(error)}", fix) from None
+                raise
+            if ranks.agree(stop=stop()):
+                self.save_last()
+                raise Interrupted(
+                    f"interrupted in epoch {self.state.epoch + 1}; {self.folder.last} is saved", self.go_on
+                )
+        self.task.end(self)
+
+    def keep(self, record: Record, report: Reports = lambda history: None) -> None:
+        """Save and report a finished epoch: its weights, last.pt, metrics.jsonl, a line."""
+        self.task.save_epoch(self, record)
+        self.save_last()
+        self.ranks.first(self._write_records)
+        say(
+            f"epoch {epoch_of(record['epoch'], self.state.share, self.config)}  train loss {record['train_loss']:.4f}  "
+            f"val loss {record['val_loss']:.4f}{self.task.monitored(record)}  lr {record['lr']:.1e}  "
+            f"{record['images_per_second']:,.0f} images/s  {record['wait_share']:.0%} waiting"
+        )
+        report(self.state.history)
+        self.task.after_epoch(self, record)
+
+    def save_last(self) -> None:
+        """Save last.pt, from which `--resume` continues."""
+        self.task.save_last(self)
+
+    def resumable(self, error: VitmedError) -> VitmedError:
+        """The same error with the command that continues the run, where there is a last.pt.
+
+        A run goes on with the images that it began with, or not at all.
+        """
+        if not self.folder.last.is_file():
+            return error
+        if isinstance(error, DataError):
+            again = "start a new run (--on-bad-file skip leaves unreadable files out)"
+            return DataError(error.problem, f"{again}; or restore the files as they were, then continue: {self.go_on}")
+        return type(error)(error.problem, f"{error.fix}; then continue from {self.folder.last.name}: {self.go_on}")
+
+    def _ticker(self) -> Callable[[], None]:
+        """What the loop calls before every step: it notes the time used, and of a limited time rank 0's share."""
+        state, ranks, clock, limit, budget = self.state, self.ranks, self.session.clock, self.config.train.time, None
+        seconds_after, watch = self.task.ticker(self)
+        if limit is not None:
+            budget = TimeBudget(clock.seconds(), state.share, limit)
+
+        def tick() -> None:
+            state.spent = clock.seconds()
+            if budget is not None:
+                state.share = ranks.first(lambda: max(state.share, budget.share_at(state.spent, seconds_after())))
+            watch()
+
+        return tick
+
+    def _fit_memory(self) -> None:
+        """Set how many images are computed at once to what fits the memory."""
+        ranks, total = self.ranks, self.stream.batches.size
+        if ranks.wide and self.config.train.shard:
+            raise UsageError(
+                "--batch-size auto measures the whole network, and --shard-model divides it", "name --micro-batch N"
+            )
+        most = -(-total // ranks.world)
+        found = ranks.first(lambda: fit_memory(self.state, self.config, most, self.precision, ranks.local_world))
+        sizes = [part.stop - part.start for part in ranks.parts(total, found.micro_batch)]
+        self._set_parts(max(sizes), found.grad_checkpointing)
+        how = ", with gradient checkpointing" if found.grad_checkpointing else ""
+        whose = f" on each of {ranks.world} processes" if ranks.wide else ""
+        at_once = self.state.micro_batch
+        say(f"batch: {counted(total, 'image')}, {at_once} at once{whose}{how} ({found.why}; --micro-batch {at_once})")
+
+    def _set_parts(self, micro_batch: int, grad_checkpointing: bool) -> None:
+        """Change how many images are computed at once, from the next batch and in the configuration."""
+        self.state.micro_batch = micro_batch
+        checkpoint_gradients(self.model, grad_checkpointing)
+        values = {"train.micro_batch": micro_batch, "train.grad_checkpointing": grad_checkpointing}
+        self.config = with_values(self.config, values)
+
+    def _write_start(self) -> None:
+        """Write everything known before the first batch."""
+        folder = self.folder
+        self._write_config()
+        write_json(folder.environment, environment(self.config, self.device, self.precision, self.hashes))
+        write_text(folder.splits, splits_csv(self.splits, self.hashes))
+        self.task.write_start(self)
+
+    def _write_config(self) -> None:
+        """Write config.yaml."""
+        write_text(self.folder.config, store_paths(self.config, self.folder.path).to_yaml())
+
+    def _write_records(self) -> None:
+        """Write metrics.jsonl."""
+        write_text(self.folder.metrics, "".join(json.dumps(r, allow_nan=False) + "\n" for r in self.state.history))
+
+
+def check_images(splits: Splits, preprocessing: Preprocessing, data: DataConfig) -> ReadSplits:
+    """As `read_splits`; and warn where an image of val or test is in another split too."""
+    read = read_splits(splits, preprocessing, data)
+    seen = dict.fromkeys(read.hashes["train"], "train")
+    for name in ("val", "test"):
+        if copies := sum(digest in seen for digest in read.hashes[name]):
+            warn(f"identical copies of {counted(copies, f'{name} image')} are in another split: results look too good")
+        seen |= dict.fromkeys(read.hashes[name], name)
+    return read
+
+
+def digests(splits: Splits, hashes: dict[str, list[str]]) -> dict[str, str]:
+    """Split -> sha256 of the paths, the labels and the files of its images."""
+    texts = {name: "\n".join([*map(str, part), *hashes[name]]) for name, part in splits.samples.items()}
+    return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
+
+
+def check_unchanged(splits: Splits, hashes: Mapping[str, list[str]], before: Mapping[str, list[str]]) -> None:
+    """Raises DataError if the images are not those that a run had before, by split."""
+    if changed := [name for name in before if before[name] != hashes[name]]:
+        raise DataError(f"{splits.root}: images of {', '.join(changed)} have changed since the run began", AS_BEFORE)
+
+
+def check_ranks(read: ReadSplits, session: Session) -> None:
+    """Raises UsageError or DataError if versions, device or images of this rank are not those of rank 0."""
+    ranks = session.ranks
+    here = versions() | {"device": session.device.type, "precision": session.precision.name}
+    there: dict[str, str] = ranks.first(lambda: here)
+    if other := [name for name in here if here[name] != there[name]]:
+        this, first = (listed([f"{name} {facts[name]}" for name in other]) for facts in (here, there))
+        raise UsageError(f"has {this}, rank 0 has {first}", "install the same versions on the same machines")
+    images = digests(read.splits, read.hashes)
+    leading = ranks.first(lambda: images)
+    if changed := [name for name in leading if images.get(name) != leading[name]]:
+        raise DataError(
+            f"{read.splits.root}: images or labels of {listed(changed)} differ from those of rank 0",
+            "copy the data folder of rank 0 to every machine",
+        )
+
+
+@contextlib.contextmanager
+def all_its_images() -> Iterator[None]:
+    """A run that is resumed goes on with all its images: nothing advises to remove one or to leave it out."""
+    try:
+        yield
+    except UnusableFiles as error:
+        raise DataError(error.causes(), AS_BEFORE) from None
+
+
+def splits_csv(splits: Splits, hashes: dict[str, list[str]]) -> str:
+    """One row per image: path, sha256, class, group, split, and any other columns of a labels table."""
+    rows = [
+        [sample.path, digest, splits.text_of(sample), sample.group or "", name, *sample.columns]
+        for name, samples in splits.samples.items()
+        for sample, digest in zip(samples, hashes[name], strict=True)
+    ]
+    head = ["path", "sha256", "class", "group", "split", *splits.columns]
+    return csv_text([head, *rows])
+
+
+def folder_to_resume(
+    path: Path, name: str | None, changes: Iterable[str], known: Mapping[str, str], allowed: set[str]
+) -> RunFolder:
+    """The run folder given to --resume, which holds a last.pt.
+
+    Args:
+        changes: the settings given beside --resume.
+        known: keyword -> setting; allowed: the settings that may be given.
+    """
+    folder = RunFolder(path.parent if path.suffix == ".pt" else path)
+    if name is not None:
+        raise UsageError("--resume continues in the run's own folder", "leave --name out")
+    if folder.best.is_file() and not folder.last.is_file():
+        raise UsageError(f"{folder.path}: this run is finished; --freeze leaves nothing to resume", "start a new run")
+    if not folder.last.is_file():
+        raise CheckpointError(f"{folder.path}: holds no last.pt to resume", "name the run folder of an interrupted run")
+    if set(changes) - allowed:
+        flags = ", ".join(f"--{flag.replace('_', '-')}" for flag, place in known.items() if place in allowed)
+        raise UsageError("--resume uses the run's own configuration", f"add only {flags}")
+    return folder
+
+
+def resumed_settings(config: AnyConfig, folder: RunFolder, root: Path, overrides: dict[str, Any]) -> dict[str, Any]:
+    """The stored settings of a run with the data folder and the overrides of today."""
+    tree = find_paths(config.model_dump(), folder.path)
+    for key, value in {**overrides, "data.root": str(root)}.items():
+        section, _, field = key.partition(".")
+        tree[section][field] = value
+    return tree
+
+
+def train_and_draw(
+    run: Run[Any], draw: Callable[[], None], each_epoch: EachEpoch = lambda record: None,
+    report: Reports = lambda history: None,
+) -> None:  # fmt: skip
+    """Train until the end, then draw; also draw when training ends early. The arguments are those of `Run.train`."""
+    try:
+        run.train(each_epoch, report)
+    except BaseException:
+        with contextlib.suppress(Exception):  # a failing figure must not hide why the training ended
+            draw()
+        raise
+    draw()

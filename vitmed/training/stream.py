@@ -1,0 +1,100 @@
+"""What the loop reads: the batches of training images, and what ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from vitmed.core.config import Config
+from vitmed.core.errors import DataError
+from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.data.loading import EpochBatches, Images, TrainImages, pick_workers, train_loader
+from vitmed.imaging.augmentation import Augmenter
+from vitmed.imaging.batch_augmentation import BatchAugmenter
+from vitmed.training.processes import ALONE, Ranks
+from vitmed.training.train_state import TrainState
+
+
+class Batch(NamedTuple):
+    """A rank's share of a batch: its number in the epoch, images (B, S, S, C) uint8, labels (B, ...), the rows of the
+    images in their split (B,), and whether a step ends with it."""
+
+    number: int
+    images: Tensor
+    labels: Tensor
+    indices: Tensor
+    last: bool
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The training images as batches, in an order that is a pure function of the seed and the epoch.
+
+    Attributes:
+        loader: of `data.loading.train_loader`.
+        device: that computes.
+        accumulate: batches of an optimiser step.
+    """
+
+    loader: DataLoader
+    device: torch.device
+    accumulate: int = 1
+
+    @classmethod
+    def of(cls, images: Images, config: Config | PretrainConfig, device: torch.device, ranks: Ranks = ALONE) -> Stream:
+        """The batches of a configuration, of which each rank reads its share."""
+        train, augment, model = config.train, config.augment, config.model
+        on_device = train.augment_on == "device"  # auto is the CPU in runs from before there was a choice
+        kind = BatchAugmenter if on_device else Augmenter
+        augmenter = kind(augment.policy, model.image_size, model.channels, augment.flips)
+        batches = EpochBatches(images.labels, train.batch_size, train.seed, train.balance == "sampler", ranks.share)
+        augments = augment.policy != "none" and not on_device
+        workers = pick_workers(train.workers, augments, images.in_memory, device, ranks.local_world)
+        dataset = TrainImages(images, augmenter, train.seed)
+        return cls(train_loader(dataset, batches, workers, device.type == "cuda"), device, train.accumulate)
+
+    @property
+    def dataset(self) -> TrainImages:
+        """The images, augmented."""
+        return cast(TrainImages, self.loader.dataset)
+
+    @property
+    def batches(self) -> EpochBatches:
+        """How many batches an epoch has, and how many images each."""
+        return cast(EpochBatches, self.loader.batch_sampler)
+
+    def rest(self, state: TrainState, ranks: Ranks) -> Iterator[Batch]:
+        """The batches that are left of the current epoch. Raises DataError for an image that can no longer be read."""
+        self.batches.epoch, self.batches.start = state.epoch, state.batch
+        for number, batch in enumerate(self.loader, state.batch):
+            ranks.agree(batch if isinstance(batch, DataError) else None)
+            images, labels, indices = batch
+            ends = (number + 1) % self.accumulate == 0 or number + 1 == self.batches.batches
+            yield Batch(number, images, labels, indices, ends)
+
+    def placed(self, batch: Batch, epoch: int) -> Batch:
+        """The batch on the device, and augmented where the device does that."""
+        images, labels = (part.to(self.device, non_blocking=True) for part in (batch.images, batch.labels))
+        return batch._replace(images=self.dataset.finish(images, epoch, batch.indices), labels=labels)
+
+
+@dataclass(frozen=True)
+class Control:
+    """How a training goes, and what ends it.
+
+    Attributes:
+        stop: whether to end after the current step; one rank that says so ends all.
+        tick: called before every optimiser step and after validation; it sets `TrainState.share` where the time is
+            limited.
+        ranks: share every batch, and end together.
+    """
+
+    config: Config | PretrainConfig
+    stop: Callable[[], bool] = lambda: False
+    tick: Callable[[], None] = lambda: None
+    ranks: Ranks = ALONE
