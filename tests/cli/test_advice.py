@@ -22,6 +22,7 @@ RAISED_BY = {
     "train cross-validate": "studies/folds",
     "cross-validate": "studies/executors",
     "tune": "studies/search studies/trials",
+    "stress": "explanation/robustness",
     "probe": "studies/rank_weights",
     "serve": "deploy/http/limits deploy/http/listening deploy/http/scores",
     "export push": "deploy/export_weights",
