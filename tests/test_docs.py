@@ -23,6 +23,11 @@ PAGES = sorted(
 )
 IDS = [page.relative_to(ROOT).as_posix() for page in PAGES]
 WITH_COMMANDS = [page for page in PAGES if page.parent.name != "datasets"]
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+FOREIGN = {  # names in docstrings that are not ours: of other libraries, and examples of file names
+    "sha256sum", "nohup", "pydantic.Field", "ntpath", "tarfile.data_filter", "codecs.encode", "chunksize",
+    "Figure.savefig", "kidney_l", "kidneyL", "AUTUMN_LEAVES_1990", "jdoe3", "no_tumor",
+}  # fmt: skip
 
 
 def read(page: Path) -> str:
@@ -234,6 +239,49 @@ def test_every_module_that_the_map_names_exists() -> None:
     assert len(named) > 20
     assert [n for n in named if not (ROOT / "vitmed" / n).exists() and not (ROOT / n).exists()] == []
     assert {name for name in rooms - {"__pycache__"} if f"| `{name}` |" not in text} == set()
+
+
+def names_of(tree: ast.AST) -> Iterator[str]:
+    """What code and its strings name, without docstrings."""
+    bodies = [node.body for node in ast.walk(tree) if isinstance(node, DOCUMENTED) and node.body]
+    docstrings = {id(body[0].value) for body in bodies if isinstance(body[0], ast.Expr)}
+    for node in ast.walk(tree):
+        for field in ("id", "attr", "arg", "name"):
+            yield from str(getattr(node, field, "")).split(".")
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield from re.findall(r"\w+", node.value)
+
+
+def test_every_name_in_a_docstring_exists() -> None:
+    files = sorted((ROOT / "vitmed").rglob("*.py"))
+    trees = {file: ast.parse(read(file)) for file in files}
+    names = {name for tree in trees.values() for name in names_of(tree)} | {
+        name for file in files for name in (file.stem, file.parent.name)
+    }
+    lacking, named = [], 0
+    for file, tree in trees.items():
+        for text in [ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, DOCUMENTED)]:
+            for name in re.findall(r"`([A-Za-z_]\w*(?:\.\w+)*)`", text):
+                named += 1
+                if not set(name.split(".")) <= names and name not in FOREIGN:
+                    lacking.append(f"{file.relative_to(ROOT)}: {name}")
+            paths = re.findall(r"(?:\w+/)+\w+\.py", text)
+            lacking += [
+                path for path in paths if not any((folder / path).exists() for folder in (ROOT, ROOT / "vitmed"))
+            ]
+    assert named > 500 and lacking == []
+
+
+def test_the_table_of_where_names_files_and_what_they_define() -> None:
+    table = read(ROOT / "docs" / "architecture.md").partition("## Where is ...")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| [^|]+ \| `([^`]+)` \| `([^`]+)` \|$", table, re.M)
+    assert len(rows) >= 50 and len(rows) == table.count("\n| ") - 1
+    for file, name in rows:
+        body = ast.parse(read(ROOT / "vitmed" / file)).body
+        assigned = [target for node in body if isinstance(node, ast.Assign) for target in node.targets]
+        assigned += [node.target for node in body if isinstance(node, ast.AnnAssign)]
+        defined = {getattr(node, "name", "") for node in body} | {getattr(target, "id", "") for target in assigned}
+        assert name in defined, f"{file}: {name}"
 
 
 def test_every_promise_names_a_test_that_exists() -> None:

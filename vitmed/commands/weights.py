@@ -39,7 +39,7 @@ def fetch_weights(
         offline: open no connection: the files must be there already.
 
     Raises:
-        VitmedError: see `weights_catalogue.fetch`.
+        VitmedError: see `catalogue.fetch`.
     """
     for name in names:
         entry_of(name)

@@ -1,4 +1,4 @@
-"""A trained network in the form of another library: `FORMS`. The way back is `weight_layouts`.
+"""A trained network in the form of another library: `FORMS`. The way back is `layouts`.
 
 A form is what the library reads of a folder: config.json, model.safetensors, and the preprocessing in its own words.
 """

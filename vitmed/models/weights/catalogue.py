@@ -47,7 +47,7 @@ class Entry(NamedTuple):
         mean, std: per channel (R, G, B), of values in 0..1.
         interpolation: how images were resized.
         image_size: side of the square image, px.
-        layout: a key of `weight_layouts.LAYOUTS`.
+        layout: a key of `layouts.LAYOUTS`.
         readout: what the publisher reads, a value of `ModelConfig.pool`.
         hub: repository on the Hugging Face hub that holds the file; "" for a plain address.
         gated: the hub asks you to accept the licence and send a token.
