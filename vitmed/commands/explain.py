@@ -9,12 +9,12 @@ from typing import Annotated
 
 import numpy as np
 
+from vitmed.core.base_models import SIDES
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.messages import bar, say
 from vitmed.core.options import CHECKPOINT, Images, Option, Runs
 from vitmed.core.places import NewFolder
-from vitmed.core.targets import SIDES
 from vitmed.core.text import counted
 from vitmed.explanation.attention import METHODS
 from vitmed.explanation.explain import Explanation, explain_predictions, explanation_json, picture_name

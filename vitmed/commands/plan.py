@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from vitmed.core.config import Config
+from vitmed.core.config import FLAGS, Config, read_overrides
 from vitmed.core.files import write_text
-from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import bar, say

@@ -15,7 +15,7 @@ from vitmed.core.files import make_folder, remove_abandoned
 from vitmed.core.messages import bar, say
 from vitmed.core.options import CHECKPOINT, Images, Option, Precision, Runs
 from vitmed.core.places import refuse_file, refuse_inside
-from vitmed.core.shards import AUTO, read_shard
+from vitmed.core.process import AUTO, read_shard
 from vitmed.core.text import counted
 from vitmed.inference.open_model import find_checkpoint
 from vitmed.inference.predict_files import find_named, list_images, open_files
@@ -46,7 +46,7 @@ def predict_shard(
         images, checkpoint, runs, device, precision, frame: as in `predict`, and the same for every shard; an image
             that is named twice counts once.
         output: the folder of the parts, the same for all shards.
-        shard: "2/4", the second of four blocks of the list; "auto": see `core.shards`.
+        shard: "2/4", the second of four blocks of the list; "auto": see `read_shard`.
         features: keep the features of each image, too: D float32, the input of the head.
 
     Raises UsageError for no such shard, or a part of it that is of another checkpoint or list of images.

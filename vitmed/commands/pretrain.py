@@ -7,20 +7,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from vitmed.commands.train import check_place, default_name
-from vitmed.core.config import Config
+from vitmed.core.config import PRETRAIN_FLAGS, Config, PretrainConfig, read_overrides
+from vitmed.core.data_config import ModelConfig, PretrainDataConfig
 from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import DataError, Interrupted, UsageError, unknown_key
 from vitmed.core.files import write_bytes
-from vitmed.core.flags import read_overrides
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import build_config, load_config
 from vitmed.core.messages import bar, say, warn
-from vitmed.core.model_config import ModelConfig
 from vitmed.core.options import Argument, ConfigFile, Fields, Resume, RunName, RunsFolder, Sets
-from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig, PretrainDataConfig
 from vitmed.core.process import is_rank
-from vitmed.core.run_folder import RunFolder
-from vitmed.core.run_lock import run_lock
+from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.core.text import counted
 from vitmed.data.folders import has_classes
 from vitmed.data.loading import images_of

@@ -18,21 +18,17 @@ from vitmed.checks.duplicates import fingerprints
 from vitmed.commands.ensemble import ensemble
 from vitmed.commands.evaluate import evaluate
 from vitmed.core import upgrade
-from vitmed.core.config import Config
-from vitmed.core.durations import duration_text
+from vitmed.core.config import FLAGS, Config, PretrainConfig, read_overrides
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.exclusions import excluded
 from vitmed.core.files import write_bytes, write_json
-from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import build_config, load_config
 from vitmed.core.messages import Mute, bar, listener, listening, say, warn
 from vitmed.core.options import ConfigFile, Data, Gates, Offline, Parallel, Resume, RunName, RunsFolder, Sets, Settings
 from vitmed.core.places import check_name, refuse_file, refuse_inside
-from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.run_folder import RunFolder
-from vitmed.core.run_lock import run_lock
-from vitmed.core.text import counted, file_name
+from vitmed.core.run_folder import RunFolder, run_lock
+from vitmed.core.text import counted, duration_text, file_name
 from vitmed.data.read_images import ReadSplits
 from vitmed.data.samples import Splits
 from vitmed.decisions.evaluation_folder import torn_evaluations
