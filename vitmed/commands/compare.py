@@ -37,8 +37,7 @@ def compare(
     *results: Annotated[Path | str, Argument("predictions.csv, folder of a report, or run folder.")],
     output: Annotated[Path | str | None, Option("Folder for compare.json and a picture.", "--output -o")] = None,
     accept: Annotated[
-        Path | str | None,
-        Option("Pre-stated criteria (YAML) for the first model; exit code 6 unless all are met."),
+        Path | str | None, Option("Pre-stated criteria (YAML) for the first model; exit code 6 unless all are met.")
     ] = None,
     resamples: Annotated[int, Option("Bootstrap resamples behind the intervals; default 2000.", min=0)] = 2000,
 ) -> Comparison:

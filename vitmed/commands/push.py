@@ -22,8 +22,7 @@ def push(
     *,
     form: Annotated[str, FORM] = USUAL,
     data: Annotated[
-        Path | str | None,
-        Option("Data folder of the run, where it has moved; nothing of it is uploaded.", panel=FIRST),
+        Path | str | None, Option("Data folder of the run, where it has moved; nothing of it is uploaded.", panel=FIRST)
     ] = None,
     public: Annotated[bool, Option("Everybody may see it; default: only its owner.", panel=FIRST)] = False,
     may_share: Annotated[bool, Option("You may, whatever the licence of the starting weights.", panel=FIRST)] = False,

@@ -36,8 +36,7 @@ def runs(
     folder: Annotated[Path | str, Argument("Folder of the runs; default runs.", "DIR")] = "runs",
     *,
     sort: Annotated[
-        str,
-        Option("run, kind, data, model, metric, epochs, time or state; default started.", metavar="COLUMN"),
+        str, Option("run, kind, data, model, metric, epochs, time or state; default started.", metavar="COLUMN")
     ] = "started",
 ) -> RunList:
     """List the runs of a folder, also those inside other folders and the folds of a cross-validation.

@@ -17,11 +17,7 @@ from vitmed.models.weights.pretrained import config_for_weights, load_pretrained
 
 
 def build_model(
-    model: str | None = None,
-    num_classes: int | None = None,
-    *,
-    offline: bool = False,
-    **fields: Any,
+    model: str | None = None, num_classes: int | None = None, *, offline: bool = False, **fields: Any
 ) -> ViT:
     """A ViT of a named size or of a weight file; keywords set any field of `ModelConfig` (image_size=32).
 

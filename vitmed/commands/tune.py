@@ -49,17 +49,13 @@ def tune(
     space: Annotated[
         Sequence[str],
         Option(
-            "A setting to search, instead of the plan's; can be repeated.",
-            metavar="SETTING=LOW..HIGH|A,B",
-            panel=FIRST,
+            "A setting to search, instead of the plan's; can be repeated.", metavar="SETTING=LOW..HIGH|A,B", panel=FIRST
         ),
     ] = (),
     grid: Annotated[
         Sequence[str],
         Option(
-            "Train every combination of these values instead; can be repeated.",
-            metavar="SETTING=A,B,C",
-            panel=FIRST,
+            "Train every combination of these values instead; can be repeated.", metavar="SETTING=A,B,C", panel=FIRST
         ),
     ] = (),
     seeds: Annotated[

@@ -93,8 +93,7 @@ RunsFolder = Annotated[
 RunName = Annotated[str | None, Option("Name of the run folder; default date, data and model.")]
 Resume = Annotated[Path | str | None, Option("Run folder of an interrupted run to continue.", panel="Training")]
 Parallel = Annotated[
-    int,
-    Option("Processes that train several runs at the same time; default 1.", metavar="N", panel="Patients", min=1),
+    int, Option("Processes that train several runs at the same time; default 1.", metavar="N", panel="Patients", min=1)
 ]
 Devices = Annotated[
     int | None,

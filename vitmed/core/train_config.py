@@ -83,9 +83,7 @@ class LoopConfig(Section):
     )
     device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "Where to compute.", Flag())
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
-        "auto",
-        "Arithmetic of training; auto picks the format that is fast on the device. Reports are in fp32.",
-        Flag(),
+        "auto", "Arithmetic of training; auto picks the format that is fast on the device. Reports are in fp32.", Flag()
     )
     augment_on: Literal["auto", "cpu", "device"] = setting(
         "auto",

@@ -11,6 +11,7 @@ from typing import Any
 
 from vitmed.core.config import Config
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.exclusions import excluded
 from vitmed.core.files import write_bytes, write_json, write_text
 from vitmed.core.load_config import load_config, store_paths, with_values
 from vitmed.core.messages import say
@@ -54,7 +55,7 @@ def plan_study(
         UsageError: settings that do not go with a search, or too little time for a trial and the winner.
     """
     if settings.data.divided or settings.train.freeze or not settings.train.test:
-        raise UsageError("--folds, --freeze and --no-test do not go with tune", "leave them out")
+        raise excluded("choices of tune")
     prepared = make_plan(settings, plans, offline, processes)
     if seconds is None:
         return prepared, {}

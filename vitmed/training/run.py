@@ -22,6 +22,7 @@ from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.csv_files import csv_text
 from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import CheckpointError, DataError, EndedByCaller, Interrupted, Reported, UsageError, VitmedError
+from vitmed.core.exclusions import excluded
 from vitmed.core.files import write_json, write_text
 from vitmed.core.load_config import AnyConfig, find_paths, store_paths, with_values
 from vitmed.core.messages import bar, say, warn
@@ -418,7 +419,7 @@ def folder_to_resume(
     """
     folder = RunFolder(path.parent if path.suffix == ".pt" else path)
     if name is not None:
-        raise UsageError("--resume continues in the run's own folder", "leave --name out")
+        raise excluded("resume and name")
     if folder.best.is_file() and not folder.last.is_file():
         raise UsageError(f"{folder.path}: this run is finished; --freeze leaves nothing to resume", "start a new run")
     if not folder.last.is_file():
