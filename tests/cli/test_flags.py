@@ -149,16 +149,16 @@ def test_every_flag_is_a_keyword_and_its_field_a_yaml_key(tmp_path: Path) -> Non
 
 
 def test_every_flag_of_train_reaches_the_config(vitmed: RUN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vitmed.commands import train
+    from vitmed.commands.one_run import OneRun
 
     assert {*values(), *ALONE} == set(FLAGS), "a value for each flag"
     seen: dict[str, Any] = {}
 
-    def catch(config: Config, *_: Any) -> None:
+    def catch(self: OneRun, config: Config, *_: Any) -> None:
         seen.update(config.model_dump())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train, "_new_run", catch)
+    monkeypatch.setattr(OneRun, "new", catch)
     args: list[object] = []
     for flag, value in values().items():
         if isinstance(value, bool):
@@ -178,7 +178,7 @@ def test_every_flag_of_train_reaches_the_config(vitmed: RUN, tmp_path: Path, mon
         flag = args[0].removeprefix("--").replace("-", "_")
         section, field = FLAGS[flag].split(".")
         assert seen[section][field] == ALONE[flag]
-    monkeypatch.setattr(train, "_new_run", lambda config, *_: seen.update(config.model_dump()) or 1 / 0)
+    monkeypatch.setattr(OneRun, "new", lambda self, config, *_: seen.update(config.model_dump()) or 1 / 0)
     assert (
         vitmed("train", tmp_path, "-b", 7, "-j", 0, "--augment", "light", "-c", "mnist", "--set", "model.depth=2").code
         == 1

@@ -55,14 +55,14 @@ class Stop(Exception):
 
 @pytest.fixture
 def no_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vitmed.commands import train
+    from vitmed.commands import one_run
 
     draw_nothing(monkeypatch)
 
     def stop(*_: object, **__: object) -> None:
         raise Stop
 
-    monkeypatch.setattr(train, "fit_decision_policy", stop)
+    monkeypatch.setattr(one_run, "fit_decision_policy", stop)
 
 
 def first_run(data: Path, runs: Path) -> None:

@@ -296,5 +296,8 @@ def summary(**options: Any) -> None:
 
 VERBS: list[Callable[..., None]] = [train, check, plan, probe, pretrain, demo, auto, cross_validate, ensemble, tune]
 VERBS += [runs, diff, merge, evaluate, compare, sample_size, explain, stress, export, push, bundle, serve, monitor]
-APPS = {run.__name__.replace("_", "-"): command(run, run.__name__) for run in [*VERBS, summary]}
+HOMES = {"cross_validate": "train.cross_validate", "diff": "compare.diff", "merge": "predict_shard.merge"}
+APPS = {
+    run.__name__.replace("_", "-"): command(run, HOMES.get(run.__name__, run.__name__)) for run in [*VERBS, summary]
+}
 APPS |= {"predict": command(predict, "predict_shard"), "data": data, "weights": weights}

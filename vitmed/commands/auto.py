@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.commands.check import check
-from vitmed.commands.cross_validate import cross_validate
 from vitmed.commands.ensemble import ensemble
 from vitmed.commands.evaluate import evaluate
+from vitmed.commands.one_run import default_name
 from vitmed.commands.probe import OF_RANKING, probe
-from vitmed.commands.train import check_place, default_name
+from vitmed.commands.train import cross_validate
 from vitmed.core.config import FLAGS, Config, read_overrides
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.exclusions import excluded
@@ -20,6 +20,7 @@ from vitmed.core.files import json_of, write_json
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import say
 from vitmed.core.options import ConfigFile, Data, Offline, Parallel, Resume, RunName, RunsFolder, Sets, Settings
+from vitmed.core.places import check_run_place
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder, run_lock
 from vitmed.core.text import counted, duration_text
 from vitmed.core.upgrade import READER
@@ -110,7 +111,7 @@ def _begin(arguments: dict[str, Any], output: str | Path, name: str | None) -> R
     limit = settings.train.time or USUAL
     if limit < LEAST:
         raise UsageError(f"--time {duration_text(limit)}: too short for folds", f"--time {duration_text(LEAST)}")
-    check_place(settings, output, name)
+    check_run_place(settings, output, name)
     splits, data = make_splits(settings.data, ordinal=settings.evaluate.ordinal), settings.data
     config_of_target(settings, splits)  # raises now for a setting that does not go with the labels
     folder = RunFolder.create(output, name or f"{default_name(splits.root, settings)}_auto")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from vitmed.commands.train import check_place, default_name
+from vitmed.commands.one_run import default_name
 from vitmed.core.config import PRETRAIN_FLAGS, Config, PretrainConfig, read_overrides
 from vitmed.core.data_config import ModelConfig, PretrainDataConfig
 from vitmed.core.dataset_cards import report_card
@@ -16,6 +16,7 @@ from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import build_config, load_config
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.options import Argument, ConfigFile, Fields, Resume, RunName, RunsFolder, Sets
+from vitmed.core.places import check_run_place
 from vitmed.core.process import is_rank
 from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.core.text import counted
@@ -129,7 +130,7 @@ def _train(run: Run[PretrainConfig], task: Pretrain) -> PretrainResult:
 
 
 def _new_run(config: PretrainConfig, output: str | Path, name: str | None) -> tuple[Run[PretrainConfig], Pretrain]:
-    check_place(config, output, name)
+    check_run_place(config, output, name)
     if config.augment.policy not in POLICIES:
         raise unknown_key("policy", config.augment.policy, POLICIES)
     config = config.model_copy(update={"model": _default_model(config.model), "data": _default_data(config.data)})

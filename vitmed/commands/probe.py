@@ -6,7 +6,8 @@ import json
 import shlex
 from typing import Annotated, Any
 
-from vitmed.commands.train import TrainResult, check_place, default_name, train
+from vitmed.commands.one_run import default_name
+from vitmed.commands.train import TrainResult, train
 from vitmed.core.config import FLAGS, PROBE_FLAGS, Config, read_overrides
 from vitmed.core.csv_files import csv_text
 from vitmed.core.errors import UsageError
@@ -15,6 +16,7 @@ from vitmed.core.files import write_json, write_text
 from vitmed.core.load_config import check_names, load_config, store_paths, with_values
 from vitmed.core.messages import say, warn
 from vitmed.core.options import ConfigFile, Data, Fields, Gates, Offline, RunName, RunsFolder, Sets
+from vitmed.core.places import check_run_place
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.policy import CHOOSING
@@ -66,7 +68,7 @@ def probe(
     own = {name: value for name, value in flags.items() if names is None or name != "weights"}
     overrides = {"data.root": data, **read_overrides(own, FLAGS, "probe")}
     settings = load_config(config, overrides, sets)
-    check_place(settings, output, name)
+    check_run_place(settings, output, name)
     if names is not None or settings.model.weights is None:
         chosen = [text.partition("=")[0].strip() for text in ([sets] if isinstance(sets, str) else sets)]
         used = OF_COLOURS if names is None else OF_RANKING

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from vitmed.commands.train import check_place, default_name
+from vitmed.commands.one_run import default_name
 from vitmed.core.config import FLAGS, TUNE_FLAGS, Config, read_overrides
 from vitmed.core.errors import Interrupted, UsageError
 from vitmed.core.exclusions import excluded
@@ -27,6 +27,7 @@ from vitmed.core.options import (
     RunsFolder,
     Sets,
 )
+from vitmed.core.places import check_run_place
 from vitmed.core.process import is_rank
 from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.metrics.tuning_study import SEED
@@ -119,7 +120,7 @@ def tune(
             numbers = "0" if seeds is None else seeds if isinstance(seeds, str) else ",".join(map(str, seeds))
             domains = {**read_space([f"{SEED}={numbers}"], sets, "--seeds"), **domains}
         what = {"space": domains, "trials": trials, "prune": not grid and prune is not False, "time": seconds}
-        check_place(settings, output, name)
+        check_run_place(settings, output, name)
         prepared, forecast = plan_study(settings, config is None, seconds, offline, devices or 1)
         name = name or f"{default_name(data_folder(prepared.config.data.root), prepared.config)}_tune"
         folder, asked = new_study(prepared, {**what, **forecast, "offline": offline}, output, name)

@@ -13,8 +13,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitmed.core.config import RunConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.files import free_name, is_empty, is_stream
+from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import read_config
 from vitmed.core.run_folder import RunFolder
 
@@ -192,3 +194,12 @@ def data_of_runs(places: Iterable[Path]) -> list[Path]:
                     continue
                 found += [Path(root)] if isinstance(root, str) else []
     return found
+
+
+def check_run_place(config: RunConfig, output: str | Path, name: str | None) -> None:
+    """Raise UsageError, before any work, if the run folder has no plain name, or its place cannot be used."""
+    if name is not None:
+        check_name(name)
+    refuse_inside(data_folder(config.data.root), output)
+    refuse_file(output)
+    RunFolder.refuse_run(output)
