@@ -54,12 +54,8 @@ def auto(
     """Check the data, compare ways to train on validation, cross-validate the best, and join and test its folds.
 
     The ways: from random weights, and from the best weights on this machine, ranked as frozen features. A fifth of the
-    patients, or the test of the folder, is held out of everything and read once, by the ensemble.
-
-    Args:
-        data, config, sets, output, name, offline, flags: as in `train`; `time` is of the whole, default an hour.
-        resume: the folder of one that was interrupted, with the time that was left.
-        parallel: how many processes train at the same time.
+    patients, or the test of the folder, is held out of everything and read once, by the ensemble. The arguments are
+    those of `train`; `time` is of the whole, default an hour, and `resume` goes on with the time that was left.
 
     Raises:
         DataError: data that training refuses. VitmedError: as `train`.

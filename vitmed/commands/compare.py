@@ -48,11 +48,8 @@ def compare(
     Of runs that differ by their seed only, the spread over seeds is reported too.
 
     Args:
-        *results: predictions.csv files, folders of a report, or run folders (their test); at least two, or one with
-            baselines in its folder.
-        output: a new folder for compare.json and differences.png.
-        resamples: bootstrap resamples behind the intervals.
-        accept: a YAML file of pre-stated criteria for the first model; some of them compare it with the second.
+        *results: at least two, or one with baselines in its folder.
+        accept: some of the criteria compare the first model with the second.
 
     Raises:
         GateError: the first model does not meet the criteria.
@@ -97,12 +94,8 @@ def diff(
 ) -> RunDiff:
     """Report what differs between two runs; no image is read, and no test is predicted again.
 
-    Args:
-        first, second: run folders, folders of folds, or checkpoints.
-
     Raises:
-        UsageError: one of them is no run, or only one is pretraining.
-        DataError, CheckpointError: a file cannot be read.
+        UsageError: one of them is no run, or only one is pretraining. DataError, CheckpointError: an unreadable file.
     """
     paths = (Path(first), Path(second))
     one, other = (read_facts(path) for path in paths)

@@ -45,12 +45,7 @@ def fetch_dataset(
     folder: NewDataFolder,
     offline: Offline = False,
 ) -> Path:
-    """Download a public set, check it, and write it as a folder for `train`.
-
-    Args:
-        name: a name of `vitmed data list`.
-        folder: a new or empty folder. It is written completely or not at all.
-        offline: open no connection: the files must be in the cache already.
+    """Download a public set, check it, and write it as a folder for `train`, completely or not at all.
 
     Returns:
         the folder. It also holds `groups.csv` (path, patient) if the file names contain the patients.
@@ -89,12 +84,11 @@ def import_dataset(
     ],
     folder: NewDataFolder,
 ) -> Path:
-    """Write the files of a public set, without loss, as a folder for `train`.
+    """Write the files of a public set, without loss, as a folder for `train`, completely or not at all.
 
     Args:
         source: a MedMNIST .npz; WebDataset tars, or a folder of them; a folder of CIFAR-10, CIFAR-100 (binary or Python
             version) or MNIST's four files; or a zip or tar of such a folder or of folders of images.
-        folder: a new or empty folder. It is written completely or not at all.
 
     Returns:
         the folder: `{train,val,test}/<class>/<index>.png`; of several findings or a number, `{train,val,test}/*.png`
@@ -143,15 +137,10 @@ def fetch_weights(
     folder: Annotated[Path | str | None, Option("Folder to use instead of the cache.", "--to")] = None,
     offline: Offline = False,
 ) -> list[Path]:
-    """Download missing files, check all of them, and return their paths.
-
-    Args:
-        names: catalogue entries; an unknown name raises before any download.
-        folder: replaces the cache, for example to carry the files to another machine.
-        offline: open no connection: the files must be there already.
+    """Download missing files, check all of them, and return their paths. An unknown name raises before any download.
 
     Raises:
-        VitmedError: see `weights_catalogue.fetch`.
+        VitmedError: see `catalogue.fetch`.
     """
     for name in names:
         entry_of(name)

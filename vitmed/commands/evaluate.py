@@ -52,21 +52,18 @@ def evaluate(
     Args:
         checkpoint: a best.pt, last.pt or epoch_0010.pt; an exported .onnx file; or a predictions.csv, whose report is
             made again without model, images and pictures.
-        data: another folder; classes are matched by name. Default: the images that the run held out.
-        split: "test", "val" or "train".
+        data: another folder. Default: the images that the run held out in `split`.
         precision: "fp32", whose numbers other machines reproduce; "auto" or "bf16": see `predict`.
         output: a new folder for the report; default `<run>/<split>`.
-        group_regex: finds the patient in the paths of `data`; default: the expression of the run.
-        groups: instead of `group_regex`, "names", "dicom" or a CSV table; as in `train`.
-        labels: a CSV table with the class of the images in `data`; as in `train`.
-        fail_under: "metric=value" gates; GateError (exit code 6) after the report is written.
+        group_regex, groups, labels: of `data`, as in `train`; default: the expression of the run.
         allow_leakage: evaluate on `data` even if the model was trained on some of it.
         unlike: a folder of other images, to see whether the model notices them.
         baselines: returns predictions of the baselines for the same images; called after the model has predicted.
         **flags: the names in `EVALUATE_FLAGS`, such as resamples=500; default: those of the run.
 
     Raises:
-        CheckpointError, DataError, UsageError: an argument that cannot be used. GateError: a gate that is not met.
+        CheckpointError, DataError, UsageError: an argument that cannot be used. GateError: a gate that is not met,
+            after the report is written.
     """
     gates = parse_gates(fail_under)
     if Path(checkpoint).suffix == ".csv":

@@ -41,12 +41,9 @@ def export(
     """Write a checkpoint as a file or folder that other programs run, and compare the two on validation images.
 
     Args:
-        checkpoint: a run folder or its best.pt, with a decision policy; or an ensemble, for .onnx.
+        checkpoint: with a decision policy; for .onnx also an ensemble.
         to: a new file; its suffix is the format: .onnx for ONNX Runtime and others, .safetensors for the weights
             alone, in timm's names. Without a suffix, a new folder of weights.
-        form: of that folder: "transformers" (default) or "timm".
-        data: the data folder of the run, where it has moved.
-        force: replace an existing file.
 
     Raises:
         GateError: the file decides otherwise than the checkpoint, and is not written.

@@ -45,13 +45,8 @@ def monitor(
 
     Args:
         run: a run folder, or the folder of an evaluation in it, which needs no torch.
-        new: predictions.csv of `vitmed predict --csv`, or the log of `vitmed serve --scores`. Labels may be filled in
-            for any of its rows. Rows are read in the order of a column `time` (ISO 8601), else at random.
-        output: a new folder; default `<run>/monitoring`.
-        split: the reference, "test" or "val"; default the test, where it was evaluated.
-        period: the newest images, which are watched.
-        false_alarms: the share of periods without a change that may give an alarm.
-        shift: of a mean, in standard deviations, that the charts find soonest.
+        new: labels may be filled in for any of its rows. Rows are read in the order of a column `time` (ISO 8601), else
+            at random.
 
     Raises:
         GateError: a chart gives an alarm.

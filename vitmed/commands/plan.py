@@ -43,16 +43,9 @@ def plan(
 ) -> PlanResult:
     """Plan the settings of `train` for a folder, with reasons and duration, and write them as a config to edit.
 
-    Nothing is trained: plan counts the training images and times a few steps on random numbers.
-
-    Args:
-        data, config, sets, flags: as in `train`. The plan keeps the settings they make.
-        output: the YAML file; where it is there already, the next is plan-2.yaml.
-        force: replace the file instead; never an input, a file of a run or one in the data folder.
-        offline: open no connection, not even for public weights.
-
-    Raises:
-        VitmedError: as in `train`.
+    Nothing is trained: plan counts the training images and times a few steps on random numbers. The plan keeps the
+    settings that are given, as in `train`. Where the file is there already, the next is plan-2.yaml; `force` replaces
+    it, but never an input, a file of a run or one in the data folder. Raises VitmedError.
     """
     overrides = {"data.root": data, **read_overrides(flags, FLAGS, "plan")}
     settings = load_config(config, overrides, sets)

@@ -51,14 +51,11 @@ def predict_shard(
 ) -> WrittenPredictions:
     """Predict one shard of many images and write it as a Parquet file. A shard that is finished is skipped.
 
-    Args:
-        images, checkpoint, runs, device, precision, frame: as in `predict`, and the same for every shard; an image
-            that is named twice counts once.
-        output: the folder of the parts, the same for all shards.
-        shard: "2/4", the second of four blocks of the list; "auto": see `read_shard`.
-        features: keep the features of each image, too: D float32, the input of the head.
+    All but `shard` is the same for every shard, and as in `predict`; an image that is named twice counts once.
+    `features` are D float32 of each image, the input of the head.
 
-    Raises UsageError for no such shard, or a part of it that is of another checkpoint or list of images.
+    Raises:
+        UsageError: no such shard, or a part of it that is of another checkpoint or list of images.
     """
     # Here, since merge needs no torch.
     from vitmed.inference.open_model import find_checkpoint
@@ -123,10 +120,8 @@ def merge(
 ) -> WrittenPredictions:
     """Join the parts that `predict_shard` wrote, after checking that they hold every image of the list exactly once.
 
-    Args:
-        output: the CSV file; default predictions.csv in the folder. force: replace an existing file.
-
-    Raises DataError if a part is missing, damaged, there twice, or of another checkpoint or list of images.
+    Raises:
+        DataError: a part is missing, damaged, there twice, or of another checkpoint or list of images.
     """
     folder = Path(folder)
     check_pyarrow(folder)

@@ -84,9 +84,7 @@ def pretrain(
     class folders, those in a test folder.
 
     Args:
-        data: the folder, with images at any depth.
-        config: a YAML file; `sets` ("train.lr=1e-3") and flags override it.
-        output, name, resume: as in `train`.
+        data: the folder, with images at any depth; config, sets, output, name, resume: as in `train`.
         **flags: the names in `PRETRAIN_FLAGS`, as on the command line: epochs=100, mask_ratio=0.6.
 
     Raises:

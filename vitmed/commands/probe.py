@@ -44,7 +44,7 @@ def probe(
     offline: Offline = False,
     **flags: Annotated[Any, Fields(Config, PROBE_FLAGS)],
 ) -> TrainResult | RankingResult:
-    """Evaluate a baseline in minutes, without training a network.
+    """Evaluate a baseline in minutes, without training a network. The arguments are those of `train`.
 
     With `weights`: a linear model and nearest neighbours on the features of the frozen network, as
     `train(freeze=True)` does. Without: a linear model of the colours and the size of the images. It sees no
@@ -55,14 +55,8 @@ def probe(
     which of them suit these images, by a linear model that is fitted on train and judged on validation. The test is not
     read.
 
-    Args:
-        data, config, sets, output, name, fail_under, offline, flags: as in `train`.
-
     Returns:
         as `train`; `checkpoint` is None without weights. For several weights their ranking.
-
-    Raises:
-        VitmedError: as in `train`.
     """
     names = weight_list(flags.get("weights"))
     own = {name: value for name, value in flags.items() if names is None or name != "weights"}

@@ -30,16 +30,9 @@ def push(
 ) -> Pushed:
     """Upload a model to the Hugging Face hub: weights, preprocessing and card; no split, no patient, no path.
 
-    huggingface_hub finds the token (HF_TOKEN, or `hf auth login`) and the hub (HF_ENDPOINT).
-
-    Args:
-        checkpoint: a run folder or its best.pt, with a decision policy.
-        repository: owner/name; it is made, private, if it is not there.
-        form: "transformers" or "timm".
-        data: the data folder of the run, where it has moved; its validation images are compared, none is uploaded.
-        public: everybody may see the repository.
-        may_share: share the model although the licence of its starting weights may forbid it.
-        offline: open no connection, so nothing is uploaded; see also `downloads.is_offline`.
+    huggingface_hub finds the token (HF_TOKEN, or `hf auth login`) and the hub (HF_ENDPOINT). The repository is made,
+    private, if it is not there. The library's logits are compared with ours on validation images in `data`; none is
+    uploaded.
 
     Raises:
         UsageError: offline, no such form, no token, a licence against it, or the hub refuses.

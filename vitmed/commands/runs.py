@@ -39,11 +39,7 @@ def runs(
         str, Option("run, kind, data, model, metric, epochs, time or state; default started.", metavar="COLUMN")
     ] = "started",
 ) -> RunList:
-    """List the runs of a folder, also those inside other folders and the folds of a cross-validation.
-
-    Args:
-        folder: of the runs, or a run.
-        sort: a column: run, kind, data, model, metric, epochs, time, state or started.
+    """List the runs of a folder, or one run, also those inside other folders and the folds of a cross-validation.
 
     Raises:
         UsageError: no such folder or column.

@@ -51,11 +51,8 @@ def stress(
     Args:
         checkpoint: a best.pt, last.pt or epoch_0010.pt, a run folder, or an exported .onnx file.
         data, split, group_regex, groups, labels, allow_leakage: which images, as in `evaluate`.
-        output: a new folder; default `<run>/stress`.
         images: the most images, a sample in proportion to classes, findings, or ranges of a number.
         corruptions: keys of `CORRUPTIONS`; none: all of them.
-        resamples: bootstrap resamples behind the intervals.
-        seed: of the sample, the corruptions and the resamples.
 
     Raises:
         CheckpointError, DataError, UsageError: an argument that cannot be used.

@@ -24,7 +24,6 @@ def build_model(
     Args:
         model: default: the network of `weights`, else vit_tiny.
         num_classes: K; default: the classes of the head in `weights`, else 1000. A head of K classes is kept.
-        offline: open no connection for the public weights of `weights`.
 
     Raises:
         UsageError: an unknown name or field, or sizes that do not divide or do not fit the weights.

@@ -176,15 +176,7 @@ def cross_validate(
 ) -> TrainResult:
     """Divide the images into folds, by patient where known; train a model for each, and evaluate it on its fold.
 
-    The same as `train` with `folds`, five by default.
-
-    Args:
-        data, config, sets, output, name, parallel, fail_under, offline, flags: as in `train`; of folds folds=5,
-            repeats=3, sites="hospital", hold_out=0.2.
-        resume: a folder of folds to continue.
-
-    Raises:
-        VitmedError: as `train`.
+    The same as `train` with `folds`, five by default; `resume` takes the folder of the folds. Raises VitmedError.
     """
     if resume is not None and not RunFolder(resume).folds.is_file():
         raise CheckpointError(f"{resume}: holds no folds", f"vitmed train --resume {resume}")

@@ -80,17 +80,10 @@ def tune(
 
     Args:
         data, config, sets, flags: as in `train`. What they set is not searched.
-        trials: how many, also failed ones; default 20, or as many as `time` allows.
-        time: of the whole command, such as "2h", or in seconds.
-        space: settings and their ranges or values, such as "lr=1e-5..1e-3" or "model.width=64,128", instead of the
-            default: a range around what the plan chose.
-        grid: settings and their values, such as "model.heads=2,4,8"; seeds: of training, such as "0,1,2".
-        prune: whether to stop poor trials early; default true.
-        output: the folder in which to make the folder of the study; name: of that folder.
+        trials: how many, also failed ones; time: of the whole command, such as "2h", or in seconds.
+        space: such as "lr=1e-5..1e-3" or "model.width=64,128"; default: a range around what the plan chose.
+        grid: such as "model.heads=2,4,8"; seeds: such as "0,1,2".
         resume: the folder of a study to continue, perhaps with more `trials` or `time`.
-        parallel: how many trials to train at the same time, each in a process of its own.
-        devices: of each trial, as in `vitmed train --devices`.
-        offline: open no connection.
 
     Raises:
         UsageError: a setting or value that cannot be, or Optuna is not installed. VitmedError: as `train`, where no
