@@ -22,8 +22,8 @@ from vitmed.core.config import Config
 from vitmed.core.data_config import DataConfig
 from vitmed.core.dataset_cards import find_card
 from vitmed.core.errors import DataError
-from vitmed.core.inputs import data_folder
 from vitmed.core.messages import bar, say, warn
+from vitmed.core.places import data_folder
 from vitmed.core.text import counted, counted_doing
 from vitmed.data.folders import image_names, import_fix
 from vitmed.data.label_kinds import Asked, Read

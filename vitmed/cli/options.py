@@ -84,7 +84,7 @@ def with_options(run: Callable[..., None], verb: str) -> Callable[..., None]:
 
     @functools.wraps(run)
     def call(**given: Any) -> None:
-        from vitmed.core.inputs import check_inputs
+        from vitmed.core.places import check_inputs
 
         chosen = {name: value for name, value in given.items() if value is not None}
         with listening(Terminal(chosen.pop("quiet", False))):

@@ -10,7 +10,7 @@ from typing import Annotated
 from vitmed.core.errors import UsageError
 from vitmed.core.exclusions import excluded
 from vitmed.core.options import FIRST, Argument, Force, Option
-from vitmed.core.places import NewFile
+from vitmed.core.places import new_file
 from vitmed.core.text import listed
 from vitmed.deploy.bundle import TOOLS, Bundle, write_bundle
 from vitmed.inference.ensemble import Ensemble
@@ -47,7 +47,7 @@ def bundle(
     models = {} if no_torch or saved is exported else {"best.pt": saved}
     models |= {} if exported is None else {"model.onnx": exported}
     roots = [] if saved is exported else [saved.splits.root]
-    NewFile.checked(file, force=force, data=roots, inputs=[saved.path, *(one.path for one in models.values())])
+    new_file(file, force=force, data=roots, inputs=[saved.path, *(one.path for one in models.values())])
     if missing := [name for name in TOOLS if importlib.util.find_spec(name) is None]:
         raise UsageError(f"a bundle needs {listed(missing)}, which this Python lacks", "pip install 'vitmed[bundle]'")
     return write_bundle(file, saved, models, extras)

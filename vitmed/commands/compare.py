@@ -11,7 +11,7 @@ from vitmed.core.errors import GateError, UsageError
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.messages import warn
 from vitmed.core.options import Argument, Option
-from vitmed.core.places import NewFolder, data_of_runs
+from vitmed.core.places import data_of_runs, output_folder
 from vitmed.deploy.acceptance import Acceptance, check_criteria, judge, read_criteria, write_acceptance
 from vitmed.metrics.paired_comparison import ComparisonResults
 from vitmed.studies.comparison import align, compare_models, read_all, short_names
@@ -58,7 +58,7 @@ def compare(
         UsageError: nothing to compare, or an output that exists.
     """
     paths = [Path(result) for result in results]
-    folder = None if output is None else NewFolder.numbered(output, Path(output), *data_of_runs(paths)).path
+    folder = None if output is None else output_folder(output, Path(output), *data_of_runs(paths))
     stated = None if accept is None else read_criteria(Path(accept))
     read = read_all(paths)
     if stated is not None:

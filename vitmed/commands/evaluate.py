@@ -12,7 +12,7 @@ from vitmed.core.errors import unknown_key
 from vitmed.core.exclusions import excluded
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.options import FIRST, PRECISION, AllowLeakage, Argument, Fields, Gates, LabelledData, Option, Split
-from vitmed.core.places import NewFolder
+from vitmed.core.places import output_folder
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.data.split_names import SPLITS
@@ -87,13 +87,13 @@ def evaluate(
     saved = open_model(checkpoint)
     closed = [saved.splits.root, *(Path(place) for place in (data, unlike) if place is not None)]
     if output is not None:
-        NewFolder.numbered(output, Path(output), *closed)  # now, not after all images were compared
+        output_folder(output, Path(output), *closed)  # now, not after all images were compared
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage)
     config, added = evaluate_settings(saved, chosen, flags)
     policy = policy_for(saved, config)
     notes, run = [*chosen.notes, *notes_of(policy), *added], RunFolder(saved.path.parent)
     what, name = describe_images(chosen)
-    folder = NewFolder.numbered(output, run.path / name, *closed).path
+    folder = output_folder(output, run.path / name, *closed)
     network = open_network(saved, policy, device, precision)
     say(f"evaluating {saved.path} on {counted(len(chosen), 'image')}: {what}")
     warned = () if baselines is None or policy is None else policy.notes  # training warned of them

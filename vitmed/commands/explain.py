@@ -14,7 +14,7 @@ from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.messages import bar, say
 from vitmed.core.options import CHECKPOINT, Images, Option, Runs
-from vitmed.core.places import NewFolder
+from vitmed.core.places import output_folder
 from vitmed.core.text import counted
 from vitmed.explanation.attention import METHODS
 from vitmed.explanation.explain import Explanation, explain_predictions, explanation_json, picture_name
@@ -74,7 +74,7 @@ def explain(
         )
     named = [images] if isinstance(images, str | Path) else images
     closed = [saved.splits.root, *filter(Path.is_dir, find_named(named))]
-    folder = NewFolder.numbered(output, Path(FOLDER), *closed).path
+    folder = output_folder(output, Path(FOLDER), *closed)
     network, files = open_files(list_images(named), saved, device, "fp32", frame)
     with bar("predicting") as advance:
         predictions = saved.decided(network.predict(files, advance))

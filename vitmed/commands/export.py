@@ -9,7 +9,7 @@ from typing import Annotated
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.messages import say
 from vitmed.core.options import FIRST, FORM, Force, Option, RunFile
-from vitmed.core.places import NewFile, NewFolder
+from vitmed.core.places import new_file, new_folder
 from vitmed.core.upgrade import READER
 from vitmed.deploy.export_onnx import ExportGate, write_onnx
 from vitmed.deploy.export_weights import USUAL, WeightsGate, write_weights
@@ -58,9 +58,9 @@ def export(
         raise UsageError(f"{saved.path}: is exported already", "name the run folder")
     roots = [saved.splits.root, *([] if data is None else [data])]
     if form is None or file.suffix == SAFETENSORS:
-        NewFile.checked(file, force=force, data=roots)
+        new_file(file, force=force, data=roots)
     else:
-        NewFolder.checked(file, roots)
+        new_folder(file, roots)
     root = saved.data_root() if data is None else Path(data)
     if form is not None:
         if not isinstance(saved, Checkpoint):

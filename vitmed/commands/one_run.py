@@ -19,9 +19,9 @@ from vitmed.core import upgrade
 from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.files import write_bytes, write_json
-from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import build_config
 from vitmed.core.messages import bar, say, warn
+from vitmed.core.places import data_folder
 from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.core.text import counted, duration_text, file_name
 from vitmed.data.read_images import ReadSplits

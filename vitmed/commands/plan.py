@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 from vitmed.core.config import FLAGS, Config, read_overrides
-from vitmed.core.files import write_text
-from vitmed.core.inputs import data_folder
+from vitmed.core.files import free_name, is_stream, write_text
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import bar, say
 from vitmed.core.options import FIRST, ConfigFile, Data, Force, Offline, Option, Sets, Settings
-from vitmed.core.places import NewFile
+from vitmed.core.places import data_folder, new_file
 from vitmed.models.hardware import describe as describe_device
 from vitmed.training.plan.make_plan import make_plan, plan_yaml, time_needed
 from vitmed.training.plan.rules import PlanInputs, PlannedSetting, describe
@@ -49,8 +48,10 @@ def plan(
     """
     overrides = {"data.root": data, **read_overrides(flags, FLAGS, "plan")}
     settings = load_config(config, overrides, sets)
-    root, read = data_folder(settings.data.root), [] if config is None else [config]
-    file = NewFile.numbered(output, force, root, read).path
+    root, read = data_folder(settings.data.root), [] if config is None or not force else [config]
+    file = new_file(output, force=True, data=[root], inputs=read)
+    if not force and not is_stream(file):
+        file = free_name(file, file.suffix)
     made = make_plan(settings, True, offline)
     say(f"plan for {made.inputs}:")
     for line in describe(made.reasons):

@@ -14,7 +14,7 @@ from vitmed.core.exclusions import excluded
 from vitmed.core.files import make_folder, remove_abandoned
 from vitmed.core.messages import bar, say
 from vitmed.core.options import CHECKPOINT, Argument, Force, Images, Option, Precision, Runs
-from vitmed.core.places import NewFile, refuse_file, refuse_inside
+from vitmed.core.places import new_file, refuse_file, refuse_inside
 from vitmed.core.process import AUTO, read_shard
 from vitmed.core.run_folder import PREDICTIONS
 from vitmed.core.text import counted
@@ -131,5 +131,5 @@ def merge(
     file = Path(folder / PREDICTIONS if output is None else output)
     if file.suffix.lower() == ".parquet":
         raise UsageError(f"{file}: merge writes a CSV table; vitmed {READER} also Parquet", "name a .csv file")
-    NewFile.checked(file, force=force, inputs=files)
+    new_file(file, force=force, inputs=files)
     return merge_parts(folder, files, file)

@@ -12,11 +12,10 @@ from vitmed.core.data_config import ModelConfig, PretrainDataConfig
 from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import DataError, Interrupted, UsageError, unknown_key
 from vitmed.core.files import write_bytes
-from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import build_config, load_config
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.options import Argument, ConfigFile, Fields, Resume, RunName, RunsFolder, Sets
-from vitmed.core.places import check_run_place
+from vitmed.core.places import check_run_place, data_folder
 from vitmed.core.process import is_rank
 from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.core.text import counted

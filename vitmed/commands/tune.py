@@ -10,7 +10,6 @@ from vitmed.commands.one_run import default_name
 from vitmed.core.config import FLAGS, TUNE_FLAGS, Config, read_overrides
 from vitmed.core.errors import Interrupted, UsageError
 from vitmed.core.exclusions import excluded
-from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import listener
 from vitmed.core.options import (
@@ -27,7 +26,7 @@ from vitmed.core.options import (
     RunsFolder,
     Sets,
 )
-from vitmed.core.places import check_run_place
+from vitmed.core.places import check_run_place, data_folder
 from vitmed.core.process import is_rank
 from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.metrics.tuning_study import SEED

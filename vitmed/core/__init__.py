@@ -6,14 +6,13 @@ train_config     its sections `augment`, `train`, `mae` and `evaluate`
 settings         how a setting is declared, and how its flag is spelled
 load_config      YAML files, --set and flags to a configuration
 yaml_files       YAML without duplicate keys, deep nesting or aliases that multiply
-inputs           what a command line names exists: checked before torch is loaded
 errors           the errors that a user can cause, and their exit codes
 upgrade          files of earlier versions as those of today; what to use instead of what is gone
 stored_paths     the cache folder; where data and weights lie, stored without private folder names
 base_models      the base of every typed result and of typed parts in files; what labels are
 files            files and folders that are written whole or not at all
 run_folder       the names of the files in a run folder; one process at a time writes to it
-places           where a command may write
+places           where a command reads and writes: checked before any work, before torch is loaded
 dataset_cards    the cards of public data sets
 downloads        fetching a public file: resumed, checked, whole or not at all
 process          cores, memory allocation, waiting threads and signals of this process

@@ -13,8 +13,8 @@ from typing import Any
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.files import json_of, write_json
-from vitmed.core.inputs import data_folder
 from vitmed.core.messages import bar, say, warn
+from vitmed.core.places import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder
 from vitmed.core.train_config import EvaluateConfig
 from vitmed.data.splits import site_names
