@@ -311,6 +311,27 @@ def _difference(pair: ComparedPair, title: str, gap: Estimate, *ps: float | None
     return [pair.first, pair.second, title, value, interval, *shown]
 
 
+def print_tune(found: Any) -> None:
+    """The table of the best combinations on stdout."""
+    from vitmed.metrics.estimates import value_text
+
+    study, rows = found.study, []
+    settings = list(study.of(study.best).values)
+    for one in study.ranked[:10]:
+        value = "" if one.value is None else f"{one.value:.3f}"
+        if one.estimate is not None:
+            value = value_text(one.estimate)
+        name = f"{one.number} (plan)" if one.number == study.plan else f"{one.number}"
+        shown = [str(one.values.get(place, "")) for place in settings]
+        value += "" if one.sd is None else f" ± {one.sd:.3f}"
+        rows.append([name, *shown, value, f"{one.epochs}", f"{one.seconds:,.0f}", one.reason or one.state])
+    titles = "|".join(f">{place.partition('.')[2]}" for place in settings)
+    spread = "; ±: standard deviation over seeds" if study.seeds else ""
+    best = f"the best {len(rows)} of {len(study.combinations)}"
+    caption = f"on validation{spread}; {best}. Table and picture: {found.folder}"
+    print_rows(f">trial|{titles}|{study.title} (95 %)|>epochs|>seconds|state", rows, caption)
+
+
 def print_runs(found: RunList) -> None:
     """A row for each run, those inside it indented below it; then why some are not finished."""
     from vitmed.studies.run_list import COLUMNS
