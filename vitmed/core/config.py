@@ -123,9 +123,7 @@ def expected(error: Mapping[str, Any]) -> str:
 
 
 # Fields that name a file or folder, relative to their YAML file.
-PATHS = (
-    ("data", "root"), ("data", "groups"), ("data", "labels"), ("model", "weights"),
-)  # fmt: skip
+PATHS = (("data", "root"), ("data", "groups"), ("data", "labels"), ("model", "weights"))
 
 
 def read_overrides(flags: dict[str, Any], known: dict[str, str], command: str) -> dict[str, Any]:

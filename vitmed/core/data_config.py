@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import field_validator
 
-from vitmed.core.settings import Flag, Section, names_in, setting
+from vitmed.core.settings import Flag, Section, names_in, setting, share
 
 GROUP_WORDS = ("names", "dicom")  # values of data.groups that are not a table
 
@@ -131,13 +131,11 @@ class DataConfig(Section):
         1, "How often to divide the images into folds, each time anew.", Flag(panel="Patients"), ge=1
     )
     repeat: int = setting(1, "Which of the repeats this fold belongs to, from 1.", ge=1)
-    hold_out: float | None = setting(
+    hold_out: float | None = share(
         None,
         "With folds: share of the images, by patient where known, that no fold contains. It is the test of the "
         "ensemble. A test folder of the data is held out in the same way.",
         Flag(panel="Patients", metavar="SHARE"),
-        gt=0,
-        lt=1,
     )
     resplit: bool = setting(
         False,

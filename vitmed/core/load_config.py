@@ -34,7 +34,6 @@ def load_config(
         file: a YAML file, or the name of a recipe in the package (`malaria`).
         overrides: {"section.field": value}; None values (flags that were not given) are skipped.
         sets: "section.field=value" texts; the value is parsed as YAML.
-        kind: `Config` or `PretrainConfig`.
 
     Raises:
         UsageError: an unknown key, a wrong type or a value out of range; states what is accepted.

@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from vitmed.core.errors import UsageError
@@ -70,21 +69,17 @@ def end_with_driver() -> None:
 
 def cores() -> int:
     """CPU cores that this process may use, at least 1; in a container perhaps fewer than the machine has."""
-    limits = [limit for group in control_groups("cpu") if (limit := _quota(group)) is not None]
-    return max(1, min([_allowed(), *map(math.ceil, limits)]))
+    limits = [_allowed()]
+    for group in control_groups("cpu"):
+        for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):  # version 2, version 1
+            with contextlib.suppress(OSError, ValueError):  # no such file; "max" is no number
+                quota, period = map(int, " ".join((group / name).read_text() for name in names).split())
+                limits += [math.ceil(quota / period)] if quota > 0 else []
+    return max(1, min(limits))
 
 
 def _allowed() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _quota(group: Path) -> float | None:
-    """Cores that a control group (version 2 or 1) may use in the mean; None: all."""
-    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
-        with contextlib.suppress(OSError, ValueError):  # no such file; "max" is no number
-            quota, period = map(int, " ".join((group / name).read_text() for name in names).split())
-            return quota / period if quota > 0 else None
-    return None
 
 
 def control_groups(controller: str) -> list[Path]:
@@ -100,13 +95,9 @@ def control_groups(controller: str) -> list[Path]:
 
 
 class SharedContext(contextlib.ContextDecorator):
-    """A context manager for a change to the whole process: the first thread to enter makes it, the last undoes it.
+    """A context manager for a change to the whole process: the first thread to enter makes it, the last undoes it."""
 
-    Args:
-        change: returns the context manager that makes and undoes the change.
-    """
-
-    def __init__(self, change: Callable[[], contextlib.AbstractContextManager[None]]):
+    def __init__(self, change: Callable[[], contextlib.AbstractContextManager[Any]]):
         self.change, self.lock, self.inside, self.stack = change, threading.Lock(), 0, contextlib.ExitStack()
 
     def __enter__(self) -> None:
@@ -115,23 +106,15 @@ class SharedContext(contextlib.ContextDecorator):
                 self.stack.enter_context(self.change())
             self.inside += 1
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         with self.lock:
             self.inside -= 1
             if not self.inside:
                 self.stack.close()
 
 
-@contextlib.contextmanager
-def _no_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-NO_WARNINGS = SharedContext(_no_warnings)  # of libraries: they name a line of their own source, not the user's file
+# Warnings of libraries name a line of their own source, not the user's file.
+NO_WARNINGS = SharedContext(lambda: warnings.catch_warnings(action="ignore"))
 
 
 def once(handler: Callable[[int, Any], None]) -> Callable[[int, Any], None]:

@@ -124,11 +124,8 @@ class RunFolder:
     @classmethod
     def newest_called(cls, output: str | Path, name: str) -> RunFolder | None:
         """The run of this name, or `name-2`, `-3`, ..., with the most recent last.pt, or None."""
-        called = [
-            path
-            for path in Path(output).glob("*/last.pt")
-            if re.fullmatch(rf"{re.escape(name)}(-\d+)?", path.parent.name)
-        ]
+        pattern = re.compile(rf"{re.escape(name)}(-\d+)?")
+        called = [path for path in Path(output).glob("*/last.pt") if pattern.fullmatch(path.parent.name)]
         return cls(max(called, key=lambda path: path.stat().st_mtime_ns).parent) if called else None
 
     @property

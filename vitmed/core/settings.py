@@ -32,11 +32,19 @@ class Flag:
     text: bool = False
 
 
+SHARE = Flag(metavar="SHARE")
+
+
 def setting(default: Any, description: str, flag: Flag | None = None, **limits: Any) -> Any:
     """A field of a section, with the limits of `pydantic.Field`. One without a flag is set in YAML or with --set."""
     field = Field(default, description=description, **limits)
     field.metadata += [flag] if flag else []
     return field
+
+
+def share(default: Any, description: str, flag: Flag = SHARE) -> Any:
+    """A field above 0 and below 1."""
+    return setting(default, description, flag, gt=0, lt=1)
 
 
 def names_in(value: Any) -> Any:
@@ -55,13 +63,8 @@ class Section(BaseModel):
 
 
 def flags_of(kind: type[BaseModel], *places: str, without: tuple[str, ...] = ()) -> dict[str, str]:
-    """Keyword of each flag -> its field: {"batch_size": "train.batch_size"}.
-
-    Args:
-        kind: the configuration.
-        places: sections ("data") or fields ("train.device") to include, in this order; default all.
-        without: fields to omit.
-    """
+    """Keyword of each flag -> its field, {"batch_size": "train.batch_size"}; all, or those of some `places`: sections
+    ("data") or fields ("train.device"), in this order."""
     return {
         flag.name or name: f"{section}.{name}"
         for place in places or kind.model_fields

@@ -68,11 +68,8 @@ def project_path(path: str, folder: str, home: str, paths: ModuleType = os.path)
 
     A path with no named part but its own name may be any number of folders up. A longer path must lie in the project:
     at most `UP` folders up, not in or above the user's home itself, and without the user's name. From the root of the
-    file system, as in a container, it may be /data/name, but not /home/name.
-
-    Args:
-        path, folder, home: absolute and normalised; `home` may be empty.
-        paths: `os.path`, or `ntpath` or `posixpath` for paths of another system.
+    file system, as in a container, it may be /data/name, but not /home/name. All are absolute and normalised; `home`
+    may be empty; `paths` is `os.path`, or `ntpath` or `posixpath` for paths of another system.
     """
     try:
         parts = paths.relpath(path, folder).split(paths.sep)

@@ -33,11 +33,7 @@ def now() -> str:
 def identity(run: str, created: str | None, weights_hash: str | None, rebuilt: str | None = None) -> str:
     """`run cells, 2026-11-22 09:41 UTC, weights 0123456789ab`: what tells two reports apart, as far as known.
 
-    Args:
-        run: name of the run folder, or "".
-        created: when the images were evaluated, as `now` writes it.
-        weights_hash: SHA-256 of the weights.
-        rebuilt: when the report was made again from its table.
+    `created` is when the images were evaluated, `rebuilt` when the report was made again from its table.
     """
     parts = [f"run {run}"] * bool(run)
     parts += [

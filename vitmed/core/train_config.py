@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
-from vitmed.core.settings import Flag, Section, names_in, setting
+from vitmed.core.settings import Flag, Section, names_in, setting, share
 from vitmed.core.text import read_duration
 
 
@@ -249,7 +249,7 @@ class MaeConfig(Section):
 
     panel = "Training"
 
-    mask_ratio: float = setting(0.75, "Share of patches that is hidden.", Flag(metavar="SHARE"), gt=0, lt=1)
+    mask_ratio: float = share(0.75, "Share of patches that is hidden.")
     normalise_patches: bool = setting(
         True, "Predict each patch at mean 0 and standard deviation 1, which the paper found better."
     )
@@ -328,12 +328,10 @@ class EvaluateConfig(Section):
         "Three classes or more: decide for the highest balanced accuracy, by probability / prevalence in validation.",
         Flag(),
     )
-    target_sensitivity: float | None = setting(
-        None, "Two classes: decide at the highest threshold with this sensitivity.", Flag(metavar="SHARE"), gt=0, lt=1
+    target_sensitivity: float | None = share(
+        None, "Two classes: decide at the highest threshold with this sensitivity."
     )
-    target_specificity: float | None = setting(
-        None, "Two classes: decide at the lowest threshold with this specificity.", Flag(metavar="SHARE"), gt=0, lt=1
-    )
+    target_specificity: float | None = share(None, "Two classes: decide at the lowest threshold with this specificity.")
     cost: str | list[list[float]] | None = setting(
         None,
         "Decide for the lowest expected cost: 10:1, or [[0,10],[1,0]] with the truth as row. Of two classes '10:1' "
@@ -341,22 +339,12 @@ class EvaluateConfig(Section):
         "predictions. Of grades, 'absolute' costs the error in grades and 'squared' its square.",
         Flag(metavar="MISSED:ALARM|MATRIX|absolute|squared"),
     )
-    prevalence: float | None = setting(
-        None,
-        "Two classes: how common the positive class is where the model is to be used.",
-        Flag(metavar="SHARE"),
-        gt=0,
-        lt=1,
+    prevalence: float | None = share(
+        None, "Two classes: how common the positive class is where the model is to be used."
     )
-    coverage: float = setting(
-        0.9, "How often the prediction set of an image holds its true class.", Flag(metavar="SHARE"), gt=0, lt=1
-    )
-    max_risk: float | None = setting(
-        None,
-        "Abstain on uncertain images, to keep the share of wrong answers at or below this.",
-        Flag(metavar="SHARE"),
-        gt=0,
-        lt=1,
+    coverage: float = share(0.9, "How often the prediction set of an image holds its true class.")
+    max_risk: float | None = share(
+        None, "Abstain on uncertain images, to keep the share of wrong answers at or below this."
     )
     map_images: int | None = setting(
         None,
