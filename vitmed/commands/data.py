@@ -120,16 +120,12 @@ def import_dataset(
 
 def weights_table() -> list[dict[str, Any]]:
     """One row per catalogue entry: its fields, whether its file is in the cache, and the path."""
-    return [
-        {
-            "name": name,
-            **entry._asdict(),
-            "non_commercial": entry.non_commercial,
-            "here": weight_path(name).is_file(),
-            "path": str(weight_path(name)),
-        }
-        for name, entry in CATALOGUE.items()
-    ]
+    rows = []
+    for name, entry in CATALOGUE.items():
+        path = weight_path(name)
+        here = {"non_commercial": entry.non_commercial, "here": path.is_file(), "path": str(path)}
+        rows.append({"name": name, **entry._asdict(), **here})
+    return rows
 
 
 def fetch_weights(

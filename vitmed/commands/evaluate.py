@@ -67,17 +67,9 @@ def evaluate(
     """
     gates = parse_gates(fail_under)
     if Path(checkpoint).suffix == ".csv":
-        of_images = {
-            "data": data,
-            "group-regex": group_regex,
-            "groups": groups,
-            "labels": labels,
-            "unlike": unlike,
-            "split": split != "test",
-            "device": device != "auto",
-            "precision": precision != "fp32",
-            "allow-leakage": allow_leakage,
-        }
+        of_images: dict[str, Any] = {"data": data, "group-regex": group_regex, "groups": groups, "labels": labels}
+        of_images |= {"unlike": unlike, "split": split != "test", "device": device != "auto"}
+        of_images |= {"precision": precision != "fp32", "allow-leakage": allow_leakage}
         if given := [f"--{flag}" for flag, value in of_images.items() if value]:
             raise excluded("table", given=", ".join(given))
         return rebuild(Path(checkpoint), output, gates, flags)

@@ -51,8 +51,7 @@ def export(
     """
     if to is None:
         raise UsageError("no file is named", "--to model.onnx")
-    file = Path(to)
-    form = _form_of(file, form)
+    file, form = Path(to), _form_of(Path(to), form)
     saved = open_model(checkpoint)
     if isinstance(saved, OnnxModel):
         raise UsageError(f"{saved.path}: is exported already", "name the run folder")

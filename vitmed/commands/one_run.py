@@ -62,21 +62,10 @@ from vitmed.training.trackers import Tracking, check_trackers, tracked
 # The run folder, and its evaluations of validation and, unless it is left out, of the test.
 Evaluated = tuple[RunFolder, Evaluation, Evaluation | None]
 
-# Settings allowed beside --resume: the length of the training, and those that change no result.
-RESUMABLE = {
-    "train.epochs",
-    "train.time",
-    "train.patience",
-    "train.device",
-    "train.workers",
-    "train.compile",
-    "train.shard",
-    "train.micro_batch",
-    "train.track",
-    "train.grad_checkpointing",
-    "data.cache",
-    "data.cache_gb",
-}
+# Settings allowed beside --resume: those that change no result of any run, and the length of the training.
+NO_RESULT = {"train.device", "train.workers", "train.micro_batch", "train.grad_checkpointing"}
+NO_RESULT |= {"data.cache", "data.cache_gb"}
+RESUMABLE = NO_RESULT | {"train.epochs", "train.time", "train.patience", "train.compile", "train.shard", "train.track"}
 
 
 @dataclass(frozen=True)

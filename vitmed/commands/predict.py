@@ -57,17 +57,8 @@ def find_checkpoint_and_check(
     runs: str | Path,
     force: bool,
 ) -> SavedModel:
-    """`find_checkpoint`; and check, before the images are read, that a table and a picture may be written.
-
-    Args:
-        csv, plot: the files, checked as of `new_file`.
-        images, checkpoint, runs: as in `predict`. Nothing is written into folders of images, nor into the data folder
-            that the checkpoint was trained on.
-        force: replace existing files.
-
-    Raises:
-        UsageError: a file may not or cannot be written. DataError: as in `predict`.
-    """
+    """`find_checkpoint`; and check, before the images are read, that a table and a picture may be written: not into
+    folders of images, nor into the data folder that the checkpoint was trained on. Raises UsageError, DataError."""
     files, named = [file for file in (csv, plot) if file is not None], find_named(images)
     for file in files:  # --force is advised below, where nothing else forbids it
         folders = [path for path in named if path.is_dir()]

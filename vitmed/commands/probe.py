@@ -62,6 +62,7 @@ def probe(
     own = {name: value for name, value in flags.items() if names is None or name != "weights"}
     overrides = {"data.root": data, **read_overrides(own, FLAGS, "probe")}
     settings = load_config(config, overrides, sets)
+    all_folds = settings.data.divided and settings.data.fold is None
     check_run_place(settings, output, name)
     if names is not None or settings.model.weights is None:
         chosen = [text.partition("=")[0].strip() for text in ([sets] if isinstance(sets, str) else sets)]
@@ -71,7 +72,8 @@ def probe(
             warn(f"probe trains no network here, so these have no effect: {', '.join(idle)}")
     if names is not None:
         check_names(settings, SIZES, POLICIES, METRICS)
-        _refuse_all_folds(settings, "several weights are ranked on one fold")
+        if all_folds:
+            raise UsageError("several weights are ranked on one fold", "name it: --fold 1")
         if fail_under:
             raise excluded("gate of a ranking")
         settings, splits = open_folder(with_values(settings, {"model.weights": None}), output, "folds")
@@ -93,15 +95,11 @@ def probe(
         flags |= {"config": config, "sets": sets, "output": output, "name": name, "fail_under": fail_under}
         return train(data, offline=offline, **{**flags, "freeze": True})
     check_names(settings, SIZES, POLICIES, METRICS)
-    _refuse_all_folds(settings, "without weights, probe evaluates one fold")
+    if all_folds:
+        raise UsageError("without weights, probe evaluates one fold", "name it: --fold 1")
     gates = parse_gates(fail_under)
     settings, splits = open_folder(settings, output, "splits")
     folder, results = evaluate_colours(settings, splits, output, name or default_name(splits.root, settings))
     result = TrainResult(folder.path, None, results["val"], results["test"])
     check_gates(gates, results["test"].metrics, result)
     return result
-
-
-def _refuse_all_folds(settings: Config, problem: str) -> None:
-    if settings.data.divided and settings.data.fold is None:
-        raise UsageError(problem, "name it: --fold 1")
