@@ -117,7 +117,7 @@ VERBS = {
         "Report what differs between two runs: settings, images, versions, and the result on the same test images.",
         lambda found: found.to_dict(),
         print_diff,
-        "compare",
+        "runs",
     ),
     "evaluate": Verb(
         "Evaluate a checkpoint on its held-out test split, or on another labelled folder, and write the report.",
@@ -139,6 +139,7 @@ VERBS = {
     "push": Verb(
         "Upload weights, preprocessing and card of a model to the Hugging Face hub, for timm or transformers.",
         lambda found: {"url": found.url, "files": found.files, "private": found.private, "gate": found.gate.to_dict()},
+        place="export",
     ),
     "monitor": Verb(
         "Watch a model at work: exit code 6 where its scores, its answers or its errors are no longer what they were.",

@@ -31,6 +31,13 @@ def bundle(
 ) -> Bundle:
     """Write a model and everything that it needs as one archive, for a machine like this one without a network.
 
+    Args:
+        model: a run folder, its best.pt, or an exported .onnx file, which needs no torch.
+        to: a new file; its suffix is .tar.
+        onnx: an exported file of the same weights, to add.
+        no_torch: leave out torch, and best.pt, which needs it.
+        extras: of vitmed, to add: "serve", "dicom".
+
     Raises:
         UsageError: an argument that cannot be used, or a wheel that cannot be had. CheckpointError: as of `load`.
     """

@@ -1,4 +1,4 @@
-"""`vitmed compare`: which of several models is better on the same images; `vitmed diff`: how two runs differ."""
+"""`vitmed compare`: which of several models is better on the same images, if the data can show it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-from vitmed.core.errors import GateError, UsageError
+from vitmed.core.errors import GateError
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.messages import warn
 from vitmed.core.options import Argument, Option
 from vitmed.core.places import data_of_runs, output_folder
 from vitmed.deploy.acceptance import Acceptance, check_criteria, judge, read_criteria, write_acceptance
 from vitmed.metrics.paired_comparison import ComparisonResults
-from vitmed.studies.comparison import align, compare_models, read_all, short_names
-from vitmed.studies.difference import RunDiff, difference, read_facts
+from vitmed.studies.comparison import align, compare_models, read_all
 
 
 @dataclass(frozen=True)
@@ -86,21 +85,3 @@ def compare(
     if judged is not None and not judged.accepted:
         raise GateError(judged.verdict, "the criteria were stated before: improve the model, not the criteria", found)
     return found
-
-
-def diff(
-    first: Annotated[Path | str, Argument("A run folder, a folder of folds, or a checkpoint.", "RUN")],
-    second: Annotated[Path | str, Argument("Another one.", "RUN")],
-) -> RunDiff:
-    """Report what differs between two runs; no image is read, and no test is predicted again.
-
-    Raises:
-        UsageError: one of them is no run, or only one is pretraining. DataError, CheckpointError: an unreadable file.
-    """
-    paths = (Path(first), Path(second))
-    one, other = (read_facts(path) for path in paths)
-    names = short_names([path.resolve().parts[1:] for path in paths])
-    if (one.kind == "pretraining") != (other.kind == "pretraining"):
-        which = names if one.kind == "pretraining" else names[::-1]
-        raise UsageError(f"{which[0]} is a run of pretraining and {which[1]} is not", "name two runs of one kind")
-    return difference(one, other, names)

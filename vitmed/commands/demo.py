@@ -33,10 +33,13 @@ def demo(
     """Draw images of simulated patients, train a small ViT on some patients, evaluate it on the others.
 
     Args:
-        output: gets the images (`cells-<seed>/` or `chests-<seed>/`) and the runs; seed: of drawing and training.
-        cells: approximate number of images.
+        output: folder for the images (`cells-<seed>/` or `chests-<seed>/`) and the runs.
+        seed: of the drawing and of the training; cells: approximate number of images.
         target: "classes": blood cells with and without parasites; "findings": chests with up to four findings;
-            "number": the same chests with the width of the heart in mm. UsageError for any other.
+            "number": the same chests with the width of the heart in mm.
+
+    Raises:
+        UsageError: another target.
     """
     if target not in ("classes", *TABLES):
         raise unknown_key("target", target, ("classes", *TABLES))
