@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vitmed.core.targets import Target
+from vitmed.core.base_models import Target
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.kinds.number_agreement import bland_altman
 from vitmed.metrics.kinds.number_evaluation import evaluate_number

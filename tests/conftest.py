@@ -236,20 +236,20 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """`no_figures`, for a fixture of a wider scope."""
-    from vitmed.commands import pretrain, train
+    from vitmed.commands import one_run, pretrain
     from vitmed.report import write
     from vitmed.report.plots.drawing import Drawn
 
     monkeypatch.setattr(write, "PLOTS", {})
     nothing = Drawn(b"a figure", b"a figure", b"a figure", "image/png", "")
     monkeypatch.setattr(write, "drawn", lambda figure, pictures=False: nothing)
-    for module in (train, pretrain):
+    for module in (one_run, pretrain):
         monkeypatch.setattr(module, "png", lambda figure: b"a figure")
-    for module in (write, train):
+    for module in (write, one_run):
         monkeypatch.setattr(module, "drawn_curves", lambda records: nothing)
     monkeypatch.setattr(pretrain, "loss_curves", lambda records: None)
     monkeypatch.setattr(pretrain, "reconstruction_figure", lambda pictures: None)
-    monkeypatch.setattr(train, "contact_sheet", lambda images, classes: None)
+    monkeypatch.setattr(one_run, "contact_sheet", lambda images, classes: None)
 
 
 def draw_only(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:

@@ -14,10 +14,8 @@ from typer.main import get_command
 
 import vitmed as package
 from vitmed.cli.commands import APPS
-from vitmed.core.config import Config
-from vitmed.core.flags import EVALUATE_FLAGS, FLAGS
+from vitmed.core.config import EVALUATE_FLAGS, FLAGS, PRETRAIN_FLAGS, Config
 from vitmed.core.load_config import load_config
-from vitmed.core.pretrain_config import PRETRAIN_FLAGS
 
 RUN = Callable[..., Answer]
 
@@ -82,10 +80,10 @@ def test_the_help_states_the_default_of_the_python_function(name: str) -> None:
 
 
 def test_flags_go_over_set_over_the_file(vitmed: RUN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vitmed.commands import train
+    from vitmed.commands.one_run import OneRun
 
     seen: list[Config] = []
-    monkeypatch.setattr(train, "_new_run", lambda config, *_: seen.append(config) or 1 / 0)
+    monkeypatch.setattr(OneRun, "new", lambda self, config, *_: seen.append(config) or 1 / 0)
     file = tmp_path / "c.yaml"
     file.write_text("train: {lr: 0.1, epochs: 11, seed: 3}\n")
     vitmed("train", tmp_path, "-c", file, "--set", "train.lr=0.2", "--set", "train.epochs=12", "--lr", 0.3)

@@ -17,13 +17,11 @@ from typer.main import get_command
 from vitmed.cli.app import COMMANDS, app
 from vitmed.cli.commands import APPS
 from vitmed.cli.options import command
-from vitmed.core.config import Config, RunConfig
+from vitmed.core.config import EVALUATE_FLAGS, FLAGS, PRETRAIN_FLAGS, Config, PretrainConfig, RunConfig, read_overrides
 from vitmed.core.errors import UsageError
-from vitmed.core.flags import EVALUATE_FLAGS, FLAGS, fields_of, flag_of, flags_of, read_overrides, spellings
 from vitmed.core.load_config import load_config
 from vitmed.core.options import Argument, Fields, Option
-from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig
-from vitmed.core.settings import PANELS, Flag
+from vitmed.core.settings import PANELS, Flag, fields_of, flag_of, flags_of, spellings
 from vitmed.core.train_config import TrainConfig
 
 RUN = Callable[..., Answer]
@@ -151,16 +149,16 @@ def test_every_flag_is_a_keyword_and_its_field_a_yaml_key(tmp_path: Path) -> Non
 
 
 def test_every_flag_of_train_reaches_the_config(vitmed: RUN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vitmed.commands import train
+    from vitmed.commands.one_run import OneRun
 
     assert {*values(), *ALONE} == set(FLAGS), "a value for each flag"
     seen: dict[str, Any] = {}
 
-    def catch(config: Config, *_: Any) -> None:
+    def catch(self: OneRun, config: Config, *_: Any) -> None:
         seen.update(config.model_dump())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train, "_new_run", catch)
+    monkeypatch.setattr(OneRun, "new", catch)
     args: list[object] = []
     for flag, value in values().items():
         if isinstance(value, bool):
@@ -180,7 +178,7 @@ def test_every_flag_of_train_reaches_the_config(vitmed: RUN, tmp_path: Path, mon
         flag = args[0].removeprefix("--").replace("-", "_")
         section, field = FLAGS[flag].split(".")
         assert seen[section][field] == ALONE[flag]
-    monkeypatch.setattr(train, "_new_run", lambda config, *_: seen.update(config.model_dump()) or 1 / 0)
+    monkeypatch.setattr(OneRun, "new", lambda self, config, *_: seen.update(config.model_dump()) or 1 / 0)
     assert (
         vitmed("train", tmp_path, "-b", 7, "-j", 0, "--augment", "light", "-c", "mnist", "--set", "model.depth=2").code
         == 1

@@ -14,9 +14,9 @@ from served import serving
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 import vitmed
+from vitmed.core.base_models import UNKNOWN
 from vitmed.core.errors import Interrupted, UsageError
 from vitmed.core.messages import listening
-from vitmed.core.targets import UNKNOWN
 from vitmed.data.splits import make_splits
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.kinds.finding_predictions import FindingPredictions

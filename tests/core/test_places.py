@@ -13,7 +13,7 @@ import pytest
 
 from vitmed.core.errors import UsageError
 from vitmed.core.files import is_stream, whole_file, write_bytes, write_text
-from vitmed.core.places import NewFile, check_name, data_of_runs, refuse_file, refuse_inside
+from vitmed.core.places import check_name, data_of_runs, new_file, refuse_file, refuse_inside
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import visible
 
@@ -34,16 +34,16 @@ def run(tmp_path: Path) -> RunFolder:
 def refused(file: Path, told: str, **how: object) -> None:
     before = file.read_bytes() if file.is_file() else None
     with pytest.raises(UsageError, match=told):
-        NewFile.checked(file, **how)  # type: ignore[arg-type]
+        new_file(file, **how)  # type: ignore[arg-type]
     assert (file.read_bytes() if file.is_file() else None) == before
 
 
 def test_an_existing_file_needs_force(tmp_path: Path) -> None:
     file = tmp_path / "a.csv"
-    NewFile.checked(file)
+    new_file(file)
     file.write_text("old")
     refused(file, "is there already")
-    NewFile.checked(file, force=True)
+    new_file(file, force=True)
     (tmp_path / "link").symlink_to(file)
     refused(tmp_path / "link", "is there already")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "link"]
@@ -55,8 +55,8 @@ def test_what_is_never_replaced(tmp_path: Path, run: RunFolder) -> None:
         refused(file, "is a file of a run", force=True)
     (tmp_path / "link").symlink_to(run.splits)
     refused(tmp_path / "link", "is a file of a run", force=True)
-    NewFile.checked(run.path / "mine.csv", force=True)
-    NewFile.checked(run.path / "new.csv")
+    new_file(run.path / "mine.csv", force=True)
+    new_file(run.path / "new.csv")
     image = tmp_path / "a.png"
     image.write_bytes(b"x")
     os.link(image, tmp_path / "same.png")
@@ -80,12 +80,12 @@ def test_nothing_in_a_data_folder(tmp_path: Path) -> None:
     for folder in (data, data / "a" / "b" / "c", tmp_path / "link" / "b"):
         with pytest.raises(UsageError, match="lies in the data folder"):
             refuse_inside(data, folder)
-    NewFile.checked(tmp_path / "data.csv", data=[data, tmp_path / "gone"])
+    new_file(tmp_path / "data.csv", data=[data, tmp_path / "gone"])
 
 
 def test_a_picture_is_a_png(tmp_path: Path) -> None:
     refused(tmp_path / "a.jpg", "the picture is a PNG", png=True)
-    NewFile.checked(tmp_path / "a.PNG", png=True)
+    new_file(tmp_path / "a.PNG", png=True)
 
 
 def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
@@ -138,12 +138,12 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
 def test_a_link_to_itself_is_told(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(UsageError, match="loop: is a link to itself"):
-        NewFile.checked(tmp_path / "loop", force=True)
+        new_file(tmp_path / "loop", force=True)
 
 
 @posix
 def test_a_device_is_written_to_and_stays(tmp_path: Path) -> None:
-    NewFile.checked("/dev/null")
+    new_file("/dev/null")
     write_text("/dev/null", "x")
     assert is_stream(Path("/dev/null")) and Path("/dev/null").is_char_device()
     if Path("/dev/full").is_char_device():
@@ -156,7 +156,7 @@ def test_a_device_is_written_to_and_stays(tmp_path: Path) -> None:
 def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     pipe, read = tmp_path / "pipe", []
     os.mkfifo(pipe)
-    NewFile.checked(pipe)  # does not wait for a reader
+    new_file(pipe)  # does not wait for a reader
     reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
     reader.start()
     with whole_file(pipe) as stream:

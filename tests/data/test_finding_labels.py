@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from label_sets import by_path, label_set, split
 
+from vitmed.core.base_models import UNKNOWN
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.targets import UNKNOWN
 from vitmed.data.finding_labels import finding_strata
 from vitmed.data.samples import Splits
 

@@ -225,10 +225,10 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 @pytest.fixture
 def no_evaluation(no_figures: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Most of a tiny run's time is its evaluation, which reads the files themselves."""
-    from vitmed.commands import train
+    from vitmed.commands import one_run
 
-    monkeypatch.setattr(train, "evaluate", lambda *_, **__: SimpleNamespace(metrics={}, folder=Path()))
-    monkeypatch.setattr(train, "write_card", lambda *_, **__: None)
+    monkeypatch.setattr(one_run, "evaluate", lambda *_, **__: SimpleNamespace(metrics={}, folder=Path()))
+    monkeypatch.setattr(one_run, "write_card", lambda *_, **__: None)
 
 
 @pytest.mark.usefixtures("no_evaluation")

@@ -21,7 +21,7 @@ from conftest import TINY, TINY_SETS, draw_classes, draw_nothing, draw_splits
 from PIL import Image
 
 import vitmed
-from vitmed.core.cache_folder import cache_folder
+from vitmed.core.stored_paths import cache_folder
 from vitmed.data import scan_cache
 from vitmed.data.scan import scan
 from vitmed.data.scan_cache import ScanCache, first_copies, hash_files
@@ -55,14 +55,14 @@ class Stop(Exception):
 
 @pytest.fixture
 def no_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vitmed.commands import train
+    from vitmed.commands import one_run
 
     draw_nothing(monkeypatch)
 
     def stop(*_: object, **__: object) -> None:
         raise Stop
 
-    monkeypatch.setattr(train, "fit_decision_policy", stop)
+    monkeypatch.setattr(one_run, "fit_decision_policy", stop)
 
 
 def first_run(data: Path, runs: Path) -> None:

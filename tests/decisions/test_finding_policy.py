@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.finding_policy import FindingPolicy, choose_finding_policy
 from vitmed.metrics.kinds.finding_predictions import FindingPredictions
 

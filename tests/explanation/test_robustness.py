@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import balanced_accuracy_score, cohen_kappa_score, roc_auc_score
 
+from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError
-from vitmed.core.targets import Target
 from vitmed.explanation.corruptions import CORRUPTIONS
 from vitmed.explanation.robustness import known_stress, measure_robustness
 from vitmed.metrics.evaluation import evaluate_predictions

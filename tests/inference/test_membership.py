@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from vitmed.core.targets import UNKNOWN, Target
+from vitmed.core.base_models import UNKNOWN, Target
 from vitmed.data.samples import Sample, Splits
 from vitmed.inference.membership import membership_of, read_membership
 from vitmed.training.run import splits_csv

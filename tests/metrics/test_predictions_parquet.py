@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vitmed import merge
-from vitmed.core.targets import Target
+from vitmed.core.base_models import Target
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.kinds.finding_predictions import FindingPredictions
 from vitmed.metrics.kinds.number_predictions import NumberPredictions

@@ -11,8 +11,8 @@ import pytest
 from conftest import draw_nothing
 from scipy.stats import binomtest
 
-from vitmed.core.evaluate_config import EvaluateConfig
-from vitmed.core.targets import UNKNOWN
+from vitmed.core.base_models import UNKNOWN
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.kinds.finding_evaluation import evaluate_findings
 from vitmed.metrics.kinds.finding_predictions import FindingPredictions
 from vitmed.report import write

@@ -9,7 +9,7 @@ from figures import is_png, texts
 from matplotlib.figure import Figure
 
 from vitmed.core.errors import DataError
-from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import CLASS_ANALYSES, Material

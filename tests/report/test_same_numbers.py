@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
-from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.policy import choose_policy
 from vitmed.metrics.metric_table import METRICS, PER_CLASS, TITLES
 from vitmed.metrics.predictions import Predictions

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vitmed.core.evaluate_config import EvaluateConfig
-from vitmed.core.targets import Target
+from vitmed.core.base_models import Target
 from vitmed.core.text import counted, format_probability, listed
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.policy import count_answers
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.kinds.finding_predictions import FindingPredictions

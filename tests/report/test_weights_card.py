@@ -10,7 +10,7 @@ import torch
 import yaml
 from conftest import Trained
 
-from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.finding_policy import choose_finding_policy
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint

@@ -15,7 +15,7 @@ from conftest import draw_only
 from PIL import Image
 
 from vitmed.core.errors import DataError
-from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.plots.drawing import Drawn, text_alternative

@@ -149,9 +149,9 @@ def test_the_command_that_trains_with_the_best(
     assert content["best"] == "sighted.safetensors" and "best: sighted" in answer.err
     assert str(tmp_path) not in (tmp_path / "r" / "ranking.json").read_text()
     seen: list[Any] = []
-    from vitmed.commands import train as command
+    from vitmed.commands.one_run import OneRun
 
-    monkeypatch.setattr(command, "_new_run", lambda config, *_: seen.append(config) or 1 / 0)
+    monkeypatch.setattr(OneRun, "new", lambda self, config, *_: seen.append(config) or 1 / 0)
     words = shlex.split(content["train"])
     assert words[:3] == ["vitmed", "train", str(data)] and vitmed(*words[1:]).code == 1
     (config,) = seen

@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from small_networks import small_vit
 
-from vitmed.core.targets import UNKNOWN
+from vitmed.core.base_models import UNKNOWN
 from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
 from vitmed.imaging.preprocessing import Preprocessing

@@ -17,13 +17,13 @@ from vitmed.checks.folder_contents import FolderContents, named_in_table, read_c
 from vitmed.checks.folder_problems import folder_problems
 from vitmed.checks.problems import Problem, in_order, make
 from vitmed.checks.shortcuts import BASELINES, FAMILIES, leakage_gap
+from vitmed.core.base_models import CLASSES
 from vitmed.core.config import Config
 from vitmed.core.data_config import DataConfig
 from vitmed.core.dataset_cards import find_card
 from vitmed.core.errors import DataError
-from vitmed.core.inputs import data_folder
 from vitmed.core.messages import bar, say, warn
-from vitmed.core.targets import CLASSES
+from vitmed.core.places import data_folder
 from vitmed.core.text import counted, counted_doing
 from vitmed.data.folders import image_names, import_fix
 from vitmed.data.label_kinds import Asked, Read

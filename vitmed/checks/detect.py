@@ -27,8 +27,8 @@ from vitmed.checks.problems import (
     make,
 )
 from vitmed.checks.shortcuts import FAMILIES, Shortcut, find_shortcuts
+from vitmed.core.base_models import NO_FINDING, UNKNOWN, Target
 from vitmed.core.messages import bar
-from vitmed.core.targets import NO_FINDING, UNKNOWN, Target
 from vitmed.core.text import counted, listed
 from vitmed.data.group_words import AS_ORIGINALS, group_word
 from vitmed.data.split_names import SPLITS

@@ -9,7 +9,7 @@ import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -26,6 +26,7 @@ from vitmed.cli.terminal import (
     print_predictions,
     print_rows,
     print_runs,
+    print_tune,
     refuse_unread,
     train_json,
 )
@@ -34,6 +35,128 @@ from vitmed.core.messages import say, warn
 from vitmed.core.options import Devices, Option
 
 TOP = 3  # classes or findings that predict shows
+
+
+class Verb(NamedTuple):
+    """A command that calls its function and prints the result, and does nothing else.
+
+    Attributes:
+        content: the result as JSON; show: prints it otherwise, where messages do not say it all.
+        place: the file of the function, where it has another name.
+    """
+
+    help: str
+    content: Callable[[Any], dict[str, Any]]
+    show: Callable[[Any], None] = lambda found: None
+    place: str = ""
+
+
+def plan_json(found: Any) -> dict[str, Any]:
+    settings = [setting._asdict() for setting in found.decisions]
+    return {"file": str(found.file), "minutes": found.minutes, "plan": settings}
+
+
+def probe_json(found: Any) -> dict[str, Any]:
+    if hasattr(found, "rows"):  # a ranking
+        return {**in_folder(found, found.content), "train": found.command}
+    return train_json(found)
+
+
+def show_ranking(found: Any) -> None:
+    if hasattr(found, "rows"):
+        print_rows("|".join(found.rows[0]), found.rows[1:])
+
+
+def show_sample_size(found: Any) -> None:
+    from vitmed.metrics.sample_size import in_words
+
+    typer.echo("\n".join(in_words(found)))
+
+
+VERBS = {
+    "plan": Verb(
+        "Show the settings that train would use for a folder, why, and how long it takes; write them as a config to "
+        "edit.\n\nplan takes the flags of train.",
+        plan_json,
+    ),
+    "probe": Verb(
+        "Evaluate a baseline that trains no network: with --weights frozen features, else colours and size alone.\n\n"
+        "--weights A,B,C or all-local ranks several weights on validation, without the test.",
+        probe_json,
+        show_ranking,
+    ),
+    "pretrain": Verb(
+        "Pretrain on images without labels (masked autoencoder); `vitmed train --weights` takes the result.",
+        lambda found: {"run": str(found.folder), "encoder": str(found.encoder), "last": found.records[-1]},
+    ),
+    "demo": Verb("Draw blood cells or chests; train a small ViT, evaluate it on other patients (minutes).", train_json),
+    "auto": Verb(
+        "Find the best model that a time allows: check, compare ways to train, cross-validate, join, test once.",
+        lambda found: in_folder(found, found.content),
+    ),
+    "cross-validate": Verb(
+        "Train and test on every fold in turn, 5 by default; pool what each model says of images it never saw.",
+        train_json,
+        place="train",
+    ),
+    "ensemble": Verb(
+        "Join folds or runs into one model, which every other command takes.",
+        lambda found: in_folder(found, {"shares": found.shares, "val": found.val.metrics.to_dict()}),
+    ),
+    "tune": Verb(
+        "Search for better settings on validation; train the winner once more, and test that once.",
+        lambda found: in_folder(found, found.to_dict()),
+        print_tune,
+    ),
+    "runs": Verb(
+        "List runs with their data, model, metric, time and state; folds below their cross-validation.",
+        lambda found: found.to_dict(),
+        print_runs,
+    ),
+    "diff": Verb(
+        "Report what differs between two runs: settings, images, versions, and the result on the same test images.",
+        lambda found: found.to_dict(),
+        print_diff,
+        "runs",
+    ),
+    "evaluate": Verb(
+        "Evaluate a checkpoint on its held-out test split, or on another labelled folder, and write the report.",
+        lambda found: in_folder(found, found.metrics.to_dict()),
+    ),
+    "sample-size": Verb(
+        "Report how many images and patients an interval of a given width needs, or a lower bound.",
+        lambda found: found.to_dict(),
+        show_sample_size,
+    ),
+    "stress": Verb(
+        "Evaluate a checkpoint on corrupted images: blur, noise, JPEG, brightness, contrast, stain, resolution.",
+        lambda found: in_folder(found, found.content.to_dict()),
+    ),
+    "export": Verb(
+        "Write a model as a file or folder that other programs run, if it decides as the checkpoint does.",
+        lambda found: {"file": str(found.file), "bytes": found.size, "gate": found.gate.to_dict()},
+    ),
+    "push": Verb(
+        "Upload weights, preprocessing and card of a model to the Hugging Face hub, for timm or transformers.",
+        lambda found: {"url": found.url, "files": found.files, "private": found.private, "gate": found.gate.to_dict()},
+        place="export",
+    ),
+    "monitor": Verb(
+        "Watch a model at work: exit code 6 where its scores, its answers or its errors are no longer what they were.",
+        lambda found: in_folder(found, found.content.to_dict()),
+    ),
+}
+
+
+def application(name: str, verb: Verb) -> typer.Typer:
+    """The command of a row of `VERBS`."""
+    function = name.replace("-", "_")
+
+    def run(as_json: AsJson = False, **options: Any) -> None:
+        answer(getattr(vitmed, function), options, as_json, verb.content, verb.show)
+
+    run.__doc__ = verb.help
+    return command(run, f"{verb.place or function}.{function}")
 
 
 def train(as_json: AsJson = False, devices: Devices = None, **options: Any) -> None:
@@ -56,108 +179,6 @@ def check(
         from vitmed.commands.check import CheckFailed
 
         raise CheckFailed(found)
-
-
-def plan(as_json: AsJson = False, **options: Any) -> None:
-    """Show the settings that train would use for a folder, why, and how long it takes; write them as a config to edit.
-
-    plan takes the flags of train.
-    """
-
-    def content(found: Any) -> dict[str, Any]:
-        settings = [setting._asdict() for setting in found.decisions]
-        return {"file": str(found.file), "minutes": found.minutes, "plan": settings}
-
-    answer(vitmed.plan, options, as_json, content)
-
-
-def probe(as_json: AsJson = False, **options: Any) -> None:
-    """Evaluate a baseline that trains no network: with --weights frozen features, else colours and size alone.
-
-    --weights A,B,C or all-local ranks several weights on validation, without the test.
-    """
-
-    def content(found: Any) -> dict[str, Any]:
-        if isinstance(found, TrainResult):
-            return train_json(found)
-        return {**in_folder(found, found.content), "train": found.command}
-
-    def show(found: Any) -> None:
-        if not isinstance(found, TrainResult):
-            print_rows("|".join(found.rows[0]), found.rows[1:])
-
-    from vitmed.commands.train import TrainResult
-
-    answer(vitmed.probe, options, as_json, content, show)
-
-
-def pretrain(as_json: AsJson = False, **options: Any) -> None:
-    """Pretrain on images without labels (masked autoencoder); `vitmed train --weights` takes the result."""
-
-    def content(result: Any) -> dict[str, Any]:
-        return {"run": str(result.folder), "encoder": str(result.encoder), "last": result.records[-1]}
-
-    answer(vitmed.pretrain, options, as_json, content)
-
-
-def demo(as_json: AsJson = False, **options: Any) -> None:
-    """Draw blood cells or chests; train a small ViT, evaluate it on other patients (minutes)."""
-    answer(vitmed.demo, options, as_json, train_json)
-
-
-def auto(as_json: AsJson = False, **options: Any) -> None:
-    """Find the best model that a time allows: check, compare ways to train, cross-validate, join, test once."""
-    answer(vitmed.auto, options, as_json, lambda found: in_folder(found, found.content))
-
-
-def cross_validate(as_json: AsJson = False, **options: Any) -> None:
-    """Train and test on every fold in turn, 5 by default; pool what each model says of images it never saw."""
-    answer(vitmed.cross_validate, options, as_json, train_json)
-
-
-def ensemble(as_json: AsJson = False, **options: Any) -> None:
-    """Join folds or runs into one model, which every other command takes."""
-
-    def content(found: Any) -> dict[str, Any]:
-        return in_folder(found, {"shares": found.shares, "val": found.val.metrics.to_dict()})
-
-    answer(vitmed.ensemble, options, as_json, content)
-
-
-def tune(as_json: AsJson = False, **options: Any) -> None:
-    """Search for better settings on validation; train the winner once more, and test that once."""
-    answer(vitmed.tune, options, as_json, lambda found: in_folder(found, found.to_dict()), print_tune)
-
-
-def print_tune(found: Any) -> None:
-    """The table of the best combinations on stdout."""
-    from vitmed.metrics.estimates import value_text
-
-    study, rows = found.study, []
-    settings = list(study.of(study.best).values)
-    for one in study.ranked[:10]:
-        value = "" if one.value is None else f"{one.value:.3f}"
-        if one.estimate is not None:
-            value = value_text(one.estimate)
-        name = f"{one.number} (plan)" if one.number == study.plan else f"{one.number}"
-        shown = [str(one.values.get(place, "")) for place in settings]
-        value += "" if one.sd is None else f" ± {one.sd:.3f}"
-        rows.append([name, *shown, value, f"{one.epochs}", f"{one.seconds:,.0f}", one.reason or one.state])
-    titles = "|".join(f">{place.partition('.')[2]}" for place in settings)
-    spread = "; ±: standard deviation over seeds" if study.seeds else ""
-    best = f"the best {len(rows)} of {len(study.combinations)}"
-    caption = f"on validation{spread}; {best}. Table and picture: {found.folder}"
-    print_rows(f">trial|{titles}|{study.title} (95 %)|>epochs|>seconds|state", rows, caption)
-
-
-def runs(as_json: AsJson = False, **options: Any) -> None:
-    """List runs with their data, model, metric, time and state; folds below their cross-validation."""
-    answer(vitmed.runs, options, as_json, lambda found: found.to_dict(), print_runs)
-
-
-def diff(as_json: AsJson = False, **options: Any) -> None:
-    """Report what differs between two runs: settings, images, versions, and the result on the same test images."""
-    answer(vitmed.diff, options, as_json, lambda found: found.to_dict(), print_diff)
 
 
 def predict(
@@ -213,26 +234,10 @@ def merge(as_json: AsJson = False, **options: Any) -> None:
     _write_predictions(vitmed.merge, as_json, options)
 
 
-def evaluate(as_json: AsJson = False, **options: Any) -> None:
-    """Evaluate a checkpoint on its held-out test split, or on another labelled folder, and write the report."""
-    answer(vitmed.evaluate, options, as_json, lambda found: in_folder(found, found.metrics.to_dict()))
-
-
 def compare(as_json: AsJson = False, **options: Any) -> None:
     """Compare models on the same images: differences with intervals, tests, and a verdict in words."""
     run = functools.partial(vitmed.compare, *options.pop("results"))
     answer(run, options, as_json, lambda found: found.to_dict(), print_comparison)
-
-
-def sample_size(as_json: AsJson = False, **options: Any) -> None:
-    """Report how many images and patients an interval of a given width needs, or a lower bound."""
-
-    def show(found: Any) -> None:
-        from vitmed.metrics.sample_size import in_words
-
-        typer.echo("\n".join(in_words(found)))
-
-    answer(vitmed.sample_size, options, as_json, lambda found: found.to_dict(), show)
 
 
 def explain(as_json: AsJson = False, **options: Any) -> None:
@@ -246,37 +251,9 @@ def explain(as_json: AsJson = False, **options: Any) -> None:
     refuse_unread(len(found.predictions), len(found.predictions.errors), found.predictions.errors)
 
 
-def stress(as_json: AsJson = False, **options: Any) -> None:
-    """Evaluate a checkpoint on corrupted images: blur, noise, JPEG, brightness, contrast, stain, resolution."""
-    answer(vitmed.stress, options, as_json, lambda found: in_folder(found, found.content.to_dict()))
-
-
-def export(as_json: AsJson = False, **options: Any) -> None:
-    """Write a model as a file or folder that other programs run, if it decides as the checkpoint does."""
-
-    def content(found: Any) -> dict[str, Any]:
-        return {"file": str(found.file), "bytes": found.size, "gate": found.gate.to_dict()}
-
-    answer(vitmed.export, options, as_json, content)
-
-
-def push(as_json: AsJson = False, **options: Any) -> None:
-    """Upload weights, preprocessing and card of a model to the Hugging Face hub, for timm or transformers."""
-
-    def content(found: Any) -> dict[str, Any]:
-        return {"url": found.url, "files": found.files, "private": found.private, "gate": found.gate.to_dict()}
-
-    answer(vitmed.push, options, as_json, content)
-
-
 def serve(**options: Any) -> None:
     """Answer images over HTTP until Ctrl-C, on an address for programs and a page."""
     vitmed.serve(**options)
-
-
-def monitor(as_json: AsJson = False, **options: Any) -> None:
-    """Watch a model at work: exit code 6 where its scores, its answers or its errors are no longer what they were."""
-    answer(vitmed.monitor, options, as_json, lambda found: in_folder(found, found.content.to_dict()))
 
 
 def bundle(as_json: AsJson = False, **options: Any) -> None:
@@ -294,7 +271,7 @@ def summary(**options: Any) -> None:
     typer.echo(vitmed.summary(**options))
 
 
-VERBS: list[Callable[..., None]] = [train, check, plan, probe, pretrain, demo, auto, cross_validate, ensemble, tune]
-VERBS += [runs, diff, merge, evaluate, compare, sample_size, explain, stress, export, push, bundle, serve, monitor]
-APPS = {run.__name__.replace("_", "-"): command(run, run.__name__) for run in [*VERBS, summary]}
-APPS |= {"predict": command(predict, "predict_shard"), "data": data, "weights": weights}
+APPS = {name: application(name, verb) for name, verb in VERBS.items()}
+APPS |= {run.__name__: command(run) for run in (train, check, compare, explain, bundle, serve, summary)}
+APPS |= {"merge": command(merge, "predict_shard.merge"), "predict": command(predict, "predict_shard")}
+APPS |= {"data": data, "weights": weights}

@@ -296,11 +296,11 @@ def print_comparison(found: Comparison) -> None:
         others += [group.text] * (group.text != found.verdict)
     print_rows(columns, rows, *which, *others, found.verdict)
     if found.acceptance is not None:
-        judged = [
-            [one.criterion.text, one.where, one.why or value_text(one.found), one.state]
-            for one in found.acceptance.judged
+        rows = [
+            [row.criterion.text, row.where, row.why or value_text(row.found), row.state]
+            for row in found.acceptance.judged
         ]
-        print_rows("criterion|for|>found|result", judged, found.acceptance.verdict)
+        print_rows("criterion|for|>found|result", rows, found.acceptance.verdict)
 
 
 def _difference(pair: ComparedPair, title: str, gap: Estimate, *ps: float | None) -> list[str]:
@@ -309,6 +309,27 @@ def _difference(pair: ComparedPair, title: str, gap: Estimate, *ps: float | None
     interval = "" if gap.low is None else f"{gap.low:+.3f} to {gap.high:+.3f}"
     shown = ["" if p is None else "<0.0001" if p < 1e-4 else f"{p:.4f}" for p in ps]
     return [pair.first, pair.second, title, value, interval, *shown]
+
+
+def print_tune(found: Any) -> None:
+    """The table of the best combinations on stdout."""
+    from vitmed.metrics.estimates import value_text
+
+    study, rows = found.study, []
+    settings = list(study.of(study.best).values)
+    for one in study.ranked[:10]:
+        value = "" if one.value is None else f"{one.value:.3f}"
+        if one.estimate is not None:
+            value = value_text(one.estimate)
+        name = f"{one.number} (plan)" if one.number == study.plan else f"{one.number}"
+        shown = [str(one.values.get(place, "")) for place in settings]
+        value += "" if one.sd is None else f" ± {one.sd:.3f}"
+        rows.append([name, *shown, value, f"{one.epochs}", f"{one.seconds:,.0f}", one.reason or one.state])
+    titles = "|".join(f">{place.partition('.')[2]}" for place in settings)
+    spread = "; ±: standard deviation over seeds" if study.seeds else ""
+    best = f"the best {len(rows)} of {len(study.combinations)}"
+    caption = f"on validation{spread}; {best}. Table and picture: {found.folder}"
+    print_rows(f">trial|{titles}|{study.title} (95 %)|>epochs|>seconds|state", rows, caption)
 
 
 def print_runs(found: RunList) -> None:
@@ -331,8 +352,11 @@ def print_diff(found: RunDiff) -> None:
     """Tables of what differs, images with the first paths of each kind, and last the sentences."""
     from vitmed.metrics.estimates import value_text
 
+    def shown(value: object) -> str:
+        return "none" if value is None else str(value)
+
     for what, differences in (("setting", found.settings), ("version or machine", found.environment or [])):
-        rows = [[one.name, _shown(one.first), _shown(one.second), one.meaning] for one in differences]
+        rows = [[gap.name, shown(gap.first), shown(gap.second), gap.meaning] for gap in differences]
         if rows:
             meaning = "|meaning" * any(row[3] for row in rows)
             print_rows(f"{what}|{found.first}|{found.second}{meaning}", rows, caption="", width=200)
@@ -340,30 +364,16 @@ def print_diff(found: RunDiff) -> None:
         changes = [[what, f"{n:,}", listed(found.images.files[what], 3)] for what, n in found.images.counts.items()]
         print_rows("images|>count|the first of them", changes, caption="", width=200)
     if found.numbers:
-        results = [
-            [
-                one.title,
-                value_text(one.first),
-                value_text(one.second),
-                value_text(one.difference) if one.difference else "",
-            ]
-            for one in found.numbers
-        ]
+        results = []
+        for number in found.numbers:
+            gap = value_text(number.difference) if number.difference else ""
+            results.append([number.title, value_text(number.first), value_text(number.second), gap])
         print_rows(f"test|{found.first}|{found.second}|first minus second", results, caption="", width=200)
-    classes = [
-        f"classes {what}: {listed(names)}"
-        for what, names in (
-            ("added", found.images.classes_added if found.images else []),
-            ("removed", found.images.classes_removed if found.images else []),
-        )
-        if names
-    ]
+    images = found.images
+    changed = {} if images is None else {"added": images.classes_added, "removed": images.classes_removed}
+    classes = [f"classes {what}: {listed(names)}" for what, names in changed.items() if names]
     for line in (*classes, *found.notes, found.result, found.verdict):
         sys.stdout.write(f"{visible(line)}\n")
-
-
-def _shown(value: object) -> str:
-    return "none" if value is None else str(value)
 
 
 def print_datasets(datasets: list[dict[str, Any]]) -> None:

@@ -8,23 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.commands.check import check
-from vitmed.commands.cross_validate import cross_validate
 from vitmed.commands.ensemble import ensemble
 from vitmed.commands.evaluate import evaluate
+from vitmed.commands.one_run import default_name
 from vitmed.commands.probe import OF_RANKING, probe
-from vitmed.commands.train import check_place, default_name
-from vitmed.core.config import Config
-from vitmed.core.durations import duration_text
+from vitmed.commands.train import cross_validate
+from vitmed.core.config import FLAGS, Config, read_overrides
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.exclusions import excluded
 from vitmed.core.files import json_of, write_json
-from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import say
 from vitmed.core.options import ConfigFile, Data, Offline, Parallel, Resume, RunName, RunsFolder, Sets, Settings
-from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
-from vitmed.core.run_lock import run_lock
-from vitmed.core.text import counted
+from vitmed.core.places import check_run_place
+from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder, run_lock
+from vitmed.core.text import counted, duration_text
 from vitmed.core.upgrade import READER
 from vitmed.data.splits import make_splits
 from vitmed.metrics.estimates import value_text
@@ -56,12 +54,8 @@ def auto(
     """Check the data, compare ways to train on validation, cross-validate the best, and join and test its folds.
 
     The ways: from random weights, and from the best weights on this machine, ranked as frozen features. A fifth of the
-    patients, or the test of the folder, is held out of everything and read once, by the ensemble.
-
-    Args:
-        data, config, sets, output, name, offline, flags: as in `train`; `time` is of the whole, default an hour.
-        resume: the folder of one that was interrupted, with the time that was left.
-        parallel: how many processes train at the same time.
+    patients, or the test of the folder, is held out of everything and read once, by the ensemble. The arguments are
+    those of `train`; `time` is of the whole, default an hour, and `resume` goes on with the time that was left.
 
     Raises:
         DataError: data that training refuses. VitmedError: as `train`.
@@ -113,7 +107,7 @@ def _begin(arguments: dict[str, Any], output: str | Path, name: str | None) -> R
     limit = settings.train.time or USUAL
     if limit < LEAST:
         raise UsageError(f"--time {duration_text(limit)}: too short for folds", f"--time {duration_text(LEAST)}")
-    check_place(settings, output, name)
+    check_run_place(settings, output, name)
     splits, data = make_splits(settings.data, ordinal=settings.evaluate.ordinal), settings.data
     config_of_target(settings, splits)  # raises now for a setting that does not go with the labels
     folder = RunFolder.create(output, name or f"{default_name(splits.root, settings)}_auto")

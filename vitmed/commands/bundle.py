@@ -10,7 +10,7 @@ from typing import Annotated
 from vitmed.core.errors import UsageError
 from vitmed.core.exclusions import excluded
 from vitmed.core.options import FIRST, Argument, Force, Option
-from vitmed.core.places import NewFile
+from vitmed.core.places import new_file
 from vitmed.core.text import listed
 from vitmed.deploy.bundle import TOOLS, Bundle, write_bundle
 from vitmed.inference.ensemble import Ensemble
@@ -37,7 +37,6 @@ def bundle(
         onnx: an exported file of the same weights, to add.
         no_torch: leave out torch, and best.pt, which needs it.
         extras: of vitmed, to add: "serve", "dicom".
-        force: replace an existing file.
 
     Raises:
         UsageError: an argument that cannot be used, or a wheel that cannot be had. CheckpointError: as of `load`.
@@ -55,7 +54,7 @@ def bundle(
     models = {} if no_torch or saved is exported else {"best.pt": saved}
     models |= {} if exported is None else {"model.onnx": exported}
     roots = [] if saved is exported else [saved.splits.root]
-    NewFile.checked(file, force=force, data=roots, inputs=[saved.path, *(one.path for one in models.values())])
+    new_file(file, force=force, data=roots, inputs=[saved.path, *(one.path for one in models.values())])
     if missing := [name for name in TOOLS if importlib.util.find_spec(name) is None]:
         raise UsageError(f"a bundle needs {listed(missing)}, which this Python lacks", "pip install 'vitmed[bundle]'")
     return write_bundle(file, saved, models, extras)

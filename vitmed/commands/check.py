@@ -12,11 +12,10 @@ from vitmed.checks.problems import Problem
 from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import DataError
 from vitmed.core.files import free_name, whole_folder
-from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import bar, say
 from vitmed.core.options import Argument, Option
-from vitmed.core.places import refuse_file, refuse_inside
+from vitmed.core.places import data_folder, refuse_file, refuse_inside
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.data.patients import compile_group
@@ -25,13 +24,7 @@ from vitmed.report.data_check_page import NUMBERS, PAGE, write_data_report
 
 @dataclass(frozen=True)
 class DataCheck:
-    """What `check` found.
-
-    Attributes:
-        folder: of data_report.json and data_report.html.
-        problems: worst first.
-        content: of data_report.json: counts, the table by split and class, sizes, shortcuts, problems.
-    """
+    """What `check` found: the folder of its report, the problems, worst first, and the content of data_report.json."""
 
     folder: Path
     problems: tuple[Problem, ...]
@@ -72,7 +65,6 @@ def check(
     Continues where training would refuse, and changes nothing in the folder.
 
     Args:
-        data: any folder of images, with or without classes and splits.
         card: the public set that the images are; its card warns, and says how to find the patients, as for `train`.
         group_regex: finds the patient in a path relative to `data`; without it the patients are guessed from the file
             names, for these problems only.
@@ -80,10 +72,7 @@ def check(
         labels: a CSV table with the class, and optionally patient and split, of the images to check, as for `train`;
             folder names are then no classes, and images without a row are ignored.
         target, finding, uncertain, ordinal, unit: what the labels of the table are, as for `train`.
-        output: folder of the report; never overwritten, the next is data-check-2.
-        strict: raise after the report is written if there is an error or a warning.
-        leakage_gap: also fit cheap baselines by image and by patient, and report the gap.
-        frame: which frame of a file with several, from 0; None reports such files.
+        strict: raise after the report is written.
         index: keep the results in the cache folder, so that the next check is quick.
 
     Raises:

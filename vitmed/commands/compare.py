@@ -11,7 +11,7 @@ from vitmed.core.errors import GateError
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.messages import warn
 from vitmed.core.options import Argument, Option
-from vitmed.core.places import NewFolder, data_of_runs
+from vitmed.core.places import data_of_runs, output_folder
 from vitmed.deploy.acceptance import Acceptance, check_criteria, judge, read_criteria, write_acceptance
 from vitmed.metrics.paired_comparison import ComparisonResults
 from vitmed.studies.comparison import align, compare_models, read_all
@@ -37,8 +37,7 @@ def compare(
     *results: Annotated[Path | str, Argument("predictions.csv, folder of a report, or run folder.")],
     output: Annotated[Path | str | None, Option("Folder for compare.json and a picture.", "--output -o")] = None,
     accept: Annotated[
-        Path | str | None,
-        Option("Pre-stated criteria (YAML) for the first model; exit code 6 unless all are met."),
+        Path | str | None, Option("Pre-stated criteria (YAML) for the first model; exit code 6 unless all are met.")
     ] = None,
     resamples: Annotated[int, Option("Bootstrap resamples behind the intervals; default 2000.", min=0)] = 2000,
 ) -> Comparison:
@@ -48,11 +47,8 @@ def compare(
     Of runs that differ by their seed only, the spread over seeds is reported too.
 
     Args:
-        *results: predictions.csv files, folders of a report, or run folders (their test); at least two, or one with
-            baselines in its folder.
-        output: a new folder for compare.json and differences.png.
-        resamples: bootstrap resamples behind the intervals.
-        accept: a YAML file of pre-stated criteria for the first model; some of them compare it with the second.
+        *results: at least two, or one with baselines in its folder.
+        accept: some of the criteria compare the first model with the second.
 
     Raises:
         GateError: the first model does not meet the criteria.
@@ -61,7 +57,7 @@ def compare(
         UsageError: nothing to compare, or an output that exists.
     """
     paths = [Path(result) for result in results]
-    folder = None if output is None else NewFolder.numbered(output, Path(output), *data_of_runs(paths)).path
+    folder = None if output is None else output_folder(output, Path(output), *data_of_runs(paths))
     stated = None if accept is None else read_criteria(Path(accept))
     read = read_all(paths)
     if stated is not None:

@@ -34,8 +34,7 @@ def demo(
 
     Args:
         output: folder for the images (`cells-<seed>/` or `chests-<seed>/`) and the runs.
-        seed: seed of the drawing and of the training.
-        cells: approximate number of images.
+        seed: of the drawing and of the training; cells: approximate number of images.
         target: "classes": blood cells with and without parasites; "findings": chests with up to four findings;
             "number": the same chests with the width of the heart in mm.
 

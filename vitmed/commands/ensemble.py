@@ -10,7 +10,7 @@ from typing import Annotated
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.messages import warn
 from vitmed.core.options import FIRST, Argument, Option
-from vitmed.core.places import NewFolder
+from vitmed.core.places import new_folder
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import listed
 from vitmed.core.upgrade import check_value
@@ -54,7 +54,7 @@ def ensemble(
     place = RunFolder(candidates[0].folder.joined if output is None else output)
     if output is None and place.path.is_dir() and not place.ensemble.is_file():
         shutil.rmtree(place.path)  # an earlier process ended before it was complete
-    NewFolder.checked(place.path, [candidates[0].members[0].splits.root])
+    new_folder(place.path, [candidates[0].members[0].splits.root])
     if way == "greedy" and len(candidates) == 1:
         warn("--way greedy changes nothing: the folds of one cross-validation all count alike")
     return join(candidates, place, way, output is not None)

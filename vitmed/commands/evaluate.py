@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from vitmed.checks.evaluation_images import ImageRequest, choose_samples
-from vitmed.core.config import Config
+from vitmed.core.config import EVALUATE_FLAGS, Config
 from vitmed.core.errors import unknown_key
 from vitmed.core.exclusions import excluded
-from vitmed.core.flags import EVALUATE_FLAGS
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.options import FIRST, PRECISION, AllowLeakage, Argument, Fields, Gates, LabelledData, Option, Split
-from vitmed.core.places import NewFolder
+from vitmed.core.places import output_folder
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.data.split_names import SPLITS
@@ -53,35 +52,24 @@ def evaluate(
     Args:
         checkpoint: a best.pt, last.pt or epoch_0010.pt; an exported .onnx file; or a predictions.csv, whose report is
             made again without model, images and pictures.
-        data: another folder; classes are matched by name. Default: the images that the run held out.
-        split: "test", "val" or "train".
+        data: another folder. Default: the images that the run held out in `split`.
         precision: "fp32", whose numbers other machines reproduce; "auto" or "bf16": see `predict`.
         output: a new folder for the report; default `<run>/<split>`.
-        group_regex: finds the patient in the paths of `data`; default: the expression of the run.
-        groups: instead of `group_regex`, "names", "dicom" or a CSV table; as in `train`.
-        labels: a CSV table with the class of the images in `data`; as in `train`.
-        fail_under: "metric=value" gates; GateError (exit code 6) after the report is written.
+        group_regex, groups, labels: of `data`, as in `train`; default: the expression of the run.
         allow_leakage: evaluate on `data` even if the model was trained on some of it.
         unlike: a folder of other images, to see whether the model notices them.
         baselines: returns predictions of the baselines for the same images; called after the model has predicted.
         **flags: the names in `EVALUATE_FLAGS`, such as resamples=500; default: those of the run.
 
     Raises:
-        CheckpointError, DataError, UsageError: an argument that cannot be used. GateError: a gate that is not met.
+        CheckpointError, DataError, UsageError: an argument that cannot be used. GateError: a gate that is not met,
+            after the report is written.
     """
     gates = parse_gates(fail_under)
     if Path(checkpoint).suffix == ".csv":
-        of_images = {
-            "data": data,
-            "group-regex": group_regex,
-            "groups": groups,
-            "labels": labels,
-            "unlike": unlike,
-            "split": split != "test",
-            "device": device != "auto",
-            "precision": precision != "fp32",
-            "allow-leakage": allow_leakage,
-        }
+        of_images: dict[str, Any] = {"data": data, "group-regex": group_regex, "groups": groups, "labels": labels}
+        of_images |= {"unlike": unlike, "split": split != "test", "device": device != "auto"}
+        of_images |= {"precision": precision != "fp32", "allow-leakage": allow_leakage}
         if given := [f"--{flag}" for flag, value in of_images.items() if value]:
             raise excluded("table", given=", ".join(given))
         return rebuild(Path(checkpoint), output, gates, flags)
@@ -91,13 +79,13 @@ def evaluate(
     saved = open_model(checkpoint)
     closed = [saved.splits.root, *(Path(place) for place in (data, unlike) if place is not None)]
     if output is not None:
-        NewFolder.numbered(output, Path(output), *closed)  # now, not after all images were compared
+        output_folder(output, Path(output), *closed)  # now, not after all images were compared
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage)
     config, added = evaluate_settings(saved, chosen, flags)
     policy = policy_for(saved, config)
     notes, run = [*chosen.notes, *notes_of(policy), *added], RunFolder(saved.path.parent)
     what, name = describe_images(chosen)
-    folder = NewFolder.numbered(output, run.path / name, *closed).path
+    folder = output_folder(output, run.path / name, *closed)
     network = open_network(saved, policy, device, precision)
     say(f"evaluating {saved.path} on {counted(len(chosen), 'image')}: {what}")
     warned = () if baselines is None or policy is None else policy.notes  # training warned of them

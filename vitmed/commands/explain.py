@@ -9,12 +9,12 @@ from typing import Annotated
 
 import numpy as np
 
+from vitmed.core.base_models import SIDES
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.messages import bar, say
 from vitmed.core.options import CHECKPOINT, Images, Option, Runs
-from vitmed.core.places import NewFolder
-from vitmed.core.targets import SIDES
+from vitmed.core.places import output_folder
 from vitmed.core.text import counted
 from vitmed.explanation.attention import METHODS
 from vitmed.explanation.explain import Explanation, explain_predictions, explanation_json, picture_name
@@ -52,7 +52,7 @@ def explain(
         methods: keys of `attention.METHODS`; none: all of them.
         target: the class or the finding to explain, of a number "higher" or "lower" than the mean of training; default
             the predicted class of each image, the likeliest finding beside its threshold, the side of the prediction.
-        output: a new folder for the pictures and explain.json; default `explain`.
+        output: a new folder for the pictures and explain.json.
 
     Raises:
         DataError: no readable image. CheckpointError: no run, or a checkpoint that cannot be used.
@@ -74,7 +74,7 @@ def explain(
         )
     named = [images] if isinstance(images, str | Path) else images
     closed = [saved.splits.root, *filter(Path.is_dir, find_named(named))]
-    folder = NewFolder.numbered(output, Path(FOLDER), *closed).path
+    folder = output_folder(output, Path(FOLDER), *closed)
     network, files = open_files(list_images(named), saved, device, "fp32", frame)
     with bar("predicting") as advance:
         predictions = saved.decided(network.predict(files, advance))

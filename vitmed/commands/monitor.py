@@ -10,7 +10,7 @@ from vitmed.core.errors import GateError, UsageError
 from vitmed.core.files import whole_folder
 from vitmed.core.messages import say, warn
 from vitmed.core.options import FIRST, Argument, Option
-from vitmed.core.places import NewFolder
+from vitmed.core.places import output_folder
 from vitmed.deploy.monitor import check_weights, in_order, read_reference, watch, write_monitoring
 from vitmed.metrics.monitoring import Monitoring
 from vitmed.metrics.predictions_csv import read_table
@@ -45,13 +45,8 @@ def monitor(
 
     Args:
         run: a run folder, or the folder of an evaluation in it, which needs no torch.
-        new: predictions.csv of `vitmed predict --csv`, or the log of `vitmed serve --scores`. Labels may be filled in
-            for any of its rows. Rows are read in the order of a column `time` (ISO 8601), else at random.
-        output: a new folder; default `<run>/monitoring`.
-        split: the reference, "test" or "val"; default the test, where it was evaluated.
-        period: the newest images, which are watched.
-        false_alarms: the share of periods without a change that may give an alarm.
-        shift: of a mean, in standard deviations, that the charts find soonest.
+        new: labels may be filled in for any of its rows. Rows are read in the order of a column `time` (ISO 8601), else
+            at random.
 
     Raises:
         GateError: a chart gives an alarm.
@@ -62,7 +57,7 @@ def monitor(
         raise UsageError(given, "--period is 100 or more, --false-alarms between 0 and 1, --shift above 0 and up to 5")
     folder, known = read_reference(Path(run), split)
     table, notes = in_order(read_table(new))
-    place = NewFolder.numbered(output, folder.parent / "monitoring").path
+    place = output_folder(output, folder.parent / "monitoring")
     check_weights(table, known.weights_hash)
     content, tracks = watch(folder, known, table, notes, (period, false_alarms, shift))
     with whole_folder(place) as part:

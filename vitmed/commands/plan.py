@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from vitmed.core.config import Config
-from vitmed.core.files import write_text
-from vitmed.core.flags import FLAGS, read_overrides
-from vitmed.core.inputs import data_folder
+from vitmed.core.config import FLAGS, Config, read_overrides
+from vitmed.core.files import free_name, is_stream, write_text
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import bar, say
 from vitmed.core.options import FIRST, ConfigFile, Data, Force, Offline, Option, Sets, Settings
-from vitmed.core.places import NewFile
+from vitmed.core.places import data_folder, new_file
 from vitmed.models.hardware import describe as describe_device
 from vitmed.training.plan.make_plan import make_plan, plan_yaml, time_needed
 from vitmed.training.plan.rules import PlanInputs, PlannedSetting, describe
@@ -44,21 +42,16 @@ def plan(
 ) -> PlanResult:
     """Plan the settings of `train` for a folder, with reasons and duration, and write them as a config to edit.
 
-    Nothing is trained: plan counts the training images and times a few steps on random numbers.
-
-    Args:
-        data, config, sets, flags: as in `train`. The plan keeps the settings they make.
-        output: the YAML file; where it is there already, the next is plan-2.yaml.
-        force: replace the file instead; never an input, a file of a run or one in the data folder.
-        offline: open no connection, not even for public weights.
-
-    Raises:
-        VitmedError: as in `train`.
+    Nothing is trained: plan counts the training images and times a few steps on random numbers. The plan keeps the
+    settings that are given, as in `train`. Where the file is there already, the next is plan-2.yaml; `force` replaces
+    it, but never an input, a file of a run or one in the data folder. Raises VitmedError.
     """
     overrides = {"data.root": data, **read_overrides(flags, FLAGS, "plan")}
     settings = load_config(config, overrides, sets)
-    root, read = data_folder(settings.data.root), [] if config is None else [config]
-    file = NewFile.numbered(output, force, root, read).path
+    root, read = data_folder(settings.data.root), [] if config is None or not force else [config]
+    file = new_file(output, force=True, data=[root], inputs=read)
+    if not force and not is_stream(file):
+        file = free_name(file, file.suffix)
     made = make_plan(settings, True, offline)
     say(f"plan for {made.inputs}:")
     for line in describe(made.reasons):

@@ -9,7 +9,7 @@ from typing import Annotated
 from vitmed.core.errors import UsageError
 from vitmed.core.messages import bar
 from vitmed.core.options import CHECKPOINT, Images, Precision, Runs
-from vitmed.core.places import NewFile
+from vitmed.core.places import new_file
 from vitmed.inference.open_model import find_checkpoint
 from vitmed.inference.predict_files import find_named, list_images, open_files
 from vitmed.inference.saved_model import SavedModel, check_precision
@@ -57,24 +57,15 @@ def find_checkpoint_and_check(
     runs: str | Path,
     force: bool,
 ) -> SavedModel:
-    """`find_checkpoint`; and check, before the images are read, that a table and a picture may be written.
-
-    Args:
-        csv, plot: the files, checked as `NewFile`.
-        images, checkpoint, runs: as in `predict`. Nothing is written into folders of images, nor into the data folder
-            that the checkpoint was trained on.
-        force: replace existing files.
-
-    Raises:
-        UsageError: a file may not or cannot be written. DataError: as in `predict`.
-    """
+    """`find_checkpoint`; and check, before the images are read, that a table and a picture may be written: not into
+    folders of images, nor into the data folder that the checkpoint was trained on. Raises UsageError, DataError."""
     files, named = [file for file in (csv, plot) if file is not None], find_named(images)
     for file in files:  # --force is advised below, where nothing else forbids it
         folders = [path for path in named if path.is_dir()]
-        NewFile.checked(file, force=True, data=folders, inputs=named, png=file is plot)
+        new_file(file, force=True, data=folders, inputs=named, png=file is plot)
     if csv is not None and plot is not None and csv.resolve() == plot.resolve():
         raise UsageError(f"{csv}: is named as table and as picture", "name two files")
     saved = find_checkpoint(checkpoint, runs)
     for file in files:
-        NewFile.checked(file, force=force, data=[saved.splits.root])
+        new_file(file, force=force, data=[saved.splits.root])
     return saved

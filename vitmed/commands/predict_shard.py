@@ -6,21 +6,30 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from vitmed.core.csv_files import from_cell
-from vitmed.core.errors import UsageError
+from vitmed.core.errors import DataError, UsageError
 from vitmed.core.exclusions import excluded
 from vitmed.core.files import make_folder, remove_abandoned
 from vitmed.core.messages import bar, say
-from vitmed.core.options import CHECKPOINT, Images, Option, Precision, Runs
-from vitmed.core.places import refuse_file, refuse_inside
-from vitmed.core.shards import AUTO, read_shard
+from vitmed.core.options import CHECKPOINT, Argument, Force, Images, Option, Precision, Runs
+from vitmed.core.places import new_file, refuse_file, refuse_inside
+from vitmed.core.process import AUTO, read_shard
+from vitmed.core.run_folder import PREDICTIONS
 from vitmed.core.text import counted
-from vitmed.inference.open_model import find_checkpoint
-from vitmed.inference.predict_files import find_named, list_images, open_files
-from vitmed.inference.saved_model import SavedModel, check_precision
-from vitmed.metrics.predictions_parquet import ERROR, WrittenPredictions, check_pyarrow, read_part, write_part
+from vitmed.core.upgrade import READER
+from vitmed.metrics.predictions_parquet import (
+    ERROR,
+    WrittenPredictions,
+    check_pyarrow,
+    merge_parts,
+    read_part,
+    write_part,
+)
+
+if TYPE_CHECKING:
+    from vitmed.inference.saved_model import SavedModel
 
 
 def predict_shard(
@@ -42,15 +51,17 @@ def predict_shard(
 ) -> WrittenPredictions:
     """Predict one shard of many images and write it as a Parquet file. A shard that is finished is skipped.
 
-    Args:
-        images, checkpoint, runs, device, precision, frame: as in `predict`, and the same for every shard; an image
-            that is named twice counts once.
-        output: the folder of the parts, the same for all shards.
-        shard: "2/4", the second of four blocks of the list; "auto": see `core.shards`.
-        features: keep the features of each image, too: D float32, the input of the head.
+    All but `shard` is the same for every shard, and as in `predict`; an image that is named twice counts once.
+    `features` are D float32 of each image, the input of the head.
 
-    Raises UsageError for no such shard, or a part of it that is of another checkpoint or list of images.
+    Raises:
+        UsageError: no such shard, or a part of it that is of another checkpoint or list of images.
     """
+    # Here, since merge needs no torch.
+    from vitmed.inference.open_model import find_checkpoint
+    from vitmed.inference.predict_files import find_named, list_images, open_files
+    from vitmed.inference.saved_model import check_precision
+
     if output is None:
         raise excluded("folder of parts")
     check_precision(precision)
@@ -97,3 +108,28 @@ def predict_shard(
         write_part(file, about, predictions, outputs.features)
     say(f"shard {own}: {counted(len(names), 'image')} in {file}")
     return WrittenPredictions(file, len(names) - len(errors), errors)
+
+
+def merge(
+    folder: Annotated[Path | str, Argument("The --output of vitmed predict.")],
+    *,
+    output: Annotated[
+        Path | str | None, Option("CSV file to write; default predictions.csv in the folder.", "--output -o")
+    ] = None,
+    force: Force = False,
+) -> WrittenPredictions:
+    """Join the parts that `predict_shard` wrote, after checking that they hold every image of the list exactly once.
+
+    Raises:
+        DataError: a part is missing, damaged, there twice, or of another checkpoint or list of images.
+    """
+    folder = Path(folder)
+    check_pyarrow(folder)
+    files = sorted(folder.glob("part-*.parquet"))
+    if not files:
+        raise DataError(f"{folder}: holds no part of predictions", "vitmed predict IMAGES --output FOLDER")
+    file = Path(folder / PREDICTIONS if output is None else output)
+    if file.suffix.lower() == ".parquet":
+        raise UsageError(f"{file}: merge writes a CSV table; vitmed {READER} also Parquet", "name a .csv file")
+    new_file(file, force=force, inputs=files)
+    return merge_parts(folder, files, file)

@@ -6,21 +6,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from vitmed.commands.train import check_place, default_name
-from vitmed.core.config import Config
+from vitmed.commands.one_run import NO_RESULT, default_name
+from vitmed.core.config import PRETRAIN_FLAGS, Config, PretrainConfig, read_overrides
+from vitmed.core.data_config import ModelConfig
 from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import DataError, Interrupted, UsageError, unknown_key
 from vitmed.core.files import write_bytes
-from vitmed.core.flags import read_overrides
-from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import build_config, load_config
 from vitmed.core.messages import bar, say, warn
-from vitmed.core.model_config import ModelConfig
 from vitmed.core.options import Argument, ConfigFile, Fields, Resume, RunName, RunsFolder, Sets
-from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig, PretrainDataConfig
+from vitmed.core.places import check_run_place, data_folder
 from vitmed.core.process import is_rank
-from vitmed.core.run_folder import RunFolder
-from vitmed.core.run_lock import run_lock
+from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.core.text import counted
 from vitmed.data.folders import has_classes
 from vitmed.data.loading import images_of
@@ -50,15 +47,6 @@ from vitmed.training.run import (
 )
 
 UNLABELLED_VAL = 0.05  # share of images for validation where there are no classes
-# Beside --resume: they change no result.
-RESUMABLE = {
-    "train.device",
-    "train.workers",
-    "train.micro_batch",
-    "train.grad_checkpointing",
-    "data.cache",
-    "data.cache_gb",
-}
 
 
 @dataclass(frozen=True)
@@ -86,9 +74,7 @@ def pretrain(
     class folders, those in a test folder.
 
     Args:
-        data: the folder, with images at any depth.
-        config: a YAML file; `sets` ("train.lr=1e-3") and flags override it.
-        output, name, resume: as in `train`.
+        data: the folder, with images at any depth; config, sets, output, name, resume: as in `train`.
         **flags: the names in `PRETRAIN_FLAGS`, as on the command line: epochs=100, mask_ratio=0.6.
 
     Raises:
@@ -99,7 +85,7 @@ def pretrain(
     overrides = read_overrides(flags, PRETRAIN_FLAGS, "pretrain")
     if resume is not None:
         changes = [*overrides, *sets] + ["config"] * (config is not None)
-        folder = folder_to_resume(Path(resume), name, changes, PRETRAIN_FLAGS, RESUMABLE)
+        folder = folder_to_resume(Path(resume), name, changes, PRETRAIN_FLAGS, NO_RESULT)
         with run_lock(folder):
             return _train(*_resume_run(folder, data, overrides))
     settings = load_config(config, {"data.root": data, **overrides}, sets, PretrainConfig)
@@ -132,10 +118,14 @@ def _train(run: Run[PretrainConfig], task: Pretrain) -> PretrainResult:
 
 
 def _new_run(config: PretrainConfig, output: str | Path, name: str | None) -> tuple[Run[PretrainConfig], Pretrain]:
-    check_place(config, output, name)
+    check_run_place(config, output, name)
     if config.augment.policy not in POLICIES:
         raise unknown_key("policy", config.augment.policy, POLICIES)
-    config = config.model_copy(update={"model": _default_model(config.model), "data": _default_data(config.data)})
+    model, data = _default_model(config.model), config.data
+    if data.unlabelled or not (data.labels is not None or has_classes(data_folder(data.root))):
+        fraction = data.val_fraction if "val_fraction" in data.model_fields_set else UNLABELLED_VAL
+        data = data.model_copy(update={"unlabelled": True, "val_fraction": fraction})
+    config = config.model_copy(update={"model": model, "data": data})
     report_card(config.data.card)
     show_expression(config.data.group_regex)
     with bar("finding images", unit="files") as advance:
@@ -178,14 +168,6 @@ def _default_sizes(config: PretrainConfig, splits: Splits) -> PretrainConfig:
             say(f"{decision.field} {decision.value}: {decision.when}; {decision.why}")
             update[decision.field.removeprefix("model.")] = decision.value
     return config.model_copy(update={"model": config.model.model_copy(update=update)})
-
-
-def _default_data(data: PretrainDataConfig) -> PretrainDataConfig:
-    """The data section completed by the folder: whether it has classes, and so the share of validation images."""
-    if not data.unlabelled and (data.labels is not None or has_classes(data_folder(data.root))):
-        return data
-    fraction = data.val_fraction if "val_fraction" in data.model_fields_set else UNLABELLED_VAL
-    return data.model_copy(update={"unlabelled": True, "val_fraction": fraction})
 
 
 def _resume_run(

@@ -6,18 +6,19 @@ import json
 import shlex
 from typing import Annotated, Any
 
-from vitmed.commands.train import TrainResult, check_place, default_name, train
-from vitmed.core.config import Config
+from vitmed.commands.one_run import default_name
+from vitmed.commands.train import TrainResult, train
+from vitmed.core.config import FLAGS, PROBE_FLAGS, Config, read_overrides
 from vitmed.core.csv_files import csv_text
 from vitmed.core.errors import UsageError
-from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.exclusions import excluded
 from vitmed.core.files import write_json, write_text
-from vitmed.core.flags import FLAGS, PROBE_FLAGS, read_overrides
 from vitmed.core.load_config import check_names, load_config, store_paths, with_values
 from vitmed.core.messages import say, warn
 from vitmed.core.options import ConfigFile, Data, Fields, Gates, Offline, RunName, RunsFolder, Sets
+from vitmed.core.places import check_run_place
 from vitmed.core.run_folder import RunFolder
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.policy import CHOOSING
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.metrics.metric_table import METRICS
@@ -43,7 +44,7 @@ def probe(
     offline: Offline = False,
     **flags: Annotated[Any, Fields(Config, PROBE_FLAGS)],
 ) -> TrainResult | RankingResult:
-    """Evaluate a baseline in minutes, without training a network.
+    """Evaluate a baseline in minutes, without training a network. The arguments are those of `train`.
 
     With `weights`: a linear model and nearest neighbours on the features of the frozen network, as
     `train(freeze=True)` does. Without: a linear model of the colours and the size of the images. It sees no
@@ -54,20 +55,15 @@ def probe(
     which of them suit these images, by a linear model that is fitted on train and judged on validation. The test is not
     read.
 
-    Args:
-        data, config, sets, output, name, fail_under, offline, flags: as in `train`.
-
     Returns:
         as `train`; `checkpoint` is None without weights. For several weights their ranking.
-
-    Raises:
-        VitmedError: as in `train`.
     """
     names = weight_list(flags.get("weights"))
     own = {name: value for name, value in flags.items() if names is None or name != "weights"}
     overrides = {"data.root": data, **read_overrides(own, FLAGS, "probe")}
     settings = load_config(config, overrides, sets)
-    check_place(settings, output, name)
+    all_folds = settings.data.divided and settings.data.fold is None
+    check_run_place(settings, output, name)
     if names is not None or settings.model.weights is None:
         chosen = [text.partition("=")[0].strip() for text in ([sets] if isinstance(sets, str) else sets)]
         used = OF_COLOURS if names is None else OF_RANKING
@@ -76,7 +72,8 @@ def probe(
             warn(f"probe trains no network here, so these have no effect: {', '.join(idle)}")
     if names is not None:
         check_names(settings, SIZES, POLICIES, METRICS)
-        _refuse_all_folds(settings, "several weights are ranked on one fold")
+        if all_folds:
+            raise UsageError("several weights are ranked on one fold", "name it: --fold 1")
         if fail_under:
             raise excluded("gate of a ranking")
         settings, splits = open_folder(with_values(settings, {"model.weights": None}), output, "folds")
@@ -98,15 +95,11 @@ def probe(
         flags |= {"config": config, "sets": sets, "output": output, "name": name, "fail_under": fail_under}
         return train(data, offline=offline, **{**flags, "freeze": True})
     check_names(settings, SIZES, POLICIES, METRICS)
-    _refuse_all_folds(settings, "without weights, probe evaluates one fold")
+    if all_folds:
+        raise UsageError("without weights, probe evaluates one fold", "name it: --fold 1")
     gates = parse_gates(fail_under)
     settings, splits = open_folder(settings, output, "splits")
     folder, results = evaluate_colours(settings, splits, output, name or default_name(splits.root, settings))
     result = TrainResult(folder.path, None, results["val"], results["test"])
     check_gates(gates, results["test"].metrics, result)
     return result
-
-
-def _refuse_all_folds(settings: Config, problem: str) -> None:
-    if settings.data.divided and settings.data.fold is None:
-        raise UsageError(problem, "name it: --fold 1")

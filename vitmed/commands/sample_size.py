@@ -24,13 +24,8 @@ def sample_size(
     """How many images and patients an evaluation needs. Give half_width or lower_bound.
 
     Args:
-        number: sensitivity, specificity or auroc.
-        expected: the value that you expect, above 0 and below 1; of an AUROC above 0.5.
-        half_width: half the width of the 95 % interval.
-        lower_bound: what the lower end of the interval is to exceed.
-        power: the chance that it does, if the expected value is the true one, 0.5 or more; default 0.8. Only with
-            lower_bound.
-        prevalence: share of positive images; an AUROC needs it.
+        expected: above 0 and below 1; of an AUROC above 0.5.
+        power: the chance that the lower end exceeds `lower_bound`, if the expected value is the true one; 0.5 or more.
         images_per_patient: on average, at least 1; all images of a patient are of one class.
         icc: intraclass correlation of being right, 0 (images of a patient are independent) to 1 (all are alike).
 

@@ -52,16 +52,8 @@ def serve(
 
     Args:
         checkpoint: a run folder, a checkpoint, or an exported .onnx file, which needs no torch.
-        host, port: where to listen; port 0 takes a free one.
-        api_key_file: holds the key that requests must bring; default the environment variable VITMED_API_KEY.
-        no_key: let other machines send images without a key.
-        tls_cert, tls_key: PEM files, for https.
-        max_megabytes, max_images: of a request.
         timeout: s, for a request to arrive, and again to be answered.
-        queue: images that may wait for their answers.
-        batch: images computed at once, 1 to 64; default as many as `predict` computes. 1 answers one image soonest.
-        scores: a CSV file that gets what the model says of each image, for `monitor`; without names.
-        frame, device, precision: as in `predict`.
+        batch: default as many as `predict` computes; 1 answers one image soonest.
 
     Raises:
         UsageError: a value, key, certificate or address that cannot be used; a missing package. CheckpointError: not a

@@ -11,7 +11,7 @@ from vitmed.checks.evaluation_images import ImageRequest, choose_samples
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.messages import say, warn
 from vitmed.core.options import AllowLeakage, Argument, LabelledData, Option, Split
-from vitmed.core.places import NewFolder
+from vitmed.core.places import output_folder
 from vitmed.explanation.results import Robustness
 from vitmed.explanation.robustness import FOLDER, NUMBERS, StressRequest, stress_images
 from vitmed.inference.open_model import open_model
@@ -51,11 +51,8 @@ def stress(
     Args:
         checkpoint: a best.pt, last.pt or epoch_0010.pt, a run folder, or an exported .onnx file.
         data, split, group_regex, groups, labels, allow_leakage: which images, as in `evaluate`.
-        output: a new folder; default `<run>/stress`.
         images: the most images, a sample in proportion to classes, findings, or ranges of a number.
         corruptions: keys of `CORRUPTIONS`; none: all of them.
-        resamples: bootstrap resamples behind the intervals.
-        seed: of the sample, the corruptions and the resamples.
 
     Raises:
         CheckpointError, DataError, UsageError: an argument that cannot be used.
@@ -63,7 +60,7 @@ def stress(
     request = StressRequest(corruptions, split, images, resamples, seed, device)
     saved = open_model(checkpoint)
     closed = [saved.splits.root, *([] if data is None else [Path(data)])]
-    folder = NewFolder.numbered(output, saved.path.parent / FOLDER, *closed).path
+    folder = output_folder(output, saved.path.parent / FOLDER, *closed)
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage)
     for note in chosen.notes:
         warn(note)

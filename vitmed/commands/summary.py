@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from vitmed.core.config import Config
+from vitmed.core.config import SUMMARY_FLAGS, Config
 from vitmed.core.errors import UsageError, unknown_key
-from vitmed.core.flags import SUMMARY_FLAGS
 from vitmed.core.load_config import build_config, load_config, recipes
 from vitmed.core.options import Argument, Fields, Option
 from vitmed.inference.checkpoint import load_checkpoint
@@ -18,18 +17,13 @@ from vitmed.models.weights.pretrained import config_for_weights, load_pretrained
 
 
 def build_model(
-    model: str | None = None,
-    num_classes: int | None = None,
-    *,
-    offline: bool = False,
-    **fields: Any,
+    model: str | None = None, num_classes: int | None = None, *, offline: bool = False, **fields: Any
 ) -> ViT:
     """A ViT of a named size or of a weight file; keywords set any field of `ModelConfig` (image_size=32).
 
     Args:
         model: default: the network of `weights`, else vit_tiny.
         num_classes: K; default: the classes of the head in `weights`, else 1000. A head of K classes is kept.
-        offline: open no connection for the public weights of `weights`.
 
     Raises:
         UsageError: an unknown name or field, or sizes that do not divide or do not fit the weights.

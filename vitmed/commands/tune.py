@@ -6,12 +6,10 @@ import contextlib
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from vitmed.commands.train import check_place, default_name
-from vitmed.core.config import Config
+from vitmed.commands.one_run import default_name
+from vitmed.core.config import FLAGS, TUNE_FLAGS, Config, read_overrides
 from vitmed.core.errors import Interrupted, UsageError
 from vitmed.core.exclusions import excluded
-from vitmed.core.flags import FLAGS, TUNE_FLAGS, read_overrides
-from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import listener
 from vitmed.core.options import (
@@ -28,9 +26,9 @@ from vitmed.core.options import (
     RunsFolder,
     Sets,
 )
+from vitmed.core.places import check_run_place, data_folder
 from vitmed.core.process import is_rank
-from vitmed.core.run_folder import RunFolder
-from vitmed.core.run_lock import run_lock
+from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.metrics.tuning_study import SEED
 from vitmed.studies.search import TuneResult, lead, new_study, plan_study, resumed_study
 from vitmed.studies.trials import Trials, read_space
@@ -51,17 +49,13 @@ def tune(
     space: Annotated[
         Sequence[str],
         Option(
-            "A setting to search, instead of the plan's; can be repeated.",
-            metavar="SETTING=LOW..HIGH|A,B",
-            panel=FIRST,
+            "A setting to search, instead of the plan's; can be repeated.", metavar="SETTING=LOW..HIGH|A,B", panel=FIRST
         ),
     ] = (),
     grid: Annotated[
         Sequence[str],
         Option(
-            "Train every combination of these values instead; can be repeated.",
-            metavar="SETTING=A,B,C",
-            panel=FIRST,
+            "Train every combination of these values instead; can be repeated.", metavar="SETTING=A,B,C", panel=FIRST
         ),
     ] = (),
     seeds: Annotated[
@@ -85,17 +79,10 @@ def tune(
 
     Args:
         data, config, sets, flags: as in `train`. What they set is not searched.
-        trials: how many, also failed ones; default 20, or as many as `time` allows.
-        time: of the whole command, such as "2h", or in seconds.
-        space: settings and their ranges or values, such as "lr=1e-5..1e-3" or "model.width=64,128", instead of the
-            default: a range around what the plan chose.
-        grid: settings and their values, such as "model.heads=2,4,8"; seeds: of training, such as "0,1,2".
-        prune: whether to stop poor trials early; default true.
-        output: the folder in which to make the folder of the study; name: of that folder.
+        trials: how many, also failed ones; time: of the whole command, such as "2h", or in seconds.
+        space: such as "lr=1e-5..1e-3" or "model.width=64,128"; default: a range around what the plan chose.
+        grid: such as "model.heads=2,4,8"; seeds: such as "0,1,2".
         resume: the folder of a study to continue, perhaps with more `trials` or `time`.
-        parallel: how many trials to train at the same time, each in a process of its own.
-        devices: of each trial, as in `vitmed train --devices`.
-        offline: open no connection.
 
     Raises:
         UsageError: a setting or value that cannot be, or Optuna is not installed. VitmedError: as `train`, where no
@@ -125,7 +112,7 @@ def tune(
             numbers = "0" if seeds is None else seeds if isinstance(seeds, str) else ",".join(map(str, seeds))
             domains = {**read_space([f"{SEED}={numbers}"], sets, "--seeds"), **domains}
         what = {"space": domains, "trials": trials, "prune": not grid and prune is not False, "time": seconds}
-        check_place(settings, output, name)
+        check_run_place(settings, output, name)
         prepared, forecast = plan_study(settings, config is None, seconds, offline, devices or 1)
         name = name or f"{default_name(data_folder(prepared.config.data.root), prepared.config)}_tune"
         folder, asked = new_study(prepared, {**what, **forecast, "offline": offline}, output, name)

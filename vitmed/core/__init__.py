@@ -1,31 +1,23 @@
 """What every room may use: errors, configuration, the run folder, downloads, text.
 
-config           the configuration: the sections together
-data_config      its section `data`: every setting with its type, range, default, flag and help
-model_config     its section `model`
-train_config     its sections `augment` and `train`
-evaluate_config  its section `evaluate`
-pretrain_config  the configuration of `vitmed pretrain`
-settings         how a setting is declared
+config           the configuration: the sections together; the flags of each command
+data_config      its sections `data` and `model`: every setting with its type, range, default, flag and help
+train_config     its sections `augment`, `train`, `mae` and `evaluate`
+settings         how a setting is declared, and how its flag is spelled
 load_config      YAML files, --set and flags to a configuration
 yaml_files       YAML without duplicate keys, deep nesting or aliases that multiply
-inputs           what a command line names exists: checked before torch is loaded
-flags            flags and Python keywords, read from the fields
 errors           the errors that a user can cause, and their exit codes
 upgrade          files of earlier versions as those of today; what to use instead of what is gone
-stored_paths     where data and weights lie, stored without private folder names
-base_models      the base of every typed result, and of typed parts in files
+stored_paths     the cache folder; where data and weights lie, stored without private folder names
+base_models      the base of every typed result and of typed parts in files; what labels are
 files            files and folders that are written whole or not at all
-run_folder       the names of the files in a run folder
-outputs          where a command may write
-shards           one share of a long list of images
-run_lock         one process at a time writes to a run folder
-cache_folder     where downloads and decoded images are kept
+run_folder       the names of the files in a run folder; one process at a time writes to it
+places           where a command reads and writes: checked before any work, before torch is loaded
 dataset_cards    the cards of public data sets
 downloads        fetching a public file: resumed, checked, whole or not at all
 process          cores, memory allocation, waiting threads and signals of this process
 messages         messages and progress bars
-text             counts and lists in sentences; names without control characters
+text             counts, lists and durations in sentences; names without control characters
 csv_files        CSV as spreadsheets save it, written so that they run nothing
 excel_files      the first sheet of an .xlsx file as text
 """

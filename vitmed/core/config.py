@@ -1,23 +1,31 @@
 """The configuration: every setting with its type, range, flag and meaning.
 
-A setting is declared once, as a field of a section: in `data_config`, `model_config`, `train_config`,
-`evaluate_config` or `pretrain_config`. The command line, the Python keywords, the YAML keys and docs/configuration.md
-come from the fields; see `core/flags.py`. Names from tables elsewhere (models, policies, metrics) are plain `str` here;
-`check_names` checks them.
+A setting is declared once, as a field of a section, in `data_config` or `train_config`. The command line, the Python
+keywords, the YAML keys and docs/configuration.md come from the fields; see `settings`. Names from tables elsewhere
+(models, policies, metrics) are plain `str` here; `check_names` checks them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from pydantic import field_validator, model_validator
+from pydantic import ValidationError, field_validator, model_validator
 
-from vitmed.core.data_config import DataConfig
-from vitmed.core.evaluate_config import SHARES, EvaluateConfig
-from vitmed.core.model_config import ModelConfig
-from vitmed.core.settings import Section
-from vitmed.core.train_config import AugmentConfig, TrainConfig
+from vitmed.core.data_config import DataConfig, ModelConfig, PretrainDataConfig
+from vitmed.core.errors import UsageError
+from vitmed.core.settings import Section, flags_of
+from vitmed.core.train_config import (
+    SHARES,
+    AugmentConfig,
+    EvaluateConfig,
+    MaeConfig,
+    PretrainAugmentConfig,
+    PretrainTrainConfig,
+    TrainConfig,
+)
+from vitmed.core.upgrade import gone, without_gone
 
 
 class RunConfig(Section):
@@ -91,6 +99,20 @@ class Config(RunConfig):
         return train
 
 
+class PretrainConfig(RunConfig):
+    """One pretraining run, completely."""
+
+    data: PretrainDataConfig = PretrainDataConfig()
+    augment: PretrainAugmentConfig = PretrainAugmentConfig()
+    mae: MaeConfig = MaeConfig()
+    train: PretrainTrainConfig = PretrainTrainConfig()
+
+    @property
+    def encoder(self) -> ModelConfig:
+        """The network that learns. A decoder needs `norm` over every token, and pooling the mean moves it behind."""
+        return self.model.model_copy(update={"pool": "cls"})
+
+
 def expected(error: Mapping[str, Any]) -> str:
     """What pydantic expected, in words; for a share in percent, also the right number."""
     value = error["input"]
@@ -101,6 +123,50 @@ def expected(error: Mapping[str, Any]) -> str:
 
 
 # Fields that name a file or folder, relative to their YAML file.
-PATHS = (
-    ("data", "root"), ("data", "groups"), ("data", "labels"), ("model", "weights"),
-)  # fmt: skip
+PATHS = (("data", "root"), ("data", "groups"), ("data", "labels"), ("model", "weights"))
+
+
+def read_overrides(flags: dict[str, Any], known: dict[str, str], command: str) -> dict[str, Any]:
+    """{"epochs": 5} -> {"train.epochs": 5}, without flags that are None (not given). Raises UsageError."""
+    unknown = set(flags) - set(known)
+    if unknown:
+        words = [f"--{flag.replace('_', '-')}" for flag in sorted(unknown)]
+        raise gone(words, " ".join(words)) or UsageError(
+            f"{command} has no option {', '.join(sorted(unknown))}", f"it has {', '.join(known)}, config, sets"
+        )
+    if known is not EVALUATE_FLAGS:
+        evaluate_config(EvaluateConfig(), {flag: value for flag, value in flags.items() if flag in EVALUATE_FLAGS})
+    given = {known[flag]: value for flag, value in flags.items() if value is not None}
+    return {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
+
+
+def evaluate_config(own: EvaluateConfig, flags: dict[str, Any]) -> EvaluateConfig:
+    """The settings of the run, overridden by the flags of `EVALUATE_FLAGS`. UsageError for a wrong flag or value."""
+    given = {key.partition(".")[2]: value for key, value in read_overrides(flags, EVALUATE_FLAGS, "evaluate").items()}
+    without_gone({"evaluate": given}, [f"evaluate.{name}" for name in given])
+    former = own.model_dump()
+    if POINTS & set(given):  # a new operating point replaces the one of the run
+        former = {key: value for key, value in former.items() if key not in POINTS}
+    try:
+        return EvaluateConfig(**{**former, **given})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        flag = next(f"--{flag.replace('_', '-')}" for flag, key in EVALUATE_FLAGS.items() if key == f"evaluate.{name}")
+        if first["type"] == "value_error":
+            problem = str(first["ctx"]["error"]).replace(f"evaluate.{name}", flag)
+        else:
+            value = first["input"]
+            problem = f"{flag} {f'{value:g}' if isinstance(value, float) else value}: {expected(first)}"
+        raise UsageError(problem, f"see evaluate.{name} in docs/configuration.md") from None
+
+
+POINTS = {"youden", "balanced", "target_sensitivity", "target_specificity", "cost"}  # that choose the operating point
+FLAGS = flags_of(Config)  # of `vitmed train`; plan and probe take the same keywords
+EVALUATE_FLAGS = flags_of(Config, "evaluate")
+PROBE_FLAGS = flags_of(
+    Config, "data", "model.weights", "model.image_size", "train.seed", "train.device", "train.workers", "evaluate"
+)
+TUNE_FLAGS = flags_of(Config, without=("train.time",))  # of tune itself: how long all trials may take
+SUMMARY_FLAGS = flags_of(Config, "model.image_size", "model.patch_size", "model.channels")
+PRETRAIN_FLAGS = flags_of(PretrainConfig, without=("model.weights", "data.positive"))

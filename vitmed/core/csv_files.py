@@ -42,8 +42,7 @@ def from_cell(cell: str) -> str:
 
 def _escaped(match: re.Match[str]) -> str:
     """Twice the backslashes before, so that their number tells the two apart."""
-    name = match[2] if len(match[2]) > 1 else f"\\u{ord(match[2]):x}"
-    return match[1] * 2 + name
+    return match[1] * 2 + (match[2] if len(match[2]) > 1 else f"\\u{ord(match[2]):x}")
 
 
 def _unescaped(match: re.Match[str]) -> str:
@@ -61,12 +60,7 @@ def csv_text(rows: Iterable[Iterable[object]]) -> str:
 def read_text(file: Path, what: str, others: Sequence[str] = ()) -> tuple[str, str]:
     """The text of a table, and its encoding: UTF-8, UTF-16 with a byte order mark, or the first of `others` that fits.
 
-    Args:
-        what: a name for the file that is expected, for the message.
-        others: names of encodings, such as those of `OLD`.
-
-    Raises:
-        DataError: missing, empty, or in another encoding.
+    Raises DataError, which names `what` is expected: missing, empty, or in another encoding.
     """
     if reason := why_unreadable(file):
         problem, fix = reason
@@ -89,11 +83,7 @@ def read_text(file: Path, what: str, others: Sequence[str] = ()) -> tuple[str, s
 
 def separator_of(text: str, known: Callable[[str], bool]) -> str:
     """The separator that splits the first line into most names of columns (for which `known` is true), else comma."""
-
-    def count(separator: str) -> int:
-        return sum(known(name.strip()) for name in next(rows_of(text, separator), []))
-
-    return max(SEPARATORS, key=count)
+    return max(SEPARATORS, key=lambda mark: sum(known(name.strip()) for name in next(rows_of(text, mark), [])))
 
 
 def rows_of(text: str, separator: str) -> Iterator[list[str]]:

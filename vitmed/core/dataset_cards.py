@@ -97,8 +97,9 @@ class Card(_Strict):
         """The licence of a set; in a collection the entry under its name, or under "others"."""
         if isinstance(self.licence, str):
             return self.licence
-        own = (text for key, text in self.licence.items() if name.startswith(key.lower()))
-        return next(own, self.licence["others"])
+        return next(
+            (text for key, text in self.licence.items() if name.startswith(key.lower())), self.licence["others"]
+        )
 
     def policy_of(self, name: str) -> str | None:
         """The augmentation policy of a set; None for a collection, which has one for each of its sets."""
@@ -170,9 +171,8 @@ def find_set(name: str) -> Card:
         DataError: a set that you must download yourself; says how.
     """
     known = cards()
-    for card in known.values():
-        if name in card.sets:
-            return card
+    if (holder := next((card for card in known.values() if name in card.sets), None)) is not None:
+        return holder
     if name in known:
         card = known[name]
         if card.sets:
@@ -193,9 +193,8 @@ def advice(card: Card, folder: str | Path = "DIR") -> str:
 def medmnist_classes(file: str) -> list[str] | None:
     """The classes of a MedMNIST file in numeric order, looked up by its name ("bloodmnist_224.npz"); else None."""
     stem = file.lower().partition(".")[0].partition("_")[0]
+    classes: dict[str, list[str]] = {}
     for card in cards().values():
         if card.download is not None and card.download.layout == "medmnist" and isinstance(card.classes, dict):
-            for name, classes in card.classes.items():
-                if name.lower() == stem:
-                    return classes
-    return None
+            classes |= {name.lower(): names for name, names in card.classes.items()}
+    return classes.get(stem)

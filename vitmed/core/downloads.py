@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from filelock import AcquireReturnProxy, FileLock, Timeout
+from filelock import FileLock, Timeout
 
 from vitmed.core.errors import UsageError, VitmedError
 from vitmed.core.files import write_text
@@ -47,13 +47,9 @@ class Source(NamedTuple):
     """A public file, and how messages describe it.
 
     Attributes:
-        name: of the entry, for messages, and of the folder that holds the file.
-        url: https.
         size: bytes, to within 10 %; None if the publisher does not state it.
         checksum: "sha256:..." (whole or its first digits) or "md5:..."; None if none is published.
-        licence: in a few words.
-        again: the command that fetches the file.
-        error: the error for a file that cannot be fetched or is wrong.
+        again: the command that fetches the file; error: for one that cannot be fetched or is wrong.
         hub: repository on the Hugging Face hub that holds it; "" for a plain address.
         gated: whether the hub asks for the licence to be accepted.
     """
@@ -70,7 +66,6 @@ class Source(NamedTuple):
 
     @property
     def file(self) -> str:
-        """The publisher's file name."""
         return urlsplit(self.url).path.rpartition("/")[2]
 
     def instructions(self, path: Path) -> str:
@@ -103,9 +98,6 @@ class Source(NamedTuple):
 def fetch_file(source: Source, path: Path, offline: bool = False, non_commercial: bool = False) -> Path:
     """The checked file of a source at `path`, downloaded if it is missing.
 
-    Args:
-        non_commercial: whether its licence forbids commercial use.
-
     Raises:
         source.error: it cannot be fetched, or has the wrong size or hash. An existing file is not changed.
         UsageError: no disk space, no permission to write, or a package is missing.
@@ -120,7 +112,13 @@ def fetch_file(source: Source, path: Path, offline: bool = False, non_commercial
             warn(f"the licence of {source.name}, {source.licence}, forbids commercial use: read it first")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with _locked(path, source.name):
+            lock = FileLock(_beside(path, ".lock"))  # the system releases that of a dead process
+            try:
+                held = lock.acquire(timeout=0)
+            except Timeout:
+                say(f"another process is fetching {source.name}: waiting for it")
+                held = lock.acquire()
+            with held:
                 if not path.is_file():  # unless another process has just fetched it
                     _download(source, path)
                     return path
@@ -134,16 +132,6 @@ def fetch_file(source: Source, path: Path, offline: bool = False, non_commercial
 
 def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
-
-
-def _locked(path: Path, name: str) -> AcquireReturnProxy:
-    """Lets one process at a time fetch a file, within `with`. The system releases the lock of a dead process."""
-    lock = FileLock(_beside(path, ".lock"))
-    try:
-        return lock.acquire(timeout=0)
-    except Timeout:
-        say(f"another process is fetching {name}: waiting for it")
-        return lock.acquire()
 
 
 def _download(source: Source, path: Path) -> None:
@@ -251,7 +239,8 @@ def _open(source: Source, headers: dict[str, str]) -> Any:
         reason = f"the server answers {error.code} {error.reason}"
         if error.code in (408, 429) or error.code >= 500:
             raise _Cut(reason) from None
-        raise _refused(source, reason) from None
+        fix = "try it in a browser; a newer vitmed may have a new address"
+        raise source.error(f"{source.url}: {reason}", fix) from None
     except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
         cause = getattr(error, "reason", error)
         if isinstance(cause, ssl.SSLCertVerificationError):
@@ -322,18 +311,11 @@ def _from_hub(source: Source, path: Path) -> tuple[Path, str | None]:
     return part, f"sha256:{about.etag}" if about.etag and re.fullmatch("[0-9a-f]{64}", about.etag) else None
 
 
-# --- small things
-
-
 def check_room(folder: Path, size: int, fix: str = ROOM) -> None:
     """Raise UsageError if `size` more bytes do not fit on the disk of `folder`."""
     free = shutil.disk_usage(folder).free
     if free < size:
         raise UsageError(f"{folder}: {megabytes(size)} are needed, {megabytes(free)} are free", fix)
-
-
-def _refused(source: Source, reason: str) -> VitmedError:
-    return source.error(f"{source.url}: {reason}", "try it in a browser; a newer vitmed may have a new address")
 
 
 def digest_of(path: Path, kind: str = "sha256") -> str:

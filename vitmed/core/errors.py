@@ -8,12 +8,7 @@ from vitmed.core.text import listed
 
 
 class VitmedError(Exception):
-    """A problem that the user can solve.
-
-    Args:
-        problem: the file, what was found, and what was expected.
-        fix: how to solve it, if possible with a command or a flag.
-    """
+    """A problem (the file, what was found and expected) and how to fix it, if possible with a command or a flag."""
 
     exit_code = 1
 
@@ -86,13 +81,9 @@ class Interrupted(VitmedError):
 
 
 def unknown_key(what: str, found: str, known: object, where: str = "") -> UsageError:
-    """The error for an unknown name; lists the known names and suggests the nearest.
+    """The error for an unknown name of `what`, such as "metric"; lists the known names and suggests the nearest.
 
-    Args:
-        what: what the name is of, such as "metric".
-        found: the name.
-        known: the names that there are.
-        where: where it stands, such as " in section 'train'".
+    `where` says in which place it stands, such as " in section 'train'".
     """
     import difflib
 

@@ -51,12 +51,11 @@ def sheet_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
 
 def _require_values(file: Path, sheet: Any, formulas: Any) -> None:
     """Refuse a formula without a stored value, as programs write it: its cell would count as empty."""
-    for row in formulas.iter_rows():
-        for cell in row:
-            value = sheet[cell.coordinate]
-            if cell.data_type == "f" and value.value is None and value.data_type == "n":  # "str": an empty text
-                text = f"{file}: the cell {cell.coordinate} holds a formula whose value is not stored"
-                raise DataError(text, "open it in Excel or LibreOffice and save it, or save it as CSV UTF-8")
+    for cell in (cell for row in formulas.iter_rows() for cell in row if cell.data_type == "f"):
+        value = sheet[cell.coordinate]
+        if value.value is None and value.data_type == "n":  # "str": an empty text
+            text = f"{file}: the cell {cell.coordinate} holds a formula whose value is not stored"
+            raise DataError(text, "open it in Excel or LibreOffice and save it, or save it as CSV UTF-8")
 
 
 def cell_text(value: Any) -> str:

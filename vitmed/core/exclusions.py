@@ -35,11 +35,7 @@ PARTS = "--output, --shard, --features"
 SETTINGS = "DIR, --config, --name, --set, any setting"
 EXCLUSIONS = {
     "resume and name": Exclusion(
-        "train pretrain",
-        "--resume",
-        "--name",
-        "--resume continues in the run's own folder",
-        "leave --name out",
+        "train pretrain", "--resume", "--name", "--resume continues in the run's own folder", "leave --name out"
     ),
     "resume of folds": Exclusion(
         "train cross-validate",
@@ -49,11 +45,7 @@ EXCLUSIONS = {
         "give --resume alone",
     ),
     "resume of auto": Exclusion(
-        "auto",
-        "--resume",
-        SETTINGS,
-        "--resume uses the settings of the run",
-        "give --resume alone",
+        "auto", "--resume", SETTINGS, "--resume uses the settings of the run", "give --resume alone"
     ),
     "resume of tune": Exclusion(
         "tune",
@@ -146,19 +138,9 @@ EXCLUSIONS = {
         "--power needs --lower-bound",
         "omit --power: --half-width is the half width on average",
     ),
-    "certificate": Exclusion(
-        "serve",
-        "--tls-key",
-        "without --tls-cert",
-        "--tls-key goes with --tls-cert",
-        "name both",
-    ),
+    "certificate": Exclusion("serve", "--tls-key", "without --tls-cert", "--tls-key goes with --tls-cert", "name both"),
     "key": Exclusion(
-        "serve",
-        "--no-key",
-        "--api-key-file, VITMED_API_KEY",
-        "there is a key, and --no-key",
-        "leave one of them out",
+        "serve", "--no-key", "--api-key-file, VITMED_API_KEY", "there is a key, and --no-key", "leave one of them out"
     ),
     "no torch": Exclusion(
         "bundle",

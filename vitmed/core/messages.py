@@ -43,14 +43,14 @@ class Silent(Ui):
     """Prints only warnings."""
 
     def say(self, text: str) -> None:
-        """Print nothing."""
+        pass
 
 
 class Mute(Silent):
     """Prints nothing."""
 
     def warn(self, text: str) -> None:
-        """Print nothing."""
+        pass
 
 
 class Logged(Ui):

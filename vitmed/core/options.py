@@ -24,9 +24,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from vitmed.core.config import Config, RunConfig
-from vitmed.core.flags import EVALUATE_FLAGS, FLAGS, PROBE_FLAGS, SUMMARY_FLAGS, TUNE_FLAGS
-from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig
+from vitmed.core.config import (
+    EVALUATE_FLAGS,
+    FLAGS,
+    PRETRAIN_FLAGS,
+    PROBE_FLAGS,
+    SUMMARY_FLAGS,
+    TUNE_FLAGS,
+    Config,
+    PretrainConfig,
+    RunConfig,
+)
 from vitmed.core.settings import PANELS
 
 SIGNATURES = (Collection, PretrainConfig, EVALUATE_FLAGS, PRETRAIN_FLAGS, PROBE_FLAGS, SUMMARY_FLAGS, TUNE_FLAGS)
@@ -85,8 +93,7 @@ RunsFolder = Annotated[
 RunName = Annotated[str | None, Option("Name of the run folder; default date, data and model.")]
 Resume = Annotated[Path | str | None, Option("Run folder of an interrupted run to continue.", panel="Training")]
 Parallel = Annotated[
-    int,
-    Option("Processes that train several runs at the same time; default 1.", metavar="N", panel="Patients", min=1),
+    int, Option("Processes that train several runs at the same time; default 1.", metavar="N", panel="Patients", min=1)
 ]
 Devices = Annotated[
     int | None,

@@ -1,4 +1,4 @@
-"""Where a command may write; checked before any work.
+"""Where a command reads and writes: checked before any work, and before torch is loaded, which takes seconds.
 
 An existing file is replaced only with --force, and never one that the command reads, one of a run, a checkpoint, or
 anything in a data folder. Devices and pipes are written to.
@@ -6,128 +6,70 @@ anything in a data folder. Devices and pipes are written to.
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from vitmed.core.errors import UsageError
+from vitmed.core.config import RunConfig, read_overrides
+from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.core.files import free_name, is_empty, is_stream
-from vitmed.core.load_config import read_config
+from vitmed.core.load_config import load_config, read_config
 from vitmed.core.run_folder import RunFolder
+from vitmed.core.settings import flags_of
+from vitmed.core.text import lines_of
+from vitmed.core.upgrade import READER
 
+ARCHIVES = (".npz", ".tar")  # which hold images, and are imported before use
 CHECKPOINTS = {".pt", ".pth", ".ckpt", ".safetensors"}
 LONGEST = 200  # bytes of a name; the system allows 255, and numbers and suffixes are added
 
 
-@dataclass(frozen=True)
-class NewFile:
-    """A file that a command may write, checked before any work; `whole_file` writes it."""
+def new_file(
+    path: str | Path,
+    *,
+    force: bool = False,
+    data: Iterable[str | Path] = (),
+    inputs: Iterable[str | Path] = (),
+    png: bool = False,
+) -> Path:
+    """Check that a command may write this very file, a device or a pipe; `whole_file` writes it.
 
-    path: Path
+    Args:
+        force: replace an existing file.
+        data: the data folders of the command; inputs: files that it reads.
+        png: whether it is a picture.
 
-    @classmethod
-    def checked(
-        cls,
-        path: str | Path,
-        *,
-        force: bool = False,
-        data: Iterable[str | Path] = (),
-        inputs: Iterable[str | Path] = (),
-        png: bool = False,
-    ) -> NewFile:
-        """Take this very file.
-
-        Args:
-            path: a file, a device or a pipe; a link stands for its target.
-            force: replace an existing file.
-            data: the data folders of the command; nothing is written into them.
-            inputs: files that the command reads.
-            png: whether it is a picture.
-
-        Raises:
-            UsageError: the file may not or cannot be written.
-        """
-        path = Path(path)
-        if is_stream(path):
-            return cls(path)
-        target = Path(os.path.realpath(path))
-        if target.is_symlink():
-            raise UsageError(f"{path}: is a link to itself", "name another file")
-        if not target.parent.is_dir():
-            raise UsageError(f"{path}: its folder is missing", "make it first")
-        if target.is_dir():
-            raise UsageError(f"{path}: cannot be written (it is a folder)", "name a file")
-        if png and path.suffix.lower() != ".png":
-            raise UsageError(f"{path}: the picture is a PNG", f"name it {path.with_suffix('.png')}")
-        for folder in data:
-            refuse_inside(folder, path)
-        if why := _precious(target, inputs):
-            raise UsageError(f"{path}: {why}, which vitmed never replaces", "name another file")
-        if target.exists() and not force:
-            raise UsageError(f"{path}: is there already", "name another file, or --force to replace it")
-        try:
-            with tempfile.TemporaryFile(dir=target.parent):
-                pass
-        except OSError as error:
-            raise UsageError(f"{path}: cannot be written ({error.strerror})", "choose another place") from None
-        return cls(path)
-
-    @classmethod
-    def numbered(cls, path: str | Path, force: bool, data: Path, inputs: Sequence[str | Path] = ()) -> NewFile:
-        """Take the file or, without `force` and where it is there, the same with -2, -3, ...
-
-        Args:
-            path, force, inputs: as in `checked`; a file of a run gets no number either.
-            data: the data folder of the command.
-
-        Raises:
-            UsageError: as in `checked`.
-        """
-        path = cls.checked(path, force=True, data=[data], inputs=inputs if force else ()).path
-        return cls(path if force or is_stream(path) else free_name(path, path.suffix))
-
-
-@dataclass(frozen=True)
-class NewFolder:
-    """A new or empty folder that a command may write, checked before any work; `whole_folder` writes it."""
-
-    path: Path
-
-    @classmethod
-    def checked(cls, folder: str | Path, data: Iterable[str | Path] = ()) -> NewFolder:
-        """Take this very folder.
-
-        Args:
-            data: the data folders of the command; nothing is written into them.
-
-        Raises:
-            UsageError: it lies in one of them, or something is there.
-        """
-        refuse_file(folder)
-        for root in data:
-            refuse_inside(root, folder)
-        if Path(folder).is_dir() and not is_empty(Path(folder)):
-            raise UsageError(f"{folder}: exists already and is not empty", "name a new folder")
-        return cls(Path(folder))
-
-    @classmethod
-    def numbered(cls, output: str | Path | None, default: Path, *data: Path) -> NewFolder:
-        """Take `output` or, where it is None, the default, with -2, -3, ... where that is not empty.
-
-        Raises:
-            UsageError: it is not empty, lies in one of the folders `data`, or cannot be written.
-        """
-        folder = Path(output) if output is not None else default if is_empty(default) else free_name(default)
-        refuse_file(folder)
-        if folder.exists() and not is_empty(folder):
-            raise UsageError(f"{folder}: is there already and not empty", "name a new folder with --output")
-        for place in data:
-            refuse_inside(place, folder)
-        RunFolder.probe(folder.parent)
-        return cls(folder)
+    Raises:
+        UsageError: the file may not or cannot be written.
+    """
+    path = Path(path)
+    if is_stream(path):
+        return path
+    target = Path(os.path.realpath(path))
+    if target.is_symlink():
+        raise UsageError(f"{path}: is a link to itself", "name another file")
+    if not target.parent.is_dir():
+        raise UsageError(f"{path}: its folder is missing", "make it first")
+    if target.is_dir():
+        raise UsageError(f"{path}: cannot be written (it is a folder)", "name a file")
+    if png and path.suffix.lower() != ".png":
+        raise UsageError(f"{path}: the picture is a PNG", f"name it {path.with_suffix('.png')}")
+    for folder in data:
+        refuse_inside(folder, path)
+    if why := _precious(target, inputs):
+        raise UsageError(f"{path}: {why}, which vitmed never replaces", "name another file")
+    if target.exists() and not force:
+        raise UsageError(f"{path}: is there already", "name another file, or --force to replace it")
+    try:
+        with tempfile.TemporaryFile(dir=target.parent):
+            pass
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written ({error.strerror})", "choose another place") from None
+    return path
 
 
 def _precious(target: Path, inputs: Iterable[str | Path]) -> str | None:
@@ -143,6 +85,32 @@ def _precious(target: Path, inputs: Iterable[str | Path]) -> str | None:
     if target.suffix.lower() in CHECKPOINTS or (head[:2] == b"PK" and b"data.pkl" in head):
         return "is a checkpoint"
     return None
+
+
+def new_folder(folder: str | Path, data: Iterable[str | Path] = ()) -> Path:
+    """Check that a folder is new or empty and in no data folder; `whole_folder` writes it. Raises UsageError."""
+    refuse_file(folder)
+    for root in data:
+        refuse_inside(root, folder)
+    if Path(folder).is_dir() and not is_empty(Path(folder)):
+        raise UsageError(f"{folder}: exists already and is not empty", "name a new folder")
+    return Path(folder)
+
+
+def output_folder(output: str | Path | None, default: Path, *data: Path) -> Path:
+    """The new or empty folder `output` or, where it is None, the default, with -2, -3, ... where that is not empty.
+
+    Raises:
+        UsageError: it is not empty, lies in one of the folders `data`, or cannot be written.
+    """
+    folder = Path(output) if output is not None else default if is_empty(default) else free_name(default)
+    refuse_file(folder)
+    if folder.exists() and not is_empty(folder):
+        raise UsageError(f"{folder}: is there already and not empty", "name a new folder with --output")
+    for place in data:
+        refuse_inside(place, folder)
+    RunFolder.probe(folder.parent)
+    return folder
 
 
 def refuse_inside(data: str | Path, path: str | Path) -> None:
@@ -179,6 +147,15 @@ def check_name(name: str) -> None:
             )
 
 
+def check_run_place(config: RunConfig, output: str | Path, name: str | None) -> None:
+    """Raise UsageError, before any work, if the run folder has no plain name, or its place cannot be used."""
+    if name is not None:
+        check_name(name)
+    refuse_inside(data_folder(config.data.root), output)
+    refuse_file(output)
+    RunFolder.refuse_run(output)
+
+
 def data_of_runs(places: Iterable[Path]) -> list[Path]:
     """The data folders of the runs that these files and folders belong to, where a config.yaml names them."""
     found = []
@@ -192,3 +169,78 @@ def data_of_runs(places: Iterable[Path]) -> list[Path]:
                     continue
                 found += [Path(root)] if isinstance(root, str) else []
     return found
+
+
+def check_inputs(options: dict[str, Any], kind: Any) -> None:
+    """Check, before torch is loaded, that what the given options of a command name exists and their values are allowed.
+
+    Args:
+        kind: `Config` or `PretrainConfig`, which the command reads; None without one.
+
+    Raises:
+        VitmedError: as the command itself would raise it, seconds later.
+    """
+    if "resume" in options:
+        if not Path(options["resume"]).exists():
+            fix = "name the run folder of an interrupted run"
+            raise CheckpointError(f"{options['resume']}: no such run folder", fix)
+    elif kind is not None:
+        given = {"data.root": options.get("data")}
+        known = flags_of(kind)
+        given |= read_overrides({flag: options[flag] for flag in known if flag in options}, known, "vitmed")
+        data_folder(load_config(options.get("config"), given, options.get("sets", ()), kind).data.root)
+    elif "data" in options:
+        data_folder(options["data"])
+    checkpoint = Path(options.get("checkpoint", "."))
+    if not checkpoint.exists() and checkpoint.suffix == ".csv":
+        raise DataError(f"{checkpoint}: no such file", "name a predictions.csv")
+    if not checkpoint.exists():
+        raise CheckpointError(f"{checkpoint}: no such file", "name the best.pt of a run, or its folder")
+    for result in options.get("results", ()):
+        if not Path(result).exists():
+            raise DataError(
+                f"{result}: no such file or folder", "name a predictions.csv, the folder of a report, or a run"
+            )
+    if "images" in options and not isinstance(options["images"], int):  # of stress it is a number
+        if "checkpoint" not in options:
+            newest_run(options.get("runs", "runs"))
+        check_images(options["images"])
+
+
+def data_folder(root: str | Path | None) -> Path:
+    """The folder, checked. Raises DataError if it does not exist."""
+    if root is None:
+        raise UsageError("no data folder is named", "vitmed train DIR, or data.root in the config")
+    folder = Path(root)
+    refuse_archive(folder)
+    if not folder.is_dir():
+        what = "is a file, not a folder" if folder.exists() else "no such folder"
+        raise DataError(f"{folder}: {what}", "name a folder that contains one folder of images per class")
+    return folder
+
+
+def refuse_archive(path: Path) -> None:
+    """Raise DataError if a path is, or lies in, a .npz or .tar file, with the command that unpacks it."""
+    for archive in (path, *path.parents) if set(ARCHIVES) & {part[-4:].lower() for part in path.parts} else ():
+        if archive.suffix.lower() in ARCHIVES and archive.is_file():
+            problem = f"{archive}: vitmed reads no images from archives; vitmed {READER} does"
+            raise DataError(problem, f"vitmed data import {archive} FOLDER")
+
+
+def check_images(names: Sequence[str]) -> None:
+    """Raise DataError if not one of these files, folders and patterns exists; one of many becomes a row of its own."""
+    paths = [Path(name) for name in names]
+    for path in paths:
+        refuse_archive(path)
+    if not any(path.exists() or path.is_symlink() or glob.has_magic(str(path)) for path in paths):
+        missing = [f"{name}: no such file or folder" for name in names]
+        raise DataError(lines_of(missing), "name images, folders or patterns")
+
+
+def newest_run(runs: str | Path) -> RunFolder:
+    """The newest run with a best.pt. Raises CheckpointError without any."""
+    newest = RunFolder.newest(runs)
+    if newest is None:
+        fix = "vitmed train DIR first, or name a place: --runs FOLDER, --checkpoint FILE"
+        raise CheckpointError(f"{runs}: no run with a best.pt is there", fix)
+    return newest

@@ -1,4 +1,4 @@
-"""Settings of this process: some must precede the import of torch, some are restored afterwards."""
+"""Settings of this process, some of which must precede the import of torch; its signals; its share of many images."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import contextlib
 import ctypes
 import math
 import os
+import re
 import signal
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
+
+from vitmed.core.errors import UsageError
 
 SAME_STOP = 5.0  # s in which a second SIGTERM or SIGHUP belongs to the first
 AGAIN = 0.01  # s until an ignored KeyboardInterrupt is raised again
@@ -66,21 +69,17 @@ def end_with_driver() -> None:
 
 def cores() -> int:
     """CPU cores that this process may use, at least 1; in a container perhaps fewer than the machine has."""
-    limits = [limit for group in control_groups("cpu") if (limit := _quota(group)) is not None]
-    return max(1, min([_allowed(), *map(math.ceil, limits)]))
+    limits = [_allowed()]
+    for group in control_groups("cpu"):
+        for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):  # version 2, version 1
+            with contextlib.suppress(OSError, ValueError):  # no such file; "max" is no number
+                quota, period = map(int, " ".join((group / name).read_text() for name in names).split())
+                limits += [math.ceil(quota / period)] if quota > 0 else []
+    return max(1, min(limits))
 
 
 def _allowed() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _quota(group: Path) -> float | None:
-    """Cores that a control group (version 2 or 1) may use in the mean; None: all."""
-    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
-        with contextlib.suppress(OSError, ValueError):  # no such file; "max" is no number
-            quota, period = map(int, " ".join((group / name).read_text() for name in names).split())
-            return quota / period if quota > 0 else None
-    return None
 
 
 def control_groups(controller: str) -> list[Path]:
@@ -96,13 +95,9 @@ def control_groups(controller: str) -> list[Path]:
 
 
 class SharedContext(contextlib.ContextDecorator):
-    """A context manager for a change to the whole process: the first thread to enter makes it, the last undoes it.
+    """A context manager for a change to the whole process: the first thread to enter makes it, the last undoes it."""
 
-    Args:
-        change: returns the context manager that makes and undoes the change.
-    """
-
-    def __init__(self, change: Callable[[], contextlib.AbstractContextManager[None]]):
+    def __init__(self, change: Callable[[], contextlib.AbstractContextManager[Any]]):
         self.change, self.lock, self.inside, self.stack = change, threading.Lock(), 0, contextlib.ExitStack()
 
     def __enter__(self) -> None:
@@ -111,23 +106,15 @@ class SharedContext(contextlib.ContextDecorator):
                 self.stack.enter_context(self.change())
             self.inside += 1
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         with self.lock:
             self.inside -= 1
             if not self.inside:
                 self.stack.close()
 
 
-@contextlib.contextmanager
-def _no_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-NO_WARNINGS = SharedContext(_no_warnings)  # of libraries: they name a line of their own source, not the user's file
+# Warnings of libraries name a line of their own source, not the user's file.
+NO_WARNINGS = SharedContext(lambda: warnings.catch_warnings(action="ignore"))
 
 
 def once(handler: Callable[[int, Any], None]) -> Callable[[int, Any], None]:
@@ -200,3 +187,45 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
+
+
+# --- `--shard 2/4`: one share of a long list of images, or the one that torchrun or a Slurm array gives this process
+
+AUTO = "auto"
+FIX = "name it: --shard 1/4 to --shard 4/4, for example"
+MALFORMED = "no such shard; expected NUMBER/COUNT, from 1/COUNT to COUNT/COUNT"
+UNKNOWN = "neither torchrun (RANK, WORLD_SIZE) nor a Slurm array of even steps started this process"
+RANKS, TASKS = ("RANK", "WORLD_SIZE"), tuple(f"SLURM_ARRAY_TASK_{name}" for name in ("ID", "MIN", "MAX", "COUNT"))
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Share `number` of `count`, from 1: a block of neighbours in the list, as long as the others to within one."""
+
+    number: int
+    count: int
+
+    def rows(self, images: int) -> range:
+        """The places in a list of so many images that belong to this shard."""
+        return range(images * (self.number - 1) // self.count, images * self.number // self.count)
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+
+def read_shard(text: str, environment: Mapping[str, str]) -> Shard:
+    """The shard that `--shard` names: "2/4"; or "auto", from RANK and WORLD_SIZE, as torchrun sets them, else from the
+    SLURM_ARRAY_TASK_ variables, whose lowest task is shard 1. Raises UsageError without such a shard."""
+    names = next((names for names in (RANKS, TASKS) if environment.keys() >= {*names}), ())
+    words = [environment[name] for name in names] if text == AUTO else text.split("/")
+    numbers = [int(word) if re.fullmatch("[0-9]{1,7}", word, re.ASCII) else -1 for word in words]
+    if text == AUTO and len(numbers) == 4:  # the lowest task and the highest, with the same step between all
+        task, low, high, count = numbers
+        step = (high - low) // max(1, count - 1) or 1
+        even = low + step * (count - 1) == high and (task - low) % step == 0
+        numbers = [(task - low) // step + 1, count * even]
+    elif text == AUTO:
+        numbers = [number + (k == 0) for k, number in enumerate(numbers)]  # ranks begin at 0
+    if len(numbers) == 2 and 1 <= numbers[0] <= numbers[1]:
+        return Shard(*numbers)
+    raise UsageError(f"--shard {text}: {UNKNOWN if text == AUTO else MALFORMED}", FIX)

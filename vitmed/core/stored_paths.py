@@ -13,7 +13,8 @@ import secrets
 from pathlib import Path
 from types import ModuleType
 
-from vitmed.core.cache_folder import cache_folder
+from platformdirs import user_cache_path
+
 from vitmed.core.errors import UsageError
 from vitmed.core.files import write_text
 
@@ -22,6 +23,12 @@ PRIVATE = ("home", "users", "root")  # folders that hold folders named after a p
 NOWHERE = f"elsewhere-{'0' * 12}/images"  # of a data folder that is not named: no note has this mark
 _MARK = re.compile(r"elsewhere-([0-9a-f]{12})/.+")
 _NOTES: dict[str, str] = {}  # mark -> path, for a cache folder that cannot be written
+
+
+def cache_folder() -> Path:
+    """The folder in VITMED_CACHE, or `vitmed` in the system's cache folder."""
+    named = os.environ.get("VITMED_CACHE")
+    return Path(named).expanduser() if named else user_cache_path("vitmed", appauthor=False)
 
 
 def store_path(path: str | Path, folder: str | Path) -> str:
@@ -61,11 +68,8 @@ def project_path(path: str, folder: str, home: str, paths: ModuleType = os.path)
 
     A path with no named part but its own name may be any number of folders up. A longer path must lie in the project:
     at most `UP` folders up, not in or above the user's home itself, and without the user's name. From the root of the
-    file system, as in a container, it may be /data/name, but not /home/name.
-
-    Args:
-        path, folder, home: absolute and normalised; `home` may be empty.
-        paths: `os.path`, or `ntpath` or `posixpath` for paths of another system.
+    file system, as in a container, it may be /data/name, but not /home/name. All are absolute and normalised; `home`
+    may be empty; `paths` is `os.path`, or `ntpath` or `posixpath` for paths of another system.
     """
     try:
         parts = paths.relpath(path, folder).split(paths.sep)

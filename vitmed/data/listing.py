@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from vitmed.core.base_models import CLASSES, NO_FINDING, UNKNOWN, Target
 from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
-from vitmed.core.inputs import data_folder
-from vitmed.core.targets import CLASSES, NO_FINDING, UNKNOWN, Target
+from vitmed.core.places import data_folder
 from vitmed.core.text import listed
 from vitmed.data.finding_labels import finding_strata
 from vitmed.data.folders import (

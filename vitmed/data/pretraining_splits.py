@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from vitmed.core.data_config import PretrainDataConfig
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.inputs import data_folder
-from vitmed.core.pretrain_config import PretrainDataConfig
+from vitmed.core.places import data_folder
 from vitmed.data.folders import image_names, split_folders
 from vitmed.data.listing import Listing
 from vitmed.data.parts import split_off, stratified_sample

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from vitmed.core.targets import CLASSES, NO_FINDING, UNKNOWN, Target
+from vitmed.core.base_models import CLASSES, NO_FINDING, UNKNOWN, Target
 from vitmed.data.group_words import group_word
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.kinds.finding_predictions import FindingPredictions

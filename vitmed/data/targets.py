@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vitmed.core.targets import CLASSES
+from vitmed.core.base_models import CLASSES
 from vitmed.core.text import counted
 from vitmed.data.finding_labels import BAR, columns_of_findings, read_findings
 from vitmed.data.grades import read_grades

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vitmed.core.targets import UNKNOWN
+from vitmed.core.base_models import UNKNOWN
 from vitmed.decisions.out_of_distribution import scores_of
 from vitmed.decisions.policy import unlike_training
 from vitmed.metrics.control_charts import Stream

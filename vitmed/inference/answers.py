@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.core.targets import NO_FINDING
+from vitmed.core.base_models import NO_FINDING
 from vitmed.core.text import NOTICE
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.kinds.finding_predictions import FindingPredictions

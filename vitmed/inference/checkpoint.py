@@ -17,11 +17,10 @@ import numpy as np
 import torch
 
 from vitmed.core import upgrade
-from vitmed.core.config import Config
+from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.errors import CheckpointError, VitmedError
 from vitmed.core.files import whole_file
 from vitmed.core.load_config import AnyConfig, build_config, store_paths, without_places
-from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.stored_paths import NOWHERE, store_path
 from vitmed.core.text import first_line
 from vitmed.data.samples import Splits

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vitmed.core.base_models import Target
 from vitmed.core.errors import UsageError
-from vitmed.core.targets import Target
 from vitmed.decisions.finding_policy import FindingPolicy
 from vitmed.decisions.number_policy import NumberPolicy
 from vitmed.decisions.operating_points import costs_of_balance

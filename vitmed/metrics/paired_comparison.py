@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitmed.core.base_models import Frozen
+from vitmed.core.base_models import Frozen, Kind
 from vitmed.core.errors import DataError
-from vitmed.core.targets import Kind
 from vitmed.core.text import identity
 from vitmed.metrics.areas import Area, area_spread, class_areas
 from vitmed.metrics.bootstrap import percentile_interval, widened_level

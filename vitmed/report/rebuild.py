@@ -10,14 +10,13 @@ import numpy as np
 
 from vitmed.core import upgrade
 from vitmed.core.base_models import Frozen
-from vitmed.core.config import Config
+from vitmed.core.config import Config, evaluate_config
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.files import read_json_lines
-from vitmed.core.flags import evaluate_config
 from vitmed.core.messages import warn
-from vitmed.core.places import NewFolder, data_of_runs
+from vitmed.core.places import data_of_runs, output_folder
 from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.core.upgrade import without_gone
 from vitmed.decisions.evaluation_folder import Evaluated, read_evaluation, read_split, validation_of
 from vitmed.decisions.folds import Folds
@@ -38,7 +37,7 @@ def rebuild(file: Path, output: str | Path | None, gates: dict[str, float], flag
     The table of a baseline takes the positive class alone: all else in metrics.json is about the model.
     """
     evaluated = read_evaluation(file)
-    folder = NewFolder.numbered(output, file.parent / "report", *data_of_runs([file])).path
+    folder = output_folder(output, file.parent / "report", *data_of_runs([file]))
     predictions, policy = evaluated.predictions, evaluated.policy
     of_model = not file.name.startswith(BASELINE)
     run, weights_hash = RunFolder(file.parent.parent), evaluated.weights_hash if of_model else None

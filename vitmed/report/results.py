@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from vitmed.core import upgrade
-from vitmed.core.base_models import Frozen
-from vitmed.core.targets import CLASSES, Target
+from vitmed.core.base_models import CLASSES, Frozen, Target
 from vitmed.core.text import identity
 from vitmed.data.group_words import group_word
 from vitmed.decisions.conformal import PredictionSets

@@ -12,12 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vitmed.core.base_models import Frozen
-from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.base_models import CLASSES, Frozen
 from vitmed.core.files import whole_folder, write_bytes, write_json, write_text
 from vitmed.core.run_folder import BASELINE, ISSUES, METHODS_TEXT, NUMBERS, PREDICTIONS, REPORT
-from vitmed.core.targets import CLASSES
 from vitmed.core.text import counted, now
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.folds import Folds
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.decisions.targets import TARGETS

@@ -12,11 +12,11 @@ from typing import Any
 
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
-from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.files import json_of, write_json
-from vitmed.core.inputs import data_folder
 from vitmed.core.messages import bar, say, warn
+from vitmed.core.places import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.data.splits import site_names
 from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation
 from vitmed.decisions.finding_policy import FindingPolicy

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.core.config import Config
-from vitmed.core.durations import duration_text, round_up
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.exclusions import excluded
 from vitmed.core.files import write_bytes, write_json, write_text
 from vitmed.core.load_config import load_config, store_paths, with_values
 from vitmed.core.messages import say
 from vitmed.core.run_folder import PREDICTIONS, RunFolder
-from vitmed.core.text import counted, listed
+from vitmed.core.text import counted, duration_text, listed, round_up
 from vitmed.data.splits import make_splits
 from vitmed.decisions.evaluation_folder import read_evaluation
 from vitmed.decisions.targets import TARGETS

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from vitmed.core.targets import UNKNOWN
+from vitmed.core.base_models import UNKNOWN
 from vitmed.data.thread_batches import Progress
 
 C_VALUES = tuple(10.0**exponent for exponent in range(-5, 3))  # inverse penalties, from strong to weak regularisation

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitmed.core.base_models import UNKNOWN
 from vitmed.core.config import Config
-from vitmed.core.targets import UNKNOWN
 from vitmed.data.loading import Images
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.hardware import Precision

@@ -5,10 +5,9 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 
-from vitmed.core.config import Config
+from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.errors import OutOfMemoryError, VitmedError
 from vitmed.core.messages import Advance
-from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.text import counted, first_line
 from vitmed.training.gradients import Relief, is_out_of_memory
 from vitmed.training.loop import Step

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic
 import torch
 from torch import nn
 
-from vitmed.core.config import Config
+from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.csv_files import csv_text
 from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import CheckpointError, DataError, EndedByCaller, Interrupted, Reported, UsageError, VitmedError
@@ -26,7 +26,6 @@ from vitmed.core.exclusions import excluded
 from vitmed.core.files import write_json, write_text
 from vitmed.core.load_config import AnyConfig, find_paths, store_paths, with_values
 from vitmed.core.messages import bar, say, warn
-from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.process import stop_signals
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line, listed

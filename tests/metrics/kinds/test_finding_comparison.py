@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from vitmed.core.base_models import UNKNOWN
 from vitmed.core.errors import DataError
-from vitmed.core.targets import UNKNOWN
 from vitmed.metrics.kinds.finding_comparison import compare_each_finding, compare_findings
 from vitmed.metrics.kinds.finding_evaluation import evaluate_findings
 from vitmed.metrics.kinds.finding_predictions import FindingPredictions

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
+from vitmed.core.base_models import UNKNOWN
 from vitmed.core.errors import DataError
-from vitmed.core.targets import UNKNOWN
 from vitmed.metrics.estimates import Estimate, Numbers
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.kinds.finding_evaluation import PreparedFindings, evaluate_findings

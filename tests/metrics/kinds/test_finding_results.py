@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from vitmed.core.base_models import UNKNOWN
 from vitmed.core.errors import DataError
-from vitmed.core.targets import UNKNOWN
 from vitmed.metrics.kinds.finding_predictions import FindingPredictions
 from vitmed.metrics.kinds.finding_results import CoOccurrence, FindingErrors, co_occurrence, finding_errors
 

@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 
+from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError
-from vitmed.core.targets import Target
 from vitmed.metrics.kinds.number_comparison import compare_numbers
 from vitmed.metrics.kinds.number_predictions import NumberPredictions
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError
-from vitmed.core.targets import Target
 from vitmed.metrics.kinds.number_evaluation import evaluate_number
 from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.kinds.number_scoring import number_values

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from vitmed.core.targets import UNKNOWN
+from vitmed.core.base_models import UNKNOWN
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.metrics.areas import Area
 from vitmed.metrics.estimates import Estimate, Numbers, estimate, of_share

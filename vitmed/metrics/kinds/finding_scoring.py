@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vitmed.core.targets import UNKNOWN
+from vitmed.core.base_models import UNKNOWN
 from vitmed.metrics.kinds.finding_predictions import FindingPredictions
 from vitmed.metrics.metric_table import FINDING_METRICS
 from vitmed.metrics.notes import FEWEST

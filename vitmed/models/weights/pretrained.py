@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitmed.core.data_config import ModelConfig
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.messages import say
-from vitmed.core.model_config import ModelConfig
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import first_line
 from vitmed.imaging.preprocessing import Preprocessing

@@ -12,8 +12,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from vitmed.core.base_models import UNKNOWN
 from vitmed.core.errors import VitmedError
-from vitmed.core.targets import UNKNOWN
 from vitmed.core.text import counted
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import Preprocessing

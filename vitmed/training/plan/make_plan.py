@@ -13,13 +13,13 @@ import torch
 import yaml
 
 from vitmed.core.config import Config
+from vitmed.core.data_config import ModelConfig
 from vitmed.core.dataset_cards import report_card
-from vitmed.core.durations import duration_text, round_up
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
 from vitmed.core.messages import bar, say, warn
-from vitmed.core.model_config import ModelConfig
 from vitmed.core.stored_paths import as_written
+from vitmed.core.text import duration_text, round_up
 from vitmed.core.train_config import TrainConfig
 from vitmed.data.patients import show_expression
 from vitmed.data.samples import Splits
