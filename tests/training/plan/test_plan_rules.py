@@ -204,8 +204,9 @@ def test_freezing_trains_nothing_so_nothing_is_planned(tmp_path: Path, trained: 
 
 
 def test_auto_is_made_definite() -> None:
-    assert from_scratch(ModelConfig()).stem == "conv" and from_scratch(ModelConfig()).pool == "mean"
-    asked = from_scratch(ModelConfig(stem="patch", pool="cls"))
+    model = from_scratch(Config()).model
+    assert (model.stem, model.pool) == ("conv", "mean")
+    asked = from_scratch(Config(model=ModelConfig(stem="patch", pool="cls"))).model
     assert (asked.stem, asked.pool) == ("patch", "cls")
 
 
