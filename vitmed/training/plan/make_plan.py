@@ -83,7 +83,7 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     """Read weights and folders, and complete the configuration from the weights, the plan and the images.
 
     Args:
-        plans: whether `plan_rules.RULES` may choose settings that were not set by hand.
+        plans: whether the rules may choose settings that were not set by hand.
         offline: open no connection for public weights.
         processes: that share the training.
 

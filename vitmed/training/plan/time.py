@@ -91,7 +91,7 @@ class Networks(NamedTuple):
         when = "" if seconds is None else f"--time {duration_text(seconds)}"
         why = "the largest network of the table that learns enough in this time, otherwise the smallest; "
         why += f"it gains little after {knee:,} passes, and train.epochs is only a limit"
-        return Rule(when, lambda _: True, fields, why)
+        return Rule(when, {}, fields, why)
 
     def choose(self, seconds: float) -> Rule:
         """The rule of the last row that reaches its knee in `seconds`, or of the first row.
@@ -135,7 +135,7 @@ def chooses_network(config: Config) -> bool:
 def only_epochs(seconds: float, planned: int, weights: bool) -> Rule:
     """The rule of `--time` where the network is decided, by `weights` or by you: the most epochs, from the planned."""
     why = ("the weights decide" if weights else "you chose") + " the network, so the time decides only the epochs"
-    return Rule(f"--time {duration_text(seconds)}", lambda _: True, {"train.epochs": MOST_KNEES * planned}, why)
+    return Rule(f"--time {duration_text(seconds)}", {}, {"train.epochs": MOST_KNEES * planned}, why)
 
 
 def check_time(seconds: float, forecast: Forecast) -> None:
