@@ -28,13 +28,13 @@ from vitmed.imaging.augmentation import POLICIES, refuse_flips
 from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.decode import read_size
 from vitmed.imaging.exact_views import refuse_views, safe_views
+from vitmed.metrics.reader_comparison import check_readers
 from vitmed.metrics.subgroups import check_columns
 from vitmed.models.hardware import pick_device
 from vitmed.models.sizes import SIZES
 from vitmed.models.vit import ViT
 from vitmed.models.weights.catalogue import terms_of
 from vitmed.models.weights.pretrained import Weights, config_for_weights, open_weights
-from vitmed.training.check_readers import check_readers
 from vitmed.training.learning import check_target
 from vitmed.training.plan.forecast import Forecast, Forecaster
 from vitmed.training.plan.memory import one_batch
@@ -106,17 +106,7 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
     refuse_views(config.augment.policy, config.augment.flips, config.augment.views)
     device = pick_device(config.train.device)
-    inputs = PlanInputs(
-        weights=SCRATCH if weights is None else weights.kind,
-        images=len(splits.samples["train"]),
-        val=len(splits.samples["val"]),
-        side=median_side(splits),
-        device=device.type,
-        width=config.model.width or SIZES[config.model.name].width,
-        lora=config.train.lora is not None,
-        ratio=imbalance(splits),
-        views=safe_views(config.augment.policy, config.augment.flips),
-    )
+    inputs = plan_inputs(config, splits, weights, device)
     idle = [f"train.{name}" for name in sorted(config.train.model_fields_set - USED_WHEN_FROZEN)]
     idle += [f"augment.{name}" for name in sorted(config.augment.model_fields_set)]
     if plans and config.train.freeze and idle:
@@ -156,7 +146,8 @@ def check_against_splits(config: Config, splits: Splits) -> None:
     check_columns(config.evaluate.raters, splits.columns, "--rater")
     check_columns(config.evaluate.rater_scores, splits.columns, "--rater-score")
     for samples in splits.samples.values():
-        check_readers(config.evaluate, samples, splits.columns, splits.classes)
+        rows, paths = [sample.columns for sample in samples], [sample.path for sample in samples]
+        check_readers(config.evaluate, splits.columns, rows, paths, splits.classes)
 
 
 def config_of_target(config: Config, splits: Splits) -> Config:
@@ -180,12 +171,20 @@ def standardised(splits: Splits) -> Splits:
     return replace(splits, target=splits.target.model_copy(update=values))
 
 
-def imbalance(splits: Splits) -> float:
-    """Training images of the commonest class for each of the rarest; 1 of findings and numbers."""
-    if splits.target.kind not in ("classes", "grades"):
-        return 1.0
-    counts = splits.counts("train")
-    return max(counts) / max(1, min(counts))
+def plan_inputs(config: Config, splits: Splits, weights: Weights | None, device: torch.device) -> PlanInputs:
+    """What the rules depend on."""
+    counts = splits.counts("train") if splits.target.kind in ("classes", "grades") else [1]
+    return PlanInputs(
+        weights=SCRATCH if weights is None else weights.kind,
+        images=len(splits.samples["train"]),
+        val=len(splits.samples["val"]),
+        side=median_side(splits),
+        device=device.type,
+        width=config.model.width or SIZES[config.model.name].width,
+        lora=config.train.lora is not None,
+        ratio=max(counts) / max(1, min(counts)),
+        views=safe_views(config.augment.policy, config.augment.flips),
+    )
 
 
 def planned(config: Config, inputs: PlanInputs, first: Sequence[Rule] = ()) -> tuple[list[PlannedSetting], Config]:
