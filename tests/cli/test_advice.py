@@ -42,7 +42,7 @@ RAISED_BY = {
     "train pretrain":
         "models/compile training/gradients training/loop training/progress training/run",
     f"{CONFIGURED} summary": "models/vit",
-    "train": "training/processes training/epoch_records training/launch",
+    "train": "training/processes training/epoch_records",
     "evaluate": "report/rebuild training/fit_policy",
     "predict evaluate": "inference/onnx_model",
     "train plan": "training/plan/time",

@@ -38,10 +38,9 @@ from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
 from vitmed.training.epoch_records import epoch_record, validate
 from vitmed.training.failure_detection import LossWatch
-from vitmed.training.learning import objective_of
+from vitmed.training.learning import mixup_and_cutmix, objective_of
 from vitmed.training.loop import Step, fit
 from vitmed.training.losses import class_weights
-from vitmed.training.mixing import mixer
 from vitmed.training.optimiser import scheduled_lr, steps_per_epoch
 from vitmed.training.stream import Control, Stream
 from vitmed.training.train_state import Record, TrainState, new_state
@@ -200,12 +199,12 @@ def test_class_weights_are_inverse_frequencies() -> None:
 
 @pytest.mark.parametrize(("mixup", "cutmix"), [(0.8, 0.0), (0.0, 1.0), (0.8, 1.0)])
 def test_mixing_keeps_shape_and_mass(mixup: float, cutmix: float) -> None:
-    mix = mixer(config(augment__mixup=mixup, augment__cutmix=cutmix), 3)
+    mix = mixup_and_cutmix(config(augment__mixup=mixup, augment__cutmix=cutmix), 3)
     torch.manual_seed(0)
     x, y = mix(torch.rand(4, 3, 16, 16), torch.tensor([0, 1, 2, 0]))
     assert x.shape == (4, 3, 16, 16) and y.shape == (4, 3)
     torch.testing.assert_close(y.sum(dim=1), torch.ones(4))
-    plain = mixer(config(), 3)
+    plain = mixup_and_cutmix(config(), 3)
     labels = torch.tensor([0])
     assert plain(x[:1], labels)[1] is labels
 

@@ -95,8 +95,8 @@ def work_of(model: ViT) -> int:
     return model.tokens * model.width
 
 
-def mean_features(model: ViT, x: torch.Tensor, views: str) -> torch.Tensor:
-    """(B, D) float32: the mean of the features of images (B, C, S, S) over `VIEWS[views]`, one pass for each view.
+def mean_over_views(model: ViT, x: torch.Tensor, views: str) -> torch.Tensor:
+    """(B, D) float32: the mean of the features of images (B, C, S, S) over the test-time views `VIEWS[views]`.
 
     The head is linear, so the logits of the mean are the mean of the logits.
     """

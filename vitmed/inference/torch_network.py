@@ -10,7 +10,7 @@ import torch
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.choose_precision import choose_precision
-from vitmed.inference.predict import FP32, batch_size, logits_of, mean_features, predict_logits, work_of
+from vitmed.inference.predict import FP32, batch_size, logits_of, mean_over_views, predict_logits, work_of
 from vitmed.inference.saved_model import Network, Outputs, SavedModel, check_finite, score_column
 from vitmed.models.hardware import Precision, describe, pick_device
 from vitmed.models.vit import ViT
@@ -60,7 +60,7 @@ class TorchNetwork(Network):
         """As `Network.outputs`, of the mean over the views of the checkpoint."""
 
         def forward(x: torch.Tensor) -> torch.Tensor:
-            features = mean_features(self.model, x, self.saved.config.augment.views)
+            features = mean_over_views(self.model, x, self.saved.config.augment.views)
             columns = [logits_of(self.model, features)]
             if self.known is not None:
                 columns.append(torch.from_numpy(self.known.score(features.cpu().numpy())).to(features.device)[:, None])

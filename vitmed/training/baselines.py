@@ -20,7 +20,7 @@ from vitmed.data.thread_batches import Progress, in_threads
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.decode import read_size
 from vitmed.inference.checkpoint import load_checkpoint
-from vitmed.inference.predict import logits_of, mean_features, predict_all
+from vitmed.inference.predict import logits_of, mean_over_views, predict_all
 from vitmed.inference.saved_model import check_finite
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.models.lora import merged
@@ -147,7 +147,7 @@ class Baselines:
         model = load_checkpoint(run.folder.baseline).model().to(run.device)
 
         def forward(x: torch.Tensor) -> torch.Tensor:  # with the same views as the network that is compared with it
-            return logits_of(model, mean_features(model, x, run.config.augment.views))
+            return logits_of(model, mean_over_views(model, x, run.config.augment.views))
 
         with bar(f"baseline on {split}") as advance:
             logits = predict_all(model, run.images[split], run.device, progress=advance, forward=forward)

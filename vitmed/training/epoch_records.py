@@ -113,14 +113,18 @@ def _rank(monitor: Metric, value: float | None, loss: float) -> tuple[bool, floa
 
 
 def finished(state: TrainState, config: Config | PretrainConfig) -> bool:
-    """Whether all epochs are done, the monitor has not improved for `patience` epochs, or the time is used.
+    """Whether all epochs are done, training stops early, or the time is used.
 
     What was learned is validated first: the time ends neither the first epoch nor one under way.
     """
-    end = config.train.epochs
-    if config.train.choose == "best" and config.train.patience is not None:
-        end = min(end, state.best_epoch + config.train.patience)
-    return state.epoch >= end or (state.share >= 1 and state.epoch > 0 and state.batch == 0)
+    time_used = state.share >= 1 and state.epoch > 0 and state.batch == 0
+    return state.epoch >= config.train.epochs or stops_early(state, config) or time_used
+
+
+def stops_early(state: TrainState, config: Config | PretrainConfig) -> bool:
+    """Early stopping: whether the monitor has not improved for `patience` epochs."""
+    train = config.train
+    return train.choose == "best" and train.patience is not None and state.epoch >= state.best_epoch + train.patience
 
 
 def speed(state: TrainState) -> tuple[float, float]:

@@ -31,7 +31,7 @@ from vitmed.models.lora import add_low_rank, merged
 from vitmed.models.sizes import describe_model, summarise
 from vitmed.models.vit import ViT
 from vitmed.models.weights.pretrained import LoadReport, Weights, load_pretrained
-from vitmed.training.epoch_records import finished, validate
+from vitmed.training.epoch_records import finished, stops_early, validate
 from vitmed.training.failure_detection import stuck
 from vitmed.training.learning import LEARNING, objective_of
 from vitmed.training.losses import Objective
@@ -177,7 +177,7 @@ class Finetune(Task[Config]):
         self.warned = problem is not None
         if state.share >= 1:
             say(f"the time for training is used, in {counted(state.epoch, 'epoch')}")
-        elif state.epoch < config.train.epochs and finished(state, config):
+        elif state.epoch < config.train.epochs and stops_early(state, config):
             say(f"stopped early: {monitor} has not improved for {config.train.patience} epochs")
 
     def ticker(self, run: Run[Config]) -> tuple[Callable[[], float], Callable[[], None]]:

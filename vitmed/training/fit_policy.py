@@ -19,7 +19,7 @@ from vitmed.decisions.policy import DecisionPolicy
 from vitmed.decisions.reduced_precision import FASTER, ReducedPrecision, compare_precision
 from vitmed.decisions.targets import TARGETS
 from vitmed.inference.checkpoint import Checkpoint, add_policy, load_checkpoint
-from vitmed.inference.predict import logits_of, mean_features, predict_all, speedup
+from vitmed.inference.predict import logits_of, mean_over_views, predict_all, speedup
 from vitmed.inference.saved_model import check_finite, score_column
 from vitmed.inference.torch_network import TorchNetwork
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
@@ -36,7 +36,7 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
     model = saved.model().to(device)
 
     def features_of(x: torch.Tensor) -> torch.Tensor:
-        return mean_features(model, x, saved.config.augment.views)  # (B, D)
+        return mean_over_views(model, x, saved.config.augment.views)  # (B, D)
 
     def logits_and_features(x: torch.Tensor) -> torch.Tensor:
         features = features_of(x)

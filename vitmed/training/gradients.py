@@ -81,7 +81,7 @@ class Gradients:
                     raise
                 todo = self.under_way
             if todo:  # not in the except clause, whose error holds on to the memory
-                yield self._relieve(batch)
+                yield self._halve_micro_batch(batch)
                 self.state.optimiser.zero_grad(set_to_none=True)
                 for buffer, value in zip(self.statistics, self.before, strict=True):
                     buffer.copy_(value)
@@ -107,7 +107,7 @@ class Gradients:
                 total += loss.detach()
         return total
 
-    def _relieve(self, batch: Batch) -> Relief:
+    def _halve_micro_batch(self, batch: Batch) -> Relief:
         """Compute half as many images at once, or, where it is one already, checkpoint gradients."""
         state, parts = self.state, self.control.ranks.parts(self.stream.batches.size, self.state.micro_batch)
         before = max(part.stop - part.start for part in parts)

@@ -1,4 +1,4 @@
-"""`LEARNING`: how each kind of label is learned: loss, start of the head, models of frozen features."""
+"""`LEARNING`: how each kind of label is learned: loss, mixing, start of the head, models of frozen features."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ from vitmed.training.losses import (
     start_balanced,
     start_findings,
 )
-from vitmed.training.mixing import mixer
 
 
 @dataclass(frozen=True)
@@ -77,13 +76,24 @@ def check_target(config: Config, kind: str) -> None:
 
 def objective_of(images: Images, outputs: int, config: Config, precision: Precision, device: torch.device) -> Objective:
     """What a network with so many outputs learns from the training images, as configured, on a device."""
-    mix, loss = mixer(config, outputs), LEARNING[images.target.kind].loss(images, outputs, config, device)
+    mix, loss = mixup_and_cutmix(config, outputs), LEARNING[images.target.kind].loss(images, outputs, config, device)
 
     def draw(x: Tensor, labels: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
         mixed, targets = mix(x, labels)
         return (mixed,), targets
 
     return Objective(images.preprocessing, draw, loss, precision)
+
+
+def mixup_and_cutmix(config: Config, classes: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """torchvision's mixup, cutmix, or one of both at random; without either, batches stay as they are."""
+    mixup, cutmix = config.augment.mixup, config.augment.cutmix
+    if not mixup and not cutmix:
+        return lambda x, y: (x, y)
+    from torchvision.transforms import v2
+
+    kinds = [(v2.MixUp, mixup), (v2.CutMix, cutmix)]
+    return v2.RandomChoice([kind(alpha=alpha, num_classes=classes) for kind, alpha in kinds if alpha])
 
 
 def _start_classes(model: ViT, targets: Tensor, config: Config) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitmed.core.errors import DataError, Reported
 from vitmed.imaging.augmentation import without_opencv_threads
@@ -98,11 +98,16 @@ def train_epoch(
     return not stopped
 
 
+def clip_gradients(model: nn.Module, most: float | None) -> Tensor:
+    """Scale the gradients to a norm of at most `most`; returns the norm before, ()."""
+    return whole(torch.nn.utils.clip_grad_norm_(model.parameters(), most or float("inf")))
+
+
 def optimiser_step(state: TrainState, lr: float, clip_norm: float | None) -> Tensor:
     """One step of the optimiser and of the moving average; returns the gradient norm before clipping, ()."""
     set_learning_rate(state.optimiser, lr)
     state.scaler.unscale_(state.optimiser)
-    norm = whole(torch.nn.utils.clip_grad_norm_(state.model.parameters(), clip_norm or float("inf")))
+    norm = clip_gradients(state.model, clip_norm)
     state.scaler.step(state.optimiser)
     state.scaler.update()
     state.optimiser.zero_grad(set_to_none=True)

@@ -230,7 +230,7 @@ class Run(Generic[AnyConfig]):
         if ranks.wide and self.config.train.shard:
             self.state.shard(self.config, ranks, self.device)
         else:
-            self.state.network = ranks.wrap(self.model, self.device)
+            self.state.network = ranks.ddp(self.model, self.device)
         threads = using_threads(self.config.train.threads or ranks.threads)
         with threads, warnings.catch_warnings(), stop_signals() as stop, bar("training") as advance:
             warnings.filterwarnings("ignore", "Grad strides do not match")  # DDP's, on speed, for a 1x1 convolution
