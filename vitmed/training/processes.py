@@ -1,5 +1,5 @@
-"""The processes of one training, as torchrun or `--devices N` starts them. Every rank runs the same program and computes
-its share of each batch; rank 0 prints and writes. Only this module knows `torch.distributed`."""
+"""The processes of one training, as torchrun or `--devices N` starts them. Every rank runs the same program and
+computes its share of each batch; rank 0 prints and writes. Only this module knows `torch.distributed`."""
 
 from __future__ import annotations
 

@@ -152,11 +152,8 @@ def new_state(
     model: nn.Module, config: Config | PretrainConfig, batches: int, device: torch.device, precision: Precision
 ) -> TrainState:
     """A state before the first step; `model` lies on `device`. `batches` of an epoch."""
-    train, ema = config.train, None
-    if train.ema:
-        ema = MovingAverage(
-            model, train.ema_decay or ema_decay(train.epochs * steps_per_epoch(batches, train.accumulate))
-        )
+    train, steps = config.train, config.train.epochs * steps_per_epoch(batches, config.train.accumulate)
+    ema = MovingAverage(model, train.ema_decay or ema_decay(steps)) if train.ema else None
     scaler = torch.amp.GradScaler(device.type, enabled=precision.name == "fp16")
     checkpoint_gradients(model, train.grad_checkpointing)
     at_once = train.micro_batch if isinstance(train.micro_batch, int) else None
