@@ -10,7 +10,7 @@ import numpy as np
 from vitmed.core.config import Config
 from vitmed.core.errors import VitmedError
 from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.targets import CLASSES, Kind, Target
+from vitmed.core.targets import Kind
 from vitmed.data.loading import Images
 from vitmed.data.samples import labelled_by
 from vitmed.decisions.targets import TARGETS
@@ -25,9 +25,14 @@ from vitmed.training.train_state import RUNNING, Record, TrainState
 
 
 def validate(
-    state: TrainState, val: Images, classes: tuple[str, ...], batches: int, config: Config, precision: Precision,
-    ranks: Ranks = ALONE, target: Target = CLASSES,
-) -> Record:  # fmt: skip
+    state: TrainState,
+    val: Images,
+    classes: tuple[str, ...],
+    batches: int,
+    config: Config,
+    precision: Precision,
+    ranks: Ranks = ALONE,
+) -> Record:
     """The record of the epoch that has just ended, from the predictions for `val`.
 
     Args:
@@ -41,8 +46,8 @@ def validate(
     with ranks.together():
         part = predict_all(state.evaluated_model, val, device, precision, rows=ranks.deal(len(val)))
     logits = ranks.collect(part, len(val))
-    predictions = labelled_by(target, classes, val.samples, logits, config.data.positive)
-    return epoch_record(state, batches, predictions, config, target.kind)
+    predictions = labelled_by(val.target, classes, val.samples, logits, config.data.positive)
+    return epoch_record(state, batches, predictions, config, val.target.kind)
 
 
 def end_epoch(state: TrainState, record: Record) -> None:

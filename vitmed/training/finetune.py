@@ -68,9 +68,13 @@ class Finetune(Task[Config]):
 
     @classmethod
     def new(
-        cls, config: Config, splits: Splits, session: Session, weights: Weights | None = None,
+        cls,
+        config: Config,
+        splits: Splits,
+        session: Session,
+        weights: Weights | None = None,
         start: str = "from random weights",
-    ) -> Finetune:  # fmt: skip
+    ) -> Finetune:
         """Build a network before training, from weights or random numbers, and report what it learns from.
 
         Args:
@@ -106,12 +110,9 @@ class Finetune(Task[Config]):
         return objective_of(train, self.outputs, config, session.precision, session.device)
 
     def validate(self, run: Run[Config]) -> Record:
-        splits, batches = run.splits, run.stream.batches.batches
+        val, classes, batches = run.images["val"], run.splits.classes, run.stream.batches.batches
         with uncompiled(run.config.train.compile):
-            return validate(
-                run.state, run.images["val"], splits.classes, batches, run.config, run.precision, run.ranks,
-                splits.target,
-            )  # fmt: skip
+            return validate(run.state, val, classes, batches, run.config, run.precision, run.ranks)
 
     def write_start(self, run: Run[Config]) -> None:
         write_text(run.folder.summary, summarise(self.model, run.config.model))
@@ -121,28 +122,39 @@ class Finetune(Task[Config]):
     def save_epoch(self, run: Run[Config], record: Record) -> None:
         every, epoch = run.config.train.save_every, run.state.epoch
         if record["kept"]:
-            self._save(run, run.folder.best, None)
+            self._save(run, run.folder.best)
         if every and epoch % every == 0:
-            self._save(run, run.folder.epoch(epoch), None)
+            self._save(run, run.folder.epoch(epoch))
 
     def save_last(self, run: Run[Config]) -> None:
         self._save(run, run.folder.last, run.state.state_dict)
 
-    def _save(self, run: Run[Config], path: Path, training: Callable[[], dict[str, Any]] | None) -> None:
+    def _save(self, run: Run[Config], path: Path, training: Callable[[], dict[str, Any]] = dict) -> None:
         record = run.state.history[-1] if run.state.history else {}
         weights = full(merged(run.state.evaluated_model))  # by all ranks: each may hold a part
-        state = training() if training is not None else None
+        state = training() or None
         run.ranks.first(lambda: self.save(run, path, weights, record, state))
 
     def save(
-        self, run: Run[Config], path: Path, weights: dict[str, torch.Tensor], record: Record,
+        self,
+        run: Run[Config],
+        path: Path,
+        weights: dict[str, torch.Tensor],
+        record: Record,
         training: dict[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Save a checkpoint of these weights."""
         save_checkpoint(
-            path, config=run.config, splits=run.splits, hashes=run.hashes, weights=weights, record=record,
-            training=training, seen=self.seen, fingerprints=self.fingerprints or {},
-        )  # fmt: skip
+            path,
+            config=run.config,
+            splits=run.splits,
+            hashes=run.hashes,
+            weights=weights,
+            record=record,
+            training=training,
+            seen=self.seen,
+            fingerprints=self.fingerprints,
+        )
 
     def monitored(self, record: Record) -> str:
         """As in `Task`: the monitor, with a star for the best so far."""
