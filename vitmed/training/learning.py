@@ -14,25 +14,9 @@ from vitmed.data.loading import Images
 from vitmed.decisions.targets import RANKING, TARGETS, refuse_idle
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
-from vitmed.training.linear_heads import (
-    LinearHead,
-    Neighbours,
-    fit_finding_head,
-    fit_finding_neighbours,
-    fit_head,
-    fit_neighbours,
-    fit_number_head,
-    fit_number_neighbours,
-)
-from vitmed.training.losses import (
-    BinaryCrossEntropy,
-    CrossEntropy,
-    Loss,
-    Objective,
-    ScaledSquares,
-    start_balanced,
-    start_findings,
-)
+from vitmed.training import linear_heads, losses
+from vitmed.training.linear_heads import LinearHead, Neighbours
+from vitmed.training.losses import Loss, Objective
 
 
 @dataclass(frozen=True)
@@ -98,21 +82,32 @@ def mixup_and_cutmix(config: Config, classes: int) -> Callable[[Tensor, Tensor],
 
 def _start_classes(model: ViT, targets: Tensor, config: Config) -> None:
     if config.train.balance != "none":
-        start_balanced(model, targets.numpy())
+        losses.start_balanced(model, targets.numpy())
 
 
 LEARNING: dict[str, Learning] = {
     "classes": Learning(
-        CrossEntropy.of, _start_classes, fit_head, fit_neighbours,
-        balances=("none", "adjust", "loss", "sampler"), mixes=True,
+        losses.CrossEntropy.of,
+        _start_classes,
+        linear_heads.fit_head,
+        linear_heads.fit_neighbours,
+        balances=("none", "adjust", "loss", "sampler"),
+        mixes=True,
     ),
     "findings": Learning(
-        BinaryCrossEntropy.of, lambda model, targets, _: start_findings(model, targets),
-        fit_finding_head, fit_finding_neighbours, balances=("none", "loss"), chances=torch.sigmoid,
+        losses.BinaryCrossEntropy.of,
+        lambda model, targets, _: losses.start_findings(model, targets),
+        linear_heads.fit_finding_head,
+        linear_heads.fit_finding_neighbours,
+        balances=("none", "loss"),
+        chances=torch.sigmoid,
     ),
     "number": Learning(
-        ScaledSquares.of, lambda model, targets, _: None, fit_number_head,
-        fit_number_neighbours, answers=lambda output: output[:, :1] * output.new_tensor([-1.0, 1.0]),
+        losses.ScaledSquares.of,
+        lambda model, targets, _: None,
+        linear_heads.fit_number_head,
+        linear_heads.fit_number_neighbours,
+        answers=lambda output: output[:, :1] * output.new_tensor([-1.0, 1.0]),
     ),
-}  # fmt: skip
+}
 LEARNING["grades"] = LEARNING["classes"]
