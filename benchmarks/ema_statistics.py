@@ -110,7 +110,7 @@ def one(folder: Path, seed: int, epochs: int, size: int) -> dict[str, list[dict]
             network, both = put(model, numbers).eval(), {}
             for name in ("val", "test"):
                 images = run.images[name]
-                logits = predict_all(network, images, run.device, run.precision)
+                logits = predict_all(network, images, run.precision)
                 values = metric_values(labelled(run.splits.classes, images.samples, logits))
                 both[name] = {key: values[key] for key in NUMBERS}
             found[way].append(both)

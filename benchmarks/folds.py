@@ -82,7 +82,7 @@ def cnn(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
         if isinstance(event, dict):
             say(f"epoch {event['epoch']}: val auroc {event['val_auroc']:.4f}")
     test, averaged = run.images["test"], run.state.evaluated_model
-    logits = predict_all(averaged, test, run.device, run.precision)
+    logits = predict_all(averaged, test, run.precision)
     predictions = labelled(run.splits.classes, test.samples, logits, config.data.positive)
     place = work / "runs" / f"cnn-fold{fold}"
     place.mkdir(parents=True)

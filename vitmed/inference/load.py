@@ -201,7 +201,7 @@ class Model:
     def predictions(self, squares: Sequence[np.ndarray], names: Sequence[str] = ()) -> AnyPredictions:
         """The predictions of images as `square` returns them, with the policy applied."""
         saved = self.saved
-        found = self.network.outputs(lambda i: squares[i], len(squares), lambda done, total: None)
+        found = self.network.outputs(lambda i: squares[i], len(squares))
         named = tuple(names) or tuple(str(i) for i in range(len(squares)))
         predictions = unlabelled(saved.splits.target, saved.classes, named, found.logits, (), found.columns)
         return saved.policy.apply(predictions) if saved.policy else predictions

@@ -38,7 +38,7 @@ BySplit = Callable[[str], np.ndarray]  # name of a split -> logits (S, K) or fea
 
 def frozen_features(model: ViT, images: Images, device: torch.device, progress: Progress | None = None) -> np.ndarray:
     """(S, D) float32: the input of the network's head for every image. DataError for an unreadable one."""
-    features = predict_all(model, images, device, progress=progress, forward=model.features)
+    features = predict_all(model, images, progress=progress, forward=model.features)
     check_finite(features, "the pretrained network")
     return features
 
@@ -150,6 +150,6 @@ class Baselines:
             return logits_of(model, mean_over_views(model, x, run.config.augment.views))
 
         with bar(f"baseline on {split}") as advance:
-            logits = predict_all(model, run.images[split], run.device, progress=advance, forward=forward)
+            logits = predict_all(model, run.images[split], progress=advance, forward=forward)
         check_finite(logits, run.folder.baseline)
         return logits

@@ -41,10 +41,9 @@ def validate(
 
     Raises DataError if a file can no longer be read, VitmedError if a logit is NaN or infinite.
     """
-    device = next(state.model.parameters()).device
     ranks.share_statistics(state.evaluated_model)
     with ranks.together():
-        part = predict_all(state.evaluated_model, val, device, precision, rows=ranks.deal(len(val)))
+        part = predict_all(state.evaluated_model, val, precision, rows=ranks.deal(len(val)))
     logits = ranks.collect(part, len(val))
     predictions = labelled_by(val.target, classes, val.samples, logits, config.data.positive)
     return epoch_record(state, batches, predictions, config, val.target.kind)
