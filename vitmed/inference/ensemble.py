@@ -120,11 +120,10 @@ def save_ensemble(ensemble: Ensemble) -> None:
         for one, share in zip(ensemble.members, ensemble.shares, strict=True)
     ]
     data = membership_of(ensemble.splits, ensemble.hashes, ensemble.path)
-    content = {
-        "format": FORMAT, "version": VERSION, "notice": NOTICE, "members": members, "classes": list(ensemble.classes),
-        "chosen": ensemble.chosen, "policy": None if ensemble.policy is None else ensemble.policy.to_json(),
-        "weights_hash": ensemble.weights_hash, "data": {**data, "seen": list(ensemble.seen)},
-    }  # fmt: skip
+    policy = None if ensemble.policy is None else ensemble.policy.to_json()
+    content = {"format": FORMAT, "version": VERSION, "notice": NOTICE, "members": members}
+    content |= {"classes": list(ensemble.classes), "chosen": ensemble.chosen, "policy": policy}
+    content |= {"weights_hash": ensemble.weights_hash, "data": {**data, "seen": list(ensemble.seen)}}
     write_json(ensemble.path, content)
 
 

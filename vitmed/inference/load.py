@@ -224,12 +224,18 @@ class Model:
                     prediction = found.classes[found.predicted[row]]
                     probability = float(found.confidence[row])
             yield Answer(
-                name, prediction, probability, probabilities,
-                None if found.members is None else found.set_of(row),
-                None if ends is None else (float(ends[row, 0]), float(ends[row, 1])),
-                cell == YES, cell.removeprefix(NO) if cell != YES else "",
-                None if score is None else float(score[row]), self.unit, self.preprocessing.shown(squares[row]),
-            )  # fmt: skip
+                name,
+                prediction,
+                probability,
+                probabilities,
+                prediction_set=None if found.members is None else found.set_of(row),
+                interval=None if ends is None else (float(ends[row, 0]), float(ends[row, 1])),
+                answered=cell == YES,
+                reason=cell.removeprefix(NO) if cell != YES else "",
+                ood_score=None if score is None else float(score[row]),
+                unit=self.unit,
+                picture=self.preprocessing.shown(squares[row]),
+            )
 
 
 def _raw(image: np.ndarray) -> RawImage | Image.Image:

@@ -1,4 +1,4 @@
-"""`TorchNetwork`: a checkpoint run by torch, in fp32 or in 16-bit floats where they are faster and change no decision."""
+"""`TorchNetwork`: a checkpoint run by torch, in fp32, or in 16-bit floats where faster without a changed decision."""
 
 from __future__ import annotations
 

@@ -151,19 +151,26 @@ class WeightsAndBiases:
     def start(self, place: Place, known: str | None) -> str:
         import wandb
 
-        private = wandb.Settings(
-            host="", username="", email="", program="", disable_git=True, disable_code=True, save_code=False,
-            disable_job_creation=True, console="off", silent=True, x_disable_meta=True, x_disable_stats=True,
-            x_disable_machine_info=True, x_save_requirements=False, init_timeout=30, finish_timeout=120,
-        )  # fmt: skip
+        unsaid = dict.fromkeys(("host", "username", "email", "program"), "")
+        unread = ["disable_git", "disable_code", "disable_job_creation", "silent"]
+        unread += ["x_disable_meta", "x_disable_stats", "x_disable_machine_info"]
+        unsaved: dict[str, Any] = {"save_code": False, "x_save_requirements": False, "console": "off"}
+        waits = {"init_timeout": 30, "finish_timeout": 120}  # s
+        private = wandb.Settings(**unsaid, **dict.fromkeys(unread, True), **unsaved, **waits)
         mode: Any = "offline" if place.offline else os.environ.get("WANDB_MODE") or "offline"
         self.folder, hooks = place.run.path / "wandb", (sys.exit, sys.excepthook)
         try:
             self.run = wandb.init(
-                project=os.environ.get("WANDB_PROJECT") or "vitmed", group=place.group or None, name=place.name,
-                id=known or secrets.token_hex(4), resume="allow", reinit="create_new", dir=str(place.run.path),
-                mode=mode, settings=private,
-            )  # fmt: skip
+                project=os.environ.get("WANDB_PROJECT") or "vitmed",
+                group=place.group or None,
+                name=place.name,
+                id=known or secrets.token_hex(4),
+                resume="allow",
+                reinit="create_new",
+                dir=str(place.run.path),
+                mode=mode,
+                settings=private,
+            )
         finally:
             sys.exit, sys.excepthook = hooks
         return str(self.run.id)
