@@ -78,9 +78,8 @@ def cnn(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
     task, read = Finetune(network, splits.outputs), check_images(splits, Preprocessing.of(config), config.data)
     run = Run(task, config, read, RunFolder(work), session)  # writes nothing
     objective = task.objective(config, run.images["train"], session)
-    for event in fit(run.state, run.stream, objective, Control(config), lambda: task.validate(run)):
-        if isinstance(event, dict):
-            say(f"epoch {event['epoch']}: val auroc {event['val_auroc']:.4f}")
+    for record in fit(run.state, run.stream, objective, Control(config), lambda: task.validate(run)):
+        say(f"epoch {record['epoch']}: val auroc {record['val_auroc']:.4f}")
     test, averaged = run.images["test"], run.state.evaluated_model
     logits = predict_all(averaged, test, run.precision)
     predictions = labelled(run.splits.classes, test.samples, logits, config.data.positive)

@@ -228,8 +228,7 @@ def train_for(
         state.share = share()
 
     while share() < 1:
-        for _ in train_epoch(state, stream, objective, Control(config, lambda: share() >= 1, tick)):
-            pass
+        train_epoch(state, stream, objective, Control(config, lambda: share() >= 1, tick))
         end_epoch(state, {})
     cost = {"seconds": clock() - start, "wall_seconds": time.perf_counter() - wall, "steps": state.step}
     facts = {"side": how.image_size, "precision": precision.name, "depth": len(getattr(network, "blocks", ()))}

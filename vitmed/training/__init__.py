@@ -10,9 +10,8 @@ optimiser          AdamW, learning-rate schedule, moving average
 failure_detection  noticing that a network does not learn
 run                a run, new or resumed: its folder, what it writes there, and how it trains
 finetune           the task of `train`
-stream             the batches that the loop reads
-gradients          the gradients of a batch, computed in parts where memory is full
-progress           its progress bar
+stream             the batches that the loop reads; what shows, ends and relieves it
+gradients          the gradients of a batch, halved into parts where memory runs out
 processes          the processes of one training: `--devices`, torchrun, DDP and FSDP
 environment        what a run depended on, for environment.json
 plan/              before the first batch

@@ -31,18 +31,17 @@ from vitmed.data.read_images import ReadSplits
 from vitmed.inference.checkpoint import Checkpoint, PretrainingState
 from vitmed.models.compile import compile_network, is_of_compiler, missing_compiler
 from vitmed.models.hardware import Precision, pick_precision, using_threads
-from vitmed.models.vit import checkpoint_gradients, use_attention
+from vitmed.models.vit import checkpoint_gradients, checkpoints_gradients, use_attention
 from vitmed.models.weights.files import AGAIN
 from vitmed.training.environment import environment, splits_csv
-from vitmed.training.gradients import Relief
+from vitmed.training.gradients import explained
 from vitmed.training.loop import fit
 from vitmed.training.losses import Objective
 from vitmed.training.plan.autotune import autotune, is_open
 from vitmed.training.plan.memory import fit_memory
 from vitmed.training.plan.time_budget import Clock, TimeBudget
 from vitmed.training.processes import ALONE, Ranks
-from vitmed.training.progress import epoch_of, with_progress
-from vitmed.training.stream import Control, Stream
+from vitmed.training.stream import Control, Stream, epoch_of
 from vitmed.training.train_state import Record, new_state
 
 EachEpoch = Callable[[Record], bool | None]  # whether to end the run after this epoch
@@ -225,20 +224,18 @@ class Run(Generic[AnyConfig]):
         threads = using_threads(self.config.train.threads or ranks.threads)
         with threads, warnings.catch_warnings(), stop_signals() as stop, bar("training") as advance:
             warnings.filterwarnings("ignore", "Grad strides do not match")  # DDP's, on speed, for a 1x1 convolution
-            control = Control(self.config, stop, self._ticker(), ranks)
-            objective = self.task.objective(self.config, self.images["train"], self.session)
-            events = fit(self.state, self.stream, objective, control, lambda: self.task.validate(self))
+            config = self.config
+            control = Control(
+                config, stop, self._ticker(), ranks, lambda step: step.show(config, advance), self._relieved
+            )
+            objective = self.task.objective(config, self.images["train"], self.session)
+            records = fit(self.state, self.stream, objective, control, lambda: self.task.validate(self))
             try:
-                for event in with_progress(events, self.config, advance):
-                    if isinstance(event, Relief):
-                        self._set_parts(event.micro_batch, event.grad_checkpointing)
-                        self._write_config()
-                        warn(str(event))
-                    else:
-                        self.keep(event, report)
-                        if ranks.agree(stop=ranks.leads and bool(each_epoch(event))):
-                            ended = f"ended after epoch {self.state.epoch}; {self.folder.last} is saved"
-                            raise EndedByCaller(ended, self.go_on)
+                for record in explained(records, config):
+                    self.keep(record, report)
+                    if ranks.agree(stop=ranks.leads and bool(each_epoch(record))):
+                        ended = f"ended after epoch {self.state.epoch}; {self.folder.last} is saved"
+                        raise EndedByCaller(ended, self.go_on)
             except (DataError, Reported):  # on all ranks, which save a divided network together
                 if self.state.batch % self.config.train.accumulate == 0:  # not amid an optimiser step
                     self.save_last()
@@ -321,6 +318,12 @@ class Run(Generic[AnyConfig]):
         checkpoint_gradients(self.model, grad_checkpointing)
         values = {"train.micro_batch": micro_batch, "train.grad_checkpointing": grad_checkpointing}
         self.config = with_values(self.config, values)
+
+    def _relieved(self, sentence: str) -> None:
+        """Keep how many images are computed at once since memory ran out."""
+        self._set_parts(self.state.micro_batch or 1, checkpoints_gradients(self.model))
+        self._write_config()
+        warn(sentence)
 
     def _write_start(self) -> None:
         """Write everything known before the first batch."""
