@@ -51,10 +51,11 @@ def cnn(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
     from vitmed.data.samples import labelled
     from vitmed.imaging.preprocessing import Preprocessing
     from vitmed.inference.predict import predict_all
+    from vitmed.training.environment import check_images
     from vitmed.training.finetune import Finetune
     from vitmed.training.loop import fit
     from vitmed.training.plan.make_plan import make_plan
-    from vitmed.training.run import Run, Session, check_images
+    from vitmed.training.run import Run, Session
     from vitmed.training.stream import Control
 
     config = load_config(CONFIG, {"data.root": str(folder), "train.seed": 0}, sets)
@@ -77,11 +78,10 @@ def cnn(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
     task, read = Finetune(network, splits.outputs), check_images(splits, Preprocessing.of(config), config.data)
     run = Run(task, config, read, RunFolder(work), session)  # writes nothing
     objective = task.objective(config, run.images["train"], session)
-    for event in fit(run.state, run.stream, objective, Control(config), lambda: task.validate(run)):
-        if isinstance(event, dict):
-            say(f"epoch {event['epoch']}: val auroc {event['val_auroc']:.4f}")
+    for record in fit(run.state, run.stream, objective, Control(config), lambda: task.validate(run)):
+        say(f"epoch {record['epoch']}: val auroc {record['val_auroc']:.4f}")
     test, averaged = run.images["test"], run.state.evaluated_model
-    logits = predict_all(averaged, test, run.device, run.precision)
+    logits = predict_all(averaged, test, run.precision)
     predictions = labelled(run.splits.classes, test.samples, logits, config.data.positive)
     place = work / "runs" / f"cnn-fold{fold}"
     place.mkdir(parents=True)

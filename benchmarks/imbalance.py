@@ -149,7 +149,7 @@ def run(parts: Parts, loss: str, config: Config) -> np.ndarray:
     judge = lambda: validate(state, few, parts.classes, batches, config, precision)  # noqa: E731
     for _ in fit(state, stream, objective, Control(config), judge):
         pass
-    logits = predict_all(state.evaluated_model, held, device, precision)
+    logits = predict_all(state.evaluated_model, held, precision)
     return logits + (np.log(counts / counts.sum()) if loss == "adjust" else -np.log(weights_of(loss, counts)))
 
 

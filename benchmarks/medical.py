@@ -80,13 +80,14 @@ from vitmed.metrics.scoring import metric_values
 from vitmed.models.hardware import Precision, pick_precision, seeded
 from vitmed.models.vit import ViT
 from vitmed.training.baselines import fit_colours
+from vitmed.training.environment import check_images
 from vitmed.training.epoch_records import end_epoch
 from vitmed.training.finetune import Finetune
 from vitmed.training.learning import objective_of
 from vitmed.training.loop import train_epoch
 from vitmed.training.optimiser import ema_decay
 from vitmed.training.plan.make_plan import Plan, make_plan
-from vitmed.training.run import Run, Session, check_images
+from vitmed.training.run import Run, Session
 from vitmed.training.stream import Control, Stream
 from vitmed.training.train_state import new_state
 
@@ -227,8 +228,7 @@ def train_for(
         state.share = share()
 
     while share() < 1:
-        for _ in train_epoch(state, stream, objective, Control(config, lambda: share() >= 1, tick)):
-            pass
+        train_epoch(state, stream, objective, Control(config, lambda: share() >= 1, tick))
         end_epoch(state, {})
     cost = {"seconds": clock() - start, "wall_seconds": time.perf_counter() - wall, "steps": state.step}
     facts = {"side": how.image_size, "precision": precision.name, "depth": len(getattr(network, "blocks", ()))}

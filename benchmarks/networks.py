@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,10 +42,14 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     from vitmed.models.compile import compile_network
     from vitmed.models.hardware import pick_device, pick_precision
     from vitmed.models.vit import ViT, use_attention
+    from vitmed.training.epoch_records import end_epoch
+    from vitmed.training.gradients import Gradients
     from vitmed.training.learning import objective_of
-    from vitmed.training.loop import fit
+    from vitmed.training.loop import optimiser_step
+    from vitmed.training.optimiser import scheduled_lr
     from vitmed.training.plan.autotune import autotune
-    from vitmed.training.stream import Control, Stream
+    from vitmed.training.processes import ALONE
+    from vitmed.training.stream import Batch, Control, Stream
     from vitmed.training.train_state import new_state
 
     train = {"batch_size": options.batch, "precision": "auto" if options.bf16 else "fp32"}
@@ -71,8 +75,24 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     if config.train.compile:
         compile_network(model)
     objective = objective_of(images, CLASSES, config, precision, device)
-    events = fit(state, stream, objective, Control(config), dict)
-    return lambda: next(events)
+    gradients, count = Gradients(state, stream, objective, Control(config)), stream.batches.batches
+    model.train()
+
+    def batches() -> Iterator[Batch]:
+        while True:
+            yield from stream.rest(state, ALONE)
+            end_epoch(state, {})
+
+    left = batches()
+
+    def step() -> None:
+        batch = next(left)
+        gradients.add(stream.placed(batch, state.epoch))
+        state.batch += 1
+        if batch.last:
+            optimiser_step(state, scheduled_lr(state.step, count, config), config.train.clip_norm)
+
+    return step
 
 
 def infer_vitmed(options: argparse.Namespace, precision: str) -> Step:

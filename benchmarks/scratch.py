@@ -115,7 +115,7 @@ def train(config: Config, classes: tuple[str, ...], images: Images, val: Images)
     judge = lambda: validate(state, few, classes, batches, config, precision)  # noqa: E731
     for _ in fit(state, stream, objective, Control(config), judge):
         pass
-    return labelled(classes, val.samples, predict_all(state.evaluated_model, val, device, precision))
+    return labelled(classes, val.samples, predict_all(state.evaluated_model, val, precision))
 
 
 def finished(options: argparse.Namespace, name: str, candidate: str, seed: int) -> dict | None:

@@ -41,13 +41,10 @@ def main(folder: str, epochs: int) -> list[dict]:
     state = new_state(model, config, batches, device, FP32)  # model, optimiser, moving average, position
 
     records = []
-    for event in fit(
-        state, stream, objective, Control(config),
-        lambda: validate(state, images["val"], splits.classes, batches, config, FP32),
-    ):  # fmt: skip
-        if isinstance(event, dict):  # else a step
-            print(f"epoch {event['epoch']}  val loss {event['val_loss']:.4f}  AUROC {event['val_auroc']:.4f}")
-            records.append(event)
+    judge = lambda: validate(state, images["val"], splits.classes, batches, config, FP32)  # noqa: E731
+    for record in fit(state, stream, objective, Control(config), judge):
+        print(f"epoch {record['epoch']}  val loss {record['val_loss']:.4f}  AUROC {record['val_auroc']:.4f}")
+        records.append(record)
     return records
 
 

@@ -40,9 +40,9 @@ RAISED_BY = {
     "train plan probe evaluate": "decisions/operating_points metrics/reader_comparison",
     "train predict evaluate explain stress": "imaging/decode imaging/preprocessing imaging/raw_image",
     "train pretrain":
-        "models/compile training/gradients training/loop training/progress training/run",
+        "models/compile training/environment training/gradients training/loop training/run",
     f"{CONFIGURED} summary": "models/vit",
-    "train": "training/processes training/epoch_records training/launch",
+    "train": "training/processes training/epoch_records",
     "evaluate": "report/rebuild training/fit_policy",
     "predict evaluate": "inference/onnx_model",
     "train plan": "training/plan/time",

@@ -15,7 +15,7 @@ from torch import nn
 from vitmed.core.errors import DataError
 from vitmed.data.thread_batches import read_batches
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.inference.predict import FP32, batch_size, logits_of, mean_features, predict_logits
+from vitmed.inference.predict import FP32, batch_size, logits_of, mean_over_views, predict_logits
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
 
@@ -102,7 +102,7 @@ def by_views(model: ViT, views: str, pictures: np.ndarray, precision: Precision 
     side = pictures.shape[1]
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        return logits_of(model, mean_features(model, x, views))
+        return logits_of(model, mean_over_views(model, x, views))
 
     how = Preprocessing(side, 3, "pad", "half")
     return predict_logits(model, how, lambda i: pictures[i], len(pictures), CPU, precision, forward=forward)[1]

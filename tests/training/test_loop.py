@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,12 +38,11 @@ from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
 from vitmed.training.epoch_records import epoch_record, validate
 from vitmed.training.failure_detection import LossWatch
-from vitmed.training.learning import objective_of
-from vitmed.training.loop import Step, fit
+from vitmed.training.learning import mixup_and_cutmix, objective_of
+from vitmed.training.loop import fit
 from vitmed.training.losses import class_weights
-from vitmed.training.mixing import mixer
 from vitmed.training.optimiser import scheduled_lr, steps_per_epoch
-from vitmed.training.stream import Control, Stream
+from vitmed.training.stream import Control, Step, Stream
 from vitmed.training.train_state import Record, TrainState, new_state
 
 CPU, FP32 = torch.device("cpu"), Precision("fp32", torch.float32, "")
@@ -69,21 +68,26 @@ config = partial(
 )  # fmt: skip
 
 
-def begin(folder: Path, asked: Config) -> tuple[TrainState, Iterator[Step | Record]]:
+def begin(
+    folder: Path, asked: Config, shown: Callable[[Step], None] = lambda step: None
+) -> tuple[TrainState, Iterator[Record]]:
     data = images(folder)
     torch.manual_seed(asked.train.seed)
     stream = Stream.of(data, asked, CPU)
     batches = stream.batches.batches
     state = new_state(ViT(asked.model, 2), asked, batches, CPU, FP32)
     objective = objective_of(data, 2, asked, FP32, CPU)
-    return state, fit(
-        state, stream, objective, Control(asked), lambda: validate(state, data, CLASSES, batches, asked, FP32)
-    )
+    control = Control(asked, shown=shown)
+    return state, fit(state, stream, objective, control, lambda: validate(state, data, CLASSES, batches, asked, FP32))
 
 
 def trained_state(folder: Path, asked: Config) -> tuple[TrainState, list[Step | Record]]:
-    state, events = begin(folder, asked)
-    return state, list(events)
+    """The state, and the steps and records in their order."""
+    events: list[Step | Record] = []
+    state, records = begin(folder, asked, events.append)
+    for record in records:  # one by one: the steps of an epoch come before its record
+        events.append(record)
+    return state, events
 
 
 def test_the_loss_falls_and_the_classes_are_told_apart(trained: Trained) -> None:
@@ -126,7 +130,7 @@ def test_the_training_loss_is_the_mean_over_the_epochs_images(folder: Path) -> N
 def test_the_running_loss_is_a_mean_over_the_batches_it_knows(folder: Path) -> None:
     """At a learning rate of 0: after batch 1 the loss of batch 1, then the mean of those before the current one."""
     asked = config(train__lr=1e-30, train__min_lr=0.0, train__epochs=2, train__ema=False)
-    state, events = begin(folder, asked)
+    state, events = trained_state(folder, asked)
     shown = [event.loss for event in events if isinstance(event, Step)]
     data, order = images(folder), EpochBatches(np.zeros(32), 8, asked.train.seed, False)
     expected = []
@@ -143,8 +147,9 @@ def test_the_running_loss_is_a_mean_over_the_batches_it_knows(folder: Path) -> N
 
 def test_the_learning_rate_follows_the_schedule(folder: Path) -> None:
     asked = config(train__warmup_epochs=0.5, train__epochs=3, train__lr=0.001, train__min_lr=1e-5)
-    state, events = begin(folder, asked)
-    found = [state.optimiser.param_groups[0]["lr"] for event in events if isinstance(event, Step)]
+    found: list[float] = []
+    state, records = begin(folder, asked, lambda step: found.append(state.optimiser.param_groups[0]["lr"]))
+    list(records)
     cosine = [1e-5 + (1e-3 - 1e-5) / 2 * (1 + math.cos(math.pi * i / 9)) for i in range(10)]
     assert found == pytest.approx([0.0005, 0.001, *cosine])
     asked = config(train__warmup_epochs=100.0, train__epochs=3, train__lr=1.0)  # warm-up is at most a third
@@ -156,7 +161,7 @@ def test_the_learning_rate_follows_the_schedule(folder: Path) -> None:
 def gradients(folder: Path, asked: Config) -> list[torch.Tensor]:
     """What each optimiser step is given, (parameters,) each."""
     found: list[torch.Tensor] = []
-    state, events = begin(folder, asked)
+    state, records = begin(folder, asked)
     real = state.optimiser.step
 
     def step(*args: Any, **kwargs: Any) -> Any:
@@ -164,7 +169,7 @@ def gradients(folder: Path, asked: Config) -> list[torch.Tensor]:
         return real(*args, **kwargs)
 
     state.optimiser.step = step  # type: ignore[method-assign]
-    list(events)
+    list(records)
     assert state.step == len(found)
     return found
 
@@ -200,12 +205,12 @@ def test_class_weights_are_inverse_frequencies() -> None:
 
 @pytest.mark.parametrize(("mixup", "cutmix"), [(0.8, 0.0), (0.0, 1.0), (0.8, 1.0)])
 def test_mixing_keeps_shape_and_mass(mixup: float, cutmix: float) -> None:
-    mix = mixer(config(augment__mixup=mixup, augment__cutmix=cutmix), 3)
+    mix = mixup_and_cutmix(config(augment__mixup=mixup, augment__cutmix=cutmix), 3)
     torch.manual_seed(0)
     x, y = mix(torch.rand(4, 3, 16, 16), torch.tensor([0, 1, 2, 0]))
     assert x.shape == (4, 3, 16, 16) and y.shape == (4, 3)
     torch.testing.assert_close(y.sum(dim=1), torch.ones(4))
-    plain = mixer(config(), 3)
+    plain = mixup_and_cutmix(config(), 3)
     labels = torch.tensor([0])
     assert plain(x[:1], labels)[1] is labels
 

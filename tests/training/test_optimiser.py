@@ -10,7 +10,14 @@ from small_networks import small_vit
 from torch import nn
 
 from vitmed.models.vit import ViT
-from vitmed.training.optimiser import adamw, averaged, ema_decay, learning_rate, parameter_groups, set_learning_rate
+from vitmed.training.optimiser import (
+    MovingAverage,
+    adamw,
+    ema_decay,
+    learning_rate,
+    parameter_groups,
+    set_learning_rate,
+)
 
 
 def network(stem: str = "patch", depth: int = 3, **fields: object) -> ViT:
@@ -84,7 +91,7 @@ def test_one_step_of_adamw_by_hand() -> None:
 def test_average_against_a_loop() -> None:
     model = network("conv", depth=1)
     torch.manual_seed(0)
-    ema = averaged(model, 0.7)
+    ema = MovingAverage(model, 0.7)
     expected: dict[str, torch.Tensor] = {}
     for t in range(12):
         for parameter in model.parameters():

@@ -26,6 +26,7 @@ from vitmed.core.errors import DataError, EndedByCaller, GateError, OutOfMemoryE
 from vitmed.core.load_config import load_config
 from vitmed.data.loading import EpochBatches
 from vitmed.models.vit import ViT
+from vitmed.training import environment
 from vitmed.training import run as runs
 from vitmed.training.gradients import Gradients
 from vitmed.training.processes import Ranks
@@ -80,7 +81,7 @@ def test_every_rank_and_every_part_draws_its_own_masks() -> None:
         objective = SimpleNamespace(prepare=note, part=note)
         stream = SimpleNamespace(batches=EpochBatches(np.zeros(8, dtype=np.int64), 8, 0, False))
         gradients = Gradients(state, stream, objective, Control(config, ranks=one))  # type: ignore[arg-type]
-        list(gradients.add(Batch(0, *[torch.zeros(4)] * 3, True)))  # type: ignore[arg-type]
+        gradients.add(Batch(0, *[torch.zeros(4)] * 3, True))  # type: ignore[arg-type]
         return found
 
     alone, first, second = (drawn(Ranks(rank, world), 8) for rank, world in ((0, 1), (0, 2), (1, 2)))
@@ -332,8 +333,8 @@ def test_a_rank_with_other_images_is_refused(data: Path, tmp_path: Path) -> None
 
 @forks
 def test_a_rank_with_other_versions_is_refused(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = runs.versions
+    real = environment.versions
     other = lambda: real() | ({"torch": "1.0"} if os.environ["RANK"] == "1" else {})  # noqa: E731
-    monkeypatch.setattr(runs, "versions", other)
+    monkeypatch.setattr(environment, "versions", other)
     found = on_ranks(2, trainer(data, tmp_path, "run"))
     assert found[0] == (UsageError, f"rank 1: has torch 1.0, rank 0 has torch {real()['torch']}")

@@ -39,6 +39,7 @@ from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
 from vitmed.report.plots.training import drawn_curves
 from vitmed.training.baselines import Baselines
+from vitmed.training.environment import all_its_images, check_images, check_ranks, check_unchanged
 from vitmed.training.epoch_records import finished
 from vitmed.training.finetune import Finetune, augmented_examples
 from vitmed.training.fit_policy import fit_decision_policy
@@ -50,10 +51,6 @@ from vitmed.training.run import (
     EachEpoch,
     Run,
     Session,
-    all_its_images,
-    check_images,
-    check_ranks,
-    check_unchanged,
     resumed_settings,
     train_and_draw,
 )
@@ -151,8 +148,7 @@ class OneRun:
         with all_its_images():
             read, task, _ = _read(config, splits, task, session)
         check_unchanged(read.splits, read.hashes, checkpoint.hashes)
-        task, limit = replace(task, seen=checkpoint.seen), checkpoint.config.train.time
-        run = Run.resumed(task, config, read, folder, session, checkpoint.training, limit)
+        run = Run.resumed(replace(task, seen=checkpoint.seen), config, read, folder, session, checkpoint)
         if splits.root != checkpoint.splits.root and ranks.leads:
             for file in folder.path.glob("*.pt"):  # some are never written again, and later commands read the data root
                 set_data_root(file, splits.root)
@@ -250,7 +246,7 @@ def _read(
         read = check_images(splits, Preprocessing.of(config), config.data)
         if before := sum(map(set(task.seen).__contains__, read.hashes["test"])):
             warn(f"the weights were made with {counted(before, 'test image')}: results look too good")
-    check_ranks(read, session)
+    check_ranks(read, session.device, session.precision, session.ranks)
     if ranks.leads:
         notes, counts = check_before_training(read.splits, read.records, read.skipped, config)
         checked = {"notes": notes, "counts": counts}

@@ -31,6 +31,7 @@ from vitmed.inference.checkpoint import load_pretraining
 from vitmed.models.hardware import pick_device
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.training import loss_curves, reconstruction_figure
+from vitmed.training.environment import all_its_images, check_unchanged
 from vitmed.training.epoch_records import finished
 from vitmed.training.plan.make_plan import median_side, with_window
 from vitmed.training.plan.memory import one_batch
@@ -39,8 +40,6 @@ from vitmed.training.pretraining import Pretrain, reconstructions
 from vitmed.training.run import (
     Run,
     Session,
-    all_its_images,
-    check_unchanged,
     folder_to_resume,
     resumed_settings,
     train_and_draw,
@@ -183,7 +182,7 @@ def _resume_run(
     with all_its_images():
         read = ReadSplits(splits, images, read_all(images, config.data), [])
     check_unchanged(splits, read.hashes, saved.hashes)
-    run = Run.resumed(task, config, read, folder, session, saved.training, config.train.time)
+    run = Run.resumed(task, config, read, folder, session, saved)
     if finished(run.state, run.config):
         raise UsageError(f"{folder.path}: this run is finished", f"vitmed train DIR --weights {folder.encoder}")
     return run, task

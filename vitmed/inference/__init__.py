@@ -9,9 +9,8 @@ membership        which image is in which split, as a checkpoint stores it
 predict           images to logits
 predict_files     image files by name to predictions
 answers           what a model says of an image, as cells and plain values
-torch_network     a checkpoint that predicts in batches
+torch_network     a checkpoint that predicts in batches, in fp32 or 16-bit floats
 exported_graph    the network, its calibration and its sets as one graph
 pillow_resize     images of any size in an exported network
-choose_precision  fp32 or 16-bit floats for predictions
 load              `load`: a model in memory, for programs
 """

@@ -86,11 +86,9 @@ def save_checkpoint(
     fingerprints: Mapping[str, list[str]] | None = None,
 ) -> None:
     """Write a checkpoint. Paths are stored relative to its folder."""
-    _save(
-        path, FORMAT, config, classes=list(splits.classes), preprocessing=Preprocessing.of(config).to_dict(),
-        data={**membership_of(splits, hashes, path), "seen": list(seen), "fingerprints": dict(fingerprints or {})},
-        weights=_on_cpu(weights), record=record, training=training,
-    )  # fmt: skip
+    data = {**membership_of(splits, hashes, path), "seen": list(seen), "fingerprints": dict(fingerprints or {})}
+    about = {"classes": list(splits.classes), "preprocessing": Preprocessing.of(config).to_dict(), "data": data}
+    _save(path, FORMAT, config, **about, weights=_on_cpu(weights), record=record, training=training)
 
 
 def _save(path: Path, format: str, config: AnyConfig, **content: Any) -> None:
@@ -166,9 +164,13 @@ def _arrays(value: Any) -> Any:
 
 
 def save_encoder(
-    path: Path, *, config: PretrainConfig, hashes: dict[str, list[str]], weights: dict[str, torch.Tensor],
+    path: Path,
+    *,
+    config: PretrainConfig,
+    hashes: dict[str, list[str]],
+    weights: dict[str, torch.Tensor],
     record: dict[str, Any],
-) -> None:  # fmt: skip
+) -> None:
     """Write the pretrained encoder as a weight file for `pretrained.read_weights`.
 
     It also holds the sha256 of every image that pretraining used, so a later training notices a test image among them.
@@ -300,10 +302,10 @@ def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
     if not all(re.fullmatch("([0-9a-f]{64})?", text) for part in fingerprints.values() for text in part):
         raise ValueError("fingerprints of images")
     reduced = content.get("reduced_precision")
-    return Checkpoint(
-        path, config, classes, how, splits, hashes, record, versions, seen, _read_policy(content), weights_hash,
-        fingerprints, weights, training, None if reduced is None else ReducedPrecision.model_validate(reduced),
-    )  # fmt: skip
+    if reduced is not None:
+        reduced = ReducedPrecision.model_validate(reduced)
+    about = path, config, classes, how, splits, hashes, record, versions, seen, _read_policy(content), weights_hash
+    return Checkpoint(*about, fingerprints, weights, training, reduced)
 
 
 def _read_policy(content: dict[str, Any]) -> DecisionPolicy | None:

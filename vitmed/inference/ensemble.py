@@ -21,7 +21,6 @@ from vitmed.core.upgrade import policy_of_0_2
 from vitmed.data.samples import Splits
 from vitmed.data.thread_batches import read_batches
 from vitmed.decisions.policies import policy_of
-from vitmed.decisions.policy import DecisionPolicy
 from vitmed.imaging.joint_preprocessing import JointPreprocessing, joint
 from vitmed.inference.membership import membership_of, read_membership
 from vitmed.inference.saved_model import Network, Outputs, SavedModel, score_column
@@ -61,10 +60,14 @@ class Ensemble(SavedModel):
 
 
 def join_members(
-    path: Path, members: Sequence[SavedModel], shares: Sequence[float], splits: Splits, hashes: dict[str, list[str]],
-    chosen: dict[str, Any], policy: DecisionPolicy | None = None,
-) -> Ensemble:  # fmt: skip
-    """An ensemble that is or will be at `path`.
+    path: Path,
+    members: Sequence[SavedModel],
+    shares: Sequence[float],
+    splits: Splits,
+    hashes: dict[str, list[str]],
+    chosen: dict[str, Any],
+) -> Ensemble:
+    """An ensemble that is or will be at `path`, without a policy.
 
     Args:
         splits, hashes: of all images that made the members, and of the test that none of them saw.
@@ -89,10 +92,9 @@ def join_members(
         for name, samples in splits.samples.items()
         if name != "test" and prints
     }
-    return Ensemble(
-        path, first.config, first.classes, preprocessing, splits, hashes, first.record, first.versions, seen, policy,
-        hash_of_members(members, shares), fingerprints, tuple(members), tuple(shares), readings, chosen,
-    )  # fmt: skip
+    about = path, first.config, first.classes, preprocessing, splits, hashes, first.record, first.versions, seen, None
+    joined = tuple(members), tuple(shares), readings, chosen
+    return Ensemble(*about, hash_of_members(members, shares), fingerprints, *joined)
 
 
 def hash_of_members(
@@ -118,11 +120,10 @@ def save_ensemble(ensemble: Ensemble) -> None:
         for one, share in zip(ensemble.members, ensemble.shares, strict=True)
     ]
     data = membership_of(ensemble.splits, ensemble.hashes, ensemble.path)
-    content = {
-        "format": FORMAT, "version": VERSION, "notice": NOTICE, "members": members, "classes": list(ensemble.classes),
-        "chosen": ensemble.chosen, "policy": None if ensemble.policy is None else ensemble.policy.to_json(),
-        "weights_hash": ensemble.weights_hash, "data": {**data, "seen": list(ensemble.seen)},
-    }  # fmt: skip
+    policy = None if ensemble.policy is None else ensemble.policy.to_json()
+    content = {"format": FORMAT, "version": VERSION, "notice": NOTICE, "members": members}
+    content |= {"classes": list(ensemble.classes), "chosen": ensemble.chosen, "policy": policy}
+    content |= {"weights_hash": ensemble.weights_hash, "data": {**data, "seen": list(ensemble.seen)}}
     write_json(ensemble.path, content)
 
 
@@ -162,13 +163,14 @@ def load_ensemble(path: Path) -> Ensemble:
         if members[-1].weights_hash != known:
             raise CheckpointError(f"{path}: its member {file} holds other weights than before", AGAIN)
     try:
-        found = join_members(path, members, [share for *_, share in rows], splits, hashes, chosen, policy)
+        found = join_members(path, members, [share for *_, share in rows], splits, hashes, chosen)
     except UsageError as error:
         raise CheckpointError(f"{path}: {error.problem}", AGAIN) from None
     of_0_2 = hash_of_members(members, [share for *_, share in rows], policy_of_0_2)
     if content["weights_hash"] not in (found.weights_hash, of_0_2):
         raise CheckpointError(f"{path}: a member has another decision policy than before", AGAIN)
-    return replace(found, weights_hash=content["weights_hash"], seen=tuple(content["data"].get("seen", ())))
+    seen = tuple(content["data"].get("seen", ()))
+    return replace(found, policy=policy, weights_hash=content["weights_hash"], seen=seen)
 
 
 class EnsembleNetwork(Network):
@@ -221,7 +223,7 @@ class EnsembleNetwork(Network):
             own = squares
             if isinstance(self.saved.preprocessing, JointPreprocessing):
                 own = self.saved.preprocessing.reading(squares, number)
-            outputs = network.outputs(own.__getitem__, len(own), _nothing)
+            outputs = network.outputs(own.__getitem__, len(own))
             predictions = unlabelled(one.splits.target, one.classes, names, outputs.logits, (), outputs.columns)
             decided: Any = predictions if one.policy is None else one.policy.apply(predictions)
             found.append(decided if not found else decided.like(found[0]))
@@ -230,7 +232,3 @@ class EnsembleNetwork(Network):
         if len(scores) < len(found):
             return found, None
         return found, np.einsum("m,mb->b", np.array(self.saved.shares), np.stack(scores))
-
-
-def _nothing(done: int, total: int) -> None:
-    """No progress."""

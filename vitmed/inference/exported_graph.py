@@ -23,7 +23,7 @@ from vitmed.imaging.joint_preprocessing import JointPreprocessing
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.ensemble import Ensemble
 from vitmed.inference.pillow_resize import PillowResize
-from vitmed.inference.predict import mean_features
+from vitmed.inference.predict import mean_over_views
 from vitmed.inference.saved_model import SavedModel
 from vitmed.models.vit import ViT
 
@@ -58,7 +58,7 @@ class ExportedGraph(nn.Module):
             )
         self.how, self.resize = saved.preprocessing, resize
         self.square = PillowResize(self.how) if resize else nn.Identity()
-        self.network = _Members(saved) if isinstance(saved, Ensemble) else _Network(saved)
+        self.network = _EnsembleMean(saved) if isinstance(saved, Ensemble) else _Network(saved)
         self.decide = decisions_of(policy, saved.splits.target, saved.classes)
         decided: tuple[str, ...] = self.decide.outputs  # type: ignore[assignment]
         self.scored = self.network.scored
@@ -84,11 +84,11 @@ class _Network(nn.Module):
         self.ood, self.scored = None if known is None else OodScoreGraph(known), known is not None
 
     def forward(self, squares: Tensor) -> tuple[Tensor, Tensor]:
-        features = mean_features(self.vit, self.how.normalise(squares), self.views)  # (B, D)
+        features = mean_over_views(self.vit, self.how.normalise(squares), self.views)  # (B, D)
         return self.vit.head(features), features[:, 0] if self.ood is None else self.ood(features)
 
 
-class _Members(nn.Module):
+class _EnsembleMean(nn.Module):
     """As `_Network`, of an ensemble; the mean is that of `metrics.ensembles.averaged`."""
 
     def __init__(self, saved: Ensemble):

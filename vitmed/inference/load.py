@@ -201,7 +201,7 @@ class Model:
     def predictions(self, squares: Sequence[np.ndarray], names: Sequence[str] = ()) -> AnyPredictions:
         """The predictions of images as `square` returns them, with the policy applied."""
         saved = self.saved
-        found = self.network.outputs(lambda i: squares[i], len(squares), lambda done, total: None)
+        found = self.network.outputs(lambda i: squares[i], len(squares))
         named = tuple(names) or tuple(str(i) for i in range(len(squares)))
         predictions = unlabelled(saved.splits.target, saved.classes, named, found.logits, (), found.columns)
         return saved.policy.apply(predictions) if saved.policy else predictions
@@ -224,12 +224,18 @@ class Model:
                     prediction = found.classes[found.predicted[row]]
                     probability = float(found.confidence[row])
             yield Answer(
-                name, prediction, probability, probabilities,
-                None if found.members is None else found.set_of(row),
-                None if ends is None else (float(ends[row, 0]), float(ends[row, 1])),
-                cell == YES, cell.removeprefix(NO) if cell != YES else "",
-                None if score is None else float(score[row]), self.unit, self.preprocessing.shown(squares[row]),
-            )  # fmt: skip
+                name,
+                prediction,
+                probability,
+                probabilities,
+                prediction_set=None if found.members is None else found.set_of(row),
+                interval=None if ends is None else (float(ends[row, 0]), float(ends[row, 1])),
+                answered=cell == YES,
+                reason=cell.removeprefix(NO) if cell != YES else "",
+                ood_score=None if score is None else float(score[row]),
+                unit=self.unit,
+                picture=self.preprocessing.shown(squares[row]),
+            )
 
 
 def _raw(image: np.ndarray) -> RawImage | Image.Image:

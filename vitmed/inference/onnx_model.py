@@ -128,12 +128,15 @@ def about_model(saved: SavedModel) -> dict[str, Any]:
     from vitmed import __version__
     from vitmed.core.text import NOTICE
 
-    return {
-        "notice": NOTICE, "classes": list(saved.classes), "target": saved.splits.target.model_dump(),
-        "preprocessing": saved.preprocessing.to_dict(), "policy": saved.chosen_policy().to_json(),
-        "weights_sha256": saved.weights_hash, "licence": saved.config.model.licence, "terms": saved.config.model.terms,
-        "versions": {**saved.versions, "vitmed of the export": __version__},
-    }  # fmt: skip
+    model = saved.config.model
+    about: dict[str, Any] = {
+        "notice": NOTICE,
+        "classes": list(saved.classes),
+        "target": saved.splits.target.model_dump(),
+    }
+    about |= {"preprocessing": saved.preprocessing.to_dict(), "policy": saved.chosen_policy().to_json()}
+    about |= {"weights_sha256": saved.weights_hash, "licence": model.licence, "terms": model.terms}
+    return about | {"versions": {**saved.versions, "vitmed of the export": __version__}}
 
 
 def describe_export(saved: SavedModel, gate: Mapping[str, Any]) -> str:
@@ -143,13 +146,10 @@ def describe_export(saved: SavedModel, gate: Mapping[str, Any]) -> str:
         saved: the checkpoint; gate: what the export compared.
     """
     config = without_places(saved.config).model_dump(mode="json")
-    content = {
-        "format": FORMAT, "version": VERSION, **about_model(saved), "bins": list(saved.splits.bins),
-        "precision": "fp32", "gate": dict(gate), "config": config, "record": saved.record,
-        "images_sha256": saved.hashes, "seen_sha256": list(saved.seen), "fingerprints": saved.fingerprints,
-        "made": saved.splits.made, "patients": saved.splits.patients,
-    }  # fmt: skip
-    return json.dumps(content)
+    content = {"format": FORMAT, "version": VERSION, **about_model(saved), "bins": list(saved.splits.bins)}
+    content |= {"precision": "fp32", "gate": dict(gate), "config": config, "record": saved.record}
+    content |= {"images_sha256": saved.hashes, "seen_sha256": list(saved.seen), "fingerprints": saved.fingerprints}
+    return json.dumps(content | {"made": saved.splits.made, "patients": saved.splits.patients})
 
 
 def load_onnx(path: Path) -> OnnxModel:
@@ -191,14 +191,12 @@ def _parse(path: Path, content: dict[str, Any], session: Any) -> OnnxModel:
         told[name] = tuple(told[name]) if isinstance(told[name], list) else told[name]
     if Preprocessing(**told) != how:
         raise ValueError(f"preprocessing {told}")
-    splits = Splits(
-        path, classes, {}, dict(content["made"]), patients=content["patients"],
-        target=Target.model_validate(content["target"]), bins=bins,
-    )  # fmt: skip
-    hashes = {name: list(part) for name, part in content["images_sha256"].items()}
-    return OnnxModel(
-        path, config, classes, how, splits, hashes, dict(content["record"]), dict(content["versions"]),
-        tuple(content["seen_sha256"]), policy_of(content["policy"], classes), content["weights_sha256"],
-        {name: list(part) for name, part in content["fingerprints"].items()}, content["precision"],
-        dict(content["gate"]), session,
-    )  # fmt: skip
+    target = Target.model_validate(content["target"])
+    splits = Splits(path, classes, {}, dict(content["made"]), patients=content["patients"], target=target, bins=bins)
+    hashes, fingerprints = (
+        {name: list(part) for name, part in content[key].items()} for key in ("images_sha256", "fingerprints")
+    )
+    record, versions, gate = (dict(content[key]) for key in ("record", "versions", "gate"))
+    seen, policy = tuple(content["seen_sha256"]), policy_of(content["policy"], classes)
+    about = path, config, classes, how, splits, hashes, record, versions, seen, policy, content["weights_sha256"]
+    return OnnxModel(*about, fingerprints, content["precision"], gate, session)

@@ -95,8 +95,8 @@ def work_of(model: ViT) -> int:
     return model.tokens * model.width
 
 
-def mean_features(model: ViT, x: torch.Tensor, views: str) -> torch.Tensor:
-    """(B, D) float32: the mean of the features of images (B, C, S, S) over `VIEWS[views]`, one pass for each view.
+def mean_over_views(model: ViT, x: torch.Tensor, views: str) -> torch.Tensor:
+    """(B, D) float32: the mean of the features of images (B, C, S, S) over the test-time views `VIEWS[views]`.
 
     The head is linear, so the logits of the mean are the mean of the logits.
     """
@@ -133,14 +133,13 @@ def speedup(model: ViT, preprocessing: Preprocessing, device: torch.device, prec
 def predict_all(
     model: ViT,
     images: Images,
-    device: torch.device,
     precision: Precision = FP32,
     progress: Callable[[int, int], None] | None = None,
     forward: Callable[[torch.Tensor], torch.Tensor] | None = None,
     rows: Sequence[int] | None = None,
 ) -> np.ndarray:
     """(S, K) float32: as `predict_logits`, for images of a run that must be readable, all or those of `rows`."""
-    rows = range(len(images)) if rows is None else rows
+    rows, device = range(len(images)) if rows is None else rows, next(model.parameters()).device
     _, found, problems = predict_logits(
         model, images.preprocessing, lambda i: images.read(rows[i]), len(rows), device, precision, progress, forward
     )

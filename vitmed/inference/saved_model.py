@@ -144,7 +144,7 @@ class Network(ABC):
         self,
         read: Callable[[int], np.ndarray],
         count: int,
-        progress: Callable[[int, int], None],
+        progress: Callable[[int, int], None] = lambda done, total: None,
         also_features: bool = False,
     ) -> Outputs:
         """Run the network over `count` images. A column `answer` names those without content, where there are any.

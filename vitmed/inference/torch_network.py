@@ -1,19 +1,22 @@
-"""`TorchNetwork`: a checkpoint run by torch."""
+"""`TorchNetwork`: a checkpoint run by torch, in fp32, or in 16-bit floats where faster without a changed decision."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
 
+from vitmed.core.messages import say, warn
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.inference.checkpoint import Checkpoint
-from vitmed.inference.choose_precision import choose_precision
-from vitmed.inference.predict import FP32, batch_size, logits_of, mean_features, predict_logits, work_of
-from vitmed.inference.saved_model import Network, Outputs, SavedModel, check_finite, score_column
-from vitmed.models.hardware import Precision, describe, pick_device
+from vitmed.inference.predict import FP32, batch_size, logits_of, mean_over_views, predict_logits, work_of
+from vitmed.inference.saved_model import Network, Outputs, SavedModel, check_finite, check_precision, score_column
+from vitmed.models.hardware import Precision, describe, pick_device, pick_precision
 from vitmed.models.vit import ViT
+
+UNKNOWN = "no comparison of the two is known for this checkpoint, decision policy and kind of device"
 
 
 class TorchNetwork(Network):
@@ -29,9 +32,13 @@ class TorchNetwork(Network):
     saved: Checkpoint
 
     def __init__(
-        self, saved: Checkpoint, policy: DecisionPolicy | None, where: torch.device, arithmetic: Precision = FP32,
+        self,
+        saved: Checkpoint,
+        policy: DecisionPolicy | None,
+        where: torch.device,
+        arithmetic: Precision = FP32,
         model: ViT | None = None,
-    ):  # fmt: skip
+    ):
         self.saved, self.where, self.arithmetic, self._model = saved, where, arithmetic, model
         self._batch: int | None = None
         self.known = None if policy is None else policy.ood_score
@@ -60,16 +67,16 @@ class TorchNetwork(Network):
         """As `Network.outputs`, of the mean over the views of the checkpoint."""
 
         def forward(x: torch.Tensor) -> torch.Tensor:
-            features = mean_features(self.model, x, self.saved.config.augment.views)
+            features = mean_over_views(self.model, x, self.saved.config.augment.views)
             columns = [logits_of(self.model, features)]
             if self.known is not None:
                 columns.append(torch.from_numpy(self.known.score(features.cpu().numpy())).to(features.device)[:, None])
             return torch.cat([*columns, *([features] if also_features else [])], dim=1)  # (B, K + 1 + D)
 
+        images = self.saved.preprocessing, read, count
         indices, found, problems = predict_logits(
-            self.model, self.saved.preprocessing, read, count, self.where, self.arithmetic, progress, forward,
-            self.batch,
-        )  # fmt: skip
+            self.model, *images, self.where, self.arithmetic, progress, forward, self.batch
+        )
         check_finite(found, self.saved.path)
         known, outputs = int(self.known is not None), self.saved.splits.outputs
         if not indices:
@@ -86,3 +93,32 @@ def open_torch_network(saved: SavedModel, policy: DecisionPolicy | None, device:
     where = pick_device(device)
     arithmetic = choose_precision(precision, saved, policy, where)
     return TorchNetwork(saved, policy, where, arithmetic)
+
+
+def choose_precision(asked: str, saved: Checkpoint, policy: DecisionPolicy | None, device: torch.device) -> Precision:
+    """The precision that is asked for. Unless it is fp32, a line says what it is known to change.
+
+    Args:
+        asked: one of `PRECISIONS`; auto takes the fast one of the device if the comparison after training accepted it.
+        policy: the one that is applied; the comparison holds for the policy of the checkpoint.
+
+    Returns:
+        its `reason` is what is known.
+    """
+    check_precision(asked)
+    if asked == "fp32":
+        return FP32
+    fast = pick_precision("auto", device)
+    wanted = fast if asked == "auto" else pick_precision(asked, device)
+    known = saved.reduced_precision if policy is saved.policy else None
+    if known is None or (known.precision, known.device) != (wanted.name, device.type):
+        accepted, why = False, UNKNOWN
+    else:
+        accepted, why = known.accepted, known.in_words
+    if asked == "auto" and not accepted:
+        say(f"fp32, not {wanted.name}: {why}" if fast.mixed else f"fp32: {fast.reason}")
+        return FP32
+    if not fast.mixed:
+        warn(f"--precision {asked}: {fast.reason}, so it is slower than fp32")
+    (say if accepted else warn)(f"{wanted.name} instead of fp32: {why}")
+    return replace(wanted, reason=why)

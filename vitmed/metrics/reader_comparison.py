@@ -15,9 +15,11 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.areas import Area, area_spread, class_areas
 from vitmed.metrics.estimates import Estimate, estimate, finite
 from vitmed.metrics.intervals import NONE, Spread, Units, quantile, spread
+from vitmed.metrics.kinds.grade_scoring import grades_of
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.reader_agreement import MOST, UNREAD, readings
 
@@ -200,3 +202,23 @@ def _test(gap: float, found: Spread, method: str) -> ReaderTest:
 def _units(predictions: Predictions, rows: np.ndarray) -> Units:
     """The units of some of the images, (S,) bool, numbered anew."""
     return Units(np.unique(predictions.units[rows], return_inverse=True)[1])
+
+
+def check_readers(
+    config: EvaluateConfig,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    paths: Sequence[str],
+    classes: Sequence[str],
+) -> None:
+    """Raises UsageError or DataError if grades or readers' answers do not fit the classes: now, not after hours.
+
+    Args:
+        columns: of the table of labels; rows: their cells for the images of `paths`.
+    """
+    grades_of(config.ordinal, classes)
+    for name in config.raters:
+        readings([row[columns.index(name)] for row in rows], classes, paths, name)
+    check_scores(config.rater_scores, classes)
+    for name in config.rater_scores:
+        read_scores([row[columns.index(name)] for row in rows], paths, name)

@@ -25,12 +25,12 @@ from vitmed.imaging.preprocessing import thumbnail
 from vitmed.inference.saved_model import Network, SavedModel
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.predictions_csv import OOD_SCORE, WRITTEN
+from vitmed.metrics.reader_comparison import check_readers
 from vitmed.report.participant_flow import run_flow
 from vitmed.report.rebuild import match_images, note_prevalence, with_columns
 from vitmed.report.results import Results
 from vitmed.report.run_description import describe_images, facts
 from vitmed.report.write import read_baselines, write_report
-from vitmed.training.check_readers import check_readers
 
 MOST_OTHERS = 2000  # other images to score at most
 
@@ -71,7 +71,8 @@ def evaluate_settings(
     own = [name for name in chosen.columns if name not in WRITTEN]  # vitmed 0.2.0 took tables that have such columns
     config = with_columns(config, flags, own, notes)
     note_prevalence(config, saved.splits.target.kind, saved.classes, notes)
-    check_readers(config, chosen.samples, chosen.columns, saved.classes)
+    rows, paths = [sample.columns for sample in chosen.samples], [sample.path for sample in chosen.samples]
+    check_readers(config, chosen.columns, rows, paths, saved.classes)
     return config, notes
 
 

@@ -3,19 +3,16 @@
 loop               the training loop
 train_state        everything that changes while training
 losses             the loss of a batch
-learning           how each kind of label is learned
+learning           how each kind of label is learned; mixup and cutmix
 linear_heads       linear models of features
 epoch_records      the record of an epoch; which is the best; when training ends
 optimiser          AdamW, learning-rate schedule, moving average
 failure_detection  noticing that a network does not learn
 run                a run, new or resumed: its folder, what it writes there, and how it trains
 finetune           the task of `train`
-stream             the batches that the loop reads
-mixing             mixup and cutmix
-gradients          the gradients of a batch, computed in parts where memory is full
-progress           its progress bar
-launch             `train --devices`: this command line in several processes
-processes          the processes of one training, and what they exchange
+stream             the batches that the loop reads; what shows, ends and relieves it
+gradients          the gradients of a batch, halved into parts where memory runs out
+processes          the processes of one training: `--devices`, torchrun, DDP and FSDP
 environment        what a run depended on, for environment.json
 plan/              before the first batch
 fit_policy         choosing the decision policy on validation

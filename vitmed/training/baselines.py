@@ -20,7 +20,7 @@ from vitmed.data.thread_batches import Progress, in_threads
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.decode import read_size
 from vitmed.inference.checkpoint import load_checkpoint
-from vitmed.inference.predict import logits_of, mean_features, predict_all
+from vitmed.inference.predict import logits_of, mean_over_views, predict_all
 from vitmed.inference.saved_model import check_finite
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.models.lora import merged
@@ -38,7 +38,7 @@ BySplit = Callable[[str], np.ndarray]  # name of a split -> logits (S, K) or fea
 
 def frozen_features(model: ViT, images: Images, device: torch.device, progress: Progress | None = None) -> np.ndarray:
     """(S, D) float32: the input of the network's head for every image. DataError for an unreadable one."""
-    features = predict_all(model, images, device, progress=progress, forward=model.features)
+    features = predict_all(model, images, progress=progress, forward=model.features)
     check_finite(features, "the pretrained network")
     return features
 
@@ -147,9 +147,9 @@ class Baselines:
         model = load_checkpoint(run.folder.baseline).model().to(run.device)
 
         def forward(x: torch.Tensor) -> torch.Tensor:  # with the same views as the network that is compared with it
-            return logits_of(model, mean_features(model, x, run.config.augment.views))
+            return logits_of(model, mean_over_views(model, x, run.config.augment.views))
 
         with bar(f"baseline on {split}") as advance:
-            logits = predict_all(model, run.images[split], run.device, progress=advance, forward=forward)
+            logits = predict_all(model, run.images[split], progress=advance, forward=forward)
         check_finite(logits, run.folder.baseline)
         return logits

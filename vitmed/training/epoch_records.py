@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.core.base_models import CLASSES, Kind, Target
+from vitmed.core.base_models import Kind
 from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.errors import VitmedError
 from vitmed.data.loading import Images
@@ -24,9 +24,14 @@ from vitmed.training.train_state import RUNNING, Record, TrainState
 
 
 def validate(
-    state: TrainState, val: Images, classes: tuple[str, ...], batches: int, config: Config, precision: Precision,
-    ranks: Ranks = ALONE, target: Target = CLASSES,
-) -> Record:  # fmt: skip
+    state: TrainState,
+    val: Images,
+    classes: tuple[str, ...],
+    batches: int,
+    config: Config,
+    precision: Precision,
+    ranks: Ranks = ALONE,
+) -> Record:
     """The record of the epoch that has just ended, from the predictions for `val`.
 
     Args:
@@ -35,13 +40,12 @@ def validate(
 
     Raises DataError if a file can no longer be read, VitmedError if a logit is NaN or infinite.
     """
-    device = next(state.model.parameters()).device
     ranks.share_statistics(state.evaluated_model)
     with ranks.together():
-        part = predict_all(state.evaluated_model, val, device, precision, rows=ranks.deal(len(val)))
+        part = predict_all(state.evaluated_model, val, precision, rows=ranks.deal(len(val)))
     logits = ranks.collect(part, len(val))
-    predictions = labelled_by(target, classes, val.samples, logits, config.data.positive)
-    return epoch_record(state, batches, predictions, config, target.kind)
+    predictions = labelled_by(val.target, classes, val.samples, logits, config.data.positive)
+    return epoch_record(state, batches, predictions, config, val.target.kind)
 
 
 def end_epoch(state: TrainState, record: Record) -> None:
@@ -112,14 +116,18 @@ def _rank(monitor: Metric, value: float | None, loss: float) -> tuple[bool, floa
 
 
 def finished(state: TrainState, config: Config | PretrainConfig) -> bool:
-    """Whether all epochs are done, the monitor has not improved for `patience` epochs, or the time is used.
+    """Whether all epochs are done, training stops early, or the time is used.
 
     What was learned is validated first: the time ends neither the first epoch nor one under way.
     """
-    end = config.train.epochs
-    if config.train.choose == "best" and config.train.patience is not None:
-        end = min(end, state.best_epoch + config.train.patience)
-    return state.epoch >= end or (state.share >= 1 and state.epoch > 0 and state.batch == 0)
+    time_used = state.share >= 1 and state.epoch > 0 and state.batch == 0
+    return state.epoch >= config.train.epochs or stops_early(state, config) or time_used
+
+
+def stops_early(state: TrainState, config: Config | PretrainConfig) -> bool:
+    """Early stopping: whether the monitor has not improved for `patience` epochs."""
+    train = config.train
+    return train.choose == "best" and train.patience is not None and state.epoch >= state.best_epoch + train.patience
 
 
 def speed(state: TrainState) -> tuple[float, float]:

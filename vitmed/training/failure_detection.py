@@ -76,15 +76,16 @@ def stuck(
 def _cause(steps: int, config: Config) -> str:
     """The likely cause and its fix; `steps` are those of the whole run as planned."""
     lr, warmup, decay = config.train.lr, config.train.warmup_epochs, config.train.weight_decay
+    few = f"{steps} optimiser steps are too few for a network that starts from random weights. "
+    few += "Try more --epochs, a smaller --batch-size, or --weights"
     causes = (
         (lr > 2e-3, f"the learning rate {lr:g} is too high for a ViT. Try --lr {min(lr / 10, 5e-4):g}"),
         (warmup == 0 and lr > 1e-4, f"no warm-up at a learning rate of {lr:g}. Try --warmup-epochs 3, or --lr 1e-4"),
         (decay > 0.5, f"weight decay {decay:g} pulls the weights to zero. Try --weight-decay 0.05"),
         (lr < 1e-5, f"the learning rate {lr:g} is too low. Try --lr 5e-4"),
-        (steps < 500, f"{steps} optimiser steps are too few for a network that starts from random weights. "
-                      "Try more --epochs, a smaller --batch-size, or --weights"),
+        (steps < 500, few),
         (True, "wrong labels, or images that show nothing. Look at contact_sheet.png, or try --lr 1e-4"),
-    )  # fmt: skip
+    )
     return f"Likely cause: {next(text for likely, text in causes if likely)}."
 
 

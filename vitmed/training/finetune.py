@@ -30,7 +30,7 @@ from vitmed.models.lora import add_low_rank, merged
 from vitmed.models.sizes import describe_model, summarise
 from vitmed.models.vit import ViT
 from vitmed.models.weights.pretrained import LoadReport, Weights, load_pretrained
-from vitmed.training.epoch_records import finished, validate
+from vitmed.training.epoch_records import finished, stops_early, validate
 from vitmed.training.failure_detection import stuck
 from vitmed.training.learning import LEARNING, objective_of
 from vitmed.training.losses import Objective
@@ -67,9 +67,13 @@ class Finetune(Task[Config]):
 
     @classmethod
     def new(
-        cls, config: Config, splits: Splits, session: Session, weights: Weights | None = None,
+        cls,
+        config: Config,
+        splits: Splits,
+        session: Session,
+        weights: Weights | None = None,
         start: str = "from random weights",
-    ) -> Finetune:  # fmt: skip
+    ) -> Finetune:
         """Build a network before training, from weights or random numbers, and report what it learns from.
 
         Args:
@@ -105,12 +109,9 @@ class Finetune(Task[Config]):
         return objective_of(train, self.outputs, config, session.precision, session.device)
 
     def validate(self, run: Run[Config]) -> Record:
-        splits, batches = run.splits, run.stream.batches.batches
+        val, classes, batches = run.images["val"], run.splits.classes, run.stream.batches.batches
         with uncompiled(run.config.train.compile):
-            return validate(
-                run.state, run.images["val"], splits.classes, batches, run.config, run.precision, run.ranks,
-                splits.target,
-            )  # fmt: skip
+            return validate(run.state, val, classes, batches, run.config, run.precision, run.ranks)
 
     def write_start(self, run: Run[Config]) -> None:
         write_text(run.folder.summary, summarise(self.model, run.config.model))
@@ -120,28 +121,39 @@ class Finetune(Task[Config]):
     def save_epoch(self, run: Run[Config], record: Record) -> None:
         every, epoch = run.config.train.save_every, run.state.epoch
         if record["kept"]:
-            self._save(run, run.folder.best, None)
+            self._save(run, run.folder.best)
         if every and epoch % every == 0:
-            self._save(run, run.folder.epoch(epoch), None)
+            self._save(run, run.folder.epoch(epoch))
 
     def save_last(self, run: Run[Config]) -> None:
         self._save(run, run.folder.last, run.state.state_dict)
 
-    def _save(self, run: Run[Config], path: Path, training: Callable[[], dict[str, Any]] | None) -> None:
+    def _save(self, run: Run[Config], path: Path, training: Callable[[], dict[str, Any]] = dict) -> None:
         record = run.state.history[-1] if run.state.history else {}
         weights = full(merged(run.state.evaluated_model))  # by all ranks: each may hold a part
-        state = training() if training is not None else None
+        state = training() or None
         run.ranks.first(lambda: self.save(run, path, weights, record, state))
 
     def save(
-        self, run: Run[Config], path: Path, weights: dict[str, torch.Tensor], record: Record,
+        self,
+        run: Run[Config],
+        path: Path,
+        weights: dict[str, torch.Tensor],
+        record: Record,
         training: dict[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Save a checkpoint of these weights."""
         save_checkpoint(
-            path, config=run.config, splits=run.splits, hashes=run.hashes, weights=weights, record=record,
-            training=training, seen=self.seen, fingerprints=self.fingerprints or {},
-        )  # fmt: skip
+            path,
+            config=run.config,
+            splits=run.splits,
+            hashes=run.hashes,
+            weights=weights,
+            record=record,
+            training=training,
+            seen=self.seen,
+            fingerprints=self.fingerprints,
+        )
 
     def monitored(self, record: Record) -> str:
         """As in `Task`: the monitor, with a star for the best so far."""
@@ -176,7 +188,7 @@ class Finetune(Task[Config]):
         self.warned = problem is not None
         if state.share >= 1:
             say(f"the time for training is used, in {counted(state.epoch, 'epoch')}")
-        elif state.epoch < config.train.epochs and finished(state, config):
+        elif state.epoch < config.train.epochs and stops_early(state, config):
             say(f"stopped early: {monitor} has not improved for {config.train.patience} epochs")
 
     def ticker(self, run: Run[Config]) -> tuple[Callable[[], float], Callable[[], None]]:

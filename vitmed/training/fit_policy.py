@@ -19,7 +19,7 @@ from vitmed.decisions.policy import DecisionPolicy
 from vitmed.decisions.reduced_precision import FASTER, ReducedPrecision, compare_precision
 from vitmed.decisions.targets import TARGETS
 from vitmed.inference.checkpoint import Checkpoint, add_policy, load_checkpoint
-from vitmed.inference.predict import logits_of, mean_features, predict_all, speedup
+from vitmed.inference.predict import logits_of, mean_over_views, predict_all, speedup
 from vitmed.inference.saved_model import check_finite, score_column
 from vitmed.inference.torch_network import TorchNetwork
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
@@ -36,7 +36,7 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
     model = saved.model().to(device)
 
     def features_of(x: torch.Tensor) -> torch.Tensor:
-        return mean_features(model, x, saved.config.augment.views)  # (B, D)
+        return mean_over_views(model, x, saved.config.augment.views)  # (B, D)
 
     def logits_and_features(x: torch.Tensor) -> torch.Tensor:
         features = features_of(x)
@@ -44,7 +44,7 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
 
     def outputs(split: str, forward: Forward, rows: list[int] | None = None) -> np.ndarray:
         with bar(f"predicting {split}") as advance:
-            return predict_all(model, images[split], device, progress=advance, forward=forward, rows=rows)
+            return predict_all(model, images[split], progress=advance, forward=forward, rows=rows)
 
     val, splits = outputs("val", logits_and_features), saved.splits
     logits, features = val[:, : splits.outputs], val[:, splits.outputs :]
@@ -54,7 +54,7 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
     ood_score = fit_ood_score(outputs("train", features_of, rows.tolist()), labels[rows], features)
     validation = labelled_by(splits.target, saved.classes, splits.samples["val"], logits, saved.config.data.positive)
     policy = TARGETS[splits.target.kind].choose(validation, saved.config.evaluate, ood_score, saved.weights_hash)
-    drawn = TorchNetwork(saved, None, device, model=model).outputs(lambda i: saved.preprocessing.drawn(), 1, _nothing)
+    drawn = TorchNetwork(saved, None, device, model=model).outputs(lambda i: saved.preprocessing.drawn(), 1)
     policy = policy.model_copy(update={"known_logits": tuple(drawn.logits[0].tolist())})
     scores = {} if policy.ood_score is None else score_column(policy.ood_score.score(features))
     exact = policy.apply(replace(validation, columns=scores))
@@ -65,10 +65,6 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
         warn(note)
     if reduced is not None:
         say(f"precision of vitmed predict on this kind of device: {reduced.choice}")
-
-
-def _nothing(done: int, total: int) -> None:
-    """No progress."""
 
 
 def _compare_precision(

@@ -1,4 +1,4 @@
-"""The gradients of an optimiser step, computed in parts where memory is short.
+"""The gradients of an optimiser step, computed in parts where memory is short: out of memory, the parts are halved.
 
 A batch is normalised and mixed as a whole, so the parts add up to what the batch gives at once (up to rounding, to the
 masks of dropout and drop path, and to the statistics of batch norm, which are those of a part).
@@ -6,36 +6,24 @@ masks of dropout and drop path, and to the statistics of batch norm, which are t
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from dataclasses import dataclass
+import signal
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
-from vitmed.core.errors import OutOfMemoryError
-from vitmed.core.text import counted
+from vitmed.core.config import Config, PretrainConfig
+from vitmed.core.errors import OutOfMemoryError, VitmedError
+from vitmed.core.text import counted, first_line
 from vitmed.data.loading import seed_of
 from vitmed.models.hardware import seeded
 from vitmed.models.vit import checkpoint_gradients, checkpoints_gradients
 from vitmed.training.losses import Objective
 from vitmed.training.processes import sync_gradients
 from vitmed.training.stream import Batch, Control, Stream
-from vitmed.training.train_state import TrainState
+from vitmed.training.train_state import Record, TrainState
 
 MASKS = 1  # marks the seed of dropout and drop path; mixing has another
-
-
-@dataclass(frozen=True)
-class Relief:
-    """A step ran out of memory: from now on this many images are computed at once."""
-
-    before: int
-    micro_batch: int
-    grad_checkpointing: bool
-
-    def __str__(self) -> str:
-        how = "gradient checkpointing" if self.micro_batch == self.before else f"{self.micro_batch} at once"
-        return f"out of memory with {counted(self.before, 'image')} at once; the same batch is computed with {how}"
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -56,7 +44,7 @@ class Gradients:
         self.statistics = [buffer for module in norms for buffer in module.buffers()]
         self.under_way: list[Batch] = []  # the batches that the next optimiser step has so far
 
-    def add(self, batch: Batch) -> Generator[Relief, None, Tensor]:
+    def add(self, batch: Batch) -> Tensor:
         """Add those of a batch on the device; return its loss, (), whose mean over the ranks is that of the whole
         batch.
 
@@ -81,7 +69,7 @@ class Gradients:
                     raise
                 todo = self.under_way
             if todo:  # not in the except clause, whose error holds on to the memory
-                yield self._relieve(batch)
+                self._halve_micro_batch(batch)
                 self.state.optimiser.zero_grad(set_to_none=True)
                 for buffer, value in zip(self.statistics, self.before, strict=True):
                     buffer.copy_(value)
@@ -107,8 +95,8 @@ class Gradients:
                 total += loss.detach()
         return total
 
-    def _relieve(self, batch: Batch) -> Relief:
-        """Compute half as many images at once, or, where it is one already, checkpoint gradients."""
+    def _halve_micro_batch(self, batch: Batch) -> None:
+        """From now on compute half as many images at once, or, where it is one already, checkpoint gradients."""
         state, parts = self.state, self.control.ranks.parts(self.stream.batches.size, self.state.micro_batch)
         before = max(part.stop - part.start for part in parts)
         if before == 1 and checkpoints_gradients(state.model):
@@ -123,4 +111,37 @@ class Gradients:
         state.micro_batch = -(-before // 2)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        return Relief(before, state.micro_batch, checkpoints_gradients(state.model))
+        how = "gradient checkpointing" if before == 1 else f"{state.micro_batch} at once"
+        at_once = counted(before, "image")
+        self.control.relieved(f"out of memory with {at_once} at once; the same batch is computed with {how}")
+
+
+def explained(records: Iterator[Record], config: Config | PretrainConfig) -> Iterator[Record]:
+    """The records of a training; where memory runs out, it raises OutOfMemoryError, which names the fix."""
+    try:
+        yield from records
+    except RuntimeError as error:
+        raise memory_error(error, config) from None
+
+
+def memory_error(error: RuntimeError, config: Config | PretrainConfig) -> RuntimeError | VitmedError:
+    """OutOfMemoryError if memory ran out, VitmedError if a loader process ended otherwise, else the error itself."""
+    text, train = str(error), config.train
+    if is_out_of_memory(error):
+        at_once = train.micro_batch if isinstance(train.micro_batch, int) else train.batch_size
+        return OutOfMemoryError(
+            f"out of memory with batches of {counted(train.batch_size, 'image')} of {config.model.image_size} px",
+            f"--micro-batch {max(1, at_once // 2)}, --grad-checkpointing, or a smaller --image-size or --model",
+        )
+    ended = "DataLoader worker" in text and ("killed by signal" in text or "exited unexpectedly" in text)
+    killed = ended and any(f"{signal.strsignal(number)}" in text for number in (signal.SIGKILL, signal.SIGBUS))
+    if killed or "unable to allocate shared memory" in text:
+        return OutOfMemoryError(
+            "a loader process found memory or /dev/shm full",
+            "--workers 0, a smaller --batch-size, or docker run --shm-size 1g",
+        )
+    if ended:
+        return VitmedError(
+            f"a loader process ended: {first_line(error)}", "see the log of the system; --workers 0 uses none"
+        )
+    return error

@@ -1,4 +1,4 @@
-"""`LEARNING`: how each kind of label is learned: loss, start of the head, models of frozen features."""
+"""`LEARNING`: how each kind of label is learned: loss, mixing, start of the head, models of frozen features."""
 
 from __future__ import annotations
 
@@ -14,26 +14,9 @@ from vitmed.data.loading import Images
 from vitmed.decisions.targets import RANKING, TARGETS, refuse_idle
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
-from vitmed.training.linear_heads import (
-    LinearHead,
-    Neighbours,
-    fit_finding_head,
-    fit_finding_neighbours,
-    fit_head,
-    fit_neighbours,
-    fit_number_head,
-    fit_number_neighbours,
-)
-from vitmed.training.losses import (
-    BinaryCrossEntropy,
-    CrossEntropy,
-    Loss,
-    Objective,
-    ScaledSquares,
-    start_balanced,
-    start_findings,
-)
-from vitmed.training.mixing import mixer
+from vitmed.training import linear_heads, losses
+from vitmed.training.linear_heads import LinearHead, Neighbours
+from vitmed.training.losses import Loss, Objective
 
 
 @dataclass(frozen=True)
@@ -77,7 +60,7 @@ def check_target(config: Config, kind: str) -> None:
 
 def objective_of(images: Images, outputs: int, config: Config, precision: Precision, device: torch.device) -> Objective:
     """What a network with so many outputs learns from the training images, as configured, on a device."""
-    mix, loss = mixer(config, outputs), LEARNING[images.target.kind].loss(images, outputs, config, device)
+    mix, loss = mixup_and_cutmix(config, outputs), LEARNING[images.target.kind].loss(images, outputs, config, device)
 
     def draw(x: Tensor, labels: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
         mixed, targets = mix(x, labels)
@@ -86,23 +69,45 @@ def objective_of(images: Images, outputs: int, config: Config, precision: Precis
     return Objective(images.preprocessing, draw, loss, precision)
 
 
+def mixup_and_cutmix(config: Config, classes: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """torchvision's mixup, cutmix, or one of both at random; without either, batches stay as they are."""
+    mixup, cutmix = config.augment.mixup, config.augment.cutmix
+    if not mixup and not cutmix:
+        return lambda x, y: (x, y)
+    from torchvision.transforms import v2
+
+    kinds = [(v2.MixUp, mixup), (v2.CutMix, cutmix)]
+    return v2.RandomChoice([kind(alpha=alpha, num_classes=classes) for kind, alpha in kinds if alpha])
+
+
 def _start_classes(model: ViT, targets: Tensor, config: Config) -> None:
     if config.train.balance != "none":
-        start_balanced(model, targets.numpy())
+        losses.start_balanced(model, targets.numpy())
 
 
 LEARNING: dict[str, Learning] = {
     "classes": Learning(
-        CrossEntropy.of, _start_classes, fit_head, fit_neighbours,
-        balances=("none", "adjust", "loss", "sampler"), mixes=True,
+        losses.CrossEntropy.of,
+        _start_classes,
+        linear_heads.fit_head,
+        linear_heads.fit_neighbours,
+        balances=("none", "adjust", "loss", "sampler"),
+        mixes=True,
     ),
     "findings": Learning(
-        BinaryCrossEntropy.of, lambda model, targets, _: start_findings(model, targets),
-        fit_finding_head, fit_finding_neighbours, balances=("none", "loss"), chances=torch.sigmoid,
+        losses.BinaryCrossEntropy.of,
+        lambda model, targets, _: losses.start_findings(model, targets),
+        linear_heads.fit_finding_head,
+        linear_heads.fit_finding_neighbours,
+        balances=("none", "loss"),
+        chances=torch.sigmoid,
     ),
     "number": Learning(
-        ScaledSquares.of, lambda model, targets, _: None, fit_number_head,
-        fit_number_neighbours, answers=lambda output: output[:, :1] * output.new_tensor([-1.0, 1.0]),
+        losses.ScaledSquares.of,
+        lambda model, targets, _: None,
+        linear_heads.fit_number_head,
+        linear_heads.fit_number_neighbours,
+        answers=lambda output: output[:, :1] * output.new_tensor([-1.0, 1.0]),
     ),
-}  # fmt: skip
+}
 LEARNING["grades"] = LEARNING["classes"]

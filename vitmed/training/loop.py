@@ -1,4 +1,4 @@
-"""The training loop: a generator of events, with one arithmetic path. The caller logs and saves.
+"""The training loop: a generator of the records of its epochs, with one arithmetic path. The caller logs and saves.
 
 All randomness is a pure function of (seed, epoch, step, index), so a run that resumes from a saved state computes
 what the uninterrupted run would have computed.
@@ -7,47 +7,29 @@ what the uninterrupted run would have computed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitmed.core.errors import DataError, Reported
 from vitmed.imaging.augmentation import without_opencv_threads
 from vitmed.training.epoch_records import end_epoch, finished, speed
 from vitmed.training.failure_detection import LossWatch
-from vitmed.training.gradients import Gradients, Relief
+from vitmed.training.gradients import Gradients
 from vitmed.training.losses import Objective
 from vitmed.training.optimiser import scheduled_lr, set_learning_rate
 from vitmed.training.processes import whole
-from vitmed.training.stream import Control, Stream
+from vitmed.training.stream import Control, Step, Stream
 from vitmed.training.train_state import Record, TrainState
-
-
-@dataclass(frozen=True)
-class Step:
-    """After every batch: mean loss of the epoch so far, images/s, share of time spent waiting for data, and the share
-    of the time for training that is used, where it is limited.
-
-    The loss leaves out the current batch (see `failure_detection.LossWatch`), except after the first.
-    """
-
-    epoch: int
-    batch: int
-    batches: int
-    loss: float
-    images_per_second: float
-    wait_share: float
-    time_share: float
 
 
 def fit(
     state: TrainState, stream: Stream, objective: Objective, control: Control, validate: Callable[[], Record]
-) -> Iterator[Step | Relief | Record]:
-    """Train until epochs, patience or time are used or `control.stop()` is true; yield every step, and every record.
+) -> Iterator[Record]:
+    """Train until epochs, patience or time are used or `control.stop()` is true; yield the record of every epoch.
 
-    `state` can be saved when an epoch's record comes and when `fit` returns.
+    `state` can be saved when a record comes and when `fit` returns.
 
     Args:
         validate: returns the record of the epoch that has just ended.
@@ -58,7 +40,7 @@ def fit(
     """
     control.tick()
     while not finished(state, control.config) and not control.ranks.agree(stop=control.stop()):
-        if not (yield from train_epoch(state, stream, objective, control)):
+        if not train_epoch(state, stream, objective, control):
             return
         record = validate()
         control.tick()
@@ -66,9 +48,7 @@ def fit(
         yield record
 
 
-def train_epoch(
-    state: TrainState, stream: Stream, objective: Objective, control: Control
-) -> Generator[Step | Relief, None, bool]:
+def train_epoch(state: TrainState, stream: Stream, objective: Objective, control: Control) -> bool:
     """Train on the remaining batches of the current epoch, or until the time is used; False if a stop ended it."""
     config, ranks, count, stopped = control.config, control.ranks, stream.batches.batches, False
     watch, gradients = LossWatch(state, stream, control), Gradients(state, stream, objective, control)
@@ -78,7 +58,7 @@ def train_epoch(
         try:
             for batch in stream.rest(state, ranks):
                 state.running["waited"] += time.perf_counter() - clock
-                loss = norm = ranks.mean((yield from gradients.add(stream.placed(batch, state.epoch))))
+                loss = norm = ranks.mean(gradients.add(stream.placed(batch, state.epoch)))
                 state.batch += 1
                 if batch.last:
                     control.tick()
@@ -87,7 +67,7 @@ def train_epoch(
                 watch.add(loss, norm, batch.indices)
                 state.running["seconds"] += time.perf_counter() - clock
                 clock = time.perf_counter()
-                yield Step(state.epoch + 1, state.batch, count, watch.mean, *speed(state), state.share)
+                control.shown(Step(state.epoch + 1, state.batch, count, watch.mean, *speed(state), state.share))
                 stopped = batch.last and ranks.agree(stop=control.stop())
                 if stopped or (batch.last and state.share >= 1):
                     break
@@ -98,11 +78,16 @@ def train_epoch(
     return not stopped
 
 
+def clip_gradients(model: nn.Module, most: float | None) -> Tensor:
+    """Scale the gradients to a norm of at most `most`; returns the norm before, ()."""
+    return whole(torch.nn.utils.clip_grad_norm_(model.parameters(), most or float("inf")))
+
+
 def optimiser_step(state: TrainState, lr: float, clip_norm: float | None) -> Tensor:
     """One step of the optimiser and of the moving average; returns the gradient norm before clipping, ()."""
     set_learning_rate(state.optimiser, lr)
     state.scaler.unscale_(state.optimiser)
-    norm = whole(torch.nn.utils.clip_grad_norm_(state.model.parameters(), clip_norm or float("inf")))
+    norm = clip_gradients(state.model, clip_norm)
     state.scaler.step(state.optimiser)
     state.scaler.update()
     state.optimiser.zero_grad(set_to_none=True)

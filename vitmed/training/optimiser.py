@@ -65,13 +65,11 @@ def ema_decay(steps: int) -> float:
     return min(0.999, max(0.0, 1 - 10 / steps))
 
 
-def averaged(model: nn.Module, decay: float) -> AveragedModel:
-    """An exponential moving average of the model, with decay min(decay, (1 + t) / (10 + t)) at update t."""
-    return MovingAverage(model, decay)
-
-
 class MovingAverage(AveragedModel):
-    """PyTorch's average, updated without waiting for a GPU: PyTorch copies the count there and reads it, every step."""
+    """An exponential moving average (EMA) of the model, with decay min(decay, (1 + t) / (10 + t)) at update t.
+
+    It is updated without waiting for a GPU; PyTorch's own copies the count there and reads it, every step.
+    """
 
     def __init__(self, model: nn.Module, decay: float):
         super().__init__(model)

@@ -1,10 +1,14 @@
-"""The processes of one training, as torchrun starts them: every rank runs the same program and computes its share of
-each batch; rank 0 prints and writes. Only this module knows `torch.distributed`."""
+"""The processes of one training, as torchrun or `--devices N` starts them. Every rank runs the same program and
+computes its share of each batch; rank 0 prints and writes. Only this module knows `torch.distributed`."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import signal
+import sys
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,6 +27,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from vitmed.core.errors import Interrupted, OutOfMemoryError, Reported, UsageError, VitmedError
 from vitmed.core.process import cores, is_rank
 from vitmed.core.text import counted
+from vitmed.models.hardware import pick_device
 
 TIMEOUT = timedelta(minutes=30)  # for a rank that is alive and does not answer; one that dies is noticed at once
 PREPARATION = timedelta(days=30)  # a rank may read a million images while the others wait
@@ -204,15 +209,15 @@ class Ranks:
         torch.cuda.set_device(self.local_rank)
         return torch.device("cuda", self.local_rank)
 
-    def wrap(self, model: nn.Module, device: torch.device) -> nn.Module:
-        """The network to call in training; its gradients are then averaged over the ranks."""
+    def ddp(self, model: nn.Module, device: torch.device) -> nn.Module:
+        """The network to call in training, whose gradients are averaged over the ranks (DistributedDataParallel)."""
         if not self.wide:
             return model
         own = [device.index] if device.type == "cuda" else None
         return nn.parallel.DistributedDataParallel(model, device_ids=own)
 
-    def shard(self, model: nn.Module, parts: nn.ModuleList, device: torch.device) -> None:
-        """Divide the parameters of a network among the ranks; each of its parts is gathered when it is computed."""
+    def fsdp(self, model: nn.Module, parts: nn.ModuleList, device: torch.device) -> None:
+        """Divide the parameters of a network among the ranks (FSDP); each part is gathered when it is computed."""
         mesh = init_device_mesh(device.type, (self.world,))
         for module in (*parts, model):
             fully_shard(module, mesh=mesh, reshard_after_forward=True)
@@ -251,3 +256,43 @@ def sharded_like(value: Any, own: Tensor) -> Any:
 
 
 ALONE = Ranks()
+
+
+def launch(devices: int, device: str, args: list[str]) -> int:
+    """`--devices N`: run `vitmed` with these arguments in a process for each device, and return the exit code.
+
+    Args:
+        devices: how many; device: their kind, or auto.
+        args: of the command line.
+
+    Raises:
+        UsageError: this machine has fewer devices. VitmedError: a signal ended a process.
+    """
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    kind = pick_device(device).type
+    there, what = (torch.cuda.device_count(), "GPU") if kind == "cuda" else (cores() if kind == "cpu" else 1, "core")
+    if devices > there:
+        raise UsageError(f"--devices {devices}: this machine has {counted(there, what)}", f"--devices {there}")
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the processes report their errors
+    config = LaunchConfig(
+        1, 1, devices, run_id=uuid.uuid4().hex, rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=0
+    )
+    try:
+        elastic_launch(config, sys.executable)("-m", "vitmed", *args)
+    except SignalException:  # it went on to the processes, and the leader has reported what it saved
+        return Interrupted.exit_code
+    except ChildFailedError as error:
+        ends = {rank: failure.exitcode for rank, failure in error.failures.items()}
+        # Of the first that failed; the engine ends the others by signals.
+        if reported := [code for code in ends.values() if 1 < code != Interrupted.exit_code]:
+            return max(reported)
+        for rank, code in ends.items():
+            if code < 0 and -code != signal.SIGTERM:  # the engine ends the others by SIGTERM
+                problem = f"{signal.Signals(-code).name} ended process {rank} of {devices}"
+                fix = f"look for full memory; vitmed {args[0]} --resume RUN continues from what is saved"
+                raise VitmedError(problem, fix) from None
+        return max(ends.values(), key=lambda code: (code > 0, code))
+    return 0

@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic
@@ -19,8 +18,6 @@ import torch
 from torch import nn
 
 from vitmed.core.config import Config, PretrainConfig
-from vitmed.core.csv_files import csv_text
-from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import CheckpointError, DataError, EndedByCaller, Interrupted, Reported, UsageError, VitmedError
 from vitmed.core.exclusions import excluded
 from vitmed.core.files import write_json, write_text
@@ -28,31 +25,25 @@ from vitmed.core.load_config import AnyConfig, find_paths, store_paths, with_val
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.process import stop_signals
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.text import counted, first_line, listed
-from vitmed.data.loading import Images, UnusableFiles, pick_place
-from vitmed.data.read_images import ReadSplits, read_splits
-from vitmed.data.samples import Splits
-from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.core.text import counted, first_line
+from vitmed.data.loading import Images, pick_place
+from vitmed.data.read_images import ReadSplits
+from vitmed.inference.checkpoint import Checkpoint, PretrainingState
 from vitmed.models.compile import compile_network, is_of_compiler, missing_compiler
 from vitmed.models.hardware import Precision, pick_precision, using_threads
-from vitmed.models.vit import checkpoint_gradients, use_attention
+from vitmed.models.vit import checkpoint_gradients, checkpoints_gradients, use_attention
 from vitmed.models.weights.files import AGAIN
-from vitmed.training.environment import environment, versions
-from vitmed.training.gradients import Relief
+from vitmed.training.environment import environment, splits_csv
+from vitmed.training.gradients import explained
 from vitmed.training.loop import fit
 from vitmed.training.losses import Objective
 from vitmed.training.plan.autotune import autotune, is_open
 from vitmed.training.plan.memory import fit_memory
 from vitmed.training.plan.time_budget import Clock, TimeBudget
 from vitmed.training.processes import ALONE, Ranks
-from vitmed.training.progress import epoch_of, with_progress
-from vitmed.training.stream import Control, Stream
+from vitmed.training.stream import Control, Stream, epoch_of
 from vitmed.training.train_state import Record, new_state
 
-AS_BEFORE = (
-    "restore the files as they were when the run began, then run this again; or start a new run (--on-bad-file skip "
-    "leaves unreadable files out)"
-)
 EachEpoch = Callable[[Record], bool | None]  # whether to end the run after this epoch
 Reports = Callable[[list[Record]], None]
 
@@ -72,9 +63,8 @@ class Session:
 
     @classmethod
     def of(
-        cls, config: Config | PretrainConfig, device: torch.device, ranks: Ranks = ALONE,
-        clock: Clock | None = None,
-    ) -> Session:  # fmt: skip
+        cls, config: Config | PretrainConfig, device: torch.device, ranks: Ranks = ALONE, clock: Clock | None = None
+    ) -> Session:
         """The session of a configuration. Raises UsageError if this machine cannot compute so."""
         precision = pick_precision(config.train.precision, device)
         if config.train.compile and (problem := missing_compiler(device)) is not None:
@@ -179,18 +169,18 @@ class Run(Generic[AnyConfig]):
 
     @classmethod
     def resumed(
-        cls, task: Task[AnyConfig], config: AnyConfig, read: ReadSplits, folder: RunFolder, session: Session,
-        training: dict[str, Any], limit: float | None = None,
-    ) -> Run[AnyConfig]:  # fmt: skip
-        """A run as its last.pt left it.
-
-        Args:
-            training: the state in last.pt.
-            limit: the `train.time` until now, s.
-        """
+        cls,
+        task: Task[AnyConfig],
+        config: AnyConfig,
+        read: ReadSplits,
+        folder: RunFolder,
+        session: Session,
+        last: Checkpoint | PretrainingState,
+    ) -> Run[AnyConfig]:
+        """A run as `last`, its last.pt, left it, perhaps with another `train.time`."""
         run = cls(task, config, read, folder, session)
         try:
-            run.state.load_state_dict(training)
+            run.state.load_state_dict(last.training or {})
         except (KeyError, RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
             problem = f"{folder.last}: its training state does not fit ({first_line(error)})"
             raise CheckpointError(problem, f"{AGAIN}, or start a new run") from None
@@ -199,7 +189,7 @@ class Run(Generic[AnyConfig]):
         run.ranks.first(run._write_config)  # epochs or data folder may be new
         run.ranks.first(run._write_records)  # a kill may have come between last.pt and metrics.jsonl
         say(f"resuming {folder.path} at epoch {state.epoch + 1}, batch {state.batch + 1}")
-        if (now := config.train.time) is not None and now != limit:
+        if (now := config.train.time) is not None and now != last.config.train.time:
             state.share = min(1.0, state.spent / now)  # as if it had been so from the start
         return run
 
@@ -230,24 +220,22 @@ class Run(Generic[AnyConfig]):
         if ranks.wide and self.config.train.shard:
             self.state.shard(self.config, ranks, self.device)
         else:
-            self.state.network = ranks.wrap(self.model, self.device)
+            self.state.network = ranks.ddp(self.model, self.device)
         threads = using_threads(self.config.train.threads or ranks.threads)
         with threads, warnings.catch_warnings(), stop_signals() as stop, bar("training") as advance:
             warnings.filterwarnings("ignore", "Grad strides do not match")  # DDP's, on speed, for a 1x1 convolution
-            control = Control(self.config, stop, self._ticker(), ranks)
-            objective = self.task.objective(self.config, self.images["train"], self.session)
-            events = fit(self.state, self.stream, objective, control, lambda: self.task.validate(self))
+            config = self.config
+            control = Control(
+                config, stop, self._ticker(), ranks, lambda step: step.show(config, advance), self._relieved
+            )
+            objective = self.task.objective(config, self.images["train"], self.session)
+            records = fit(self.state, self.stream, objective, control, lambda: self.task.validate(self))
             try:
-                for event in with_progress(events, self.config, advance):
-                    if isinstance(event, Relief):
-                        self._set_parts(event.micro_batch, event.grad_checkpointing)
-                        self._write_config()
-                        warn(str(event))
-                    else:
-                        self.keep(event, report)
-                        if ranks.agree(stop=ranks.leads and bool(each_epoch(event))):
-                            ended = f"ended after epoch {self.state.epoch}; {self.folder.last} is saved"
-                            raise EndedByCaller(ended, self.go_on)
+                for record in explained(records, config):
+                    self.keep(record, report)
+                    if ranks.agree(stop=ranks.leads and bool(each_epoch(record))):
+                        ended = f"ended after epoch {self.state.epoch}; {self.folder.last} is saved"
+                        raise EndedByCaller(ended, self.go_on)
             except (DataError, Reported):  # on all ranks, which save a divided network together
                 if self.state.batch % self.config.train.accumulate == 0:  # not amid an optimiser step
                     self.save_last()
@@ -331,6 +319,12 @@ class Run(Generic[AnyConfig]):
         values = {"train.micro_batch": micro_batch, "train.grad_checkpointing": grad_checkpointing}
         self.config = with_values(self.config, values)
 
+    def _relieved(self, sentence: str) -> None:
+        """Keep how many images are computed at once since memory ran out."""
+        self._set_parts(self.state.micro_batch or 1, checkpoints_gradients(self.model))
+        self._write_config()
+        warn(sentence)
+
     def _write_start(self) -> None:
         """Write everything known before the first batch."""
         folder = self.folder
@@ -346,66 +340,6 @@ class Run(Generic[AnyConfig]):
     def _write_records(self) -> None:
         """Write metrics.jsonl."""
         write_text(self.folder.metrics, "".join(json.dumps(r, allow_nan=False) + "\n" for r in self.state.history))
-
-
-def check_images(splits: Splits, preprocessing: Preprocessing, data: DataConfig) -> ReadSplits:
-    """As `read_splits`; and warn where an image of val or test is in another split too."""
-    read = read_splits(splits, preprocessing, data)
-    seen = dict.fromkeys(read.hashes["train"], "train")
-    for name in ("val", "test"):
-        if copies := sum(digest in seen for digest in read.hashes[name]):
-            warn(f"identical copies of {counted(copies, f'{name} image')} are in another split: results look too good")
-        seen |= dict.fromkeys(read.hashes[name], name)
-    return read
-
-
-def digests(splits: Splits, hashes: dict[str, list[str]]) -> dict[str, str]:
-    """Split -> sha256 of the paths, the labels and the files of its images."""
-    texts = {name: "\n".join([*map(str, part), *hashes[name]]) for name, part in splits.samples.items()}
-    return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
-
-
-def check_unchanged(splits: Splits, hashes: Mapping[str, list[str]], before: Mapping[str, list[str]]) -> None:
-    """Raises DataError if the images are not those that a run had before, by split."""
-    if changed := [name for name in before if before[name] != hashes[name]]:
-        raise DataError(f"{splits.root}: images of {', '.join(changed)} have changed since the run began", AS_BEFORE)
-
-
-def check_ranks(read: ReadSplits, session: Session) -> None:
-    """Raises UsageError or DataError if versions, device or images of this rank are not those of rank 0."""
-    ranks = session.ranks
-    here = versions() | {"device": session.device.type, "precision": session.precision.name}
-    there: dict[str, str] = ranks.first(lambda: here)
-    if other := [name for name in here if here[name] != there[name]]:
-        this, first = (listed([f"{name} {facts[name]}" for name in other]) for facts in (here, there))
-        raise UsageError(f"has {this}, rank 0 has {first}", "install the same versions on the same machines")
-    images = digests(read.splits, read.hashes)
-    leading = ranks.first(lambda: images)
-    if changed := [name for name in leading if images.get(name) != leading[name]]:
-        raise DataError(
-            f"{read.splits.root}: images or labels of {listed(changed)} differ from those of rank 0",
-            "copy the data folder of rank 0 to every machine",
-        )
-
-
-@contextlib.contextmanager
-def all_its_images() -> Iterator[None]:
-    """A run that is resumed goes on with all its images: nothing advises to remove one or to leave it out."""
-    try:
-        yield
-    except UnusableFiles as error:
-        raise DataError(error.causes(), AS_BEFORE) from None
-
-
-def splits_csv(splits: Splits, hashes: dict[str, list[str]]) -> str:
-    """One row per image: path, sha256, class, group, split, and any other columns of a labels table."""
-    rows = [
-        [sample.path, digest, splits.text_of(sample), sample.group or "", name, *sample.columns]
-        for name, samples in splits.samples.items()
-        for sample, digest in zip(samples, hashes[name], strict=True)
-    ]
-    head = ["path", "sha256", "class", "group", "split", *splits.columns]
-    return csv_text([head, *rows])
 
 
 def folder_to_resume(
@@ -440,9 +374,11 @@ def resumed_settings(config: AnyConfig, folder: RunFolder, root: Path, overrides
 
 
 def train_and_draw(
-    run: Run[Any], draw: Callable[[], None], each_epoch: EachEpoch = lambda record: None,
+    run: Run[Any],
+    draw: Callable[[], None],
+    each_epoch: EachEpoch = lambda record: None,
     report: Reports = lambda history: None,
-) -> None:  # fmt: skip
+) -> None:
     """Train until the end, then draw; also draw when training ends early. The arguments are those of `Run.train`."""
     try:
         run.train(each_epoch, report)

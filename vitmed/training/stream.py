@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.errors import DataError
+from vitmed.core.messages import Advance
 from vitmed.data.loading import EpochBatches, Images, TrainImages, pick_workers, train_loader
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.batch_augmentation import BatchAugmenter
@@ -82,6 +83,35 @@ class Stream:
         return batch._replace(images=self.dataset.finish(images, epoch, batch.indices), labels=labels)
 
 
+class Step(NamedTuple):
+    """After every batch: mean loss of the epoch so far, images/s, share of time spent waiting for data, and the share
+    of the time for training that is used, where it is limited.
+
+    The loss leaves out the current batch (see `failure_detection.LossWatch`), except after the first.
+    """
+
+    epoch: int
+    batch: int
+    batches: int
+    loss: float
+    images_per_second: float
+    wait_share: float
+    time_share: float
+
+    def show(self, config: Config | PretrainConfig, advance: Advance) -> None:
+        """Move a progress bar."""
+        total = config.train.epochs * self.batches
+        done = max((self.epoch - 1) * self.batches + self.batch, round(self.time_share * total))
+        text = f"epoch {epoch_of(self.epoch, self.time_share, config)}  loss {self.loss:.4f}"
+        text += f"  {self.images_per_second:,.0f} images/s  {self.wait_share:.0%} waiting for data"
+        advance(min(done, total), total, text)
+
+
+def epoch_of(epoch: int, share: float, config: Config | PretrainConfig) -> str:
+    """` 12/100`; where the time is limited, ` 12, 34% of the time`."""
+    return f"{epoch:3}, {share:4.0%} of the time" if config.train.time else f"{epoch:3}/{config.train.epochs}"
+
+
 @dataclass(frozen=True)
 class Control:
     """How a training goes, and what ends it.
@@ -91,9 +121,13 @@ class Control:
         tick: called before every optimiser step and after validation; it sets `TrainState.share` where the time is
             limited.
         ranks: share every batch, and end together.
+        shown: called after every batch.
+        relieved: called, with a sentence, when memory ran out and the state computes fewer images at once.
     """
 
     config: Config | PretrainConfig
     stop: Callable[[], bool] = lambda: False
     tick: Callable[[], None] = lambda: None
     ranks: Ranks = ALONE
+    shown: Callable[[Step], None] = lambda step: None
+    relieved: Callable[[str], None] = lambda sentence: None

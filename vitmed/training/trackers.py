@@ -14,7 +14,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
@@ -151,19 +151,26 @@ class WeightsAndBiases:
     def start(self, place: Place, known: str | None) -> str:
         import wandb
 
-        private = wandb.Settings(
-            host="", username="", email="", program="", disable_git=True, disable_code=True, save_code=False,
-            disable_job_creation=True, console="off", silent=True, x_disable_meta=True, x_disable_stats=True,
-            x_disable_machine_info=True, x_save_requirements=False, init_timeout=30, finish_timeout=120,
-        )  # fmt: skip
+        unsaid = dict.fromkeys(("host", "username", "email", "program"), "")
+        unread = ["disable_git", "disable_code", "disable_job_creation", "silent"]
+        unread += ["x_disable_meta", "x_disable_stats", "x_disable_machine_info"]
+        unsaved: dict[str, Any] = {"save_code": False, "x_save_requirements": False, "console": "off"}
+        waits = {"init_timeout": 30, "finish_timeout": 120}  # s
+        private = wandb.Settings(**unsaid, **dict.fromkeys(unread, True), **unsaved, **waits)
         mode: Any = "offline" if place.offline else os.environ.get("WANDB_MODE") or "offline"
         self.folder, hooks = place.run.path / "wandb", (sys.exit, sys.excepthook)
         try:
             self.run = wandb.init(
-                project=os.environ.get("WANDB_PROJECT") or "vitmed", group=place.group or None, name=place.name,
-                id=known or secrets.token_hex(4), resume="allow", reinit="create_new", dir=str(place.run.path),
-                mode=mode, settings=private,
-            )  # fmt: skip
+                project=os.environ.get("WANDB_PROJECT") or "vitmed",
+                group=place.group or None,
+                name=place.name,
+                id=known or secrets.token_hex(4),
+                resume="allow",
+                reinit="create_new",
+                dir=str(place.run.path),
+                mode=mode,
+                settings=private,
+            )
         finally:
             sys.exit, sys.excepthook = hooks
         return str(self.run.id)
@@ -216,29 +223,24 @@ class Tracking:
     def start(self, config: Config) -> None:
         """Begin, or go on with what trackers.json names."""
         settings = tracked_settings(config)
-
-        def begin(name: str, _: Tracker | None) -> None:
-            assert self._place is not None
-            tracker, known = TRACKERS[name](), self._known.get(name)
-            found = tracker.start(self._place, None if known is None else known["id"])
-            if known is None:
-                tracker.configure(settings)
-                self._known[name] = {"id": found, "epochs": 0}
-            self._trackers[name] = tracker
-
         for name in self._names:
-            self._guard(name, begin)
+            with self._guarded(name):
+                assert self._place is not None
+                tracker, known = TRACKERS[name](), self._known.get(name)
+                run = tracker.start(self._place, None if known is None else known["id"])
+                if known is None:
+                    tracker.configure(settings)
+                    self._known[name] = {"id": run, "epochs": 0}
+                self._trackers[name] = tracker
         self._keep()
 
     def epochs(self, history: Sequence[Record]) -> None:
         """Log the epochs that a tracker does not have yet."""
-
-        def log(name: str, tracker: Tracker) -> None:
-            for record in history[self._known[name]["epochs"] :]:
-                tracker.log(record_values(record), record["epoch"])
-                self._known[name]["epochs"] = record["epoch"]
-
-        self._each(log)
+        for name, tracker in list(self._trackers.items()):
+            with self._guarded(name):
+                for record in history[self._known[name]["epochs"] :]:
+                    tracker.log(record_values(record), record["epoch"])
+                    self._known[name]["epochs"] = record["epoch"]
         self._keep()
 
     def result(self, split: str, numbers: Mapping[str, Estimate], folder: Path, step: int, pages: bool) -> None:
@@ -255,29 +257,33 @@ class Tracking:
             for end, value in (("", found.value), ("_low", found.low), ("_high", found.high))
             if value is not None
         }
-        self._each(lambda _, tracker: tracker.log(values, step))
+        for name, tracker in list(self._trackers.items()):
+            with self._guarded(name):
+                tracker.log(values, step)
         files = [*sorted(folder.glob("*.png")), *[page for page in [folder / REPORT] if pages and page.is_file()]]
         self._files |= {f"{split}/{file.name}": file for file in files}
 
     def finish(self, state: State) -> None:
         """Attach the files and end."""
-        self._each(lambda _, tracker: tracker.finish(self._files, state))
+        for name, tracker in list(self._trackers.items()):
+            with self._guarded(name):
+                tracker.finish(self._files, state)
 
-    def _each(self, call: Callable[[str, Any], None]) -> None:
-        for name in list(self._trackers):
-            self._guard(name, call)
-
-    def _guard(self, name: str, call: Callable[[str, Any], None]) -> None:
-        """Call, and leave the tracker out from then on if it fails."""
+    @contextlib.contextmanager
+    def _guarded(self, name: str) -> Iterator[None]:
+        """With the environment variables that the user has not set; leaves the tracker out from then on if it fails."""
+        before = dict(os.environ)
+        os.environ.update({key: value for key, value in TRACKERS[name].variables.items() if key not in before})
         try:
-            with _variables(TRACKERS[name].variables):
-                call(name, self._trackers.get(name))
+            yield
         except (Exception, SystemExit) as error:
             self._trackers.pop(name, None)
             warn(f"--track {name} fails ({first_line(error)}); the run goes on without it")
+        finally:
+            for key in set(os.environ) - set(before):  # wandb leaves one of its own
+                del os.environ[key]
 
     def _keep(self) -> None:
-        """Write trackers.json."""
         if self._trackers and self._place is not None:
             write_json(self._place.run.trackers, self._known)
 
@@ -327,15 +333,3 @@ def _read(file: Path) -> dict[str, dict[str, Any]]:
         return {name: {"id": str(one["id"]), "epochs": int(one["epochs"])} for name, one in found.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
-
-
-@contextlib.contextmanager
-def _variables(defaults: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables that the user has not set, for the length of a call."""
-    before = dict(os.environ)
-    os.environ.update({name: value for name, value in defaults.items() if name not in before})
-    try:
-        yield
-    finally:
-        for name in set(os.environ) - set(before):  # wandb leaves one of its own
-            del os.environ[name]

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 from vitmed.core.config import Config, PretrainConfig
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT, checkpoint_gradients
-from vitmed.training.optimiser import adamw, averaged, ema_decay, steps_per_epoch
+from vitmed.training.optimiser import MovingAverage, adamw, ema_decay, steps_per_epoch
 from vitmed.training.processes import Ranks, full, sharded_like
 
 PARTS = ("model", "optimiser", "scaler", "ema")
@@ -142,7 +142,7 @@ class TrainState:
         """Divide everything that grows with the network among the ranks: weights, gradients, moments, average."""
         saved = self.state_dict()
         for model in {id(model): model for model in (self.model, self.evaluated_model)}.values():
-            ranks.shard(model, cast(ViT, model).blocks, device)
+            ranks.fsdp(model, cast(ViT, model).blocks, device)
         self.optimiser = optimiser_of(self.model, config)
         self.load_state_dict(saved)
 
@@ -151,9 +151,8 @@ def new_state(
     model: nn.Module, config: Config | PretrainConfig, batches: int, device: torch.device, precision: Precision
 ) -> TrainState:
     """A state before the first step; `model` lies on `device`. `batches` of an epoch."""
-    train, ema = config.train, None
-    if train.ema:
-        ema = averaged(model, train.ema_decay or ema_decay(train.epochs * steps_per_epoch(batches, train.accumulate)))
+    train, steps = config.train, config.train.epochs * steps_per_epoch(batches, config.train.accumulate)
+    ema = MovingAverage(model, train.ema_decay or ema_decay(steps)) if train.ema else None
     scaler = torch.amp.GradScaler(device.type, enabled=precision.name == "fp16")
     checkpoint_gradients(model, train.grad_checkpointing)
     at_once = train.micro_batch if isinstance(train.micro_batch, int) else None

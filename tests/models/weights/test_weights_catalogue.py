@@ -25,7 +25,6 @@ from vitmed.models.vit import ViT
 from vitmed.models.weights.catalogue import (
     CATALOGUE,
     DISTILLED,
-    HALF,
     MASKED,
     PAIRED,
     SUPERVISED,
@@ -37,6 +36,7 @@ from vitmed.models.weights.catalogue import (
 from vitmed.models.weights.layouts import HEAD, LAYOUTS
 from vitmed.models.weights.pretrained import config_for_weights, load_pretrained, read_weights
 
+HALF = (0.5, 0.5, 0.5)
 TIMM = {  # name here -> name and tag in timm
     "vit_tiny_augreg_in21k": "vit_tiny_patch16_224.augreg_in21k",
     "vit_small_augreg_in21k": "vit_small_patch16_224.augreg_in21k",

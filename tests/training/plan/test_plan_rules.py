@@ -29,7 +29,7 @@ from vitmed.imaging.exact_views import VIEWS, safe_views
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.weights.catalogue import DISTILLED, MASKED, SUPERVISED
 from vitmed.training.plan.make_plan import from_scratch
-from vitmed.training.plan.rules import OWN, RULES, SCRATCH, PlanInputs, describe, plan_settings
+from vitmed.training.plan.rules import OWN, SCRATCH, PlanInputs, describe, plan_settings, rules
 
 RUN = Callable[..., Answer]
 KINDS = (SCRATCH, SUPERVISED, MASKED, DISTILLED, OWN)
@@ -65,7 +65,7 @@ def test_every_situation_gives_a_whole_and_valid_plan_and_every_rule_decides_som
         config = build_config(with_values(Config(), found).model_dump())
         assert config.model.image_size % config.model.patch_size == 0, inputs
         assert config.train.warmup_epochs <= config.train.epochs / 3
-    assert [rule.when for rule in RULES if not rule.why or (rule.when, rule.why) not in used] == []
+    assert [rule.when for rule in rules() if not rule.why or (rule.when, rule.why) not in used] == []
 
 
 def test_how_the_weights_were_made_decides_the_learning_rate() -> None:
@@ -204,8 +204,9 @@ def test_freezing_trains_nothing_so_nothing_is_planned(tmp_path: Path, trained: 
 
 
 def test_auto_is_made_definite() -> None:
-    assert from_scratch(ModelConfig()).stem == "conv" and from_scratch(ModelConfig()).pool == "mean"
-    asked = from_scratch(ModelConfig(stem="patch", pool="cls"))
+    model = from_scratch(Config()).model
+    assert (model.stem, model.pool) == ("conv", "mean")
+    asked = from_scratch(Config(model=ModelConfig(stem="patch", pool="cls"))).model
     assert (asked.stem, asked.pool) == ("patch", "cls")
 
 

@@ -7,8 +7,6 @@ same bits again; it is also written into the configuration of the run, from whic
 from __future__ import annotations
 
 import copy
-import hashlib
-import json
 import statistics
 import time
 from contextlib import suppress
@@ -21,17 +19,14 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from vitmed.core.config import Config, PretrainConfig
-from vitmed.core.errors import UsageError
-from vitmed.core.files import make_folder, write_text
 from vitmed.core.messages import Advance, bar
-from vitmed.core.stored_paths import cache_folder
 from vitmed.core.text import counted, first_line, listed
 from vitmed.models.compile import compile_network, is_of_compiler, leave_uncompiled, missing_compiler
-from vitmed.models.hardware import busy, machine, pick_precision, seconds_of, seeded, using_threads
+from vitmed.models.hardware import busy, pick_precision, seconds_of, seeded, using_threads
 from vitmed.models.vit import prefers_explicit, use_attention
-from vitmed.training.environment import versions
 from vitmed.training.gradients import is_out_of_memory
 from vitmed.training.losses import Objective
+from vitmed.training.plan.forecast import keep_measured, measured_file
 
 # Fields of the configuration that count for it.
 SETTINGS = {"batch_size", "precision", "attention", "threads", "compile", "lora", "freeze_blocks", "micro_batch"}
@@ -87,9 +82,13 @@ class Tuned(BaseModel):
 
 
 def autotune(
-    model: nn.Module, objective: Objective, config: Config | PretrainConfig, device: torch.device, steps: int,
+    model: nn.Module,
+    objective: Objective,
+    config: Config | PretrainConfig,
+    device: torch.device,
+    steps: int,
     targets: Tensor,
-) -> Tuned:  # fmt: skip
+) -> Tuned:
     """The fastest engine of those that the configuration leaves open, from the cache or measured.
 
     The usual one where other processes keep the CPU busy, because what is measured then holds only for then.
@@ -100,24 +99,22 @@ def autotune(
         steps: of the run.
         targets: of the training images, as `Images.targets`.
     """
-    file = cache_folder() / "autotune" / f"{_key(config, device, steps)}.json"
+    file = measured_file("autotune", _key(config, steps), device)
     with suppress(OSError, ValueError):
-        known = Tuned.model_validate_json(file.read_text(encoding="utf-8"))
-        return known.model_copy(update={"note": "measured in an earlier run"})
+        earlier = Tuned.model_validate_json(file.read_text(encoding="utf-8"))
+        return earlier.model_copy(update={"note": "measured in an earlier run"})
     usual = usual_engine(config, device)
     if device.type == "cpu" and (load := busy()) is not None:
         return Tuned(engine=usual, usual=usual, note=f"not measured: other processes keep this machine busy ({load})")
     with bar("measuring speed", unit="steps") as advance, seeded(config.train.seed, device):
         try:
-            tuned = Race(copy.deepcopy(model), objective, config, device, steps, targets, advance).run()
+            tuned = Race(copy.deepcopy(model), objective, config, steps, targets, advance).run()
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             return Tuned(engine=usual, usual=usual, note="not measured: too little memory for a copy of the network")
     if tuned.rates is not None:
-        with suppress(OSError, UsageError):  # a cache that cannot be written is none
-            make_folder(file.parent)
-            write_text(file, tuned.model_dump_json() + "\n")
+        keep_measured(file, tuned.model_dump_json())
     return tuned
 
 
@@ -127,17 +124,11 @@ def is_open(config: Config | PretrainConfig) -> bool:
     return train.autotune and ("auto" in (train.precision, train.attention) or None in (train.compile, train.threads))
 
 
-def _key(config: Config | PretrainConfig, device: torch.device, steps: int) -> str:
-    """A digest of everything that decides which engine is the fastest; of the length of the run its magnitude."""
-    what = [
-        machine(device),
-        versions(),
-        config.model.model_dump(exclude={"weights", "licence", "terms"}),
-        steps.bit_length(),
-    ]
-    what += [config.train.model_dump(include=SETTINGS)]
-    what += [config.mae.model_dump()] if isinstance(config, PretrainConfig) else []
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]
+def _key(config: Config | PretrainConfig, steps: int) -> list[Any]:
+    """What decides which engine is the fastest, beside the machine; of the length of the run its magnitude."""
+    key = [config.model.model_dump(exclude={"weights", "licence", "terms"}), steps.bit_length()]
+    key += [config.train.model_dump(include=SETTINGS)]
+    return key + ([config.mae.model_dump()] if isinstance(config, PretrainConfig) else [])
 
 
 class Race:
@@ -148,12 +139,17 @@ class Race:
     """
 
     def __init__(
-        self, model: nn.Module, objective: Objective, config: Config | PretrainConfig, device: torch.device, steps: int,
-        targets: Tensor, advance: Advance,
-    ):  # fmt: skip
-        self.model, self.objective, self.config, self.device = model, objective, config, device
-        self.steps, self.advance, self.start, self.done = steps, advance, time.perf_counter(), 0
-        side, train = config.model.image_size, config.train
+        self,
+        model: nn.Module,
+        objective: Objective,
+        config: Config | PretrainConfig,
+        steps: int,
+        targets: Tensor,
+        advance: Advance,
+    ):
+        self.model, self.objective, self.config, self.steps, self.advance = model, objective, config, steps, advance
+        self.start, self.done, self.device = time.perf_counter(), 0, next(model.parameters()).device
+        device, side, train = self.device, config.model.image_size, config.train
         count = min(train.batch_size, train.micro_batch) if isinstance(train.micro_batch, int) else train.batch_size
         self.images = torch.randint(0, 256, (count, side, side, config.model.channels), dtype=torch.uint8).to(device)
         self.labels = targets[torch.linspace(0, len(targets) - 1, count).long()].to(device)  # all classes

@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -102,7 +102,7 @@ class Forecaster:
 
     def step(self, config: Config) -> float:
         """Seconds that an image takes in a step of training."""
-        key = _key(config, self.device)
+        key = json.dumps([*_key(config), config.train.precision])
         if key not in self.steps:
             self.steps[key] = step_seconds(config, self.device, len(self.splits.classes)) / self.processes
         return self.steps[key]
@@ -125,11 +125,11 @@ def step_seconds(config: Config, device: torch.device, classes: int) -> float:
 
     Infinity where the memory is too small for a step.
     """
-    file = cache_folder() / "speed" / f"{_key(config, device)}.json"
+    file = measured_file("speed", [*_key(config), pick_precision(config.train.precision, device).name], device)
     with suppress(OSError, ValueError):
-        known = json.loads(file.read_text(encoding="utf-8"))
-        if isinstance(known, float) and known > 0:
-            return known
+        seconds = json.loads(file.read_text(encoding="utf-8"))
+        if isinstance(seconds, float) and seconds > 0:
+            return seconds
     try:
         seconds = _time_steps(config, device, classes)
     except (RuntimeError, MemoryError) as error:
@@ -137,18 +137,27 @@ def step_seconds(config: Config, device: torch.device, classes: int) -> float:
             raise
         return math.inf
     if device.type != "cpu" or busy() is None:
-        with suppress(OSError, UsageError):  # a cache that cannot be written is none
-            make_folder(file.parent)
-            write_text(file, json.dumps(seconds) + "\n")
+        keep_measured(file, json.dumps(seconds))
     return seconds
 
 
-def _key(config: Config, device: torch.device) -> str:
-    """A digest of everything that decides the seconds of a step."""
-    settings = config.train.model_dump(include={"batch_size", "micro_batch", "grad_checkpointing"})
-    precision = pick_precision(config.train.precision, device).name
-    what = [machine(device), versions(), config.model.model_dump(exclude={"weights", "licence"}), settings, precision]
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]
+def _key(config: Config) -> list[Any]:
+    """What decides the seconds of a step, beside the machine and the precision."""
+    settings = {"batch_size", "micro_batch", "grad_checkpointing"}
+    return [config.model.model_dump(exclude={"weights", "licence"}), config.train.model_dump(include=settings)]
+
+
+def measured_file(kind: str, what: list[Any], device: torch.device) -> Path:
+    """The file in the cache for what was measured of these settings on this machine with these versions."""
+    text = json.dumps([machine(device), versions(), *what], sort_keys=True)
+    return cache_folder() / kind / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+
+
+def keep_measured(file: Path, text: str) -> None:
+    """Keep it, unless the cache cannot be written."""
+    with suppress(OSError, UsageError):
+        make_folder(file.parent)
+        write_text(file, text + "\n")
 
 
 def _time_steps(config: Config, device: torch.device, classes: int) -> float:

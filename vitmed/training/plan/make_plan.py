@@ -13,7 +13,6 @@ import torch
 import yaml
 
 from vitmed.core.config import Config
-from vitmed.core.data_config import ModelConfig
 from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
@@ -29,24 +28,23 @@ from vitmed.imaging.augmentation import POLICIES, refuse_flips
 from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.decode import read_size
 from vitmed.imaging.exact_views import refuse_views, safe_views
+from vitmed.metrics.reader_comparison import check_readers
 from vitmed.metrics.subgroups import check_columns
 from vitmed.models.hardware import pick_device
 from vitmed.models.sizes import SIZES
 from vitmed.models.vit import ViT
 from vitmed.models.weights.catalogue import terms_of
 from vitmed.models.weights.pretrained import Weights, config_for_weights, open_weights
-from vitmed.training.check_readers import check_readers
 from vitmed.training.learning import check_target
 from vitmed.training.plan.forecast import Forecast, Forecaster
 from vitmed.training.plan.memory import one_batch
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, PlannedSetting, Rule, fields_set, plan_settings
 from vitmed.training.plan.time import (
     MOST_KNEES,
+    Networks,
     candidates_for,
     check_time,
-    choose,
     chooses_network,
-    next_larger,
     only_epochs,
     time_line,
 )
@@ -56,6 +54,7 @@ LAST_KEPT = (
     "--patience {} changes nothing: this run keeps its last epoch (train.choose last), so it does not stop early; "
     "--set train.choose=best keeps the best one"
 )
+USED_WHEN_FROZEN = {"freeze", "baseline", "seed", "device", "precision", "workers"}  # fields of `train`
 SHRUNK = 20  # images that are shrunk by more lose so much detail that a warning says so
 
 
@@ -84,7 +83,7 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     """Read weights and folders, and complete the configuration from the weights, the plan and the images.
 
     Args:
-        plans: whether `rules.RULES` may choose settings that were not set by hand.
+        plans: whether the rules may choose settings that were not set by hand.
         offline: open no connection for public weights.
         processes: that share the training.
 
@@ -107,18 +106,10 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
     refuse_views(config.augment.policy, config.augment.flips, config.augment.views)
     device = pick_device(config.train.device)
-    inputs = PlanInputs(
-        weights=SCRATCH if weights is None else weights.kind,
-        images=len(splits.samples["train"]),
-        val=len(splits.samples["val"]),
-        side=median_side(splits),
-        device=device.type,
-        width=config.model.width or SIZES[config.model.name].width,
-        lora=config.train.lora is not None,
-        ratio=imbalance(splits),
-        views=safe_views(config.augment.policy, config.augment.flips),
-    )
-    if plans and config.train.freeze and (idle := fields_without_effect(config)):
+    inputs = plan_inputs(config, splits, weights, device)
+    idle = [f"train.{name}" for name in sorted(config.train.model_fields_set - USED_WHEN_FROZEN)]
+    idle += [f"augment.{name}" for name in sorted(config.augment.model_fields_set)]
+    if plans and config.train.freeze and idle:
         warn(f"--freeze trains no network, so these have no effect: {', '.join(idle)}")
     given, config = config, with_window(config, splits)
     forecaster, trains = Forecaster(splits, device, processes), not config.train.freeze
@@ -131,8 +122,12 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     if by_hand and trains and complete.train.choose == "last":
         warn(LAST_KEPT.format(patience))
     if weights is None:
-        complete = complete.model_copy(update={"model": from_scratch(complete.model)})
-    warn_of_shrinking(inputs.side, complete.model.image_size)
+        complete = from_scratch(complete)
+    if inputs.side > SHRUNK * (size := complete.model.image_size):
+        warn(
+            f"images of about {inputs.side:,} px are shrunk to {size} px: a detail of fewer than "
+            f"{2 * inputs.side // size:,} px disappears; cut out the region that matters, or use a larger --image-size"
+        )
     complete = build_config(one_batch(complete).model_dump())  # raises for values that do not go together
     if complete.train.time is not None and trains:
         check_time(complete.train.time, forecaster.of(complete))
@@ -151,16 +146,8 @@ def check_against_splits(config: Config, splits: Splits) -> None:
     check_columns(config.evaluate.raters, splits.columns, "--rater")
     check_columns(config.evaluate.rater_scores, splits.columns, "--rater-score")
     for samples in splits.samples.values():
-        check_readers(config.evaluate, samples, splits.columns, splits.classes)
-
-
-def warn_of_shrinking(side: int, size: int) -> None:
-    """Warn where images of `side` px lose most of their detail in an input of `size` px."""
-    if side > SHRUNK * size:
-        warn(
-            f"images of about {side:,} px are shrunk to {size} px: a detail of fewer than {2 * side // size:,} px "
-            "disappears; cut out the region that matters, or use a larger --image-size"
-        )
+        rows, paths = [sample.columns for sample in samples], [sample.path for sample in samples]
+        check_readers(config.evaluate, splits.columns, rows, paths, splits.classes)
 
 
 def config_of_target(config: Config, splits: Splits) -> Config:
@@ -184,12 +171,20 @@ def standardised(splits: Splits) -> Splits:
     return replace(splits, target=splits.target.model_copy(update=values))
 
 
-def imbalance(splits: Splits) -> float:
-    """Training images of the commonest class for each of the rarest; 1 of findings and numbers."""
-    if splits.target.kind not in ("classes", "grades"):
-        return 1.0
-    counts = splits.counts("train")
-    return max(counts) / max(1, min(counts))
+def plan_inputs(config: Config, splits: Splits, weights: Weights | None, device: torch.device) -> PlanInputs:
+    """What the rules depend on."""
+    counts = splits.counts("train") if splits.target.kind in ("classes", "grades") else [1]
+    return PlanInputs(
+        weights=SCRATCH if weights is None else weights.kind,
+        images=len(splits.samples["train"]),
+        val=len(splits.samples["val"]),
+        side=median_side(splits),
+        device=device.type,
+        width=config.model.width or SIZES[config.model.name].width,
+        lora=config.train.lora is not None,
+        ratio=max(counts) / max(1, min(counts)),
+        views=safe_views(config.augment.policy, config.augment.flips),
+    )
 
 
 def planned(config: Config, inputs: PlanInputs, first: Sequence[Rule] = ()) -> tuple[list[PlannedSetting], Config]:
@@ -203,46 +198,39 @@ def time_rules(config: Config, inputs: PlanInputs, forecaster: Forecaster) -> li
     seconds = config.train.time
     if seconds is None or "epochs" in fields_set(config, "train"):
         return []
-    usual = planned(config, inputs)[1].train
-    if not (inputs.scratch and chooses_network(config)):
-        return [only_epochs(seconds, usual.epochs, not inputs.scratch)]
-    batch = usual.batch_size * usual.accumulate
+    usual = planned(config, inputs)[1]
+    if inputs.scratch and chooses_network(config):
+        return [_networks(config, inputs, forecaster, usual).choose(seconds)]
+    return [only_epochs(seconds, usual.train.epochs, not inputs.scratch)]
+
+
+def _networks(config: Config, inputs: PlanInputs, forecaster: Forecaster, usual: Config) -> Networks:
+    """What time may choose from scratch; the steps have the batches of the usual plan."""
 
     def forecast_of(rule: Rule) -> Forecast:
-        return forecaster.of(_with_rule(rule, config, inputs))
+        return forecaster.of(from_scratch(planned(config, inputs, [rule])[1]))
 
-    return [choose(candidates_for(inputs), inputs, seconds, batch, forecast_of)]
-
-
-def _with_rule(rule: Rule, config: Config, inputs: PlanInputs) -> Config:
-    """The configuration of a run from scratch whose plan begins with a rule."""
-    complete = planned(config, inputs, [rule])[1]
-    return complete.model_copy(update={"model": from_scratch(complete.model)})
+    return Networks(candidates_for(inputs), inputs, usual.train.batch_size * usual.train.accumulate, forecast_of)
 
 
 def time_needed(plan: Plan) -> tuple[float, str]:
     """The seconds that the run takes, and a line on them, also on what more time buys where the plan is free."""
-    config, given, inputs, forecaster = plan.config, plan.given, plan.inputs, plan.forecaster
-    forecast, more = forecaster.of(config), ""
-    free = config.train.time is None and "epochs" not in fields_set(given, "train") and chooses_network(given)
-    if plan.reasons and inputs.scratch and free:
-        batch = config.train.batch_size * config.train.accumulate
-
-        def forecast_of(rule: Rule) -> Forecast:
-            return forecaster.of(_with_rule(rule, given, inputs))
-
-        if found := next_larger(candidates_for(inputs), inputs, batch, config.train.epochs, forecast_of, forecast):
-            rule, seconds = found
-            model = _with_rule(rule, given, inputs).model
-            with torch.device("meta"):
-                millions = sum(p.numel() for p in ViT(model, plan.splits.outputs).parameters()) / 1e6
-            network = f"{model.image_size} px and {millions:.1f} M parameters"
-            more = f"; --time {duration_text(seconds)} is enough for {network}"
-    limit, knee = config.train.time, config.train.epochs // MOST_KNEES
-    by_time = plan.reasons and limit is not None and "epochs" not in fields_set(given, "train")
-    if limit is not None and by_time and 0 < forecast.passes_in(limit) < knee / 2:
-        needed = duration_text(round_up(forecast.total(knee)))
-        more = f"; the model will be worse than it could be: --time {needed} is enough for {knee} epochs"
+    config, given, limit = plan.config, plan.given, plan.config.train.time
+    forecast, more = plan.forecaster.of(config), ""
+    if plan.reasons and "epochs" not in fields_set(given, "train"):
+        if limit is None and plan.inputs.scratch and chooses_network(given):
+            larger = _networks(given, plan.inputs, plan.forecaster, config).next_larger(config.train.epochs, forecast)
+            if larger is not None:
+                rule, seconds = larger
+                model = from_scratch(planned(given, plan.inputs, [rule])[1]).model
+                with torch.device("meta"):
+                    millions = sum(p.numel() for p in ViT(model, plan.splits.outputs).parameters()) / 1e6
+                network = f"{model.image_size} px and {millions:.1f} M parameters"
+                more = f"; --time {duration_text(seconds)} is enough for {network}"
+        knee = config.train.epochs // MOST_KNEES
+        if limit is not None and 0 < forecast.passes_in(limit) < knee / 2:
+            needed = duration_text(round_up(forecast.total(knee)))
+            more = f"; the model will be worse than it could be: --time {needed} is enough for {knee} epochs"
     return time_line(config, forecast, more)
 
 
@@ -269,10 +257,10 @@ def config_with_weights(config: Config, weights: Weights) -> Config:
     return with_values(config.model_copy(update={"model": model}), values)
 
 
-def from_scratch(model: ModelConfig) -> ModelConfig:
+def from_scratch(config: Config) -> Config:
     """Resolve `auto` for random weights: a convolutional stem and mean pooling learn faster from few images."""
-    auto = {name: value for name, value in (("stem", "conv"), ("pool", "mean")) if getattr(model, name) == "auto"}
-    return model.model_copy(update=auto)
+    auto = {"stem": "conv", "pool": "mean"}
+    return with_values(config, {f"model.{k}": v for k, v in auto.items() if getattr(config.model, k) == "auto"})
 
 
 def check_weights(config: Config) -> None:
@@ -284,15 +272,6 @@ def check_weights(config: Config) -> None:
                 f"{flag} keeps what a network has learned, and this one starts from random weights",
                 f"add --weights FILE, or leave {flag} out",
             )
-
-
-def fields_without_effect(config: Config) -> list[str]:
-    """The settings made by hand that do not apply to a frozen network."""
-    used = {"freeze", "baseline", "seed", "device", "precision", "workers"}
-    return [
-        *(f"train.{name}" for name in sorted(config.train.model_fields_set - used)),
-        *(f"augment.{name}" for name in sorted(config.augment.model_fields_set)),
-    ]
 
 
 def median_side(splits: Splits) -> int:

@@ -25,8 +25,8 @@ class Candidate(NamedTuple):
     """A network from scratch, and how long it learns.
 
     Attributes:
-        width, depth, heads, patch_size, stem: of the network; image_size: at most, px.
-        least, most: training images for which it is meant.
+        width, depth, heads, patch_size: of the network; image_size: at most, px.
+        least: training images for which it is meant.
         steps, passes: the knee: so many optimiser steps, or passes over the images if that is less, after which more
             training gains little.
         lr: peak learning rate.
@@ -36,10 +36,8 @@ class Candidate(NamedTuple):
     depth: int
     heads: int
     patch_size: int
-    stem: str
     image_size: int
     least: int
-    most: int
     steps: int
     passes: int
     lr: float
@@ -60,19 +58,72 @@ class Candidate(NamedTuple):
 
 # From the smallest to the largest. The last two are not measured: docs/recipes.md has the others.
 CANDIDATES: tuple[Candidate, ...] = (
-    Candidate(128, 4, 4, 16, "residual", 64, 0, 10**9, 3000, 300, 1e-3),
-    Candidate(128, 4, 4, 16, "residual", 96, 0, 10**9, 3000, 300, 1e-3),
-    Candidate(128, 4, 4, 16, "residual", 128, 0, 10**9, 3000, 300, 1e-3),
-    Candidate(192, 6, 6, 16, "residual", 160, 2000, 10**9, 10_000, 200, 1e-3),
-    Candidate(192, 12, 3, 16, "residual", 224, 5000, 10**9, 20_000, 200, 5e-4),  # ViT-Tiny
+    Candidate(128, 4, 4, 16, 64, 0, 3000, 300, 1e-3),
+    Candidate(128, 4, 4, 16, 96, 0, 3000, 300, 1e-3),
+    Candidate(128, 4, 4, 16, 128, 0, 3000, 300, 1e-3),
+    Candidate(192, 6, 6, 16, 160, 2000, 10_000, 200, 1e-3),
+    Candidate(192, 12, 3, 16, 224, 5000, 20_000, 200, 5e-4),  # ViT-Tiny
 )
 
-ForecastOf = Callable[[Rule], Forecast]  # of the run whose plan has the rule
+
+class Networks(NamedTuple):
+    """The networks among which time chooses for these images.
+
+    Attributes:
+        rows: the smallest network first.
+        batch: images of an optimiser step.
+        forecast_of: the forecast of the run whose plan has a rule.
+    """
+
+    rows: Sequence[Candidate]
+    inputs: PlanInputs
+    batch: int
+    forecast_of: Callable[[Rule], Forecast]
+
+    def rule_of(self, row: Candidate, seconds: float | None) -> Rule:
+        """The rule that plans a candidate: for `seconds` with the most passes, for None with those of the knee."""
+        knee = row.knee(self.inputs.images, self.batch)
+        fields = {f"model.{name}": getattr(row, name) for name in ("width", "depth", "heads")}
+        fields |= {"model.patch_size": row.patch(self.inputs), "model.image_size": row.side(self.inputs)}
+        fields |= {"model.stem": "residual", "train.lr": row.lr}
+        fields["train.epochs"] = knee if seconds is None else MOST_KNEES * knee
+        when = "" if seconds is None else f"--time {duration_text(seconds)}"
+        why = "the largest network of the table that learns enough in this time, otherwise the smallest; "
+        why += f"it gains little after {knee:,} passes, and train.epochs is only a limit"
+        return Rule(when, {}, fields, why)
+
+    def choose(self, seconds: float) -> Rule:
+        """The rule of the last row that reaches its knee in `seconds`, or of the first row.
+
+        Rows after one that takes too long are not timed.
+        """
+        chosen = self.rule_of(self.rows[0], seconds)
+        for row in self.rows[1:]:
+            rule = self.rule_of(row, seconds)
+            if self.forecast_of(rule).passes_in(seconds) < row.knee(self.inputs.images, self.batch):
+                break
+            chosen = rule
+        return chosen
+
+    def next_larger(self, epochs: int, now: Forecast) -> tuple[Rule, float] | None:
+        """The least `--time`, s, that buys a larger network with no fewer passes than the plan makes, and its rule.
+
+        None where no row is clearly larger, or the memory is too small for it.
+
+        Args:
+            epochs: of the plan; now: its forecast.
+        """
+        for row in self.rows:
+            forecast = self.forecast_of(self.rule_of(row, None))
+            if CLEARLY * now.one_pass < forecast.one_pass < math.inf:
+                seconds = round_up(forecast.total(max(epochs, row.knee(self.inputs.images, self.batch))))
+                return self.choose(seconds), seconds
+        return None
 
 
 def candidates_for(inputs: PlanInputs) -> list[Candidate]:
     """The rows for so many images."""
-    return [row for row in CANDIDATES if row.least <= inputs.images <= row.most]
+    return [row for row in CANDIDATES if row.least <= inputs.images]
 
 
 def chooses_network(config: Config) -> bool:
@@ -80,58 +131,10 @@ def chooses_network(config: Config) -> bool:
     return not FIXING & fields_set(config, "model")
 
 
-def rule_of(row: Candidate, inputs: PlanInputs, seconds: float | None, batch: int) -> Rule:
-    """The rule that plans a candidate: for `seconds` with the most passes, for None with those of the knee."""
-    knee = row.knee(inputs.images, batch)
-    fields = {
-        "model.width": row.width, "model.depth": row.depth, "model.heads": row.heads,
-        "model.patch_size": row.patch(inputs), "model.image_size": row.side(inputs), "model.stem": row.stem,
-        "train.lr": row.lr, "train.epochs": knee if seconds is None else MOST_KNEES * knee,
-    }  # fmt: skip
-    when = "" if seconds is None else f"--time {duration_text(seconds)}"
-    why = "the largest network of the table that learns enough in this time, otherwise the smallest; "
-    why += f"it gains little after {knee:,} passes, and train.epochs is only a limit"
-    return Rule(when, lambda _: True, fields, why)
-
-
-def choose(rows: Sequence[Candidate], inputs: PlanInputs, seconds: float, batch: int, forecast_of: ForecastOf) -> Rule:
-    """The rule of the last row that reaches its knee in `seconds`, or of the first row.
-
-    Args:
-        rows: not empty, the smallest network first; those after one that takes too long are not timed.
-        batch: images of an optimiser step.
-    """
-    found = rule_of(rows[0], inputs, seconds, batch)
-    for row in rows[1:]:
-        rule = rule_of(row, inputs, seconds, batch)
-        if forecast_of(rule).passes_in(seconds) < row.knee(inputs.images, batch):
-            break
-        found = rule
-    return found
-
-
-def next_larger(
-    rows: Sequence[Candidate], inputs: PlanInputs, batch: int, epochs: int, forecast_of: ForecastOf, now: Forecast
-) -> tuple[Rule, float] | None:
-    """The least `--time`, s, that buys a larger network with no fewer passes than the plan makes, and its rule.
-
-    None where no row is clearly larger, or the memory is too small for it.
-
-    Args:
-        epochs: of the plan; now: its forecast.
-    """
-    for row in rows:
-        forecast = forecast_of(rule_of(row, inputs, None, batch))
-        if CLEARLY * now.one_pass < forecast.one_pass < math.inf:
-            seconds = round_up(forecast.total(max(epochs, row.knee(inputs.images, batch))))
-            return choose(rows, inputs, seconds, batch, forecast_of), seconds
-    return None
-
-
 def only_epochs(seconds: float, planned: int, weights: bool) -> Rule:
     """The rule of `--time` where the network is decided, by `weights` or by you: the most epochs, from the planned."""
     why = ("the weights decide" if weights else "you chose") + " the network, so the time decides only the epochs"
-    return Rule(f"--time {duration_text(seconds)}", lambda _: True, {"train.epochs": MOST_KNEES * planned}, why)
+    return Rule(f"--time {duration_text(seconds)}", {}, {"train.epochs": MOST_KNEES * planned}, why)
 
 
 def check_time(seconds: float, forecast: Forecast) -> None:
