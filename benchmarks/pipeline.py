@@ -86,10 +86,10 @@ def files_of(root: str | Path) -> list[Path]:
 
 def load_vitmed(options: argparse.Namespace, policy: str, cached: bool) -> Step:
     """vitmed's loader without worker processes; `cached`: out of the file that an earlier run has written."""
+    from vitmed.data.image_cache import ImageCache
     from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
-    from vitmed.data.pixel_cache import PixelCache
     from vitmed.data.samples import Sample
-    from vitmed.data.scan_cache import digests_of, hash_files
+    from vitmed.data.scan import digests_of, hash_files
     from vitmed.imaging.augmentation import POLICIES, Augmenter, Policy
 
     POLICIES["flip, jitter"] = Policy(True, "What the others do here, by the library of vitmed.", flip_and_jitter)
@@ -99,9 +99,9 @@ def load_vitmed(options: argparse.Namespace, policy: str, cached: bool) -> Step:
     if cached:
         files = [str(path) for path in paths]
         digests = digests_of(hash_files(files), files)
-        cache = PixelCache(images.preprocessing, limit=2**40)
+        cache = ImageCache(how=images.preprocessing, limit=2**40)
         with cache.alone(digests, lambda: None):
-            images.cache = cache.find(digests) or cache.add(digests, (images.read(i) for i in range(len(images))))
+            images.cache = cache.squares(digests) or cache.add(digests, (images.read(i) for i in range(len(images))))
     batches = EpochBatches(images.labels, options.batch, 0, False)
     loader = train_loader(TrainImages(images, Augmenter(policy, SIDE, 3), 0), batches, 0, False)
 

@@ -26,13 +26,13 @@ from vitmed.core.messages import bar, say, warn
 from vitmed.core.targets import CLASSES
 from vitmed.core.text import counted, counted_doing
 from vitmed.data.folders import image_names, import_fix
+from vitmed.data.image_cache import ImageCache
 from vitmed.data.label_kinds import Asked, Read
 from vitmed.data.label_tables import labels_from_table
 from vitmed.data.patient_names import Guess
 from vitmed.data.patients import find_patients, groups_of, suggest_groups
 from vitmed.data.samples import Splits
 from vitmed.data.scan import scan
-from vitmed.data.scan_cache import ScanCache
 from vitmed.data.split_names import SPLITS
 from vitmed.imaging.augmentation import mirrored_pair
 from vitmed.imaging.choose_window import choose_window
@@ -313,7 +313,7 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
     else:
         asked.check_folders()
     window = _window(root, contents, data.frame)
-    records = scan(root, contents.files, ScanCache.open(data.frame, window=window, keep=index))
+    records = scan(root, contents.files, ImageCache.open(data.frame, window, keep=index))
     guess = suggest_groups(contents.files, labels is None)
     patients, source = named if named is not None else _patients(data, root, contents.files, guess)
     labels_of = contents.read or Read(CLASSES, [], ())

@@ -15,12 +15,12 @@ from vitmed.core.inputs import data_folder
 from vitmed.core.messages import say
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.data.folders import class_names, split_folders
+from vitmed.data.image_cache import ImageCache
 from vitmed.data.label_kinds import Asked
 from vitmed.data.listing import ALL, Listing, list_by_folder, list_by_table, with_patients
 from vitmed.data.patients import UNKNOWN, patient_notes, show_expression
 from vitmed.data.samples import Sample, labelled_by
-from vitmed.data.scan import scan
-from vitmed.data.scan_cache import ScanCache, hash_files
+from vitmed.data.scan import hash_files, scan
 from vitmed.data.thread_batches import check_readable
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.saved_model import Outputs, SavedModel
@@ -111,7 +111,7 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
     if not samples:
         raise DataError(f"{listing.source}: no images in its class folders", "name a folder of labelled images")
     how = saved.preprocessing
-    cache = ScanCache.open(how.frame, window=how.window, keep=saved.config.data.cache)
+    cache = ImageCache.open(how.frame, how.window, keep=saved.config.data.cache)
     seen, leaks = leakage(saved, root, samples, allow_leakage, cache)
     leaks += near_copies(saved, root, samples, cache)
     if any(sample.group is None for sample in samples):
@@ -200,7 +200,7 @@ def _foreign_patients(saved: SavedModel, listing: Listing, request: ImageRequest
 
 
 def leakage(
-    saved: SavedModel, root: Path, samples: list[Sample], allow: bool, cache: ScanCache | None = None
+    saved: SavedModel, root: Path, samples: list[Sample], allow: bool, cache: ImageCache | None = None
 ) -> tuple[dict[str, int | None], list[str]]:
     """`EvaluationImages.seen`, and notes on it.
 
@@ -236,7 +236,7 @@ def leakage(
     return {"images": len(seen), "patients": patients, "test": again}, notes
 
 
-def near_copies(saved: SavedModel, root: Path, samples: list[Sample], cache: ScanCache) -> list[str]:
+def near_copies(saved: SavedModel, root: Path, samples: list[Sample], cache: ImageCache) -> list[str]:
     """A note if images look like images that the model was made with, though their bytes differ.
 
     Every image is decoded once for this; the cache, which is the index of `vitmed check`, keeps what it finds.

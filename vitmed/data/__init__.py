@@ -21,12 +21,11 @@ group_words         what groups are called: patients, originals, groups of a col
 patients            the patient of each image: by expression, table, DICOM PatientID; notes on patients and splits
 patient_names       a guess of patients from file names
 augmented_copies    a guess of augmented copies of one original from file names
-scan                every file hashed and decoded once: `Scan`
-scan_cache          hashes and identical images; what earlier scans found, by content and decoder versions
+scan                every file hashed and decoded once: `Scan`; identical images
+image_cache         hashes, records and squares of earlier scans, by content and decoder versions
 read_images         the scan of a run, and where its squares are kept
 loading             samples to batches
 thread_batches      work on many files in threads
-pixel_cache         decoded squares on disk
 convert             files of public sets, archives and WebDataset tars as a folder of images
 public_files        MedMNIST, CIFAR and MNIST files
 archives            unpack downloads safely

@@ -22,7 +22,7 @@ from vitmed.core.errors import DataError
 from vitmed.core.process import cores
 from vitmed.core.targets import CLASSES, Target
 from vitmed.core.text import lines_of
-from vitmed.data.pixel_cache import Squares
+from vitmed.data.image_cache import Squares
 from vitmed.data.samples import Sample, Splits
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.batch_augmentation import BatchAugmenter

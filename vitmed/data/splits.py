@@ -13,11 +13,12 @@ import numpy as np
 from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.text import counted, counted_doing, lines_of, listed
+from vitmed.data.image_cache import ImageCache
 from vitmed.data.listing import ALL, Listing, list_images
 from vitmed.data.parts import split_off, stratified_sample, take_fold
 from vitmed.data.rare_findings import notes_on_rare, without_rarest, without_unlearnable
 from vitmed.data.samples import Sample, Splits
-from vitmed.data.scan_cache import ScanCache, first_copies
+from vitmed.data.scan import first_copies
 from vitmed.data.split_names import SPLITS
 from vitmed.data.thread_batches import Progress
 
@@ -119,7 +120,7 @@ def with_copies(listing: Listing, ready: bool, cache: bool) -> Listing:
     """Add copies to the listing if they matter: patients are unknown, and a split is still missing."""
     if ready or listing.patients:
         return listing
-    first = first_copies(listing.root, listing.paths, ScanCache.open(warns=False) if cache else None)
+    first = first_copies(listing.root, listing.paths, ImageCache.open(warns=False) if cache else None)
     copies = int(np.sum(first != np.arange(len(first))))
     if not copies:
         return listing
