@@ -25,7 +25,7 @@ from vitmed.core.inputs import data_folder
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.targets import CLASSES
 from vitmed.core.text import counted, counted_doing
-from vitmed.data.folders import image_names, import_fix
+from vitmed.data.folders import SPLITS, image_names, import_fix
 from vitmed.data.image_cache import ImageCache
 from vitmed.data.label_kinds import Asked, Read
 from vitmed.data.label_tables import labels_from_table
@@ -33,7 +33,6 @@ from vitmed.data.patient_names import Guess
 from vitmed.data.patients import find_patients, groups_of, suggest_groups
 from vitmed.data.samples import Splits
 from vitmed.data.scan import scan
-from vitmed.data.split_names import SPLITS
 from vitmed.imaging.augmentation import mirrored_pair
 from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.file_record import FileRecord

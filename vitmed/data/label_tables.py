@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.text import counted_doing, lines_of
+from vitmed.core.targets import CLASSES
+from vitmed.core.text import counted, counted_doing, lines_of
 from vitmed.core.upgrade import COLUMNS
-from vitmed.data.group_words import known_by_column
-from vitmed.data.label_kinds import Asked, Read
-from vitmed.data.split_names import SPLIT_WORDS, split_of
+from vitmed.data.finding_labels import BAR, columns_of_findings, read_findings
+from vitmed.data.folders import SPLIT_WORDS, split_of
+from vitmed.data.label_kinds import Asked, Read, number_in, read_grades, read_number
+from vitmed.data.patient_names import known_by_column
 from vitmed.data.tables import FIRST, GROUP_NAMES, LABEL_NAMES, PATH_NAMES, Table, read_table
-from vitmed.data.targets import read_targets
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, LABEL, LOGIT, OF_NUMBERS, PROB, WRITTEN
 
 SPLIT_COLUMN_NAMES = ("split", "subset", "partition")
 # Column names of predictions.csv and splits.csv.
 TAKEN = (*FIXED_COLUMNS, *WRITTEN, *COLUMNS, "error", "sha256", "class", "split")
+MANY_VALUES = 20  # numbers with fractions of more different values are a quantity
 AUTO = Asked()
 
 
@@ -137,3 +140,46 @@ def _splits(table: Table, column: int, cells: Sequence[str]) -> list[str]:
             f"use one of {', '.join(SPLIT_WORDS)}; or rename the column",
         )
     return [str(names[cell]) for cell in cells]
+
+
+def read_targets(table: Table, label: int | None, others: Sequence[int], asked: Asked) -> Read:
+    """The labels of every row of a table.
+
+    Args:
+        label: the column of labels, if it has one of the usual names.
+        others: the columns that are neither path, patient, split nor label.
+
+    Raises:
+        DataError: no such column, or a cell that is no label; with the line.
+        UsageError: a finding that is no column.
+    """
+    kind = asked.kind if asked.kind != "auto" else _recognise(table, label, others)
+    if kind == "findings":
+        return read_findings(table, label, others, asked)
+    if kind == "number":
+        return read_number(table, label, others, asked)
+    label = table.required(label, "label", LABEL_NAMES)
+    cells = table.cells(label, "label")
+    if kind == "grades":
+        return read_grades(table, label, cells, asked)
+    source, values = "", {number_in(cell) for cell in cells}
+    if asked.kind == "auto" and len(values) > 2 and None not in values:
+        source = (
+            f"{counted(len(set(cells)), 'class')} without an order, from the numbers in {table.header[label]!r} of "
+            f"{table.file.name} (--target grades if they are in order, --target number if they are a quantity)"
+        )
+    return Read(CLASSES, cells, tuple(sorted(set(cells))), source=source, used=(label,))
+
+
+def _recognise(table: Table, label: int | None, others: Sequence[int]) -> str:
+    """The kind of the labels."""
+    if label is None:
+        columns_of_findings(table, others)
+        return "findings"
+    cells = [row[label].strip() for row in table.rows]
+    if any(BAR in cell for cell in cells):
+        return "findings"
+    values = {number_in(cell) for cell in cells}
+    numbers = {value for value in values if value is not None and math.isfinite(value)}
+    fractions = any(value != int(value) for value in numbers)
+    return "number" if None not in values and fractions and len(numbers) > MANY_VALUES else "classes"

@@ -1,7 +1,8 @@
-"""Guess from file names which patient an image shows. vitmed reports the guess, and uses it only if you confirm it.
+"""What groups of images are called, and a guess of patients from file names, which vitmed uses only if you confirm it.
 
 A wrong guess is worse than none. So a pattern must fit all images, some images must share an id (a number that no two
-images share counts images), and the ids must differ from the class folders.
+images share counts images), and the ids must differ from the class folders. How groups are known is kept in words, in
+the splits, the checkpoint and the report; these words also say what they are: patients, originals or groups.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from vitmed.data.split_names import SPLIT_WORDS
+from vitmed.data.folders import SPLIT_WORDS
 
 SAMPLE = 500  # paths to try first
 FEW = 5  # fewer ids may mean something else, such as a magnification or a batch
@@ -23,6 +24,11 @@ NO_PERSON = {
     *("nr", "idx", "aug"),
 }
 WORDS = "patient|person|subject|subj|sub|pat|pt|case|donor|participant|proband|mouse|animal"
+
+AS_ORIGINALS = "as originals of augmented copies"
+PEOPLE = re.compile(
+    r"pa[tzc]ien|person|subj|case|donor|particip|proband|mouse|animal|\b(sub|pat|pt|pid|mrn)s?\b|^ids?$"
+)
 
 
 class Guess(NamedTuple):
@@ -157,6 +163,23 @@ def _token(texts: Sequence[str]) -> str | None:
         same = all(text.startswith(letters) for text in texts)
         return rf"{letters}\d+" if same and word.lower() not in NO_PERSON else None
     return r"\d{5,}" if re.match(r"\d{5}", texts[0]) else None
+
+
+def known_by_column(column: str, flag: str) -> str:
+    """How the groups of a column are known, in words: patients where the name of the column says so."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])|[^A-Za-z]+", " ", column).lower().strip()
+    if PEOPLE.search(words):
+        return f"by table ({flag})"
+    name = "" if words in ("group", "groups") else re.sub(r"[^\w.-]+", "_", column) + " "
+    return f"as {name}groups, by table ({flag})"
+
+
+def group_word(known: str) -> str:
+    """One group, from how groups are known: "patient", "original", "slide_field group" or "group"."""
+    if known.startswith(AS_ORIGINALS):
+        return "original"
+    found = re.match(r"as ((?:.* )?group)s, by table", known)
+    return found[1] if found else "patient"
 
 
 SHAPES = (

@@ -12,7 +12,7 @@ from vitmed.core import upgrade
 from vitmed.core.base_models import Frozen
 from vitmed.core.targets import CLASSES, Target
 from vitmed.core.text import identity
-from vitmed.data.group_words import group_word
+from vitmed.data.patient_names import group_word
 from vitmed.decisions.conformal import PredictionSets
 from vitmed.decisions.folds import Folds
 from vitmed.decisions.member_disagreement import MemberDisagreement
