@@ -46,17 +46,14 @@ class Splits:
     """The split of every image.
 
     Attributes:
-        root: the data folder.
         classes: names of the classes, sorted, or of the grades, from the lowest; of the findings; or of the one number.
         samples: split name -> its samples, ordered by class, then by path.
         made: split name -> its origin in words ("folder val/", "15 % of train, by image, seed 0").
         columns: names of further columns in a table of labels.
         patients: how patients are known, in words; "" if they are unknown.
-        notes: messages for the user; not stored in a checkpoint.
-        guess: patients that the file names suggest, if you named none; not stored in a checkpoint.
-        target: what the labels are.
         bins: of findings and numbers, the names of the strata; see `strata`.
-        recognised: what the labels are and where they come from, in words; not stored in a checkpoint.
+        notes, guess, recognised: messages for the user; patients that the file names suggest, if you named none; what
+            the labels are and where they come from, in words. Not stored in a checkpoint.
     """
 
     root: Path
@@ -174,7 +171,6 @@ def labelled_by(
 def _about(
     samples: Sequence[Sample], columns: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...] | None, dict[str, tuple[str, ...]]]:
-    """Paths, patients if every image has one, and further columns."""
     groups = tuple(str(s.group) for s in samples) if all(s.group is not None for s in samples) else None
     further = {name: tuple(s.columns[i] for s in samples) for i, name in enumerate(columns)}
     return tuple(s.path for s in samples), groups, further

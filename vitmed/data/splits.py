@@ -69,25 +69,21 @@ def make_splits(config: DataConfig, progress: Progress | None = None, ordinal: S
 
 
 def pretraining_splits(config: PretrainDataConfig, progress: Progress | None = None) -> tuple[Splits, int]:
-    """The images to pretrain on, without the test images.
+    """The splits `train` and `val` to pretrain on, and the number of test images left out.
 
     These are the training and validation images of `make_splits`, so a later training keeps its held-out test. With
     `unlabelled`, all images except those in a test folder; validation is the val folder, or `val_fraction` of the
     images, by patient if patients are known.
 
-    Returns:
-        splits `train` and `val`, and the number of test images left out.
-
     Raises:
         DataError, UsageError: as `make_splits`; `unlabelled` with labels or folds.
     """
-    if config.unlabelled:
-        splits = _unlabelled_splits(config, progress)
-    else:
-        try:
-            splits = make_splits(config, progress)
-        except DataError as error:
-            raise DataError(error.problem, f"{error.fix}; or --unlabelled if the folders are not classes") from None
+    try:
+        splits = _unlabelled_splits(config, progress) if config.unlabelled else make_splits(config, progress)
+    except DataError as error:
+        if config.unlabelled:
+            raise
+        raise DataError(error.problem, f"{error.fix}; or --unlabelled if the folders are not classes") from None
     kept = ("train", "val")
     samples, made = {name: splits.samples[name] for name in kept}, {name: splits.made[name] for name in kept}
     return replace(splits, samples=samples, made=made), len(splits.samples["test"])
@@ -105,16 +101,13 @@ def _unlabelled_splits(config: PretrainDataConfig, progress: Progress | None) ->
     parts = {name: np.flatnonzero(names == name) for name in SPLITS}
     if not len(parts["train"]):
         raise DataError(f"{root}: holds no image to pretrain on", "name a folder of images")
-    known = find_patients(config, root, paths, progress, folders_are_classes=False)
     listing = Listing(root, root, ["image"], paths, np.zeros(len(paths), np.int64), parts)
-    if known is not None:
+    if (known := find_patients(config, root, paths, progress, folders_are_classes=False)) is not None:
         listing = replace(listing, groups=known.groups, patients=known.source, notes=tuple(known.notes))
-    made = {
-        "train": "all other images",
-        "val": f"folder {folders['val'].name}/" if "val" in folders else "",
-        "test": "",
-    }
-    if "val" not in folders:
+    made = {"train": "all other images", "val": "", "test": ""}
+    if "val" in folders:
+        made["val"] = f"folder {folders['val'].name}/"
+    else:
         listing = with_copies(listing, False, config.cache)
         share = config.val_fraction
         parts["val"], parts["train"] = split_off(listing, parts["train"], share, config.split_seed, "val")
@@ -139,7 +132,6 @@ def site_names(config: DataConfig, ordinal: Sequence[str] = ()) -> list[str]:
 
 
 def _listed(config: DataConfig, progress: Progress | None, ordinal: Sequence[str]) -> Listing:
-    """The images before the split."""
     listing = list_images(config, progress, ordinal)
     if config.resplit:
         order = np.lexsort((np.array(listing.paths), listing.labels))  # as if nothing divided it
@@ -273,7 +265,6 @@ def _take_site(listing: Listing, indices: np.ndarray, config: DataConfig) -> tup
 
 
 def _check_enough(listing: Listing, rest: str, splits: Sequence[str]) -> None:
-    """Raises DataError for classes with fewer images than the splits that `rest` is divided into."""
     if listing.outputs:
         return
     counts = np.bincount(listing.labels[listing.parts[rest]], minlength=len(listing.classes)).tolist()
@@ -303,16 +294,18 @@ def _check_classes(listing: Listing, part: str, indices: np.ndarray) -> None:
 
 def without_unlearnable(listing: Listing, config: DataConfig) -> Listing:
     """The listing without findings of which nothing can be learned. Raises DataError if none is left."""
-    train = listing.parts["train"] if "train" in listing.parts else listing.parts[ALL]
     gone, given = list[str](), listing.outputs
     while True:
         assert listing.targets is not None
-        useless = unlearnable(listing.targets[train], None)
-        for repeat in range(0 if config.folds is None else config.repeats):
-            assert config.folds is not None
-            labels, codes, seed = listing.labels[train], units_of(listing, train), config.split_seed + repeat
-            folds = folds_by_kind(labels, listing.targets[train], codes, config.folds, seed)
-            useless |= unlearnable(listing.targets[train], folds)
+        train = listing.parts["train" if "train" in listing.parts else ALL]
+        targets = listing.targets[train]
+        useless = unlearnable(targets, None)
+        if config.folds is not None:
+            for seed in range(config.split_seed, config.split_seed + config.repeats):
+                codes = units_of(listing, train)
+                useless |= unlearnable(
+                    targets, folds_by_kind(listing.labels[train], targets, codes, config.folds, seed)
+                )
         if not useless.any():
             break
         gone += [name for name, drop in zip(listing.outputs, useless.tolist(), strict=True) if drop]
@@ -322,7 +315,6 @@ def without_unlearnable(listing: Listing, config: DataConfig) -> Listing:
                 "add images, or name other columns: --finding COLUMN",
             )
         listing = listing.with_findings(~useless)
-        train = listing.parts["train"] if "train" in listing.parts else listing.parts[ALL]
     if not gone:
         return listing
     where = "every fold" if config.folds is not None else "the training images"
@@ -340,11 +332,11 @@ def without_rarest(listing: Listing, config: DataConfig) -> Listing:
     rows = listing.parts[ALL]
     codes = units_of(listing, rows)
     held = np.array([len(np.unique(codes[column == 1])) for column in listing.targets[rows].T])
-    found, unit = listing, listing.unit
+    kept, unit = listing, listing.unit
     for fewest in range(2, FEW + 1):
-        if _has_shares(found, config):
-            break
         rare = held < fewest
+        if _has_shares(kept, config):
+            break
         if not rare.any() or rare.all():
             continue
         names = [name for name, drop in zip(listing.outputs, rare.tolist(), strict=True) if drop]
@@ -352,12 +344,11 @@ def without_rarest(listing: Listing, config: DataConfig) -> Listing:
         gone = f"{counted(len(names), 'finding')} of {of} {'is' if len(names) == 1 else 'each are'} left out"
         need = f"training would need nearly every {unit}, and too few would be left to validate and test"
         note = f"{gone}: {need}: {listed(names)}"
-        found = replace(listing.with_findings(~rare), notes=(*listing.notes, note))
-    return found
+        kept = replace(listing.with_findings(~rare), notes=(*listing.notes, note))
+    return kept
 
 
 def _has_shares(listing: Listing, config: DataConfig) -> bool:
-    """Whether test and validation get at least `ENOUGH` of their shares."""
     rest = listing.parts[ALL]
     whole = len(rest)
     for name, fraction in (("test", config.test_fraction), ("val", config.val_fraction)):
@@ -371,7 +362,6 @@ def _has_shares(listing: Listing, config: DataConfig) -> bool:
 
 
 def notes_on_rare(splits: Splits) -> list[str]:
-    """Notes on findings that are too rare to learn or to judge."""
     notes, train = [], (splits.targets("train") == 1).sum(axis=0).tolist()
     for name in ("val", "test"):
         cannot = "nothing can be chosen for" if name == "val" else "nothing can be said of"
