@@ -69,13 +69,11 @@ class Read:
     """The labels of R rows, or of R images.
 
     Attributes:
-        target: what they are.
         labels: names of the class, the grade, or the stratum of each; "" where nothing is known.
         classes: these names in order.
         outputs: names of the findings, or of the number; () for classes and grades.
         values: of findings (R, F) 1, 0 or `UNKNOWN`, of a number (R, 1); None for classes and grades.
-        source: what was recognised, in words.
-        notes: warnings for the user.
+        source: what was recognised, in words; notes: warnings for the user.
         used: the columns that hold the labels.
     """
 
@@ -172,20 +170,18 @@ def read_number(table: Table, label: int | None, others: Sequence[int], asked: A
     name = "number" if table.find(LABEL_NAMES) == label else table.header[label]
     name = asked.outputs[0] if asked.outputs else name
     source = f"a number, {name!r}{f' in {asked.unit}' * bool(asked.unit)}, from {table.file.name}"
-    return of_numbers(np.array(values, dtype=np.float64), name, asked.unit, source, str(table.file), (label,))
+    return _of_numbers(table, np.array(values, dtype=np.float64), name, asked.unit, source, (label,))
 
 
-def of_numbers(values: np.ndarray, name: str, unit: str, source: str, where: str, used: tuple[int, ...] = ()) -> Read:
+def _of_numbers(table: Table, values: np.ndarray, name: str, unit: str, source: str, used: tuple[int, ...]) -> Read:
     """Numbers (R,), NaN where not known, as a `Read`. Raises DataError where all are the same, or one is too large."""
     known = np.isfinite(values)
     if (large := values[known & (np.abs(values) > MOST)]).size:
-        problem = f"{where}: the number {large[0]:g} is too large to compute with"
+        problem = f"{table.file}: the number {large[0]:g} is too large to compute with"
         raise DataError(problem, "correct it, or choose a larger unit")
     if len(np.unique(values[known])) < 2:
-        raise DataError(
-            f"{where}: all numbers are {values[known][0]:g}" if known.any() else f"{where}: no number is known",
-            "a model of a number needs different ones",
-        )
+        what = f"all numbers are {values[known][0]:g}" if known.any() else "no number is known"
+        raise DataError(f"{table.file}: {what}", "a model of a number needs different ones")
     strata, names = number_strata(values[known])
     labels = np.full(len(values), "", dtype=object)
     labels[known] = [names[k] for k in strata.tolist()]

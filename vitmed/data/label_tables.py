@@ -12,7 +12,7 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.targets import CLASSES
 from vitmed.core.text import counted, counted_doing, lines_of
 from vitmed.core.upgrade import COLUMNS
-from vitmed.data.finding_labels import BAR, columns_of_findings, read_findings
+from vitmed.data.finding_labels import BAR, bit_columns, cells_of_finding, read_findings
 from vitmed.data.folders import SPLIT_WORDS, split_of
 from vitmed.data.label_kinds import Asked, Read, number_in, read_grades, read_number
 from vitmed.data.patient_names import known_by_column
@@ -31,8 +31,7 @@ class Labels:
     """The content of a table of labels, in the order of the images' paths.
 
     Attributes:
-        images: index of each image into the given paths.
-        read: what the labels are, for these images in this order.
+        images: index of each image into the given paths; read: what the labels are, of these images.
         groups: patients, or None; known: how they are known, in words.
         splits: train, val or test for each image, or None.
         columns: names of the further columns; rows: their cells.
@@ -58,7 +57,6 @@ def labels_from_table(
 
     Args:
         own_groups: whether to use the table's patient column; otherwise it is a further column.
-        asked: what the labels are.
 
     Raises:
         DataError: the table cannot be read, lacks a column or a value, names a missing file or an image twice, has a
@@ -172,9 +170,16 @@ def read_targets(table: Table, label: int | None, others: Sequence[int], asked: 
 
 
 def _recognise(table: Table, label: int | None, others: Sequence[int]) -> str:
-    """The kind of the labels."""
+    """The kind of the labels. Raises DataError for no column of labels, nor two of findings."""
     if label is None:
-        columns_of_findings(table, others)
+        columns, doubtful = bit_columns(table, others)
+        if len(columns) < 2:
+            for column in doubtful if len(columns) + len(doubtful) > 1 else ():
+                cells_of_finding(table, column)  # raises
+            raise DataError(
+                f"{table.file}: no column for the label, nor two of 1 and 0 (findings); it has {table.names}",
+                f"name it {LABEL_NAMES[0]} (or {', '.join(LABEL_NAMES[1:])}) in the first line, or --finding COLUMN",
+            )
         return "findings"
     cells = [row[label].strip() for row in table.rows]
     if any(BAR in cell for cell in cells):

@@ -22,8 +22,8 @@ from vitmed.core.excel_files import sheet_rows
 from vitmed.core.text import counted_doing, lines_of
 
 # The first of these names in a table is used; case, spaces and hyphens do not matter.
-PATH_NAMES = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "image_name",
-              "image_id", "image_index", "img")  # fmt: skip
+_PATHS = "path file filename file_name filepath file_path image image_path image_name image_id image_index img"
+PATH_NAMES = tuple(_PATHS.split())
 GROUP_NAMES = ("patient", "patient_id", "patientid", "group", "subject", "subject_id", "case", "case_id")
 LABEL_NAMES = ("label", "class", "diagnosis", "target", "dx", "finding_labels")
 FIRST = 5  # most items in one line of a message
