@@ -90,9 +90,11 @@ def load_vitmed(options: argparse.Namespace, policy: str, cached: bool) -> Step:
     from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
     from vitmed.data.samples import Sample
     from vitmed.data.scan import digests_of, hash_files
-    from vitmed.imaging.augmentation import POLICIES, Augmenter, Policy
+    from vitmed.imaging.augmentation import POLICIES, Augmenter, Changes, Policy, change
 
-    POLICIES["flip, jitter"] = Policy(True, "What the others do here, by the library of vitmed.", flip_and_jitter)
+    Changes.jitter = jitter  # type: ignore[attr-defined]
+    both = change("mirror"), change("jitter")
+    POLICIES["flip, jitter"] = Policy(True, "What the others do here, by the library of vitmed.", both)
     paths = files_of(options.files)
     samples = [Sample(str(path), int(path.parent.name == "b"), None) for path in paths]
     images = Images(Path(), samples, preprocessing())
@@ -121,10 +123,10 @@ def preprocessing() -> Any:
     return Preprocessing.of(build_config({}))
 
 
-def flip_and_jitter(do: Any) -> list[Any]:
-    """A mirror and the jitter of torchvision, from vitmed's `Changes`."""
+def jitter(do: Any) -> Any:
+    """The jitter of torchvision, as one of vitmed's `Changes`."""
     around = (1 - JITTER, 1 + JITTER)
-    return [*do.mirror(), do.A.ColorJitter(around, around, around, (0, 0), p=1)]
+    return do.A.ColorJitter(around, around, around, (0, 0), p=1)
 
 
 def load_torchvision(options: argparse.Namespace, kind: str, tensors: bool) -> Step:

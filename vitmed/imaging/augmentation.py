@@ -12,13 +12,26 @@ import contextlib
 import os
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from vitmed.core.errors import UsageError, unknown_key
+
+
+class Change(NamedTuple):
+    """A random change: its name, and how strong it is."""
+
+    name: str
+    values: tuple[Any, ...]
+    named: dict[str, Any]
+
+
+def change(name: str, *values: Any, **named: Any) -> Change:
+    """A change as `Changes` has it: its name and its arguments."""
+    return Change(name, values, named)
 
 
 @dataclass(frozen=True)
@@ -28,13 +41,13 @@ class Policy:
     Attributes:
         flips: whether the policy mirrors images if flips are allowed.
         text: one line: what the policy does, what it must not do, and why.
-        build: its changes, chosen from those of a `Changes`: albumentations transforms, or functions of a batch.
+        changes: of `Changes` for albumentations, of `batch_augmentation` for a batch.
         turns: whether these include quarter turns, each as likely as the image as it is.
     """
 
     flips: bool
     text: str
-    build: Callable[[Changes], list[Any]]
+    changes: Sequence[Change]
     turns: bool = False
 
 
@@ -85,10 +98,13 @@ class Augmenter:
         return Augmenter, (self.policy, self.size, self.channels, self.flips)
 
     def _build(self) -> None:
-        changes = Changes(self.size, self.flips, self.channels == 3)
+        do, steps = Changes(self.size, self.flips, self.channels == 3), list[Any]()
+        for step in POLICIES[self.policy].changes:
+            made = getattr(do, step.name)(*step.values, **step.named)
+            steps += made if isinstance(made, list) else [made]
         # albumentations draws from two generators that all transforms share, and seeds them once. We set their state
         # on each call instead, since every worker would draw the same numbers otherwise (its issue 266).
-        self._compose = changes.A.Compose(POLICIES[self.policy].build(changes), seed=0)
+        self._compose = do.A.Compose(steps, seed=0)
         self._numpy, self._python = np.random.Generator(np.random.PCG64(0)), random.Random(0)
         self._compose.set_random_state(self._numpy, self._python)
 
@@ -236,14 +252,15 @@ class Changes:
 
     def shift_and_scale(self) -> list[Any]:
         """As `affine`, by a tenth: a crop of the padded image, in a quarter of the time."""
-        margin, least, most = self.margin_and_area()
+        margin, least, most = margin_and_area(self.size)
         return [self.A.Pad(margin, border_mode=0, fill=0), self.crop(least, most, ratio=(1.0, 1.0))]
 
-    def margin_and_area(self) -> tuple[int, float, float]:
-        """Of `shift_and_scale`: the padding, px, and the least and the largest share of the padded image."""
-        margin = max(1, round(0.1 * self.size))
-        least, most = (((1 + change) * self.size / (self.size + 2 * margin)) ** 2 for change in (-0.1, 0.1))
-        return margin, least, most
+
+def margin_and_area(size: int) -> tuple[int, float, float]:
+    """Of `shift_and_scale`: the padding, px, and the least and the largest share of the padded image."""
+    margin = max(1, round(0.1 * size))
+    least, most = (((1 + change) * size / (size + 2 * margin)) ** 2 for change in (-0.1, 0.1))
+    return margin, least, most
 
 
 def _defocus(A: Any) -> Any:
@@ -296,94 +313,94 @@ _LONG_SIDES = re.compile(
 )
 
 POLICIES: dict[str, Policy] = {
-    "none": Policy(False, "Nothing: the image as it is.", lambda do: []),
+    "none": Policy(False, "Nothing: the image as it is.", ()),
     "light": Policy(
         True,
         "Mirrors left-right, shifts and scales a little; for everyday objects, not for digits.",
-        lambda do: [*do.mirror(), *do.shift_and_scale()],
+        [change("mirror"), change("shift_and_scale")],
     ),
     "medical": Policy(
         False,
         "Modality unknown: small turn, shift, scale, brightness, blur, noise; no flip, as the side may be the label.",
-        lambda do: [
-            do.affine(10, 0.05, 0.1, p=0.7),
-            do.brightness(0.1, p=0.5),
-            do.blur(p=0.2),
-            do.noise(0.1, p=0.25, grey=False),
+        [
+            change("affine", 10, 0.05, 0.1, p=0.7),
+            change("brightness", 0.1, p=0.5),
+            change("blur", p=0.2),
+            change("noise", 0.1, p=0.25, grey=False),
         ],
     ),
     "blood_smear": Policy(
         True,
         "All 8 symmetries, any turn, mild light and stain; no erasing or strong blur: parasites are tiny.",
-        lambda do: [
-            do.symmetry(),
-            do.affine(180, 0.05, 0.1, p=0.5),
-            do.brightness(0.15, p=0.5),
-            *do.hue(p=0.5),
-            do.blur(p=0.1),
-            do.compression(70, p=0.2),
+        [
+            change("symmetry"),
+            change("affine", 180, 0.05, 0.1, p=0.5),
+            change("brightness", 0.15, p=0.5),
+            change("hue", p=0.5),
+            change("blur", p=0.1),
+            change("compression", 70, p=0.2),
         ],
         turns=True,
     ),
     "histology": Policy(
         True,
         "All 8 symmetries, crop, H&E stain; no free hue: stain is varied in its own space (Tellez 2019).",
-        lambda do: [
-            do.crop(0.7),
-            do.symmetry(),
-            *do.stain(p=0.5),
-            do.brightness(0.1, p=0.3),
-            do.blur(p=0.15),
-            do.compression(60, p=0.2),
+        [
+            change("crop", 0.7),
+            change("symmetry"),
+            change("stain", p=0.5),
+            change("brightness", 0.1, p=0.3),
+            change("blur", p=0.15),
+            change("compression", 60, p=0.2),
         ],
         turns=True,
     ),
     "dermoscopy": Policy(
         True,
         "All 8 symmetries, any turn, crop, mild colour, small holes; no strong hue: colour is diagnostic.",
-        lambda do: [
-            do.crop(0.6),
-            do.symmetry(),
-            do.affine(180, 0, 0, p=0.5),
-            do.brightness(0.15, p=0.5),
-            *do.hue(p=0.3),
-            do.holes(p=0.2),
+        [
+            change("crop", 0.6),
+            change("symmetry"),
+            change("affine", 180, 0, 0, p=0.5),
+            change("brightness", 0.15, p=0.5),
+            change("hue", p=0.3),
+            change("holes", p=0.2),
         ],
         turns=True,
     ),
     "chest_xray": Policy(
         False,
         "Small turn and shift, gamma, noise; no flip (heart side, markers), no inversion (Elgendi 2021).",
-        lambda do: [do.affine(7, 0.04, 0.07, p=0.7), do.gamma(), do.brightness(0.1, p=0.5), do.noise()],
+        [change("affine", 7, 0.04, 0.07, p=0.7), change("gamma"), change("brightness", 0.1, p=0.5), change("noise")],
     ),
     "fundus": Policy(
         True,
         "Mirrors OD to OS, small turn, gamma; never upside down: upper and lower rim differ (DeepDRiD).",
-        lambda do: [*do.mirror(), do.affine(15, 0.04, 0.07, p=0.7), do.gamma(), do.brightness(0.1, p=0.5)],
+        [change("mirror"), change("affine", 15, 0.04, 0.07, p=0.7), change("gamma"), change("brightness", 0.1, p=0.5)],
     ),
     "ultrasound": Policy(
         True,
         "Mirrors left-right, small turn, gamma, speckle; never upside down: depth is an axis (EAGT).",
-        lambda do: [*do.mirror(), do.affine(10, 0.05, 0.05, p=0.7), do.gamma(), do.speckle()],
+        [change("mirror"), change("affine", 10, 0.05, 0.05, p=0.7), change("gamma"), change("speckle")],
     ),
     "oct": Policy(
         True,
         "Mirrors left-right, small turn, gamma, speckle; never upside down: layers have an order.",
-        lambda do: [*do.mirror(), do.affine(8, 0.05, 0, p=0.7), do.gamma(), do.speckle()],
+        [change("mirror"), change("affine", 8, 0.05, 0, p=0.7), change("gamma"), change("speckle")],
     ),
     "ct_mri": Policy(
         False,
         "Small turn, scale, weak bending, weak gamma, noise; no flip: organs have sides (OrganMNIST).",
-        lambda do: [
-            do.affine(10, 0.04, 0.1, p=0.7),
-            do.bending(p=0.2),
-            do.gamma(90, 110, p=0.3),
-            do.noise(),
+        [
+            change("affine", 10, 0.04, 0.1, p=0.7),
+            change("bending", p=0.2),
+            change("gamma", 90, 110, p=0.3),
+            change("noise"),
         ],
     ),
     "mae": Policy(
         True,
         "For `vitmed pretrain`: crops of 20 to 100 % of the area and mirrors left-right (He 2021).",
-        lambda do: [do.crop(0.2, 1, ratio=(3 / 4, 4 / 3), interpolation=2), *do.mirror()],  # bicubic
+        [change("crop", 0.2, 1, ratio=(3 / 4, 4 / 3), interpolation=2), change("mirror")],  # bicubic
     ),
 }
