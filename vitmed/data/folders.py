@@ -88,10 +88,7 @@ def image_files(folder: Path) -> list[Path]:
 def image_names(folder: Path, prefix: str = "") -> list[str]:
     """As `image_files`, but each is `prefix` and the path relative to `folder` with forward slashes.
 
-    Links are followed, but never in a circle.
-
-    Raises:
-        DataError: a folder that cannot be read, or folders nested too deep.
+    Links are followed, but never in a circle. Raises DataError for a folder that cannot be read, or nested too deep.
     """
     found: list[str] = []
     try:
@@ -154,11 +151,7 @@ class FolderEntries(NamedTuple):
 def list_folder(where: str, followed: frozenset[str] = frozenset()) -> FolderEntries:
     """One pass of `os.scandir` over one folder. Links are followed, but never in a circle.
 
-    Args:
-        followed: the targets of the links that lead here.
-
-    Raises:
-        OSError: the folder cannot be read.
+    `followed`: the targets of the links that lead here. Raises OSError if the folder cannot be read.
     """
     found = FolderEntries([], {}, [], [])
     with os.scandir(where) as entries:

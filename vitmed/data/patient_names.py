@@ -55,7 +55,8 @@ class Shape(NamedTuple):
         expressions: from paths to the regular expressions that may fit.
         least: smallest number of ids.
         shared: smallest share of images that have an id in common with another image.
-        plain: whether the number may also be a date or a counter, so ids that look like one are refused.
+        plain: whether the number may also be a date or a counter, so dates, and numbers alone of several widths, are
+            refused.
     """
 
     expressions: Callable[[Sequence[str], bool], Iterator[str]]
@@ -65,12 +66,7 @@ class Shape(NamedTuple):
 
 
 def guess_patients(paths: Sequence[str], folders_are_classes: bool = True) -> Guess | None:
-    """The first shape that fits all paths, or none.
-
-    Args:
-        paths: relative to the data root, with forward slashes.
-        folders_are_classes: whether the first folder (after train, val or test) is the class.
-    """
+    """The first shape that fits all paths, or none; arguments as of `suggest_groups`."""
     if len(paths) < 2:
         return None
     some = paths[:: max(1, len(paths) // SAMPLE)]
@@ -94,20 +90,15 @@ def _plausible(shape: Shape, ids: Sequence[str], paths: Sequence[str], folders_a
     together = sum(n for n in count.values() if n > 1)
     if len(count) < shape.least or together == 0 or together < shape.shared * len(ids):
         return False
-    if shape.plain and not _plain_ids(count):
-        return False
+    if shape.plain:
+        numbers = [re.sub(r"\D", "", id_) for id_ in count]
+        if all(id_.isdigit() for id_ in count) and len({len(number) for number in numbers}) > 1:
+            return False
+        if sum(map(_is_date, numbers)) >= 0.8 * len(numbers):
+            return False
     pairs = {(id_, class_folder(path)) for id_, path in zip(ids, paths, strict=True)}
     one_to_one = len(pairs) == len(count) == len({name for _, name in pairs})
     return not (folders_are_classes and one_to_one)  # then the id is the class
-
-
-def _plain_ids(ids: Counter[str]) -> bool:
-    """Whether the numbers are not dates and, without letters, all have the same width."""
-    numbers = [re.sub(r"\D", "", id_) for id_ in ids]
-    alone = all(id_.isdigit() for id_ in ids)
-    if alone and len({len(number) for number in numbers}) > 1:
-        return False
-    return sum(map(_is_date, numbers)) < 0.8 * len(numbers)
 
 
 def _is_date(number: str) -> bool:
@@ -124,7 +115,6 @@ def class_folder(path: str) -> str:
 
 
 def _before_class(parts: Sequence[str]) -> int:
-    """1 if the path begins with the folder of a split, else 0."""
     return int(len(parts) > 2 and parts[0].lower() in SPLIT_WORDS)
 
 

@@ -31,11 +31,9 @@ TIMED = 16  # files that are decoded first, to estimate the time for all
 def read_all(images: dict[str, Images], data: DataConfig) -> dict[str, list[str]]:
     """Decode every file once, in this run or in an earlier one; keep the squares in memory, in a file, or not at all.
 
-    In memory if train and val fit into `MEMORY_MB` and all files decode within `QUICK` seconds; else in a file of the
-    pixel cache. If that cannot be written, the splits that fit are kept in memory.
-
-    Returns:
-        split -> sha256 of its files, in the order of the samples.
+    In memory if train and val fit into `MEMORY_MB` and all files decode within `QUICK` seconds; else in the cache. If
+    that cannot be written, the splits that fit are kept in memory. Returns split -> sha256 of its files, in the order
+    of the samples.
 
     Raises:
         DataError: names the files that cannot be used.
@@ -61,10 +59,6 @@ class ReadSplits(NamedTuple):
 
 def read_splits(splits: Splits, preprocessing: Preprocessing, data: DataConfig, records: bool = True) -> ReadSplits:
     """As `read_all` for the images of every split; `data.on_bad_file` decides what a file does that cannot be used.
-
-    Args:
-        preprocessing: makes the squares.
-        records: whether the records are needed.
 
     Raises:
         DataError: names the files that cannot be used, unless they are to be skipped and few enough.
