@@ -81,9 +81,7 @@ class Found:
 def run_checks(images: Sequence[Image], source: str | None, splits: Sequence[str] | None = None) -> Found:
     """All problems that follow from the files.
 
-    Args:
-        source: how the patients are known, in words; None where they are not.
-        splits: where to look for shortcuts; None: everywhere.
+    `source`: how the patients are known, in words, or None; `splits`: where to look for shortcuts, None for everywhere.
     """
     with bar("looking for copies", unit="steps"):
         exact_copies = exact_groups([image.record.sha256 if image.record.size > 0 else "" for image in images])
@@ -198,7 +196,6 @@ def _sort_copies(images: Sequence[Image], groups: Iterable[Sequence[int]], near:
 
 
 def _copy_problems(images: Sequence[Image], exact: Copies, near: Copies) -> Iterator[Problem]:
-    """The same image twice."""
     for copies, prefix, how in ((exact, "", "the same file"), (near, "near_", "the same picture")):
         for code, groups in copies.items():
             if groups:

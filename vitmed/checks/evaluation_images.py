@@ -29,11 +29,8 @@ from vitmed.metrics.kinds.any_predictions import AnyPredictions
 
 @dataclass(frozen=True)
 class ImageRequest:
-    """The images that you ask `vitmed evaluate` to use.
-
-    Attributes:
-        data: a folder; None means the run's own images. The last three describe this folder.
-    """
+    """The images that you ask `vitmed evaluate` to use: those in a folder, described by the last three, or the run's
+    own."""
 
     data: str | Path | None
     split: str
@@ -47,8 +44,7 @@ class EvaluationImages:
     """The images to evaluate.
 
     Attributes:
-        how: reads an image.
-        root, samples: the data folder, and the images with the further columns named by `columns`.
+        columns: names of further columns of the samples.
         notes: for the head of the report.
         part: their split in the data folder; None if they are the whole folder.
         own: whether they are a split of the run itself: no folder was named, or one that holds the same files.
@@ -143,10 +139,9 @@ def own_notes(saved: SavedModel, split: str, hashes: list[str]) -> list[str]:
 
 
 def foreign_images(saved: SavedModel, root: Path, request: ImageRequest) -> tuple[Listing, str, list[str]]:
-    """The labelled images of another folder, with classes and findings matched by name.
-
-    Returns:
-        the images; the part to evaluate: `request.split` if the folder or the table has splits, else all; and notes.
+    """The labelled images of another folder, with classes and findings matched by name; the part to evaluate,
+    `request.split`
+    if the folder or the table has splits, else all; and notes.
     """
     kind, several = saved.splits.target.kind, bool(saved.splits.bins)
     asked = Asked(kind, (), saved.config.data.uncertain, saved.splits.target.unit, outputs=saved.classes)
@@ -202,15 +197,9 @@ def _foreign_patients(saved: SavedModel, listing: Listing, request: ImageRequest
 def leakage(
     saved: SavedModel, root: Path, samples: list[Sample], allow: bool, cache: ImageCache | None = None
 ) -> tuple[dict[str, int | None], list[str]]:
-    """`EvaluationImages.seen`, and notes on it.
+    """`EvaluationImages.seen`, and notes on it. Raises DataError for images that made the model, unless `allow`.
 
-    Args:
-        samples: below the root.
-        allow: whether images may be used that made the model.
-        cache: knows unchanged files, and keeps the hashes of the others.
-
-    Raises:
-        DataError: images that were used to make the model, unless `allow`.
+    `cache` knows unchanged files, and keeps the hashes of the others.
     """
     notes = []
     made_with = [name for name in ("train", "val") if name in saved.hashes]

@@ -41,8 +41,7 @@ class Policy:
     Attributes:
         flips: whether the policy mirrors images if flips are allowed.
         text: one line: what the policy does, what it must not do, and why.
-        changes: of `Changes` for albumentations, of `batch_augmentation` for a batch.
-        turns: whether these include quarter turns, each as likely as the image as it is.
+        turns: whether the changes include quarter turns, each as likely as the image as it is.
     """
 
     flips: bool
@@ -54,16 +53,13 @@ class Policy:
 class Augmenter:
     """Applies one policy; the result depends on nothing but the image and the seed.
 
-    So a resumed run, and a run with another number of workers, see the same images. Can be pickled.
+    So a resumed run, and a run with another number of workers, see the same images. Can be pickled. UsageError for an
+    unknown policy.
 
     Args:
-        policy: a key of `POLICIES`.
         size: side S of the images, px.
         channels: C, 1 to 4. Colour changes need exactly 3.
         flips: False forbids mirroring; turns remain.
-
-    Raises:
-        UsageError: there is no such policy.
     """
 
     def __init__(self, policy: str, size: int, channels: int, flips: bool = True):
@@ -84,7 +80,15 @@ class Augmenter:
         if self.policy == "none":
             return image
         if self._compose is None:
-            self._build()
+            do, steps = Changes(self.size, self.flips, self.channels == 3), list[Any]()
+            for step in POLICIES[self.policy].changes:
+                made = getattr(do, step.name)(*step.values, **step.named)
+                steps += made if isinstance(made, list) else [made]
+            # albumentations draws from two generators that all transforms share, and seeds them once. We set their
+            # state on each call instead, since every worker would draw the same numbers otherwise (its issue 266).
+            self._compose = do.A.Compose(steps, seed=0)
+            self._numpy, self._python = np.random.Generator(np.random.PCG64(0)), random.Random(0)
+            self._compose.set_random_state(self._numpy, self._python)
         sequence = np.random.SeedSequence(seed)
         self._numpy.bit_generator.state = np.random.PCG64(sequence).state
         self._python.seed(int.from_bytes(sequence.generate_state(4).tobytes(), "little"))
@@ -97,23 +101,11 @@ class Augmenter:
     def __reduce__(self) -> tuple[Any, ...]:
         return Augmenter, (self.policy, self.size, self.channels, self.flips)
 
-    def _build(self) -> None:
-        do, steps = Changes(self.size, self.flips, self.channels == 3), list[Any]()
-        for step in POLICIES[self.policy].changes:
-            made = getattr(do, step.name)(*step.values, **step.named)
-            steps += made if isinstance(made, list) else [made]
-        # albumentations draws from two generators that all transforms share, and seeds them once. We set their state
-        # on each call instead, since every worker would draw the same numbers otherwise (its issue 266).
-        self._compose = do.A.Compose(steps, seed=0)
-        self._numpy, self._python = np.random.Generator(np.random.PCG64(0)), random.Random(0)
-        self._compose.set_random_state(self._numpy, self._python)
-
 
 def refuse_flips(classes: Iterable[str], policy: str, flips: bool) -> None:
-    """Raise UsageError if the policy mirrors and two class names differ only by their side.
+    """Raise UsageError if the policy mirrors and two class names differ only by their side, as kidney-L and kidney-R.
 
-    Examples are kidney-L and kidney-R, left lung and right lung, OD and OS. A side is a separate word (`kidney_l`,
-    `kidneyL`), never a letter within one.
+    A side is a separate word (`kidney_l`, `kidneyL`), never a letter within one.
     """
     if flips and POLICIES[policy].flips and (pair := mirrored_pair(classes)) is not None:
         keep = ", ".join(key for key, value in POLICIES.items() if not value.flips)
@@ -174,13 +166,7 @@ def without_opencv_threads() -> Iterator[None]:
 
 
 class Changes:
-    """The changes that policies choose from, as albumentations transforms; `batch_augmentation` has them for batches.
-
-    Args:
-        size: side S of the images, px.
-        flips: whether flips are allowed.
-        colour: whether images have colour.
-    """
+    """The changes that policies choose from, as albumentations transforms; `size`: side S of the images, px."""
 
     def __init__(self, size: int, flips: bool, colour: bool):
         self.A, self.size, self.flips, self.colour = _albumentations(), size, flips, colour

@@ -20,12 +20,9 @@ from vitmed.imaging.augmentation import POLICIES, margin_and_area, stain_matrice
 
 
 class BatchAugmenter:
-    """Applies one policy to batches; the result for an image depends on nothing but the image and its seed.
+    """As `augmentation.Augmenter`, for batches on their device; an image depends on nothing but itself and its seed.
 
-    So a resumed run, and a run with another number of processes, see the same images. Can be pickled.
-
-    Args:
-        policy, size, channels, flips: as in `augmentation.Augmenter`.
+    So a resumed run, and a run with another number of processes, see the same images.
     """
 
     def __init__(self, policy: str, size: int, channels: int, flips: bool = True):

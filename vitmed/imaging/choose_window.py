@@ -37,18 +37,11 @@ def choose_window(
     asked: str | Sequence[float] | None = "auto",
     frame: int | None = None,
 ) -> ChosenWindow:
-    """Resolve `auto` and `percentiles` to the window that the training images need.
+    """Resolve `auto` and `percentiles` (`data.window`) to the window that the training images need.
 
     `auto` is None if no image needs a window, "dicom" if every image is a DICOM file that stores one, else the
-    percentiles. Unreadable files are skipped here; the data check reports them.
-
-    Args:
-        paths: the training images.
-        asked: `data.window`.
-        frame: `data.frame`.
-
-    Raises:
-        UsageError: a package that reads such files is not installed.
+    percentiles. Unreadable files are skipped here; the data check reports them. Raises UsageError if a package that
+    reads such files is not installed.
     """
     if asked is None:
         return ChosenWindow(None)

@@ -22,10 +22,10 @@ from vitmed.imaging.window import Linear, Window, file_window_index, to_grey
 
 # Packages that decode a file or compute with its pixels. Packages that are not installed count as absent.
 DECODERS = (
-    "pillow", "numpy",
-    "opencv-python-headless", "opencv-python", "opencv-contrib-python-headless", "opencv-contrib-python",
-    "pydicom", "python-gdcm", "pylibjpeg", "pylibjpeg-libjpeg", "pylibjpeg-openjpeg", "pylibjpeg-rle", "pyjpegls",
-)  # fmt: skip
+    *("pillow", "numpy"),
+    *("opencv-python-headless", "opencv-python", "opencv-contrib-python-headless", "opencv-contrib-python"),
+    *("pydicom", "python-gdcm", "pylibjpeg", "pylibjpeg-libjpeg", "pylibjpeg-openjpeg", "pylibjpeg-rle", "pyjpegls"),
+)
 
 
 class NotAnImageError(DataError):

@@ -60,10 +60,8 @@ class Preprocessing:
             window = data.window[0], data.window[1]
         elif data.window not in ("auto", "percentiles"):
             window = data.window
-        return cls(
-            model.image_size, model.channels, data.resize, data.normalize, mean, std, data.interpolation,
-            data.frame, window,
-        )  # fmt: skip
+        size, way = model.image_size, data.interpolation
+        return cls(size, model.channels, data.resize, data.normalize, mean, std, way, data.frame, window)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types, for the checkpoint."""
@@ -147,13 +145,10 @@ class Preprocessing:
 
 @dataclass(frozen=True)
 class JointPreprocessing(Preprocessing):
-    """The readings of several members; its own fields are those of the first.
+    """The readings of several members; its own fields are those of the first, and `each` has the different ones.
 
     Folds of deep images have a window each, and members may have sizes of their own, so what one square of pixels is
     elsewhere is here the pixels of all readings in a row: (N,) uint8.
-
-    Attributes:
-        each: the different ways to read an image.
     """
 
     each: tuple[Preprocessing, ...] = ()

@@ -36,9 +36,7 @@ class ImageHeader:
     Attributes:
         format: PNG, JPEG, TIFF, DICOM, NPY, ...
         mode: Pillow's mode (L, P, RGB, CMYK, I;16, ...), or the photometric interpretation of a DICOM file.
-        bits: per channel.
-        width, height: as stored, px.
-        frames: number of pages or frames.
+        bits: per channel; width, height: as stored, px; frames: number of pages or frames.
         orientation: the EXIF tag, 1 to 8; 1 if there is none.
         needs_window: more than 8 bits, signed or floating point, or a grey DICOM.
         windows: how many windows a DICOM file stores.
@@ -61,12 +59,10 @@ class RawImage:
 
     Attributes:
         values: (H, W) grey or (H, W, 3) colour, in a type that holds them exactly; after the modality LUT.
-        bits: per channel, as stored.
-        alpha: (H, W) uint8 opacity, or None.
+        bits: per channel, as stored; alpha: (H, W) uint8 opacity, or None; orientation: the EXIF tag.
         inverted: low values are white (MONOCHROME1, MinIsWhite).
         windows: stored in the file.
         valid: (H, W), False for padding; None if there is none.
-        orientation: the EXIF tag.
     """
 
     values: np.ndarray
