@@ -62,10 +62,10 @@ def listed(root: Path) -> None:
 
 def scan(root: Path) -> None:
     from vitmed.data.folders import image_names
+    from vitmed.data.image_cache import ImageCache
     from vitmed.data.scan import scan as scan_files
-    from vitmed.data.scan_cache import ScanCache
 
-    scan_files(root / "images", image_names(root / "images"), ScanCache.open())
+    scan_files(root / "images", image_names(root / "images"), ImageCache.open())
 
 
 def sampling(root: Path) -> None:

@@ -86,22 +86,24 @@ def files_of(root: str | Path) -> list[Path]:
 
 def load_vitmed(options: argparse.Namespace, policy: str, cached: bool) -> Step:
     """vitmed's loader without worker processes; `cached`: out of the file that an earlier run has written."""
+    from vitmed.data.image_cache import ImageCache
     from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
-    from vitmed.data.pixel_cache import PixelCache
     from vitmed.data.samples import Sample
-    from vitmed.data.scan_cache import digests_of, hash_files
-    from vitmed.imaging.augmentation import POLICIES, Augmenter, Policy
+    from vitmed.data.scan import digests_of, hash_files
+    from vitmed.imaging.augmentation import POLICIES, Augmenter, Changes, Policy, change
 
-    POLICIES["flip, jitter"] = Policy(True, "What the others do here, by the library of vitmed.", flip_and_jitter)
+    Changes.jitter = jitter  # type: ignore[attr-defined]
+    both = change("mirror"), change("jitter")
+    POLICIES["flip, jitter"] = Policy(True, "What the others do here, by the library of vitmed.", both)
     paths = files_of(options.files)
     samples = [Sample(str(path), int(path.parent.name == "b"), None) for path in paths]
     images = Images(Path(), samples, preprocessing())
     if cached:
         files = [str(path) for path in paths]
         digests = digests_of(hash_files(files), files)
-        cache = PixelCache(images.preprocessing, limit=2**40)
+        cache = ImageCache(how=images.preprocessing, limit=2**40)
         with cache.alone(digests, lambda: None):
-            images.cache = cache.find(digests) or cache.add(digests, (images.read(i) for i in range(len(images))))
+            images.cache = cache.squares(digests) or cache.add(digests, (images.read(i) for i in range(len(images))))
     batches = EpochBatches(images.labels, options.batch, 0, False)
     loader = train_loader(TrainImages(images, Augmenter(policy, SIDE, 3), 0), batches, 0, False)
 
@@ -121,10 +123,10 @@ def preprocessing() -> Any:
     return Preprocessing.of(build_config({}))
 
 
-def flip_and_jitter(do: Any) -> list[Any]:
-    """A mirror and the jitter of torchvision, from vitmed's `Changes`."""
+def jitter(do: Any) -> Any:
+    """The jitter of torchvision, as one of vitmed's `Changes`."""
     around = (1 - JITTER, 1 + JITTER)
-    return [*do.mirror(), do.A.ColorJitter(around, around, around, (0, 0), p=1)]
+    return do.A.ColorJitter(around, around, around, (0, 0), p=1)
 
 
 def load_torchvision(options: argparse.Namespace, kind: str, tensors: bool) -> Step:

@@ -301,8 +301,8 @@ SETTINGS: dict[str, dict[str, Cell] | Shown] = {
         "healthy", numbers, three="positive class", grades="positive class", **OF_CLASSES
     ),
     "data.on_bad_file": shown("tests/commands/test_train.py"),
-    "data.cache": shown("tests/data/test_pixel_cache.py"),
-    "data.cache_gb": shown("tests/data/test_pixel_cache.py"),
+    "data.cache": shown("tests/data/test_image_cache.py"),
+    "data.cache_gb": shown("tests/data/test_image_cache.py"),
     "model.name": row("vit_small", lambda config, kind: config.model.name),
     "model.image_size": row(32, network),
     "model.patch_size": row(4, network),

@@ -33,7 +33,7 @@ from vitmed.commands.train import TrainResult
 from vitmed.core.base_models import Target
 from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError, UsageError
-from vitmed.data import patients, scan_cache
+from vitmed.data import patients, scan
 from vitmed.data.listing import ALL, Listing
 from vitmed.data.samples import Sample, Splits
 from vitmed.models.weights.files import digests_of
@@ -159,8 +159,8 @@ def test_other_images_are_read_for_their_hash_once(
         hashed[path] += Path(path).is_file()
         return sha256(path)
 
-    sha256 = scan_cache._sha256
-    monkeypatch.setattr(scan_cache, "_sha256", counted)
+    sha256 = scan._sha256
+    monkeypatch.setattr(scan, "_sha256", counted)
     judge(run, tmp_path, data=data)
     assert len(+hashed) == 8 and hashed.most_common(1)[0][1] == 1
 

@@ -22,9 +22,10 @@ from PIL import Image
 
 import vitmed
 from vitmed.core.stored_paths import cache_folder
-from vitmed.data import scan_cache
-from vitmed.data.scan import scan
-from vitmed.data.scan_cache import ScanCache, first_copies, hash_files
+from vitmed.data import image_cache
+from vitmed.data import scan as scanning
+from vitmed.data.image_cache import ImageCache
+from vitmed.data.scan import first_copies, hash_files, scan
 from vitmed.data.thread_batches import in_threads
 from vitmed.imaging import choose_window, rasters
 
@@ -81,7 +82,7 @@ def test_a_first_run_decodes_every_file_once_for_all_purposes(tmp_path: Path, de
     first_run(data, tmp_path / "runs")
     assert decoded == {path.absolute(): 1 for path in data.rglob("*.png")}
     decoded.clear()
-    index = ScanCache.open()
+    index = ImageCache.open()
     records = scan(data, files(data), index)
     assert not decoded and all(record.kind == "" for record in records)
 
@@ -104,7 +105,7 @@ def test_deep_images_are_decoded_once_more_at_most_for_the_window(
 
 def test_a_moved_folder_is_hashed_and_not_decoded_again(tmp_path: Path, decoded: Counter[Path]) -> None:
     data = draw_classes(tmp_path / "data", 6)
-    index = ScanCache.open()
+    index = ImageCache.open()
     before = scan(data, files(data), index)
     decoded.clear()
     shutil.copytree(data, tmp_path / "moved")
@@ -118,13 +119,13 @@ def test_a_record_of_another_decoder_does_not_count(
     tmp_path: Path, decoded: Counter[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = draw_classes(tmp_path / "data", 3)
-    scan(data, files(data), ScanCache.open())
+    scan(data, files(data), ImageCache.open())
     installed = metadata.version
     for package in ("pillow", "opencv-python-headless", "pydicom", "python-gdcm", "pylibjpeg", "pyjpegls", "numpy"):
         newer = {package: "99.0"}
         monkeypatch.setattr(metadata, "version", lambda name, newer=newer: newer.get(name) or installed(name))
         decoded.clear()
-        scan(data, files(data), ScanCache.open())
+        scan(data, files(data), ImageCache.open())
         assert len(decoded) == 6, package
 
 
@@ -146,8 +147,8 @@ def test_the_check_does_not_depend_on_an_earlier_training(tmp_path: Path, decode
     assert all(record.reduced for record in records) and sum(decoded.values()) == 6
     again = read_splits(splits, how, DataConfig()).records
     assert all(np.array_equal(a.thumbnail, b.thumbnail) for a, b in zip(records, again, strict=True))
-    alone = scan(data, names, ScanCache())
-    after = scan(data, names, ScanCache.open())
+    alone = scan(data, names, ImageCache())
+    after = scan(data, names, ImageCache.open())
     assert not any(record.reduced for record in after)
     assert all(np.array_equal(a.thumbnail, b.thumbnail) for a, b in zip(alone, after, strict=True))
 
@@ -156,13 +157,13 @@ def test_files_are_hashed_in_threads_and_a_missing_one_has_no_hash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = draw_classes(tmp_path / "data", 3)
-    real, threads = scan_cache.check_regular, set()
+    real, threads = scanning.check_regular, set()
 
     def check_regular(path: str) -> None:
         threads.add(threading.current_thread())
         real(path)
 
-    monkeypatch.setattr(scan_cache, "check_regular", check_regular)
+    monkeypatch.setattr(scanning, "check_regular", check_regular)
     found = hash_files([*(str(data / name) for name in files(data)), str(data / "gone.png")])
     assert [len(digest) for digest in found] == [64] * 6 + [0]
     assert threads and threading.main_thread() not in threads
@@ -174,8 +175,8 @@ def test_first_copies_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     Only files that share their size with another one are opened.
     """
     opened: list[str] = []
-    real = scan_cache._sha256
-    monkeypatch.setattr(scan_cache, "_sha256", lambda path: opened.append(Path(path).name) or real(path))
+    real = scanning._sha256
+    monkeypatch.setattr(scanning, "_sha256", lambda path: opened.append(Path(path).name) or real(path))
     contents = {"a": b"one", "b": b"two", "c": b"one", "d": b"", "e": b"", "f": b"longer", "g": b"two", "h": b"one"}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
@@ -194,10 +195,10 @@ def test_an_unchanged_file_is_not_read_again_and_a_fresh_one_is(
         then = time.time() - age
         os.utime(file, (then, then))
     read: list[str] = []
-    real = scan_cache._sha256
-    monkeypatch.setattr(scan_cache, "_sha256", lambda path: read.append(Path(path).name) or real(path))
+    real = scanning._sha256
+    monkeypatch.setattr(scanning, "_sha256", lambda path: read.append(Path(path).name) or real(path))
     names, told = [str(old), str(fresh), str(tmp_path / "gone")], []
-    cache = ScanCache.open()
+    cache = ImageCache.open()
     first = hash_files(names, cache, lambda *done: told.append(done))
     digest = hashlib.sha256(b"content").hexdigest()
     assert first == [digest, digest, ""] and told == [(3, 3)] and sorted(read) == ["fresh", "gone", "old"]
@@ -211,26 +212,26 @@ def test_an_unchanged_file_is_not_read_again_and_a_fresh_one_is(
 
 def test_many_rows_are_found_again(tmp_path: Path) -> None:
     """More than one query holds."""
-    cache = ScanCache(tmp_path / "db.sqlite")
+    cache = ImageCache(tmp_path / "db.sqlite")
     files = [f"/x/{i}" for i in range(1203)]
     cache.keep_hashes((file, f"id{i}", f"hash{i}") for i, file in enumerate(files))
     assert cache.hashes(files, [f"id{i}" for i in range(1203)]) == {file: f"hash{i}" for i, file in enumerate(files)}
     changed = [f"id{i}" if i % 2 else "other" for i in range(1203)]
     assert len(cache.hashes(files, changed)) == 601 and cache.hashes(files[:2], ["", ""]) == {}
-    assert ScanCache().hashes(files, changed) == {}
+    assert ImageCache().hashes(files, changed) == {}
 
 
 def test_a_malformed_database_is_begun_again_and_one_of_other_columns_is_left_alone(tmp_path: Path) -> None:
     file = tmp_path / "db.sqlite"
     file.write_bytes(b"not a database" * 100)
-    cache = ScanCache(file)
+    cache = ImageCache(file)
     assert cache.hashes(["/x"], ["id"]) == {} and not file.exists()
     cache.keep_hashes([("/x", "id", "hash")])
     assert cache.hashes(["/x"], ["id"]) == {"/x": "hash"}
     other = tmp_path / "other.sqlite"
     with contextlib.closing(sqlite3.connect(other)) as database, database:
         database.execute("CREATE TABLE files (name TEXT)")
-    assert ScanCache(other).hashes(["/x"], ["id"]) == {} and other.exists()
+    assert ImageCache(other).hashes(["/x"], ["id"]) == {} and other.exists()
 
 
 def test_what_another_version_or_too_large_a_database_left_is_removed(
@@ -240,15 +241,15 @@ def test_what_another_version_or_too_large_a_database_left_is_removed(
     folder.mkdir(parents=True)
     (folder / "images-1.sqlite").write_bytes(b"old")
     (folder / "other.txt").write_bytes(b"mine")
-    cache = ScanCache.open()
+    cache = ImageCache.open()
     cache.keep_hashes([("/x", "id", "hash")])
-    assert sorted(path.name for path in folder.iterdir()) == [f"images-{scan_cache.VERSION}.sqlite", "other.txt"]
-    assert ScanCache.open().hashes(["/x"], ["id"]) == {"/x": "hash"}
-    monkeypatch.setattr(scan_cache, "MOST", cache.file.stat().st_size)
-    assert ScanCache.open().hashes(["/x"], ["id"]) == {"/x": "hash"}
-    monkeypatch.setattr(scan_cache, "MOST", cache.file.stat().st_size - 1)
-    assert ScanCache.open().hashes(["/x"], ["id"]) == {}
-    assert ScanCache.open(keep=False).file is None
+    assert sorted(path.name for path in folder.iterdir()) == [f"images-{image_cache.VERSION}.sqlite", "other.txt"]
+    assert ImageCache.open().hashes(["/x"], ["id"]) == {"/x": "hash"}
+    monkeypatch.setattr(image_cache, "MOST", cache.file.stat().st_size)
+    assert ImageCache.open().hashes(["/x"], ["id"]) == {"/x": "hash"}
+    monkeypatch.setattr(image_cache, "MOST", cache.file.stat().st_size - 1)
+    assert ImageCache.open().hashes(["/x"], ["id"]) == {}
+    assert ImageCache.open(keep=False).file is None
 
 
 def test_few_tasks_wait_however_many_files_there_are() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -156,7 +157,7 @@ def test_images_of_nearly_one_value(tmp_path: Path, array: np.ndarray, window: t
     assert choose([tmp_path / "a.png"]).window == window
 
 
-def test_the_percentiles_and_what_is_said_by_hand(tmp_path: Path) -> None:
+def test_the_percentiles_and_what_is_said_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All values of two images of 200 each; of a window that is given, how much lies outside."""
     arrays = [np.arange(200).reshape(10, 20) * 10, np.arange(200).reshape(20, 10) * 5 + 7]
     paths = [tmp_path / "a.png", tmp_path / "b.png"]
@@ -165,7 +166,10 @@ def test_the_percentiles_and_what_is_said_by_hand(tmp_path: Path) -> None:
     every = np.concatenate([array.ravel() for array in arrays])
     low, high = np.percentile(every, (0.5, 99.5))
     told: list[tuple[int, int]] = []
-    found = choose(paths, "percentiles", progress=lambda *done: told.append(done))
+    with monkeypatch.context() as patched:
+        bar = nullcontext(lambda *done: told.append(done))
+        patched.setattr("vitmed.imaging.choose_window.bar", lambda title: bar)
+        found = choose(paths, "percentiles")
     assert found.window == pytest.approx((low, high)) and told == [(1, 2), (2, 2)] and found.warnings == []
     assert found.notes == [
         f"16-bit images: window {low:g} .. {high:g}, the 0.5 and 99.5 percentile of 2 of 2 training images"

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from vitmed.checks.detect import Copies, Image, decoded_with_labels, run_checks
-from vitmed.checks.folder_contents import FolderContents, named_in_table, read_contents
-from vitmed.checks.folder_problems import folder_problems
+from vitmed.checks.folder_contents import FolderContents, folder_problems, named_in_table, read_contents
 from vitmed.checks.problems import Problem, in_order, make
 from vitmed.checks.shortcuts import BASELINES, FAMILIES, leakage_gap
 from vitmed.core.base_models import CLASSES
@@ -25,19 +24,17 @@ from vitmed.core.errors import DataError
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.places import data_folder
 from vitmed.core.text import counted, counted_doing
-from vitmed.data.folders import image_names, import_fix
+from vitmed.data.folders import SPLITS, image_names, import_fix
+from vitmed.data.image_cache import ImageCache
 from vitmed.data.label_kinds import Asked, Read
 from vitmed.data.label_tables import labels_from_table
 from vitmed.data.patient_names import Guess
 from vitmed.data.patients import find_patients, groups_of, suggest_groups
 from vitmed.data.samples import Splits
 from vitmed.data.scan import scan
-from vitmed.data.scan_cache import ScanCache
-from vitmed.data.split_names import SPLITS
 from vitmed.imaging.augmentation import mirrored_pair
 from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.file_record import FileRecord
-from vitmed.imaging.window import Window
 
 OF_CARD = {"name", "title", "source", "licence", "pitfalls", "group_regex", "group_note"}  # that the report shows
 
@@ -83,7 +80,7 @@ def check_before_training(
     groups: Sequence[str | None] = [sample.group for _, sample in samples]
     source = splits.patients or None
     if source is None and splits.guess is not None and splits.guess.what == "patient":
-        groups, source = guessed_groups([sample.path for _, sample in samples], splits.guess), GUESSED
+        groups, source = groups_of(splits.guess.expression, [sample.path for _, sample in samples]), GUESSED
     images = [
         Image(sample.path, record, splits.strata[sample.label], name, group).with_labels(
             splits.target, splits.classes, sample.targets
@@ -113,13 +110,7 @@ def check_before_training(
 def check_folder(data: DataConfig, ordinal: Sequence[str] = ()) -> None:
     """Report what `vitmed check` finds in the names and the layout of the folder, before any file is opened.
 
-    Findings that a split lacks are left to `make_splits`, which knows every split.
-
-    Args:
-        ordinal: as of `make_splits`.
-
-    Raises:
-        DataError: a problem that is an error.
+    Findings that a split lacks are left to `make_splits`, which knows every split. Raises DataError for an error.
     """
     root = data_folder(data.root)
     contents, asked = read_contents(root), Asked.of(data, ordinal)
@@ -127,10 +118,10 @@ def check_folder(data: DataConfig, ordinal: Sequence[str] = ()) -> None:
         contents = named_in_table(contents, labels_from_table(data.labels, root, contents.files, asked=asked))
     if data.resplit:
         contents = contents.without_splits()
-    found = in_order(folder_problems(contents))
-    error = next((problem for problem in found if problem.severity == "error"), None)
-    others = [problem for problem in found if problem is not error]
-    _report([one for one in others if (one.code, one.severity) != ("missing_class", "warning")], root)
+    problems = in_order(folder_problems(contents))
+    error = next((problem for problem in problems if problem.severity == "error"), None)
+    left = [p for p in problems if p is not error and (p.code, p.severity) != ("missing_class", "warning")]
+    _report(left, root)
     if error is not None:
         files = "".join(f"\n{file}" for file in error.files)
         raise DataError(f"{root}: {error.text} ({error.code}){files}", error.fix)
@@ -148,11 +139,6 @@ def _report(problems: Iterable[Problem], root: Path) -> list[Problem]:
     if len(serious) > LINES:
         warn(f"{len(serious) - LINES:,} more problems; vitmed check {root} reports them all")
     return serious
-
-
-def guessed_groups(paths: Sequence[str], guess: Guess) -> list[str | None]:
-    """The patients that file names suggest."""
-    return groups_of(guess.expression, paths)
 
 
 def table(images: Sequence[Image]) -> list[dict[str, Any]]:
@@ -175,39 +161,17 @@ def table(images: Sequence[Image]) -> list[dict[str, Any]]:
 
 def sizes(images: Sequence[Image]) -> dict[str, Any]:
     """Counts by format, mode and bit depth, and quartiles of width and height, over the files with a readable head."""
-    facts = [image.record.header for image in images if image.record.header is not None]
-    found: dict[str, Any] = {
-        "formats": dict(Counter(f.format for f in facts).most_common()),
-        "modes": dict(Counter(f.mode for f in facts).most_common()),
-        "bits": {str(bits): count for bits, count in Counter(f.bits for f in facts).most_common()},
-    }
-    for name in ("width", "height"):
-        values = [getattr(f, name) for f in facts]
-        found[name] = [round(float(q)) for q in np.quantile(values, [0, 0.25, 0.5, 0.75, 1])] if values else None
-    return found
-
-
-def _contents(root: Path) -> FolderContents:
-    """What the folder holds. Raises DataError if that is no image."""
-    contents = read_contents(root)
-    if not contents.files and contents.unreadable:
-        closed, reason = next(iter(contents.unreadable.items()))
-        raise DataError(f"{root / closed}: cannot be read ({reason})", "check its permissions")
-    if not contents.files:
-        fix = import_fix(root) or "name a folder of images"
-        raise DataError(f"{root}: contains no image of a type that vitmed reads", fix)
-    return contents
-
-
-def _window(root: Path, contents: FolderContents, frame: int | None) -> Window:
-    """The window that training would choose for deep images, so that the check sees what the network would see."""
-    places = zip(contents.files, contents.places, strict=True)
-    paths = [root / path for path, place in places if place.split in (None, "train")]
-    with bar("looking at training images") as advance:
-        found = choose_window(paths, "auto", frame, advance)
-    for line in found.notes:
-        say(line)
-    return found.window
+    headers = [image.record.header for image in images if image.record.header is not None]
+    content: dict[str, Any] = {}
+    for key, values in (
+        ("formats", [header.format for header in headers]),
+        ("modes", [header.mode for header in headers]),
+        ("bits", [str(header.bits) for header in headers]),
+    ):
+        content[key] = dict(Counter(values).most_common())
+    for key, sides in (("width", [header.width for header in headers]), ("height", [h.height for h in headers])):
+        content[key] = [round(float(q)) for q in np.quantile(sides, [0, 0.25, 0.5, 0.75, 1])] if sides else None
+    return content
 
 
 def _name_problems(classes: Sequence[str], guess: Guess | None, contents: FolderContents) -> Iterator[Problem]:
@@ -215,23 +179,18 @@ def _name_problems(classes: Sequence[str], guess: Guess | None, contents: Folder
     if pair := mirrored_pair(classes):
         yield make("left_right", f"{pair[0]!r} and {pair[1]!r} differ only by left and right", pair)
     if guess is not None and guess.what == "original":
-        yield _copies_by_name(guess, contents)
-
-
-def _copies_by_name(guess: Guess, contents: FolderContents) -> Problem:
-    """Augmented copies, and how many of their originals are in two splits."""
-    splits: dict[str | None, set[str | None]] = defaultdict(set)
-    for original, place in zip(guessed_groups(contents.files, guess), contents.places, strict=True):
-        splits[original].add(place.split)
-    both = [str(original) for original, names in splits.items() if len(names - {None}) > 1]
-    text = f"{guess.evidence}: {counted(guess.patients, 'original')}, {len(both):,} of them in two splits"
-    return make("augmented_copies", text, both)
+        splits: dict[str | None, set[str | None]] = defaultdict(set)
+        for original, place in zip(groups_of(guess.expression, contents.files), contents.places, strict=True):
+            splits[original].add(place.split)
+        both = [str(original) for original, names in splits.items() if len(names - {None}) > 1]
+        text = f"{guess.evidence}: {counted(guess.patients, 'original')}, {len(both):,} of them in two splits"
+        yield make("augmented_copies", text, both)
 
 
 def _patients(
     config: DataConfig, root: Path, paths: Sequence[str], guess: Guess | None
 ) -> tuple[Sequence[str | None], str | None]:
-    """The patient of each image where it is known, and how it is known, in words."""
+    """The patient of each image, None where unknown, and how patients are known, in words."""
     if config.group_regex is not None:
         found = groups_of(config.group_regex, paths)
         if missed := found.count(None):
@@ -241,13 +200,12 @@ def _patients(
         return known.groups, known.source
     if guess is None or guess.what != "patient":
         return [None] * len(paths), None
-    return guessed_groups(paths, guess), GUESSED
+    return groups_of(guess.expression, paths), GUESSED
 
 
 def _by_table(
     root: Path, contents: FolderContents, file: Path, own_groups: bool, asked: Asked
 ) -> tuple[FolderContents, tuple[list[str], str] | None]:
-    """The images that a table names, and their patients and how they are known, where a column of patients counts."""
     table = labels_from_table(file, root, contents.files, own_groups, asked)
     if table.read.source:
         say(table.read.source)
@@ -280,13 +238,7 @@ def _gaps(images: Sequence[Image]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class FolderCheck:
-    """What is wrong with a folder.
-
-    Attributes:
-        images: every image, with its record, patient and labels.
-        problems: worst first; copies: "exact" and "near".
-        content: of data_report.json.
-    """
+    """What is wrong with a folder: every image; problems, worst first; exact and near copies; data_report.json."""
 
     images: list[Image]
     problems: list[Problem]
@@ -295,25 +247,31 @@ class FolderCheck:
 
 
 def check_data(root: Path, config: Config, labels: str | Path | None, index: bool, leakage_gap: bool) -> FolderCheck:
-    """Decode every file of a folder once, and collect what is wrong with the data.
+    """Decode every file of a folder once, and collect what is wrong with the data. Raises DataError for no image.
 
     Args:
-        config: its data, and the order of its grades, say how to read the folder.
         labels: a CSV table with the labels of the images to check; None: the names of folders.
         index: keep the results in the cache folder; leakage_gap: also fit cheap baselines by image and by patient.
-
-    Raises:
-        DataError: no image in the folder.
     """
     data = config.data
-    contents, named, asked = _contents(root), None, Asked.of(data, config.evaluate.ordinal)
+    contents, named, asked = read_contents(root), None, Asked.of(data, config.evaluate.ordinal)
+    if not contents.files and contents.unreadable:
+        closed, reason = next(iter(contents.unreadable.items()))
+        raise DataError(f"{root / closed}: cannot be read ({reason})", "check its permissions")
+    if not contents.files:
+        fix = import_fix(root) or "name a folder of images"
+        raise DataError(f"{root}: contains no image of a type that vitmed reads", fix)
     if labels is not None:
         own_groups = data.group_regex is None and data.groups is None
         contents, named = _by_table(root, contents, Path(labels), own_groups, asked)
     else:
         asked.check_folders()
-    window = _window(root, contents, data.frame)
-    records = scan(root, contents.files, ScanCache.open(data.frame, window=window, keep=index))
+    places = zip(contents.files, contents.places, strict=True)
+    train = [root / path for path, place in places if place.split in (None, "train")]
+    chosen = choose_window(train, "auto", data.frame)  # the check sees what the network would see
+    for line in chosen.notes:
+        say(line)
+    records = scan(root, contents.files, ImageCache.open(data.frame, chosen.window, keep=index))
     guess = suggest_groups(contents.files, labels is None)
     patients, source = named if named is not None else _patients(data, root, contents.files, guess)
     labels_of = contents.read or Read(CLASSES, [], ())

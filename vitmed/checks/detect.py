@@ -30,8 +30,8 @@ from vitmed.checks.shortcuts import FAMILIES, Shortcut, find_shortcuts
 from vitmed.core.base_models import NO_FINDING, UNKNOWN, Target
 from vitmed.core.messages import bar
 from vitmed.core.text import counted, listed
-from vitmed.data.group_words import AS_ORIGINALS, group_word
-from vitmed.data.split_names import SPLITS
+from vitmed.data.folders import SPLITS
+from vitmed.data.patient_names import AS_ORIGINALS, group_word
 from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.personal_data import looks_like_a_person
 from vitmed.metrics.intervals import wilson
@@ -81,23 +81,21 @@ class Found:
 def run_checks(images: Sequence[Image], source: str | None, splits: Sequence[str] | None = None) -> Found:
     """All problems that follow from the files.
 
-    Args:
-        source: how the patients are known, in words; None where they are not.
-        splits: where to look for shortcuts; None: everywhere.
+    `source`: how the patients are known, in words, or None; `splits`: where to look for shortcuts, None for everywhere.
     """
     with bar("looking for copies", unit="steps"):
         exact_copies = exact_groups([image.record.sha256 if image.record.size > 0 else "" for image in images])
         repeated = {i for group in exact_copies for i in group[1:]}
         good = [i for i, image in enumerate(images) if image.record.thumbnail is not None and i not in repeated]
-        near_copies = [[good[i], good[j]] for i, j in near_pairs(*_pictures([images[i].record for i in good]))]
+        near_copies = [[good[i], good[j]] for i, j in near_pairs([images[i].record for i in good])]
     exact, near = _sort_copies(images, exact_copies), _sort_copies(images, near_copies, near=True)
     shortcuts: list[tuple[str | None, Shortcut]] = []
     with bar("looking for shortcuts", unit="steps"):
         for split in (None, *SPLITS):
             if splits is None or split in splits:
                 part, labels, groups = decoded_with_labels([image for image in images if image.split == split])
-                found = find_shortcuts([image.record for image in part], labels, groups)
-                shortcuts += [(split, shortcut) for shortcut in found]
+                records = [image.record for image in part]
+                shortcuts += [(split, shortcut) for shortcut in find_shortcuts(records, labels, groups)]
     problems = [
         *_file_problems(images),
         *_copy_problems(images, exact, near),
@@ -119,15 +117,6 @@ def run_checks(images: Sequence[Image], source: str | None, splits: Sequence[str
     return Found(problems, exact, near, shortcuts, counts)
 
 
-def _pictures(records: Sequence[FileRecord]) -> tuple[np.ndarray, np.ndarray]:
-    """Thumbnails (N, S, S) uint8 and width / height (N,) of files that could be decoded."""
-    if not records:
-        return np.empty((0, 1, 1), np.uint8), np.empty(0)
-    headers = [record.header for record in records if record.header is not None]
-    aspects = [h.height / h.width if h.orientation >= 5 else h.width / h.height for h in headers]
-    return np.stack([record.thumbnail for record in records if record.thumbnail is not None]), np.array(aspects)
-
-
 def decoded_with_labels(images: Sequence[Image]) -> tuple[list[Image], np.ndarray, list[str] | None]:
     """The images that a regression can use, their labels, and their patients where all are known."""
     good = [image for image in images if image.record.thumbnail is not None and image.label is not None]
@@ -138,11 +127,8 @@ def decoded_with_labels(images: Sequence[Image]) -> tuple[list[Image], np.ndarra
 
 def _file_problems(images: Sequence[Image]) -> Iterator[Problem]:
     """Files that cannot be read, and differences in format between the files that can."""
-    by_kind: dict[str, list[Image]] = defaultdict(list)
-    for image in images:
-        if image.record.kind:
-            by_kind[image.record.kind].append(image)
-    for kind, bad in by_kind.items():
+    for kind in dict.fromkeys(image.record.kind for image in images if image.record.kind):
+        bad = [image for image in images if image.record.kind == kind]
         first = bad[0].record
         text = f": {first.problem}" if len(bad) == 1 else f" (the first: {first.problem})"
         yield make(kind, f"{counted(len(bad), 'file')}{text}", [image.path for image in bad], fix=first.fix)
@@ -187,35 +173,29 @@ def _by_class(labels: Sequence[str | None], values: Sequence[str]) -> str:
 
 
 def _sort_copies(images: Sequence[Image], groups: Iterable[Sequence[int]], near: bool = False) -> Copies:
-    """Every group of copies under the worst kind that applies to it."""
-    found: Copies = {code: [] for code in COPIES}
-    apart = _spread(images) if near else 0.0
+    """Every group of copies under the worst kind that applies to it.
+
+    Near copies contradict each other if their numbers differ by more than a standard deviation; of a finding it is
+    below 1.
+    """
+    sorted_groups: Copies = {code: [] for code in COPIES}
+    numbers = np.array([image.values[0] for image in images if image.values], np.float64)
+    numbers = numbers[np.isfinite(numbers)]
+    apart = float(numbers.std()) if near and len(numbers) else 0.0
     for group in groups:
-        splits = {images[i].split for i in group}
-        two = _contradict([images[i] for i in group], apart)
+        copies = [images[i] for i in group]
+        if copies[0].values:
+            known = (column[np.isfinite(column)] for column in np.array([image.values for image in copies]).T)
+            two = any(len(column) > 1 and np.ptp(column) > apart for column in known)
+        else:
+            two = len({image.label for image in copies} - {None}) > 1
+        splits = {image.split for image in copies}
         code = "two_labels" if two else "copies_across_splits" if len(splits) > 1 else "copies"
-        found[code].append(list(group))
-    return found
-
-
-def _spread(images: Sequence[Image]) -> float:
-    """The standard deviation of a number, by which two measurements may differ; of a finding below 1."""
-    values = np.array([image.values[0] for image in images if image.values], np.float64)
-    values = values[np.isfinite(values)]
-    return float(values.std()) if len(values) else 0.0
-
-
-def _contradict(copies: Sequence[Image], apart: float) -> bool:
-    """Whether copies of one image have two labels, or numbers that are farther apart."""
-    if not copies[0].values:
-        return len({image.label for image in copies} - {None}) > 1
-    values = np.array([image.values for image in copies])
-    known = (column[np.isfinite(column)] for column in values.T)
-    return any(len(column) > 1 and np.ptp(column) > apart for column in known)
+        sorted_groups[code].append(list(group))
+    return sorted_groups
 
 
 def _copy_problems(images: Sequence[Image], exact: Copies, near: Copies) -> Iterator[Problem]:
-    """The same image twice."""
     for copies, prefix, how in ((exact, "", "the same file"), (near, "near_", "the same picture")):
         for code, groups in copies.items():
             if groups:

@@ -92,11 +92,14 @@ def _bits(fingerprints: Sequence[str]) -> np.ndarray:
     return np.frombuffer(data, np.uint64).reshape(-1, FINE * FINE // 64)
 
 
-def near_pairs(thumbnails: np.ndarray, aspects: np.ndarray) -> list[tuple[int, int]]:
-    """Sorted pairs i < j of images that look like copies, from thumbnails (N, S, S) uint8 and width / height (N,)."""
-    if len(thumbnails) < 2:
+def near_pairs(records: Sequence[FileRecord]) -> list[tuple[int, int]]:
+    """Sorted pairs i < j of decoded images that look like copies."""
+    if len(records) < 2:
         return []
-    found: set[tuple[int, int]] = set()
+    thumbnails = np.stack([record.thumbnail for record in records if record.thumbnail is not None])  # (N, S, S)
+    headers = [record.header for record in records if record.header is not None]
+    aspects = np.array([h.height / h.width if h.orientation >= 5 else h.width / h.height for h in headers])
+    pairs: set[tuple[int, int]] = set()
     flat = thumbnails.reshape(len(thumbnails), -1)
     for some, others in candidates(perceptual_hash(thumbnails)):
         ratio = aspects[some] / aspects[others]
@@ -104,8 +107,8 @@ def near_pairs(thumbnails: np.ndarray, aspects: np.ndarray) -> list[tuple[int, i
         for start in range(0, int(fits.sum()), 4096):
             i, j = some[fits][start : start + 4096], others[fits][start : start + 4096]
             alike = _correlation(flat[i].astype(np.float32), flat[j].astype(np.float32)) >= ALIKE
-            found.update(zip(i[alike].tolist(), j[alike].tolist(), strict=True))
-    return sorted(found)
+            pairs.update(zip(i[alike].tolist(), j[alike].tolist(), strict=True))
+    return sorted(pairs)
 
 
 def _correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:

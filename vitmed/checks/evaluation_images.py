@@ -15,12 +15,12 @@ from vitmed.core.messages import say
 from vitmed.core.places import data_folder
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.data.folders import class_names, split_folders
+from vitmed.data.image_cache import ImageCache
 from vitmed.data.label_kinds import Asked
 from vitmed.data.listing import ALL, Listing, list_by_folder, list_by_table, with_patients
 from vitmed.data.patients import UNKNOWN, patient_notes, show_expression
 from vitmed.data.samples import Sample, labelled_by
-from vitmed.data.scan import scan
-from vitmed.data.scan_cache import ScanCache, hash_files
+from vitmed.data.scan import hash_files, scan
 from vitmed.data.thread_batches import check_readable
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.saved_model import Outputs, SavedModel
@@ -29,11 +29,8 @@ from vitmed.metrics.kinds.any_predictions import AnyPredictions
 
 @dataclass(frozen=True)
 class ImageRequest:
-    """The images that you ask `vitmed evaluate` to use.
-
-    Attributes:
-        data: a folder; None means the run's own images. The last three describe this folder.
-    """
+    """The images that you ask `vitmed evaluate` to use: those in a folder, described by the last three, or the run's
+    own."""
 
     data: str | Path | None
     split: str
@@ -47,8 +44,7 @@ class EvaluationImages:
     """The images to evaluate.
 
     Attributes:
-        how: reads an image.
-        root, samples: the data folder, and the images with the further columns named by `columns`.
+        columns: names of further columns of the samples.
         notes: for the head of the report.
         part: their split in the data folder; None if they are the whole folder.
         own: whether they are a split of the run itself: no folder was named, or one that holds the same files.
@@ -111,7 +107,7 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
     if not samples:
         raise DataError(f"{listing.source}: no images in its class folders", "name a folder of labelled images")
     how = saved.preprocessing
-    cache = ScanCache.open(how.frame, window=how.window, keep=saved.config.data.cache)
+    cache = ImageCache.open(how.frame, how.window, keep=saved.config.data.cache)
     seen, leaks = leakage(saved, root, samples, allow_leakage, cache)
     leaks += near_copies(saved, root, samples, cache)
     if any(sample.group is None for sample in samples):
@@ -143,10 +139,9 @@ def own_notes(saved: SavedModel, split: str, hashes: list[str]) -> list[str]:
 
 
 def foreign_images(saved: SavedModel, root: Path, request: ImageRequest) -> tuple[Listing, str, list[str]]:
-    """The labelled images of another folder, with classes and findings matched by name.
-
-    Returns:
-        the images; the part to evaluate: `request.split` if the folder or the table has splits, else all; and notes.
+    """The labelled images of another folder, with classes and findings matched by name; the part to evaluate,
+    `request.split`
+    if the folder or the table has splits, else all; and notes.
     """
     kind, several = saved.splits.target.kind, bool(saved.splits.bins)
     asked = Asked(kind, (), saved.config.data.uncertain, saved.splits.target.unit, outputs=saved.classes)
@@ -200,17 +195,11 @@ def _foreign_patients(saved: SavedModel, listing: Listing, request: ImageRequest
 
 
 def leakage(
-    saved: SavedModel, root: Path, samples: list[Sample], allow: bool, cache: ScanCache | None = None
+    saved: SavedModel, root: Path, samples: list[Sample], allow: bool, cache: ImageCache | None = None
 ) -> tuple[dict[str, int | None], list[str]]:
-    """`EvaluationImages.seen`, and notes on it.
+    """`EvaluationImages.seen`, and notes on it. Raises DataError for images that made the model, unless `allow`.
 
-    Args:
-        samples: below the root.
-        allow: whether images may be used that made the model.
-        cache: knows unchanged files, and keeps the hashes of the others.
-
-    Raises:
-        DataError: images that were used to make the model, unless `allow`.
+    `cache` knows unchanged files, and keeps the hashes of the others.
     """
     notes = []
     made_with = [name for name in ("train", "val") if name in saved.hashes]
@@ -236,7 +225,7 @@ def leakage(
     return {"images": len(seen), "patients": patients, "test": again}, notes
 
 
-def near_copies(saved: SavedModel, root: Path, samples: list[Sample], cache: ScanCache) -> list[str]:
+def near_copies(saved: SavedModel, root: Path, samples: list[Sample], cache: ImageCache) -> list[str]:
     """A note if images look like images that the model was made with, though their bytes differ.
 
     Every image is decoded once for this; the cache, which is the index of `vitmed check`, keeps what it finds.

@@ -1,20 +1,23 @@
-"""The contents of a data folder in any state; unlike training, this never refuses a folder."""
+"""The contents of a data folder in any state, which unlike training this never refuses, and what its names show."""
 
 from __future__ import annotations
 
 import os
 import re
 import unicodedata
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from vitmed.data.folders import list_folder
+import numpy as np
+
+from vitmed.checks.problems import SMALL_CLASS, Problem, make
+from vitmed.core.text import counted, listed
+from vitmed.data.folders import SPLITS, list_folder, split_of
 from vitmed.data.label_kinds import Read
 from vitmed.data.label_tables import Labels
-from vitmed.data.split_names import SPLITS, split_of
 
 
 class Place(NamedTuple):
@@ -30,8 +33,7 @@ class FolderContents:
 
     Attributes:
         base: where the classes or splits begin: "" or "malaria/".
-        files: every image file, sorted.
-        places: split and class of each.
+        files: every image file, sorted; places: split and class of each.
         folders: the class folders of each split (None where there are no splits), including empty ones.
         splits: split name -> its folders.
         rubbish: files left behind by the operating system (Thumbs.db, .DS_Store, ._x.png).
@@ -102,17 +104,22 @@ def read_contents(root: Path) -> FolderContents:
         own = [name for name in below.get(start, []) if start + name not in copies]
         folders[of_split] = (*folders.get(of_split, ()), *own)
     return FolderContents(
-        base, tuple(kept), tuple(places), folders, splits, tuple(sorted(rubbish)), dict(others.most_common()),
-        tuple(outside), copies, unreadable,
-    )  # fmt: skip
+        base,
+        tuple(kept),
+        tuple(places),
+        folders,
+        splits,
+        tuple(sorted(rubbish)),
+        dict(others.most_common()),
+        tuple(outside),
+        copies,
+        unreadable,
+    )
 
 
 def named_in_table(contents: FolderContents, table: Labels) -> FolderContents:
-    """The images that a table names, with its classes and splits; without a column of splits, with those of the folder.
-
-    Args:
-        table: of the files in `contents`.
-    """
+    """The images of `contents` that a table names, with its classes; without a column of splits, with those of the
+    folder."""
     files = tuple(contents.files[i] for i in table.images)
     splits: Sequence[str | None] = table.splits or [contents.places[i].split for i in table.images]
     places = tuple(map(Place, splits, table.read.labels))
@@ -121,11 +128,6 @@ def named_in_table(contents: FolderContents, table: Labels) -> FolderContents:
     }
     named = replace(contents, base="", files=files, places=places, folders=folders, read=table.read)
     return replace(named, splits={}, outside=(), copies={})
-
-
-def same_name(name: str) -> str:
-    """A class name without the differences that are easily missed: case, separators and Unicode form."""
-    return re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", name)).strip().casefold()
 
 
 def _base(below: dict[str, list[str]], loose: set[str]) -> str:
@@ -148,3 +150,97 @@ def _copies(start: str, below: dict[str, list[str]]) -> list[str]:
         if len(again) >= 2 or sum(split_of(other) is not None for other in inner) >= 2:
             found.append(start + name)
     return found
+
+
+def folder_problems(contents: FolderContents) -> Iterator[Problem]:
+    """Problems that folder names show alone, before any file is opened."""
+    names = {name for of_split in contents.folders.values() for name in of_split}
+    labels = {place.label for place in contents.places if place.label is not None}
+    several = contents.read is not None and bool(contents.read.outputs)  # findings, or a number
+    if contents.base:
+        text = f"the images begin at {contents.base}, a folder within the folder"
+        yield make("nested_root", text, [contents.base], "warning", f"point at {contents.base}")
+    for copy, count in contents.copies.items():
+        text = f"{copy}/ lies beside the classes, but contains the classes again ({counted(count, 'image')})"
+        yield make("nested_root", text, [copy])
+    for folder, reason in contents.unreadable.items():
+        text = f"folder {folder or '.'} cannot be read ({reason})"
+        yield make("unreadable", text, [folder or "."], fix="check its permissions")
+    for split, folders in contents.splits.items():
+        if len(folders) > 1:
+            yield make("two_split_folders", f"{' and '.join(folders)} are both {split}", folders)
+    if not labels:
+        yield make("no_classes", f"{counted(len(contents.files), 'image')} in no class folder")
+    elif len(labels) == 1 and not contents.unreadable and not several:
+        yield make("one_class", f"one class only: {next(iter(labels))!r}")
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(names):  # alike but for what is easily missed: case, separators and Unicode form
+        alike[re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", name)).strip().casefold()].append(name)
+    for same in alike.values():
+        if len(same) > 1:
+            what, fix = ("labels", "write one of the names in the table") if contents.read else ("class folders", "")
+            text = f"{what} {' and '.join(map(repr, same))} are hard to tell apart by eye"
+            yield make("class_names_alike", text, same, fix=fix)
+    loose = [path for path, place in zip(contents.files, contents.places, strict=True) if place.label is None]
+    if loose and labels:
+        yield make("loose_images", f"{counted(len(loose), 'image')} in no class folder", loose)
+    if contents.outside:
+        text = f"{counted(len(contents.outside), 'image')} beside the split folders, which training ignores"
+        yield make("outside_splits", text, contents.outside)
+    yield from _finding_counts(contents) if several else _class_counts(contents, sorted(names | labels))
+    if contents.rubbish:
+        text = f"{counted(len(contents.rubbish), 'file')} left behind by the operating system; vitmed ignores them"
+        yield make("rubbish", text, contents.rubbish)
+    if contents.others:
+        types = ", ".join(f"{count:,} {suffix}" for suffix, count in list(contents.others.items())[:8])
+        yield make("other_files", f"files of a type that vitmed does not read: {types}")
+
+
+def _class_counts(contents: FolderContents, classes: Sequence[str]) -> Iterator[Problem]:
+    counts = Counter((place.split, place.label) for place in contents.places)
+    for split, folders in contents.folders.items():
+        where = f"{split}: " if split else ""
+        empty = [name for name in folders if not counts[split, name] and not _has_unreadable(contents, split, name)]
+        if empty and classes:
+            yield make("empty_class", f"{where}no image of {listed([*map(repr, empty)])}", empty)
+        needed = 1
+        if set(contents.folders) == {None} or (split == "train" and split in contents.splits):
+            needed += sum(name not in contents.folders for name in ("val", "test"))  # which are split off
+        if few := [name for name in folders if 0 < counts[split, name] < needed]:
+            text = listed([f"{name!r} has {counted(counts[split, name], 'image')}" for name in few])
+            yield make("too_small_class", f"{where}class {text}, and training needs {needed} to split them", few)
+        if small := [name for name in folders if needed <= counts[split, name] < SMALL_CLASS]:
+            text = listed([f"{counts[split, name]} of {name!r}" for name in small])
+            yield make("small_class", f"{where}very few images: {text}", small)
+        missing = [name for name in classes if name not in folders]
+        if split and missing and folders:
+            text = f"{where}no folder for class {listed([*map(repr, missing)])}, which other splits have"
+            yield make("missing_class", text, missing)
+
+
+def _finding_counts(contents: FolderContents) -> Iterator[Problem]:
+    """Findings that are rare, and those that a split lacks; nothing of a number."""
+    assert contents.read is not None
+    if contents.read.target.kind != "findings":
+        return
+    assert contents.read.values is not None
+    splits = np.array([place.split or "" for place in contents.places])
+    for split in dict.fromkeys(splits.tolist()):
+        where, values = f"{split}: " if split else "", contents.read.values[splits == split]
+        counts = dict(zip(contents.read.outputs, (values == 1).sum(axis=0).tolist(), strict=True))
+        if missing := [name for name, count in counts.items() if not count]:
+            text = f"{where}no image has {listed([*map(repr, missing)])}"
+            yield make("missing_class", text, missing, "warning", "nothing can be learned or said of it there")
+        if always := [n for n, of in zip(counts, values.T, strict=True) if counts[n] and not (of == 0).any()]:
+            text = f"{where}every image with a label has {listed([*map(repr, always)])}"
+            yield make("missing_class", text, always, "warning", "nothing can be learned or said of its absence there")
+        if small := [name for name, count in counts.items() if 0 < count < SMALL_CLASS]:
+            text = listed([f"{counts[name]} with {name!r}" for name in small])
+            yield make("small_class", f"{where}very few images: {text}", small)
+
+
+def _has_unreadable(contents: FolderContents, split: str | None, name: str) -> bool:
+    """Whether a class folder, or a folder in it, cannot be read: it may hold images."""
+    starts = contents.splits.get(split, ()) if split is not None else (contents.base.rstrip("/"),)
+    folders = tuple(f"{start}/{name}/".lstrip("/") for start in starts)
+    return any(f"{path}/".startswith(folders) for path in contents.unreadable)

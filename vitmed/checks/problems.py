@@ -21,12 +21,9 @@ class Problem:
     """One thing that is wrong.
 
     Attributes:
-        severity: "error", "warning" or "note".
-        code: a key of PROBLEMS.
+        severity: "error", "warning" or "note"; code: a key of PROBLEMS.
         text: what was found, with numbers; without file names and patients, so that a report can show it.
-        files: the first files, folders or patients that it is about.
-        count: how many there are in all.
-        fix: what to do.
+        files: the first files, folders or patients that it is about; count: how many there are in all.
     """
 
     severity: str

@@ -36,10 +36,9 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class Shortcut:
-    """How well a family of features predicts the label.
+    """How well a family of features (a key of FAMILIES) predicts the label.
 
     Attributes:
-        family: a key of FAMILIES.
         auroc: on held-out images; for several classes, the mean of each against the rest.
         low, high: its 95 % interval (bootstrap of patients where they are known, else of images).
         by_patient: whether whole patients were held out.
@@ -102,13 +101,8 @@ def _sample(
 
 @dataclass(frozen=True)
 class Gap:
-    """The AUROC of a baseline with images held out, and with whole patients held out.
-
-    Attributes:
-        baseline: a key of BASELINES.
-        by_image, by_patient: AUROC on held-out images.
-        gap: by_image - by_patient; low, high: its 95 % interval, a bootstrap of patients.
-    """
+    """The AUROC of a baseline with images and with whole patients held out; their difference, its 95 % interval by
+    patient."""
 
     baseline: str
     by_image: float
@@ -150,15 +144,9 @@ def _tiny(records: Sequence[FileRecord]) -> np.ndarray:
 
 
 def held_out(model: Any, x: np.ndarray, y: np.ndarray, groups: Sequence[str] | None) -> tuple[np.ndarray, bool]:
-    """Cross-validated scores.
-
-    Args:
-        model: a function () -> scikit-learn classifier.
-        x, y: (N, D) features, (N,) labels 0..K-1.
-
-    Returns:
-        scores (N, K), NaN where no fold could predict; and whether whole patients were held out, which needs two
-        patients or more in every class.
+    """Cross-validated scores (N, K) of a classifier `model()` of scikit-learn, NaN where no fold could predict; and
+    whether
+    whole patients were held out, which needs two patients or more in every class. `x` (N, D), `y` (N,) labels 0..K-1.
     """
     from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 

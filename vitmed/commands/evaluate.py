@@ -15,7 +15,7 @@ from vitmed.core.options import FIRST, PRECISION, AllowLeakage, Argument, Fields
 from vitmed.core.places import output_folder
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
-from vitmed.data.split_names import SPLITS
+from vitmed.data.folders import SPLITS
 from vitmed.decisions.evaluation_folder import take_place
 from vitmed.decisions.policy import notes_of
 from vitmed.inference.open_model import open_model, open_network

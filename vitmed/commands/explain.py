@@ -19,7 +19,7 @@ from vitmed.core.text import counted
 from vitmed.explanation.attention import METHODS
 from vitmed.explanation.explain import Explanation, explain_predictions, explanation_json, picture_name
 from vitmed.explanation.results import TITLES, UNCHECKED, known_verdicts
-from vitmed.imaging.joint_preprocessing import JointPreprocessing
+from vitmed.imaging.preprocessing import JointPreprocessing
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.ensemble import Ensemble
 from vitmed.inference.open_model import find_checkpoint

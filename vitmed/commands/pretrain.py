@@ -22,9 +22,9 @@ from vitmed.core.text import counted
 from vitmed.data.folders import has_classes
 from vitmed.data.loading import images_of
 from vitmed.data.patients import show_expression
-from vitmed.data.pretraining_splits import pretraining_splits
 from vitmed.data.read_images import ReadSplits, read_all, read_splits
 from vitmed.data.samples import Splits
+from vitmed.data.splits import pretraining_splits
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_pretraining

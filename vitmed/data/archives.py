@@ -133,8 +133,7 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def _zip_members(archive: Path, stream: IO[bytes]) -> Iterator[Member]:
-    """The members of a zip. zipfile reads no more than their stated size."""
-    file = zipfile.ZipFile(stream)
+    file = zipfile.ZipFile(stream)  # reads no more of a member than its stated size
     for info in file.infolist():
         if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):  # 0: not stated
             raise _no_file(archive, info.filename)
@@ -142,7 +141,6 @@ def _zip_members(archive: Path, stream: IO[bytes]) -> Iterator[Member]:
 
 
 def _tar_members(archive: Path, stream: IO[bytes]) -> Iterator[Member]:
-    """The members of a tar."""
     magic = stream.read(6)
     stream.seek(0)
     opener = next((opener for start, opener in PACKERS.items() if magic.startswith(start)), None)
@@ -180,7 +178,6 @@ def _bomb(archive: Path) -> DataError:
 
 @contextlib.contextmanager
 def _as_data_error(archive: Path) -> Iterator[None]:
-    """Turn errors in the bytes of an archive into a DataError."""
     try:
         yield
     except (*DAMAGED, OSError) as error:

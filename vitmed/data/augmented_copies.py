@@ -38,19 +38,12 @@ SAMPLE = 5000  # paths to try first
 
 
 class _Name(NamedTuple):
-    """A path in two: the folder, and the name of the file without its suffix."""
-
     folder: str
     stem: str
 
 
 def guess_copies(paths: Sequence[str], folders_are_classes: bool = True) -> Guess | None:
-    """Groups of copies of one original, or none.
-
-    Args:
-        paths: relative to the data root, with forward slashes.
-        folders_are_classes: as in `guess_patients`.
-    """
+    """Groups of copies of one original, or none; arguments as of `suggest_groups`."""
     names = [_Name(path.rpartition("/")[0], stem(path)) for path in paths]
     some = random.Random(0).sample(names, min(SAMPLE, len(names)))  # every k-th name may be an original
     for behind in _marks(some, names):
@@ -67,7 +60,12 @@ def guess_copies(paths: Sequence[str], folders_are_classes: bool = True) -> Gues
             expression = f"(?i){head}{tail}"
             ids = ids_of(expression, paths)
             if ids and _plausible(ids, copies, paths, folders_are_classes):
-                return _guess(expression, ids, copies, paths)
+                count = Counter(ids)
+                first = next(i for i, copy in enumerate(copies) if copy and count[ids[i]] > 1)
+                alike = [path.rpartition("/")[2] for path, id_ in zip(paths, ids, strict=True) if id_ == ids[first]]
+                what = f"look like copies, such as {' and '.join(alike[:2])}"
+                evidence = f"{sum(copies):,} of {len(paths):,} file names {what}"
+                return Guess(expression, len(count), tuple(sorted(count)[:3]), "original", evidence)
     return None
 
 
@@ -115,12 +113,3 @@ def _plausible(ids: Sequence[str], copies: Sequence[bool], paths: Sequence[str],
     for id_, path in zip(ids, paths, strict=True):
         classes[id_].add(class_folder(path))
     return not folders_are_classes or all(len(names) == 1 for names in classes.values())
-
-
-def _guess(expression: str, ids: Sequence[str], copies: Sequence[bool], paths: Sequence[str]) -> Guess:
-    count = Counter(ids)
-    first = next(i for i, copy in enumerate(copies) if copy and count[ids[i]] > 1)
-    names = [path.rpartition("/")[2] for path, id_ in zip(paths, ids, strict=True) if id_ == ids[first]]
-    groups = sorted(count)
-    evidence = f"{sum(copies):,} of {len(paths):,} file names look like copies, such as {' and '.join(names[:2])}"
-    return Guess(expression, len(groups), tuple(groups[:3]), "original", evidence)

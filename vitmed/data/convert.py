@@ -19,10 +19,9 @@ from vitmed.core.errors import DataError
 from vitmed.core.files import write_text
 from vitmed.core.text import counted
 from vitmed.data.archives import SUFFIXES, unpack
-from vitmed.data.folders import has_classes, image_files, image_names
+from vitmed.data.folders import has_classes, image_files, image_names, split_of
 from vitmed.data.patients import groups_of
 from vitmed.data.public_files import LABELS, OTHER, check_class_names, read_public_files, write_folder
-from vitmed.data.split_names import split_of
 
 TEXT = 1 << 20  # bytes of a .cls or .json, at most
 ENTRIES = ("label", "class", "cls")  # of a .json
@@ -39,10 +38,7 @@ def labels_flag(folder: Path) -> str:
 def convert(sources: Sequence[Path], part: Path) -> bool:
     """Fill the folder `part` from files of a known kind, or from archives of these or of folders of images.
 
-    Returns whether the images have labels.
-
-    Raises:
-        DataError: other kinds.
+    Returns whether the images have labels. Raises DataError for other kinds.
     """
     source = sources[0]
     if len(sources) == 1 and source.is_file() and source.name.lower().endswith(SUFFIXES):
@@ -123,7 +119,6 @@ def write_groups(folder: Path, images: list[Path], card: Card) -> int | None:
 
 
 def tars_of(source: Path) -> dict[str, Path]:
-    """The name of each tar at a path or below it, such as "train/cells-000.tar" -> its file."""
     if source.is_dir():
         files = sorted(file for file in source.rglob("*") if file.suffix.lower() == ".tar" and file.is_file())
         return {file.relative_to(source).as_posix(): file for file in files}
@@ -133,10 +128,8 @@ def tars_of(source: Path) -> dict[str, Path]:
 def write_class_folders(unpacked: Path, folder: Path, source: Path) -> bool:
     """Move the images of unpacked tars to `folder/[split/]<class>/<tar>/<name>`; without any class to `folder/<tar>/`.
 
-    The split is that of the folder which holds the tar. Returns whether there are classes.
-
-    Raises:
-        DataError: no image, an image without a class beside others, or a class that cannot name a folder.
+    The split is that of the folder which holds the tar. Returns whether there are classes. Raises DataError for no
+    image, an image without a class beside others, or a class that cannot name a folder.
     """
     names = image_names(unpacked)
     labels = [_label(unpacked / name) for name in names]
@@ -157,7 +150,6 @@ def write_class_folders(unpacked: Path, folder: Path, source: Path) -> bool:
 
 
 def _label(image: Path) -> str | None:
-    """The class of an image; None where it has none."""
     key = image.with_name(image.name.split(".")[0])
     with contextlib.suppress(OSError, UnicodeDecodeError, ValueError, RecursionError):
         text, entries = key.with_name(f"{key.name}.cls"), key.with_name(f"{key.name}.json")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,24 +16,19 @@ import numpy as np
 from vitmed.core.base_models import NO_FINDING, UNKNOWN, Target
 from vitmed.core.errors import DataError, unknown_key
 from vitmed.core.text import counted, listed
-from vitmed.data.label_kinds import MISSING, Asked, Read, number_in
-from vitmed.data.tables import LABEL_NAMES, Table
+from vitmed.data.label_kinds import CLEAR, MISSING, Asked, Read, number_in
+from vitmed.data.tables import Table
 
 BAR = "|"
-PRESENT = {"yes", "y", "true", "t", "+", "pos", "positive", "present", "ja", "j", "wahr", "oui", "vrai", "si", "sí",
-           "sì", "vero", "verdadero", "sim"}  # fmt: skip
-ABSENT = {"no", "n", "false", "f", "-", "neg", "negative", "absent", "nein", "falsch", "non", "faux", "falso", "não",
-          "nao"}  # fmt: skip
+_YES = "yes y true t + pos positive present ja j wahr oui vrai si sí sì vero verdadero sim"
+_NO = "no n false f - neg negative absent nein falsch non faux falso não nao"
+PRESENT, ABSENT = set(_YES.split()), set(_NO.split())
 NONE_WORDS = {"no finding", "no findings", "none", "normal"}  # instead of findings, or the column of images without any
-CLEAR = 0.9  # share of 1 and 0 among the cells of a column from which another cell looks like a mistake
 BIT = "1 (present), 0 (absent), -1 (uncertain), or nothing (not known)"
 
 
 def read_findings(table: Table, label: int | None, others: Sequence[int], asked: Asked) -> Read:
-    """Findings of columns, or of labels joined by |.
-
-    Args:
-        label, others: as in `read_targets`.
+    """Findings of columns, or of labels joined by |; arguments as of `read_targets`.
 
     Raises:
         DataError: no findings, none of a model's, or a cell that is no label; with the line.
@@ -43,28 +38,33 @@ def read_findings(table: Table, label: int | None, others: Sequence[int], asked:
         if unknown := [name for name in asked.findings if name not in table.header]:
             raise unknown_key("column of --finding", unknown[0], [table.header[i] for i in others])
         return _of_columns(table, [table.header.index(name) for name in asked.findings], asked)
-    bits = {i: share for i in others if (share := share_of_bits(table, i)) >= CLEAR}
-    columns = [i for i, share in bits.items() if share == 1]
+    columns, doubtful = bit_columns(table, others)
     if label is not None and (not columns or any(BAR in row[label] for row in table.rows)):
         return _of_bars(table, label, columns, asked)
     if not columns:
-        _refuse_odd(table, bits)
+        for column in doubtful:
+            cells_of_finding(table, column)  # raises
         problem = f"{table.file}: no column of findings; it has {table.names}"
         raise DataError(problem, f"--finding COLUMN; its cells are {BIT}")
-    read = _of_columns(table, columns, asked)
-    return replace(read, notes=(*(_doubt(table, i) for i, share in bits.items() if share < 1), *read.notes))
+    read, notes = _of_columns(table, columns, asked), []
+    for column in doubtful:
+        line, cell = _first_odd(table, column)
+        notes.append(
+            f"{table.file}: the column {table.header[column]!r} holds 1 and 0, but in line {line} {cell!r}, so it is "
+            f"not taken for a finding (correct the cell; it must be {BIT})"
+        )
+    return replace(read, notes=(*notes, *read.notes))
 
 
 def _of_columns(table: Table, columns: Sequence[int], asked: Asked) -> Read:
-    """Findings of which each has a column."""
     without = None
     if not asked.findings and not asked.outputs and len(columns) > 1:
         without = next((i for i in columns if table.header[i].lower().replace("_", " ") in NONE_WORDS), None)
     used, columns = tuple(columns), [i for i in columns if i != without]
-    values = np.stack([_cells_of_finding(table, i) for i in columns], axis=1)  # (R, F): 1, 0, -1, NaN for empty
+    values = np.stack([cells_of_finding(table, i) for i in columns], axis=1)  # (R, F): 1, 0, -1, NaN for empty
     notes = []
     if without is not None:
-        clear = (_cells_of_finding(table, without) == 1)[:, None] & np.isnan(values)
+        clear = (cells_of_finding(table, without) == 1)[:, None] & np.isnan(values)
         values[clear] = 0
         notes.append(f"{table.file}: {table.header[without]!r} is no finding; where it is 1, empty cells mean absent")
     uncertain = values == -1
@@ -84,7 +84,7 @@ def _of_columns(table: Table, columns: Sequence[int], asked: Asked) -> Read:
         )
     names = tuple(table.header[i] for i in columns)
     source = f"{counted(len(names), 'finding')}, from columns of {table.file.name}"
-    return findings_in(np.nan_to_num(values, nan=UNKNOWN), names, asked, source, str(table.file), notes, used)
+    return _chosen(table, np.nan_to_num(values, nan=UNKNOWN), names, asked, source, notes, used)
 
 
 def _of_bars(table: Table, label: int, columns: Sequence[int], asked: Asked) -> Read:
@@ -109,11 +109,11 @@ def _of_bars(table: Table, label: int, columns: Sequence[int], asked: Asked) -> 
     if empty_is_none and (empty := cells.count("")):
         notes.append(f"{table.file}: {counted(empty, 'empty label')} mean that the image has no finding")
     source = f"{counted(len(names), 'finding')}, from {table.header[label]!r} of {table.file.name}, joined by {BAR}"
-    return findings_in(values, tuple(names), asked, source, str(table.file), notes, (label,))
+    return _chosen(table, values, tuple(names), asked, source, notes, (label,))
 
 
 def _names_in(cell: str, table: Table, label: int) -> set[str]:
-    """The findings of a cell. Raises DataError for "No Finding" beside a finding."""
+    """Raises DataError for "No Finding" beside a finding."""
     names = {name.strip() for name in cell.split(BAR)} - {""}
     none = {name for name in names if name.lower() in NONE_WORDS}
     if none and len(names) > len(none):
@@ -138,37 +138,46 @@ def _check_agreement(table: Table, label: int, named: Sequence[set[str]], read: 
         )
 
 
-def findings_in(
-    values: np.ndarray, names: tuple[str, ...], asked: Asked, source: str, where: str,
-    notes: Sequence[str] = (), used: tuple[int, ...] = (),
-) -> Read:  # fmt: skip
-    """Findings (R, F) as a `Read`: those that you ask for, or for a model all of its outputs in their order.
+def _chosen(
+    table: Table,
+    values: np.ndarray,
+    names: tuple[str, ...],
+    asked: Asked,
+    source: str,
+    notes: Sequence[str],
+    used: tuple[int, ...],
+) -> Read:
+    """Findings (R, F) that you ask for, or for a model all of its outputs in their order.
 
     Raises:
-        DataError: nothing is known, or of no finding of the model, or a name that would make predictions.csv ambiguous;
-            `where` names the file.
+        DataError: nothing is known, or of no finding of the model, or a name that would make predictions.csv ambiguous.
         UsageError: a finding that is not there.
     """
     wanted = asked.outputs or asked.findings or names
     for name in () if asked.outputs else wanted:
         if name.lower() == NO_FINDING:
-            problem = f"{where}: {name!r} cannot be a finding, since predictions.csv writes it where none is called"
+            problem = (
+                f"{table.file}: {name!r} cannot be a finding, since predictions.csv writes it where none is called"
+            )
             raise DataError(problem, "rename it, or omit it from --finding")
         if BAR in name:
-            raise DataError(f"{where}: the finding {name!r} has a {BAR}, which separates findings", "rename it")
+            raise DataError(f"{table.file}: the finding {name!r} has a {BAR}, which separates findings", "rename it")
     missing = [name for name in wanted if name not in names]
     if missing and not asked.outputs:
         raise unknown_key("finding", missing[0], names)
     if len(missing) == len(wanted):
         raise DataError(
-            f"{where}: none of the model's findings {listed(wanted)}; it has {listed(names)}", "rename its findings"
+            f"{table.file}: none of the model's findings {listed(wanted)}; it has {listed(names)}",
+            "rename its findings",
         )
     if missing:
-        notes = [*notes, f"{where}: no labels of {listed(missing)}, which count as not known"]
+        notes = [*notes, f"{table.file}: no labels of {listed(missing)}, which count as not known"]
     column = {name: values[:, k] for k, name in enumerate(names)}
     values = np.stack([column.get(name, np.full(len(values), float(UNKNOWN))) for name in wanted], axis=1)
     if not (values != UNKNOWN).any():
-        raise DataError(f"{where}: no label of {listed(wanted)} is known: all are empty or uncertain", f"write {BIT}")
+        raise DataError(
+            f"{table.file}: no label of {listed(wanted)} is known: all are empty or uncertain", f"write {BIT}"
+        )
     known, classes = (values != UNKNOWN).any(axis=1), (*wanted, NO_FINDING)
     strata = zip(finding_strata(values).tolist(), known.tolist(), strict=True)
     labels = [classes[k] if there else "" for k, there in strata]
@@ -183,44 +192,18 @@ def finding_strata(values: np.ndarray) -> np.ndarray:
     return np.where(present.any(axis=1), by_rarity[first], values.shape[1]).astype(np.int64)
 
 
-def share_of_bits(table: Table, column: int) -> float:
-    """The share of 1 and 0 among the cells of a column that are not empty; 0 where all are."""
-    counts = Counter(row[column].strip() for row in table.rows)
-    kinds = {cell: _finding(cell) for cell in counts}
-    filled = [cell for cell in counts if (value := kinds[cell]) is None or not math.isnan(value)]
-    total = sum(counts[cell] for cell in filled)
-    return sum(counts[cell] for cell in filled if kinds[cell] is not None) / total if total else 0.0
-
-
-def columns_of_findings(table: Table, others: Sequence[int]) -> list[int]:
-    """The columns that hold findings, at least two. Raises DataError without these, with the line of a cell that may be
-    the reason."""
-    bits = {i: share for i in others if (share := share_of_bits(table, i)) >= CLEAR}
-    columns = [i for i, share in bits.items() if share == 1]
-    if len(columns) < 2:
-        if len(bits) > 1:
-            _refuse_odd(table, bits)
-        raise DataError(
-            f"{table.file}: no column for the label, nor two of 1 and 0 (findings); it has {table.names}",
-            f"name it {LABEL_NAMES[0]} (or {', '.join(LABEL_NAMES[1:])}) in the first line, or --finding COLUMN",
-        )
-    return columns
-
-
-def _refuse_odd(table: Table, columns: Iterable[int]) -> None:
-    """Raises DataError for the first cell of these columns that is no label of a finding."""
-    for column in columns:
-        _cells_of_finding(table, column)
-
-
-def _doubt(table: Table, column: int) -> str:
-    """A note on a column that nearly is a finding."""
-    line, cell = _first_odd(table, column)
-    name = table.header[column]
-    return (
-        f"{table.file}: the column {name!r} holds 1 and 0, but in line {line} {cell!r}, so it is not taken for a "
-        f"finding (correct the cell; it must be {BIT})"
-    )
+def bit_columns(table: Table, others: Sequence[int]) -> tuple[list[int], list[int]]:
+    """The columns of 1 and 0, and those of little else, whose other cells are mistakes."""
+    columns, doubtful = list[int](), list[int]()
+    for column in others:
+        counts = Counter(row[column].strip() for row in table.rows)
+        values = {cell: _finding(cell) for cell in counts}
+        filled = {cell: values[cell] is not None for cell in counts if not math.isnan(values[cell] or 0)}
+        total = sum(counts[cell] for cell in filled)
+        share = sum(counts[cell] for cell, is_bit in filled.items() if is_bit) / total if total else 0.0
+        if share >= CLEAR:
+            (columns if share == 1 else doubtful).append(column)
+    return columns, doubtful
 
 
 def _first_odd(table: Table, column: int) -> tuple[int, str]:
@@ -229,7 +212,7 @@ def _first_odd(table: Table, column: int) -> tuple[int, str]:
     return next((line, cell) for line, cell in cells if _finding(cell) is None)
 
 
-def _cells_of_finding(table: Table, column: int) -> np.ndarray:
+def cells_of_finding(table: Table, column: int) -> np.ndarray:
     """(R,) float64: 1, 0, -1 for uncertain, NaN for empty. Raises DataError with the line of another cell."""
     value_of = {cell: _finding(cell) for cell in {row[column].strip() for row in table.rows}}
     if odd := [cell for cell, value in value_of.items() if value is None]:

@@ -1,4 +1,4 @@
-"""List files and class folders.
+"""List files, class folders and the folders of splits.
 
 One pass of `os.scandir`, in strings, is fast enough for a million files.
 """
@@ -14,11 +14,23 @@ from typing import NamedTuple
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import ARCHIVES
 from vitmed.core.text import counted
-from vitmed.data.split_names import SPLITS, split_of
 from vitmed.imaging.decode import READERS, is_image
 
 RUBBISH = {"thumbs.db", "ehthumbs.db", "desktop.ini", ".ds_store", ".directory", "icon\r"}
 RUBBISH_FOLDERS = {"__macosx", "@eadir", "$recycle.bin"}  # beside the hidden ones
+
+SPLITS = ("train", "val", "test")
+SPLIT_NAMES = {
+    "train": ("train", "training"),
+    "val": ("val", "valid", "validation", "dev"),
+    "test": ("test", "testing"),
+}
+SPLIT_WORDS = {word: name for name, words in SPLIT_NAMES.items() for word in words}
+
+
+def split_of(word: str) -> str | None:
+    """train, val or test for a usual spelling in a folder name or a table, else None."""
+    return SPLIT_WORDS.get(word.lower())
 
 
 def split_folders(root: Path) -> dict[str, Path]:
@@ -76,10 +88,7 @@ def image_files(folder: Path) -> list[Path]:
 def image_names(folder: Path, prefix: str = "") -> list[str]:
     """As `image_files`, but each is `prefix` and the path relative to `folder` with forward slashes.
 
-    Links are followed, but never in a circle.
-
-    Raises:
-        DataError: a folder that cannot be read, or folders nested too deep.
+    Links are followed, but never in a circle. Raises DataError for a folder that cannot be read, or nested too deep.
     """
     found: list[str] = []
     try:
@@ -142,11 +151,7 @@ class FolderEntries(NamedTuple):
 def list_folder(where: str, followed: frozenset[str] = frozenset()) -> FolderEntries:
     """One pass of `os.scandir` over one folder. Links are followed, but never in a circle.
 
-    Args:
-        followed: the targets of the links that lead here.
-
-    Raises:
-        OSError: the folder cannot be read.
+    `followed`: the targets of the links that lead here. Raises OSError if the folder cannot be read.
     """
     found = FolderEntries([], {}, [], [])
     with os.scandir(where) as entries:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitmed.core.base_models import CLASSES
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.text import counted_doing, lines_of
+from vitmed.core.text import counted, counted_doing, lines_of
 from vitmed.core.upgrade import COLUMNS
-from vitmed.data.group_words import known_by_column
-from vitmed.data.label_kinds import Asked, Read
-from vitmed.data.split_names import SPLIT_WORDS, split_of
+from vitmed.data.finding_labels import BAR, bit_columns, cells_of_finding, read_findings
+from vitmed.data.folders import SPLIT_WORDS, split_of
+from vitmed.data.label_kinds import Asked, Read, number_in, read_grades, read_number
+from vitmed.data.patient_names import known_by_column
 from vitmed.data.tables import FIRST, GROUP_NAMES, LABEL_NAMES, PATH_NAMES, Table, read_table
-from vitmed.data.targets import read_targets
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, LABEL, LOGIT, OF_NUMBERS, PROB, WRITTEN
 
 SPLIT_COLUMN_NAMES = ("split", "subset", "partition")
 # Column names of predictions.csv and splits.csv.
 TAKEN = (*FIXED_COLUMNS, *WRITTEN, *COLUMNS, "error", "sha256", "class", "split")
+MANY_VALUES = 20  # numbers with fractions of more different values are a quantity
 AUTO = Asked()
 
 
@@ -28,8 +31,7 @@ class Labels:
     """The content of a table of labels, in the order of the images' paths.
 
     Attributes:
-        images: index of each image into the given paths.
-        read: what the labels are, for these images in this order.
+        images: index of each image into the given paths; read: what the labels are, of these images.
         groups: patients, or None; known: how they are known, in words.
         splits: train, val or test for each image, or None.
         columns: names of the further columns; rows: their cells.
@@ -55,7 +57,6 @@ def labels_from_table(
 
     Args:
         own_groups: whether to use the table's patient column; otherwise it is a further column.
-        asked: what the labels are.
 
     Raises:
         DataError: the table cannot be read, lacks a column or a value, names a missing file or an image twice, has a
@@ -137,3 +138,53 @@ def _splits(table: Table, column: int, cells: Sequence[str]) -> list[str]:
             f"use one of {', '.join(SPLIT_WORDS)}; or rename the column",
         )
     return [str(names[cell]) for cell in cells]
+
+
+def read_targets(table: Table, label: int | None, others: Sequence[int], asked: Asked) -> Read:
+    """The labels of every row of a table.
+
+    Args:
+        label: the column of labels, if it has one of the usual names.
+        others: the columns that are neither path, patient, split nor label.
+
+    Raises:
+        DataError: no such column, or a cell that is no label; with the line.
+        UsageError: a finding that is no column.
+    """
+    kind = asked.kind if asked.kind != "auto" else _recognise(table, label, others)
+    if kind == "findings":
+        return read_findings(table, label, others, asked)
+    if kind == "number":
+        return read_number(table, label, others, asked)
+    label = table.required(label, "label", LABEL_NAMES)
+    cells = table.cells(label, "label")
+    if kind == "grades":
+        return read_grades(table, label, cells, asked)
+    source, values = "", {number_in(cell) for cell in cells}
+    if asked.kind == "auto" and len(values) > 2 and None not in values:
+        source = (
+            f"{counted(len(set(cells)), 'class')} without an order, from the numbers in {table.header[label]!r} of "
+            f"{table.file.name} (--target grades if they are in order, --target number if they are a quantity)"
+        )
+    return Read(CLASSES, cells, tuple(sorted(set(cells))), source=source, used=(label,))
+
+
+def _recognise(table: Table, label: int | None, others: Sequence[int]) -> str:
+    """The kind of the labels. Raises DataError for no column of labels, nor two of findings."""
+    if label is None:
+        columns, doubtful = bit_columns(table, others)
+        if len(columns) < 2:
+            for column in doubtful if len(columns) + len(doubtful) > 1 else ():
+                cells_of_finding(table, column)  # raises
+            raise DataError(
+                f"{table.file}: no column for the label, nor two of 1 and 0 (findings); it has {table.names}",
+                f"name it {LABEL_NAMES[0]} (or {', '.join(LABEL_NAMES[1:])}) in the first line, or --finding COLUMN",
+            )
+        return "findings"
+    cells = [row[label].strip() for row in table.rows]
+    if any(BAR in cell for cell in cells):
+        return "findings"
+    values = {number_in(cell) for cell in cells}
+    numbers = {value for value in values if value is not None and math.isfinite(value)}
+    fractions = any(value != int(value) for value in numbers)
+    return "number" if None not in values and fractions and len(numbers) > MANY_VALUES else "classes"

@@ -16,20 +16,19 @@ from vitmed.core.places import data_folder
 from vitmed.core.text import listed
 from vitmed.data.finding_labels import finding_strata
 from vitmed.data.folders import (
+    SPLITS,
     class_names,
     image_names,
     import_fix,
     split_folders,
+    split_of,
     subfolders,
 )
-from vitmed.data.grades import grade_order
-from vitmed.data.group_words import group_word
-from vitmed.data.label_kinds import Asked
+from vitmed.data.label_kinds import Asked, grade_order
 from vitmed.data.label_tables import AUTO, Labels, labels_from_table
-from vitmed.data.patient_names import Guess
+from vitmed.data.patient_names import Guess, group_word
 from vitmed.data.patients import find_patients, suggest_groups
 from vitmed.data.samples import Sample
-from vitmed.data.split_names import SPLITS, split_of
 from vitmed.data.thread_batches import Progress
 
 ALL = "all"  # the part that is not split yet
@@ -40,19 +39,15 @@ class Listing:
     """All images before the split, ordered by class, then by path.
 
     Attributes:
-        root: the data folder.
         source: the folder or table that states the class.
         classes: names, sorted; of grades, from the lowest; of findings and numbers, the strata.
-        paths: of S images, relative to the root.
-        labels: (S,) int64 indices into `classes`.
+        paths: of S images, relative to the root; labels: (S,) int64 indices into `classes`.
         parts: split name, or "all", -> indices of its images, ascending.
         where: split name -> its origin in words; empty for "all".
         columns: names of further columns; rows: their cells for S images, or empty.
         groups: S patients, or None; patients: how they are known, in words.
-        notes: messages for the user.
-        guess: patients that the file names suggest, if you named none.
+        notes: messages for the user; guess: patients that the file names suggest, if you named none.
         first_copy: (S,) int64, the first image with the same bytes as each image; None if unknown, or no copies.
-        target: what the labels are.
         targets: of findings (S, F) 1, 0 or `UNKNOWN`, of a number (S, 1); float64.
         outputs: names of the findings, or of the number; () for classes and grades.
         recognised: what the labels are and where they come from, in words; "" for classes.
@@ -129,15 +124,9 @@ class Listing:
 
 
 def list_images(config: DataConfig, progress: Progress | None = None, ordinal: Sequence[str] = ()) -> Listing:
-    """The images, labels, patients and ready-made splits of a configuration.
+    """The images, labels, patients and ready-made splits of a configuration. Raises as `make_splits`.
 
     Layouts: `root/<class>/`, `root/{train,val,test}/<class>/`, train + test or train + val only; any with a table.
-
-    Args:
-        ordinal: the grades from the lowest to the highest, if you name them.
-
-    Raises:
-        DataError, UsageError: as `make_splits`.
     """
     root, asked = data_folder(config.root), Asked.of(config, ordinal)
     if config.labels is not None:
@@ -167,7 +156,7 @@ def list_images(config: DataConfig, progress: Progress | None = None, ordinal: S
 
 
 def _in_grades(listing: Listing, asked: Asked) -> Listing:
-    """The classes of folders as grades, from the lowest. Raises DataError, UsageError: as `grade_order`."""
+    """The classes of folders as grades, from the lowest. Raises as `grade_order`."""
     order = grade_order(listing.classes, asked.order, str(listing.root))
     rank = np.array([order.index(name) for name in listing.classes])
     source = f"{len(order)} grades, from folders"
@@ -189,11 +178,7 @@ def with_patients(listing: Listing, config: DataConfig, progress: Progress | Non
 
 
 def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[str]) -> Listing:
-    """Every image below `<folder>/<class>/` of each split's folder, or of "all".
-
-    Raises:
-        DataError: a class folder that is not in `classes`.
-    """
+    """Every image below `<folder>/<class>/` of each split's folder. Raises DataError for a folder not in `classes`."""
     paths: list[str] = []
     labels: list[int] = []
     parts: dict[str, np.ndarray] = {}
@@ -225,7 +210,6 @@ def list_by_table(
 
     Args:
         own_groups: whether to use the table's patient column.
-        asked: what the labels are.
         classes: names in the order of the labels; default the names in the table, sorted.
 
     Raises:
@@ -239,7 +223,6 @@ def list_by_table(
 
 
 def _by_labels(root: Path, file: Path, every: Sequence[str], table: Labels, classes: Sequence[str] | None) -> Listing:
-    """The labelled ones of all images, ordered by class."""
     read = table.read
     names = list(classes or read.classes)
     extra = sorted(set(read.labels) - set(names))

@@ -22,7 +22,7 @@ from vitmed.core.base_models import CLASSES, Target
 from vitmed.core.errors import DataError
 from vitmed.core.process import cores
 from vitmed.core.text import lines_of
-from vitmed.data.pixel_cache import Squares
+from vitmed.data.image_cache import Squares
 from vitmed.data.samples import Sample, Splits
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.batch_augmentation import BatchAugmenter
@@ -38,10 +38,8 @@ def seed_of(*parts: int) -> int:
 
 
 def targets_of(samples: Sequence[Sample], target: Target) -> torch.Tensor:
-    """What the loss compares outputs with.
-
-    Classes and grades: (S,) int64, the labels. Findings: (S, F) float32, 1, 0 or `UNKNOWN`. A number: (S,) float32,
-    standardised.
+    """What the loss compares outputs with: classes and grades (S,) int64, findings (S, F) float32, 1, 0 or `UNKNOWN`, a
+    number (S,) float32, standardised.
     """
     if target.kind == "findings":
         return torch.tensor([sample.targets for sample in samples], dtype=torch.float32)
@@ -52,11 +50,7 @@ def targets_of(samples: Sequence[Sample], target: Target) -> torch.Tensor:
 
 
 class Images:
-    """The images of one split, decoded and square; `cache` contains all of them, or is None.
-
-    Args:
-        preprocessing: makes each file (S, S, C) uint8.
-        target: what the labels are.
+    """The images of one split; `read` gives each as (S, S, C) uint8, from `cache` if that has them.
 
     Attributes:
         labels: (S,) int64, the class, grade or stratum of each.
@@ -96,17 +90,11 @@ class Images:
 
 
 def images_of(splits: Splits, preprocessing: Preprocessing) -> dict[str, Images]:
-    """The images of every split."""
     return {name: Images(splits.root, part, preprocessing, splits.target) for name, part in splits.samples.items()}
 
 
 class UnusableFiles(DataError):
-    """Files that cannot be used; names the first ten of them.
-
-    Args:
-        bad: index of each file among all images -> why it cannot be used.
-        total: how many images there are.
-    """
+    """Files that cannot be used: index among all images -> why; names the first ten of them."""
 
     def __init__(self, bad: Mapping[int, DataError], total: int):
         self.bad, self.total = bad, total
@@ -239,8 +227,7 @@ def pick_workers(asked: int | None, augments: bool, in_memory: bool, device: tor
     """Loader processes: as asked, else none if there is nothing to do, fewer if the CPU also trains.
 
     Args:
-        asked: by the user; augments: whether images change at random; in_memory: whether reading needs no disk.
-        device: of the training.
+        augments: whether images change at random; in_memory: whether reading needs no disk.
         ranks: how many processes of the training share this machine.
     """
     if asked is not None:
@@ -252,11 +239,7 @@ def pick_workers(asked: int | None, augments: bool, in_memory: bool, device: tor
 
 
 def pick_place(asked: str, device: torch.device, ranks: int = 1) -> str:
-    """Where images are augmented, "cpu" or "device": as asked, else on a GPU that few cores feed.
-
-    Args:
-        asked: `LoopConfig.augment_on`; device, ranks: as in `pick_workers`.
-    """
+    """Where images are augmented, `cpu` or `device`: as asked, else on a GPU that few cores feed."""
     if asked != "auto":
         return asked
     return "device" if device.type == "cuda" and cores() // ranks < ENOUGH_CORES else "cpu"

@@ -1,7 +1,8 @@
-"""Guess from file names which patient an image shows. vitmed reports the guess, and uses it only if you confirm it.
+"""What groups of images are called, and a guess of patients from file names, which vitmed uses only if you confirm it.
 
 A wrong guess is worse than none. So a pattern must fit all images, some images must share an id (a number that no two
-images share counts images), and the ids must differ from the class folders.
+images share counts images), and the ids must differ from the class folders. How groups are known is kept in words, in
+the splits, the checkpoint and the report; these words also say what they are: patients, originals or groups.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from vitmed.data.split_names import SPLIT_WORDS
+from vitmed.data.folders import SPLIT_WORDS
 
 SAMPLE = 500  # paths to try first
 FEW = 5  # fewer ids may mean something else, such as a magnification or a batch
@@ -23,6 +24,11 @@ NO_PERSON = {
     *("nr", "idx", "aug"),
 }
 WORDS = "patient|person|subject|subj|sub|pat|pt|case|donor|participant|proband|mouse|animal"
+
+AS_ORIGINALS = "as originals of augmented copies"
+PEOPLE = re.compile(
+    r"pa[tzc]ien|person|subj|case|donor|particip|proband|mouse|animal|\b(sub|pat|pt|pid|mrn)s?\b|^ids?$"
+)
 
 
 class Guess(NamedTuple):
@@ -49,7 +55,8 @@ class Shape(NamedTuple):
         expressions: from paths to the regular expressions that may fit.
         least: smallest number of ids.
         shared: smallest share of images that have an id in common with another image.
-        plain: whether the number may also be a date or a counter, so ids that look like one are refused.
+        plain: whether the number may also be a date or a counter, so dates, and numbers alone of several widths, are
+            refused.
     """
 
     expressions: Callable[[Sequence[str], bool], Iterator[str]]
@@ -59,12 +66,7 @@ class Shape(NamedTuple):
 
 
 def guess_patients(paths: Sequence[str], folders_are_classes: bool = True) -> Guess | None:
-    """The first shape that fits all paths, or none.
-
-    Args:
-        paths: relative to the data root, with forward slashes.
-        folders_are_classes: whether the first folder (after train, val or test) is the class.
-    """
+    """The first shape that fits all paths, or none; arguments as of `suggest_groups`."""
     if len(paths) < 2:
         return None
     some = paths[:: max(1, len(paths) // SAMPLE)]
@@ -88,20 +90,15 @@ def _plausible(shape: Shape, ids: Sequence[str], paths: Sequence[str], folders_a
     together = sum(n for n in count.values() if n > 1)
     if len(count) < shape.least or together == 0 or together < shape.shared * len(ids):
         return False
-    if shape.plain and not _plain_ids(count):
-        return False
+    if shape.plain:
+        numbers = [re.sub(r"\D", "", id_) for id_ in count]
+        if all(id_.isdigit() for id_ in count) and len({len(number) for number in numbers}) > 1:
+            return False
+        if sum(map(_is_date, numbers)) >= 0.8 * len(numbers):
+            return False
     pairs = {(id_, class_folder(path)) for id_, path in zip(ids, paths, strict=True)}
     one_to_one = len(pairs) == len(count) == len({name for _, name in pairs})
     return not (folders_are_classes and one_to_one)  # then the id is the class
-
-
-def _plain_ids(ids: Counter[str]) -> bool:
-    """Whether the numbers are not dates and, without letters, all have the same width."""
-    numbers = [re.sub(r"\D", "", id_) for id_ in ids]
-    alone = all(id_.isdigit() for id_ in ids)
-    if alone and len({len(number) for number in numbers}) > 1:
-        return False
-    return sum(map(_is_date, numbers)) < 0.8 * len(numbers)
 
 
 def _is_date(number: str) -> bool:
@@ -118,7 +115,6 @@ def class_folder(path: str) -> str:
 
 
 def _before_class(parts: Sequence[str]) -> int:
-    """1 if the path begins with the folder of a split, else 0."""
     return int(len(parts) > 2 and parts[0].lower() in SPLIT_WORDS)
 
 
@@ -157,6 +153,23 @@ def _token(texts: Sequence[str]) -> str | None:
         same = all(text.startswith(letters) for text in texts)
         return rf"{letters}\d+" if same and word.lower() not in NO_PERSON else None
     return r"\d{5,}" if re.match(r"\d{5}", texts[0]) else None
+
+
+def known_by_column(column: str, flag: str) -> str:
+    """How the groups of a column are known, in words: patients where the name of the column says so."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])|[^A-Za-z]+", " ", column).lower().strip()
+    if PEOPLE.search(words):
+        return f"by table ({flag})"
+    name = "" if words in ("group", "groups") else re.sub(r"[^\w.-]+", "_", column) + " "
+    return f"as {name}groups, by table ({flag})"
+
+
+def group_word(known: str) -> str:
+    """One group, from how groups are known: "patient", "original", "slide_field group" or "group"."""
+    if known.startswith(AS_ORIGINALS):
+        return "original"
+    found = re.match(r"as ((?:.* )?group)s, by table", known)
+    return found[1] if found else "patient"
 
 
 SHAPES = (

@@ -21,8 +21,7 @@ from vitmed.core.files import check_regular
 from vitmed.core.messages import say, warn
 from vitmed.core.text import counted, counted_doing, lines_of, visible
 from vitmed.data.augmented_copies import guess_copies
-from vitmed.data.group_words import AS_ORIGINALS, known_by_column
-from vitmed.data.patient_names import Guess, guess_patients
+from vitmed.data.patient_names import AS_ORIGINALS, Guess, guess_patients, known_by_column
 from vitmed.data.samples import Splits
 from vitmed.data.tables import groups_from_table
 from vitmed.data.thread_batches import Progress
@@ -40,7 +39,7 @@ UNKNOWN = "One patient may be in two splits, and the intervals take each image a
 
 
 class KnownPatients(NamedTuple):
-    """The patient of every image, in the order of the paths; how they are known, in words; notes for the user."""
+    """The patient of every image; how they are known, in words; notes for the user."""
 
     groups: list[str]
     source: str
@@ -57,8 +56,7 @@ def find_patients(
     """The patients by `config.group_regex` or `config.groups`; None if neither is set.
 
     Args:
-        root: the data folder.
-        paths: of the images, relative to it, with forward slashes.
+        paths: of the images, relative to the root, with forward slashes.
         progress: called while the headers of DICOM files are read.
         folders_are_classes: as in `suggest_groups`.
 
@@ -91,15 +89,13 @@ def find_patients(
 def suggest_groups(paths: Sequence[str], folders_are_classes: bool = True) -> Guess | None:
     """The groups that file names suggest: by a usual form of name, else by augmented copies.
 
-    Args:
-        paths: as in `find_patients`.
-        folders_are_classes: whether the first folder (after train, val or test) is the class.
+    `folders_are_classes`: whether the first folder (after train, val or test) is the class.
     """
     return guess_patients(paths, folders_are_classes) or guess_copies(paths, folders_are_classes)
 
 
 def compile_group(expression: str | None) -> regex.Pattern[str] | None:
-    """The compiled expression, in the syntax of `re`. Raises UsageError if it is not a regular expression."""
+    """The expression, in the syntax of `re`. Raises UsageError if it is not a regular expression."""
     if expression is None:
         return None
     try:
@@ -189,8 +185,11 @@ def _by_dicom(root: Path, paths: Sequence[str], progress: Progress | None, confi
             group, problem = "", "not a DICOM file"
         except Exception as error:  # pydicom raises many errors for damaged headers
             group, problem = "", f"the header cannot be read ({type(error).__name__})"
-        if not group and config.on_bad_file == "skip" and _is_unreadable(root / path, config.frame):
-            group = path
+        if not group and config.on_bad_file == "skip":
+            try:
+                decode(root / path, config.frame)
+            except DataError:
+                group = path
         if not group:
             missing.append(f"{path}: {problem}")
         found.append(sys.intern(group))
@@ -202,14 +201,6 @@ def _by_dicom(root: Path, paths: Sequence[str], progress: Progress | None, confi
             "name the patients with --groups TABLE, or move these files away",
         )
     return found
-
-
-def _is_unreadable(file: Path, frame: int | None) -> bool:
-    try:
-        decode(file, frame)
-    except DataError:
-        return True
-    return False
 
 
 def patient_notes(splits: Splits, split: str) -> list[str]:
@@ -232,9 +223,8 @@ def describe_patients(splits: Splits) -> str:
     if not splits.grouped:
         return "unknown, so the images were split one by one: a patient may be in two splits"
     counts = ", ".join(f"{len(groups):,} in {name}" for name, groups in splits.groups().items())
-    shared = len(splits.shared())
-    known = f"; identified {splits.patients}" if splits.patients else ""
-    return f"{counts}, {f'{shared:,} OF THEM IN TWO SPLITS' if shared else 'none in two splits'}{known}"
+    shared = f"{len(splits.shared()):,} OF THEM IN TWO SPLITS" if splits.shared() else "none in two splits"
+    return f"{counts}, {shared}{f'; identified {splits.patients}' * bool(splits.patients)}"
 
 
 def report_patients(splits: Splits, risk: str) -> None:
@@ -243,14 +233,12 @@ def report_patients(splits: Splits, risk: str) -> None:
         warn(text)
     if splits.grouped:
         say(f"{splits.unit}s: {describe_patients(splits)}")
-        return
-    guess = splits.guess
-    if guess is None:
+    elif (guess := splits.guess) is None:
         warn(f"patients are unknown: {risk} (use --group-regex or --groups)")
-        return
-    examples = ", ".join(guess.examples) + (", ..." if guess.patients > len(guess.examples) else "")
-    by = f", {guess.evidence}" if guess.evidence else ""
-    warn(
-        f"patients are unknown: {risk}. The file names look like {counted(guess.patients, guess.what)} ({examples}){by}"
-        f": confirm with {FLAG}, or use --group-regex or --groups TABLE"
-    )
+    else:
+        examples = ", ".join(guess.examples) + ", ..." * (guess.patients > len(guess.examples))
+        by = f", {guess.evidence}" if guess.evidence else ""
+        warn(
+            f"patients are unknown: {risk}. The file names look like {counted(guess.patients, guess.what)} ({examples})"
+            f"{by}: confirm with {FLAG}, or use --group-regex or --groups TABLE"
+        )

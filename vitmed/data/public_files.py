@@ -27,7 +27,7 @@ from vitmed.core.dataset_cards import cards, medmnist_classes
 from vitmed.core.errors import DataError
 from vitmed.core.files import write_text
 from vitmed.core.messages import bar
-from vitmed.data.split_names import SPLITS
+from vitmed.data.folders import SPLITS
 from vitmed.data.thread_batches import in_threads
 
 PIXELS = 3 * 32 * 32
@@ -37,6 +37,12 @@ LABELS = "labels.csv"
 CLASSES = 10_000  # larger labels are not classes
 AGAIN = "fetch or copy it again"
 OTHER = "vitmed reads the files of MedMNIST: {train,val,test}_{images,labels}, images uint8"
+
+# What `np.load` raises for damaged files.
+UNREADABLE = (
+    *(ValueError, TypeError, AttributeError, EOFError, OverflowError, OSError, RecursionError, MemoryError),
+    tokenize.TokenError,
+)
 
 
 class Split(NamedTuple):
@@ -59,13 +65,9 @@ class PublicSet(NamedTuple):
 
 
 def read_public_files(folder: Path, source: Path | None = None) -> PublicSet | None:
-    """Read a folder of MedMNIST's arrays, or of CIFAR or MNIST files; None for any other folder.
+    """A folder of MedMNIST's arrays, or of CIFAR or MNIST files; None for any other folder. Raises DataError.
 
-    Args:
-        source: the file that the folder was unpacked from, whose name says which set of MedMNIST it is.
-
-    Raises:
-        DataError: damaged, incomplete or hostile files.
+    `source`: the file that it was unpacked from, whose name says which set of MedMNIST it is.
     """
     found = _medmnist(folder, source or folder) or _cifar(folder) or _mnist(folder)
     if found is not None:
@@ -100,7 +102,6 @@ def write_folder(original: PublicSet, folder: Path) -> int:
 
 
 def _table(original: PublicSet, files: Mapping[tuple[str, int], str]) -> str:
-    """The table of labels of images without classes: path, split, and the findings or the number."""
     rows = []
     for (split, index), file in files.items():
         values = np.atleast_1d(original.parts[split].labels[index]).tolist()
@@ -151,7 +152,6 @@ def _medmnist(folder: Path, source: Path) -> PublicSet | None:
 
 
 def _split(folder: Path, name: str, source: Path) -> Split:
-    """The images, mapped from their file, and the labels of a split. Raises DataError for arrays of another kind."""
     images, labels = (_array(folder / f"{name}_{kind}.npy", source) for kind in ("images", "labels"))
     shape = images.shape
     if images.dtype != np.uint8 or not (len(shape) == 3 or (len(shape) == 4 and shape[3] == 3)) or 0 in shape:
@@ -178,13 +178,12 @@ def _split(folder: Path, name: str, source: Path) -> Split:
 
 
 def _array(file: Path, source: Path) -> np.ndarray:
-    """An array mapped from its file; objects, which can run programs, are refused. Raises DataError."""
+    """Map an array from its file. Objects, which can run programs, are refused."""
     try:
         array = np.load(file, mmap_mode="r", allow_pickle=False)
         if array.offset + array.nbytes != file.stat().st_size:
             raise ValueError(f"{array.dtype} {array.shape} is not what it holds")
-    except (ValueError, TypeError, AttributeError, EOFError, OverflowError, OSError, tokenize.TokenError,
-            RecursionError, MemoryError) as error:  # fmt: skip
+    except UNREADABLE as error:
         raise DataError(f"{source}: {file.name} is not an array ({str(error)[:200]})", OTHER) from None
     return array
 
@@ -288,7 +287,6 @@ class _Array:
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """`codecs.encode`, restricted to the encoding that NumPy's pickles use for bytes."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"it asks for the encoding {encoding}, which no batch needs")
     return text.encode("latin1")
@@ -315,7 +313,6 @@ def _unpickle(file: Path) -> dict[Any, Any]:
 
 
 def _entry(tree: dict[Any, Any], name: str) -> Any:
-    """The value of a key that is text or bytes."""
     return tree.get(name, tree.get(name.encode()))
 
 
@@ -346,11 +343,7 @@ def _idx_file(path: Path, name: str) -> Path | None:
 
 
 def read_idx(file: Path, dimensions: int) -> np.ndarray:
-    """The uint8 array of an IDX file, plain or gzipped.
-
-    Raises:
-        DataError: another type or number of dimensions, or a number of values that contradicts its header.
-    """
+    """The uint8 array of an IDX file, plain or gzipped. Raises DataError for another kind or a false header."""
     data = _read(file, max(LEAST, RATIO * file.stat().st_size))
     head = 4 + 4 * dimensions
     if data[:4] != bytes((0, 0, 8, dimensions)) or len(data) < head:

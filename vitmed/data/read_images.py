@@ -16,11 +16,10 @@ from vitmed.core.errors import DataError
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.process import cores
 from vitmed.core.text import counted
+from vitmed.data.image_cache import ImageCache, Squares, pixel_folder
 from vitmed.data.loading import Images, UnusableFiles, images_of
-from vitmed.data.pixel_cache import PixelCache, Squares, pixel_folder
 from vitmed.data.samples import Splits
 from vitmed.data.scan import Scan, decoded_text
-from vitmed.data.scan_cache import ScanCache
 from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.preprocessing import Preprocessing
 
@@ -32,11 +31,9 @@ TIMED = 16  # files that are decoded first, to estimate the time for all
 def read_all(images: dict[str, Images], data: DataConfig) -> dict[str, list[str]]:
     """Decode every file once, in this run or in an earlier one; keep the squares in memory, in a file, or not at all.
 
-    In memory if train and val fit into `MEMORY_MB` and all files decode within `QUICK` seconds; else in a file of the
-    pixel cache. If that cannot be written, the splits that fit are kept in memory.
-
-    Returns:
-        split -> sha256 of its files, in the order of the samples.
+    In memory if train and val fit into `MEMORY_MB` and all files decode within `QUICK` seconds; else in the cache. If
+    that cannot be written, the splits that fit are kept in memory. Returns split -> sha256 of its files, in the order
+    of the samples.
 
     Raises:
         DataError: names the files that cannot be used.
@@ -62,10 +59,6 @@ class ReadSplits(NamedTuple):
 
 def read_splits(splits: Splits, preprocessing: Preprocessing, data: DataConfig, records: bool = True) -> ReadSplits:
     """As `read_all` for the images of every split; `data.on_bad_file` decides what a file does that cannot be used.
-
-    Args:
-        preprocessing: makes the squares.
-        records: whether the records are needed.
 
     Raises:
         DataError: names the files that cannot be used, unless they are to be skipped and few enough.
@@ -116,9 +109,8 @@ class _Reader:
         ends = accumulate(map(len, images.values()))
         self.rows = {name: range(end - len(images[name]), end) for name, end in zip(images, ends, strict=True)}
         self.how = how = next(iter(images.values())).preprocessing
-        cache = ScanCache.open(
-            how.frame, f"{how.image_size} {how.resize}", how.window, data.cache, warns=records
-        )  # else the pixel cache warns of this folder
+        limit = int(data.cache_gb * 1e9)
+        cache = ImageCache.open(how=how, keep=data.cache, limit=limit, warns=records)  # else `_keep_on_disk` warns
         files = [part.root / sample.path for part in images.values() for sample in part.samples]
         with bar("looking for known images", unit="files") as advance:
             self.scan = Scan(files, cache, how, records, advance)
@@ -137,7 +129,7 @@ class _Reader:
         """Whether memory is enough: squares are missing and, by a sample, decoding them in every run is quick."""
         if sum(part.megabytes for name, part in self.images.items() if name != "test") > MEMORY_MB:
             return False
-        found = PixelCache(self.how, 0).find(self.scan.digests)
+        found = self.scan.cache.squares(self.scan.digests)
         rows = list(range(len(self.usable))) if found is None else found.missing.tolist()
         seconds: list[float] = []
         for i in rows[:: max(1, len(rows) // TIMED)]:
@@ -171,16 +163,16 @@ class _Reader:
 
     def _keep_on_disk(self) -> bool:
         """Give every split its part of an entry of the pixel cache, made now if needed; False if it cannot be made."""
-        cache, digests = PixelCache(self.how, int(self.data.cache_gb * 1e9)), self.scan.digests
+        cache, digests = self.scan.cache, self.scan.digests
         try:
-            found = cache.find(digests)
+            found = cache.squares(digests)
             if found is not None and not len(found.missing):
                 say(f"images decoded by an earlier run, from {pixel_folder()}")
             else:
                 with cache.alone(digests, lambda: say("another process decodes these images: waiting for it")):
-                    found = cache.find(digests)  # the other process may have made the squares and the records
+                    found = cache.squares(digests)  # the other process may have made the squares and the records
                     if self.scan.records:
-                        self.scan.records = self.scan.cache.records(digests)
+                        self.scan.records = cache.records(digests)
                     if found is None or len(found.missing):
                         found = cache.add(digests, self._squares(found))
                         say(f"decoded images are kept in {pixel_folder()}, for this run and later ones (--no-cache)")

@@ -8,19 +8,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from vitmed.core.base_models import CLASSES, NO_FINDING, UNKNOWN, Target
-from vitmed.data.group_words import group_word
+from vitmed.core.text import counted, listed
+from vitmed.data.patient_names import Guess, group_word
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.kinds.finding_predictions import FindingPredictions
 from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 
-if TYPE_CHECKING:
-    from vitmed.data.patient_names import Guess
+LISTED = 20  # findings with a line of their own
 
 
 class Sample(NamedTuple):
@@ -46,17 +46,14 @@ class Splits:
     """The split of every image.
 
     Attributes:
-        root: the data folder.
         classes: names of the classes, sorted, or of the grades, from the lowest; of the findings; or of the one number.
         samples: split name -> its samples, ordered by class, then by path.
         made: split name -> its origin in words ("folder val/", "15 % of train, by image, seed 0").
         columns: names of further columns in a table of labels.
         patients: how patients are known, in words; "" if they are unknown.
-        notes: messages for the user; not stored in a checkpoint.
-        guess: patients that the file names suggest, if you named none; not stored in a checkpoint.
-        target: what the labels are.
         bins: of findings and numbers, the names of the strata; see `strata`.
-        recognised: what the labels are and where they come from, in words; not stored in a checkpoint.
+        notes, guess, recognised: messages for the user; patients that the file names suggest, if you named none; what
+            the labels are and where they come from, in words. Not stored in a checkpoint.
     """
 
     root: Path
@@ -174,7 +171,39 @@ def labelled_by(
 def _about(
     samples: Sequence[Sample], columns: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...] | None, dict[str, tuple[str, ...]]]:
-    """Paths, patients if every image has one, and further columns."""
     groups = tuple(str(s.group) for s in samples) if all(s.group is not None for s in samples) else None
     further = {name: tuple(s.columns[i] for s in samples) for i, name in enumerate(columns)}
     return tuple(s.path for s in samples), groups, further
+
+
+def describe_split(splits: Splits, split: str) -> str:
+    """`300 + 120` images of each class or grade; of findings, how many images have none; of numbers, mean and range."""
+    targets, unit = splits.targets(split), f" {splits.target.unit}" if splits.target.unit else ""
+    if splits.target.kind == "findings":
+        return f"{int((~(targets == 1).any(axis=1)).sum()):,} with {NO_FINDING}"
+    if splits.target.kind == "number":
+        return f"mean {targets.mean():.4g}, {targets.min():g} to {targets.max():g}{unit}"
+    return listed([f"{n:,}" for n in splits.counts(split)], mark=" + ")
+
+
+def proportion_lines(splits: Splits) -> list[str]:
+    """What the labels were recognised as; and of findings, a line for each: positives and their share in each split."""
+    lines = [f"labels: {splits.recognised}"] if splits.recognised else []
+    if splits.target.kind != "findings":
+        return lines
+    cells = {}
+    for name in splits.samples:
+        targets = splits.targets(name)
+        known, positives = (targets != UNKNOWN).sum(axis=0), (targets == 1).sum(axis=0)
+        share = positives / np.maximum(known, 1)
+        cells[name] = [
+            f"{count:>6,} {part:>6.1%}" if number else f"{'not known':>13}"
+            for count, part, number in zip(positives.tolist(), share.tolist(), known.tolist(), strict=True)
+        ]
+    shown = splits.classes[:LISTED]
+    width = max(map(len, ("positives", *shown)))
+    lines.append(f"{'positives':{width}}" + "".join(f"  {name:>13}" for name in cells))
+    lines += [f"{name:{width}}" + "".join(f"  {of[k]}" for of in cells.values()) for k, name in enumerate(shown)]
+    if len(splits.classes) > LISTED:
+        lines.append(f"and {counted(len(splits.classes) - LISTED, 'more finding')}")
+    return lines

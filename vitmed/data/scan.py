@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import numpy as np
+
+from vitmed.core.errors import DataError
+from vitmed.core.files import check_regular
 from vitmed.core.messages import bar, say
 from vitmed.core.text import counted
-from vitmed.data.scan_cache import BATCH, ScanCache, digests_of, hash_files
+from vitmed.data.image_cache import ImageCache
 from vitmed.data.thread_batches import Progress, batched, in_threads
 from vitmed.imaging.file_record import Examined, FileRecord, examine
+from vitmed.imaging.preprocessing import Preprocessing
 
-if TYPE_CHECKING:  # it imports torch, which `vitmed check` does not need
-    from vitmed.imaging.preprocessing import Preprocessing
+FRESH = 2.0  # seconds: a file that changed so recently may change again with the same time stamp
+BATCH = 1024  # files between two writes: what a killed run loses
 
 
 class Scan:
@@ -33,7 +39,7 @@ class Scan:
     def __init__(
         self,
         files: Sequence[Path],
-        cache: ScanCache,
+        cache: ImageCache,
         how: Preprocessing | None = None,
         records: bool = True,
         progress: Progress | None = None,
@@ -52,22 +58,22 @@ class Scan:
 
     def decode_early(self, i: int) -> Examined:
         """Decode a file now; `decode` uses the result."""
-        self.early[i] = found = self._examine(i)
-        return found
+        self.early[i] = examined = self._examine(i)
+        return examined
 
     def decode(self, rows: Sequence[int]) -> Iterator[tuple[int, Examined]]:
         """Decode these files in threads, in order, and keep their records."""
-        found: dict[bytes, FileRecord] = {}
+        new: dict[bytes, FileRecord] = {}
         try:
             for i, examined in zip(rows, in_threads(self._examine, rows), strict=True):
                 if self.records and examined.record is not None:
-                    self.records[i] = found[self.digests[i].tobytes()] = examined.record
+                    self.records[i] = new[self.digests[i].tobytes()] = examined.record
                 yield i, examined
-                if len(found) >= BATCH:
-                    self.cache.keep(found)
-                    found.clear()
+                if len(new) >= BATCH:
+                    self.cache.keep(new)
+                    new.clear()
         finally:
-            self.cache.keep(found)
+            self.cache.keep(new)
 
     def _examine(self, i: int) -> Examined:
         if i in self.early:
@@ -76,12 +82,8 @@ class Scan:
         return examine(self.files[i], self.hashes[i], self.cache.frame, self.how, needed, self.cache.window)
 
 
-def scan(root: Path, paths: Sequence[str], cache: ScanCache) -> list[FileRecord]:
-    """The record of every file, in order; content with a known record is not decoded again.
-
-    Args:
-        paths: relative to the root.
-    """
+def scan(root: Path, paths: Sequence[str], cache: ImageCache) -> list[FileRecord]:
+    """The record of every file, in order, from paths below the root; known content is not decoded again."""
     records: list[FileRecord] = []
     decoded, started = 0, time.monotonic()
     with bar("checking") as advance:
@@ -103,3 +105,79 @@ def scan(root: Path, paths: Sequence[str], cache: ScanCache) -> list[FileRecord]
 def decoded_text(decoded: int, seconds: float) -> str:
     """How many files were decoded, and how fast."""
     return f"{counted(decoded, 'file')} decoded, {decoded / max(1e-9, seconds):,.0f} images/s"
+
+
+def hash_files(files: Sequence[str], cache: ImageCache | None = None, progress: Progress | None = None) -> list[str]:
+    """The sha256 of the content of every file, in threads; "" where it cannot be read.
+
+    Args:
+        files: absolute paths.
+        cache: knows unchanged files, which are not opened; None reads every file.
+    """
+    cache = cache or ImageCache()
+    hashes: list[str] = []
+    for part in batched(files, BATCH):
+        identities = list(in_threads(_identity, part, 64)) if cache.file is not None else [""] * len(part)
+        known = cache.hashes(part, identities)
+        new = [(path, identity) for path, identity in zip(part, identities, strict=True) if path not in known]
+        read = in_threads(_sha256, [path for path, _ in new])
+        rows = [(*file, sha256) for file, sha256 in zip(new, read, strict=True)]
+        cache.keep_hashes(row for row in rows if row[1] and row[2])
+        known |= {path: sha256 for path, _, sha256 in rows}
+        hashes += [known[path] for path in part]
+        if progress is not None:
+            progress(len(hashes), len(files))
+    return hashes
+
+
+def first_copies(root: Path, paths: Sequence[str], cache: ImageCache | None = None) -> np.ndarray:
+    """(S,) int64: for every image the first one with the same bytes, or itself.
+
+    Opens only files that share their size. An empty or unreadable file is no copy.
+    """
+
+    def size(path: str) -> int:
+        with suppress(OSError):
+            return os.stat(path).st_size  # noqa: PTH116
+        return 0
+
+    first, seen = np.arange(len(paths)), dict[str, int]()
+    top = os.path.abspath(root)  # noqa: PTH100  (a million of them)
+    files = [os.path.join(top, path) for path in paths]  # noqa: PTH118
+    sizes = np.fromiter(in_threads(size, files, 256), np.int64, len(paths))
+    _, where, counts = np.unique(sizes, return_inverse=True, return_counts=True)
+    same = np.flatnonzero((counts[where] > 1) & (sizes > 0)).tolist()
+    for i, digest in zip(same, hash_files([files[i] for i in same], cache), strict=True):
+        if digest:
+            first[i] = seen.setdefault(digest, i)
+    return first
+
+
+def digests_of(hashes: Sequence[str], files: Sequence[str]) -> np.ndarray:
+    """(M, 32) uint8: hashes of what determines the pixels: the content (a sha256) and the suffix, which picks a reader.
+
+    Files without a hash have random rows: nothing is known about them.
+    """
+    rows = [
+        hashlib.sha256(f"{digest}{os.path.splitext(path)[1].lower()}".encode()).digest() if digest else os.urandom(32)  # noqa: PTH122
+        for digest, path in zip(hashes, files, strict=True)
+    ]
+    return np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(-1, 32)
+
+
+def _identity(path: str) -> str:
+    """Changes when the file does; "" if there is no such file, or if it changed just now."""
+    try:
+        about = os.stat(path)  # noqa: PTH116  (a million of them)
+    except OSError:
+        return ""
+    settled = 0 <= about.st_mtime_ns < time.time_ns() - int(FRESH * 1e9)
+    return f"{about.st_size} {about.st_mtime_ns} {about.st_ctime_ns} {about.st_ino}" if settled else ""
+
+
+def _sha256(path: str) -> str:
+    try:
+        check_regular(path)
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except (OSError, DataError):
+        return ""

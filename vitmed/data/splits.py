@@ -10,19 +10,30 @@ from dataclasses import replace
 
 import numpy as np
 
-from vitmed.core.data_config import DataConfig
+from vitmed.core.data_config import DataConfig, PretrainDataConfig
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.places import data_folder
 from vitmed.core.text import counted, counted_doing, lines_of, listed
+from vitmed.data.folders import SPLITS, image_names, split_folders
+from vitmed.data.image_cache import ImageCache
 from vitmed.data.listing import ALL, Listing, list_images
-from vitmed.data.parts import split_off, stratified_sample, take_fold
-from vitmed.data.rare_findings import notes_on_rare, without_rarest, without_unlearnable
+from vitmed.data.patients import find_patients
 from vitmed.data.samples import Sample, Splits
-from vitmed.data.scan_cache import ScanCache, first_copies
-from vitmed.data.split_names import SPLITS
+from vitmed.data.scan import first_copies
+from vitmed.data.stratify import (
+    folds_by_kind,
+    split_off,
+    stratified_sample,
+    take_fold,
+    units_of,
+    unlearnable,
+)
 from vitmed.data.thread_batches import Progress
 
 HELD_OUT = "held_out"  # the part that no fold contains
 NAMED = 10  # most patients that a message names
+FEW = 5  # positives in train below which little is learned of a finding
+ENOUGH = 0.8  # of the share of validation and test, below which rare findings are left out to reach it
 
 
 def make_splits(config: DataConfig, progress: Progress | None = None, ordinal: Sequence[str] = ()) -> Splits:
@@ -56,6 +67,56 @@ def make_splits(config: DataConfig, progress: Progress | None = None, ordinal: S
     return splits
 
 
+def pretraining_splits(config: PretrainDataConfig, progress: Progress | None = None) -> tuple[Splits, int]:
+    """The splits `train` and `val` to pretrain on, and the number of test images left out.
+
+    These are the training and validation images of `make_splits`, so a later training keeps its held-out test. With
+    `unlabelled`, all images except those in a test folder; validation is the val folder, or `val_fraction` of the
+    images, by patient if patients are known.
+
+    Raises:
+        DataError, UsageError: as `make_splits`; `unlabelled` with labels or folds.
+    """
+    try:
+        splits = _unlabelled_splits(config, progress) if config.unlabelled else make_splits(config, progress)
+    except DataError as error:
+        if config.unlabelled:
+            raise
+        raise DataError(error.problem, f"{error.fix}; or --unlabelled if the folders are not classes") from None
+    kept = ("train", "val")
+    samples, made = {name: splits.samples[name] for name in kept}, {name: splits.made[name] for name in kept}
+    return replace(splits, samples=samples, made=made), len(splits.samples["test"])
+
+
+def _unlabelled_splits(config: PretrainDataConfig, progress: Progress | None) -> Splits:
+    """All images, as one class."""
+    for flag, given in (("labels", config.labels), ("folds", config.folds), ("resplit", config.resplit or None)):
+        if given is not None:
+            raise UsageError(f"--{flag} and --unlabelled exclude each other", "omit one of them")
+    root = data_folder(config.root)
+    folders, paths = split_folders(root), image_names(root)
+    split_of = {folders[name].name: name for name in ("val", "test") if name in folders}
+    names = np.array([split_of.get(path.partition("/")[0], "train") for path in paths], dtype="U5")
+    parts = {name: np.flatnonzero(names == name) for name in SPLITS}
+    if not len(parts["train"]):
+        raise DataError(f"{root}: holds no image to pretrain on", "name a folder of images")
+    listing = Listing(root, root, ["image"], paths, np.zeros(len(paths), np.int64), parts)
+    if (known := find_patients(config, root, paths, progress, folders_are_classes=False)) is not None:
+        listing = replace(listing, groups=known.groups, patients=known.source, notes=tuple(known.notes))
+    made = {"train": "all other images", "val": "", "test": ""}
+    if "val" in folders:
+        made["val"] = f"folder {folders['val'].name}/"
+    else:
+        listing = with_copies(listing, False, config.cache)
+        share = config.val_fraction
+        parts["val"], parts["train"] = split_off(listing, parts["train"], share, config.split_seed, "val")
+        made["val"] = f"{share:.0%} split off by {listing.unit}, seed {config.split_seed}"
+    if config.max_train is not None and config.max_train < len(parts["train"]):
+        parts["train"] = stratified_sample(listing, parts["train"], config.max_train, config.split_seed)
+        made["train"] = f"a sample of {len(parts['train']):,} of the others"
+    return with_samples(listing, parts, made, config.allow_leakage)
+
+
 def held_out(config: DataConfig, progress: Progress | None = None, ordinal: Sequence[str] = ()) -> tuple[Sample, ...]:
     """The images that no fold contains. Arguments and errors are those of `make_splits`."""
     listing = _listed(config, progress, ordinal)
@@ -70,7 +131,6 @@ def site_names(config: DataConfig, ordinal: Sequence[str] = ()) -> list[str]:
 
 
 def _listed(config: DataConfig, progress: Progress | None, ordinal: Sequence[str]) -> Listing:
-    """The images before the split."""
     listing = list_images(config, progress, ordinal)
     if config.resplit:
         order = np.lexsort((np.array(listing.paths), listing.labels))  # as if nothing divided it
@@ -119,7 +179,7 @@ def with_copies(listing: Listing, ready: bool, cache: bool) -> Listing:
     """Add copies to the listing if they matter: patients are unknown, and a split is still missing."""
     if ready or listing.patients:
         return listing
-    first = first_copies(listing.root, listing.paths, ScanCache.open(warns=False) if cache else None)
+    first = first_copies(listing.root, listing.paths, ImageCache.open(warns=False) if cache else None)
     copies = int(np.sum(first != np.arange(len(first))))
     if not copies:
         return listing
@@ -204,7 +264,6 @@ def _take_site(listing: Listing, indices: np.ndarray, config: DataConfig) -> tup
 
 
 def _check_enough(listing: Listing, rest: str, splits: Sequence[str]) -> None:
-    """Raises DataError for classes with fewer images than the splits that `rest` is divided into."""
     if listing.outputs:
         return
     counts = np.bincount(listing.labels[listing.parts[rest]], minlength=len(listing.classes)).tolist()
@@ -230,3 +289,89 @@ def _check_classes(listing: Listing, part: str, indices: np.ndarray) -> None:
                 f"{listing.location(part, label)}: {noun} {name!r} has no image{where}",
                 f"add images, or remove the {noun} everywhere",
             )
+
+
+def without_unlearnable(listing: Listing, config: DataConfig) -> Listing:
+    """The listing without findings of which nothing can be learned. Raises DataError if none is left."""
+    gone, given = list[str](), listing.outputs
+    while True:
+        assert listing.targets is not None
+        train = listing.parts["train" if "train" in listing.parts else ALL]
+        targets = listing.targets[train]
+        useless = unlearnable(targets, None)
+        if config.folds is not None:
+            for seed in range(config.split_seed, config.split_seed + config.repeats):
+                codes = units_of(listing, train)
+                useless |= unlearnable(
+                    targets, folds_by_kind(listing.labels[train], targets, codes, config.folds, seed)
+                )
+        if not useless.any():
+            break
+        gone += [name for name, drop in zip(listing.outputs, useless.tolist(), strict=True) if drop]
+        if useless.all():
+            raise DataError(
+                f"{listing.source}: no finding has images with and without it to train on: {listed(given)}",
+                "add images, or name other columns: --finding COLUMN",
+            )
+        listing = listing.with_findings(~useless)
+    if not gone:
+        return listing
+    where = "every fold" if config.folds is not None else "the training images"
+    names = f"{listed(sorted(gone, key=given.index))} {'is' if len(gone) == 1 else 'are'}"
+    note = f"{names} left out: {where} must have images with and without a finding"
+    return replace(listing, notes=(*listing.notes, note))
+
+
+def without_rarest(listing: Listing, config: DataConfig) -> Listing:
+    """The listing without the rarest findings, where so many patients are needed to train on these that too few are
+    left for validation and test: without those of one patient, then of fewer than 3, and so on up to `FEW`."""
+    if ALL not in listing.parts or config.divided:
+        return listing
+    assert listing.targets is not None
+    rows = listing.parts[ALL]
+    codes = units_of(listing, rows)
+    held = np.array([len(np.unique(codes[column == 1])) for column in listing.targets[rows].T])
+    kept, unit = listing, listing.unit
+    for fewest in range(2, FEW + 1):
+        rare = held < fewest
+        if _has_shares(kept, config):
+            break
+        if not rare.any() or rare.all():
+            continue
+        names = [name for name, drop in zip(listing.outputs, rare.tolist(), strict=True) if drop]
+        of = f"one {unit}" if fewest == 2 else f"fewer than {fewest} {unit}s"
+        gone = f"{counted(len(names), 'finding')} of {of} {'is' if len(names) == 1 else 'each are'} left out"
+        need = f"training would need nearly every {unit}, and too few would be left to validate and test"
+        note = f"{gone}: {need}: {listed(names)}"
+        kept = replace(listing.with_findings(~rare), notes=(*listing.notes, note))
+    return kept
+
+
+def _has_shares(listing: Listing, config: DataConfig) -> bool:
+    rest = listing.parts[ALL]
+    whole = len(rest)
+    for name, fraction in (("test", config.test_fraction), ("val", config.val_fraction)):
+        try:
+            part, rest = split_off(listing, rest, fraction * whole / len(rest), config.split_seed, name)
+        except DataError:
+            return False
+        if len(part) < ENOUGH * fraction * whole:
+            return False
+    return True
+
+
+def notes_on_rare(splits: Splits) -> list[str]:
+    notes, train = [], (splits.targets("train") == 1).sum(axis=0).tolist()
+    for name in ("val", "test"):
+        cannot = "nothing can be chosen for" if name == "val" else "nothing can be said of"
+        present, absent = ((splits.targets(name) == value).any(axis=0) for value in (1, 0))
+        for what, of in (("no image", ~present), ("every image with a label", present & ~absent)):
+            lacking = [finding for finding, lacks in zip(splits.classes, of.tolist(), strict=True) if lacks]
+            if lacking:
+                which = "it" if len(lacking) == 1 else "them"
+                notes.append(f"{what} of {name} has {listed(lacking)}, so {cannot} {which}")
+    few = [f"{name} ({count})" for name, count in zip(splits.classes, train, strict=True) if count < FEW]
+    if few:
+        what = counted_doing(len(few), "finding", "has", "have")
+        notes.append(f"{what} fewer than {FEW} positives in train, too few to learn: {listed(few)}")
+    return notes

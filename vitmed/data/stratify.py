@@ -1,4 +1,4 @@
-"""Shares and folds of images in proportion: by class, by the ranges of a number, or by several findings; by patient.
+"""Folds, shares and samples of the listed images, in proportion by class, ranges of a number or findings; by patient.
 
 scikit-learn stratifies one label of an image by group, and is used where it is fast (`grouped_folds`). For several
 labels there are iterative-stratification 0.1.9 (BSD, 2024) and scikit-multilearn 0.2.0 (BSD, 2018, unmaintained), both
@@ -13,9 +13,133 @@ from collections.abc import Sequence
 
 import numpy as np
 
-MANY = 500  # patients above which scikit-learn's StratifiedGroupKFold takes seconds to hours
+from vitmed.core.errors import DataError
+from vitmed.core.text import counted, counted_doing
+from vitmed.data.folders import SPLITS
+from vitmed.data.listing import ALL, Listing
 
+MANY = 500  # patients above which scikit-learn's StratifiedGroupKFold takes seconds to hours
 SPREAD = 6  # patients of a class from which train, val and test can have two each
+
+
+def take_fold(listing: Listing, indices: np.ndarray, folds: int, fold: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Fold 1 to K of K stratified folds, and the rest, as indices: by patient if patients are known, every image in
+    exactly one of the K, every class with an image in both.
+
+    Raises:
+        DataError: fewer patients than folds, or a class is missing from the fold or the rest.
+    """
+    labels, codes = listing.labels[indices], units_of(listing, indices)
+    if listing.groups is not None and (patients := int(codes.max()) + 1) < folds:
+        few = counted_doing(patients, listing.unit)
+        raise DataError(f"{listing.root}: {few} too few for {folds} folds", "fewer --folds")
+    if listing.outputs:
+        number = folds_by_kind(labels, _findings_of(listing, indices), codes, folds, seed)
+    elif listing.groups is not None:
+        number = grouped_folds(labels, codes, folds, seed)
+    else:
+        number, begin = np.empty(len(indices), dtype=np.int64), 0
+        rng = np.random.default_rng([seed, SPLITS.index("test")])
+        for k in range(len(listing.classes)):  # each class begins where the last one ended, for folds of equal size
+            of_class = rng.permutation(np.flatnonzero(labels == k))
+            number[of_class] = (begin + np.arange(len(of_class))) % folds
+            begin += len(of_class)
+        if listing.first_copy is not None:
+            number = with_first_copy(listing.first_copy, indices, number)
+    taken = number == fold - 1
+    if not taken.any() or taken.all():
+        few = counted(len(indices), "image")
+        raise DataError(f"{listing.source}: {few} are too few for {folds} folds", "fewer --folds")
+    if (label := _one_sided(listing, labels, taken)) is not None:
+        few = f"class {listing.classes[label]!r} has too few {listing.unit}s for fold {fold} of {folds}"
+        raise DataError(f"{listing.location(ALL, label)}: {few}", "fewer --folds, or add images")
+    return indices[taken], indices[~taken]
+
+
+def split_off(
+    listing: Listing, indices: np.ndarray, fraction: float, seed: int, name: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """A stratified share of the images, and the rest, as indices: by patient if patients are known, every class with an
+    image in both.
+
+    Raises:
+        DataError: a class has too few images or patients.
+    """
+    labels, codes = listing.labels[indices], units_of(listing, indices)
+    taken = np.zeros(len(indices), dtype=bool)
+    if listing.groups is not None and len(codes) and codes.max() == 0:
+        problem = f"{listing.root}: one {listing.unit} cannot be split into train and {name}"
+        raise DataError(problem, f"add {listing.unit}s")
+    if listing.outputs:
+        taken = share_by_kind(labels, _findings_of(listing, indices), codes, fraction, seed)
+        if not taken.any() or taken.all():
+            has = counted(len(indices), "image")
+            raise DataError(f"{listing.source}: {has} are too few to split off {name}", "add images")
+    elif listing.groups is not None:
+        taken[patient_share(labels, codes, fraction, seed)] = True
+    else:
+        rng = np.random.default_rng([seed, SPLITS.index(name)])
+        for k in range(len(listing.classes)):
+            of_class = np.flatnonzero(labels == k)
+            taken[rng.permutation(of_class)[: max(1, round(len(of_class) * fraction))]] = True
+        if listing.first_copy is not None:
+            taken = with_first_copy(listing.first_copy, indices, taken)
+    if (label := _one_sided(listing, labels, taken)) is not None:
+        few = f" of too few {listing.unit}s" if listing.patients else ""
+        few = " that are often copies of each other" if listing.first_copy is not None else few
+        place = listing.location("train" if "train" in listing.parts else ALL, label)
+        has = f"class {listing.classes[label]!r} has {counted(int((labels == label).sum()), 'image')}{few}"
+        raise DataError(
+            f"{place}: {has}, too few to split off {name}", "add images, remove the class, or make the splits yourself"
+        )
+    return indices[taken], indices[~taken]
+
+
+def _one_sided(listing: Listing, labels: np.ndarray, taken: np.ndarray) -> int | None:
+    """The first of the classes without an image in the part or in the rest; None of findings and numbers."""
+    classes = () if listing.outputs else range(len(listing.classes))
+    return next((k for k in classes if len(np.unique(taken[labels == k])) < 2), None)
+
+
+def stratified_sample(listing: Listing, indices: np.ndarray, size: int, seed: int) -> np.ndarray:
+    """`size` of the images, every class in proportion (largest remainders) and at least once, in their order.
+
+    Fewer than one for each class cannot be: then one for each. Of findings the strata are in proportion, and an image
+    with and one without each finding comes on top where there is none in the sample.
+    """
+    rng = np.random.default_rng([seed, len(SPLITS)])
+    there, labels = np.unique(listing.labels[indices], return_inverse=True)
+    classes = len(there)
+    share = size * np.bincount(labels, minlength=classes) / len(labels)
+    counts = np.maximum(1, np.floor(share)).astype(int)
+    while counts.sum() < min(size, len(labels)):
+        counts[np.argmax(share - counts)] += 1
+    while counts.sum() > max(size, classes):
+        counts[np.argmax(np.where(counts > 1, counts - share, -np.inf))] -= 1
+    keep = [rng.permutation(np.flatnonzero(labels == k))[: counts[k]] for k in range(classes)]
+    chosen = np.zeros(len(labels), dtype=bool)
+    chosen[np.concatenate(keep)] = True
+    findings = _findings_of(listing, indices)
+    for column in () if findings is None else findings.T:
+        for value in (1, 0):
+            has = np.flatnonzero(column == value)
+            if len(has) and not chosen[has].any():
+                chosen[rng.choice(has)] = True
+    return indices[chosen]
+
+
+def units_of(listing: Listing, indices: np.ndarray) -> np.ndarray:
+    """(N,) int64: what no split divides, as numbers from 0: patients, else copies, else single images."""
+    if listing.groups is not None:
+        return patient_codes(listing.groups, indices)
+    if listing.first_copy is not None:
+        return np.unique(listing.first_copy[indices], return_inverse=True)[1]
+    return np.arange(len(indices))
+
+
+def _findings_of(listing: Listing, indices: np.ndarray) -> np.ndarray | None:
+    """(N, F) findings of these images; None for a number."""
+    return None if listing.targets is None or listing.target.kind == "number" else listing.targets[indices]
 
 
 def patient_codes(groups: Sequence[str], indices: np.ndarray) -> np.ndarray:
@@ -82,9 +206,14 @@ def _balanced_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int
 
 
 def balanced_parts(
-    codes: np.ndarray, images: np.ndarray, kinds: np.ndarray, shares: np.ndarray, seed: int, by_size: bool = False,
+    codes: np.ndarray,
+    images: np.ndarray,
+    kinds: np.ndarray,
+    shares: np.ndarray,
+    seed: int,
+    by_size: bool = False,
     kept: np.ndarray | None = None,
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """Distribute patients so that each part gets its share of the images, and as far as possible of every kind.
 
     From the patient with most of what is rare down, each goes to a part that has room for at least half of their
@@ -101,8 +230,7 @@ def balanced_parts(
         by_size: go from the patient with most images down instead.
         kept: (P,) bool, patients who go to the last part, before all others.
 
-    Returns:
-        (P,) int64: the part of every patient.
+    Returns (P,) int64, the part of every patient.
     """
     types, parts = int(kinds.max()) + 1, len(shares)
     pair, count = np.unique(codes[images] * types + kinds, return_counts=True)
@@ -142,9 +270,7 @@ def balanced_parts(
 def kinds_of(labels: np.ndarray, targets: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Images and kinds for `balanced_parts`: the findings of an image, else its stratum; and that it is an image.
 
-    Args:
-        labels: (S,) strata.
-        targets: of findings (S, F), else None.
+    `labels` (S,) are strata; `targets` of findings (S, F), else None.
     """
     every = np.arange(len(labels))
     rows, kinds = (every, labels) if targets is None else np.nonzero(targets == 1)
@@ -180,11 +306,7 @@ def share_by_kind(
 
 
 def unlearnable(targets: np.ndarray, folds: np.ndarray | None) -> np.ndarray:
-    """(F,) bool: findings without a known positive, or without a known negative, where a model is trained.
-
-    Args:
-        targets: (S, F).
-        folds: (S,) the fold of every image; a model is trained on the rest of each. None: on all images.
-    """
+    """(F,) bool: findings (S, F) without a known positive, or without a known negative, where a model is trained: on
+    the rest of each fold (S,), or with None on all images."""
     rests = [np.ones(len(targets), bool)] if folds is None else [folds != fold for fold in np.unique(folds)]
     return np.any([~((targets[rest] == value).any(axis=0)) for rest in rests for value in (1, 0)], axis=0)

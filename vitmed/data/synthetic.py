@@ -55,15 +55,13 @@ def draw_cells(
     only when it is complete; a complete set with the same arguments is kept.
 
     Args:
-        root: the folder to make; may exist if it is empty.
         cells: number of images, divided evenly among the patients; at least 4 per patient.
         patients: at least 4.
         size: side of the square images, px.
         progress: called after each cell with (done, total).
 
     Raises:
-        UsageError: too few patients, cells or pixels.
-        DataError: `root` holds something else, or cannot be written.
+        UsageError: too few patients, cells or pixels. DataError: `root` holds something else, or cannot be written.
     """
     if patients < 4 or cells < 4 * patients or size < 16:
         found = f"{cells} cells of {patients} patients at {size} px"
@@ -89,12 +87,8 @@ def draw_cells(
 def whole_set(root: Path, arguments: dict[str, Any], pattern: str, count: int) -> Iterator[Path | None]:
     """A folder to draw in, which becomes `root` when the block ends; None where `root` holds this set already.
 
-    Args:
-        arguments: of the drawing, which `root/demo.json` keeps.
-        pattern: of the images below `root`; count: how many there are.
-
-    Raises:
-        UsageError: `root` cannot be written. DataError: it holds something else.
+    `root/demo.json` keeps the arguments; `count` images match the pattern. Raises UsageError if `root` cannot be
+    written, DataError if it holds something else.
     """
     if _is_drawn(root, arguments, pattern, count):
         yield None
@@ -116,7 +110,6 @@ def whole_set(root: Path, arguments: dict[str, Any], pattern: str, count: int) -
 
 
 def _is_drawn(root: Path, arguments: dict[str, Any], pattern: str, wanted: int) -> bool:
-    """Whether `root` holds this set. Raises DataError if it holds something else."""
     try:
         if not root.exists() or (root.is_dir() and not any(root.iterdir())):
             return False

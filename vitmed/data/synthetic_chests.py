@@ -42,17 +42,12 @@ def draw_chests(
     """Draw `root/images/P007_01.png`, and two tables with path and patient: `root/labels.csv` with a column for each
     finding, and `root/hearts.csv` with the width of the heart in mm.
 
-    The same arguments draw the same images. The set appears at `root` only when it is complete; a complete set with the
-    same arguments is kept.
+    The same arguments draw the same images; `root` is made as by `draw_cells`.
 
     Args:
-        root: the folder to make; may exist if it is empty.
         images: divided evenly among the patients, at least one for each.
         size: side of the square images, px.
         progress: called after each image with (done, total).
-
-    Raises:
-        UsageError: `root` cannot be written. DataError: it holds something else.
     """
     arguments = {"drawing": DRAWING, "seed": seed, "images": images, "patients": patients, "size": size}
     with whole_set(root, arguments, "images/P*.png", images) as folder:
@@ -79,7 +74,6 @@ def draw_chests(
 
 
 def _findings(rng: np.random.Generator) -> list[bool]:
-    """Which findings an image has."""
     heart = bool(rng.random() < SHARES[1])
     effusion = bool(rng.random() < (0.5 if heart else (SHARES[0] - 0.5 * SHARES[1]) / (1 - SHARES[1])))
     return [effusion, heart, *(bool(one) for one in rng.random(2) < SHARES[2:])]

@@ -22,8 +22,8 @@ from vitmed.core.excel_files import sheet_rows
 from vitmed.core.text import counted_doing, lines_of
 
 # The first of these names in a table is used; case, spaces and hyphens do not matter.
-PATH_NAMES = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "image_name",
-              "image_id", "image_index", "img")  # fmt: skip
+_PATHS = "path file filename file_name filepath file_path image image_path image_name image_id image_index img"
+PATH_NAMES = tuple(_PATHS.split())
 GROUP_NAMES = ("patient", "patient_id", "patientid", "group", "subject", "subject_id", "case", "case_id")
 LABEL_NAMES = ("label", "class", "diagnosis", "target", "dx", "finding_labels")
 FIRST = 5  # most items in one line of a message
@@ -31,7 +31,7 @@ FIRST = 5  # most items in one line of a message
 
 @dataclass(frozen=True)
 class Table:
-    """A table: column names as written, for each row its line number in the file and its cells; notes for the user."""
+    """A table: column names as written, of each row its line in the file and its cells; notes for the user."""
 
     file: Path
     header: list[str]
@@ -82,9 +82,8 @@ class Table:
 
 
 def read_table(file: str | Path) -> Table:
-    """Read a CSV file, or the first sheet of an Excel file (.xlsx).
-
-    CSV has the separator (comma, semicolon or tab) that is most frequent in the header.
+    """Read a CSV file with the separator (comma, semicolon or tab) most frequent in its header, or the first sheet of
+    .xlsx.
 
     Raises:
         DataError: missing, not text, no rows, a name twice in the header, or a row of another length (with its line).
@@ -172,13 +171,9 @@ def _plain(path: str) -> str:
 def groups_from_table(
     file: str | Path, root: Path, paths: Sequence[str], card: str | None = None
 ) -> tuple[list[str], str, list[str]]:
-    """The patient of every image, from a table with a column for the path and one for the patient.
+    """The patient of every image from a table of paths and patients, the name of their column, and notes for the user.
 
-    Args:
-        card: of the set that the table belongs to; it may name the columns.
-
-    Returns:
-        patients in the order of `paths`, the name of their column, and notes for the user.
+    `card`: of the set that the table belongs to; it may name the columns.
 
     Raises:
         DataError: the table cannot be read, lacks a column, a value or an image, or has two patients for an image.

@@ -12,13 +12,26 @@ import contextlib
 import os
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from vitmed.core.errors import UsageError, unknown_key
+
+
+class Change(NamedTuple):
+    """A random change: its name, and how strong it is."""
+
+    name: str
+    values: tuple[Any, ...]
+    named: dict[str, Any]
+
+
+def change(name: str, *values: Any, **named: Any) -> Change:
+    """A change as `Changes` has it: its name and its arguments."""
+    return Change(name, values, named)
 
 
 @dataclass(frozen=True)
@@ -28,29 +41,25 @@ class Policy:
     Attributes:
         flips: whether the policy mirrors images if flips are allowed.
         text: one line: what the policy does, what it must not do, and why.
-        build: its changes, chosen from those of a `Changes`: albumentations transforms, or functions of a batch.
-        turns: whether these include quarter turns, each as likely as the image as it is.
+        turns: whether the changes include quarter turns, each as likely as the image as it is.
     """
 
     flips: bool
     text: str
-    build: Callable[[Changes], list[Any]]
+    changes: Sequence[Change]
     turns: bool = False
 
 
 class Augmenter:
     """Applies one policy; the result depends on nothing but the image and the seed.
 
-    So a resumed run, and a run with another number of workers, see the same images. Can be pickled.
+    So a resumed run, and a run with another number of workers, see the same images. Can be pickled. UsageError for an
+    unknown policy.
 
     Args:
-        policy: a key of `POLICIES`.
         size: side S of the images, px.
         channels: C, 1 to 4. Colour changes need exactly 3.
         flips: False forbids mirroring; turns remain.
-
-    Raises:
-        UsageError: there is no such policy.
     """
 
     def __init__(self, policy: str, size: int, channels: int, flips: bool = True):
@@ -71,7 +80,15 @@ class Augmenter:
         if self.policy == "none":
             return image
         if self._compose is None:
-            self._build()
+            do, steps = Changes(self.size, self.flips, self.channels == 3), list[Any]()
+            for step in POLICIES[self.policy].changes:
+                made = getattr(do, step.name)(*step.values, **step.named)
+                steps += made if isinstance(made, list) else [made]
+            # albumentations draws from two generators that all transforms share, and seeds them once. We set their
+            # state on each call instead, since every worker would draw the same numbers otherwise (its issue 266).
+            self._compose = do.A.Compose(steps, seed=0)
+            self._numpy, self._python = np.random.Generator(np.random.PCG64(0)), random.Random(0)
+            self._compose.set_random_state(self._numpy, self._python)
         sequence = np.random.SeedSequence(seed)
         self._numpy.bit_generator.state = np.random.PCG64(sequence).state
         self._python.seed(int.from_bytes(sequence.generate_state(4).tobytes(), "little"))
@@ -84,20 +101,11 @@ class Augmenter:
     def __reduce__(self) -> tuple[Any, ...]:
         return Augmenter, (self.policy, self.size, self.channels, self.flips)
 
-    def _build(self) -> None:
-        changes = Changes(self.size, self.flips, self.channels == 3)
-        # albumentations draws from two generators that all transforms share, and seeds them once. We set their state
-        # on each call instead, since every worker would draw the same numbers otherwise (its issue 266).
-        self._compose = changes.A.Compose(POLICIES[self.policy].build(changes), seed=0)
-        self._numpy, self._python = np.random.Generator(np.random.PCG64(0)), random.Random(0)
-        self._compose.set_random_state(self._numpy, self._python)
-
 
 def refuse_flips(classes: Iterable[str], policy: str, flips: bool) -> None:
-    """Raise UsageError if the policy mirrors and two class names differ only by their side.
+    """Raise UsageError if the policy mirrors and two class names differ only by their side, as kidney-L and kidney-R.
 
-    Examples are kidney-L and kidney-R, left lung and right lung, OD and OS. A side is a separate word (`kidney_l`,
-    `kidneyL`), never a letter within one.
+    A side is a separate word (`kidney_l`, `kidneyL`), never a letter within one.
     """
     if flips and POLICIES[policy].flips and (pair := mirrored_pair(classes)) is not None:
         keep = ", ".join(key for key, value in POLICIES.items() if not value.flips)
@@ -158,13 +166,7 @@ def without_opencv_threads() -> Iterator[None]:
 
 
 class Changes:
-    """The changes that policies choose from, as albumentations transforms; `batch_augmentation` has them for batches.
-
-    Args:
-        size: side S of the images, px.
-        flips: whether flips are allowed.
-        colour: whether images have colour.
-    """
+    """The changes that policies choose from, as albumentations transforms; `size`: side S of the images, px."""
 
     def __init__(self, size: int, flips: bool, colour: bool):
         self.A, self.size, self.flips, self.colour = _albumentations(), size, flips, colour
@@ -236,14 +238,15 @@ class Changes:
 
     def shift_and_scale(self) -> list[Any]:
         """As `affine`, by a tenth: a crop of the padded image, in a quarter of the time."""
-        margin, least, most = self.margin_and_area()
+        margin, least, most = margin_and_area(self.size)
         return [self.A.Pad(margin, border_mode=0, fill=0), self.crop(least, most, ratio=(1.0, 1.0))]
 
-    def margin_and_area(self) -> tuple[int, float, float]:
-        """Of `shift_and_scale`: the padding, px, and the least and the largest share of the padded image."""
-        margin = max(1, round(0.1 * self.size))
-        least, most = (((1 + change) * self.size / (self.size + 2 * margin)) ** 2 for change in (-0.1, 0.1))
-        return margin, least, most
+
+def margin_and_area(size: int) -> tuple[int, float, float]:
+    """Of `shift_and_scale`: the padding, px, and the least and the largest share of the padded image."""
+    margin = max(1, round(0.1 * size))
+    least, most = (((1 + change) * size / (size + 2 * margin)) ** 2 for change in (-0.1, 0.1))
+    return margin, least, most
 
 
 def _defocus(A: Any) -> Any:
@@ -296,94 +299,94 @@ _LONG_SIDES = re.compile(
 )
 
 POLICIES: dict[str, Policy] = {
-    "none": Policy(False, "Nothing: the image as it is.", lambda do: []),
+    "none": Policy(False, "Nothing: the image as it is.", ()),
     "light": Policy(
         True,
         "Mirrors left-right, shifts and scales a little; for everyday objects, not for digits.",
-        lambda do: [*do.mirror(), *do.shift_and_scale()],
+        [change("mirror"), change("shift_and_scale")],
     ),
     "medical": Policy(
         False,
         "Modality unknown: small turn, shift, scale, brightness, blur, noise; no flip, as the side may be the label.",
-        lambda do: [
-            do.affine(10, 0.05, 0.1, p=0.7),
-            do.brightness(0.1, p=0.5),
-            do.blur(p=0.2),
-            do.noise(0.1, p=0.25, grey=False),
+        [
+            change("affine", 10, 0.05, 0.1, p=0.7),
+            change("brightness", 0.1, p=0.5),
+            change("blur", p=0.2),
+            change("noise", 0.1, p=0.25, grey=False),
         ],
     ),
     "blood_smear": Policy(
         True,
         "All 8 symmetries, any turn, mild light and stain; no erasing or strong blur: parasites are tiny.",
-        lambda do: [
-            do.symmetry(),
-            do.affine(180, 0.05, 0.1, p=0.5),
-            do.brightness(0.15, p=0.5),
-            *do.hue(p=0.5),
-            do.blur(p=0.1),
-            do.compression(70, p=0.2),
+        [
+            change("symmetry"),
+            change("affine", 180, 0.05, 0.1, p=0.5),
+            change("brightness", 0.15, p=0.5),
+            change("hue", p=0.5),
+            change("blur", p=0.1),
+            change("compression", 70, p=0.2),
         ],
         turns=True,
     ),
     "histology": Policy(
         True,
         "All 8 symmetries, crop, H&E stain; no free hue: stain is varied in its own space (Tellez 2019).",
-        lambda do: [
-            do.crop(0.7),
-            do.symmetry(),
-            *do.stain(p=0.5),
-            do.brightness(0.1, p=0.3),
-            do.blur(p=0.15),
-            do.compression(60, p=0.2),
+        [
+            change("crop", 0.7),
+            change("symmetry"),
+            change("stain", p=0.5),
+            change("brightness", 0.1, p=0.3),
+            change("blur", p=0.15),
+            change("compression", 60, p=0.2),
         ],
         turns=True,
     ),
     "dermoscopy": Policy(
         True,
         "All 8 symmetries, any turn, crop, mild colour, small holes; no strong hue: colour is diagnostic.",
-        lambda do: [
-            do.crop(0.6),
-            do.symmetry(),
-            do.affine(180, 0, 0, p=0.5),
-            do.brightness(0.15, p=0.5),
-            *do.hue(p=0.3),
-            do.holes(p=0.2),
+        [
+            change("crop", 0.6),
+            change("symmetry"),
+            change("affine", 180, 0, 0, p=0.5),
+            change("brightness", 0.15, p=0.5),
+            change("hue", p=0.3),
+            change("holes", p=0.2),
         ],
         turns=True,
     ),
     "chest_xray": Policy(
         False,
         "Small turn and shift, gamma, noise; no flip (heart side, markers), no inversion (Elgendi 2021).",
-        lambda do: [do.affine(7, 0.04, 0.07, p=0.7), do.gamma(), do.brightness(0.1, p=0.5), do.noise()],
+        [change("affine", 7, 0.04, 0.07, p=0.7), change("gamma"), change("brightness", 0.1, p=0.5), change("noise")],
     ),
     "fundus": Policy(
         True,
         "Mirrors OD to OS, small turn, gamma; never upside down: upper and lower rim differ (DeepDRiD).",
-        lambda do: [*do.mirror(), do.affine(15, 0.04, 0.07, p=0.7), do.gamma(), do.brightness(0.1, p=0.5)],
+        [change("mirror"), change("affine", 15, 0.04, 0.07, p=0.7), change("gamma"), change("brightness", 0.1, p=0.5)],
     ),
     "ultrasound": Policy(
         True,
         "Mirrors left-right, small turn, gamma, speckle; never upside down: depth is an axis (EAGT).",
-        lambda do: [*do.mirror(), do.affine(10, 0.05, 0.05, p=0.7), do.gamma(), do.speckle()],
+        [change("mirror"), change("affine", 10, 0.05, 0.05, p=0.7), change("gamma"), change("speckle")],
     ),
     "oct": Policy(
         True,
         "Mirrors left-right, small turn, gamma, speckle; never upside down: layers have an order.",
-        lambda do: [*do.mirror(), do.affine(8, 0.05, 0, p=0.7), do.gamma(), do.speckle()],
+        [change("mirror"), change("affine", 8, 0.05, 0, p=0.7), change("gamma"), change("speckle")],
     ),
     "ct_mri": Policy(
         False,
         "Small turn, scale, weak bending, weak gamma, noise; no flip: organs have sides (OrganMNIST).",
-        lambda do: [
-            do.affine(10, 0.04, 0.1, p=0.7),
-            do.bending(p=0.2),
-            do.gamma(90, 110, p=0.3),
-            do.noise(),
+        [
+            change("affine", 10, 0.04, 0.1, p=0.7),
+            change("bending", p=0.2),
+            change("gamma", 90, 110, p=0.3),
+            change("noise"),
         ],
     ),
     "mae": Policy(
         True,
         "For `vitmed pretrain`: crops of 20 to 100 % of the area and mirrors left-right (He 2021).",
-        lambda do: [do.crop(0.2, 1, ratio=(3 / 4, 4 / 3), interpolation=2), *do.mirror()],  # bicubic
+        [change("crop", 0.2, 1, ratio=(3 / 4, 4 / 3), interpolation=2), change("mirror")],  # bicubic
     ),
 }

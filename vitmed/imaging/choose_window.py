@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from vitmed.core.errors import DataError
 from vitmed.core.files import check_regular
+from vitmed.core.messages import bar
 from vitmed.imaging.decode import decode, read_header
 from vitmed.imaging.rasters import PNG
 from vitmed.imaging.raw_image import ImageHeader, RawImage
@@ -35,29 +36,30 @@ def choose_window(
     paths: Sequence[Path],
     asked: str | Sequence[float] | None = "auto",
     frame: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
 ) -> ChosenWindow:
-    """Resolve `auto` and `percentiles` to the window that the training images need.
+    """Resolve `auto` and `percentiles` (`data.window`) to the window that the training images need.
 
     `auto` is None if no image needs a window, "dicom" if every image is a DICOM file that stores one, else the
-    percentiles. Unreadable files are skipped here; the data check reports them.
-
-    Args:
-        paths: the training images.
-        asked: `data.window`.
-        frame: `data.frame`.
-        progress: called with (done, total) while the headers are read.
-
-    Raises:
-        UsageError: a package that reads such files is not installed.
+    percentiles. Unreadable files are skipped here; the data check reports them. Raises UsageError if a package that
+    reads such files is not installed.
     """
     if asked is None:
         return ChosenWindow(None)
-    headers, eight_bit = _headers_to_window(paths, progress)
+    headers, eight_bit = dict[Path, ImageHeader](), 0
+    with bar("looking at training images") as advance:
+        for done, path in enumerate(paths, 1):
+            header = _header_if_windowed(path)
+            if isinstance(header, ImageHeader):
+                headers[path] = header
+            else:
+                eight_bit += header
+            advance(done, len(paths))
     if not headers:
         given = asked not in ("auto", "percentiles")
         return ChosenWindow(None, [], ["no training image has more than 8 bits: --window has no effect"] * given)
-    kind, warnings = _describe(list(headers.values())), list[str]()
+    bits, warnings = sorted({header.bits for header in headers.values()}), list[str]()
+    depth = f"{bits[0]}-bit" if len(bits) == 1 else f"{bits[0]}- to {bits[-1]}-bit"
+    kind = f"{depth} {'DICOM ' if all(header.format == 'DICOM' for header in headers.values()) else ''}images"
     if eight_bit:
         warnings.append(
             f"{eight_bit:,} of {len(paths):,} training images have 8 bits and are not windowed, {len(headers):,} are "
@@ -65,7 +67,9 @@ def choose_window(
         )
     if asked == "auto" and not eight_bit and all(header.windows for header in headers.values()):
         asked = "dicom"
-    parts = [part for path in _spread(list(headers)) if (part := _values(path, frame)) is not None]
+    windowed, count = list(headers), min(IMAGES, len(headers))
+    spread = np.unique(np.linspace(0, len(windowed) - 1, count).round().astype(int)).tolist()
+    parts = [part for i in spread if (part := _values(windowed[i], frame)) is not None]
     if (index := file_window_index(asked)) is not None:
         several = sum(header.windows > 1 for header in headers.values())
         some = f"; {several:,} files have several, and window number {index} is used" if several else ""
@@ -77,27 +81,14 @@ def choose_window(
         low, high = float(asked[0]), float(asked[1])
         how, outside = "as given", _saturation([(sample, Linear(low, high))])
     elif len(sample):
-        low, high = _percentiles(sample)
+        low, high = (float(value) for value in np.percentile(sample, (LOW, HIGH)))
+        if low >= high:  # nearly all values are equal
+            low, high = float(sample.min()), float(sample.max())
+        high = high if high > low else low + 1
         how, outside = f"the {LOW} and {HIGH} percentile of {len(parts):,} of {len(paths):,} training images", []
     else:
         return ChosenWindow(None, [], warnings)
     return ChosenWindow((low, high), [f"{kind}: window {low:g} .. {high:g}, {how}", *outside], warnings)
-
-
-def _headers_to_window(
-    paths: Sequence[Path], progress: Callable[[int, int], None] | None
-) -> tuple[dict[Path, ImageHeader], int]:
-    """The headers of the images that need a window, and the number of 8-bit images."""
-    headers, eight_bit = dict[Path, ImageHeader](), 0
-    for done, path in enumerate(paths, 1):
-        header = _header_if_windowed(path)
-        if isinstance(header, ImageHeader):
-            headers[path] = header
-        else:
-            eight_bit += header
-        if progress is not None:
-            progress(done, len(paths))
-    return headers, eight_bit
 
 
 def _header_if_windowed(path: Path) -> ImageHeader | bool:
@@ -118,18 +109,6 @@ def _header_if_windowed(path: Path) -> ImageHeader | bool:
     return header if header.needs_window else True
 
 
-def _describe(headers: Sequence[ImageHeader]) -> str:
-    """Depth and format of the images, such as "12- to 16-bit DICOM images"."""
-    bits = sorted({header.bits for header in headers})
-    depth = f"{bits[0]}-bit" if len(bits) == 1 else f"{bits[0]}- to {bits[-1]}-bit"
-    return f"{depth} {'DICOM ' if all(header.format == 'DICOM' for header in headers) else ''}images"
-
-
-def _spread(paths: Sequence[Path]) -> list[Path]:
-    """At most `IMAGES` of them, evenly spread."""
-    return [paths[i] for i in np.unique(np.linspace(0, len(paths) - 1, min(IMAGES, len(paths))).round().astype(int))]
-
-
 def _values(path: Path, frame: int | None) -> tuple[np.ndarray, Sequence[FileWindow]] | None:
     """A reproducible sample of an image's values, without padding; and the windows that the file stores."""
     try:
@@ -143,13 +122,6 @@ def _values(path: Path, frame: int | None) -> tuple[np.ndarray, Sequence[FileWin
     if values.size > VALUES:
         values = values[np.random.default_rng(values.size).integers(0, values.size, VALUES)]
     return values.astype(np.float64 if values.dtype.itemsize > 4 else np.float32), found.windows
-
-
-def _percentiles(sample: np.ndarray) -> tuple[float, float]:
-    low, high = (float(value) for value in np.percentile(sample, (LOW, HIGH)))
-    if low >= high:  # nearly all values are equal
-        low, high = float(sample.min()), float(sample.max())
-    return low, high if high > low else low + 1
 
 
 def _saturation(parts: Iterable[tuple[np.ndarray, FileWindow]]) -> list[str]:

@@ -17,16 +17,15 @@ from vitmed.core.errors import DataError, VitmedError
 from vitmed.core.files import check_regular
 from vitmed.core.process import NO_WARNINGS
 from vitmed.imaging import arrays, dicom, rasters
-from vitmed.imaging.colours import to_mode
-from vitmed.imaging.raw_image import ImageHeader, MinSize, RawImage, too_large
+from vitmed.imaging.raw_image import ImageHeader, MinSize, RawImage, to_mode, too_large
 from vitmed.imaging.window import Linear, Window, file_window_index, to_grey
 
 # Packages that decode a file or compute with its pixels. Packages that are not installed count as absent.
 DECODERS = (
-    "pillow", "numpy",
-    "opencv-python-headless", "opencv-python", "opencv-contrib-python-headless", "opencv-contrib-python",
-    "pydicom", "python-gdcm", "pylibjpeg", "pylibjpeg-libjpeg", "pylibjpeg-openjpeg", "pylibjpeg-rle", "pyjpegls",
-)  # fmt: skip
+    *("pillow", "numpy"),
+    *("opencv-python-headless", "opencv-python", "opencv-contrib-python-headless", "opencv-contrib-python"),
+    *("pydicom", "python-gdcm", "pylibjpeg", "pylibjpeg-libjpeg", "pylibjpeg-openjpeg", "pylibjpeg-rle", "pyjpegls"),
+)
 
 
 class NotAnImageError(DataError):

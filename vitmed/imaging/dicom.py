@@ -17,8 +17,7 @@ from PIL import Image
 
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.process import NO_WARNINGS, SharedContext
-from vitmed.imaging.jpeg_headers import read_stream
-from vitmed.imaging.raw_image import BYTES, ImageHeader, MinSize, RawImage, pick_frame, refuse_large
+from vitmed.imaging.raw_image import BYTES, ImageHeader, MinSize, RawImage, pick_frame, read_stream, refuse_large
 from vitmed.imaging.window import FileWindow, Linear, Sigmoid, Table
 
 GREY = ("MONOCHROME1", "MONOCHROME2")
@@ -34,10 +33,10 @@ DECODERS = {
     "1.2.840.10008.1.2.4.91": ("pylibjpeg", "pillow"),
 }
 HEAD = (
-    "Rows", "Columns", "NumberOfFrames", "SamplesPerPixel", "PhotometricInterpretation", "BitsAllocated", "BitsStored",
-    "WindowCenter", "WindowWidth", "VOILUTFunction", "VOILUTSequence", "SharedFunctionalGroupsSequence",
-    "PerFrameFunctionalGroupsSequence", "Modality", "SOPClassUID",
-)  # fmt: skip
+    *("Rows", "Columns", "NumberOfFrames", "SamplesPerPixel", "PhotometricInterpretation", "BitsAllocated"),
+    *("BitsStored", "WindowCenter", "WindowWidth", "VOILUTFunction", "VOILUTSequence", "Modality", "SOPClassUID"),
+    *("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"),
+)
 
 
 @contextlib.contextmanager
@@ -67,8 +66,8 @@ def read_header(path: Path) -> ImageHeader:
     pydicom = _pydicom(path)
     with _plain(path) as stream:
         head = pydicom.dcmread(stream, stop_before_pixels=True, specific_tags=list(HEAD))
-    mode, bits = _kind(path, head), _bits(head)
-    frames, deep = _frames(head), mode in GREY or (bits > 8 and mode != "PALETTE COLOR")
+    mode, (bits, frames) = _kind(path, head), _depth(head)
+    deep = mode in GREY or (bits > 8 and mode != "PALETTE COLOR")
     windows = len(list(_windows(head, 0))) if mode in GREY else 0
     return ImageHeader("DICOM", mode, bits, int(head.Columns), int(head.Rows), frames, 1, deep, windows)
 
@@ -83,12 +82,12 @@ def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | 
     pydicom = _pydicom(path)
     with _plain(path) as stream:
         head = pydicom.dcmread(stream, stop_before_pixels=True)
-        mode, bits = _kind(path, head), _bits(head)
+        mode, (bits, frames) = _kind(path, head), _depth(head)
         samples = int(head.get("SamplesPerPixel", 1) or 1)
         stored = samples * max(1, int(head.get("BitsAllocated", 8)) // 8)
         # Colours are converted in float; a palette gives three times 16 bits.
         refuse_large(path, int(head.Columns), int(head.Rows), max(4, stored) if mode in GREY else max(12, 2 * stored))
-        index = pick_frame(path, _frames(head), frame)
+        index = pick_frame(path, frames, frame)
         array = _pixels(path, stream, head, index)
     if mode in GREY:
         inverted = mode == "MONOCHROME1" or str(head.get("PresentationLUTShape", "")).upper() == "INVERSE"
@@ -157,12 +156,10 @@ def _kind(path: Path, head: Any) -> str:
     return mode
 
 
-def _bits(head: Any) -> int:
-    return int(head.get("BitsStored") or head.get("BitsAllocated") or 8)
-
-
-def _frames(head: Any) -> int:
-    return max(1, int(head.get("NumberOfFrames") or 1))
+def _depth(head: Any) -> tuple[int, int]:
+    """Bits per channel, and the number of frames."""
+    bits = int(head.get("BitsStored") or head.get("BitsAllocated") or 8)
+    return bits, max(1, int(head.get("NumberOfFrames") or 1))
 
 
 def _pixels(path: Path, stream: BinaryIO, head: Any, index: int) -> np.ndarray:
@@ -203,7 +200,7 @@ def _check_stream(path: Path, stream: BinaryIO, head: Any, index: int, syntax: s
     table = None
     if "ExtendedOffsetTable" in head and "ExtendedOffsetTableLengths" in head:
         table = bytes(head.ExtendedOffsetTable), bytes(head.ExtendedOffsetTableLengths)
-    data = get_frame(stream, index, extended_offsets=table, number_of_frames=_frames(head))
+    data = get_frame(stream, index, extended_offsets=table, number_of_frames=_depth(head)[1])
     rows, columns = int(head.Rows), int(head.Columns)
     if syntax == RLE:
         expected = rows * columns * int(head.get("SamplesPerPixel", 1)) * max(1, int(head.BitsAllocated) // 8)

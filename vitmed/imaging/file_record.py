@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,8 +30,7 @@ class FileRecord:
     """What the data check knows of a file.
 
     Attributes:
-        size: bytes; -1 if there is no such file.
-        sha256: of its content, hexadecimal; "" if it cannot be read.
+        size: bytes; -1 if there is no such file. sha256: of its content; "" if it cannot be read.
         header: None if it cannot be read.
         numbers: (8,) float32, named by NUMBERS: mean colour and colour of the border, 0..255, and the lowest and
             highest value of any channel; None if it cannot be decoded. Of a deep image in the window of the run.
@@ -62,22 +62,28 @@ class Examined(NamedTuple):
 
 
 def examine(
-    path: Path, sha256: str, frame: int | None, preprocessing: Preprocessing | None = None, record: bool = True,
+    path: Path,
+    sha256: str,
+    frame: int | None,
+    preprocessing: Preprocessing | None = None,
+    record: bool = True,
     window: Window = None,
-) -> Examined:  # fmt: skip
+) -> Examined:
     """Decode a file once. Never raises for a file that cannot be used: record and error name the problem.
 
     Args:
-        sha256: of its content, for the record.
         frame: which frame of several is decoded.
         preprocessing: makes the square; None if no square is needed.
-        record: whether a record is needed.
+        record: whether a record is needed, of the content with this sha256.
         window: for the record of an image that needs one; None stretches each such image by itself.
     """
     begun, made, square = FileRecord(sha256=sha256), None, None
     try:
         if record:
-            begun = _head(path, sha256)
+            with suppress(OSError):  # which the decoder raises again
+                check_regular(path)
+                data = path.read_bytes()
+                begun = FileRecord(len(data), sha256, personal=personal_fields(path, data) if data else ())
             if begun.size > 0:
                 begun = replace(begun, header=read_header(path))
         found = decode(path, frame, None if preprocessing is None else preprocessing.min_size)
@@ -87,16 +93,6 @@ def examine(
     except VitmedError as error:
         return Examined(made or (_failed(path, begun, error) if record else None), None, error)
     return Examined(made, square)
-
-
-def _head(path: Path, sha256: str) -> FileRecord:
-    """Size and metadata; for a file that cannot be opened, the decoder raises the error."""
-    try:
-        check_regular(path)
-        data = path.read_bytes()
-    except OSError:
-        return FileRecord(sha256=sha256)
-    return FileRecord(len(data), sha256, personal=personal_fields(path, data) if data else ())
 
 
 def _finished(path: Path, begun: FileRecord, found: RawImage | Image.Image, again: bool, window: Window) -> FileRecord:

@@ -1,10 +1,13 @@
-"""From a file to the network's input, deterministically: decode, window, make square, normalise."""
+"""From a file to the network's input, deterministically: decode, window, make square, normalise.
+
+The members of an ensemble share one decoding of an image: `JointPreprocessing`.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +15,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from vitmed.core.config import Config, PretrainConfig
-from vitmed.core.errors import DataError
+from vitmed.core.errors import DataError, UsageError
 from vitmed.imaging.decode import decode, read_image, to_8_bit
 from vitmed.imaging.raw_image import RawImage
 from vitmed.imaging.window import Window
@@ -56,10 +59,8 @@ class Preprocessing:
             window = data.window[0], data.window[1]
         elif data.window not in ("auto", "percentiles"):
             window = data.window
-        return cls(
-            model.image_size, model.channels, data.resize, data.normalize, mean, std, data.interpolation,
-            data.frame, window,
-        )  # fmt: skip
+        size, way = model.image_size, data.interpolation
+        return cls(size, model.channels, data.resize, data.normalize, mean, std, way, data.frame, window)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types, for the checkpoint."""
@@ -139,6 +140,63 @@ class Preprocessing:
         else:
             mean, std = CONSTANTS.get(self.normalize, ((0.0,), (1.0,)))
         return _for_channels(mean, channels), _for_channels(std, channels)
+
+
+@dataclass(frozen=True)
+class JointPreprocessing(Preprocessing):
+    """The readings of several members; its own fields are those of the first, and `each` has the different ones.
+
+    Folds of deep images have a window each, and members may have sizes of their own, so what one square of pixels is
+    elsewhere is here the pixels of all readings in a row: (N,) uint8.
+    """
+
+    each: tuple[Preprocessing, ...] = ()
+
+    def square(self, path: Path, found: RawImage | Image.Image) -> np.ndarray:
+        """(N,) uint8: every reading, flat, in turn."""
+        return np.concatenate([how.square(path, found).ravel() for how in self.each])
+
+    def fit(self, image: Image.Image) -> np.ndarray:
+        """(N,) uint8: an image of 8 bits, made square in every way."""
+        return np.concatenate([how.fit(image).ravel() for how in self.each])
+
+    def drawn(self) -> np.ndarray:
+        """(N,) uint8."""
+        return np.concatenate([how.drawn().ravel() for how in self.each])
+
+    def min_size(self, size: tuple[int, int]) -> tuple[int, int]:
+        """The largest of what the readings need."""
+        sizes = [how.min_size(size) for how in self.each]
+        return max(width for width, _ in sizes), max(height for _, height in sizes)
+
+    def shown(self, square: np.ndarray) -> np.ndarray:
+        """The first reading, for display: (S, S, C) uint8."""
+        return self.reading(square[None], 0)[0]
+
+    def reading(self, squares: np.ndarray, number: int) -> np.ndarray:
+        """(B, N) uint8 -> (B, S, S, C): one of the readings."""
+        ends = np.cumsum([0, *(how.image_size**2 * how.channels for how in self.each)])
+        side, channels = self.each[number].image_size, self.each[number].channels
+        return squares[:, ends[number] : ends[number + 1]].reshape(-1, side, side, channels)
+
+
+def joint(members: Sequence[Preprocessing]) -> tuple[Preprocessing, tuple[int, ...]]:
+    """How to read an image once for several members, and which reading each member takes.
+
+    Raises:
+        UsageError: members that read files in different ways: other channels or frames.
+    """
+    for name in ("channels", "frame"):
+        if len(values := {getattr(how, name) for how in members}) > 1:
+            found = " and ".join(sorted(map(str, values)))
+            raise UsageError(f"the members differ in {name}: {found}", "join runs that read images in one way")
+    # What decides about the pixels, without the normalisation, which each network does itself.
+    readings = [replace(how, normalize="half", mean=None, std=None) for how in members]
+    each = tuple(dict.fromkeys(readings))
+    numbers = tuple(each.index(reading) for reading in readings)
+    if len(each) == 1:
+        return members[0], numbers
+    return JointPreprocessing(**{f.name: getattr(members[0], f.name) for f in fields(members[0])}, each=each), numbers
 
 
 def thumbnail(path: Path, how: Preprocessing, side: int = 320) -> np.ndarray:

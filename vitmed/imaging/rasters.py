@@ -12,8 +12,16 @@ from PIL import Image, ImageChops, TiffImagePlugin, UnidentifiedImageError
 
 from vitmed.core.errors import DataError
 from vitmed.core.process import SharedContext
-from vitmed.imaging.jpeg_headers import Stream, read_stream
-from vitmed.imaging.raw_image import FRAMES, ImageHeader, MinSize, RawImage, pick_frame, refuse_large
+from vitmed.imaging.raw_image import (
+    FRAMES,
+    ImageHeader,
+    MinSize,
+    RawImage,
+    Stream,
+    pick_frame,
+    read_stream,
+    refuse_large,
+)
 
 # Only these: Pillow would pass a PostScript file with any suffix to an external program.
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP", "GIF", "JPEG2000")
@@ -58,7 +66,12 @@ def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | 
             if _bits(image, stream, head) > 8:
                 return _read_deep(path, stream, image, head, index)
             if image.format in ("JPEG", "MPO"):
-                _refuse_many_scans(path, stream)
+                at = stream.tell()
+                stream.seek(0)
+                scans = sum(block.count(b"\xff\xda") for block in iter(lambda: stream.read(2**20), b""))
+                stream.seek(at)
+                if scans > SCANS:
+                    raise DataError(f"{path}: a JPEG of {scans:,} scans, more than {SCANS}, refused", "save it again")
                 if min_size is not None:
                     image.draft(None, min_size(image.size))
             elif index:
@@ -102,15 +115,6 @@ def _seek(path: Path, image: Image.Image, index: int) -> None:
     """Go to a frame; Pillow decodes all frames before it."""
     refuse_large(path, image.width, image.height, (index + 1) // 10)
     image.seek(index)
-
-
-def _refuse_many_scans(path: Path, stream: IO[bytes]) -> None:
-    at = stream.tell()
-    stream.seek(0)
-    scans = sum(block.count(b"\xff\xda") for block in iter(lambda: stream.read(2**20), b""))
-    stream.seek(at)
-    if scans > SCANS:
-        raise DataError(f"{path}: a JPEG of {scans:,} scans, more than {SCANS}, refused", "save it again")
 
 
 def _read_deep(path: Path, stream: IO[bytes], image: Image.Image, head: bytes, index: int) -> RawImage:
@@ -198,7 +202,11 @@ def _read_tiff(path: Path, stream: IO[bytes], frame: int | None) -> RawImage | I
                 if not deep:
                     return image
                 if not (kind == 2 and bits == 8):  # Pillow takes signed bytes as unsigned
-                    return _deep_tiff(image, tags, bits, kind)
+                    values = np.asarray(image)
+                    values = values.astype(values.dtype.newbyteorder("="), copy=False)
+                    if kind == 1 and bits == 32 and values.dtype == np.int32:  # the label is wrong, the bytes are right
+                        values = values.view(np.uint32)
+                    return RawImage(values, bits, None, int(tags.get(262, 1)) == 0)
         except UnidentifiedImageError:
             if not deep:
                 raise
@@ -210,15 +218,6 @@ def _read_tiff(path: Path, stream: IO[bytes], frame: int | None) -> RawImage | I
     dtype = np.dtype(f"{'?uif'[kind] if kind < 4 else 'u'}{max(1, bits // 8)}")
     values, alpha = _opencv(path, stream, index, dtype, size)
     return RawImage(values, bits, alpha, int(tags.get(262, 1)) == 0, orientation=_orientation(tags))
-
-
-def _deep_tiff(image: Image.Image, tags: Tags, bits: int, kind: int) -> RawImage:
-    """One channel that Pillow decoded and turned. Pillow labels unsigned 32 bits as signed; the bytes are right."""
-    values = np.asarray(image)
-    values = values.astype(values.dtype.newbyteorder("="), copy=False)
-    if kind == 1 and bits == 32 and values.dtype == np.int32:
-        values = values.view(np.uint32)
-    return RawImage(values, bits, None, int(tags.get(262, 1)) == 0)
 
 
 def _tiff_depth(tags: Tags) -> tuple[int, int]:

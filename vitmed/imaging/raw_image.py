@@ -1,12 +1,18 @@
-"""What the readers share: image headers, raw images, and the size limits that protect against hostile files."""
+"""What the readers share: headers, also of JPEG streams, raw images, size limits against hostile files, and colours."""
 
 from __future__ import annotations
 
+import io
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from PIL import Image, ImageCms, ImageOps
 
 from vitmed.core.errors import DataError
 from vitmed.core.text import counted
@@ -16,6 +22,9 @@ PIXELS = 100_000_000  # most pixels of an image
 BYTES = 400_000_000  # most bytes of a decoded image; processing it may take twice as much again
 SMALLER = "cut it into tiles, or scale it down"
 FRAMES = 100_000  # counting of frames or pages stops here
+MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
+LEVELS = 2  # a profile that changes no colour by more than this counts as sRGB
+FRAME_MARKERS = frozenset({*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0xCD, 0xD0), 0xF7})
 
 MinSize = Callable[[tuple[int, int]], tuple[int, int]]  # (width, height) of a file -> the smallest size that is enough
 
@@ -27,9 +36,7 @@ class ImageHeader:
     Attributes:
         format: PNG, JPEG, TIFF, DICOM, NPY, ...
         mode: Pillow's mode (L, P, RGB, CMYK, I;16, ...), or the photometric interpretation of a DICOM file.
-        bits: per channel.
-        width, height: as stored, px.
-        frames: number of pages or frames.
+        bits: per channel; width, height: as stored, px; frames: number of pages or frames.
         orientation: the EXIF tag, 1 to 8; 1 if there is none.
         needs_window: more than 8 bits, signed or floating point, or a grey DICOM.
         windows: how many windows a DICOM file stores.
@@ -52,12 +59,10 @@ class RawImage:
 
     Attributes:
         values: (H, W) grey or (H, W, 3) colour, in a type that holds them exactly; after the modality LUT.
-        bits: per channel, as stored.
-        alpha: (H, W) uint8 opacity, or None.
+        bits: per channel, as stored; alpha: (H, W) uint8 opacity, or None; orientation: the EXIF tag.
         inverted: low values are white (MONOCHROME1, MinIsWhite).
         windows: stored in the file.
         valid: (H, W), False for padding; None if there is none.
-        orientation: the EXIF tag.
     """
 
     values: np.ndarray
@@ -101,3 +106,82 @@ def refuse_large(path: Path, width: int, height: int, pixel_bytes: int = 1) -> N
 def too_large(path: Path, size: str = "") -> TooLargeError:
     """The error for an image of more than `PIXELS`; `size` in words and with a comma, where it is known."""
     return TooLargeError(f"{path}: {size}more than {PIXELS:,} pixels, refused", SMALLER)
+
+
+def to_mode(image: Image.Image, channels: int) -> Image.Image:
+    """Any 8-bit Pillow image as L, LA, RGB or RGBA: upright, in sRGB, transparency on black; grey by ITU-R 601 luma."""
+    ImageOps.exif_transpose(image, in_place=True)
+    profile = image.info.get("icc_profile")
+    if image.mode == "P":
+        image = image.convert("RGBA" if image.has_transparency_data else "RGB")
+    if profile and image.mode in ("RGB", "RGBA", "CMYK") and (change := _transform(profile, image.mode)) is not None:
+        if image.mode == "CMYK":
+            image = change.apply(image)
+        else:
+            change.apply_in_place(image)
+    if channels in (2, 4):
+        return image.convert("RGBA").convert(MODES[channels])
+    if image.has_transparency_data:
+        transparent, image = image.convert("RGBA"), Image.new("RGB", image.size)  # black
+        image.paste(transparent, mask=transparent)
+    if image.mode not in ("L", "RGB"):
+        image = image.convert("L" if image.mode in ("1", "LA", "La") else "RGB")
+    return image if image.mode == MODES[channels] else image.convert(MODES[channels])
+
+
+@lru_cache(maxsize=16)
+def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
+    """From a profile to sRGB; None if it is sRGB, damaged, or does not fit the mode."""
+    try:
+        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        change = ImageCms.buildTransform(
+            source, ImageCms.createProfile("sRGB"), mode, "RGB" if mode == "CMYK" else mode
+        )
+        if mode == "CMYK":
+            return change
+        cube = Image.new(mode, (125, 1))
+        cube.putdata([(r, g, b, 255)[: len(mode)] for r, g, b in product(range(0, 256, 63), repeat=3)])
+        pairs = zip(cube.tobytes(), change.apply(cube).tobytes(), strict=True)
+        return change if max(abs(a - b) for a, b in pairs) > LEVELS else None
+    except (ImageCms.PyCMSError, OSError, ValueError, TypeError):
+        return None
+
+
+class Stream(NamedTuple):
+    """What the head of a JPEG, JPEG-LS or JPEG 2000 stream states (ITU-T T.81 B.2.2, T.87 C.2.2, T.800 A.5.1)."""
+
+    width: int
+    height: int
+    components: int
+    bits: int
+    signed: bool = False
+
+
+def read_stream(data: bytes) -> Stream | None:
+    """Size and depth of a stream, or None if there is none."""
+    if data[:2] == b"\xff\xd8":
+        return _jpeg(data)
+    start = data.find(b"\xff\x4f\xff\x51")  # a bare codestream, or one in the boxes of a .jp2
+    if start < 0 or len(data) - start < 45:
+        return None
+    right, bottom, left, top = struct.unpack_from(">IIII", data, start + 8)
+    components = int.from_bytes(data[start + 40 : start + 42], "big")
+    depths = data[start + 42 : start + 42 + 3 * components : 3]
+    if not depths:
+        return None
+    bits = 1 + max(depth & 0x7F for depth in depths)
+    return Stream(right - left, bottom - top, components, bits, any(depth & 0x80 for depth in depths))
+
+
+def _jpeg(data: bytes) -> Stream | None:
+    at = 2
+    while at + 9 < len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker == 0xFF:  # padding
+            at += 1
+        elif marker in FRAME_MARKERS:
+            bits, height, width, components = struct.unpack_from(">BHHB", data, at + 4)
+            return Stream(width, height, components, bits)
+        else:
+            at += 2 if marker == 0x01 or 0xD0 <= marker <= 0xD7 else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return None

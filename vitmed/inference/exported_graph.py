@@ -19,7 +19,7 @@ from vitmed.decisions.number_policy import NumberPolicy
 from vitmed.decisions.operating_points import costs_of_balance
 from vitmed.decisions.out_of_distribution import OodScore
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
-from vitmed.imaging.joint_preprocessing import JointPreprocessing
+from vitmed.imaging.preprocessing import JointPreprocessing
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.ensemble import Ensemble
 from vitmed.inference.pillow_resize import PillowResize

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from vitmed.core import upgrade
 from vitmed.core.base_models import CLASSES, Frozen, Target
 from vitmed.core.text import identity
-from vitmed.data.group_words import group_word
+from vitmed.data.patient_names import group_word
 from vitmed.decisions.conformal import PredictionSets
 from vitmed.decisions.folds import Folds
 from vitmed.decisions.member_disagreement import MemberDisagreement

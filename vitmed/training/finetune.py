@@ -19,8 +19,7 @@ from vitmed.core.messages import say, warn
 from vitmed.core.text import about, counted, listed
 from vitmed.data.loading import Images, images_of
 from vitmed.data.patients import report_patients
-from vitmed.data.proportions import describe_split, proportion_lines
-from vitmed.data.samples import Splits
+from vitmed.data.samples import Splits, describe_split, proportion_lines
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import save_checkpoint
 from vitmed.metrics.predictions import positive_class

@@ -291,8 +291,7 @@ def with_window(config: AnyConfig, splits: Splits) -> AnyConfig:
     Raises UsageError if a package that reads these files is not installed.
     """
     paths = [splits.root / sample.path for sample in splits.samples["train"]]
-    with bar("looking at training images") as advance:
-        found = choose_window(paths, config.data.window, config.data.frame, advance)
+    found = choose_window(paths, config.data.window, config.data.frame)
     for line in found.notes:
         say(line)
     for line in found.warnings:

@@ -34,11 +34,11 @@ from PIL import Image
 import vitmed
 from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
-from vitmed.data import pixel_cache, read_images
+from vitmed.data import image_cache, read_images
+from vitmed.data.image_cache import ImageCache, Squares, pixel_folder
 from vitmed.data.loading import Images
-from vitmed.data.pixel_cache import PixelCache, Squares, pixel_folder
 from vitmed.data.samples import Sample
-from vitmed.data.scan_cache import digests_of
+from vitmed.data.scan import digests_of
 from vitmed.imaging import rasters
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint
@@ -333,7 +333,7 @@ def test_room_is_made_by_the_entries_that_were_not_used_for_longest(
 
     def left(size: int, limit: int) -> str:
         entries_of("a", "b", "c", "used", "d.x.part")
-        pixel_cache._make_room(tmp_path, size, limit)
+        image_cache._make_room(tmp_path, size, limit)
         return " ".join(sorted(path.name for path in tmp_path.iterdir()))
 
     assert left(280, 1000) == "a b c d.x.part used"  # 720 bytes are there
@@ -343,8 +343,8 @@ def test_room_is_made_by_the_entries_that_were_not_used_for_longest(
     with pytest.raises(OSError, match="a cache of 1e-06 GB has no room"):
         left(881, 1000)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c", "d.x.part", "used"]  # nothing is lost
-    free = pixel_cache.RESERVE + 500
-    monkeypatch.setattr(pixel_cache.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    free = image_cache.RESERVE + 500
+    monkeypatch.setattr(image_cache.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
     assert left(500, 10**9) == "a b c d.x.part used" and left(501, 10**9) == "b c d.x.part used"
     with pytest.raises(OSError, match="the disk has no room"):
         left(1101, 10**9)
@@ -396,7 +396,7 @@ def test_without_room_or_folder_the_images_stay_in_memory(
         (tmp_path / place).write_text("")
         monkeypatch.setenv("VITMED_CACHE", str(tmp_path / place))
     if reserve:
-        monkeypatch.setattr(pixel_cache, "RESERVE", reserve)
+        monkeypatch.setattr(image_cache, "RESERVE", reserve)
     parts = images(draw(tmp_path / "a"))
     read_images.read_all(parts, ON if limit is None else DataConfig(cache_gb=limit))
     assert len(ui.warned) == 1 and told in ui.warned[0]
@@ -527,9 +527,9 @@ def test_rows_are_matched_by_the_whole_digest() -> None:
     near = have[7].copy()
     near[31] ^= 1  # the same first bytes
     want = np.stack([have[40], near, have[3], rng.integers(0, 256, 32, dtype=np.uint8)])
-    assert pixel_cache.find_rows(have, want).tolist() == [40, -1, 3, -1]
-    assert pixel_cache.find_rows(have[:0], want).tolist() == [-1] * 4
-    cache = PixelCache(PREPROCESSING, 0)
+    assert image_cache.find_rows(have, want).tolist() == [40, -1, 3, -1]
+    assert image_cache.find_rows(have[:0], want).tolist() == [-1] * 4
+    cache = ImageCache(how=PREPROCESSING)
     assert (
         cache._name(have) == cache._name(have[::-1]) == cache._name(np.concatenate([have, have])) != cache._name(want)
     )

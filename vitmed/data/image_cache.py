@@ -1,0 +1,396 @@
+"""What earlier scans and runs found, so that no file is hashed, decoded or resized twice. May be deleted.
+
+`index/images-3.sqlite` in the cache folder has the hash of each file by its identity (path, size, times, inode), and
+the record of each content by the versions of every decoder and, for deep images, the window. A moved file is hashed
+again, but not decoded again. Failures are not kept, because their cause may go away without a change of the file.
+`pixels/<settings>-<content>/` has squares: `squares.npy` (N, S, S, C) uint8, and `digests.npy` of their files, in any
+order and split. An entry is renamed when complete, so a killed run leaves no half entry. Both contain images of
+patients and are closed to other users.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import mmap
+import os
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from vitmed.core.messages import warn
+from vitmed.core.stored_paths import cache_folder
+from vitmed.data.thread_batches import batched
+from vitmed.imaging.decode import decoding_version
+from vitmed.imaging.file_record import NUMBERS, SIDE, FileRecord
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.imaging.raw_image import ImageHeader
+from vitmed.imaging.window import Window
+
+VERSION = 3  # of the tables
+MOST = 4 << 30  # bytes of the database: more than two million files
+CHUNK = 500  # rows of a query
+IN_USE = 600.0  # s; squares that were read within this time are not removed
+NOTED = 60.0  # s between two marks that squares are in use
+RESERVE = 2**30  # bytes of the disk that stay free
+CHANGES_NO_PIXEL = ("normalize", "mean", "std")  # fields of `Preprocessing` that apply after the squares are made
+SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS files (path BLOB PRIMARY KEY, identity TEXT, sha256 TEXT) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS images (digest BLOB, key TEXT, facts TEXT, pixels BLOB, PRIMARY KEY (digest, key)) "
+    "WITHOUT ROWID",
+)
+
+
+class ImageCache:
+    """Hashes, records and squares. Any problem with the database counts as "not known", never as an error.
+
+    Args:
+        file: the database; None keeps no hashes and no records.
+        frame, window: of the run; a record of a deep image counts only for runs with the same window.
+        how: makes the squares, and sets frame and window. A record of a JPEG that was decoded at a reduced size counts
+            only for runs that may reduce it to the same size; without `how` only records of whole images count.
+        limit: bytes that all squares together may use.
+    """
+
+    def __init__(
+        self,
+        file: Path | None = None,
+        frame: int | None = None,
+        window: Window = None,
+        how: Preprocessing | None = None,
+        limit: int = 0,
+    ):
+        self.file, self.limit, version = file, limit, decoding_version()
+        self.frame, self.window = (frame, window) if how is None else (how.frame, how.window)
+        self.key = f"{version} {'' if self.frame is None else self.frame}"
+        self.reduced_key, self.deep_key = self.key, f"{self.key} window {self.window}"
+        if how is not None:
+            self.reduced_key += f" {how.image_size} {how.resize}"
+            settings = {k: v for k, v in how.to_dict().items() if k not in CHANGES_NO_PIXEL}
+            self.settings = _short(repr(sorted(settings.items())).encode(), version.encode())
+            self.shape = (how.image_size, how.image_size, how.channels)
+
+    @classmethod
+    def open(
+        cls,
+        frame: int | None = None,
+        window: Window = None,
+        how: Preprocessing | None = None,
+        keep: bool = True,
+        limit: int = 0,
+        warns: bool = True,
+    ) -> ImageCache:
+        """The cache in the cache folder; without a database if `keep` is false or that fails.
+
+        Args:
+            warns: of a database that cannot be used.
+        """
+        folder = cache_folder() / "index"
+        if not keep:
+            return cls(None, frame, window, how, limit)
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            folder.chmod(0o700)
+            cache = cls(folder / f"images-{VERSION}.sqlite", frame, window, how, limit)
+            for old in folder.glob("images-*.sqlite"):
+                if old != cache.file or old.stat().st_size > MOST:  # what is still needed is soon found again
+                    _remove_database(old)
+            with suppress(sqlite3.DatabaseError):
+                cache._try()  # removes a damaged file
+            cache._try()
+            return cache
+        except (OSError, sqlite3.Error) as error:
+            reason = getattr(error, "strerror", None) or error
+            if warns:
+                warn(f"{folder}: cannot be used ({reason}); every file is decoded again (VITMED_CACHE)")
+            return cls(None, frame, window, how, limit)
+
+    def hashes(self, files: Sequence[str], identities: Sequence[str]) -> dict[str, str]:
+        """Path -> sha256, for the files that have not changed since they were hashed."""
+        now = dict(zip(map(os.fsencode, files), identities, strict=True))
+        rows = self._query("SELECT * FROM files WHERE path IN", list(now))
+        return {os.fsdecode(path): sha256 for path, identity, sha256 in rows if identity and now[path] == identity}
+
+    def keep_hashes(self, rows: Iterable[tuple[str, str, str]]) -> None:
+        """Store (path, identity, sha256)."""
+        self._store("files", [(os.fsencode(path), identity, sha256) for path, identity, sha256 in rows])
+
+    def records(self, digests: np.ndarray) -> list[FileRecord | None]:
+        """The record of each content (N, 32) uint8, from `digests_of`, or None where it is not known."""
+        keys = [row.tobytes() for row in digests]
+        records: dict[bytes, FileRecord] = {}
+        for digest, key, facts, pixels in self._query("SELECT * FROM images WHERE digest IN", [*dict.fromkeys(keys)]):
+            if key in (self.key, self.reduced_key, self.deep_key):
+                with suppress(ValueError, TypeError, KeyError):
+                    size, sha256, head, personal = json.loads(facts)
+                    numbers = np.frombuffer(pixels, "<f4", count=len(NUMBERS))
+                    grey = np.frombuffer(pixels, np.uint8, offset=numbers.nbytes).reshape(SIDE, SIDE)
+                    reduced = key not in (self.key, self.deep_key)
+                    header = ImageHeader(**head)
+                    records[digest] = FileRecord(size, sha256, header, numbers, grey, tuple(personal), reduced)
+        return [records.get(key) for key in keys]
+
+    def keep(self, records: Mapping[bytes, FileRecord]) -> None:
+        """Store digest -> record, for the files that could be decoded."""
+        rows = []
+        for digest, record in records.items():
+            if record.header is None or record.numbers is None or record.thumbnail is None or not record.sha256:
+                continue
+            facts = json.dumps([record.size, record.sha256, asdict(record.header), record.personal])
+            pixels = record.numbers.astype("<f4").tobytes() + record.thumbnail.tobytes()
+            key = self.deep_key if record.header.needs_window else self.reduced_key if record.reduced else self.key
+            rows.append((digest, key, facts, pixels))
+        self._store("images", rows)
+
+    def _try(self) -> None:
+        with self._connect() as database:
+            database.execute("SELECT count(*) FROM (SELECT 1 FROM images LIMIT 1)")
+
+    def _query(self, query: str, keys: Sequence[bytes]) -> list[tuple]:
+        rows: list[tuple] = []
+        if self.file is not None and keys:
+            with suppress(sqlite3.Error, OSError), self._connect() as database:
+                for part in batched(keys, CHUNK):
+                    rows += database.execute(f"{query} ({','.join('?' * len(part))})", part)
+        return rows
+
+    def _store(self, table: str, rows: Sequence[tuple]) -> None:
+        if self.file is not None and rows:
+            marks = ",".join("?" * len(rows[0]))
+            with suppress(sqlite3.Error, OSError), self._connect() as database:
+                database.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", rows)
+
+    @contextmanager
+    def _connect(self) -> Iterator[sqlite3.Connection]:
+        """A connection with one transaction; a damaged file is removed."""
+        assert self.file is not None
+        database = sqlite3.connect(self.file, timeout=30)
+        try:
+            # Not WAL, which fails on network file systems; two runs seldom write at once.
+            database.execute("PRAGMA synchronous = OFF")  # a file damaged by a power cut is made again
+            with database:
+                for table in SCHEMA:
+                    database.execute(table)
+                self.file.chmod(0o600)
+                yield database
+        except sqlite3.DatabaseError as error:
+            if not isinstance(error, sqlite3.OperationalError):  # malformed
+                _remove_database(self.file)
+            raise
+        finally:
+            database.close()
+
+    def squares(self, digests: np.ndarray) -> Squares | None:
+        """The entry that contains most of these images (M, 32) uint8; None if no entry contains any."""
+        best: tuple[int, Path, np.ndarray] | None = None
+        for entry in sorted(pixel_folder().glob(f"{self.settings}-{'?' * 16}")):  # not those being written or removed
+            with suppress(OSError, ValueError, EOFError):
+                rows = find_rows(np.load(entry / "digests.npy", allow_pickle=False), digests)
+                held = int((rows >= 0).sum())
+                if held > (best[0] if best else 0):
+                    best = held, entry, rows
+        with suppress(OSError, ValueError):
+            return Squares(*best[1:]) if best else None
+        return None
+
+    @contextmanager
+    def alone(self, digests: np.ndarray, waiting: Callable[[], None]) -> Iterator[None]:
+        """One process at a time makes the entry of these images; calls `waiting` if another process is making it.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        folder = pixel_folder()
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for part in folder.glob("*.part"):  # what killed runs left: unfinished entries with a free lock
+            with suppress(Timeout, NotImplementedError, OSError), _lock(folder, part.name.partition(".")[0]).acquire(0):
+                shutil.rmtree(part, ignore_errors=True)
+        guard = _lock(folder, self._name(digests))
+        try:
+            guard.acquire(timeout=0)
+        except Timeout:
+            waiting()
+            guard.acquire()
+        except NotImplementedError:
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK)) from None
+        try:
+            yield
+        finally:
+            guard.release()
+
+    def add(self, digests: np.ndarray, squares: Iterable[np.ndarray]) -> Squares:
+        """Write an entry of M squares (S, S, C) uint8, in the order of the digests; call it within `alone`.
+
+        Raises:
+            OSError: the cache or the disk is full, or the folder cannot be written; or any error of `squares`.
+        """
+        name, folder = self._name(digests), pixel_folder()
+        with _lock(folder, "room"):  # another run counts the space reserved here
+            size = len(digests) * int(np.prod(self.shape))
+            _make_room(folder, size + digests.nbytes, self.limit)
+            part = Path(tempfile.mkdtemp(prefix=f"{name}.", suffix=".part", dir=folder))
+            stream = (part / "squares.npy").open("wb")
+            header = {"descr": "|u1", "fortran_order": False, "shape": (len(digests), *self.shape)}
+            np.lib.format.write_array_header_1_0(stream, header)  # type: ignore[arg-type]
+            stream.truncate(stream.tell() + size)
+            stream.flush()
+        try:
+            np.load(part / "squares.npy", mmap_mode="r")  # some network folders cannot map: fail before the work
+            # Written, not mapped: a full disk is then an error, while a mapped page would end the process.
+            with stream:
+                for square in squares:
+                    assert square.shape == self.shape and square.dtype == np.uint8, (square.shape, square.dtype)
+                    stream.write(np.ascontiguousarray(square).data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            np.save(part / "digests.npy", digests, allow_pickle=False)
+            entry = folder / name
+            if entry.exists():  # damaged, else `squares` returns it
+                _remove_entry(entry)
+            part.rename(entry)
+        finally:
+            stream.close()
+            shutil.rmtree(part, ignore_errors=True)
+        return Squares(entry, find_rows(digests, digests))
+
+    def _name(self, digests: np.ndarray) -> str:
+        return f"{self.settings}-{_short(*np.unique(digests, axis=0))}"
+
+
+class Squares:
+    """Images of an entry, like an array: `squares[i]` is (S, S, C) uint8, read-only, in the mapped file.
+
+    Can be pickled: a process that is not forked opens the file again at the first read.
+
+    Args:
+        folder: the entry.
+        rows: (M,) int64; the row of each image in the entry, -1 if it has none.
+
+    Raises:
+        OSError, ValueError: the entry is missing or damaged.
+    """
+
+    def __init__(self, folder: Path, rows: np.ndarray):
+        self.folder, self.rows = folder, rows
+        self._all: np.ndarray | None = None
+        self._open()
+
+    def _open(self) -> np.ndarray:
+        mapped = np.load(self.folder / "squares.npy", mmap_mode="r", allow_pickle=False)
+        if mapped.ndim != 4 or mapped.dtype != np.uint8 or len(mapped) <= self.rows.max(initial=-1):
+            raise ValueError(f"{self.folder}: contains {mapped.dtype} {mapped.shape}")
+        self._map: mmap.mmap = mapped._mmap
+        self._start: int = mapped.offset
+        self._all = np.asarray(mapped)  # a plain view: a memmap object per image costs more than its pixels
+        self._note()
+        return self._all
+
+    def _note(self) -> None:
+        """Show other processes that the entry is in use."""
+        self._noted = time.monotonic()
+        with suppress(OSError):
+            os.utime(self.folder)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        row = int(self.rows[index])
+        if row < 0:
+            raise IndexError(index)
+        squares = self._open() if self._all is None else self._all
+        if time.monotonic() - self._noted > NOTED:
+            self._note()
+        if hasattr(mmap, "MADV_WILLNEED"):
+            # One request for the whole image; page by page it takes about forty. See docs/performance.md.
+            size = squares[row].nbytes
+            begin = self._start + row * size
+            aligned = begin - begin % mmap.PAGESIZE
+            self._map.madvise(mmap.MADV_WILLNEED, aligned, begin + size - aligned)
+        return squares[row]
+
+    @property
+    def missing(self) -> np.ndarray:
+        """Indices of the images that the entry does not contain."""
+        return np.flatnonzero(self.rows < 0)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"folder": self.folder, "rows": self.rows, "_all": None}
+
+
+def pixel_folder() -> Path:
+    """The folder of all squares."""
+    return cache_folder() / "pixels"
+
+
+def find_rows(have: np.ndarray, want: np.ndarray) -> np.ndarray:
+    """(N, 32) and (M, 32) uint8 -> (M,) int64: the row of each wanted digest, or -1. Raises ValueError."""
+    if have.ndim != 2 or have.shape[1] != 32 or have.dtype != np.uint8:
+        raise ValueError(f"{have.dtype} {have.shape}")
+    if not len(have):
+        return np.full(len(want), -1, dtype=np.int64)
+    keys, wanted = (np.ascontiguousarray(part[:, :8]).view("<u8").ravel() for part in (have, want))
+    order = np.argsort(keys, kind="stable")
+    place = np.searchsorted(keys, wanted, sorter=order).clip(max=len(have) - 1)
+    rows = order[place]
+    return np.where((have[rows] == want).all(axis=1), rows, -1)
+
+
+def _short(*parts: Any) -> str:
+    """16 hexadecimal digits of a hash of the parts, one after the other."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()[:16]
+
+
+def _lock(folder: Path, name: str) -> FileLock:
+    """One of at most 256 files, because none is ever removed; two entries may share a lock, so one writer waits."""
+    return FileLock(folder / f"{name.rpartition('-')[2][:2]}.lock")
+
+
+def _make_room(folder: Path, size: int, limit: int) -> None:
+    """Remove the least recently used entries until `size` more bytes fit. Raises OSError if they cannot fit."""
+    sizes = {entry: sum(_stat(file)[0] for file in entry.rglob("*")) for entry in folder.iterdir() if entry.is_dir()}
+    over_limit = sum(sizes.values()) + size - limit
+    over_disk = size + RESERVE - shutil.disk_usage(folder).free
+    too_much = max(over_limit, over_disk)
+    removed = []
+    for used, entry in sorted((_stat(entry)[1], entry) for entry in sizes):
+        if too_much > 0 and not entry.suffix and time.time() - used > IN_USE:
+            removed.append(entry)
+            too_much -= sizes[entry]
+    if too_much > 0:
+        where = "the disk" if over_disk > over_limit else f"a cache of {limit / 1e9:g} GB"
+        raise OSError(errno.ENOSPC, f"{where} has no room for {size / 1e9:.2g} GB more")
+    for entry in removed:
+        _remove_entry(entry)
+
+
+def _remove_entry(entry: Path) -> None:
+    """Rename, then delete, so that no run sees half an entry. Raises OSError if it is open (Windows)."""
+    gone = Path(tempfile.mkdtemp(prefix=f"{entry.name}.", suffix=".part", dir=entry.parent))
+    with suppress(FileNotFoundError):
+        entry.rename(gone / "removed")
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _remove_database(file: Path) -> None:
+    for suffix in ("", "-journal"):
+        file.with_name(file.name + suffix).unlink(missing_ok=True)
+
+
+def _stat(path: Path) -> tuple[int, float]:
+    """Size and time of the last change; 0 for a path that is gone."""
+    try:
+        about = path.stat()
+        return about.st_size, about.st_mtime
+    except OSError:
+        return 0, 0.0
