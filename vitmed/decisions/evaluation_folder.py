@@ -17,8 +17,7 @@ from vitmed.core.files import json_of
 from vitmed.core.run_folder import BASELINE, ISSUES, NUMBERS, PREDICTIONS, REPORT, RunFolder
 from vitmed.core.targets import Target
 from vitmed.decisions.folds import Folds, by_fold
-from vitmed.decisions.policies import policy_of
-from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
+from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, policy_of
 from vitmed.metrics.kinds.any_predictions import AnyPredictions, read_predictions
 from vitmed.metrics.predictions import Predictions
 

@@ -12,9 +12,7 @@ import numpy as np
 from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
 from vitmed.core.flags import FLAGS
-from vitmed.decisions.finding_policy import choose_finding_policy
-from vitmed.decisions.number_policy import choose_number_policy
-from vitmed.decisions.policy import CHOOSING, DecisionPolicy, choose_policy
+from vitmed.decisions.policy import CHOOSING
 from vitmed.decisions.watched import Streams, watch_classes, watch_findings, watch_number
 from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.evaluation import evaluate_predictions
@@ -78,7 +76,6 @@ class TargetKind:
         loss: of training, its name.
         monitor: the metric that chooses the best epoch, unless you name another.
         val_loss: the metric that stands beside the loss of training.
-        choose: the decision policy, from validation predictions, configuration, OOD score and the hash of the weights.
         headline: the first metrics that are printed; those of `compare` are the first three.
         compare: two models on the same images, from the predictions of both and a number of resamples.
         stress: what corrupted images cost.
@@ -96,7 +93,6 @@ class TargetKind:
     loss: str
     monitor: str
     val_loss: str
-    choose: Callable[..., DecisionPolicy]
     headline: tuple[str, ...]
     compare: Callable[[Any, Any, int], PairedComparison]
     stress: Stressed
@@ -112,7 +108,7 @@ READERS = ("evaluate.raters", "evaluate.rater_scores", "evaluate.ordinal")
 TARGETS: dict[str, TargetKind] = {
     "classes": TargetKind(
         metric_values, evaluate_predictions, METRICS, "cross_entropy", monitor="auroc",
-        val_loss="log_loss", choose=choose_policy, headline=("auroc", "balanced_accuracy", "accuracy", "mcc"),
+        val_loss="log_loss", headline=("auroc", "balanced_accuracy", "accuracy", "mcc"),
         idle=("data.uncertain",),
         compare=compare_predictions, compare_each=compare_classes, watch=watch_classes,
         stress=Stressed(
@@ -123,7 +119,7 @@ TARGETS: dict[str, TargetKind] = {
     ),
     "findings": TargetKind(
         finding_values, evaluate_findings, FINDING_METRICS, "binary", monitor="auroc",
-        val_loss="log_loss", choose=choose_finding_policy, headline=("auroc", "average_precision", "subset_accuracy"),
+        val_loss="log_loss", headline=("auroc", "average_precision", "subset_accuracy"),
         compare=compare_findings, compare_each=compare_each_finding, watch=watch_findings,
         stress=Stressed(("auroc", "average_precision", "subset_accuracy"), drawn_findings, lambda p: 0.5),
         followed="the probability of the finding that is likeliest beside its threshold",
@@ -135,7 +131,7 @@ TARGETS: dict[str, TargetKind] = {
     ),
     "number": TargetKind(
         number_values, evaluate_number, NUMBER_METRICS, "gaussian", monitor="mae", val_loss="log_score",
-        choose=choose_number_policy, headline=("mae", "r2", "ccc", "bias"), compare=compare_numbers, watch=watch_number,
+        headline=("mae", "r2", "ccc", "bias"), compare=compare_numbers, watch=watch_number,
         stress=Stressed(("mae", "bias", "coverage"), drawn_numbers, error_of_mean), linear="ridge regression",
         followed="how far the number lies on its side of the training mean, from 0 to 1 (0.5 is the mean, 0.88 is one "
         "standard deviation from it)",

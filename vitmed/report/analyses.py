@@ -12,10 +12,9 @@ from typing import Any
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.evaluate_config import EvaluateConfig
-from vitmed.decisions.conformal import report_sets
+from vitmed.decisions.conformal import report_intervals, report_sets
 from vitmed.decisions.folds import Folds, by_fold
 from vitmed.decisions.member_disagreement import report_disagreement
-from vitmed.decisions.number_intervals import report_intervals
 from vitmed.decisions.operating_results import report_fold_points, report_points
 from vitmed.decisions.out_of_distribution import report_ood_scores
 from vitmed.decisions.policy import count_answers

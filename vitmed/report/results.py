@@ -13,10 +13,9 @@ from vitmed.core.base_models import Frozen
 from vitmed.core.targets import CLASSES, Target
 from vitmed.core.text import identity
 from vitmed.data.group_words import group_word
-from vitmed.decisions.conformal import PredictionSets
+from vitmed.decisions.conformal import IntervalResults, PredictionSets
 from vitmed.decisions.folds import Folds
 from vitmed.decisions.member_disagreement import MemberDisagreement
-from vitmed.decisions.number_intervals import IntervalResults
 from vitmed.decisions.operating_results import OperatingPoints
 from vitmed.decisions.out_of_distribution import OutOfDistribution
 from vitmed.decisions.policy import AnswerCounts

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vitmed.core.targets import Target
-from vitmed.decisions.number_intervals import IntervalReach, fit_intervals, report_intervals, with_intervals
+from vitmed.decisions.conformal import IntervalReach, fit_intervals, report_intervals, with_intervals
 from vitmed.metrics.kinds.number_predictions import NumberPredictions
 
 
