@@ -80,6 +80,10 @@ class DecisionPolicy(Stored):
         """What a reader must know before believing the numbers."""
         return ()
 
+    def calibrate(self, predictions: Any) -> Any:
+        """Calibrate undecided predictions; the policy of findings or a number also decides."""
+        return self.apply(predictions)
+
     def apply(self, predictions: Any) -> Any:
         """Calibrate and decide. Applying the policy twice changes nothing."""
         raise NotImplementedError
@@ -149,9 +153,12 @@ class ClassPolicy(DecisionPolicy):
             "abstention": choose_abstention(apply_point(plain, operating), config.max_risk),
         }
 
+    def calibrate(self, predictions: Predictions) -> Predictions:
+        return self.calibration.calibrate(predictions)
+
     def apply(self, predictions: Predictions) -> Predictions:
         """Calibrate the probabilities, decide, and add the columns `set` and `answer`."""
-        decided = replace(apply_point(self.calibration.calibrate(predictions), self.operating), members=None)
+        decided = replace(apply_point(self.calibrate(predictions), self.operating), members=None)
         ours, sizes = dict[str, tuple[str, ...]](), np.ones(len(decided), int)
         if self.prediction_sets is not None:
             inside = prediction_sets(decided, self.prediction_sets)
