@@ -11,7 +11,7 @@ from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.text import counted
 from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
 from vitmed.metrics.estimates import Estimate, estimate
-from vitmed.metrics.intervals import NONE, Spread, Units, influence_spread, log_interval
+from vitmed.metrics.intervals import NONE, Spread, influence_spread, log_interval
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.ranking import ratio
 
@@ -21,20 +21,14 @@ GRID = 101  # points of the curve
 
 
 class Abstention(Stored):
-    """From which certainty the model answers.
+    """From which certainty the model answers."""
 
-    Attributes:
-        max_risk: the limit for the share of errors among the answers.
-        least: the certainty; None: the model never answers, and `why` gives the reason.
-        coverage, risk, bound: on validation, the share answered, its share of errors, and the upper bound of the share.
-    """
-
-    max_risk: float
-    least: float | None
+    max_risk: float  # the limit for the share of errors among the answers
+    least: float | None  # the certainty; None: the model never answers, and `why` gives the reason
     why: str
-    coverage: float | None = None
-    risk: float | None = None
-    bound: float | None = None
+    coverage: float | None = None  # on validation: the share answered
+    risk: float | None = None  # its share of errors
+    bound: float | None = None  # the upper bound of that share
 
 
 class RiskCoverage(Frozen):
@@ -56,19 +50,13 @@ class Answered(Frozen):
 
 
 class SelectivePrediction(Frozen):
-    """The risk-coverage curve, and what the chosen certainty reaches.
+    """The risk-coverage curve, and what the chosen certainty reaches."""
 
-    Attributes:
-        error_rate: with every image answered.
-        area: the mean risk over all shares answered; images of equal certainty share their errors.
-        chosen, reached: None without a limit of the risk; `reached` also where no image is answered.
-    """
-
-    error_rate: Estimate
-    area: Estimate
+    error_rate: Estimate  # with every image answered
+    area: Estimate  # the mean risk over all shares answered; images of equal certainty share their errors
     curve: RiskCoverage
-    chosen: Abstention | None
-    reached: Answered | None
+    chosen: Abstention | None  # None without a limit of the risk
+    reached: Answered | None  # also None where no image is answered
 
 
 def certainty(predictions: Predictions) -> np.ndarray:
@@ -168,7 +156,9 @@ def report_abstention(
 def _curve(sure: np.ndarray, wrong: np.ndarray, boot: Bootstrap) -> tuple[Estimate, RiskCoverage]:
     """The area, and the curve at `GRID` shares of the images, from the most certain on.
 
-    Images of equal certainty share their errors evenly, because they have no order.
+    Images of equal certainty share their errors evenly, because they have no order. The interval of the area is on the
+    scale of its logarithm. It has at most as many degrees of freedom as images, or patients, with an error: the others
+    hardly change the area.
     """
     if not len(sure):
         return estimate(float("nan"), *NONE, "influence"), RiskCoverage(coverage=[], risk=[], low=[], high=[])
@@ -190,35 +180,22 @@ def _curve(sure: np.ndarray, wrong: np.ndarray, boot: Bootstrap) -> tuple[Estima
     points = [boot.estimate(float(risks[i]), drawn[:, j]) for j, i in enumerate(place)]
     ends_of = {name: [point[name] for point in points] for name in ("low", "high")}
     curve = RiskCoverage(coverage=shares.tolist(), risk=risks[place].tolist(), **ends_of)
-    return _area(errors, risks, order, tie, wrong, boot.units), curve
-
-
-def _area(
-    errors: np.ndarray, risks: np.ndarray, order: np.ndarray, tie: np.ndarray, wrong: np.ndarray, units: Units
-) -> Estimate:
-    """The area under the curve; the influence of each image on it gives the interval, on the scale of its logarithm.
-
-    It has at most as many degrees of freedom as images, or patients, with an error: the others hardly change the area.
-
-    Args:
-        errors, risks: (S,) the error of each image, and the risk with all up to it answered, in the order of certainty.
-        order: (S,) int64, the image at each place of that order.
-        tie: (S,) int64, the number of each image's certainty: images of one number share their errors.
-        wrong: (S,) bool.
-        units: of the images.
-    """
-    influence = np.empty(len(errors))
+    influence, with_error = np.empty(len(sure)), len(np.unique(boot.units.index[wrong]))
     influence[order] = area_influence(errors, risks, wrong[order], tie[order])
-    value, found = float(risks.mean()), influence_spread(influence, units)
-    with_error = len(np.unique(units.index[wrong]))
-    if with_error < 2:
-        return estimate(value, *NONE, "influence")
-    known = Spread(found.variance, min(found.degrees, with_error - 1))
-    return estimate(value, *log_interval(value, known), "influence")
+    limits, value, of_area = NONE, float(risks.mean()), influence_spread(influence, boot.units)
+    if with_error >= 2:
+        limits = log_interval(value, Spread(of_area.variance, min(of_area.degrees, with_error - 1)))
+    return estimate(value, *limits, "influence"), curve
 
 
 def area_influence(errors: np.ndarray, risks: np.ndarray, wrong: np.ndarray, tie: np.ndarray) -> np.ndarray:
-    """The derivative (S,) of the area by the weight of each image; see `_area`. All are in the order of certainty."""
+    """The derivative (S,) of the area by the weight of each image. All are (S,) in the order of certainty.
+
+    Args:
+        errors, risks: the error of each image, and the risk with all up to it answered.
+        wrong: bool.
+        tie: int64, the number of each image's certainty: images of one number share their errors.
+    """
     n = len(errors)
     per_place = 1 / np.arange(1, n + 1)
     later = [values[::-1].cumsum()[::-1] for values in (per_place, risks * per_place)]

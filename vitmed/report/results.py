@@ -15,7 +15,6 @@ from vitmed.core.text import identity
 from vitmed.data.group_words import group_word
 from vitmed.decisions.conformal import IntervalResults, PredictionSets
 from vitmed.decisions.folds import Folds
-from vitmed.decisions.member_disagreement import MemberDisagreement
 from vitmed.decisions.operating_results import OperatingPoints
 from vitmed.decisions.out_of_distribution import OutOfDistribution
 from vitmed.decisions.policy import AnswerCounts
@@ -25,6 +24,7 @@ from vitmed.decisions.targets import ALL_METRICS
 from vitmed.explanation.results import Attention, Robustness
 from vitmed.metrics.clinical_utility import DecisionCurve, OneAgainstRest, PrevalenceTable
 from vitmed.metrics.confusions import Mistakes
+from vitmed.metrics.ensembles import MemberDisagreement
 from vitmed.metrics.estimates import Estimate, Numbers
 from vitmed.metrics.fixed_rates import FixedRates
 from vitmed.metrics.kinds.finding_results import CoOccurrence, FindingErrors
