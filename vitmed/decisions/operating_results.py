@@ -54,7 +54,14 @@ class RatesAndCost(DecisionCost, Rates):
 
 
 class OperatingPoint(PolicyPoint):
-    """One operating point, and what it `reached` on the evaluated images; None where it cannot be chosen."""
+    """One operating point.
+
+    Attributes:
+        threshold: None where the likelier class decides, or the lowest expected cost.
+        asked: its target; why: why it cannot be chosen, "" where it can.
+        promised: what it reaches on validation; None where that is not known.
+        reached: on the evaluated images; None where it cannot be chosen.
+    """
 
     model_config = ConfigDict(strict=False, extra="forbid")
 

@@ -103,14 +103,22 @@ class Unlike(Frozen):
 
 
 class OutOfDistribution(Frozen):
-    """How many of the evaluated images are unlike the training images."""
+    """How many of the evaluated images are unlike the training images.
 
-    n: int  # training images behind the score
-    n_above: int  # images with a score above 1
-    flagged: Estimate  # their share
-    quantiles: list[float]  # of the scores, at `QUANTILES`
-    unlike: Unlike | None  # None without other images
-    error_rate_below: Estimate | None = None  # the share of errors among images with a score up to 1
+    Attributes:
+        n: training images behind the score.
+        n_above: images with a score above 1; flagged: their share.
+        quantiles: of the scores, at 5, 25, 50, 75 and 95 %.
+        unlike: None without other images.
+        error_rate_below, error_rate_above: the share of errors among images with a score up to, or above, 1.
+    """
+
+    n: int
+    n_above: int
+    flagged: Estimate
+    quantiles: list[float]
+    unlike: Unlike | None
+    error_rate_below: Estimate | None = None
     error_rate_above: Estimate | None = None
 
 

@@ -21,14 +21,20 @@ GRID = 101  # points of the curve
 
 
 class Abstention(Stored):
-    """From which certainty the model answers."""
+    """From which certainty the model answers.
 
-    max_risk: float  # the limit for the share of errors among the answers
-    least: float | None  # the certainty; None: the model never answers, and `why` gives the reason
+    Attributes:
+        max_risk: the limit for the share of errors among the answers.
+        least: the certainty; None: the model never answers, and `why` gives the reason.
+        coverage, risk, bound: on validation, the share answered, its share of errors, and the upper bound of the share.
+    """
+
+    max_risk: float
+    least: float | None
     why: str
-    coverage: float | None = None  # on validation: the share answered
-    risk: float | None = None  # its share of errors
-    bound: float | None = None  # the upper bound of that share
+    coverage: float | None = None
+    risk: float | None = None
+    bound: float | None = None
 
 
 class RiskCoverage(Frozen):
@@ -50,13 +56,19 @@ class Answered(Frozen):
 
 
 class SelectivePrediction(Frozen):
-    """The risk-coverage curve, and what the chosen certainty reaches."""
+    """The risk-coverage curve, and what the chosen certainty reaches.
 
-    error_rate: Estimate  # with every image answered
-    area: Estimate  # the mean risk over all shares answered; images of equal certainty share their errors
+    Attributes:
+        error_rate: with every image answered.
+        area: the mean risk over all shares answered; images of equal certainty share their errors.
+        chosen, reached: None without a limit of the risk; `reached` also where no image is answered.
+    """
+
+    error_rate: Estimate
+    area: Estimate
     curve: RiskCoverage
-    chosen: Abstention | None  # None without a limit of the risk
-    reached: Answered | None  # also None where no image is answered
+    chosen: Abstention | None
+    reached: Answered | None
 
 
 def certainty(predictions: Predictions) -> np.ndarray:
