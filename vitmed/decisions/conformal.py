@@ -116,10 +116,7 @@ def fit_sets(validation: Predictions, coverage: float) -> SetThresholds | None:
 
     The unit is the patient where patients are known and there are at least coverage / (1 - coverage) of them; else the
     image, and the note gives the reason. A class with too few patients takes the threshold of all classes together, and
-    has no guarantee of its own.
-
-    Args:
-        validation: calibrated, with labels.
+    has no guarantee of its own. `validation` is calibrated.
     """
     labels = known_labels(validation)
     true = validation.probabilities[np.arange(len(labels)), labels]
@@ -136,11 +133,7 @@ def fit_sets(validation: Predictions, coverage: float) -> SetThresholds | None:
 
 
 def fit_intervals(validation: NumberPredictions, coverage: float) -> IntervalReach | None:
-    """Choose how far intervals reach; None where validation has too few images for any guarantee.
-
-    Raises:
-        DataError: the predictions have no labels.
-    """
+    """Choose how far intervals reach; None where validation has too few images for any guarantee."""
     residuals = np.abs(known_labels(validation) - validation.values) / validation.scales
     least, units, head = _guarantee(-residuals, validation, coverage)
     return None if least is None else IntervalReach(**head, reach=-least, units=len(np.unique(units)))
@@ -160,16 +153,11 @@ def _guarantee(true: np.ndarray, validation: Any, coverage: float) -> tuple[floa
 
 
 def least_score(true: np.ndarray, units: np.ndarray, coverage: float) -> float | None:
-    """The largest q such that the true class of a new unit has a score of at least q with chance `coverage`.
+    """The largest q such that the true class of a new unit has a score of at least q with chance `coverage`; None for
+    too few units. The scores of the true class, and the units, are (S,).
 
     Each of the G units has weight 1 / (G + 1), spread over its images; the rest stands for the new one, which may lie
     anywhere. With one image for each unit, q is the floor((G + 1) (1 - coverage))-th smallest score.
-
-    Args:
-        true: (S,) score of the true class; units: (S,) int64.
-
-    Returns:
-        None: there are too few units for any q.
     """
     names, place, sizes = np.unique(units, return_inverse=True, return_counts=True)
     weight = 1 / (len(names) + 1) / sizes[place]
@@ -221,11 +209,7 @@ def with_intervals(predictions: NumberPredictions, fitted: IntervalReach | None)
 
 
 def report_intervals(predictions: NumberPredictions, fitted: IntervalReach | None) -> IntervalResults | None:
-    """What the intervals reach on the evaluated images; None without them.
-
-    Raises:
-        DataError: the predictions have no labels.
-    """
+    """What the intervals reach on the evaluated images; None without them."""
     if fitted is None:
         return None
     overall = evaluate_number(with_intervals(predictions, fitted)).overall

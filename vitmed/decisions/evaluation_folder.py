@@ -49,10 +49,8 @@ class Evaluated:
 def read_evaluation(file: Path) -> Evaluated:
     """A predictions.csv with the positive class and the decision policy of the metrics.json beside it.
 
-    The table of a baseline takes the positive class alone: the policy belongs to the model.
-
-    Raises:
-        DataError: a file cannot be used, or the two do not belong together.
+    The table of a baseline takes the positive class alone: the policy belongs to the model. Raises DataError where a
+    file cannot be used, or the two do not belong together.
     """
     beside = file.with_name(NUMBERS)
     metrics, of_model, policy = read_metrics(beside), not file.name.startswith(BASELINE), None

@@ -160,11 +160,7 @@ def example(classes: int) -> str:
 
 
 def choose_points(validation: Predictions, config: EvaluateConfig) -> PolicyPoints:
-    """Every operating point that validation gives, and which of them decides.
-
-    Args:
-        validation: calibrated, with labels.
-    """
+    """Every operating point that calibrated validation gives, and which of them decides."""
     classes, labels = validation.classes, known_labels(validation)
     asked, positive = asked_point(config, len(classes)), positive_index(validation)
     costs = cost_matrix(config, len(classes), positive, grades_of(config.ordinal, classes))

@@ -138,14 +138,11 @@ def _report_classes(
 
 
 def report_fold_points(predictions: Predictions, folds: Folds, config: EvaluateConfig) -> OperatingPoints | None:
-    """`report_points` of pooled folds: the likeliest class, and the decisions of each fold at its own threshold.
-
-    Args:
-        predictions: as the folds `decided`.
-    """
+    """`report_points` of pooled folds: the likeliest class, and the decisions of each fold at its own threshold."""
     asked, positive = folds.asked, positive_index(predictions)
     if positive is None:
-        operating = PolicyPoints(positive=None, chosen=asked, points={}, costs=folds.costs, notes=())
+        costs = None if folds.costs is None else [tuple(row) for row in folds.costs]
+        operating = PolicyPoints(positive=None, chosen=asked, points={}, costs=costs, notes=())
         return report_points(predictions, operating, config)
     report = report_points(predictions, None, config)
     if not by_fold(folds) or report is None:
@@ -163,11 +160,7 @@ def decision_cost(costs: Costs, predictions: Predictions, called: np.ndarray, co
 
     `expected_cost` is by image; `normalised_cost` divides it by the expected cost of predicting the cheapest class for
     every image (Ferrer, arXiv 2209.05355: above 1 the model is worth less than no model). Two classes are as common as
-    `config.prevalence` states, where it is given; else classes are as common as on these images.
-
-    Args:
-        costs: K x K.
-        called: (S,) int64, the class that is predicted.
+    `config.prevalence` states, where it is given; else classes are as common as on these images. `called` (S,) int64 is the class that is predicted.
     """
     matrix, labels = np.array(costs, dtype=np.float64), known_labels(predictions)
     boot, positive = Bootstrap.of(predictions, config.resamples), positive_index(predictions)

@@ -132,7 +132,7 @@ def report_ood_scores(
     if scores is None or fitted is None or not len(scores):
         return None
     boot, above, every = Bootstrap.of(predictions, config.resamples), scores > 1, np.ones(len(scores), bool)
-    unlike, other, errors = None, np.array(others, dtype=np.float64), {}
+    unlike, other, errors = None, np.array(others, dtype=np.float64), dict[str, Any]()
     if len(other):
         flagged = of_share(share(other > 1, np.ones(len(other), bool), Units(np.arange(len(other)))))
         auroc, listed = detection_auroc(scores, predictions.groups, other), [float(f"{score:.5g}") for score in other]

@@ -72,19 +72,15 @@ class ReducedPrecision(Stored):
 
 
 def compare_precision(found: ReducedPrecision, exact: Any, reduced: Any) -> ReducedPrecision:
-    """`found` with the differences between two predictions of the same images, to both of which the policy is applied.
-
-    Args:
-        exact: in fp32.
-        reduced: in the precision of `found`.
-    """
+    """`found` with the differences between two predictions of the same images, to both of which the policy is applied:
+    `exact` in fp32, `reduced` in the precision of `found`."""
     update: dict[str, Any] = {"images": len(exact)}
-    flips = np.zeros(len(exact), bool)
+    flips: np.ndarray = np.zeros(len(exact), bool)
     if exact.kind == "number":
         error = np.abs(exact.values - known_labels(exact)).mean()
         update |= {"mae": float(error), "unit": exact.target.unit}
     else:
-        flips = np.atleast_2d((exact.predicted != reduced.predicted).T).any(axis=0)  # of any finding
+        flips |= np.atleast_2d((exact.predicted != reduced.predicted).T).any(axis=0)  # of any finding
     if exact.kind == "classes":
         flips |= exact.likeliest != reduced.likeliest
     scores = scores_of(exact), scores_of(reduced)

@@ -110,12 +110,7 @@ class CalibrationReport(Frozen):
 def report_calibration(
     predictions: Predictions, calibration: Calibration | None, config: EvaluateConfig
 ) -> CalibrationReport:
-    """Every measure of calibration, with intervals.
-
-    Args:
-        predictions: calibrated, with labels.
-        calibration: of these predictions; None where it is not known.
-    """
+    """Every measure of calibration, with intervals, and the calibration of these predictions; None: not known."""
     known = calibration or Calibration.none(len(predictions.classes), "no calibration is known for these predictions")
     positive, about = positive_index(predictions), "confidence in the likeliest class"
     if positive is not None:

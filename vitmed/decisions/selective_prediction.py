@@ -89,10 +89,7 @@ def choose_abstention(validation: Predictions, max_risk: float | None) -> Absten
     Selection with guaranteed risk (Geifman & El-Yaniv, NeurIPS 2017, algorithm 1): a search by halves over the
     certainties of validation, each step tested at 0.05 / number of steps by the upper end of an exact binomial
     interval. Images of one patient are no independent trials, so their number is divided by the design effect of the
-    errors (Korn & Graubard, Survey Methodology 24 (1998) 193).
-
-    Args:
-        validation: calibrated and decided, with labels.
+    errors (Korn & Graubard, Survey Methodology 24 (1998) 193). `validation` is calibrated and decided.
     """
     if max_risk is None:
         return None
@@ -122,10 +119,7 @@ def choose_abstention(validation: Predictions, max_risk: float | None) -> Absten
 def design_effect(wrong: np.ndarray, units: np.ndarray) -> float:
     """Variance of the share of errors over patients / binomial variance (Kish, Survey Sampling, 1965, section 8.2).
 
-    At least 1. Without an error it is unknown; then each patient counts as one trial.
-
-    Args:
-        wrong: (S,) bool; units: (S,) int64, the patient of each image.
+    At least 1. Without an error it is unknown; then each patient counts as one trial. Errors and patients are (S,).
     """
     size, share = len(wrong), float(wrong.mean())
     names, place = np.unique(units, return_inverse=True)

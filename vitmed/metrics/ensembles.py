@@ -64,11 +64,8 @@ def pool(parts: Sequence[Any]) -> Any:
 
 
 def out_of_fold(tests: Sequence[Any], folds: int) -> Any:
-    """What models say of images that they never saw: the tests of folds, pooled, averaged over repeats of all folds.
-
-    Args:
-        tests: of the folds of each repeat in turn; folds: of a repeat.
-    """
+    """What models say of images that they never saw: the tests of folds, pooled, averaged over repeats of all
+    folds. `tests` are of the folds of each repeat in turn."""
     repeats = aligned([pool(tests[start : start + folds]) for start in range(0, len(tests), folds)])
     if len(repeats) == 1:
         return repeats[0]

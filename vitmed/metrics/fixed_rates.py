@@ -62,9 +62,7 @@ def reached_at(
     """The largest share of the images of `truth` above a threshold that keeps a share `levels` of the others below it.
 
     Args:
-        scores: (S,) float, any scale.
-        truth: (S,) bool, with both kinds.
-        levels: L shares, 0..1.
+        scores: (S,) float, any scale; truth: (S,) bool, with both kinds.
         resamples: of whole units; 0: no intervals.
     """
     values, drawn = _drawn(scores, truth, np.array(levels), units, resamples)

@@ -138,10 +138,7 @@ def _design_effect(sizes: np.ndarray, hits: np.ndarray, likeness: float) -> floa
     From the variance of a ratio between units, with the correction for large ones by Bell & McCaffrey, Survey
     Methodology 28 (2002) 169, averaged with the effect at the assumed likeness. The former has the weight of as many
     images as have the rarer outcome, the latter of as many as it exceeds 1 by: so many errors are as good as one.
-
-    Args:
-        sizes, hits: (G,) of each unit.
-        likeness: 0..1.
+    Images and hits are (G,) of each unit.
     """
     n, total = sizes.sum(), hits.sum()
     assumed, rarer, value = assumed_effect(sizes, likeness), min(total, n - total), total / n
@@ -189,10 +186,7 @@ def within(value: float, lowest: float, variance: float, z: float) -> tuple[floa
 
 def correlation(sizes: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> float:
     """Intraclass correlation by analysis of variance (Donner, Int. Stat. Rev. 54 (1986) 67); NaN without any spread.
-
-    Args:
-        sizes, sums, squares: (G,) number, sum and sum of squares of the values of each unit, G at least 2.
-    """
+    From number, sum and sum of squares of the values of each unit, (G,), G at least 2."""
     n, g = sizes.sum(), len(sizes)
     if n <= g:
         return float("nan")
@@ -273,10 +267,7 @@ def share_ratio(top: np.ndarray, bottom: np.ndarray, hits: np.ndarray, units: Un
 
     MOVER-R: Donner & Zou, Stat. Methods Med. Res. 21 (2012) 347, here with the correlation due to patients who have
     images among both. NaN without a hit among either; the interval is NaN where one of the proportions has none.
-
-    Args:
-        top, bottom: (S,) bool, the images of each, none in both.
-        hits: (S,) bool.
+    All are (S,) bool; no image is in both `top` and `bottom`.
     """
     a, b = share(hits, top, units), share(hits, bottom, units)
     if not a.value + b.value > 0:

@@ -75,11 +75,7 @@ def class_thresholds(predictions: Predictions) -> np.ndarray:
 
 
 def find_suspects(predictions: Predictions) -> Suspects:
-    """The images that count for another class than their label, and for which that class is likelier.
-
-    Raises:
-        DataError: the predictions have no labels.
-    """
+    """The images that count for another class than their label, and for which that class is likelier."""
     labels, p = known_labels(predictions), predictions.probabilities
     every = np.arange(len(labels))
     passing = np.where(p >= class_thresholds(predictions), p, -1.0)  # (S, K)
@@ -93,11 +89,7 @@ def find_suspects(predictions: Predictions) -> Suspects:
 
 
 def label_errors(predictions: Predictions, numbers: Numbers) -> LabelErrors | None:
-    """The suspects for metrics.json; None without images.
-
-    Args:
-        numbers: `evaluate_predictions` of the predictions.
-    """
+    """The suspects for metrics.json, from predictions and their `numbers`; None without images."""
     if not len(predictions):
         return None
     labels, classes = known_labels(predictions), predictions.classes

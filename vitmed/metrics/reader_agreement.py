@@ -45,10 +45,7 @@ class Agreement(Frozen):
 
 def readings(cells: Sequence[str], classes: Sequence[str], paths: Sequence[str], column: str) -> np.ndarray:
     """(S,) int64 class that a reader gave each image, from the S cells of a column; `UNREAD` where a cell is empty.
-
-    Raises:
-        DataError: a cell is no class.
-    """
+    Raises DataError."""
     index = {name: k for k, name in enumerate(classes)} | {"": UNREAD}
     for path, cell in zip(paths, cells, strict=True):
         if cell.strip() not in index:
@@ -69,7 +66,6 @@ def agreement(
     """Agreement of every two of readers, reference and model, and the error in grades; None if neither is asked for.
 
     Args:
-        predictions: with labels.
         raters: columns with the classes that readers gave.
         ordinal: the classes from the lowest grade to the highest; () where they are no grades.
         kappa: of the model with the reference, if known already; not used for more than two grades.

@@ -69,7 +69,6 @@ def compare_with_readers(
     """The model against readers by AUROC (scores) and by sensitivity and specificity (calls); None without readers.
 
     Args:
-        predictions: with labels.
         raters: columns with the classes that readers gave; of more than two classes they are compared by accuracy.
         rater_scores: columns with numbers, higher where the reader rather thinks of the positive class.
 
@@ -115,11 +114,7 @@ def check_scores(columns: Sequence[str], classes: Sequence[str]) -> None:
 
 
 def read_scores(cells: Sequence[str], paths: Sequence[str], column: str) -> np.ndarray:
-    """(S,) float64 scores of a reader from the S cells of a column; NaN where a cell is empty.
-
-    Raises:
-        DataError: a cell is no number.
-    """
+    """(S,) float64 scores of a reader from the S cells of a column; NaN where a cell is empty. Raises DataError."""
     scores = np.full(len(cells), np.nan)
     for i, cell in enumerate(map(str.strip, cells)):
         try:
@@ -144,8 +139,7 @@ def reader_variances(
     patients have several images, at most those of the variance between patients.
 
     Args:
-        values: (J,) the number for each reader.
-        influences: (J, S) influence of each image on it.
+        values: (J,) the number for each reader; influences: (J, S) of each image on it.
         spread_of: influence (S,) -> variance of such a number, and its degrees of freedom.
     """
     j, fixed = len(values), spread_of(influences.mean(axis=0))

@@ -78,7 +78,6 @@ def needed_sample(number: str, expected: float, goal: Goal, design: Design) -> N
     Args:
         number: one of `NUMBERS`.
         expected: its value, in (0, 1); of an AUROC in (0.5, 1).
-        goal: what its interval is to be.
         design: with the prevalence for an AUROC.
     """
     each, effect, share = design.images_per_patient, design.design_effect, design.prevalence

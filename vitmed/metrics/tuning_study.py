@@ -93,7 +93,7 @@ def combined(
             new |= {"estimate": None, "seconds": float(np.mean([trial.seconds for trial in done]))}
         if each and is_drawn:
             parts = aligned([first, *(found[trial.number] for trial in done)])[1:]
-            table.append(np.mean([_drawn(kind, part, weights, metric) for part in parts], axis=0))
+            table.append(np.mean([drawn_metric(kind, part, weights, metric) for part in parts], axis=0))
             means.append(new["value"])
             new["estimate"] = boot.estimate(new["value"], table[-1])
         results.append((done or group)[0].model_copy(update=new))
@@ -104,7 +104,7 @@ def combined(
     return results, float(np.mean(drawn[chosen, np.arange(drawn.shape[1])] - np.array(means)[chosen]))
 
 
-def _drawn(kind: Any, part: Any, weights: np.ndarray, name: str) -> np.ndarray:
+def drawn_metric(kind: Any, part: Any, weights: np.ndarray, name: str) -> np.ndarray:
     """(R,) the metric for image weights (R, S)."""
     numbers = kind.stress.draw(part, weights)
     if name not in numbers:  # of classes, the areas, which take longer
