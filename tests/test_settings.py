@@ -36,7 +36,7 @@ from vitmed.core.load_config import load_config
 from vitmed.core.settings import fields_of, flags_of
 from vitmed.data.splits import make_splits
 from vitmed.decisions.operating_points import asked_point
-from vitmed.decisions.targets import TARGETS
+from vitmed.decisions.policy import choose_policy
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint
@@ -199,10 +199,10 @@ def predictions(kind: str, seed: int) -> Any:
 def numbers(config: Config, kind: str, page: bool = False, policy: bool = True) -> Any:
     """metrics.json and predictions.csv of a test, after validation has chosen; with `page` report.html too."""
     one = config.evaluate.model_copy(update={"report": page and config.evaluate.report})
-    kinds, test = TARGETS[OF.get(kind, kind)], predictions(kind, 1)
+    test = predictions(kind, 1)
     if kind in OF or kind == "grades":
         test = replace(test, positive=config.data.positive)
-    chosen = kinds.choose(predictions(kind, 0), one, None, None) if policy else None
+    chosen = choose_policy(predictions(kind, 0), one, None, None) if policy else None
     test = chosen.apply(test) if chosen is not None else test
     place = Path(str(config.data.root)) / "reports" / f"{abs(hash((kind, page, policy, config.to_yaml())))}"
     if not place.is_dir():

@@ -295,10 +295,10 @@ class TestMeasures:
 
     def test_the_edges_of_bins_by_hand(self) -> None:
         """About equally many in each, ten at least, at most fifteen bins; equal scores stay together."""
-        assert bin_edges(np.arange(40.0), 40).tolist() == [10, 20, 30] and not len(bin_edges(np.arange(19.0), 19))
-        assert len(bin_edges(np.arange(1000.0), 1000)) == 14 and bin_edges(np.arange(20.0), 20).tolist() == [10]
-        assert bin_edges(np.array([0.0] * 25 + list(range(1, 16))), 40).tolist() == [6.0]
-        assert bin_edges(np.zeros(40), 40).tolist() == []
+        assert bin_edges(np.arange(40.0)).tolist() == [10, 20, 30] and not len(bin_edges(np.arange(19.0)))
+        assert len(bin_edges(np.arange(1000.0))) == 14 and bin_edges(np.arange(20.0)).tolist() == [10]
+        assert bin_edges(np.array([0.0] * 25 + list(range(1, 16)))).tolist() == [6.0]
+        assert bin_edges(np.zeros(40)).tolist() == []
 
     def test_images_of_a_patient_are_drawn_alike(self) -> None:
         """By a normal copula: sqrt(r) of the patient, sqrt(1 - r) of the image, r = sin(pi / 2 of the correlation)."""

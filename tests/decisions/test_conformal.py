@@ -60,6 +60,39 @@ class TestSets:
         assert least_score(true[:8], np.arange(8), 0.9) is None
         assert least_score(np.empty(0), np.empty(0, np.int64), 0.9) is None
 
+    @pytest.mark.parametrize(
+        ("wanted", "sets"),
+        [
+            (0.7, "bc c c b bc c ac ac b c a ac"),
+            (0.8, "bc bc ac b bc c ac ac ab c ab ac"),
+        ],
+    )
+    def test_the_sets_of_mapie(self, wanted: float, sets: str) -> None:
+        """MAPIE 1.6.0, `SplitConformalClassifier(conformity_score="lac", prefit=True)`, calibrated on the images of one
+        class after the other, gives these sets; vitmed adds the likeliest class."""
+
+        def table(size: int, shift: int) -> np.ndarray:
+            i = np.arange(size)
+            parts = [1 + (7 * i + shift) % 11, 1 + (5 * i + 2 * shift) % 13, 1 + (3 * i + shift) % 7]
+            chances = np.stack(parts, axis=1) / np.sum(parts, axis=0)[:, None]
+            return np.asarray(chances)
+
+        chances = table(60, 0)
+        labels = chances.argmax(axis=1)
+        labels[::4] = (labels[::4] + 1) % 3
+
+        def of(chances: np.ndarray, labels: np.ndarray | None) -> Predictions:
+            logits = np.log(chances).astype(np.float32)
+            return Predictions(("a", "b", "c"), ("",) * len(chances), None, labels, logits, calibrated=chances)
+
+        fitted = fit_sets(of(chances, labels), wanted)
+        assert fitted is not None and not fitted.without
+        new = of(table(12, 5), None)
+        inside = new.probabilities >= np.array(fitted.least)
+        assert " ".join("".join(np.array(new.classes)[row]) for row in inside) == sets
+        likeliest = np.eye(3, dtype=bool)[new.probabilities.argmax(axis=1)]
+        assert (prediction_sets(new, fitted) == inside | likeliest).all()
+
     def test_each_class_is_covered_as_promised(self) -> None:
         """Mean over validation sets of 60: at least what was promised, and not much above (1 / (n + 1))."""
         rng, wanted = np.random.default_rng(0), 0.9

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vitmed.core.train_config import EvaluateConfig
-from vitmed.decisions.finding_policy import FindingPolicy, choose_finding_policy
+from vitmed.decisions.policy import FindingPolicy, choose_policy
 from vitmed.metrics.kinds.finding_predictions import FindingPredictions
 
 
@@ -23,7 +23,7 @@ def draw(patients: bool = True) -> FindingPredictions:
 
 def test_few_are_counted_by_patient_where_patients_are_known() -> None:
     config = EvaluateConfig(target_sensitivity=0.9)
-    by_patient, by_image = (choose_finding_policy(draw(known), config) for known in (True, False))
+    by_patient, by_image = (choose_policy(draw(known), config) for known in (True, False))
     assert by_patient.few == ("rare",) and by_patient.findings["rare"].operating.threshold is None
     assert "fewer than 5 patients with, or without, rare" in " ".join(by_patient.notes)
     assert by_image.few == () and by_image.findings["rare"].operating.threshold is not None
@@ -35,7 +35,7 @@ def test_five_patients_with_a_finding_and_five_without_are_enough(holders: int, 
     p = draw()
     labels = p.labels.copy()
     labels[:, 1] = np.arange(80) // 4 < holders
-    found = choose_finding_policy(replace(p, labels=labels), EvaluateConfig(youden=True))
+    found = choose_policy(replace(p, labels=labels), EvaluateConfig(youden=True))
     assert (found.few, found.unit, found.n) == (few, "patients", 80)
     assert found.findings["rare"].calibration.note == (
         "switched off" if few else found.findings["rare"].calibration.note
@@ -47,7 +47,7 @@ def test_five_patients_with_a_finding_and_five_without_are_enough(holders: int, 
 def test_what_is_not_answered_and_what_cannot_be_excluded() -> None:
     """By finding: the reason names the findings that are too unsure, and the set those that are possible."""
     p = draw()
-    policy = choose_finding_policy(p, EvaluateConfig(coverage=0.9, max_risk=0.3, calibration="none"))
+    policy = choose_policy(p, EvaluateConfig(coverage=0.9, max_risk=0.3, calibration="none"))
     found = policy.apply(replace(p, columns={"ood_score": ("0.5",) * 79 + ("2",), "site": ("N",) * 80}))
     assert list(found.columns) == ["ood_score", "set", "answer", "site"]
     for f, name in enumerate(p.classes):
@@ -62,7 +62,7 @@ def test_what_is_not_answered_and_what_cannot_be_excluded() -> None:
     assert {"yes"} < set(found.columns["answer"]) and (found.labels == p.labels).all()
     with pytest.raises(ValueError, match="findings: expected edema, mass, found edema, rare"):
         FindingPolicy.of(policy.model_dump(mode="json"), ("edema", "mass"))
-    limited = choose_finding_policy(p, EvaluateConfig(target_sensitivity=0.9, calibration="temperature"))
+    limited = choose_policy(p, EvaluateConfig(target_sensitivity=0.9, calibration="temperature"))
     at = limited.findings["edema"].operating.threshold
     assert limited.summary == f"1 of 2 findings calibrated; called at a probability of: edema {at:.3g}"
     assert policy.summary == "0 of 2 findings calibrated"
@@ -70,7 +70,7 @@ def test_what_is_not_answered_and_what_cannot_be_excluded() -> None:
 
 def test_without_sets_the_findings_that_are_called_are_those_that_cannot_be_excluded() -> None:
     p = draw(patients=False)
-    policy = choose_finding_policy(p, EvaluateConfig(coverage=0.999))  # 80 images are too few for it
+    policy = choose_policy(p, EvaluateConfig(coverage=0.999))  # 80 images are too few for it
     assert all(one.prediction_sets is None for one in policy.findings.values())
     found = policy.apply(p)
     assert np.array_equal(found.members, found.predicted) and found.predicted.any() and not found.predicted.all()
@@ -78,7 +78,7 @@ def test_without_sets_the_findings_that_are_called_are_those_that_cannot_be_excl
 
 def test_a_policy_decides_anew_what_others_decided() -> None:
     p = draw()
-    policy = choose_finding_policy(p, EvaluateConfig(target_sensitivity=0.9))
+    policy = choose_policy(p, EvaluateConfig(target_sensitivity=0.9))
     plain = policy.apply(p)
     again = policy.apply(replace(p, decided=~plain.predicted))
     assert np.array_equal(again.predicted, plain.predicted) and again.columns == plain.columns

@@ -413,6 +413,35 @@ class TestPrevalence:
 
 
 class TestDecisionCurve:
+    def test_the_published_values_of_dcurves(self) -> None:
+        """dcurves 0.5.1, tests/testthat/test-dca.R and test-net_intervention_avoided.R: 105 of 750 patients have
+        cancer (`df_binary`), and from 25 % the model has a net benefit of 0.064, acting on all one of -0.1466667, and
+        0.632 interventions are avoided for each patient. At each threshold, the patients of its data at or above it."""
+        above = {0.05: (96, 320), 0.1: (87, 193), 0.15: (82, 128), 0.2: (75, 98), 0.25: (72, 72), 0.35: (57, 36)}
+        scores, truth, rest = [], [], (0, 0)
+        for threshold, counts in sorted(above.items(), reverse=True):
+            for label, (more, less) in enumerate(zip(counts, rest, strict=True)):
+                scores += [threshold + 0.004] * (more - less)
+                truth += [1 - label] * (more - less)
+            rest = counts
+        scores += [0.01] * (750 - len(scores))
+        truth += [1] * (105 - 96) + [0] * (645 - 320)
+        found = decision_curve(of(scores, truth), config())
+        at = {round(threshold, 2): i for i, threshold in enumerate(found["thresholds"])}
+        model = found["model"][at[0.25]]["value"]
+        assert found["prevalence"] == 0.14 and model == pytest.approx(0.064)
+        assert found["all"][at[0.25]] == pytest.approx(-0.1466667, abs=1e-7)
+        assert (model - found["all"][at[0.25]]) * 0.75 / 0.25 == pytest.approx(0.632, abs=1e-7)
+        assert -found["all"][at[0.25]] * 0.75 / 0.25 == pytest.approx(0.44, abs=1e-7)  # of acting on none
+
+    def test_a_yes_or_no_has_the_net_benefit_of_dcurves(self) -> None:
+        """dcurves 0.5.1, test-dca.R: where false alarms cost nothing, the share of true positives, 0.032; here of a
+        history in the family, which 24 of 105 patients with cancer and 91 of 645 others have."""
+        truth = [1] * 24 + [0] * 91 + [1] * 81 + [0] * 554
+        found = decision_curve(of([1.0] * 115 + [0.0] * 635, truth), config())
+        gains = [net["value"] + 91 / 750 * t / (1 - t) for net, t in zip(found["model"], found["thresholds"])]  # noqa: B905
+        assert gains == pytest.approx([0.032] * 99) and found["all"][0] == pytest.approx(0.14 - 0.86 / 99)
+
     def test_by_hand(self) -> None:
         """Ten images, four positive. At 0.2: 4 hits and 2 alarms, 0.4 - 0.2 x 0.25; at 0.5: 3 and 1, 0.3 - 0.1."""
         p = of([0.9, 0.8, 0.7, 0.3, 0.6, 0.4, 0.1, 0.1, 0.1, 0.1], [1, 1, 1, 1, 0, 0, 0, 0, 0, 0])

@@ -11,8 +11,6 @@ from torch import nn
 
 from vitmed.core.base_models import Target
 from vitmed.core.train_config import EvaluateConfig
-from vitmed.decisions.finding_policy import choose_finding_policy
-from vitmed.decisions.number_policy import choose_number_policy
 from vitmed.decisions.out_of_distribution import fit_ood_score
 from vitmed.decisions.policy import choose_policy
 from vitmed.inference.exported_graph import OodScoreGraph, decisions_of
@@ -68,7 +66,7 @@ def test_decisions_of_findings() -> None:
     labels[:, 2] = np.arange(S) == 0  # too few for a threshold
     logits = (RNG.normal(0, 1, (S, 3)) + 2.5 * labels - 1).astype(np.float32)
     validation = FindingPredictions(names, PATHS, None, labels, logits)
-    policy = choose_finding_policy(validation, EvaluateConfig(target_sensitivity=0.9, max_risk=0.15))
+    policy = choose_policy(validation, EvaluateConfig(target_sensitivity=0.9, max_risk=0.15))
     assert "rare" in policy.few and "edema" not in policy.few
     other = RNG.normal(0, 2, (S, 3)).astype(np.float32)
     decided = policy.apply(FindingPredictions(names, PATHS, None, None, other))
@@ -84,7 +82,7 @@ def test_decisions_of_a_number() -> None:
     logits = RNG.normal(0, 1, (S, 2)).astype(np.float32)
     ages = 50 + 12 * logits[:, 0] + RNG.normal(0, 5, S)
     validation = NumberPredictions(("age",), PATHS, None, ages, logits, target)
-    policy = choose_number_policy(validation, EvaluateConfig())
+    policy = choose_policy(validation, EvaluateConfig())
     decided = policy.apply(validation)
     found = in_graph(decisions_of(policy, target, ("age",)), logits)
     np.testing.assert_allclose(found["value"], decided.values, rtol=1e-6)

@@ -10,7 +10,7 @@ from vitmed.metrics.control_charts import (
     FEWEST,
     Reference,
     Stream,
-    _Periods,
+    _periods,
     choose_limits,
     highest,
     newest,
@@ -109,9 +109,9 @@ def test_limits_are_the_same_again_and_the_stated_rate_is_that_of_periods_that_d
         found = choose_limits(reference, 0.5, 200, 0.1, simulations=40, seed=seed)
         assert found.limits == pytest.approx(choose_limits(reference, 0.5, 200, 0.1, simulations=40, seed=seed).limits)
         stated.append(found.false_alarms[0] / found.false_alarms[1])
-        draw, alarms = _Periods(reference, 200, np.random.default_rng(1000 + seed)), 0
+        draw, alarms = _periods(reference, 200, 1000 + seed), 0
         for _ in range(100):
-            pairs = zip(draw().T, reference.streams.values(), found.limits, strict=True)
+            pairs = zip(next(draw).T, reference.streams.values(), found.limits, strict=True)
             alarms += any(highest(values, one.sides, 0.25).max() > limit for values, one, limit in pairs)
         true.append(alarms / 100)
     error = np.sqrt(0.2 * 0.8 * (1 / 480 + 1 / 1200))

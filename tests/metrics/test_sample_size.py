@@ -29,6 +29,21 @@ def test_the_standard_error_of_an_auroc_is_hanley_and_mcneils() -> None:
     assert area_error(0.8, 75, 75) == pytest.approx(0.036, abs=0.0006)
 
 
+@pytest.mark.parametrize(
+    ("auc", "power", "cases", "controls"),
+    [(0.7313686, 0.95, 29.29764, 49.806), (0.6961054, 0.95, 41, 72), (0.73, 0.9897453, 41, 72)],
+)
+def test_an_auroc_above_one_half_needs_at_least_the_sample_of_proc(
+    auc: float, power: float, cases: float, controls: float
+) -> None:
+    """pROC 1.19.0.1, tests/testthat/test-power.roc.test.R, `power.roc.test` of one curve at a significance level of
+    0.05. It takes Obuchowski's binormal variance (Acad. Radiol. 11 (2004) 1) and tests on the plain scale; Hanley and
+    McNeil's variance and the interval on the logit scale ask for a fifth to a quarter more."""
+    prevalence = cases / (cases + controls)
+    found = sample_size("auroc", auc, lower_bound=0.5, power=power, prevalence=prevalence)
+    assert 1.15 < found.counted / (cases + controls) < 1.3
+
+
 @pytest.mark.parametrize("number", ["sensitivity", "specificity"])
 @pytest.mark.parametrize(("expected", "half_width"), [(0.5, 0.05), (0.8, 0.1), (0.9, 0.05), (0.98, 0.02)])
 def test_the_interval_is_as_wide_as_asked_and_with_one_image_less_wider(

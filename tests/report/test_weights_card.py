@@ -11,7 +11,7 @@ import yaml
 from conftest import Trained
 
 from vitmed.core.train_config import EvaluateConfig
-from vitmed.decisions.finding_policy import choose_finding_policy
+from vitmed.decisions.policy import choose_policy
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.kinds.finding_predictions import FindingPredictions
@@ -24,7 +24,7 @@ def test_findings_are_calibrated_as_the_policy_does(method: str) -> None:
     labels = rng.integers(0, 2, (300, 2)).astype(np.int8)
     logits = (3 * labels - 1 + 2 * rng.normal(size=(300, 2))).astype(np.float32)
     predictions = FindingPredictions(("edema", "rare"), tuple(map(str, range(300))), None, labels, logits)
-    policy = choose_finding_policy(predictions, EvaluateConfig(calibration=method))
+    policy = choose_policy(predictions, EvaluateConfig(calibration=method))
     text = program(Preprocessing(16, 3, "pad", "imagenet"), policy, "timm", "local-dir:x")
     expression = text.splitlines()[-1].removeprefix("probabilities = ")
     found = eval(expression, {"logits": torch.from_numpy(logits), "torch": torch})

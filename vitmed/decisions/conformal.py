@@ -1,17 +1,22 @@
-"""Prediction sets: classes that include the true one with a chosen probability, for any model (split conformal).
+"""Split conformal prediction, for any model: sets of classes, and intervals around a number, that hold the truth with a
+chosen probability.
 
 A class with a higher probability enters the set earlier (LAC: Sadinle, Lei & Wasserman, J. Am. Stat. Assoc. 114 (2019)
-223). Each class has a threshold of its own (Mondrian: Vovk, Ann. Math. Artif. Intell. 74 (2015) 9). Where patients are
-known, each counts once, its images sharing its weight (Lee, Barber & Willett, arXiv 2306.06342, HCP).
+223). Each class has a threshold of its own (Mondrian: Vovk, Ann. Math. Artif. Intell. 74 (2015) 9). An interval
+reaches as many predicted scales up and down (Lei, G'Sell, Rinaldo, Tibshirani & Wasserman, J. Am. Stat. Assoc. 113
+(2018) 1094, section 5.2). Where patients are known, each counts once, its images sharing its weight (Lee, Barber &
+Willett, arXiv 2306.06342, HCP).
 
 Guaranteed: if you take one image of a class from each new patient of the same population as validation, at least the
 chosen share of these images have the true class in their set, on average over validation sets. Not guaranteed: the same
 for one patient, a subgroup, another hospital or one particular validation set. The guarantee is approximate, because
-validation also chose the epoch and the calibration.
+validation also chose the epoch and the calibration. Of intervals it holds on average over all numbers, so those of some
+ranges or subgroups may hold fewer.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +26,8 @@ from vitmed.core.text import counted
 from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.kinds.number_evaluation import evaluate_number
+from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.ranking import ratio
 
@@ -66,15 +72,43 @@ class PredictionSets(Frozen):
     without: list[str]
 
 
-class SetThresholds(Stored):
-    """From which score a class belongs to the set of an image."""
+class IntervalResults(Frozen):
+    """How often the intervals hold the true number, and how wide they are; the rest as in `IntervalReach`."""
 
-    coverage: float  # how often the set is to hold the truth
+    asked: float
+    by: str
+    note: str
+    calibrated_on: int
+    coverage: Estimate
+    width: Estimate
+
+
+class Guarantee(Stored):
+    """What sets or intervals promise."""
+
+    coverage: float  # how often they are to hold the truth
     by: str  # "patient" or "image", the unit of the guarantee
     note: str  # what a reader must know about the guarantee; "" if nothing
+
+    @property
+    def promise(self) -> dict[str, Any]:
+        """The fields that the results repeat."""
+        return {"asked": self.coverage, "by": self.by, "note": self.note}
+
+
+class SetThresholds(Guarantee):
+    """From which score a class belongs to the set of an image."""
+
     least: Numbers  # K scores, one threshold for each class
     units: Counts  # K counts of patients or images behind the thresholds
     without: Names  # classes without a guarantee of their own
+
+
+class IntervalReach(Guarantee):
+    """How far intervals reach."""
+
+    reach: float  # predicted scales up and down
+    units: int  # patients or images of validation behind it
 
 
 def fit_sets(validation: Predictions, coverage: float) -> SetThresholds | None:
@@ -82,61 +116,48 @@ def fit_sets(validation: Predictions, coverage: float) -> SetThresholds | None:
 
     The unit is the patient where patients are known and there are at least coverage / (1 - coverage) of them; else the
     image, and the note gives the reason. A class with too few patients takes the threshold of all classes together, and
-    has no guarantee of its own.
-
-    Args:
-        validation: calibrated, with labels.
+    has no guarantee of its own. `validation` is calibrated.
     """
     labels = known_labels(validation)
     true = validation.probabilities[np.arange(len(labels)), labels]
-    pooled, units, by, note = guaranteed_score(true, validation, coverage)
+    pooled, units, head = _guarantee(true, validation, coverage)
     if pooled is None:
         return None
-    rows = [labels == c for c in range(len(validation.classes))]
-    own = [least_score(true[chosen], units[chosen], coverage) for chosen in rows]
-    return SetThresholds(
-        coverage=coverage, by=by, note=note,
-        least=tuple(pooled if least is None else least for least in own),
-        units=tuple(len(np.unique(units[chosen])) for chosen in rows),
-        without=tuple(name for name, least in zip(validation.classes, own, strict=True) if least is None),
-    )  # fmt: skip
+    least, counts, without = list[float](), list[int](), list[str]()
+    for c, name in enumerate(validation.classes):
+        score = least_score(true[labels == c], units[labels == c], coverage)
+        least.append(pooled if score is None else score)
+        counts.append(len(np.unique(units[labels == c])))
+        without += [name] * (score is None)
+    return SetThresholds(**head, least=tuple(least), units=tuple(counts), without=tuple(without))
 
 
-def guaranteed_score(
-    true: np.ndarray, validation: AnyPredictions, coverage: float
-) -> tuple[float | None, np.ndarray, str, str]:
-    """`least_score` by patient, or by image where patients are unknown or too few; None for too few images.
+def fit_intervals(validation: NumberPredictions, coverage: float) -> IntervalReach | None:
+    """Choose how far intervals reach; None where validation has too few images for any guarantee."""
+    residuals = np.abs(known_labels(validation) - validation.values) / validation.scales
+    least, units, head = _guarantee(-residuals, validation, coverage)
+    return None if least is None else IntervalReach(**head, reach=-least, units=len(np.unique(units)))
 
-    Args:
-        true: (S,) score of the truth of each validation image.
 
-    Returns:
-        the score; (S,) int64 units; "patient" or "image"; what a reader must know about the guarantee, or "".
-    """
-    units = validation.units
+def _guarantee(true: np.ndarray, validation: Any, coverage: float) -> tuple[float | None, np.ndarray, dict[str, Any]]:
+    """`least_score` of the scores (S,) of the truth, by patient, or by image where patients are unknown or too few;
+    the units (S,); and the fields of `Guarantee`."""
+    units, by, note = validation.units, "image" if validation.groups is None else "patient", ""
     pooled = least_score(true, units, coverage)
-    if validation.groups is None:
-        return pooled, units, "image", ""
-    if pooled is not None:
-        return pooled, units, "patient", ""
-    patients = counted(len(np.unique(units)), "patient")
-    few = f"validation has {patients}, too few to guarantee {coverage:g} for new patients"
-    units = np.arange(len(true))
-    note = f"{few}; the guarantee holds for new images of the same patients at best"
-    return least_score(true, units, coverage), units, "image", note
+    if pooled is None and by == "patient":
+        few = f"validation has {counted(len(np.unique(units)), 'patient')}, too few to guarantee {coverage:g} for new"
+        note = f"{few} patients; the guarantee holds for new images of the same patients at best"
+        units, by = np.arange(len(true)), "image"
+        pooled = least_score(true, units, coverage)
+    return pooled, units, {"coverage": coverage, "by": by, "note": note}
 
 
 def least_score(true: np.ndarray, units: np.ndarray, coverage: float) -> float | None:
-    """The largest q such that the true class of a new unit has a score of at least q with chance `coverage`.
+    """The largest q such that the true class of a new unit has a score of at least q with chance `coverage`; None for
+    too few units. The scores of the true class, and the units, are (S,).
 
     Each of the G units has weight 1 / (G + 1), spread over its images; the rest stands for the new one, which may lie
     anywhere. With one image for each unit, q is the floor((G + 1) (1 - coverage))-th smallest score.
-
-    Args:
-        true: (S,) score of the true class; units: (S,) int64.
-
-    Returns:
-        None: there are too few units for any q.
     """
     names, place, sizes = np.unique(units, return_inverse=True, return_counts=True)
     weight = 1 / (len(names) + 1) / sizes[place]
@@ -176,7 +197,21 @@ def report_sets(
         )
         for c, name in enumerate(shown)
     }
+    sizes_of, without = np.bincount(sizes).tolist(), list(fitted.without)
     return PredictionSets(
-        asked=fitted.coverage, by=fitted.by, note=fitted.note, overall=SetNumbers(**numbers(0)), per_class=per_class,
-        sizes=np.bincount(sizes).tolist(), without=list(fitted.without),
-    )  # fmt: skip
+        **fitted.promise, overall=SetNumbers(**numbers(0)), per_class=per_class, sizes=sizes_of, without=without
+    )
+
+
+def with_intervals(predictions: NumberPredictions, fitted: IntervalReach | None) -> NumberPredictions:
+    """The predictions with these intervals; without any for None."""
+    return replace(predictions.undecided(), reach=None if fitted is None else fitted.reach)
+
+
+def report_intervals(predictions: NumberPredictions, fitted: IntervalReach | None) -> IntervalResults | None:
+    """What the intervals reach on the evaluated images; None without them."""
+    if fitted is None:
+        return None
+    overall = evaluate_number(with_intervals(predictions, fitted)).overall
+    reached: dict[str, Any] = {name: overall[name] for name in ("coverage", "width")}
+    return IntervalResults(**fitted.promise, calibrated_on=fitted.units, **reached)

@@ -17,10 +17,8 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import json_of
 from vitmed.core.run_folder import BASELINE, ISSUES, NUMBERS, PREDICTIONS, REPORT, RunFolder
 from vitmed.decisions.folds import Folds, by_fold
-from vitmed.decisions.policies import policy_of
-from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
+from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, policy_of
 from vitmed.metrics.kinds.any_predictions import AnyPredictions, read_predictions
-from vitmed.metrics.predictions import Predictions
 
 
 @dataclass(frozen=True)
@@ -51,37 +49,36 @@ class Evaluated:
 def read_evaluation(file: Path) -> Evaluated:
     """A predictions.csv with the positive class and the decision policy of the metrics.json beside it.
 
-    The table of a baseline takes the positive class alone: the policy belongs to the model.
-
-    Raises:
-        DataError: a file cannot be used, or the two do not belong together.
+    The table of a baseline takes the positive class alone: the policy belongs to the model. Raises DataError where a
+    file cannot be used, or the two do not belong together.
     """
     beside = file.with_name(NUMBERS)
-    metrics = read_metrics(beside)
+    metrics, of_model, policy = read_metrics(beside), not file.name.startswith(BASELINE), None
     if not metrics:
         return Evaluated(read_predictions(file, labelled=True), None, metrics)
-    of_model = not file.name.startswith(BASELINE)
-    policy = _policy_of(beside, metrics) if of_model else None
+    if of_model and metrics["report"].get("policy") is not None:
+        try:
+            policy = policy_of(metrics["report"]["policy"], metrics["classes"])
+        except ValueError as error:
+            problem = f"{beside}: its decision policy is damaged ({error})"
+            raise DataError(problem, "move it away to go without it") from None
 
-    def calibrate(read: AnyPredictions) -> AnyPredictions:
+    def calibrate(read: Any) -> Any:
         assert policy is not None
-        classes = metrics["classes"]
-        if list(read.classes) != classes:
+        if list(read.classes) != metrics["classes"]:
             raise DataError(
-                f"{beside}: has the classes {classes}, the table beside it {list(read.classes)}",
+                f"{beside}: has the classes {metrics['classes']}, the table beside it {list(read.classes)}",
                 "put the columns of the table in the order of metrics.json, or move metrics.json away",
             )
-        if not (isinstance(policy, ClassPolicy) and isinstance(read, Predictions)):
-            found: AnyPredictions = policy.apply(read)
-            return found
-        known = policy.calibration
-        if metrics.get("weights_hash") is None and upgrade.has_calibrated_logits(_stored(beside)):
-            read = replace(read, logits=(read.logits.astype(np.float64) - known.bias) / known.scale)
-        return known.calibrate(read)
+        old = metrics.get("weights_hash") is None and upgrade.has_calibrated_logits(_stored(beside))
+        if old and isinstance(policy, ClassPolicy):
+            raw = (read.logits.astype(np.float64) - policy.calibration.bias) / policy.calibration.scale
+            read = replace(read, logits=raw)
+        return policy.calibrate(read)
 
-    pooled, convert = of_model and bool(metrics.get("folds")), None if policy is None else calibrate
-    target = Target.model_validate(metrics.get("target", {}))
-    predictions = read_predictions(file, target, labelled=True, as_decided=pooled, calibrate=convert)
+    pooled, target = of_model and bool(metrics.get("folds")), Target.model_validate(metrics.get("target", {}))
+    convert = None if policy is None else calibrate
+    predictions: Any = read_predictions(file, target, labelled=True, as_decided=pooled, calibrate=convert)
     try:
         folds = Folds.model_validate(metrics["folds"]) if pooled else None
         if predictions.kind != "number" and folds is not None and not by_fold(folds):
@@ -90,9 +87,13 @@ def read_evaluation(file: Path) -> Evaluated:
         raise _no_report(beside) from None
     if metrics["positive_class"] not in (None, *predictions.classes):
         raise _no_report(beside)
-    if isinstance(predictions, Predictions):
-        predictions = replace(predictions, positive=metrics["positive_class"])
+    predictions = with_positive(predictions, metrics["positive_class"])
     return Evaluated(predictions if policy is None else policy.apply(predictions), policy, metrics)
+
+
+def with_positive(predictions: Any, positive: str | None) -> Any:
+    """The predictions with this positive class, which those of classes alone have."""
+    return replace(predictions, positive=positive) if predictions.kind == "classes" else predictions
 
 
 def read_metrics(file: Path) -> dict[str, Any]:
@@ -122,14 +123,6 @@ def _no_report(file: Path) -> DataError:
     return DataError(f"{file}: not the metrics.json of a report", "move it away to go without it")
 
 
-def _policy_of(file: Path, metrics: Mapping[str, Any]) -> DecisionPolicy | None:
-    stored = metrics["report"].get("policy")
-    try:
-        return None if stored is None else policy_of(stored, metrics["classes"])
-    except ValueError as error:
-        raise DataError(f"{file}: its decision policy is damaged ({error})", "move it away to go without it") from None
-
-
 def find_evaluation(run: RunFolder, split: str, weights_hash: str | None, policy: DecisionPolicy | None) -> Path | None:
     """The predictions.csv of an evaluation of these weights on a split of the run; None where there is none.
 
@@ -142,12 +135,12 @@ def find_evaluation(run: RunFolder, split: str, weights_hash: str | None, policy
         try:
             metrics = read_metrics(folder / NUMBERS)
             who = (metrics.get("flow") or {}).get("evaluated") or {"split": split}
-            found = who["split"] == split and is_of(metrics, weights_hash, policy)
-            found = found and metrics["report"].get("precision", "fp32") == "fp32"  # decisions rest on fp32 alone
+            if who["split"] != split or not is_of(metrics, weights_hash, policy):
+                continue
+            if metrics["report"].get("precision", "fp32") == "fp32" and (folder / PREDICTIONS).is_file():
+                return folder / PREDICTIONS  # decisions rest on fp32 alone
         except (DataError, KeyError, TypeError):  # a folder that vitmed did not write
             continue
-        if found and (folder / PREDICTIONS).is_file():
-            return folder / PREDICTIONS
     return None
 
 
@@ -174,12 +167,10 @@ def take_place(folder: Path, place: Path) -> Path:
     """
     if folder == place or not place.is_dir() or place.is_symlink():
         return folder
-    tables = all(
-        file.name in (PREDICTIONS, NUMBERS, ISSUES) or file.name.startswith(BASELINE) for file in place.iterdir()
-    )
     files = folder / PREDICTIONS, place / PREDICTIONS
-    same = tables and all(file.is_file() for file in (*files, folder / REPORT)) and filecmp.cmp(*files, shallow=False)
-    if not (same or is_torn(place)):
+    names = {file.name for file in place.iterdir() if not file.name.startswith(BASELINE)}
+    same = names <= {PREDICTIONS, NUMBERS, ISSUES} and all(file.is_file() for file in (*files, folder / REPORT))
+    if not (same and filecmp.cmp(*files, shallow=False)) and not is_torn(place):
         return folder
     try:
         shutil.rmtree(place)
@@ -202,14 +193,10 @@ def read_split(
     file = find_evaluation(run, split, weights_hash, policy)
     if file is None:
         return None
-    predictions = read_evaluation(file).predictions
-    if policy is None:
-        return predictions.undecided()
-    predictions = predictions.undecided()
-    if isinstance(predictions, Predictions) and isinstance(policy, ClassPolicy):
-        predictions = replace(predictions, positive=policy.operating.positive)
-    found: AnyPredictions = policy.apply(predictions)
-    return found
+    predictions = read_evaluation(file).predictions.undecided()
+    if isinstance(policy, ClassPolicy):
+        predictions = with_positive(predictions, policy.operating.positive)
+    return predictions if policy is None else policy.apply(predictions)  # type: ignore[no-any-return]
 
 
 def validation_of(
@@ -223,5 +210,4 @@ def validation_of(
             f"{run.path / 'val' / PREDICTIONS}: missing or not of {checkpoint.name}; the policy is chosen on it",
             f"vitmed evaluate {checkpoint} --split val writes it",
         )
-    found = read_evaluation(file).predictions.undecided()
-    return replace(found, positive=positive) if isinstance(found, Predictions) else found
+    return with_positive(read_evaluation(file).predictions.undecided(), positive)  # type: ignore[no-any-return]

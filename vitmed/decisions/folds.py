@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.train_config import EvaluateConfig
@@ -54,44 +55,43 @@ class Folds(Frozen):
 
 
 def folds_of_classes(
-    found: Sequence[Numbers], policies: Sequence[DecisionPolicy | None], names: Sequence[str], auroc: float,
+    results: Sequence[Numbers],
+    policies: Sequence[DecisionPolicy | None],
+    names: Sequence[str],
+    auroc: float,
     config: EvaluateConfig,
-) -> Folds:  # fmt: skip
+) -> Folds:
     """Folds of classes, or of one finding.
 
     Args:
-        found, policies: the numbers of each fold on its test, and its policy.
+        results, policies: the numbers of each fold on its test, and its policy.
         names: of the numbers that are kept.
         auroc: of the pooled images; NaN where undefined.
         config: of the evaluation.
     """
-    classes = found[0].classes
-    asked = asked_point(config, len(classes))
-    each: list[Fold] = []
-    for one, policy in zip(found, policies, strict=True):
-        assert policy is None or isinstance(policy, ClassPolicy)
-        operating = None if policy is None else policy.operating
-        point = None if operating is None else operating.points.get(asked)
-        raw = Calibration.none(len(classes), "no calibration is known for these predictions")
-        numbers = {name: one.overall[name] for name in names}
-        if one.positive_class is not None:
-            numbers |= {name: one.per_class[one.positive_class][name] for name in OF_POSITIVE}
-        fold = Fold(
-            images=one.n, patients=one.n_groups, numbers=numbers, why="" if point is None else point.why,
-            calibration=raw if policy is None else policy.calibration,
-            point="default" if operating is None else operating.chosen,
-            threshold=None if operating is None else operating.threshold,
-        )  # fmt: skip
-        each.append(fold)
-    first = policies[0]
-    costs = first.operating.model_dump(mode="json")["costs"] if isinstance(first, ClassPolicy) else None
+    k, each, costs = len(results[0].classes), list[Fold](), None
+    asked = asked_point(config, k)
+    for result, policy in zip(results, policies, strict=True):
+        numbers = {name: result.overall[name] for name in names}
+        if result.positive_class is not None:
+            numbers |= {name: result.per_class[result.positive_class][name] for name in OF_POSITIVE}
+        decided: dict[str, Any] = {
+            "why": "",
+            "calibration": Calibration.none(k, "no calibration is known for these predictions"),
+            "point": "default",
+            "threshold": None,
+        }
+        if policy is not None:
+            assert isinstance(policy, ClassPolicy)
+            operating = policy.operating
+            costs = operating.model_dump(mode="json")["costs"] if not each else costs
+            decided = {"calibration": policy.calibration, "point": operating.chosen, "threshold": operating.threshold}
+            decided["why"] = operating.points[asked].why if asked in operating.points else ""
+        each.append(Fold(images=result.n, patients=result.n_groups, numbers=numbers, **decided))
     areas = known_values(each, "auroc")
     mean = statistics.mean(areas) if len(areas) == len(each) else None  # of classes undefined in one fold, so in all
-    pooled = auroc if math.isfinite(auroc) else None
-    return Folds(
-        asked=asked, target=target_of(config, asked), costs=costs, each=each,
-        auroc=FoldsAuroc(pooled=pooled, mean=mean),
-    )  # fmt: skip
+    areas_of = FoldsAuroc(pooled=auroc if math.isfinite(auroc) else None, mean=mean)
+    return Folds(asked=asked, target=target_of(config, asked), costs=costs, each=each, auroc=areas_of)
 
 
 def by_fold(folds: Folds | None) -> bool:
@@ -103,53 +103,48 @@ def by_fold(folds: Folds | None) -> bool:
 
 def fold_notes(folds: Folds) -> list[str]:
     """What must be known before the pooled numbers are believed."""
-    first = f"Pooled over {len(folds.each)} models, one for each fold; no model has seen its test images."
-    spread = (
+    notes = [
+        f"Pooled over {len(folds.each)} models, one for each fold; no model has seen its test images.",
         "The intervals of the pooled numbers describe chance among the tested patients or images. The spread over "
-        "folds (±, one standard deviation) describes how models and their tests differ."
-    )
-    return [first, spread, *_decisions(folds), *_mixing(folds), *undefined_notes(folds)]
+        "folds (±, one standard deviation) describes how models and their tests differ.",
+    ]
+    if folds.asked != "default":
+        notes.append(_decisions(folds))
+    pooled, mean = (None, None) if folds.auroc is None else (folds.auroc.pooled, folds.auroc.mean)
+    if pooled is not None and mean is not None and abs(pooled - mean) >= NOTICEABLE:
+        notes.append(
+            f"The pooled AUROC is {pooled:.3f}; the folds have {spread_of(folds.each, 'auroc')}. Within a fold one "
+            "model ranks the images. The pooled AUROC ranks images of different models against each other, and the "
+            "same probability from two models need not mean the same. The mean of the folds shows how well one model "
+            "separates the classes."
+        )
+    return [*notes, *undefined_notes(folds)]
 
 
 def undefined_notes(folds: Folds) -> list[str]:
     """A note on each finding that a fold says nothing about."""
     notes = []
-    for name, own in (folds.findings or {"the finding": folds}).items():
-        numbers = [fold.numbers.get("auroc") for fold in own.each]
-        lacking = [str(k) for k, one in enumerate(numbers, 1) if one is not None and one.value is None]
+    for name, of_finding in (folds.findings or {"the finding": folds}).items():
+        numbers = [fold.numbers.get("auroc") for fold in of_finding.each]
+        lacking = [str(k) for k, auroc in enumerate(numbers, 1) if auroc is not None and auroc.value is None]
         if lacking:
             where = f"fold{'s' if len(lacking) > 1 else ''} {', '.join(lacking)}"
             notes.append(f"The AUROC of {name} is undefined in {where}: no test image has it, or every one has it.")
     return notes
 
 
-def _decisions(folds: Folds) -> list[str]:
-    """A note on what decides, where you asked for more than the likeliest class."""
-    if folds.asked == "default":
-        return []
+def _decisions(folds: Folds) -> str:
+    """What decides, where you asked for more than the likeliest class."""
     asked = TITLES[folds.asked].lower() + ("" if folds.target is None else f" {folds.target}")
     if folds.findings:
-        return [f"Each fold calls each finding from its own threshold, chosen on its validation ({asked})."]
-    if folds.costs is not None and all(fold.threshold is None for fold in folds.each) and by_fold(folds):
-        return ["Each fold predicts the class with the lowest expected cost, by the costs of the configuration."]
+        return f"Each fold calls each finding from its own threshold, chosen on its validation ({asked})."
+    thresholds = [fold.threshold for fold in folds.each]
+    if folds.costs is not None and all(limit is None for limit in thresholds) and by_fold(folds):
+        return "Each fold predicts the class with the lowest expected cost, by the costs of the configuration."
     if folds.asked == "balanced":
-        return ["Each fold predicts the class with the largest ratio of probability to prevalence in its validation."]
-    known = [fold.threshold for fold in folds.each]
-    thresholds = ["the likelier class" if one is None else f"from {one:.3g}" for one in known]
-    return [f"Each fold decides at its own threshold, chosen on its validation ({asked}): {numbered(thresholds)}."]
-
-
-def _mixing(folds: Folds) -> list[str]:
-    """A note where the pooled AUROC differs from the mean of the folds."""
-    pooled, mean = (None, None) if folds.auroc is None else (folds.auroc.pooled, folds.auroc.mean)
-    if pooled is None or mean is None or abs(pooled - mean) < NOTICEABLE:
-        return []
-    return [
-        f"The pooled AUROC is {pooled:.3f}; the folds have {spread_of(folds.each, 'auroc')}. Within a fold one model "
-        "ranks the images. The pooled AUROC ranks images of different models against each other, and the same "
-        "probability from two models need not mean the same. The mean of the folds shows how well one model separates "
-        "the classes."
-    ]
+        return "Each fold predicts the class with the largest ratio of probability to prevalence in its validation."
+    texts = numbered(["the likelier class" if limit is None else f"from {limit:.3g}" for limit in thresholds])
+    return f"Each fold decides at its own threshold, chosen on its validation ({asked}): {texts}."
 
 
 def known_values(each: Sequence[Fold], name: str) -> list[float]:
@@ -159,11 +154,12 @@ def known_values(each: Sequence[Fold], name: str) -> list[float]:
 
 def spread_of(each: Sequence[Fold], name: str) -> str:
     """Mean and standard deviation over folds, and each value: `0.911 ± 0.012 (0.903, 0.919)`."""
-    texts = ["undefined" if (value := fold.numbers[name].value) is None else f"{value:.3f}" for fold in each]
+    values = [fold.numbers[name].value for fold in each]
+    texts = ", ".join("undefined" if value is None else f"{value:.3f}" for value in values)
     known = known_values(each, name)
     if len(known) < len(each):
-        return ", ".join(texts)
-    return f"{statistics.mean(known):.3f} ± {statistics.stdev(known):.3f} ({', '.join(texts)})"
+        return texts
+    return f"{statistics.mean(known):.3f} ± {statistics.stdev(known):.3f} ({texts})"
 
 
 def numbered(texts: Sequence[str], between: str = ", ") -> str:

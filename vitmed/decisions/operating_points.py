@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -159,11 +160,7 @@ def example(classes: int) -> str:
 
 
 def choose_points(validation: Predictions, config: EvaluateConfig) -> PolicyPoints:
-    """Every operating point that validation gives, and which of them decides.
-
-    Args:
-        validation: calibrated, with labels.
-    """
+    """Every operating point that calibrated validation gives, and which of them decides."""
     classes, labels = validation.classes, known_labels(validation)
     asked, positive = asked_point(config, len(classes)), positive_index(validation)
     costs = cost_matrix(config, len(classes), positive, grades_of(config.ordinal, classes))
@@ -172,10 +169,14 @@ def choose_points(validation: Predictions, config: EvaluateConfig) -> PolicyPoin
         points = dict.fromkeys(("default", "balanced", asked), LIKELIEST)
         # The mean of calibrated probabilities: as the share of the class, but never 0, and less noisy for a rare one.
         expected = tuple(validation.probabilities.mean(axis=0).tolist())
-        few = _weak_classes(validation) if asked == "balanced" else ()
-        return PolicyPoints(positive=None, chosen=asked, points=points, costs=stored, expected=expected, notes=few)
+        counts = np.bincount(labels, minlength=len(classes))
+        few = [f"{count} of {name}" for name, count in zip(classes, counts, strict=True) if count < FEW]
+        notes = [f"Validation has few images of some classes ({listed(few)}); the decisions for these are unreliable."]
+        notes = notes if few and asked == "balanced" else []
+        head: dict[str, Any] = {"positive": None, "chosen": asked, "points": points, "costs": stored}
+        return PolicyPoints(**head, expected=expected, notes=tuple(notes))
     truth, scores, units = labels == positive, validation.probabilities[:, positive], Units.of(validation)
-    own = costs if costs is None or positive == 0 else costs[::-1, ::-1]  # the positive class first
+    ordered = costs if costs is None or positive == 0 else costs[::-1, ::-1]  # the positive class first
     absent = positive if not truth.any() else 1 - positive if truth.all() else None
     points = {}
     for key in dict.fromkeys(("default", "youden", asked)):
@@ -183,7 +184,7 @@ def choose_points(validation: Predictions, config: EvaluateConfig) -> PolicyPoin
         if key != "default" and absent is not None:
             why = f"validation holds no image of class '{classes[absent]}'"
         elif key != "default":
-            threshold, why = _threshold(key, scores, truth, config, own)
+            threshold, why = _threshold(key, scores, truth, config, ordered)
         promised = None if why else rates(is_called(scores, threshold), truth, units)
         points[key] = PolicyPoint(threshold=threshold, asked=target_of(config, key), why=why, promised=promised)
     chosen, notes = asked, []
@@ -194,19 +195,8 @@ def choose_points(validation: Predictions, config: EvaluateConfig) -> PolicyPoin
         ]
     elif chosen != "default":
         notes = _weak(truth, units, config)
-    return PolicyPoints(
-        positive=classes[positive], chosen=chosen, points=points, costs=stored, notes=tuple(notes),
-        positives=int(truth.sum()), negatives=int((~truth).sum()),
-    )  # fmt: skip
-
-
-def _weak_classes(validation: Predictions) -> tuple[str, ...]:
-    """A note on classes of which validation has too few images to show how common they are."""
-    counts = np.bincount(known_labels(validation), minlength=len(validation.classes))
-    few = [f"{count} of {name}" for name, count in zip(validation.classes, counts, strict=True) if count < FEW]
-    if not few:
-        return ()
-    return (f"Validation has few images of some classes ({listed(few)}); the decisions for these are unreliable.",)
+    head = {"positive": classes[positive], "chosen": chosen, "points": points, "costs": stored, "notes": tuple(notes)}
+    return PolicyPoints(**head, positives=int(truth.sum()), negatives=int((~truth).sum()))
 
 
 def target_of(config: EvaluateConfig, asked: str) -> float | str | list[list[float]] | None:
@@ -217,12 +207,8 @@ def target_of(config: EvaluateConfig, asked: str) -> float | str | list[list[flo
 def _threshold(
     key: str, scores: np.ndarray, truth: np.ndarray, config: EvaluateConfig, costs: np.ndarray | None
 ) -> tuple[float | None, str]:
-    """The threshold of a point, or None and the reason.
-
-    Args:
-        scores: (S,) probability of the positive class; truth: (S,) bool.
-        costs: (2, 2), the positive class first.
-    """
+    """The threshold of a point, or None and the reason, from the probability (S,) of the positive class, the truth (S,)
+    bool, and the costs (2, 2) with the positive class first."""
     tp, fp = threshold_counts(scores, truth)  # (T + 1,) at and above each distinct score, from high to low
     sensitivity, specificity = tp / tp[-1], 1 - fp / fp[-1]
     last = len(tp) - 1  # every image is predicted positive; at 0 none is
@@ -241,8 +227,8 @@ def _threshold(
     else:
         assert costs is not None
         common = truth.mean() if config.prevalence is None else config.prevalence
-        (found, missed), (alarm, right) = costs
-        expected = common * (missed * (1 - sensitivity) + found * sensitivity)
+        (hit, missed), (alarm, right) = costs
+        expected = common * (missed * (1 - sensitivity) + hit * sensitivity)
         expected = expected + (1 - common) * (alarm * (1 - specificity) + right * specificity)
         best = int(np.argmin(np.round(expected, 12)))
         if best in (0, last):

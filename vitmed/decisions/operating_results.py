@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -92,79 +92,67 @@ def report_points(
 
     Without operating points the likeliest class alone is reported, or None with more than two classes.
     """
-    positive = positive_index(predictions)
+    positive, points = positive_index(predictions), dict[str, OperatingPoint]()
     if positive is None:
-        if operating is None:
-            return None
-        ways = {"default": predictions.likeliest}
-        if operating.expected is not None:
-            ways["balanced"] = replace(predictions, costs=costs_of_balance(operating.expected), decided=None).predicted
-        return _report_classes(predictions, ways, operating.costs, operating.chosen, config, operating.notes)
-    name, scores, points = predictions.classes[positive], predictions.probabilities[:, positive], {}
+        return None if operating is None else _report_classes(predictions, operating, config)
+    name, scores = predictions.classes[positive], predictions.probabilities[:, positive]
     if operating is None or operating.positive != name:
         operating = PolicyPoints(positive=None, chosen="default", points={"default": LIKELIEST}, costs=None, notes=())
     for key, point in operating.points.items():
         called = is_called(scores, point.threshold)
-        reached = None if point.why else _reached(predictions, called, positive, operating.costs, config)
+        reached = None if point.why else _reached(predictions, called, operating.costs, config)
         points[key] = OperatingPoint(title=TITLES[key], **dict(point), reached=reached)
-    return OperatingPoints(
-        positive=name, chosen=operating.chosen, threshold=predictions.threshold, points=points,
-        notes=list(operating.notes),
-    )  # fmt: skip
+    chosen, threshold, notes = operating.chosen, predictions.threshold, list(operating.notes)
+    return OperatingPoints(positive=name, chosen=chosen, threshold=threshold, points=points, notes=notes)
 
 
-def _reached(
-    predictions: Predictions, called: np.ndarray, positive: int, costs: Costs | None, config: EvaluateConfig
-) -> Rates:
+def _reached(predictions: Predictions, called: np.ndarray, costs: Costs | None, config: EvaluateConfig) -> Rates:
     """The rates of decisions (S,) bool between two classes, and their cost where costs are given."""
-    found = rates(called, known_labels(predictions) == positive, Units.of(predictions))
-    if not costs:
-        return found
+    positive = positive_index(predictions)
+    reached = rates(called, known_labels(predictions) == positive, Units.of(predictions))
+    if not costs or positive is None:
+        return reached
     taken = np.where(called, positive, 1 - positive)
-    return RatesAndCost(**dict(found), **dict(decision_cost(costs, predictions, taken, config)))
+    return RatesAndCost(**dict(reached), **dict(decision_cost(costs, predictions, taken, config)))
+
+
+def _report_classes(
+    predictions: Predictions, operating: PolicyPoints, config: EvaluateConfig
+) -> OperatingPoints | None:
+    """What decisions between more than two classes reach; None where there is but one way to decide."""
+    points, ways = {}, {"default": predictions.likeliest}
+    if operating.expected is not None:
+        ways["balanced"] = replace(predictions, costs=costs_of_balance(operating.expected), decided=None).predicted
+    ways[operating.chosen] = predictions.predicted
+    for key, called in ways.items():
+        overall, _ = PreparedPredictions(replace(predictions, decided=called)).estimates()
+        reached = DecisionShares(accuracy=overall["accuracy"], balanced_accuracy=overall["balanced_accuracy"])
+        if operating.costs:
+            cost = decision_cost(operating.costs, predictions, called, config)
+            reached = SharesAndCost(**{**dict(cost), **dict(reached)})
+        points[key] = OperatingPoint(title=TITLES[key], threshold=None, asked=None, why="", reached=reached)
+    if len(points) == 1:
+        return None
+    notes = list(operating.notes)
+    return OperatingPoints(positive=None, chosen=operating.chosen, threshold=None, points=points, notes=notes)
 
 
 def report_fold_points(predictions: Predictions, folds: Folds, config: EvaluateConfig) -> OperatingPoints | None:
-    """`report_points` of pooled folds: the likeliest class, and the decisions of each fold at its own threshold.
-
-    Args:
-        predictions: as the folds `decided`.
-    """
+    """`report_points` of pooled folds: the likeliest class, and the decisions of each fold at its own threshold."""
     asked, positive = folds.asked, positive_index(predictions)
     if positive is None:
-        ways = {"default": predictions.likeliest}
-        return _report_classes(predictions, ways, folds.costs, asked, config)
-    found = report_points(predictions, None, config)
-    if not by_fold(folds) or found is None:
-        return found
-    reached = _reached(predictions, predictions.predicted == positive, positive, folds.costs, config)
+        costs = None if folds.costs is None else [tuple(row) for row in folds.costs]
+        operating = PolicyPoints(positive=None, chosen=asked, points={}, costs=costs, notes=())
+        return report_points(predictions, operating, config)
+    report = report_points(predictions, None, config)
+    if not by_fold(folds) or report is None:
+        return report
+    reached = _reached(predictions, predictions.predicted == positive, folds.costs, config)
     point = OperatingPoint(
         title=TITLES[asked], promised=None, threshold=None, asked=folds.target, why="", reached=reached
     )
     thresholds = [fold.threshold for fold in folds.each]
-    return found.model_copy(update={"chosen": asked, "by_fold": thresholds, "points": {**found.points, asked: point}})
-
-
-def _report_classes(
-    predictions: Predictions, ways: Mapping[str, np.ndarray], costs: Costs | None, chosen: str, config: EvaluateConfig,
-    notes: Sequence[str] = (),
-) -> OperatingPoints | None:  # fmt: skip
-    """What decisions between more than two classes reach; None where there is but one way to decide.
-
-    Args:
-        ways: key of an operating point -> the classes (S,) that it predicts; the `chosen` one is added.
-    """
-    points, ways = {}, {**ways, chosen: predictions.predicted}
-    for key, called in ways.items():
-        overall, _ = PreparedPredictions(replace(predictions, decided=called)).estimates()
-        shares = DecisionShares(accuracy=overall["accuracy"], balanced_accuracy=overall["balanced_accuracy"])
-        reached = shares
-        if costs:
-            reached = SharesAndCost(**{**dict(decision_cost(costs, predictions, called, config)), **dict(shares)})
-        points[key] = OperatingPoint(title=TITLES[key], threshold=None, asked=None, why="", reached=reached)
-    if len(points) == 1:
-        return None
-    return OperatingPoints(positive=None, chosen=chosen, threshold=None, points=points, notes=list(notes))
+    return report.model_copy(update={"chosen": asked, "by_fold": thresholds, "points": {**report.points, asked: point}})
 
 
 def decision_cost(costs: Costs, predictions: Predictions, called: np.ndarray, config: EvaluateConfig) -> DecisionCost:
@@ -172,11 +160,8 @@ def decision_cost(costs: Costs, predictions: Predictions, called: np.ndarray, co
 
     `expected_cost` is by image; `normalised_cost` divides it by the expected cost of predicting the cheapest class for
     every image (Ferrer, arXiv 2209.05355: above 1 the model is worth less than no model). Two classes are as common as
-    `config.prevalence` states, where it is given; else classes are as common as on these images.
-
-    Args:
-        costs: K x K.
-        called: (S,) int64, the class that is predicted.
+    `config.prevalence` states, where it is given; else classes are as common as on these images. `called` (S,) int64 is
+    the class that is predicted.
     """
     matrix, labels = np.array(costs, dtype=np.float64), known_labels(predictions)
     boot, positive = Bootstrap.of(predictions, config.resamples), positive_index(predictions)

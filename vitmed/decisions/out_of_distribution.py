@@ -9,6 +9,7 @@ docs/decisions.md. A low score says that an image is like those of training, not
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from pydantic import ConfigDict, Field, model_validator
@@ -19,8 +20,7 @@ from vitmed.metrics.areas import class_areas
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate, of_auroc, of_share
 from vitmed.metrics.intervals import Units, share
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.predictions import Predictions, group_index
+from vitmed.metrics.predictions import group_index
 from vitmed.metrics.predictions_csv import OOD_SCORE
 
 QUANTILE = 0.99  # of validation: an image above it counts as unlike the training images
@@ -123,7 +123,7 @@ class OutOfDistribution(Frozen):
 
 
 def report_ood_scores(
-    predictions: AnyPredictions, fitted: OodScore | None, others: Sequence[float], config: EvaluateConfig
+    predictions: Any, fitted: OodScore | None, others: Sequence[float], config: EvaluateConfig
 ) -> OutOfDistribution | None:
     """How many of the evaluated images are unlike the training images, and of classes how often their predictions are
     wrong; None where the predictions hold no scores. `others` are the scores of other images.
@@ -131,19 +131,17 @@ def report_ood_scores(
     scores = scores_of(predictions)
     if scores is None or fitted is None or not len(scores):
         return None
-    boot, above = Bootstrap.of(predictions, config.resamples), scores > 1
-    unlike, other, errors = None, np.array(others, dtype=np.float64), {}
+    boot, above, every = Bootstrap.of(predictions, config.resamples), scores > 1, np.ones(len(scores), bool)
+    unlike, other, errors = None, np.array(others, dtype=np.float64), dict[str, Any]()
     if len(other):
         flagged = of_share(share(other > 1, np.ones(len(other), bool), Units(np.arange(len(other)))))
         auroc, listed = detection_auroc(scores, predictions.groups, other), [float(f"{score:.5g}") for score in other]
         unlike = Unlike(n=len(other), auroc=auroc, flagged=flagged, scores=listed)
-    if isinstance(predictions, Predictions) and predictions.labels is not None:
+    if predictions.kind == "classes" and predictions.labels is not None:
         wrong, parts = predictions.predicted != predictions.labels, {"below": ~above, "above": above}
         errors = {f"error_rate_{name}": boot.proportion(wrong, part) for name, part in parts.items()}
-    flagged, quantiles = boot.proportion(above, np.ones(len(above), bool)), np.quantile(scores, QUANTILES).tolist()
-    return OutOfDistribution(
-        n=fitted.n, n_above=int(above.sum()), flagged=flagged, quantiles=quantiles, unlike=unlike, **errors
-    )
+    counts: dict[str, Any] = {"n": fitted.n, "n_above": int(above.sum()), "flagged": boot.proportion(above, every)}
+    return OutOfDistribution(**counts, quantiles=np.quantile(scores, QUANTILES).tolist(), unlike=unlike, **errors)
 
 
 def detection_auroc(
@@ -156,7 +154,7 @@ def detection_auroc(
     return of_auroc(area, other, Units(np.concatenate([units, more + units.max(initial=-1) + 1])))
 
 
-def scores_of(predictions: AnyPredictions) -> np.ndarray | None:
+def scores_of(predictions: Any) -> np.ndarray | None:
     """(S,) float64 from the column of the table; None where the column is missing or holds something else."""
     try:
         scores = np.array([float(cell) for cell in predictions.columns[OOD_SCORE]])

@@ -1,4 +1,4 @@
-"""`DecisionPolicy`: everything that validation chooses about the use of a model; here that of classes and grades.
+"""`DecisionPolicy`: everything that validation chooses about the use of a model, for each kind of predictions.
 
 It is chosen once, after the training, on what best.pt predicts for the validation images; the checkpoint stores it, and
 every prediction of the checkpoint goes through it. Choosing takes scipy and scikit-learn; applying takes numpy alone.
@@ -9,16 +9,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import JsonValue, ValidationError
 
 from vitmed.core import upgrade
-from vitmed.core.base_models import Frozen, Numbers, Stored
+from vitmed.core.base_models import Frozen, Names, Numbers, Stored
+from vitmed.core.text import listed
 from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.calibration import Calibration, fit_calibration
-from vitmed.decisions.conformal import SetThresholds, fit_sets, prediction_sets
+from vitmed.decisions.conformal import (
+    IntervalReach,
+    SetThresholds,
+    fit_intervals,
+    fit_sets,
+    prediction_sets,
+    with_intervals,
+)
 from vitmed.decisions.operating_points import PolicyPoints, apply_point, choose_points
 from vitmed.decisions.out_of_distribution import OodScore, scores_of
 from vitmed.decisions.selective_prediction import Abstention, certainty, choose_abstention
@@ -26,6 +34,10 @@ from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.kinds.finding_predictions import FindingPredictions, absence
+from vitmed.metrics.kinds.finding_scoring import fewer_holders
+from vitmed.metrics.kinds.number_predictions import NumberPredictions
+from vitmed.metrics.notes import FEWEST
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, BLANK, NO, OOD_SCORE, SET, WRITTEN, YES
 
@@ -53,6 +65,11 @@ class DecisionPolicy(Stored):
     other_scores: Numbers = ()  # OOD scores of the images that `--unlike` names
     known_logits: Numbers = ()  # (K,) of `Preprocessing.drawn` in fp32, for a self-test; (): not known
 
+    @classmethod
+    def chosen(cls, validation: Any, config: EvaluateConfig) -> dict[str, Any]:
+        """Choose the fields of a kind; see `choose_policy`."""
+        raise NotImplementedError
+
     @property
     def summary(self) -> str:
         """What was chosen, in a line."""
@@ -62,6 +79,10 @@ class DecisionPolicy(Stored):
     def notes(self) -> tuple[str, ...]:
         """What a reader must know before believing the numbers."""
         return ()
+
+    def calibrate(self, predictions: Any) -> Any:
+        """Calibrate undecided predictions; the policy of findings or a number also decides."""
+        return self.apply(predictions)
 
     def apply(self, predictions: Any) -> Any:
         """Calibrate and decide. Applying the policy twice changes nothing."""
@@ -93,23 +114,22 @@ class DecisionPolicy(Stored):
         return policy
 
 
-def answers_of(predictions: AnyPredictions, further: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """The cells of the column `answer`: "yes", or "no: " and why.
+def with_columns(predictions: Any, ours: Mapping[str, tuple[str, ...]], reasons: Sequence[Sequence[str]]) -> Any:
+    """The predictions with the columns of a policy, which stand first and replace those of an earlier one.
 
     Args:
-        predictions: whose column `answer` may name images without content; further: other reasons of each image.
+        predictions: whose column `answer` may name images without content.
+        ours: without `answer`, which is added: "yes", or "no: " and why.
+        reasons: of each image, why it is not answered, beside being blank or unlike the training images.
     """
-    blank = (BLANK in cell for cell in predictions.columns.get(ANSWER, [""] * len(predictions)))
-    unlike, reasons = unlike_training(predictions), list[list[str]]()
-    for empty, strange, others in zip(blank, unlike, further, strict=True):
-        reasons.append([BLANK] * empty + [UNLIKE] * bool(strange) + list(others))
-    return tuple(NO + ", ".join(why) if why else YES for why in reasons)
-
-
-def with_columns(own: Mapping[str, tuple[str, ...]], ours: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """The columns of a table with those of a policy, which stand first and replace those of an earlier one."""
-    first = {OOD_SCORE: own[OOD_SCORE]} if OOD_SCORE in own else {}
-    return {**first, **ours, **{name: own[name] for name in own if name not in (OOD_SCORE, SET, ANSWER)}}
+    columns, answers = predictions.columns, list[str]()
+    blank = [BLANK in cell for cell in columns.get(ANSWER, [""] * len(predictions))]
+    for empty, strange, others in zip(blank, unlike_training(predictions), reasons, strict=True):
+        why = [BLANK] * empty + [UNLIKE] * bool(strange) + list(others)
+        answers.append(NO + ", ".join(why) if why else YES)
+    first = {name: columns[name] for name in (OOD_SCORE,) if name in columns}
+    rest = {name: columns[name] for name in columns if name not in (OOD_SCORE, SET, ANSWER)}
+    return replace(predictions, columns={**first, **ours, ANSWER: tuple(answers), **rest})
 
 
 class ClassPolicy(DecisionPolicy):
@@ -120,29 +140,36 @@ class ClassPolicy(DecisionPolicy):
     prediction_sets: SetThresholds | None  # None where validation has too few images
     abstention: Abstention | None  # None without a limit of the risk
 
-    def apply(self, predictions: Predictions) -> Predictions:
-        """Calibrate the probabilities, decide, and add the columns `set` and `answer`.
+    @classmethod
+    def chosen(cls, validation: Predictions, config: EvaluateConfig) -> dict[str, Any]:
+        units, labels = Units.of(validation), known_labels(validation)
+        calibration = fit_calibration(validation.logits, labels, config.calibration, units)
+        plain = calibration.calibrate(validation)
+        operating = choose_points(plain, config)
+        return {
+            "calibration": calibration,
+            "operating": operating,
+            "prediction_sets": fit_sets(plain, config.coverage),
+            "abstention": choose_abstention(apply_point(plain, operating), config.max_risk),
+        }
 
-        Applying the policy twice changes nothing.
-        """
-        decided = replace(apply_point(self.calibration.calibrate(predictions), self.operating), members=None)
+    def calibrate(self, predictions: Predictions) -> Predictions:
+        return self.calibration.calibrate(predictions)
+
+    def apply(self, predictions: Predictions) -> Predictions:
+        """Calibrate the probabilities, decide, and add the columns `set` and `answer`."""
+        decided = replace(apply_point(self.calibrate(predictions), self.operating), members=None)
         ours, sizes = dict[str, tuple[str, ...]](), np.ones(len(decided), int)
         if self.prediction_sets is not None:
             inside = prediction_sets(decided, self.prediction_sets)
             decided, sizes = replace(decided, members=inside), inside.sum(axis=1)
             ours[SET] = tuple(BETWEEN.join(decided.set_of(row)) for row in range(len(decided)))
-        ours[ANSWER] = self._answers(decided, sizes)
-        return replace(decided, columns=with_columns(decided.columns, ours))
-
-    def _answers(self, predictions: Predictions, sizes: np.ndarray) -> tuple[str, ...]:
-        """ "yes", or "no: " and why, for each image, from the sizes (S,) of the prediction sets."""
-        unsure = np.zeros(len(predictions), bool)
+        reasons = [[f"{size} {SEVERAL}"] * bool(size > 1) for size in sizes]
         if self.abstention is not None:  # without `least`, no certainty is enough for the limit of the risk
-            least = self.abstention.least
-            unsure = certainty(predictions) < (np.inf if least is None else least)
-        several = [[f"{size} {SEVERAL}"] * bool(size > 1) for size in sizes]
-        further = [[*many, *[UNSURE] * bool(one)] for many, one in zip(several, unsure, strict=True)]
-        return answers_of(predictions, further)
+            least = np.inf if self.abstention.least is None else self.abstention.least
+            for row in np.flatnonzero(certainty(decided) < least):
+                reasons[row].append(UNSURE)
+        return with_columns(decided, ours, reasons)
 
     @property
     def summary(self) -> str:
@@ -186,6 +213,134 @@ class ClassPolicy(DecisionPolicy):
         }
         if problems := [problem for problem, fits in good.items() if not fits]:
             raise ValueError(problems[0])
+
+
+class FindingPolicy(DecisionPolicy):
+    """What validation chooses for findings: a policy for each. In validation, fewer than `FEWEST` of `unit` have those
+    in `few`, or have images without them; they are decided at a raw probability of 0.5."""
+
+    findings: dict[str, ClassPolicy]
+    few: Names = ()
+    unit: Literal["patients", "images"] = "images"  # images where patients are unknown
+
+    @classmethod
+    def chosen(cls, validation: FindingPredictions, config: EvaluateConfig) -> dict[str, Any]:
+        few = tuple(np.array(validation.classes)[fewer_holders(validation) < FEWEST].tolist())
+        usual = EvaluateConfig(calibration="none")
+        return {
+            "findings": {
+                name: choose_policy(validation.of(name), usual if name in few else config)
+                for name in validation.classes
+            },
+            "few": few,
+            "unit": "images" if validation.groups is None else "patients",
+        }
+
+    def apply(self, predictions: FindingPredictions) -> FindingPredictions:
+        """Calibrate the probabilities, decide, and add the columns `set` and `answer`.
+
+        The set of an image names the findings that cannot be excluded at the coverage that was asked for. An image is
+        not answered if it is unlike those of training, or if a finding is too unsure for the risk that was asked for.
+        """
+        views = [self.findings[name].apply(replace(predictions, labels=None).of(name)) for name in predictions.classes]
+        possible = [view.predicted == 1 if view.members is None else view.members[:, 1] for view in views]
+        decided = replace(
+            predictions.undecided(),
+            calibrated=np.stack([view.probabilities[:, 1] for view in views], axis=1),
+            thresholds=tuple(view.threshold for view in views),
+            members=np.stack(possible, axis=1),
+        )
+        rows = range(len(decided))
+        sets = tuple(BETWEEN.join(decided.set_of(row)) for row in rows)
+        unsure = [[f"{v.classes[1]} is {UNSURE}" for v in views if UNSURE in v.columns[ANSWER][row]] for row in rows]
+        return with_columns(decided, {SET: sets}, unsure)
+
+    @property
+    def summary(self) -> str:
+        calibrated = sum(one.calibration.method != "none" for one in self.findings.values())
+        text = f"{calibrated} of {len(self.findings)} findings calibrated"
+        moved = {name: one.operating.threshold for name, one in self.findings.items()}
+        thresholds = [f"{name} {at:.3g}" for name, at in moved.items() if at is not None]
+        return text + (f"; called at a probability of: {listed(thresholds)}" if thresholds else "")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        found = [f"{name}: {note}" for name, one in self.findings.items() for note in one.notes]
+        if self.few:
+            found.append(
+                f"Validation has fewer than {FEWEST} {self.unit} with, or without, {listed(self.few)}: a raw "
+                "probability of 0.5 decides there, and no threshold was chosen."
+            )
+        return tuple(found)
+
+    def check_classes(self, classes: Sequence[str]) -> None:
+        if list(self.findings) != list(classes):
+            raise ValueError(f"findings: expected {listed(classes)}, found {listed(list(self.findings))}")
+        for name, policy in self.findings.items():
+            policy.check_classes((absence(name), name))
+
+
+class NumberPolicy(DecisionPolicy):
+    """What validation chooses for a number: how far prediction intervals reach; None for too few images."""
+
+    intervals: IntervalReach | None
+
+    @classmethod
+    def chosen(cls, validation: NumberPredictions, config: EvaluateConfig) -> dict[str, Any]:
+        return {"intervals": fit_intervals(validation, config.coverage)}
+
+    def apply(self, predictions: NumberPredictions) -> NumberPredictions:
+        """Add the intervals, and the column `answer`: an image unlike those of training is not answered."""
+        return with_columns(with_intervals(predictions, self.intervals), {}, [()] * len(predictions))
+
+    @property
+    def summary(self) -> str:
+        if self.intervals is None:
+            return "no prediction intervals, since there are too few images"
+        reach, coverage = self.intervals.reach, self.intervals.coverage
+        return f"{coverage:.0%} prediction intervals reach {reach:.3g} predicted scales up and down"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        if self.intervals is None:
+            return ("Validation has too few images for prediction intervals.",)
+        return (f"Prediction intervals: {self.intervals.note}.",) if self.intervals.note else ()
+
+    def check_classes(self, classes: Sequence[str]) -> None:
+        if len(classes) != 1:
+            raise ValueError(f"intervals: for one number, and there are {len(classes)} classes")
+
+
+POLICIES: dict[str, type[DecisionPolicy]] = {  # by the kind of predictions
+    "classes": ClassPolicy,
+    "findings": FindingPolicy,
+    "number": NumberPolicy,
+}
+
+
+def choose_policy(
+    validation: Any, config: EvaluateConfig, ood_score: OodScore | None = None, weights_hash: str | None = None
+) -> Any:
+    """Choose everything on what a model predicts for its validation images.
+
+    Args:
+        validation: with labels; of two classes `positive` as in the configuration of the run.
+        ood_score: fitted before, since it needs features.
+        weights_hash: of the model.
+
+    Raises:
+        UsageError: an operating point that does not fit the number of classes, or two points.
+    """
+    policy, settings = POLICIES[validation.kind], policy_settings(config)
+    head: dict[str, Any] = {"asked": settings, "n": len(validation), "weights_hash": weights_hash}
+    return policy(**head, **policy.chosen(validation, config), ood_score=ood_score)
+
+
+def policy_of(content: Mapping[str, Any], classes: Sequence[str]) -> DecisionPolicy:
+    """Read what a checkpoint or a metrics.json holds. Raises ValueError for anything else."""
+    kind = {"findings": "findings", "intervals": "number"}
+    keys = content if isinstance(content, Mapping) else ()
+    return POLICIES[next((kind[key] for key in kind if key in keys), "classes")].of(content, classes)
 
 
 class AnswerCounts(Frozen):
@@ -232,31 +387,6 @@ def policy_settings(config: EvaluateConfig) -> dict[str, Any]:
     """The fields of the configuration that change what is chosen."""
     asked = config.model_dump(include=CHOOSING)
     return asked if config.cost is not None else asked | {"prevalence": None}  # without costs it changes no choice
-
-
-def choose_policy(
-    validation: Predictions, config: EvaluateConfig, ood_score: OodScore | None = None, weights_hash: str | None = None
-) -> ClassPolicy:
-    """Choose everything on what a model predicts for its validation images.
-
-    Args:
-        validation: with labels; `positive` as in the configuration of the run.
-        ood_score: fitted before, since it needs features.
-        weights_hash: of the model.
-
-    Raises:
-        UsageError: an operating point that does not fit the number of classes, or two points.
-    """
-    units = Units.of(validation)
-    calibration = fit_calibration(validation.logits, known_labels(validation), config.calibration, units)
-    plain = calibration.calibrate(validation)
-    operating = choose_points(plain, config)
-    return ClassPolicy(
-        asked=policy_settings(config), n=len(validation), weights_hash=weights_hash,
-        calibration=calibration, operating=operating,
-        prediction_sets=fit_sets(plain, config.coverage),
-        abstention=choose_abstention(apply_point(plain, operating), config.max_risk), ood_score=ood_score,
-    )  # fmt: skip
 
 
 def notes_of(policy: DecisionPolicy | None) -> list[str]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from vitmed.core.base_models import Stored
 from vitmed.core.text import counted, counted_doing
 from vitmed.decisions.out_of_distribution import scores_of
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
-from vitmed.metrics.predictions import Predictions, known_labels
+from vitmed.metrics.predictions import known_labels
 
 MOST_MOVED = 1e-3  # of a probability, where reduced precision is accepted
 MOST_OF_ERROR = 0.01  # the same of a predicted number, as a share of the mean absolute error
@@ -22,31 +20,21 @@ FASTER = 1.1  # than fp32, at least; else the comparison is not made
 class ReducedPrecision(Stored):
     """The comparison of a reduced precision with fp32, made once, after training.
 
-    Attributes:
-        precision: "bf16" or "fp16"; device: the kind that computed it, "cpu" or "cuda".
-        speedup: how many times as fast as fp32.
-        images: of validation that were compared; 0 where `speedup` is below `FASTER`.
-        flipped: images with another decision: the class that the policy predicts, or the likeliest one, or whether the
-            image is unlike the training images; of a number only the last.
-        largest: the largest change of a calibrated probability; of a number, that of a prediction or of an end of its
-            interval, in the unit.
-        largest_raw: of a raw probability, or of a predicted number.
-        mae: of a number, its mean absolute error on these images in fp32; None for other kinds. unit: of the number.
-        finite: whether the outputs are finite in this precision; otherwise nothing was compared.
-        accepted: no decision flips, and `largest` is at most `limit`.
+    A decision is the class that the policy predicts, the likeliest one, and whether the image is unlike the training
+    images; of a number only the last.
     """
 
-    precision: str
-    device: str
-    speedup: float
-    images: int = 0
-    flipped: int = 0
-    largest: float = 0.0
-    largest_raw: float = 0.0
-    mae: float | None = None
-    unit: str = ""
-    finite: bool = True
-    accepted: bool = False
+    precision: str  # "bf16" or "fp16"
+    device: str  # the kind that computed it, "cpu" or "cuda"
+    speedup: float  # how many times as fast as fp32
+    images: int = 0  # of validation that were compared; 0 where `speedup` is below `FASTER`
+    flipped: int = 0  # images with another decision
+    largest: float = 0.0  # change of a calibrated probability, or of a number or an end of its interval, in the unit
+    largest_raw: float = 0.0  # change of a raw probability, or of a predicted number
+    mae: float | None = None  # of a number, on these images in fp32; None for other kinds
+    unit: str = ""  # of the number
+    finite: bool = True  # whether the outputs are finite in this precision; otherwise nothing was compared
+    accepted: bool = False  # no decision flips, and `largest` is at most `limit`
 
     @property
     def limit(self) -> float:
@@ -83,41 +71,33 @@ class ReducedPrecision(Stored):
         return f"{choice}: {self.in_words}"
 
 
-def compare_precision(found: ReducedPrecision, exact: AnyPredictions, reduced: AnyPredictions) -> ReducedPrecision:
-    """`found` with the differences between two predictions of the same images, to both of which the policy is applied.
-
-    Args:
-        exact: in fp32.
-        reduced: in the precision of `found`.
-    """
-    flips = np.zeros(len(exact), bool)
-    if isinstance(exact, NumberPredictions):
+def compare_precision(found: ReducedPrecision, exact: Any, reduced: Any) -> ReducedPrecision:
+    """`found` with the differences between two predictions of the same images, to both of which the policy is applied:
+    `exact` in fp32, `reduced` in the precision of `found`."""
+    update: dict[str, Any] = {"images": len(exact)}
+    flips: np.ndarray = np.zeros(len(exact), bool)
+    if exact.kind == "number":
         error = np.abs(exact.values - known_labels(exact)).mean()
-        found = found.model_copy(update={"mae": float(error), "unit": exact.target.unit})
-    elif isinstance(exact, Predictions) and isinstance(reduced, Predictions):
-        flips = (exact.predicted != reduced.predicted) | (exact.likeliest != reduced.likeliest)
-    elif isinstance(exact, FindingPredictions) and isinstance(reduced, FindingPredictions):
-        flips = np.any(exact.predicted != reduced.predicted, axis=1)
+        update |= {"mae": float(error), "unit": exact.target.unit}
+    else:
+        flips |= np.atleast_2d((exact.predicted != reduced.predicted).T).any(axis=0)  # of any finding
+    if exact.kind == "classes":
+        flips |= exact.likeliest != reduced.likeliest
     scores = scores_of(exact), scores_of(reduced)
     if scores[0] is not None and scores[1] is not None:
         # One validation image is the edge itself, with a score of 1; any rounding would flip it.
         flips |= ((scores[0] > 1) != (scores[1] > 1)) & (scores[0] != 1)
     moved = np.abs(_amounts(exact) - _amounts(reduced)).max(initial=0)
     raw = np.abs(_amounts(exact.undecided()) - _amounts(reduced.undecided())).max(initial=0)
-    return found.model_copy(
-        update={
-            "images": len(exact),
-            "flipped": int(flips.sum()),
-            "largest": float(moved),
-            "largest_raw": float(raw),
-            "accepted": bool(len(exact) and not flips.any() and moved <= found.limit),
-        }
-    )
+    update |= {"flipped": int(flips.sum()), "largest": float(moved), "largest_raw": float(raw)}
+    compared = found.model_copy(update=update)
+    accepted = bool(len(exact) and not flips.any() and moved <= compared.limit)
+    return compared.model_copy(update={"accepted": accepted})
 
 
-def _amounts(predictions: AnyPredictions) -> np.ndarray:
+def _amounts(predictions: Any) -> np.ndarray:
     """(S, ...) float64: the probabilities; of a number the predictions and the ends of their intervals, in the unit."""
-    if not isinstance(predictions, NumberPredictions):
-        return predictions.probabilities
+    if predictions.kind != "number":
+        return np.asarray(predictions.probabilities)
     ends = () if predictions.intervals is None else predictions.intervals.T
     return np.stack([predictions.values, *ends], axis=1)

@@ -7,7 +7,7 @@ confidence in the predicted class is compared with how often it is right, and ea
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -110,23 +110,19 @@ class CalibrationReport(Frozen):
 def report_calibration(
     predictions: Predictions, calibration: Calibration | None, config: EvaluateConfig
 ) -> CalibrationReport:
-    """Every measure of calibration, with intervals.
-
-    Args:
-        predictions: calibrated, with labels.
-        calibration: of these predictions; None where it is not known.
-    """
+    """Every measure of calibration, with intervals, and the calibration of these predictions; None: not known."""
     known = calibration or Calibration.none(len(predictions.classes), "no calibration is known for these predictions")
-    positive = positive_index(predictions)
-    likeliest = "confidence in the likeliest class"
-    about = likeliest if positive is None else f"probability of {predictions.classes[positive]}"
-    before, change, raw = None, dict[str, Estimate](), replace(predictions, calibrated=None)
+    positive, about = positive_index(predictions), "confidence in the likeliest class"
+    if positive is not None:
+        about = f"probability of {predictions.classes[positive]}"
+    before, change = None, dict[str, Estimate]()
     if known.method != "none":
-        before, units = _measures(raw, config), Units.of(predictions)
+        raw = replace(predictions, calibrated=None)
+        before = _measures(raw, config)
         gaps = zip(("log_loss", "brier"), image_losses(predictions), image_losses(raw), strict=True)
-        change = {name: of_mean(own - former, units) for name, own, former in gaps}
-        if (predictions.probabilities.argmax(axis=1) == known_labels(predictions)).all():  # an error's cost is unseen
-            change = {name: _without_ends(one) for name, one in change.items()}
+        change = {name: of_mean(own - former, Units.of(predictions)) for name, own, former in gaps}
+        if not _has_errors(predictions):  # an error's cost is unseen
+            change = {name: _without_ends(difference) for name, difference in change.items()}
     after = _measures(predictions, config)
     return CalibrationReport(**dict(known), about=about, before=before, after=after, change=change)
 
@@ -140,90 +136,76 @@ def _measures(predictions: Predictions, config: EvaluateConfig) -> Reliability:
         shown = sorted(np.argsort(-np.bincount(labels, minlength=classes), kind="stable")[:CLASSES].tolist())
     else:
         scores, events, shown = chances[:, positive], labels == positive, [positive]
-    found, curve = _overall(predictions, scores, events, boot)
-    if size and _too_few(labels == np.bincount(labels).argmax(), boot.units):
-        found["brier_skill"] = _without_ends(found["brier_skill"])
-    parts = dict[str, list[_Binned]](ece=[], ece_classwise=[])
-    if size >= 2 * PER_BIN:
-        parts["ece"] = [_Binned(scores, events, boot.units)]
-        if classes <= MOST_CLASSES:
-            signs = [1, -1] if classes == 2 else [1] * classes
-            each = enumerate(signs)
-            parts["ece_classwise"] = [_Binned(chances[:, c], labels == c, boot.units, sign) for c, sign in each]
-    numbers: dict[str, Any] = found | _errors(parts, boot)
+    binned = dict[str, list[_Binned]](ece=[], ece_classwise=[])
+    undefined, few = dict[str, str](), size < 2 * PER_BIN
+    if not few:
+        binned["ece"] = [_Binned(scores, events, boot.units)]
+    if not few and classes <= MOST_CLASSES:
+        signs = [1, -1] if classes == 2 else [1] * classes
+        binned["ece_classwise"] = [
+            _Binned(chances[:, c], labels == c, boot.units, sign) for c, sign in enumerate(signs)
+        ]
+    numbers: dict[str, Any] = _scores(predictions, boot) | _errors(binned, boot)
     per_class, why = _against_the_rest(predictions, shown, boot)
-    undefined: dict[str, str] = {}
-    if found["brier_skill"].value is None:
+    if numbers["brier_skill"].value is None:
         undefined["brier_skill"] = "all images are of one class" if size else "there are no images"
-    if size < 2 * PER_BIN:
+    if few:
         seen = counted_doing(size, "image", "is evaluated", "are evaluated")
-        few = f"it needs two bins of {PER_BIN} images, and only {seen}"
-        undefined |= dict.fromkeys(parts, few)
+        undefined |= dict.fromkeys(binned, f"it needs two bins of {PER_BIN} images, and only {seen}")
     elif classes > MOST_CLASSES:
         undefined["ece_classwise"] = f"it is left out of more than {MOST_CLASSES} classes"
     undefined |= {f"slope of {name}": text for name, text in why.items()}
+    curve = _bins(scores, events, boot)
     return Reliability(undefined=undefined, **numbers, curve=curve, per_class=per_class)
 
 
-class Sums(NamedTuple):
-    """Sums over all images, (F,), or of each resample, (R, F); K classes."""
-
-    n: np.ndarray  # images
-    nats: np.ndarray  # log loss
-    squares: np.ndarray  # Brier score
-    counts: np.ndarray  # K, images of each class
-
-    def log_loss(self) -> np.ndarray:
-        return ratio(self.nats, self.n)[..., 0]
-
-    def brier(self) -> np.ndarray:
-        return ratio(self.squares, self.n)[..., 0]
-
-    def brier_skill(self, positive: int | None) -> np.ndarray:
-        share = ratio(self.counts, self.n)
-        constant = 1 - (share**2).sum(axis=-1) if positive is None else (share * (1 - share))[..., positive]
-        return 1 - ratio(self.brier(), constant)
-
-
-def _overall(
-    predictions: Predictions, scores: np.ndarray, events: np.ndarray, boot: Bootstrap
-) -> tuple[dict[str, Estimate], list[Bin]]:
-    """Log loss, Brier score and skill; and the bins of the reliability diagram.
-
-    Args:
-        scores: (S,) the probability that is measured; events: (S,) bool, whether it comes true.
-    """
-    labels, chances, positive = known_labels(predictions), predictions.probabilities, positive_index(predictions)
-    size, classes = chances.shape
-    edges = bin_edges(scores, size)
-    place = np.searchsorted(edges, scores, side="right")  # (S,) number of the bin
+def _scores(predictions: Predictions, boot: Bootstrap) -> dict[str, Estimate]:
+    """Log loss, Brier score and skill."""
+    labels, positive = known_labels(predictions), positive_index(predictions)
+    size, classes = predictions.probabilities.shape
     nats, squares = image_losses(predictions)
     counts = np.eye(classes)[labels] if classes <= CLASSES else np.zeros((size, 0))
-    parts = Sums(np.ones((size, 1)), nats[:, None], squares[:, None], counts)
-    ends = np.cumsum([part.shape[1] for part in parts])[:-1]
-    whole, drawn = (Sums(*np.split(sums, ends, axis=-1)) for sums in boot.sums(np.concatenate(parts, axis=1)))
-    if not (chances.argmax(axis=1) != labels).any():  # without an error, no resample knows what one would cost
-        drawn = Sums(*(sums[:0] for sums in drawn))
-    measures = {"log_loss": Sums.log_loss, "brier": Sums.brier}
-    found = {name: boot.estimate(float(of(whole)), of(drawn)) for name, of in measures.items()}
-    if classes <= CLASSES:
-        found["brier_skill"] = boot.estimate(float(whole.brier_skill(positive)), drawn.brier_skill(positive))
-    else:
+
+    def of(sums: np.ndarray) -> dict[str, np.ndarray]:
+        """From sums of images, nats, squares and the images of each class, (..., 3 + K)."""
+        images, nats, squares, counts = np.split(sums, [1, 2, 3], axis=-1)
+        share, brier = ratio(counts, images), ratio(squares, images)[..., 0]
+        constant = 1 - (share**2).sum(axis=-1) if positive is None else (share * (1 - share))[..., positive]
+        return {"log_loss": ratio(nats, images)[..., 0], "brier": brier, "brier_skill": 1 - ratio(brier, constant)}
+
+    whole, drawn = boot.sums(np.concatenate([np.ones((size, 1)), nats[:, None], squares[:, None], counts], axis=1))
+    if not _has_errors(predictions):  # no resample knows what one would cost
+        drawn = drawn[:0]
+    resampled = of(drawn)
+    found = {name: boot.estimate(float(value), resampled[name]) for name, value in of(whole).items()}
+    if classes > CLASSES:
         share = np.bincount(labels, minlength=classes) / max(size, 1)
         skill = 1 - squares.mean() / (1 - (share**2).sum()) if (share > 0).sum() > 1 else float("nan")
         found["brier_skill"] = boot.estimate(float(skill), np.empty(0))
-    curve = []
-    for i in range(len(edges) + 1):
+    if size and _too_few(labels == np.bincount(labels).argmax(), boot.units):
+        found["brier_skill"] = _without_ends(found["brier_skill"])
+    return found
+
+
+def _has_errors(predictions: Predictions) -> bool:
+    """Whether the likeliest class of any image is wrong."""
+    return bool((predictions.probabilities.argmax(axis=1) != known_labels(predictions)).any())
+
+
+def _bins(scores: np.ndarray, events: np.ndarray, boot: Bootstrap) -> list[Bin]:
+    """The bins of the reliability diagram, of the probability (S,) and whether it comes true, (S,) bool."""
+    place, curve = np.searchsorted(bin_edges(scores), scores, side="right"), []
+    for i in np.unique(place):
         inside = place == i
-        if inside.any():
-            ends_of = {"from": float(scores[inside].min()), "to": float(scores[inside].max())}
-            seen = boot.proportion(events, inside)
-            curve.append(Bin(said=float(scores[inside].mean()), seen=seen, n=int(inside.sum()), **ends_of))
-    return found, curve
+        ends = {"from": float(scores[inside].min()), "to": float(scores[inside].max())}
+        seen = boot.proportion(events, inside)
+        curve.append(Bin(said=float(scores[inside].mean()), seen=seen, n=int(inside.sum()), **ends))
+    return curve
 
 
-def bin_edges(scores: np.ndarray, size: int) -> np.ndarray:
+def bin_edges(scores: np.ndarray) -> np.ndarray:
     """(B - 1,) inner edges of bins with about equally many images; equal scores stay together, so B may be below 15."""
+    size = len(scores)
     bins = int(np.clip(size // PER_BIN, 1, BINS))
     if bins == 1:
         return np.empty(0)
@@ -233,21 +215,20 @@ def bin_edges(scores: np.ndarray, size: int) -> np.ndarray:
 
 
 class _Binned:
-    """A probability in bins: how far it is from how often it comes true.
+    """A probability (S,) in bins: how far it is from how often it comes true, `events` (S,) bool.
 
     Over the images the mean of |seen - said| of their bin, with bins of about equally many images. Of the confidence
     it is the expected calibration error (Guo et al., ICML 2017); of each class, averaged over the classes, the
     class-wise one (Kull et al., NeurIPS 2019).
 
     Args:
-        scores: (S,) the probability; events: (S,) bool, whether it comes true.
         units: of the images. Their intraclass correlation is that of `events - scores`.
         sign: -1 draws the complement of what 1 draws: of two classes one comes true.
     """
 
     def __init__(self, scores: np.ndarray, events: np.ndarray, units: Units, sign: int = 1):
         self.scores, self.events, self.sign, self.alike = scores, events, sign, 0.0
-        self.place = np.searchsorted(bin_edges(scores, len(scores)), scores, side="right")
+        self.place = np.searchsorted(bin_edges(scores), scores, side="right")
         if units.clustered and units.count > 1:
             gap = events - scores
             icc = correlation(units.sums(np.ones(len(gap))), units.sums(gap), units.sums(gap**2))
@@ -268,25 +249,25 @@ class _Binned:
         return self.error(drawn < self.scores)
 
 
-def _errors(parts: dict[str, list[_Binned]], boot: Bootstrap) -> dict[str, Any]:
+def _errors(binned: dict[str, list[_Binned]], boot: Bootstrap) -> dict[str, Any]:
     """The calibration errors, each the mean over its parts, and what they would be if the probabilities were right.
 
     The latter by consistency resampling: Broecker & Smith, Weather and Forecasting 22 (2007) 651.
     """
-    found, rng, units = dict[str, Any](), np.random.default_rng(0), boot.units
-    draws = min(boot.resamples, max(LEAST_DRAWS, WORK // max(1, len(units.index) * sum(map(len, parts.values())))))
-    redrawn: dict[str, list[float]] = {name: [] for name, binned in parts.items() if binned}
+    numbers, rng, units = dict[str, Any](), np.random.default_rng(0), boot.units
+    draws = min(boot.resamples, max(LEAST_DRAWS, WORK // max(1, len(units.index) * sum(map(len, binned.values())))))
+    redrawn: dict[str, list[float]] = {name: [] for name, parts in binned.items() if parts}
     for _ in range(draws if redrawn else 0):
         of_units, of_images = rng.normal(size=units.count)[units.index], rng.normal(size=len(units.index))
         for name, errors in redrawn.items():
-            errors.append(float(np.mean([one.redrawn(of_units, of_images) for one in parts[name]])))
-    for name, binned in parts.items():
-        error = float(np.mean([one.error(one.events) for one in binned])) if binned else None
-        found[name] = Estimate(value=error, low=None, high=None)
-        if draws and binned:
+            errors.append(float(np.mean([part.redrawn(of_units, of_images) for part in binned[name]])))
+    for name, parts in binned.items():
+        error = float(np.mean([part.error(part.events) for part in parts])) if parts else None
+        numbers[name] = Estimate(value=error, low=None, high=None)
+        if draws and parts:
             low, high = percentile_interval(np.array(redrawn[name]))
-            found[f"{name}_if_right"] = IfRight(mean=float(np.mean(redrawn[name])), low=low, high=high)
-    return found
+            numbers[f"{name}_if_right"] = IfRight(mean=float(np.mean(redrawn[name])), low=low, high=high)
+    return numbers
 
 
 def _too_few(events: np.ndarray, units: Units) -> bool:
@@ -294,8 +275,8 @@ def _too_few(events: np.ndarray, units: Units) -> bool:
     return min(len(np.unique(units.index[kind])) for kind in (events, ~events)) < FEWEST
 
 
-def _without_ends(found: Estimate) -> Estimate:
-    return found.model_copy(update={"low": None, "high": None})
+def _without_ends(estimate: Estimate) -> Estimate:
+    return estimate.model_copy(update={"low": None, "high": None})
 
 
 def _against_the_rest(
@@ -309,35 +290,31 @@ def _against_the_rest(
     (Liang & Zeger, Biometrika 73 (1986) 13), corrected for the leverage of each unit (Mancl & DeRouen, Biometrics 57
     (2001) 126), and Student's t with Satterthwaite's degrees of freedom.
     """
-    labels, chances = known_labels(predictions), predictions.probabilities[:, shown]
-    odds = log_odds(predictions.calibrated_logits)[:, shown]  # (S, J)
-    events = labels[:, None] == np.array(shown)
+    chances, odds = predictions.probabilities[:, shown], log_odds(predictions.calibrated_logits)[:, shown]  # (S, J)
+    events = known_labels(predictions)[:, None] == np.array(shown)
     whole, drawn = (np.split(sums, 2, axis=-1) for sums in boot.sums(np.concatenate([events, chances], axis=1)))
-    found: dict[str, ClassReliability] = {}
-    why: dict[str, str] = {}
+    per_class, why = dict[str, ClassReliability](), dict[str, str]()
     for j, c in enumerate(shown):
-        o_e = float(ratio(whole[0][j], whole[1][j])), ratio(drawn[0][:, j], drawn[1][:, j])
-        if events[:, j].all() or not events[:, j].any():  # then O:E depends on the number of images alone
-            o_e = float("nan"), np.empty(0)
-        intercept, slope, reason = _line(odds[:, j], events[:, j], boot)
-        name, each = predictions.classes[c], [boot.estimate(*o_e), intercept, slope]
-        if _too_few(events[:, j], boot.units):
-            each = [_without_ends(one) for one in each]
-        found[name] = ClassReliability(o_e=each[0], intercept=each[1], slope=each[2])
+        name, of_class = predictions.classes[c], events[:, j]
+        o_e = boot.estimate(float(ratio(whole[0][j], whole[1][j])), ratio(drawn[0][:, j], drawn[1][:, j]))
+        if of_class.all() or not of_class.any():  # then O:E depends on the number of images alone
+            o_e = boot.estimate(float("nan"), np.empty(0))
+        intercept, slope, reason = _line(odds[:, j], of_class, boot)
+        numbers = {"o_e": o_e, "intercept": intercept, "slope": slope}
+        if _too_few(of_class, boot.units):
+            numbers = {key: _without_ends(number) for key, number in numbers.items()}
+        per_class[name] = ClassReliability(**numbers)
         why |= {name: reason} if reason else {}
-    return found, why
+    return per_class, why
 
 
 def log_odds(logits: np.ndarray) -> np.ndarray:
     """(S, K) log of p / (1 - p) of every class, exact also where p is almost 1."""
     z = logits.astype(np.float64)
-    z = z - z.max(axis=1, keepdims=True) if z.size else z
-    parts = np.exp(z)
-    rows, top = np.arange(len(z)), z.argmax(axis=1) if z.size else np.empty(0, np.int64)
-    beside = parts.copy()
-    beside[rows, top] = 0
+    z = z - z.max(axis=1, keepdims=True)
+    parts, likeliest = np.exp(z), np.eye(z.shape[1], dtype=bool)[z.argmax(axis=1)]
     rest = parts.sum(axis=1, keepdims=True) - parts  # of the others; for the likeliest class summed without it
-    rest[rows, top] = beside.sum(axis=1)
+    rest[likeliest] = np.where(likeliest, 0, parts).sum(axis=1)
     return z - np.log(np.maximum(rest, np.finfo(np.float64).tiny))
 
 
@@ -353,10 +330,9 @@ def _line(odds: np.ndarray, events: np.ndarray, boot: Bootstrap) -> tuple[Estima
         return intercept, NOTHING, "the classes are separated without an error, so the slope is infinite"
     line = np.stack([(odds - odds.mean()) / spread, np.ones(len(odds))], axis=1)
     slope = _recalibrate(line, np.zeros(len(odds)), events, boot)
-    if slope.value is None:
-        return intercept, slope, "the fit does not converge"
-    value, low, high = (None if part is None else part / spread for part in (slope.value, slope.low, slope.high))
-    return intercept, Estimate(value=value, low=low, high=high, method=slope.method), ""
+    ends = {name: getattr(slope, name) for name in ("value", "low", "high")}
+    slope = slope.model_copy(update={name: None if end is None else end / spread for name, end in ends.items()})
+    return intercept, slope, "" if slope.value is not None else "the fit does not converge"
 
 
 def _recalibrate(x: np.ndarray, offset: np.ndarray, events: np.ndarray, boot: Bootstrap) -> Estimate:
@@ -387,7 +363,7 @@ def _recalibrate(x: np.ndarray, offset: np.ndarray, events: np.ndarray, boot: Bo
         try:
             pulls = np.linalg.solve(rest, scores[:, :, None])[:, :, 0] @ bread[0]  # (G,)
         except np.linalg.LinAlgError:  # one patient alone decides
-            return Estimate(value=value, low=None, high=None, method="sandwich")
+            return NOTHING.model_copy(update={"value": value})
         degrees = boot.units.degrees((x * (events - p)[:, None]) @ bread[0])
         half = quantile(degrees) * float(np.sqrt((pulls**2).sum()))
         low, high = value - half, value + half

@@ -27,10 +27,7 @@ def greedy_selection(parts: Sequence[Any], rounds: int = ROUNDS) -> np.ndarray:
     """(M,) float64 shares of M models that sum to 1.
 
     Round by round the model is added, perhaps again, that lowers the loss of the mean most; the best of all rounds is
-    taken (Caruana et al., ICML 2004, figure 1, with replacement).
-
-    Args:
-        parts: predictions of the models for the same images with labels, as `aligned` returns them.
+    taken (Caruana et al., ICML 2004, figure 1, with replacement). `parts` are predictions as `aligned` returns them.
     """
     counts, best, kept = np.zeros(len(parts)), math.inf, np.zeros(len(parts))
     for _ in range(rounds):

@@ -11,7 +11,7 @@ from vitmed.core.text import counted
 from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
 from vitmed.metrics.estimates import Estimate, estimate
-from vitmed.metrics.intervals import NONE, Spread, Units, influence_spread, log_interval
+from vitmed.metrics.intervals import NONE, Spread, influence_spread, log_interval
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.ranking import ratio
 
@@ -89,10 +89,7 @@ def choose_abstention(validation: Predictions, max_risk: float | None) -> Absten
     Selection with guaranteed risk (Geifman & El-Yaniv, NeurIPS 2017, algorithm 1): a search by halves over the
     certainties of validation, each step tested at 0.05 / number of steps by the upper end of an exact binomial
     interval. Images of one patient are no independent trials, so their number is divided by the design effect of the
-    errors (Korn & Graubard, Survey Methodology 24 (1998) 193).
-
-    Args:
-        validation: calibrated and decided, with labels.
+    errors (Korn & Graubard, Survey Methodology 24 (1998) 193). `validation` is calibrated and decided.
     """
     if max_risk is None:
         return None
@@ -122,10 +119,7 @@ def choose_abstention(validation: Predictions, max_risk: float | None) -> Absten
 def design_effect(wrong: np.ndarray, units: np.ndarray) -> float:
     """Variance of the share of errors over patients / binomial variance (Kish, Survey Sampling, 1965, section 8.2).
 
-    At least 1. Without an error it is unknown; then each patient counts as one trial.
-
-    Args:
-        wrong: (S,) bool; units: (S,) int64, the patient of each image.
+    At least 1. Without an error it is unknown; then each patient counts as one trial. Errors and patients are (S,).
     """
     size, share = len(wrong), float(wrong.mean())
     names, place = np.unique(units, return_inverse=True)
@@ -168,7 +162,9 @@ def report_abstention(
 def _curve(sure: np.ndarray, wrong: np.ndarray, boot: Bootstrap) -> tuple[Estimate, RiskCoverage]:
     """The area, and the curve at `GRID` shares of the images, from the most certain on.
 
-    Images of equal certainty share their errors evenly, because they have no order.
+    Images of equal certainty share their errors evenly, because they have no order. The interval of the area is on the
+    scale of its logarithm. It has at most as many degrees of freedom as images, or patients, with an error: the others
+    hardly change the area.
     """
     if not len(sure):
         return estimate(float("nan"), *NONE, "influence"), RiskCoverage(coverage=[], risk=[], low=[], high=[])
@@ -190,35 +186,22 @@ def _curve(sure: np.ndarray, wrong: np.ndarray, boot: Bootstrap) -> tuple[Estima
     points = [boot.estimate(float(risks[i]), drawn[:, j]) for j, i in enumerate(place)]
     ends_of = {name: [point[name] for point in points] for name in ("low", "high")}
     curve = RiskCoverage(coverage=shares.tolist(), risk=risks[place].tolist(), **ends_of)
-    return _area(errors, risks, order, tie, wrong, boot.units), curve
-
-
-def _area(
-    errors: np.ndarray, risks: np.ndarray, order: np.ndarray, tie: np.ndarray, wrong: np.ndarray, units: Units
-) -> Estimate:
-    """The area under the curve; the influence of each image on it gives the interval, on the scale of its logarithm.
-
-    It has at most as many degrees of freedom as images, or patients, with an error: the others hardly change the area.
-
-    Args:
-        errors, risks: (S,) the error of each image, and the risk with all up to it answered, in the order of certainty.
-        order: (S,) int64, the image at each place of that order.
-        tie: (S,) int64, the number of each image's certainty: images of one number share their errors.
-        wrong: (S,) bool.
-        units: of the images.
-    """
-    influence = np.empty(len(errors))
+    influence, with_error = np.empty(len(sure)), len(np.unique(boot.units.index[wrong]))
     influence[order] = area_influence(errors, risks, wrong[order], tie[order])
-    value, found = float(risks.mean()), influence_spread(influence, units)
-    with_error = len(np.unique(units.index[wrong]))
-    if with_error < 2:
-        return estimate(value, *NONE, "influence")
-    known = Spread(found.variance, min(found.degrees, with_error - 1))
-    return estimate(value, *log_interval(value, known), "influence")
+    limits, value, of_area = NONE, float(risks.mean()), influence_spread(influence, boot.units)
+    if with_error >= 2:
+        limits = log_interval(value, Spread(of_area.variance, min(of_area.degrees, with_error - 1)))
+    return estimate(value, *limits, "influence"), curve
 
 
 def area_influence(errors: np.ndarray, risks: np.ndarray, wrong: np.ndarray, tie: np.ndarray) -> np.ndarray:
-    """The derivative (S,) of the area by the weight of each image; see `_area`. All are in the order of certainty."""
+    """The derivative (S,) of the area by the weight of each image. All are (S,) in the order of certainty.
+
+    Args:
+        errors, risks: the error of each image, and the risk with all up to it answered.
+        wrong: bool.
+        tie: int64, the number of each image's certainty: images of one number share their errors.
+    """
     n = len(errors)
     per_place = 1 / np.arange(1, n + 1)
     later = [values[::-1].cumsum()[::-1] for values in (per_place, risks * per_place)]

@@ -1,5 +1,5 @@
-"""`TARGETS`: how each kind of label is judged and decided. A new kind is an entry here, and one in `LEARNING` of
-vitmed.training.learning, which needs torch."""
+"""`TARGETS`: how each kind of label is judged. A new kind is an entry here, one in `POLICIES` of
+vitmed.decisions.policy, and one in `LEARNING` of vitmed.training.learning, which needs torch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ import numpy as np
 
 from vitmed.core.config import FLAGS, Config
 from vitmed.core.errors import UsageError
-from vitmed.decisions.finding_policy import choose_finding_policy
-from vitmed.decisions.number_policy import choose_number_policy
-from vitmed.decisions.policy import CHOOSING, DecisionPolicy, choose_policy
+from vitmed.decisions.policy import CHOOSING
 from vitmed.decisions.watched import Streams, watch_classes, watch_findings, watch_number
 from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.evaluation import evaluate_predictions
@@ -34,129 +32,132 @@ from vitmed.metrics.scoring import Scorer, metric_values
 
 @dataclass(frozen=True)
 class Stressed:
-    """How a stress test judges predictions of a kind of label.
+    """How a stress test judges predictions of a kind of label."""
 
-    Attributes:
-        names: of numbers; the fall, or the rise, of the first counts, and the figure shows the first two.
-        draw: numbers by name, (R,) each, of predictions for image weights (R, S); "auroc of edema" is that of a part.
-        guess: what the first number is for predictions that do not depend on the image.
-    """
-
-    names: tuple[str, ...]
-    draw: Callable[[Any, np.ndarray], dict[str, np.ndarray]]
-    guess: Callable[[Any], float]
+    names: tuple[str, ...]  # of numbers; the fall, or rise, of the first counts, and the figure shows the first two
+    draw: Callable[[Any, np.ndarray], dict[str, np.ndarray]]  # numbers by name, (R,) each, for image weights (R, S)
+    guess: Callable[[Any], float]  # what the first number is for predictions that do not depend on the image
 
 
 @dataclass(frozen=True)
 class Words:
-    """What page and model card call a kind of label.
+    """What page and model card call a kind of label."""
 
-    Attributes:
-        one: of the things that it predicts; part: of the labels, whose images are counted in each split.
-        model: what the model is, and what it does with `one`s; task: the same for Hugging Face's hub, key and title.
-        outside: what is out of scope.
-        answer: what a program prints of predictions.
-    """
-
-    one: str = "class"
-    part: str = "class"
-    model: tuple[str, str] = ("An image classifier", "It distinguishes")
-    task: tuple[str, str] = ("image-classification", "Image classification")
+    one: str = "class"  # of the things that it predicts
+    part: str = "class"  # of the labels, whose images are counted in each split
+    model: tuple[str, str] = ("An image classifier", "It distinguishes")  # what it is, and what it does with `one`s
+    task: tuple[str, str] = ("image-classification", "Image classification")  # of Hugging Face's hub, key and title
     outside: str = "class that is not in the list, because the model gives every image one of these classes"
-    answer: str = "predictions.classes, predictions.probabilities"
+    answer: str = "predictions.classes, predictions.probabilities"  # what a program prints
 
 
 @dataclass(frozen=True)
 class TargetKind:
-    """How a kind of label is judged and decided. Functions of predictions take those of this kind.
+    """How a kind of label is judged. Functions of predictions take those of this kind."""
 
-    Attributes:
-        values: metrics of an epoch, name -> value; NaN where undefined.
-        evaluate: metrics with intervals, from predictions and a number of resamples.
-        metrics: by name, what `values` and `evaluate` find.
-        loss: of training, its name.
-        monitor: the metric that chooses the best epoch, unless you name another.
-        val_loss: the metric that stands beside the loss of training.
-        choose: the decision policy, from validation predictions, configuration, OOD score and the hash of the weights.
-        headline: the first metrics that are printed; those of `compare` are the first three.
-        compare: two models on the same images, from the predictions of both and a number of resamples.
-        stress: what corrupted images cost.
-        compare_each: the same of each class or finding: metric -> class -> difference.
-        linear: the name of the linear model of features.
-        followed: what the test of an attention map follows while patches are taken away, in words.
-        words: of page and model card.
-        watch: what `vitmed monitor` watches.
-        idle: fields of the configuration, "section.field", that change nothing for this kind.
-    """
-
-    values: Callable[[Any], dict[str, float]]
-    evaluate: Callable[[Any, int], Numbers]
-    metrics: dict[str, Metric]
-    loss: str
-    monitor: str
-    val_loss: str
-    choose: Callable[..., DecisionPolicy]
-    headline: tuple[str, ...]
-    compare: Callable[[Any, Any, int], PairedComparison]
+    values: Callable[[Any], dict[str, float]]  # metrics of an epoch; NaN where undefined
+    evaluate: Callable[[Any, int], Numbers]  # metrics with intervals, from a number of resamples
+    metrics: dict[str, Metric]  # by name, what `values` and `evaluate` find
+    loss: str  # of training, its name
+    monitor: str  # the metric that chooses the best epoch, unless you name another
+    val_loss: str  # the metric that stands beside the loss of training
+    headline: tuple[str, ...]  # the first metrics that are printed; those of `compare` are the first three
+    compare: Callable[[Any, Any, int], PairedComparison]  # two models on the same images
     stress: Stressed
-    watch: Callable[[Any], Streams]
+    watch: Callable[[Any], Streams]  # what `vitmed monitor` watches
+    # the same as `compare`, of each class or finding: metric -> class -> difference
     compare_each: Callable[[Any, Any], dict[str, dict[str, ClassDifference]]] = lambda first, second: {}
-    linear: str = "logistic regression"
-    followed: str = "the probability of the predicted class"
+    linear: str = "logistic regression"  # the name of the linear model of features
+    followed: str = "the probability of the predicted class"  # while patches of an attention map are taken away
     words: Words = Words()
-    idle: tuple[str, ...] = ()
+    idle: tuple[str, ...] = ()  # "section.field" of settings that change nothing for this kind
 
 
 READERS = ("evaluate.raters", "evaluate.rater_scores", "evaluate.ordinal")
-TARGETS: dict[str, TargetKind] = {
-    "classes": TargetKind(
-        metric_values, evaluate_predictions, METRICS, "cross_entropy", monitor="auroc",
-        val_loss="log_loss", choose=choose_policy, headline=("auroc", "balanced_accuracy", "accuracy", "mcc"),
-        idle=("data.uncertain",),
-        compare=compare_predictions, compare_each=compare_classes, watch=watch_classes,
-        stress=Stressed(
-            ("balanced_accuracy", "auroc", "accuracy"),
-            lambda p, weights: Scorer(known_labels(p), p).counted(weights)[0],
-            lambda p: 1 / max(1, len(p.classes)),
-        ),
+OF_CLASSES = TargetKind(
+    values=metric_values,
+    evaluate=evaluate_predictions,
+    metrics=METRICS,
+    loss="cross_entropy",
+    monitor="auroc",
+    val_loss="log_loss",
+    headline=("auroc", "balanced_accuracy", "accuracy", "mcc"),
+    compare=compare_predictions,
+    stress=Stressed(
+        names=("balanced_accuracy", "auroc", "accuracy"),
+        draw=lambda p, weights: Scorer(known_labels(p), p).counted(weights)[0],
+        guess=lambda p: 1 / max(1, len(p.classes)),
     ),
+    watch=watch_classes,
+    compare_each=compare_classes,
+    idle=("data.uncertain",),
+)
+TARGETS: dict[str, TargetKind] = {
+    "classes": OF_CLASSES,
     "findings": TargetKind(
-        finding_values, evaluate_findings, FINDING_METRICS, "binary", monitor="auroc",
-        val_loss="log_loss", choose=choose_finding_policy, headline=("auroc", "average_precision", "subset_accuracy"),
-        compare=compare_findings, compare_each=compare_each_finding, watch=watch_findings,
+        values=finding_values,
+        evaluate=evaluate_findings,
+        metrics=FINDING_METRICS,
+        loss="binary",
+        monitor="auroc",
+        val_loss="log_loss",
+        headline=("auroc", "average_precision", "subset_accuracy"),
+        compare=compare_findings,
         stress=Stressed(("auroc", "average_precision", "subset_accuracy"), drawn_findings, lambda p: 0.5),
+        watch=watch_findings,
+        compare_each=compare_each_finding,
         followed="the probability of the finding that is likeliest beside its threshold",
         words=Words(
-            "finding", "finding", ("An image classifier", "It looks for"),
+            one="finding",
+            part="finding",
+            model=("An image classifier", "It looks for"),
             outside="finding that is not in the list, of which the model says nothing",
         ),
         idle=("data.positive", "train.smoothing", *READERS),
     ),
     "number": TargetKind(
-        number_values, evaluate_number, NUMBER_METRICS, "gaussian", monitor="mae", val_loss="log_score",
-        choose=choose_number_policy, headline=("mae", "r2", "ccc", "bias"), compare=compare_numbers, watch=watch_number,
-        stress=Stressed(("mae", "bias", "coverage"), drawn_numbers, error_of_mean), linear="ridge regression",
+        values=number_values,
+        evaluate=evaluate_number,
+        metrics=NUMBER_METRICS,
+        loss="gaussian",
+        monitor="mae",
+        val_loss="log_score",
+        headline=("mae", "r2", "ccc", "bias"),
+        compare=compare_numbers,
+        stress=Stressed(("mae", "bias", "coverage"), drawn_numbers, error_of_mean),
+        watch=watch_number,
+        linear="ridge regression",
         followed="how far the number lies on its side of the training mean, from 0 to 1 (0.5 is the mean, 0.88 is one "
         "standard deviation from it)",
         words=Words(
-            "number", "range", ("A regression model for images", "It predicts"),
-            ("image-regression", "Image regression"), "number beyond those of the training images",
-            "predictions.values, predictions.intervals",
+            one="number",
+            part="range",
+            model=("A regression model for images", "It predicts"),
+            task=("image-regression", "Image regression"),
+            outside="number beyond those of the training images",
+            answer="predictions.values, predictions.intervals",
         ),
         idle=(
-            "data.positive", "data.uncertain", "train.smoothing", *READERS,
+            *("data.positive", "data.uncertain", "train.smoothing", *READERS),
             *(f"evaluate.{name}" for name in sorted(CHOOSING - {"coverage"})),
         ),
     ),
-}  # fmt: skip
-TARGETS["grades"] = replace(
-    TARGETS["classes"], values=grade_values, evaluate=evaluate_grades, metrics=GRADE_METRICS, monitor="quadratic_kappa",
-    headline=("quadratic_kappa", "grade_error", "auroc", "balanced_accuracy"), compare=compare_grades,
-    stress=Stressed(("quadratic_kappa", "auroc", "grade_error"), drawn_grades, lambda p: 0.0), words=Words(
-        "grade", "grade",
-        outside="grade that is not in the list, because the model gives every image one of these grades",
+    "grades": replace(
+        OF_CLASSES,
+        values=grade_values,
+        evaluate=evaluate_grades,
+        metrics=GRADE_METRICS,
+        monitor="quadratic_kappa",
+        headline=("quadratic_kappa", "grade_error", "auroc", "balanced_accuracy"),
+        compare=compare_grades,
+        stress=Stressed(("quadratic_kappa", "auroc", "grade_error"), drawn_grades, lambda p: 0.0),
+        words=Words(
+            one="grade",
+            part="grade",
+            outside="grade that is not in the list, because the model gives every image one of these grades",
+        ),
     ),
-)  # fmt: skip
+}
 ALL_METRICS = {name: metric for target in reversed(TARGETS.values()) for name, metric in target.metrics.items()}
 RANKING = {name for name, metric in ALL_METRICS.items() if metric.ranks}  # of a value one can say whether it is better
 

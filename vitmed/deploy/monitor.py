@@ -16,7 +16,7 @@ from vitmed.core.messages import say
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
 from vitmed.core.text import NOTICE, counted
 from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation
-from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
+from vitmed.decisions.policy import DecisionPolicy
 from vitmed.decisions.targets import TARGETS
 from vitmed.decisions.watched import Streams
 from vitmed.metrics.control_charts import Limits, Reference, Side, Stream, choose_limits, newest, sums
@@ -209,7 +209,7 @@ def _read(table: Table, known: Evaluated) -> AnyPredictions:
                 f"{table.file}: is of {', '.join(read.classes)}, the model of {', '.join(like.classes)}",
                 "give predictions of this model",
             )
-        return policy.calibration.calibrate(read) if isinstance(policy, ClassPolicy) else policy.apply(read)
+        return policy.calibrate(read)
 
     read = read_predictions(table, target_of(like), calibrate=calibrate)
     read = read.like(like)  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ from vitmed.core.process import cores
 from vitmed.core.text import counted, first_line
 from vitmed.data.samples import Splits
 from vitmed.data.thread_batches import read_batches
-from vitmed.decisions.policies import policy_of
+from vitmed.decisions.policy import policy_of
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.membership import expect
 from vitmed.inference.saved_model import Network, Outputs, SavedModel, check_finite, score_column

@@ -21,8 +21,7 @@ from vitmed.core.train_config import EvaluateConfig
 from vitmed.data.samples import Splits
 from vitmed.decisions.evaluation_folder import validation_of
 from vitmed.decisions.operating_points import asked_point
-from vitmed.decisions.policy import DecisionPolicy, policy_settings
-from vitmed.decisions.targets import TARGETS
+from vitmed.decisions.policy import DecisionPolicy, choose_policy, policy_settings
 from vitmed.imaging.preprocessing import Preprocessing, is_blank
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.predictions_csv import ANSWER, BLANK, NO, OOD_SCORE, YES
@@ -205,4 +204,4 @@ def policy_for(saved: SavedModel, config: EvaluateConfig) -> DecisionPolicy | No
         return saved.policy
     validation = validation_of(saved.path, saved.weights_hash, saved.policy, saved.config.data.positive)
     ood_score = saved.policy.ood_score if saved.policy else None
-    return TARGETS[saved.splits.target.kind].choose(validation, config, ood_score, saved.weights_hash)
+    return choose_policy(validation, config, ood_score, saved.weights_hash)

@@ -98,15 +98,11 @@ def _table(predictions: Predictions, c: int, asked_for: float | None) -> Prevale
     units, observed = Units.of(predictions), float(truth.mean())
     alarms = share_ratio(~truth, truth, called, units)  # 1 / LR+
     misses = share_ratio(truth, ~truth, ~called, units)  # LR-
-    asked = {*GRID, observed, *([] if asked_for is None else [asked_for])}
-    curve = [
-        AtPrevalence(
-            prevalence=prevalence,
-            ppv=_true_share(alarms, (1 - prevalence) / prevalence),
-            npv=_true_share(misses, prevalence / (1 - prevalence)),
-        )
-        for prevalence in sorted({*asked, *np.geomspace(0.001, 0.9, 40).tolist()})
-    ]
+    asked, curve = {*GRID, observed, *([] if asked_for is None else [asked_for])}, list[AtPrevalence]()
+    for prevalence in sorted({*asked, *np.geomspace(0.001, 0.9, 40).tolist()}):
+        ppv = _true_share(alarms, (1 - prevalence) / prevalence)
+        npv = _true_share(misses, prevalence / (1 - prevalence))
+        curve.append(AtPrevalence(prevalence=prevalence, ppv=ppv, npv=npv))
     rows = [row for row in curve if row.prevalence in asked]
     here = {"ppv": of_share(share(truth, called, units)), "npv": of_share(share(~truth, ~called, units))}
     rows = [row.model_copy(update=here) if row.prevalence == observed else row for row in rows]  # as in the report
@@ -185,15 +181,13 @@ def _curve(predictions: Predictions, c: int, asked_for: float | None) -> Decisio
             net = _net_benefit(acted, truth, weight, asked_for, units)
             there.append((net, net[1] > asked_for - (1 - asked_for) * weight))
     enough = all(len(np.unique(units.index[kind])) >= FEW_GROUPS for kind in (truth, ~truth))
-    prevalence = float(truth.mean())
+    prevalence, intended = float(truth.mean()), None
     where = f"Among these images ({percentage(prevalence)} {predictions.classes[c]})"
-    intended = None
     if asked_for is not None:
-        intended = NetBenefit(
-            **_summed_up(there, asked_for, enough, f"At the intended prevalence of {percentage(asked_for)}")
-        )
-    own = _summed_up(here, prevalence, enough, where)
-    return DecisionCurve(**head, **own, thresholds=list(THRESHOLDS), intended=intended, why="")
+        at = f"At the intended prevalence of {percentage(asked_for)}"
+        intended = NetBenefit(**_summed_up(there, asked_for, enough, at))
+    observed = _summed_up(here, prevalence, enough, where)
+    return DecisionCurve(**head, **observed, thresholds=list(THRESHOLDS), intended=intended, why="")
 
 
 Net = tuple[tuple[float, float, float], bool]  # net benefit, low and high; whether it is clearly above acting on all
@@ -218,30 +212,28 @@ def _net_benefit(
     return value, value - reach(a.value - a.low, b.high - b.value), value + reach(a.high - a.value, b.value - b.low)
 
 
-def _summed_up(found: list[Net], prevalence: float, enough: bool, where: str) -> dict[str, Any]:
+def _summed_up(nets: list[Net], prevalence: float, enough: bool, where: str) -> dict[str, Any]:
     """The fields of `NetBenefit`; `where` opens its sentence."""
-    useful = _runs([net[1] > 0 and over_all for net, over_all in found]) if enough else None
-    harmful = _runs([net[2] < 0 for net, _ in found]) if enough else None
+    useful = _runs([net[1] > 0 and over_all for net, over_all in nets]) if enough else None
+    harmful = _runs([net[2] < 0 for net, _ in nets]) if enough else None
+    than = "better than acting on all images or on none"
+    if useful is None:
+        text = f"there are too few patients or images of a class to know whether acting on the model is {than}."
+    else:
+        text = f"acting on the model is not clearly {than}, at any threshold"
+        if useful:
+            text = f"acting on the model is clearly {than}, if you act from a probability of {ranges(useful)}"
+        if harmful:
+            text += f"; it is clearly worse than acting on none from a probability of {ranges(harmful)}"
+        text += f"{' (each threshold on its own)' if useful or harmful else ''}."
     return {
         "prevalence": prevalence,
-        "model": [estimate(*net, "mover") for net, _ in found],
+        "model": [estimate(*net, "mover") for net, _ in nets],
         "all": [prevalence - (1 - prevalence) * pt / (1 - pt) for pt in THRESHOLDS],
         "useful": useful,
         "harmful": harmful,
-        "sentence": f"{where}, {_net_in_words(useful, harmful)}",
+        "sentence": f"{where}, {text}",
     }
-
-
-def _net_in_words(useful: list[list[float]] | None, harmful: list[list[float]] | None) -> str:
-    if useful is None:
-        few = "there are too few patients or images of a class to know whether acting on the model is better than"
-        return f"{few} acting on all images or on none."
-    better = "acting on the model is not clearly better than acting on all images or on none, at any threshold"
-    if useful:
-        better = "acting on the model is clearly better than acting on all images or on none, if you act from a "
-        better += f"probability of {ranges(useful)}"
-    worse = f"; it is clearly worse than acting on none from a probability of {ranges(harmful)}" if harmful else ""
-    return f"{better}{worse}{' (each threshold on its own)' if useful or harmful else ''}."
 
 
 def ranges(runs: list[list[float]] | None) -> str:
@@ -269,15 +261,13 @@ def one_against_rest(predictions: Predictions) -> OneAgainstRest | None:
         commonest = sorted(known, key=lambda c: -counts[c])[:half]
         areas = {c: class_areas(predictions.probabilities[:, c], labels == c)[0].value for c in known}
         worst = sorted((c for c in known if c not in commonest), key=lambda c: areas[c])[:half]
-        shown = (
-            f"Of {len(known)} classes, the {half} with the most images, and of the others the {half} with the lowest "
-        )
-        shown, known = f"{shown}AUROC.", sorted([*commonest, *worst])
-    found = {}
+        shown = f"Of {len(known)} classes, the {half} with the most images, and of the others the {half} with the "
+        shown, known = f"{shown}lowest AUROC.", sorted([*commonest, *worst])
+    utility = {}
     for c in known:
         table = _table(predictions, c, None).model_copy(update={"curve": [], "sentence": ""})
-        found[predictions.classes[c]] = ClassUtility(prevalence=table, decision_curve=_curve(predictions, c, None))
-    return OneAgainstRest(classes=found, shown=shown)
+        utility[predictions.classes[c]] = ClassUtility(prevalence=table, decision_curve=_curve(predictions, c, None))
+    return OneAgainstRest(classes=utility, shown=shown)
 
 
 def _runs(good: list[bool]) -> list[list[float]]:

@@ -15,7 +15,8 @@ Letters: S images, C charts, N images of a period, R simulations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -29,19 +30,12 @@ BOTH: tuple[Side, ...] = ("rise", "fall")
 
 @dataclass(frozen=True)
 class Stream:
-    """What a chart watches.
+    """What a chart watches."""
 
-    Attributes:
-        values: (S,) float64, of each image in order; NaN where an image does not count, as a negative for sensitivity.
-        sides: whether a rise of the mean, a fall, or either gives an alarm.
-        share: whether the values are 0 and 1, and their mean is a share.
-        least: the smallest standard deviation that counts, so that no shift too small to matter is an alarm.
-    """
-
-    values: np.ndarray
-    sides: tuple[Side, ...] = BOTH
-    share: bool = False
-    least: float = 0.0
+    values: np.ndarray  # (S,) float64, of each image in order; NaN: does not count, as a negative for sensitivity
+    sides: tuple[Side, ...] = BOTH  # whether a rise of the mean, a fall, or either gives an alarm
+    share: bool = False  # whether the values are 0 and 1, and their mean is a share
+    least: float = 0.0  # the smallest standard deviation that counts: no shift too small to matter is an alarm
 
     @property
     def why_not(self) -> str:
@@ -70,15 +64,13 @@ class Reference(NamedTuple):
     @classmethod
     def of(cls, streams: Mapping[str, Stream], units: np.ndarray) -> Reference:
         """Of streams that have no `why_not`, and the patients (S,) int64 of their images."""
-        columns = [
-            np.append(one.values, (1.0, 0.0) if one.share else (np.nan, np.nan)).astype(np.float64)
-            for one in streams.values()
-        ]
-        values = np.stack(columns, axis=1)
+        watched = streams.values()
+        added = [(1.0, 0.0) if stream.share else (np.nan, np.nan) for stream in watched]
+        values = np.concatenate([np.stack([stream.values for stream in watched], axis=1), np.transpose(added)])
         centre = np.nanmean(values, axis=0)
-        spread = np.maximum(np.nanstd(values, axis=0), [one.least for one in streams.values()])
+        spread = np.maximum(np.nanstd(values, axis=0), [stream.least for stream in watched])
         with_added = np.append(units, units.max() + np.array([1, 2]))
-        most = np.array([np.inf if one.share else MOST for one in streams.values()])
+        most = np.array([np.inf if stream.share else MOST for stream in watched])
         return cls(dict(streams), values, with_added, centre, spread, most)
 
     @property
@@ -120,8 +112,7 @@ def sums(values: np.ndarray, allowance: float) -> np.ndarray:
 
 def highest(values: np.ndarray, sides: tuple[Side, ...], allowance: float) -> np.ndarray:
     """(..., N) standardised -> (..., N): the larger sum of these sides."""
-    found = [sums(values if side == "rise" else -values, allowance) for side in sides]
-    return np.maximum.reduce(found)
+    return np.maximum.reduce([sums(values if side == "rise" else -values, allowance) for side in sides])
 
 
 def choose_limits(
@@ -134,56 +125,45 @@ def choose_limits(
         period: N images.
         simulations: that choose the limits; as many others count the false alarms, and fewer the delays.
     """
-    rng = np.random.default_rng(seed)
-    draw = _Periods(reference, period, rng)
-    sides = [one.sides for one in reference.streams.values()]
+    draw, sides = _periods(reference, period, seed), [stream.sides for stream in reference.streams.values()]
 
-    def peaks(count: int) -> np.ndarray:  # (count, C)
-        found = [[highest(x, s, shift / 2).max() for x, s in zip(draw().T, sides, strict=True)] for _ in range(count)]
-        return np.array(found)
+    def peaks() -> np.ndarray:  # (R, C)
+        drawn = itertools.islice(draw, simulations)
+        return np.array(
+            [[highest(x, s, shift / 2).max() for x, s in zip(each.T, sides, strict=True)] for each in drawn]
+        )
 
-    chosen = peaks(simulations)
+    chosen = peaks()
     # how rare the rarest of the C peaks of a period is: at one rarity for all charts, the share of periods is as asked
     ordered = np.sort(chosen, axis=0)
     below = [np.searchsorted(ordered[:, c], chosen[:, c], side="left") for c in range(chosen.shape[1])]
     level = float(np.quantile((1 - np.stack(below, axis=1) / len(chosen)).min(axis=1), false_alarms))
     limits = np.quantile(chosen, 1 - level, axis=0, method="higher")
-    alarms = int((peaks(simulations) > limits).any(axis=1).sum())
-    return Limits(limits, (alarms, simulations), _delays(draw, sides, limits, shift, max(1, simulations // 10)))
-
-
-def _delays(
-    draw: _Periods, sides: list[tuple[Side, ...]], limits: np.ndarray, shift: float, simulations: int
-) -> np.ndarray:
-    found = np.full((simulations, len(limits)), np.inf)
-    for row in found:
-        for c, values in enumerate(draw().T):
+    alarms = int((peaks() > limits).any(axis=1).sum())
+    delays = np.full((max(1, simulations // 10), len(limits)), np.inf)
+    for row, drawn in zip(delays, draw, strict=False):
+        for c, values in enumerate(drawn.T):
             sign = 1 if "rise" in sides[c] else -1
             high = highest(values + sign * shift, sides[c], shift / 2) > limits[c]
             if high.any():
                 row[c] = np.isfinite(values[: high.argmax() + 1]).sum()
-    median = np.median(found, axis=0)
-    return np.where(np.isfinite(median), median, np.nan)
+    median = np.median(delays, axis=0)
+    return Limits(limits, (alarms, simulations), np.where(np.isfinite(median), median, np.nan))
 
 
-class _Periods:
-    """Draws periods of N images without a change: of patients like those of the reference, who are a sample too."""
-
-    def __init__(self, reference: Reference, period: int, rng: np.random.Generator) -> None:
-        self.values, self.period, self.rng = reference.values, period, rng
-        _, index = np.unique(reference.units, return_inverse=True)
-        self.order = np.argsort(index, kind="stable")
-        self.count = np.bincount(index)  # images of each patient
-        self.start = np.cumsum(self.count) - self.count
-
-    def __call__(self) -> np.ndarray:
-        """(N, C) standardised values."""
-        size = len(self.count)
-        everyone = self.rng.integers(size, size=size)  # who the reference might have been drawn from: the bootstrap
+def _periods(reference: Reference, period: int, seed: int) -> Iterator[np.ndarray]:
+    """Draw periods (N, C) of standardised values without a change: of patients like those of the reference, who are a
+    sample too."""
+    rng, standardised = np.random.default_rng(seed), reference.values
+    _, index = np.unique(reference.units, return_inverse=True)
+    order, count = np.argsort(index, kind="stable"), np.bincount(index)  # images of each patient
+    start, size = np.cumsum(count) - count, len(count)
+    while True:
+        everyone = rng.integers(size, size=size)  # who the reference might have been drawn from: the bootstrap
         rows: list[np.ndarray] = []
-        while sum(map(len, rows)) < self.period:
-            drawn = everyone[self.rng.integers(size, size=int(self.period / self.count.mean()) + 1)]
-            lengths = self.count[drawn]
-            first = np.repeat(self.start[drawn] - np.cumsum(lengths) + lengths, lengths)
-            rows.append(self.order[first + np.arange(lengths.sum())])
-        return self.values[np.concatenate(rows)[: self.period]]
+        while sum(map(len, rows)) < period:
+            drawn = everyone[rng.integers(size, size=int(period / count.mean()) + 1)]
+            lengths = count[drawn]
+            first = np.repeat(start[drawn] - np.cumsum(lengths) + lengths, lengths)
+            rows.append(order[first + np.arange(lengths.sum())])
+        yield standardised[np.concatenate(rows)[:period]]

@@ -9,10 +9,23 @@ from typing import Any
 
 import numpy as np
 
+from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
-from vitmed.metrics.predictions import LEAST, Predictions
+from vitmed.metrics.areas import class_areas
+from vitmed.metrics.estimates import Estimate, of_auroc
+from vitmed.metrics.intervals import Units
+from vitmed.metrics.predictions import LEAST, Predictions, known_labels
+from vitmed.metrics.predictions_csv import DISAGREEMENT
+
+
+class MemberDisagreement(Frozen):
+    """The disagreement of members beside the confidence of their mean, each by the AUROC with which it separates wrong
+    from right predictions: `n_wrong` of `n`."""
+
+    n: int
+    n_wrong: int
+    disagreement: Estimate
+    confidence: Estimate
 
 
 def pool(parts: Sequence[Any]) -> Any:
@@ -20,17 +33,18 @@ def pool(parts: Sequence[Any]) -> Any:
 
     Numbers and scales stay the same in the unit; all are standardised by the mean centre and spread of the models.
     """
-    if parts[0].kind == "number":
+    kind, own = parts[0].kind, dict[str, Any]()
+    if kind == "number":
         ends = [part.intervals for part in parts if part.intervals is not None]
-        own: dict[str, Any] = {"reach": None, "decided": np.concatenate(ends) if len(ends) == len(parts) else None}
+        own = {"reach": None, "decided": np.concatenate(ends) if len(ends) == len(parts) else None}
         centre, spread = (statistics.mean(getattr(p.target, name) for p in parts) for name in ("centre", "spread"))
         parts = [part.standardised(centre, spread) for part in parts]
     else:
-        raw = all(part.calibrated is None for part in parts)
-        usual = all(_is_usual(part) for part in parts)
-        own = {"thresholds": ()} if parts[0].kind == "findings" else {"threshold": None, "costs": None}
+        settings = {"thresholds": ()} if kind == "findings" else {"threshold": None, "costs": None}
+        limits = [limit for p in parts for limit in (p.thresholds if kind == "findings" else (p.threshold, p.costs))]
+        raw, usual = all(p.calibrated is None for p in parts), all(limit is None for limit in limits)
+        own = {**settings, "members": None}
         own["calibrated"] = None if raw else np.concatenate([part.probabilities for part in parts])
-        own["members"] = None
         own["decided"] = None if usual else np.concatenate([part.predicted for part in parts])
     first = parts[0]
     shared = [name for name in first.columns if all(name in part.columns for part in parts)]
@@ -50,30 +64,19 @@ def pool(parts: Sequence[Any]) -> Any:
 
 
 def out_of_fold(tests: Sequence[Any], folds: int) -> Any:
-    """What models say of images that they never saw: the tests of folds, pooled, averaged over repeats of all folds.
-
-    Args:
-        tests: of the folds of each repeat in turn; folds: of a repeat.
-    """
+    """What models say of images that they never saw: the tests of folds, pooled, averaged over repeats of all
+    folds. `tests` are of the folds of each repeat in turn."""
     repeats = aligned([pool(tests[start : start + folds]) for start in range(0, len(tests), folds)])
     if len(repeats) == 1:
         return repeats[0]
-    found, own = averaged(repeats), [part.decided for part in repeats]
-    if any(decided is None for decided in own):
-        return found
-    if isinstance(found, NumberPredictions):
-        return replace(found, decided=np.mean(own, axis=0))
-    if isinstance(found, FindingPredictions):
-        return replace(found, decided=np.mean(own, axis=0) >= 0.5)
-    votes = np.stack([np.sum([decided == k for decided in own], axis=0) for k in range(len(found.classes))], axis=1)
-    return replace(found, decided=(votes + found.probabilities / 2).argmax(axis=1))  # the likelier class of a tie
-
-
-def _is_usual(part: Predictions | FindingPredictions) -> bool:
-    """Whether the likeliest class, or a probability of 0.5, decides."""
-    if isinstance(part, FindingPredictions):
-        return all(limit is None for limit in part.thresholds)
-    return part.threshold is None and part.costs is None
+    mean, decided = averaged(repeats), [part.decided for part in repeats]
+    if any(each is None for each in decided):
+        return mean
+    if mean.kind == "classes":
+        votes = np.stack([np.sum(np.equal(decided, k), axis=0) for k in range(len(mean.classes))], axis=1)
+        return replace(mean, decided=(votes + mean.probabilities / 2).argmax(axis=1))  # the likelier class of a tie
+    middle = np.mean(decided, axis=0)
+    return replace(mean, decided=middle if mean.kind == "number" else middle >= 0.5)
 
 
 def aligned(parts: Sequence[Any]) -> list[Any]:
@@ -115,7 +118,7 @@ def averaged(parts: Sequence[Any], weights: Sequence[float] | np.ndarray | None 
     """
     first = parts[0]
     shares = np.full(len(parts), 1 / len(parts)) if weights is None else np.asarray(weights, dtype=np.float64)
-    if isinstance(first, NumberPredictions):
+    if first.kind == "number":
         values, scales = (np.stack([getattr(part, name) for part in parts]) for name in ("values", "scales"))
         mean = np.einsum("m,ms->s", shares, values)
         variance = np.einsum("m,ms->s", shares, scales**2 + values**2) - mean**2
@@ -124,7 +127,7 @@ def averaged(parts: Sequence[Any], weights: Sequence[float] | np.ndarray | None 
         logits = np.stack([(mean - target.centre) / target.spread, np.log(scale / target.spread)], axis=1)
         return replace(first.undecided(), logits=logits.astype(np.float32))
     mean = sum(share * part.probabilities for share, part in zip(shares, parts, strict=True))
-    if isinstance(first, FindingPredictions):
+    if first.kind == "findings":
         logits = np.log(np.maximum(mean, LEAST)) - np.log(np.maximum(1 - mean, LEAST))
         return replace(first.undecided(), logits=logits.astype(np.float32))
     return replace(first.undecided(), logits=np.log(np.maximum(mean, LEAST)).astype(np.float32))
@@ -138,11 +141,11 @@ def disagreement(parts: Sequence[Any], weights: Sequence[float] | np.ndarray | N
     deviation of the predicted values, in the unit.
     """
     shares = np.full(len(parts), 1 / len(parts)) if weights is None else np.asarray(weights, dtype=np.float64)
-    if isinstance(parts[0], NumberPredictions):
+    if parts[0].kind == "number":
         values = np.stack([part.values for part in parts])
         return np.sqrt(np.maximum(0, np.einsum("m,ms->s", shares, (values - shares @ values) ** 2)))
     each = np.stack([part.probabilities for part in parts])  # (M, S, K)
-    if isinstance(parts[0], FindingPredictions):
+    if parts[0].kind == "findings":
         each = np.stack([each, 1 - each], axis=-1)  # (M, S, F, 2)
     found = _entropy(np.einsum("m,m...->...", shares, each)) - np.einsum("m,m...->...", shares, _entropy(each))
     return np.maximum(0, found if found.ndim == 1 else found.max(axis=1))
@@ -151,3 +154,17 @@ def disagreement(parts: Sequence[Any], weights: Sequence[float] | np.ndarray | N
 def _entropy(probabilities: np.ndarray) -> np.ndarray:
     """Of the last axis, in nats."""
     return -np.sum(probabilities * np.log(np.maximum(probabilities, LEAST)), axis=-1)
+
+
+def report_disagreement(predictions: Predictions) -> MemberDisagreement | None:
+    """None without the column of an ensemble, and where all predictions are right, or all wrong."""
+    try:
+        spread = np.array([float(cell) for cell in predictions.columns[DISAGREEMENT]])
+    except (KeyError, ValueError):
+        return None
+    wrong, units = predictions.predicted != known_labels(predictions), Units.of(predictions)
+    if wrong.all() or not wrong.any() or not np.isfinite(spread).all():
+        return None
+    signs = {"disagreement": spread, "confidence": -predictions.confidence}
+    areas = {name: of_auroc(class_areas(sign, wrong)[0], wrong, units) for name, sign in signs.items()}
+    return MemberDisagreement(n=len(wrong), n_wrong=int(wrong.sum()), **areas)

@@ -50,14 +50,10 @@ def fixed_rates(predictions: Predictions, config: EvaluateConfig) -> FixedRates 
     positive, labels = positive_index(predictions), known_labels(predictions)
     if positive is None or len(np.unique(labels)) < 2:
         return None
-    truth, scores, units = labels == positive, predictions.probabilities[:, positive], Units.of(predictions)
-    resamples = min(config.resamples, MOST)
-    found = reached_at(scores, truth, (*LEVELS, *GRID), units, resamples)
-    return FixedRates(
-        positive=predictions.classes[positive],
-        sensitivity=found[: len(LEVELS)],
-        band=found[len(LEVELS) :],
-    )
+    scores, resamples = predictions.probabilities[:, positive], min(config.resamples, MOST)
+    reached = reached_at(scores, labels == positive, (*LEVELS, *GRID), Units.of(predictions), resamples)
+    head, band = reached[: len(LEVELS)], reached[len(LEVELS) :]
+    return FixedRates(positive=predictions.classes[positive], sensitivity=head, band=band)
 
 
 def reached_at(
@@ -66,40 +62,32 @@ def reached_at(
     """The largest share of the images of `truth` above a threshold that keeps a share `levels` of the others below it.
 
     Args:
-        scores: (S,) float, any scale.
-        truth: (S,) bool, with both kinds.
-        levels: L shares, 0..1.
+        scores: (S,) float, any scale; truth: (S,) bool, with both kinds.
         resamples: of whole units; 0: no intervals.
     """
     values, drawn = _drawn(scores, truth, np.array(levels), units, resamples)
     _, fp = threshold_counts(scores, truth)
     cuts = np.append(np.inf, np.unique(scores)[::-1])  # (T + 1,) above each, as the counts
     enough = min(len(np.unique(units.index[kind])) for kind in (truth, ~truth)) >= FEWEST
-    found = []
-    for level, value, column in zip(levels, values, drawn.T, strict=True):
+    rates = []
+    for level, value, column in zip(levels, values.tolist(), drawn.T, strict=True):
         # the loosest of the thresholds at which enough of the others are kept
-        place = int(np.flatnonzero(fp <= _allowed(fp[-1], level))[-1])
-        called = is_called(scores, float(cuts[place]))
-        beyond = share(called, ~truth, units).effective_n * (1 - level)
-        few = not enough or not beyond >= LEAST - 1e-9
-        reached = estimate(float(value), *NONE, "wilson-bootstrap", len(column) or None)
-        if len(column) and not few:
-            reached = _with_interval(float(value), column, called, truth, units)
-        found.append(AtRate(fixed=level, reached=reached, too_few=few))
-    return found
+        called = is_called(scores, float(cuts[np.flatnonzero(fp <= _allowed(fp[-1], level))[-1]]))
+        few = not enough or not share(called, ~truth, units).effective_n * (1 - level) >= LEAST - 1e-9
+        reached = estimate(value, *NONE, "wilson-bootstrap", len(column) or None)
+        if len(column) and not few and value in (0, 1):
+            # hardly a resample differs; how alike the others are depends on the threshold, and is left out
+            reached = of_share(share(called & truth, truth, units))
+        elif len(column) and not few and (variance := float(np.nanvar(column, ddof=1))) > 0:
+            limits = within(value, 0, variance, quantile(max(1, units.count - 1)))
+            reached = estimate(value, *limits, "wilson-bootstrap", len(column))
+        rates.append(AtRate(fixed=level, reached=reached, too_few=few))
+    return rates
 
 
 def _allowed(others: np.ndarray, level: float | np.ndarray) -> np.ndarray:
     """How many of the others may lie above the threshold."""
     return np.asarray(others * (1 - level) + 1e-9)
-
-
-def _with_interval(value: float, drawn: np.ndarray, called: np.ndarray, truth: np.ndarray, units: Units) -> Estimate:
-    if value in (0, 1):  # hardly a resample differs; how alike the others are depends on the threshold, and is left out
-        return of_share(share(called & truth, truth, units))
-    variance = float(np.nanvar(drawn, ddof=1))
-    limits = within(value, 0, variance, quantile(max(1, units.count - 1))) if variance > 0 else NONE
-    return estimate(value, *limits, "wilson-bootstrap", len(drawn))
 
 
 def _drawn(
@@ -112,14 +100,14 @@ def _drawn(
 
     def of(weights: np.ndarray) -> np.ndarray:
         w = weights.take(order, axis=1)
-        hits, false = (np.cumsum(w * kind, axis=1)[:, last] for kind in (hit, ~hit))
-        rows = []
-        for found, alarms in zip(hits, false, strict=True):
+        right, false = (np.cumsum(w * kind, axis=1)[:, last] for kind in (hit, ~hit))
+        rows = np.full((len(weights), len(levels)), np.nan)
+        for row, hits, alarms in zip(rows, right, false, strict=True):
             place = np.searchsorted(alarms, _allowed(alarms[-1], levels), side="right")  # thresholds that are allowed
-            known = found[-1] > 0 and alarms[-1] > 0
-            rows.append(np.append(0, found)[place] / found[-1] if known else np.full(len(levels), np.nan))
-        return np.array(rows)
+            if hits[-1] > 0 and alarms[-1] > 0:
+                row[:] = np.append(0, hits)[place] / hits[-1]
+        return rows
 
     draws = bootstrap_weights(units.index, resamples, seed=0) if resamples else ()
-    drawn = [of(weights) for weights in draws]
-    return of(np.ones((1, len(scores))))[0], np.concatenate(drawn) if drawn else np.empty((0, len(levels)))
+    drawn = [np.empty((0, len(levels))), *(of(weights) for weights in draws)]
+    return of(np.ones((1, len(scores))))[0], np.concatenate(drawn)

@@ -122,7 +122,7 @@ def share(hits: np.ndarray, counted: np.ndarray, units: Units) -> Share:
 
 
 def _unit_counts(hits: np.ndarray, counted: np.ndarray, units: Units) -> tuple[np.ndarray, np.ndarray]:
-    """(G,) each: how many images of each unit are counted, and how many of them are hits; of units with any."""
+    """(G,) each: the counted images, and the hits among them, of each unit that has any."""
     sizes, found = units.sums(counted.astype(np.float64)), units.sums((hits & counted).astype(np.float64))
     return sizes[sizes > 0], found[sizes > 0]
 
@@ -132,24 +132,21 @@ def assumed_effect(sizes: np.ndarray, likeness: float) -> float:
     return float(1 + ((sizes**2).sum() / sizes.sum() - 1) * likeness)
 
 
-def _design_effect(sizes: np.ndarray, found: np.ndarray, likeness: float) -> float:
+def _design_effect(sizes: np.ndarray, hits: np.ndarray, likeness: float) -> float:
     """The variance of a proportion over that of independent images.
 
     From the variance of a ratio between units, with the correction for large ones by Bell & McCaffrey, Survey
     Methodology 28 (2002) 169, averaged with the effect at the assumed likeness. The former has the weight of as many
     images as have the rarer outcome, the latter of as many as it exceeds 1 by: so many errors are as good as one.
-
-    Args:
-        sizes, found: (G,) images and hits of each unit.
-        likeness: 0..1.
+    Images and hits are (G,) of each unit.
     """
-    n, hits = sizes.sum(), found.sum()
-    assumed, rarer, value = assumed_effect(sizes, likeness), min(hits, n - hits), hits / n
+    n, total = sizes.sum(), hits.sum()
+    assumed, rarer, value = assumed_effect(sizes, likeness), min(total, n - total), total / n
     if not rarer:
         return assumed
-    variance = ((found - value * sizes) ** 2 / (1 - sizes / n)).sum() / n**2
-    own = variance / (value * (1 - value) / n)
-    return float((rarer * own + (assumed - 1) * assumed) / (rarer + assumed - 1))
+    variance = ((hits - value * sizes) ** 2 / (1 - sizes / n)).sum() / n**2
+    seen = variance / (value * (1 - value) / n)
+    return float((rarer * seen + (assumed - 1) * assumed) / (rarer + assumed - 1))
 
 
 def class_masks(truth: np.ndarray, called: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -189,10 +186,7 @@ def within(value: float, lowest: float, variance: float, z: float) -> tuple[floa
 
 def correlation(sizes: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> float:
     """Intraclass correlation by analysis of variance (Donner, Int. Stat. Rev. 54 (1986) 67); NaN without any spread.
-
-    Args:
-        sizes, sums, squares: (G,) number, sum and sum of squares of the values of each unit, G at least 2.
-    """
+    From number, sum and sum of squares of the values of each unit, (G,), G at least 2."""
     n, g = sizes.sum(), len(sizes)
     if n <= g:
         return float("nan")
@@ -249,10 +243,8 @@ def mean_interval(
     here with the correlation due to images, and patients, that several of the numbers count.
 
     Args:
-        parts: the numbers.
         drift: (S,) the influence of each image on the mean through the weights; zeros where these are fixed.
         z: how many standard errors the interval of the drift reaches.
-        units: of the images.
         lowest: of the numbers; -1 for differences.
     """
     moved, value, alone = units.sums(drift) * z, 0.0, [0.0, 0.0]
@@ -275,10 +267,7 @@ def share_ratio(top: np.ndarray, bottom: np.ndarray, hits: np.ndarray, units: Un
 
     MOVER-R: Donner & Zou, Stat. Methods Med. Res. 21 (2012) 347, here with the correlation due to patients who have
     images among both. NaN without a hit among either; the interval is NaN where one of the proportions has none.
-
-    Args:
-        top, bottom: (S,) bool, the images of each, none in both.
-        hits: (S,) bool.
+    All are (S,) bool; no image is in both `top` and `bottom`.
     """
     a, b = share(hits, top, units), share(hits, bottom, units)
     if not a.value + b.value > 0:
@@ -316,8 +305,8 @@ def share_gap(first: np.ndarray, second: np.ndarray, weight: float, units: Units
     def reach(arm: float, other: float) -> float:
         return float(np.sqrt(max(0.0, arm**2 + other**2 - 2 * alike * arm * other)))
 
-    down = reach(a.value - a.low, weight * (b.high - b.value))
-    return value, value - down, value + reach(a.high - a.value, weight * (b.value - b.low))
+    down, up = reach(a.value - a.low, weight * (b.high - b.value)), reach(a.high - a.value, weight * (b.value - b.low))
+    return value, value - down, value + up
 
 
 def sum_correlation(first: np.ndarray, second: np.ndarray, units: Units) -> float:

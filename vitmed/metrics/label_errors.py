@@ -75,11 +75,7 @@ def class_thresholds(predictions: Predictions) -> np.ndarray:
 
 
 def find_suspects(predictions: Predictions) -> Suspects:
-    """The images that count for another class than their label, and for which that class is likelier.
-
-    Raises:
-        DataError: the predictions have no labels.
-    """
+    """The images that count for another class than their label, and for which that class is likelier."""
     labels, p = known_labels(predictions), predictions.probabilities
     every = np.arange(len(labels))
     passing = np.where(p >= class_thresholds(predictions), p, -1.0)  # (S, K)
@@ -87,17 +83,13 @@ def find_suspects(predictions: Predictions) -> Suspects:
     others = p.copy()
     others[every, labels] = -1.0
     margin = p[every, labels] - others.max(axis=1, initial=-1.0)
-    found = np.flatnonzero((counted != labels) & (passing.max(axis=1, initial=-1.0) >= 0) & (margin < 0))
-    found = found[np.argsort(margin[found], kind="stable")]
-    return Suspects(found, counted[found].astype(np.int64), margin[found])
+    rows = np.flatnonzero((counted != labels) & (passing.max(axis=1, initial=-1.0) >= 0) & (margin < 0))
+    rows = rows[np.argsort(margin[rows], kind="stable")]
+    return Suspects(rows, counted[rows].astype(np.int64), margin[rows])
 
 
 def label_errors(predictions: Predictions, numbers: Numbers) -> LabelErrors | None:
-    """The suspects for metrics.json; None without images.
-
-    Args:
-        numbers: `evaluate_predictions` of the predictions.
-    """
+    """The suspects for metrics.json, from predictions and their `numbers`; None without images."""
     if not len(predictions):
         return None
     labels, classes = known_labels(predictions), predictions.classes
@@ -109,18 +101,16 @@ def label_errors(predictions: Predictions, numbers: Numbers) -> LabelErrors | No
         interval = "" if area.low is None else f", interval {area.low:.3f} to {area.high:.3f}"
         shown = "" if area.value is None else f" (AUROC {area.value:.3f}{interval})"
         return LabelErrors(of=len(labels), reason=f"the model is not shown to be better than chance{shown}")
-    found = find_suspects(predictions)
-    pairs, counts = np.unique(labels[found.rows] * len(classes) + found.suggested, return_counts=True)
-    order = np.argsort(-counts, kind="stable")[:PAIRS]
-    frequent = [
-        DoubtedPair(label=classes[pair // len(classes)], suggested=classes[pair % len(classes)], n=int(count))
-        for pair, count in zip(pairs[order], counts[order], strict=True)
-    ]
-    first = [
-        DoubtedLabel(row=int(row) + 1, label=classes[labels[row]], suggested=classes[other], score=float(score))
-        for row, other, score in zip(found.rows[:LISTED], found.suggested, found.scores, strict=False)
-    ]
-    return LabelErrors(n=len(found.rows), of=len(labels), pairs=frequent, rows=first)
+    suspects = find_suspects(predictions)
+    pairs, counts = np.unique(labels[suspects.rows] * len(classes) + suspects.suggested, return_counts=True)
+    frequent, listed = list[DoubtedPair](), list[DoubtedLabel]()
+    for i in np.argsort(-counts, kind="stable")[:PAIRS]:
+        label, other = (classes[k] for k in divmod(int(pairs[i]), len(classes)))
+        frequent.append(DoubtedPair(label=label, suggested=other, n=int(counts[i])))
+    for row, other, score in list(zip(suspects.rows, suspects.suggested, suspects.scores, strict=True))[:LISTED]:
+        names = {"label": classes[labels[row]], "suggested": classes[other]}
+        listed.append(DoubtedLabel(row=int(row) + 1, **names, score=float(score)))
+    return LabelErrors(n=len(suspects.rows), of=len(labels), pairs=frequent, rows=listed)
 
 
 def issues_csv(predictions: Predictions) -> str:

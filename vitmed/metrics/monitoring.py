@@ -9,45 +9,29 @@ from vitmed.metrics.estimates import Estimate
 
 
 class Alarm(Frozen):
-    """The first image at which a sum is above its limit.
-
-    Attributes:
-        row: of the table, from 1; time: of that row, if the table has times.
-        since_row, since_time: the first image after the sum was last 0, about where the change began (Page 1954).
-    """
+    """The first image at which a sum is above its limit."""
 
     side: Side
-    row: int
-    time: str | None
-    since_row: int
+    row: int  # of the table, from 1
+    time: str | None  # of that row, if the table has times
+    since_row: int  # the first image after the sum was last 0, about where the change began (Page 1954)
     since_time: str | None
 
 
 class Chart(Frozen):
-    """One CUSUM chart.
-
-    Attributes:
-        n: images of the newest period that count.
-        reference, now, difference: the mean, or the share; now minus reference.
-        sides: of the mean that give an alarm.
-        limit: of the sum, in standard deviations of the reference.
-        last, peak: the sum after the last image, and the highest; of two sides the larger.
-        found_shift: the mean after the smallest shift that the chart is made for; delay: after how many images that
-            count it is seen, at the median; None: not within a period.
-        why_not: why nothing is watched; then `limit` and what follows from it is None.
-    """
+    """One CUSUM chart; `why_not`: why nothing is watched; then `limit` and what follows from it is None."""
 
     name: str
-    n: int
-    reference: Estimate
+    n: int  # images of the newest period that count
+    reference: Estimate  # the mean, or the share
     now: Estimate
-    difference: Estimate
-    sides: list[Side]
-    limit: float | None = None
-    last: float | None = None
-    peak: float | None = None
-    found_shift: float | None = None
-    delay: int | None = None
+    difference: Estimate  # now minus reference
+    sides: list[Side]  # of the mean that give an alarm
+    limit: float | None = None  # of the sum, in standard deviations of the reference
+    last: float | None = None  # the sum after the last image; of two sides the larger
+    peak: float | None = None  # the highest sum
+    found_shift: float | None = None  # the mean after the smallest shift that the chart is made for
+    delay: int | None = None  # after how many images that count it is seen, at the median; None: not within a period
     alarm: Alarm | None = None
     why_not: str = ""
 
@@ -62,28 +46,20 @@ class FalseAlarms(Frozen):
 
 
 class Monitoring(Frozen):
-    """The content of monitoring.json.
+    """The content of monitoring.json."""
 
-    Attributes:
-        run: name of the run folder; weights_hash: of the model.
-        split, reference_images, reference_patients: of the reference; None: patients are unknown.
-        images, labelled: new images, and those with a label; patients: None: unknown.
-        first, last: times of the first and the last new image.
-        shift: of a mean, in standard deviations, that the charts find soonest.
-    """
-
-    run: str
+    run: str  # name of the run folder
     weights_hash: str | None
     created: str
-    split: str
+    split: str  # of the reference
     reference_images: int
-    reference_patients: int | None
-    images: int
-    labelled: int
+    reference_patients: int | None  # None: patients are unknown
+    images: int  # new
+    labelled: int  # of them with a label
     patients: int | None
-    first: str | None
+    first: str | None  # times of the first and the last new image
     last: str | None
-    shift: float
+    shift: float  # of a mean, in standard deviations, that the charts find soonest
     false_alarms: FalseAlarms | None
     charts: list[Chart]
     notes: list[str]
@@ -91,15 +67,16 @@ class Monitoring(Frozen):
     @property
     def alarms(self) -> list[Chart]:
         """The charts with an alarm, the earliest first."""
-        return sorted((one for one in self.charts if one.alarm is not None), key=lambda one: one.alarm.row)  # type: ignore[union-attr]
+        rows = [(chart.alarm.row, chart) for chart in self.charts if chart.alarm is not None]
+        return [chart for _, chart in sorted(rows, key=lambda pair: pair[0])]
 
     @property
     def verdict(self) -> str:
         """What was found, in a sentence."""
-        watched = [one for one in self.charts if not one.why_not]
-        if not self.alarms:
-            return f"no alarm: {counted(self.images, 'image')}, {counted(len(watched), 'chart')}"
-        return f"alarm: {listed([alarm_text(one) for one in self.alarms], 4, '; ')}"
+        if self.alarms:
+            return f"alarm: {listed([alarm_text(chart) for chart in self.alarms], 4, '; ')}"
+        watched = sum(not chart.why_not for chart in self.charts)
+        return f"no alarm: {counted(self.images, 'image')}, {counted(watched, 'chart')}"
 
 
 def alarm_text(chart: Chart) -> str:

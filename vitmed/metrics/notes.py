@@ -42,11 +42,7 @@ def undefined(found: Numbers) -> dict[str, str]:
 
 def without_interval(found: Numbers, holders: Mapping[str, int]) -> dict[str, str]:
     """Why each number that has a value has no interval; empty with fewer than 2 units, which `notes` reports.
-
-    Args:
-        found: the numbers.
-        holders: class -> how many patients (or images, where they are unknown) have it.
-    """
+    `holders`: class -> how many patients (or images, where they are unknown) have it."""
     units, unit = _units(found)
     if units < 2:
         return {}
@@ -80,7 +76,6 @@ def notes(found: Numbers, holders: Mapping[str, int], units: int, groups: Sequen
     """What a reader must know about the numbers.
 
     Args:
-        found: the numbers.
         holders: class -> how many patients (or images, where they are unknown) have it.
         units: how many patients (or images) there are.
         groups: the patient of each image; None where they are unknown.

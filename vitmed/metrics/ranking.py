@@ -6,15 +6,8 @@ import numpy as np
 
 
 def threshold_counts(scores: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How many positives and negatives score at least t, for every distinct score t from high to low.
-
-    Args:
-        scores: (S,) float.
-        positive: (S,) bool.
-
-    Returns:
-        true and false positives, (T + 1,) int64 each, opened by 0: T distinct scores.
-    """
+    """How many positives and negatives score at least t, for every distinct score t from high to low: (T + 1,)
+    int64 each, opened by 0. Scores and positive images are (S,)."""
     order = np.argsort(-scores, kind="stable")
     last = np.append(np.diff(scores[order]) != 0, True)[: len(scores)]  # the last image of each tie
     hits = np.cumsum(positive[order])[last]

@@ -45,10 +45,7 @@ class Agreement(Frozen):
 
 def readings(cells: Sequence[str], classes: Sequence[str], paths: Sequence[str], column: str) -> np.ndarray:
     """(S,) int64 class that a reader gave each image, from the S cells of a column; `UNREAD` where a cell is empty.
-
-    Raises:
-        DataError: a cell is no class.
-    """
+    Raises DataError."""
     index = {name: k for k, name in enumerate(classes)} | {"": UNREAD}
     for path, cell in zip(paths, cells, strict=True):
         if cell.strip() not in index:
@@ -69,7 +66,6 @@ def agreement(
     """Agreement of every two of readers, reference and model, and the error in grades; None if neither is asked for.
 
     Args:
-        predictions: with labels.
         raters: columns with the classes that readers gave.
         ordinal: the classes from the lowest grade to the highest; () where they are no grades.
         kappa: of the model with the reference, if known already; not used for more than two grades.
@@ -82,13 +78,14 @@ def agreement(
     if len(raters) > MOST:
         raise UsageError(f"--rater: {len(raters)} columns, and at most {MOST} readers are compared", "name fewer")
     grades = grades_of(ordinal, predictions.classes)
-    boot, labels = Bootstrap.of(predictions, resamples), known_labels(predictions)
+    boot, labels, k = Bootstrap.of(predictions, resamples), known_labels(predictions), len(predictions.classes)
+    weights = 1.0 - np.eye(k) if grades is None else (grades[:, None] - grades).astype(np.float64) ** 2  # (K, K)
     seen = {name: readings(predictions.columns[name], predictions.classes, predictions.paths, name) for name in raters}
     both = {REFERENCE: labels, MODEL: predictions.predicted}
     couples = [*itertools.combinations(seen, 2), *itertools.product(seen, both), (MODEL, REFERENCE)]
     everyone = both | seen
-    pairs = [_pair(a, b, everyone, len(predictions.classes), grades, boot) for a, b in couples]
-    if kappa is not None and (grades is None or len(predictions.classes) == 2):
+    pairs = [_pair(a, b, everyone, weights, boot) for a, b in couples]
+    if kappa is not None and (grades is None or k == 2):
         pairs[-1] = pairs[-1].model_copy(update={"kappa": kappa})
     if grades is None:
         return Agreement(weights="none", grades=None, pairs=pairs)
@@ -96,12 +93,9 @@ def agreement(
     return Agreement(weights="quadratic", grades=grade_errors(off, ordinal, boot), pairs=pairs)
 
 
-def _pair(
-    a: str, b: str, everyone: Mapping[str, np.ndarray], k: int, grades: np.ndarray | None, boot: Bootstrap
-) -> PairAgreement:
+def _pair(a: str, b: str, everyone: Mapping[str, np.ndarray], weights: np.ndarray, boot: Bootstrap) -> PairAgreement:
     first, second = everyone[a], everyone[b]  # (S,) each
     read = (first != UNREAD) & (second != UNREAD)
-    weights = 1.0 - np.eye(k) if grades is None else (grades[:, None] - grades).astype(np.float64) ** 2  # (K, K)
     beyond, why = kappa_estimate(first, second, weights, boot, read)
     same = boot.proportion(first == second, read)
     return PairAgreement(first=a, second=b, n=int(read.sum()), agreement=same, kappa=beyond, why=why)

@@ -9,6 +9,7 @@ Performance Methods for Diagnostic Imaging (2017), chapter 22). Covariances come
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -70,18 +71,21 @@ def compare_with_readers(
     """The model against readers by AUROC (scores) and by sensitivity and specificity (calls); None without readers.
 
     Args:
-        predictions: with labels.
         raters: columns with the classes that readers gave; of more than two classes they are compared by accuracy.
         rater_scores: columns with numbers, higher where the reader rather thinks of the positive class.
 
     Raises:
         UsageError: scores, and not two classes; or too many readers. DataError: a cell is no class or no number.
     """
-    labels, positive, found = known_labels(predictions), positive_index(predictions), []
+    labels, positive, comparisons = known_labels(predictions), positive_index(predictions), list[ReaderComparison]()
     if rater_scores:
         check_scores(rater_scores, predictions.classes)
         scores = np.stack([read_scores(predictions.columns[c], predictions.paths, c) for c in rater_scores])  # (J, S)
-        found.append(_by_auroc(predictions, list(rater_scores), scores, labels == positive))
+        rows, model = np.isfinite(scores).all(axis=0), predictions.probabilities[:, positive]
+        truth, units = (labels == positive)[rows], _units(predictions, rows)
+        areas = [class_areas(score, truth)[0] for score in (model[rows], *scores[:, rows])]
+        spread_of = partial(area_spread, positive=truth, units=units)
+        comparisons.append(_comparison("auroc", rater_scores, areas, spread_of))
     if raters:
         calls = np.stack([readings(predictions.columns[c], predictions.classes, predictions.paths, c) for c in raters])
         everyone = (calls != UNREAD).all(axis=0)
@@ -89,10 +93,13 @@ def compare_with_readers(
         if positive is not None:
             kinds = {"sensitivity": everyone & (labels == positive), "specificity": everyone & (labels != positive)}
         right = np.concatenate([[predictions.predicted], calls]) == labels  # (1 + J, S)
-        found += [
-            _by_share(name, list(raters), right[:, rows], _units(predictions, rows)) for name, rows in kinds.items()
-        ]
-    return found or None
+        for name, rows in kinds.items():
+            means = right[:, rows].mean(axis=1) if rows.any() else np.full(len(right), np.nan)
+            influences = (right[:, rows] - means[:, None]) / max(1, int(rows.sum()))
+            areas = [Area(float(mean), influence) for mean, influence in zip(means, influences, strict=True)]
+            spread_of = partial(spread, units=_units(predictions, rows))
+            comparisons.append(_comparison(name, raters, areas, spread_of))
+    return comparisons or None
 
 
 def check_scores(columns: Sequence[str], classes: Sequence[str]) -> None:
@@ -109,23 +116,19 @@ def check_scores(columns: Sequence[str], classes: Sequence[str]) -> None:
 
 
 def read_scores(cells: Sequence[str], paths: Sequence[str], column: str) -> np.ndarray:
-    """(S,) float64 scores of a reader from the S cells of a column; NaN where a cell is empty.
-
-    Raises:
-        DataError: a cell is no number.
-    """
-    found = np.full(len(cells), np.nan)
-    for i, cell in enumerate(cells):
+    """(S,) float64 scores of a reader from the S cells of a column; NaN where a cell is empty. Raises DataError."""
+    scores = np.full(len(cells), np.nan)
+    for i, cell in enumerate(map(str.strip, cells)):
         try:
-            found[i] = float(cell) if cell.strip() else np.nan
+            scores[i] = float(cell or "nan")
         except ValueError:
-            found[i] = np.inf
-        if np.isinf(found[i]) or (cell.strip() and np.isnan(found[i])):
+            scores[i] = np.inf
+        if cell and not np.isfinite(scores[i]):
             raise DataError(
-                f"{paths[i]}: '{cell.strip()}' in the column {column} is no number",
+                f"{paths[i]}: '{cell}' in the column {column} is no number",
                 "a reader's score is a number, or empty where the image was not read",
             )
-    return found
+    return scores
 
 
 def reader_variances(
@@ -138,8 +141,7 @@ def reader_variances(
     patients have several images, at most those of the variance between patients.
 
     Args:
-        values: (J,) the number for each reader.
-        influences: (J, S) influence of each image on it.
+        values: (J,) the number for each reader; influences: (J, S) of each image on it.
         spread_of: influence (S,) -> variance of such a number, and its degrees of freedom.
     """
     j, fixed = len(values), spread_of(influences.mean(axis=0))
@@ -153,50 +155,36 @@ def reader_variances(
     return Variances(Spread(total / j, min(degrees, fixed.degrees)), fixed)
 
 
-def _by_auroc(
-    predictions: Predictions, columns: list[str], scores: np.ndarray, positive: np.ndarray
-) -> ReaderComparison:
-    rows = np.isfinite(scores).all(axis=0)
-    truth, units = positive[rows], _units(predictions, rows)
-    model = predictions.probabilities[:, positive_index(predictions)]
-    areas = [class_areas(score, truth)[0] for score in (model[rows], *scores[:, rows])]
-    return _comparison("auroc", columns, areas, lambda influence: area_spread(influence, truth, units))
-
-
-def _by_share(name: str, columns: list[str], right: np.ndarray, units: Units) -> ReaderComparison:
-    n = right.shape[1]
-    means = right.mean(axis=1) if n else np.full(len(right), np.nan)
-    areas = [Area(float(mean), (own - mean) / max(1, n)) for own, mean in zip(right, means, strict=True)]
-    return _comparison(name, columns, areas, lambda influence: spread(influence, units))
-
-
 def _comparison(
-    name: str, columns: list[str], areas: list[Area], spread_of: Callable[[np.ndarray], Spread]
+    name: str, columns: Sequence[str], areas: list[Area], spread_of: Callable[[np.ndarray], Spread]
 ) -> ReaderComparison:
     """From the number of the model and then of each reader, with the influence of each image on them."""
     model, *readers = areas
     gaps = [model.plus(reader, -1) for reader in readers]
     values = np.array([gap.value for gap in gaps])
-    found = reader_variances(values, np.stack([gap.influence for gap in gaps]), spread_of)
-    gap = float(values.mean())
-    own = {column: finite(reader.value) for column, reader in zip(columns, readers, strict=True)}
+    variances = reader_variances(values, np.stack([gap.influence for gap in gaps]), spread_of)
+    mean, gap = finite(float(np.mean([reader.value for reader in readers]))), float(values.mean())
+    numbers = {column: finite(reader.value) for column, reader in zip(columns, readers, strict=True)}
     return ReaderComparison(
-        number=name, n=len(model.influence), model=finite(model.value), readers=own,
-        mean=finite(float(np.mean([reader.value for reader in readers]))),
-        random_readers=_test(gap, found.random, RANDOM) if len(readers) > 1 else None,
-        fixed_readers=_test(gap, found.fixed, FIXED),
-    )  # fmt: skip
+        number=name,
+        n=len(model.influence),
+        model=finite(model.value),
+        mean=mean,
+        readers=numbers,
+        random_readers=_test(gap, variances.random, RANDOM) if len(readers) > 1 else None,
+        fixed_readers=_test(gap, variances.fixed, FIXED),
+    )
 
 
-def _test(gap: float, found: Spread, method: str) -> ReaderTest:
+def _test(gap: float, over: Spread, method: str) -> ReaderTest:
     from scipy.special import stdtr  # imported here: predict starts without it
 
-    if not np.isfinite([gap, found.variance]).all() or found.variance <= 0:
+    if not np.isfinite([gap, over.variance]).all() or over.variance <= 0:
         return ReaderTest(difference=estimate(gap, *NONE, method), statistic=None, degrees=None, p=None)
-    reach, statistic = quantile(found.degrees) * found.variance**0.5, gap / found.variance**0.5
+    reach, statistic = quantile(over.degrees) * over.variance**0.5, gap / over.variance**0.5
     difference = estimate(gap, max(-1.0, gap - reach), min(1.0, gap + reach), method)
-    p = float(2 * stdtr(min(found.degrees, 1e9), -abs(statistic)))
-    return ReaderTest(difference=difference, statistic=statistic, degrees=finite(found.degrees), p=p)
+    p = float(2 * stdtr(min(over.degrees, 1e9), -abs(statistic)))
+    return ReaderTest(difference=difference, statistic=statistic, degrees=finite(over.degrees), p=p)
 
 
 def _units(predictions: Predictions, rows: np.ndarray) -> Units:

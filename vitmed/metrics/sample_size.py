@@ -32,6 +32,12 @@ class Goal(Frozen):
     lower_bound: float | None = None
     power: float = 0.8
 
+    def is_met_by(self, low: float, high: float) -> bool:
+        """Whether an interval reaches the goal."""
+        if self.half_width is not None:
+            return (high - low) / 2 <= self.half_width
+        return self.lower_bound is not None and low >= self.lower_bound
+
 
 class Design(Frozen):
     """Who is evaluated: the images of each patient, all of one class, and how alike they are."""
@@ -72,47 +78,49 @@ def needed_sample(number: str, expected: float, goal: Goal, design: Design) -> N
     Args:
         number: one of `NUMBERS`.
         expected: its value, in (0, 1); of an AUROC in (0.5, 1).
-        goal: what its interval is to be.
         design: with the prevalence for an AUROC.
     """
     each, effect, share = design.images_per_patient, design.design_effect, design.prevalence
     if number == "auroc":
-        found = smallest(lambda patients: _area_reached(expected, goal, patients, design))
+        patients = smallest(lambda count: _area_reached(expected, goal, count, design))
     else:
-        found = patients_for_rate(expected, goal, each, effect)
-    if found is None:
+        patients = patients_for_rate(expected, goal, each, effect)
+    if patients is None:
         return None
     if number == "auroc":
-        error, z = _area_error(expected, found, design)
+        error, z = _area_error(expected, patients, design)
         (low, high), share = logit_interval(expected, error, z), 1.0
     else:
-        low, high = wilson(expected, found * each / effect, _quantile(found, each))
+        low, high = wilson(expected, patients * each / effect, _quantile(patients, each))
         share = 1 - share if share is not None and number == "specificity" else share
-    counted = math.ceil(found * each - ROUNDING)
+    counted = math.ceil(patients * each - ROUNDING)
     images = None if share is None else math.ceil(counted / share - ROUNDING)
     return NeededSample(
-        number=number, expected=expected, goal=goal, design=design, design_effect=effect, low=low, high=high,
-        counted=counted, counted_patients=found, images=images,
+        number=number,
+        expected=expected,
+        goal=goal,
+        design=design,
+        design_effect=effect,
+        low=low,
+        high=high,
+        counted=counted,
+        counted_patients=patients,
+        images=images,
         patients=None if images is None else math.ceil(images / each - ROUNDING),
-    )  # fmt: skip
+    )
 
 
 def patients_for_rate(value: float, goal: Goal, each: float, effect: float) -> int | None:
-    """The smallest number of patients of a class with which its sensitivity reaches a goal; as in `needed_sample`.
+    """The smallest number of patients of a class with which its sensitivity, 0..1, reaches a goal.
 
-    Args:
-        value: of the sensitivity, 0..1.
-        goal: what its interval is to be.
-        each: images of the class that each patient has, at least 1.
-        effect: design effect of these images, at least 1.
+    Each patient has `each` images of the class, at least 1, with a design effect of at least 1.
     """
 
     def reached(patients: int) -> bool:
-        n, z = patients * each / effect, _quantile(patients, each)
-        if goal.lower_bound is None:
-            return _narrow(wilson(value, n, z), goal)
-        unlucky = value - NormalDist().inv_cdf(goal.power) * math.sqrt(value * (1 - value) / n)
-        return unlucky > 0 and wilson(unlucky, n, z)[0] >= goal.lower_bound
+        n, seen = patients * each / effect, value
+        if goal.lower_bound is not None:  # by bad luck
+            seen = value - NormalDist().inv_cdf(goal.power) * math.sqrt(value * (1 - value) / n)
+        return seen >= 0 and goal.is_met_by(*wilson(seen, n, _quantile(patients, each)))
 
     return smallest(reached)
 
@@ -155,14 +163,9 @@ def _area_reached(value: float, goal: Goal, patients: int, design: Design) -> bo
     if patients * min(design.prevalence, 1 - design.prevalence) < 2:
         return False
     error, z = _area_error(value, patients, design)
-    if goal.lower_bound is None:
-        return _narrow(logit_interval(value, error, z), goal)
-    return logit_interval(value, error, z + NormalDist().inv_cdf(goal.power))[0] >= goal.lower_bound
-
-
-def _narrow(interval: tuple[float, float], goal: Goal) -> bool:
-    assert goal.half_width is not None
-    return (interval[1] - interval[0]) / 2 <= goal.half_width
+    return goal.is_met_by(
+        *logit_interval(value, error, z if goal.lower_bound is None else z + NormalDist().inv_cdf(goal.power))
+    )
 
 
 def _quantile(patients: float, each: float) -> float:
@@ -170,30 +173,26 @@ def _quantile(patients: float, each: float) -> float:
     return quantile(max(1.0, patients - 1) if each > 1 else INFINITE)
 
 
-def in_words(found: NeededSample) -> list[str]:
+def in_words(sample: NeededSample) -> list[str]:
     """The answer, line by line."""
-    goal, design = found.goal, found.design
-    number = "AUROC" if found.number == "auroc" else found.number
-    kind = {"sensitivity": "positive ", "specificity": "negative "}.get(found.number, "")
-    several = design.images_per_patient > 1
+    goal, design, several = sample.goal, sample.design, sample.design.images_per_patient > 1
+    number = "AUROC" if sample.number == "auroc" else sample.number
+    kind = {"sensitivity": "positive ", "specificity": "negative "}.get(sample.number, "")
 
-    def sample(images: int, patients: int, which: str = "") -> str:
+    def size(images: int, patients: int, which: str = "") -> str:
         return counted(images, f"{which}image") + (f" of {counted(patients, 'patient')}" if several else "")
 
-    who, level = sample(found.counted, found.counted_patients, kind), f"{100 * LEVEL:.0f} % interval"
+    who, level = size(sample.counted, sample.counted_patients, kind), f"{100 * LEVEL:.0f} % interval"
     if not kind:
-        who += f", {found.counted * (design.prevalence or 0):,.0f} of them positive,"
+        who += f", {sample.counted * (design.prevalence or 0):,.0f} of them positive,"
     most = "" if kind else "at most "  # the variance of an AUROC is on the safe side
-    what = f"of {found.low:.3f} to {found.high:.3f}, {most}{goal.half_width} to either side on average"
+    what = f"of {sample.low:.3f} to {sample.high:.3f}, {most}{goal.half_width} to either side on average"
     if goal.half_width is None:
         what = f"that lies above {goal.lower_bound:g} with a chance of {100 * goal.power:g} %"
-    lines = [f"If the {number} is {found.expected:g}, {who} give a {level} {what}."]
-    if kind and found.images is not None and found.patients is not None:
-        lines.append(f"At a prevalence of {design.prevalence:g} these are in {sample(found.images, found.patients)}.")
+    lines = [f"If the {number} is {sample.expected:g}, {who} give a {level} {what}."]
+    if kind and sample.images is not None and sample.patients is not None:
+        lines.append(f"At a prevalence of {design.prevalence:g} these are in {size(sample.images, sample.patients)}.")
+    each = "Each image counts as independent: with several for each patient, add --images-per-patient and --icc."
     if several:
-        lines.append(f"{design.images_per_patient:g} images for each patient, design effect {found.design_effect:.3g}.")
-    else:
-        lines.append(
-            "Each image counts as independent: with several for each patient, add --images-per-patient and --icc."
-        )
-    return lines
+        each = f"{design.images_per_patient:g} images for each patient, design effect {sample.design_effect:.3g}."
+    return [*lines, each]

@@ -37,45 +37,39 @@ class SeedSpread(Frozen):
 
 
 def seed_spread(
-    seeds: Mapping[str, int], overall: Sequence[Mapping[str, Estimate]], unit: str, metrics: Mapping[str, Metric],
+    seeds: Mapping[str, int],
+    overall: Sequence[Mapping[str, Estimate]],
+    unit: str,
+    metrics: Mapping[str, Metric],
     first: Sequence[str],
-) -> SeedSpread:  # fmt: skip
+) -> SeedSpread:
     """The spread of every number over seeds.
 
     Args:
         seeds: model -> seed, at least two.
         overall: the numbers of each of these models, by the names in `metrics`.
         unit: "patient" or "image", of the intervals.
-        metrics: of the kind of label.
         first: the text is about the first of these numbers that is defined.
     """
     numbers = {}
     for name in overall[0]:
-        if not all(name in own for own in overall):
+        estimates = [of_run[name] for of_run in overall if name in of_run]
+        values, lows, highs = (
+            [end for estimate in estimates if (end := getattr(estimate, part)) is not None]
+            for part in ("value", "low", "high")
+        )
+        if len(values) < len(overall):
             continue
-        found = [own[name] for own in overall]
-        values = [one.value for one in found if one.value is not None]
-        if len(values) < len(found):
-            continue
-        lows, highs = [e.low for e in found if e.low is not None], [e.high for e in found if e.high is not None]
-        known = len(lows) == len(highs) == len(found)
-        numbers[name] = SeedNumber(
-            mean=float(np.mean(values)), sd=float(np.std(values, ddof=1)), smallest=min(values), largest=max(values),
-            low=float(np.mean(lows)) if known else None, high=float(np.mean(highs)) if known else None,
-        )  # fmt: skip
-    return SeedSpread(seeds=dict(seeds), numbers=numbers, text=_text(seeds, numbers, unit, metrics, first))
-
-
-def _text(
-    seeds: Mapping[str, int], numbers: Mapping[str, SeedNumber], unit: str, metrics: Mapping[str, Metric],
-    first: Sequence[str],
-) -> str:  # fmt: skip
-    runs = f"{listed(list(seeds))} differ by the training seed only ({listed([str(seed) for seed in seeds.values()])})"
-    name = next((name for name in first if name in numbers), None)
-    if name is None:
-        return f"{runs}: no number is defined for all of them"
-    found = numbers[name]
-    text = f"{runs}: {metrics[name].phrase} mean {found.mean:.3f}, SD over {len(seeds)} seeds {found.sd:.3f}"
-    if found.low is None or found.high is None:
-        return text
-    return f"{text}; 95 % interval of one run over {unit}s [{found.low:.3f}, {found.high:.3f}] on average"
+        known = len(lows) == len(highs) == len(overall)
+        ends = {"low": float(np.mean(lows)), "high": float(np.mean(highs))} if known else {"low": None, "high": None}
+        spread = {"sd": float(np.std(values, ddof=1)), "smallest": min(values), "largest": max(values)}
+        numbers[name] = SeedNumber(mean=float(np.mean(values)), **spread, **ends)
+    text = f"{listed(list(seeds))} differ by the training seed only ({listed([str(seed) for seed in seeds.values()])})"
+    name = next((name for name in first if name in numbers), "")
+    if not name:
+        return SeedSpread(seeds=dict(seeds), numbers=numbers, text=f"{text}: no number is defined for all of them")
+    number = numbers[name]
+    text += f": {metrics[name].phrase} mean {number.mean:.3f}, SD over {len(seeds)} seeds {number.sd:.3f}"
+    if number.low is not None and number.high is not None:
+        text += f"; 95 % interval of one run over {unit}s [{number.low:.3f}, {number.high:.3f}] on average"
+    return SeedSpread(seeds=dict(seeds), numbers=numbers, text=text)

@@ -17,6 +17,7 @@ import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,6 @@ from vitmed.core.errors import UsageError, unknown_key
 from vitmed.metrics.estimates import Estimate, difference, of_share
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.intervals import Units, share
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.ranking import rank_auroc
 
@@ -52,8 +52,6 @@ TITLES = {
 }
 SMALLER_IS_BETTER = ("mae",)
 PARTS = {2: "median", 3: "tertiles", 4: "quartiles", 5: "quintiles"}  # into how many parts numbers are cut
-
-
 NO_GAP: dict[str, Any] = dict.fromkeys(("value", "low", "high", "method"))
 
 
@@ -129,7 +127,11 @@ def subgroups(predictions: Predictions, columns: Sequence[str], resamples: int =
     check_columns(columns, predictions.columns)
     if not columns or not len(predictions):
         return None
-    return {name: _column(predictions, name, resamples) for name in columns}
+    units, unit = predictions.units.tolist(), "images" if predictions.groups is None else "patients"
+    fewer = min(resamples, max(100, WORK // (len(predictions) * max(1, len(predictions.classes) - 1))))
+    cuts = {name: strata(predictions.columns[name], units, unit) for name in columns}
+    evaluate = partial(_stratum, resamples=fewer)
+    return {name: evaluate_strata(predictions, cut, evaluate, _Numbers, fewer) for name, cut in cuts.items()}
 
 
 def compared(found: Mapping[str, Subgroups] | None) -> bool:
@@ -174,17 +176,13 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: in
     return Strata(tuple(names), of.astype(np.int64), cut)
 
 
-def _column(predictions: Predictions, column: str, resamples: int) -> Subgroups:
-    units, unit = predictions.units.tolist(), "images" if predictions.groups is None else "patients"
-    fewer = min(resamples, max(100, WORK // (len(predictions) * max(1, len(predictions.classes) - 1))))
-    cut = strata(predictions.columns[column], units, unit)
-    return evaluate_strata(predictions, cut, lambda name, part: _stratum(name, part, fewer), _Numbers, fewer)
-
-
 def evaluate_strata(
-    predictions: Predictions | NumberPredictions, found: Strata, evaluate: Callable[[str, Any], Stratum],
-    numbers: Callable[[Any, np.ndarray], Any], resamples: int | None = None,
-) -> Subgroups:  # fmt: skip
+    predictions: Any,
+    found: Strata,
+    evaluate: Callable[[str, Any], Stratum],
+    numbers: Callable[[Any, np.ndarray], Any],
+    resamples: int | None = None,
+) -> Subgroups:
     """Each stratum alone, the largest `MOST`, and the gaps between them.
 
     Args:
@@ -221,31 +219,34 @@ def evaluate_strata(
 
 def _stratum(name: str, part: Predictions, resamples: int) -> Stratum:
     """The headline numbers of one stratum."""
-    found = dict[str, Any](name=name, n=len(part), n_groups=None if part.groups is None else len(set(part.units)))
+    head: dict[str, Any] = {"name": name, "n": len(part)}
+    head["n_groups"] = None if part.groups is None else len(set(part.units))
     if len(part.classes) > MANY_CLASSES:
         right = share(part.predicted == known_labels(part), np.ones(len(part), bool), Units.of(part))
-        return Stratum(**found, overall={"accuracy": of_share(right)}, notes=[])
+        return Stratum(**head, overall={"accuracy": of_share(right)}, notes=[])
     numbers = evaluate_predictions(part, resamples)
     overall = {metric: numbers.overall[metric] for metric in HEADLINE}
     if numbers.positive_class is not None:
-        own = numbers.per_class[numbers.positive_class]
-        overall |= {metric: own[metric] for metric in OF_THE_POSITIVE_CLASS}
-        found["n_positive"] = own.n
-    return Stratum(**found, overall=overall, notes=numbers.notes)
+        of_positive = numbers.per_class[numbers.positive_class]
+        overall |= {metric: of_positive[metric] for metric in OF_THE_POSITIVE_CLASS}
+        head["n_positive"] = of_positive.n
+    return Stratum(**head, overall=overall, notes=numbers.notes)
 
 
 def _gaps(
-    predictions: Predictions | NumberPredictions, found: Strata, shown: list[int], evaluated: Mapping[str, Stratum],
+    predictions: Any,
+    found: Strata,
+    shown: list[int],
+    evaluated: Mapping[str, Stratum],
     numbers: Callable[[Any, np.ndarray], Any],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The fields of `Subgroups` from `gaps` on: the larger minus the smaller of each number, of the best and the worst.
 
     Args:
-        shown: the strata that are compared.
-        evaluated: strata by name, with their own intervals.
+        shown: the strata that are compared; evaluated: strata by name, with their own intervals.
         numbers: as in `evaluate_strata`.
     """
-    inside = np.flatnonzero(np.isin(found.of, shown))
+    inside, names = np.flatnonzero(np.isin(found.of, shown)), [found.names[g] for g in shown]
     part, of = predictions.take(inside), found.of[inside]
     _, owner = np.unique(predictions.units[inside], return_inverse=True)
     pairs, atoms = np.unique(owner * len(found.names) + of, return_inverse=True)  # a patient's images in one stratum
@@ -256,40 +257,29 @@ def _gaps(
         shuffles = np.tile(home, (99 if number.slow else SHUFFLES, 1))
         dealt = np.concatenate([dealt, np.random.default_rng(0).permuted(shuffles, axis=1)])
     of_stratum = [number.of((dealt == g).astype(float)) for g in shown]
-    values = {name: np.stack([own[name] for own in of_stratum]) for name in of_stratum[0]}  # (G, 1 + R)
+    values = {name: np.stack([each[name] for each in of_stratum]) for name in of_stratum[0]}  # (G, 1 + R)
     wide = {name: _range(own) for name, own in values.items()}
+    gaps = {name: _gap(name, values[name][:, 0], wide[name], names) for name in TITLES if name in values}
+    for name, gap in gaps.items():
+        if gap.compared == 2 and gap.best is not None and gap.worst is not None:
+            ends = (gap.worst, gap.best) if name in SMALLER_IS_BETTER else (gap.best, gap.worst)
+            interval = difference(*(evaluated[stratum].overall[name] for stratum in ends))
+            update = {"low": interval.low, "high": interval.high, "method": interval.method, "by_chance": None}
+            gaps[name] = gap.model_copy(update=update)
     rates = [name for name in values if name.startswith(("sensitivity", "specificity"))]
-    reported = {}
-    for name in TITLES:
-        if name in values:
-            gap = _gap(name, values[name][:, 0], wide[name], [found.names[g] for g in shown])
-            if gap.compared == 2 and gap.best is not None and gap.worst is not None:
-                ends = (gap.worst, gap.best) if name in SMALLER_IS_BETTER else (gap.best, gap.worst)
-                interval = difference(*(evaluated[stratum].overall[name] for stratum in ends))
-                known = {"low": interval.low, "high": interval.high, "method": interval.method, "by_chance": None}
-                gap = gap.model_copy(update=known)
-            reported[name] = gap
     odds: Gap | None = Gap(**NO_GAP, reason="no sensitivity or specificity can be compared")
-    if isinstance(predictions, NumberPredictions):
+    if predictions.kind == "number":
         odds = None
     elif any(wide[name][0] >= 0 for name in rates):
-        largest, names = max(rates, key=lambda name: wide[name][0]), [found.names[g] for g in shown]
+        largest = max(rates, key=lambda name: wide[name][0])
         odds = _gap(largest, values[largest][:, 0], np.max([wide[name] for name in rates], axis=0), names)
-    return {
-        "gaps": reported,
-        "worst": {name: gap.worst for name, gap in reported.items() if gap.value},
-        "shuffles": len(dealt) - 1 or None,
-        "equalised_odds": odds,
-    }
+    worst = {name: gap.worst for name, gap in gaps.items() if gap.value}
+    return {"gaps": gaps, "worst": worst, "shuffles": len(dealt) - 1 or None, "equalised_odds": odds}
 
 
 def _gap(name: str, values: np.ndarray, wide: np.ndarray, strata: Sequence[str]) -> Gap:
-    """The gap of a number, without an interval.
-
-    Args:
-        values: (G,) of each stratum, NaN where it has too few images; strata: their names.
-        wide: (1 + R,) how far apart they are, then in each shuffle.
-    """
+    """The gap of a number, without an interval, from its value in each stratum (G,), NaN where it has too few images,
+    and how far apart they are, then in each shuffle, (1 + R,)."""
     compared = int(np.isfinite(values).sum())
     if compared < 2:
         return Gap(**NO_GAP, metric=name, reason=f"fewer than two strata have {FEWEST} images that it is made of")
@@ -341,7 +331,7 @@ class _Numbers:
         support, hits = inside @ self.support, inside @ self.hits  # (R, K)
         total = support.sum(axis=1)
         with np.errstate(invalid="ignore", divide="ignore"):
-            found = hits / support
+            right = hits / support
             values = {"accuracy": hits.sum(axis=1) / total}
             if self.slow:
                 parts = np.array_split(inside, -(-len(inside) * len(self.atoms) // CHUNK))
@@ -354,12 +344,12 @@ class _Numbers:
                 values["auroc"] = np.mean(areas, axis=0)
         if len(self.classes) > MANY_CLASSES:
             return values
-        values["balanced_accuracy"] = found.mean(axis=1)
+        values["balanced_accuracy"] = right.mean(axis=1)
         enough = support >= FEWEST
         for c, name in enumerate(self.classes):
             rate = "sensitivity" if c == self.positive else "specificity"
             name = f"sensitivity of {name}" if self.positive is None else rate
-            values[name] = np.where(enough[:, c], found[:, c], np.nan)
+            values[name] = np.where(enough[:, c], right[:, c], np.nan)
         if self.positive is not None:
             for name in ("auroc", "balanced_accuracy"):
                 values[name] = np.where(enough.all(axis=1), values[name], np.nan)

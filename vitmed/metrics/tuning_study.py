@@ -19,61 +19,43 @@ SEED = "train.seed"  # an axis of a grid, over which its combinations are compar
 
 
 class TrialResult(Frozen):
-    """A trial, or a combination: of a grid the trials with the same settings and different seeds.
+    """A trial, or a combination: of a grid the trials with the same settings and different seeds."""
 
-    Attributes:
-        number: of the trial, from 1, or of the first one; trials: the numbers of all in the combination.
-        state: done: it reached its last epoch; stopped: before; failed: `reason` says why.
-        value: the metric on validation, of a stopped trial after its last epoch; of a combination the mean over seeds.
-        estimate: the same with its interval, if done; sd: the standard deviation over seeds (n - 1).
-        epochs: trained; seconds: of training, of a combination the mean; run: the folder in that of the study.
-    """
-
-    number: int
-    trials: list[int] = []
-    state: Literal["done", "stopped", "failed"]
+    number: int  # of the trial, from 1, or of the first one
+    trials: list[int] = []  # the numbers of all in the combination
+    state: Literal["done", "stopped", "failed"]  # done: it reached its last epoch; stopped: before
     values: dict[str, Any]
-    value: float | None = None
-    estimate: Estimate | None = None
-    sd: float | None = None
-    epochs: int = 0
-    seconds: float = 0.0
-    run: str | None = None
-    reason: str = ""
+    value: float | None = None  # the metric on validation, after the last epoch; of a combination the mean over seeds
+    estimate: Estimate | None = None  # the same with its interval, if done
+    sd: float | None = None  # the standard deviation over seeds (n - 1)
+    epochs: int = 0  # trained
+    seconds: float = 0.0  # of training; of a combination the mean
+    run: str | None = None  # the folder in that of the study
+    reason: str = ""  # why it failed
 
 
 class TuningStudy(Frozen):
-    """A search over settings.
+    """A search over settings."""
 
-    Attributes:
-        metric: a key of the metrics of the kind of label; title: its name; higher: whether more is better.
-        epochs: of a trial that is not stopped; seeds: of a grid, else empty.
-        trials: in the order of their numbers; combinations: of settings; without a grid these are the trials.
-        best: the number of the combination that won; plan: of the plan's own values; changed: what differs of these.
-        importance: setting -> share of the variance between trials that it explains, 0 to 1; {} for too few trials.
-        optimism: of a grid, by how much the number of the winner is better for having been chosen.
-        refit_val, test: the metric of the winner's settings, trained once more with another seed.
-    """
-
-    metric: str
-    title: str
-    higher: bool
-    epochs: int
-    seeds: list[int]
-    trials: list[TrialResult]
-    combinations: list[TrialResult]
-    best: int
-    plan: int | None
-    changed: dict[str, Any]
-    importance: dict[str, float]
-    optimism: float | None = None
-    refit_val: Estimate | None = None
+    metric: str  # a key of the metrics of the kind of label
+    title: str  # its name
+    higher: bool  # whether more is better
+    epochs: int  # of a trial that is not stopped
+    seeds: list[int]  # of a grid, else empty
+    trials: list[TrialResult]  # in the order of their numbers
+    combinations: list[TrialResult]  # of settings; without a grid these are the trials
+    best: int  # the number of the combination that won
+    plan: int | None  # that of the plan's own values
+    changed: dict[str, Any]  # what differs of these
+    importance: dict[str, float]  # setting -> its share of the variance between trials; {} for too few trials
+    optimism: float | None = None  # of a grid, by how much the winner's number is better for having been chosen
+    refit_val: Estimate | None = None  # the metric of the winner's settings, trained once more with another seed
     test: Estimate | None = None
     notes: list[str] = []
 
     def of(self, number: int) -> TrialResult:
         """The combination of this number."""
-        return next(one for one in self.combinations if one.number == number)
+        return next(trial for trial in self.combinations if trial.number == number)
 
     @property
     def ranked(self) -> list[TrialResult]:
@@ -124,7 +106,7 @@ def combined(
 
 def drawn_metric(kind: Any, part: Any, weights: np.ndarray, name: str) -> np.ndarray:
     """(R,) the metric for image weights (R, S)."""
-    found = kind.stress.draw(part, weights)
-    if name not in found:  # of classes, the areas, which take longer
-        found = Scorer(known_labels(part), part).values(weights)[0]
-    return np.asarray(found[name])
+    numbers = kind.stress.draw(part, weights)
+    if name not in numbers:  # of classes, the areas, which take longer
+        numbers = Scorer(known_labels(part), part).values(weights)[0]
+    return np.asarray(numbers[name])

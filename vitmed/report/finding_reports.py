@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.core.run_folder import REPORT
-from vitmed.decisions.finding_policy import FindingPolicy
 from vitmed.decisions.folds import fold_notes
+from vitmed.decisions.policy import FindingPolicy
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.kinds.finding_predictions import FindingPredictions
 from vitmed.metrics.kinds.finding_scoring import fewer_holders

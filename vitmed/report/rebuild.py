@@ -20,8 +20,8 @@ from vitmed.core.train_config import EvaluateConfig
 from vitmed.core.upgrade import without_gone
 from vitmed.decisions.evaluation_folder import Evaluated, read_evaluation, read_split, validation_of
 from vitmed.decisions.folds import Folds
-from vitmed.decisions.policy import notes_of, own_columns, policy_settings
-from vitmed.decisions.targets import TARGETS, refuse_idle
+from vitmed.decisions.policy import choose_policy, notes_of, own_columns, policy_settings
+from vitmed.decisions.targets import refuse_idle
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import check_columns
@@ -61,8 +61,7 @@ def rebuild(file: Path, output: str | Path | None, gates: dict[str, float], flag
             run.best, weights_hash, policy, predictions.positive if isinstance(predictions, Predictions) else None
         )
         former = notes_of(policy)
-        choose = TARGETS[predictions.kind].choose
-        policy = choose(validation, config, policy.ood_score if policy else None, weights_hash)
+        policy = choose_policy(validation, config, policy.ood_score if policy else None, weights_hash)
         predictions = policy.apply(predictions)
         notes = [*(note for note in notes if note not in former), *notes_of(policy)]
         for note in notes_of(policy):

@@ -12,10 +12,8 @@ from vitmed.core import upgrade
 from vitmed.core.base_models import CLASSES, Frozen, Target
 from vitmed.core.text import identity
 from vitmed.data.patient_names import group_word
-from vitmed.decisions.conformal import PredictionSets
+from vitmed.decisions.conformal import IntervalResults, PredictionSets
 from vitmed.decisions.folds import Folds
-from vitmed.decisions.member_disagreement import MemberDisagreement
-from vitmed.decisions.number_intervals import IntervalResults
 from vitmed.decisions.operating_results import OperatingPoints
 from vitmed.decisions.out_of_distribution import OutOfDistribution
 from vitmed.decisions.policy import AnswerCounts
@@ -25,6 +23,7 @@ from vitmed.decisions.targets import ALL_METRICS
 from vitmed.explanation.results import Attention, Robustness
 from vitmed.metrics.clinical_utility import DecisionCurve, OneAgainstRest, PrevalenceTable
 from vitmed.metrics.confusions import Mistakes
+from vitmed.metrics.ensembles import MemberDisagreement
 from vitmed.metrics.estimates import Estimate, Numbers
 from vitmed.metrics.fixed_rates import FixedRates
 from vitmed.metrics.kinds.finding_results import CoOccurrence, FindingErrors

@@ -10,8 +10,7 @@ import yaml
 
 from vitmed.core.text import NOTICE, listed
 from vitmed.decisions.calibration import Calibration
-from vitmed.decisions.finding_policy import FindingPolicy
-from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
+from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.saved_model import SavedModel

@@ -19,7 +19,7 @@ from vitmed.data.samples import Sample, Splits
 from vitmed.data.scan import hash_files
 from vitmed.data.splits import held_out
 from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation, validation_of
-from vitmed.decisions.policy import notes_of
+from vitmed.decisions.policy import choose_policy, notes_of
 from vitmed.decisions.selection import greedy_selection, nested_predictions
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.preprocessing import thumbnail
@@ -236,7 +236,7 @@ def join(candidates: Sequence[Candidate], place: RunFolder, way: str, advise: bo
     if isinstance(for_policy, Predictions):
         for_policy = replace(for_policy, positive=members[0].config.data.positive)
     config = members[0].config.evaluate
-    policy = TARGETS[splits.target.kind].choose(for_policy, config, None, joined.weights_hash)
+    policy = choose_policy(for_policy, config, None, joined.weights_hash)
     with listening(Silent()):
         network = open_network(joined, policy, "cpu", "fp32")
     known = network.outputs(lambda i: joined.preprocessing.drawn(), 1, lambda done, total: None)

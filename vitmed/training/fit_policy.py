@@ -15,9 +15,8 @@ from vitmed.data.loading import Images
 from vitmed.data.samples import labelled_by
 from vitmed.data.thread_batches import check_readable
 from vitmed.decisions.out_of_distribution import MOST_FITTED, fit_ood_score
-from vitmed.decisions.policy import DecisionPolicy
+from vitmed.decisions.policy import DecisionPolicy, choose_policy
 from vitmed.decisions.reduced_precision import FASTER, ReducedPrecision, compare_precision
-from vitmed.decisions.targets import TARGETS
 from vitmed.inference.checkpoint import Checkpoint, add_policy, load_checkpoint
 from vitmed.inference.predict import logits_of, mean_over_views, predict_all, speedup
 from vitmed.inference.saved_model import check_finite, score_column
@@ -53,7 +52,7 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
     rows = np.sort(np.random.default_rng(0).permutation(len(labels))[:MOST_FITTED])
     ood_score = fit_ood_score(outputs("train", features_of, rows.tolist()), labels[rows], features)
     validation = labelled_by(splits.target, saved.classes, splits.samples["val"], logits, saved.config.data.positive)
-    policy = TARGETS[splits.target.kind].choose(validation, saved.config.evaluate, ood_score, saved.weights_hash)
+    policy = choose_policy(validation, saved.config.evaluate, ood_score, saved.weights_hash)
     drawn = TorchNetwork(saved, None, device, model=model).outputs(lambda i: saved.preprocessing.drawn(), 1)
     policy = policy.model_copy(update={"known_logits": tuple(drawn.logits[0].tolist())})
     scores = {} if policy.ood_score is None else score_column(policy.ood_score.score(features))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vitmed.core.base_models import Target
-from vitmed.decisions.number_intervals import IntervalReach, fit_intervals, report_intervals, with_intervals
+from vitmed.decisions.conformal import IntervalReach, fit_intervals, report_intervals, with_intervals
 from vitmed.metrics.kinds.number_predictions import NumberPredictions
 
 
@@ -31,6 +31,16 @@ def test_the_reach_by_hand() -> None:
     assert with_intervals(p, found[0]).intervals[0] == pytest.approx([-16, 16])
     assert with_intervals(with_intervals(p, found[0]), None).intervals is None
     assert IntervalReach.model_validate_json(found[0].model_dump_json()) == found[0]
+
+
+@pytest.mark.parametrize(("coverage", "reach"), [(0.8, 4.25), (0.9, 4.75), (0.95, 5.0)])
+def test_the_reach_of_mapie(coverage: float, reach: float) -> None:
+    """MAPIE 1.6.0, `SplitConformalRegressor(conformity_score="absolute", prefit=True)`, reaches as far from these
+    errors, where every predicted scale is 1."""
+    errors = ((np.arange(40) * 17) % 41 - 20) / 4
+    p = NumberPredictions(("x",), ("",) * 40, None, errors, np.zeros((40, 2), np.float32), Target(kind="number"))
+    fitted = fit_intervals(p, coverage)
+    assert fitted is not None and fitted.reach == reach
 
 
 @pytest.mark.parametrize("images", [1, 6])
