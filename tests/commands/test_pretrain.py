@@ -28,6 +28,7 @@ from conftest import (
     recording,
 )
 from PIL import Image
+from vitmed.report.plots.curves import reconstruction_figure
 
 from vitmed import build_model, evaluate, pretrain, train
 from vitmed.commands.pretrain import PretrainResult
@@ -40,7 +41,6 @@ from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.weights.pretrained import read_weights
 from vitmed.report.plots import drawing
 from vitmed.report.plots.drawing import png
-from vitmed.report.plots.training import reconstruction_figure
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 RUN = Callable[..., Answer]

@@ -14,8 +14,7 @@ from vitmed.core.options import FIRST, FORM, Argument, Force, Offline, Option, R
 from vitmed.core.places import new_file, new_folder
 from vitmed.core.upgrade import READER
 from vitmed.deploy.export_onnx import ExportGate, write_onnx
-from vitmed.deploy.export_weights import USUAL, WeightsGate, check_form, write_weights
-from vitmed.deploy.push import Pushed, check_licence, upload
+from vitmed.deploy.export_weights import USUAL, Pushed, WeightsGate, check_form, check_licence, upload, write_weights
 from vitmed.deploy.weight_forms import FORMS, SAFETENSORS
 from vitmed.inference.checkpoint import Checkpoint, load_checkpoint
 from vitmed.inference.onnx_model import ONNX, OnnxModel

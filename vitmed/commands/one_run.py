@@ -35,9 +35,9 @@ from vitmed.models.hardware import pick_device
 from vitmed.models.sizes import model_label
 from vitmed.report.headline import Evaluation, known_evaluation
 from vitmed.report.model_card import write_card
+from vitmed.report.plots.curves import drawn_curves
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
-from vitmed.report.plots.training import drawn_curves
 from vitmed.training.baselines import Baselines
 from vitmed.training.environment import all_its_images, check_images, check_ranks, check_unchanged
 from vitmed.training.epoch_records import finished

@@ -21,7 +21,8 @@ from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.core.text import duration_text, file_name
 from vitmed.inference.ensemble import load_ensemble
 from vitmed.report.headline import Evaluation, check_gates, parse_gates
-from vitmed.studies.folds import Study, new_folds, train_folds
+from vitmed.studies.folds import new_folds, train_folds
+from vitmed.studies.study import Study
 from vitmed.training.plan.time_budget import Clock
 from vitmed.training.processes import Ranks
 from vitmed.training.run import EachEpoch, folder_to_resume

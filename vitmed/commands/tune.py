@@ -30,8 +30,9 @@ from vitmed.core.places import check_run_place, data_folder
 from vitmed.core.process import is_rank
 from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.metrics.tuning_study import SEED
-from vitmed.studies.search import TuneResult, lead, new_study, plan_study, resumed_study
-from vitmed.studies.trials import Trials, read_space
+from vitmed.studies.search import TuneResult, lead
+from vitmed.studies.search_plan import new_study, plan_study, read_space, resumed_study
+from vitmed.studies.trials import Trials
 from vitmed.training.plan.time_budget import Clock
 
 

@@ -18,7 +18,8 @@ from vitmed.core.files import json_of
 from vitmed.core.run_folder import BASELINE, ISSUES, NUMBERS, PREDICTIONS, REPORT, RunFolder
 from vitmed.decisions.folds import Folds, by_fold
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, policy_of
-from vitmed.metrics.kinds.any_predictions import AnyPredictions, read_predictions
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.predictions_files import read_predictions
 
 
 @dataclass(frozen=True)

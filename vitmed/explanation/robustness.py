@@ -38,9 +38,9 @@ from vitmed.inference.open_model import open_network
 from vitmed.inference.saved_model import SavedModel
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.kinds.any_predictions import AnyPredictions, target_of
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.notes import FEW_GROUPS
-from vitmed.metrics.predictions import Predictions, known_labels, positive_index
+from vitmed.metrics.predictions import Predictions, known_labels, positive_index, target_of
 
 FOLDER, NUMBERS = "stress", "stress.json"  # beside the checkpoint
 PART = "auroc of "  # opens the name of the AUROC of a finding among drawn numbers

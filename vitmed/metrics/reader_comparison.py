@@ -20,7 +20,7 @@ from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.areas import Area, area_spread, class_areas
 from vitmed.metrics.estimates import Estimate, estimate, finite
 from vitmed.metrics.intervals import NONE, Spread, Units, quantile, spread
-from vitmed.metrics.kinds.grade_scoring import grades_of
+from vitmed.metrics.kinds.grades import grades_of
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.reader_agreement import MOST, UNREAD, readings
 

@@ -33,7 +33,8 @@ from vitmed.report.headline import Evaluation
 from vitmed.report.run_description import facts
 from vitmed.report.write import write_report
 from vitmed.studies.executors import Job
-from vitmed.studies.folds import Study, fold_name
+from vitmed.studies.folds import fold_name
+from vitmed.studies.study import Study
 from vitmed.training.run import resumed_settings
 
 WAYS = {
