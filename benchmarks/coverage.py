@@ -42,9 +42,7 @@ from vitmed.metrics.areas import area_spread
 from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.evaluation import PreparedPredictions
 from vitmed.metrics.intervals import NONE, Units, logit_interval, quantile, share_gap, share_ratio
-from vitmed.metrics.kinds.finding_evaluation import PreparedFindings
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.finding_scoring import finding_values
+from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings, finding_values
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.notes import FEWEST
 from vitmed.metrics.predictions import Predictions
@@ -199,7 +197,7 @@ def draw(design: Design, rng: np.random.Generator) -> Predictions:
     return Predictions(("no", "yes", "rare")[:k], ("x",) * len(patient), groups, labels, logits.astype(np.float32))
 
 
-def numbers(p: Predictions | FindingPredictions) -> dict[str, Estimate]:
+def numbers(p: Predictions) -> dict[str, Estimate]:
     """Every number of one test."""
     if isinstance(p, FindingPredictions):
         return PreparedFindings(p).numbers(0).overall
@@ -234,7 +232,7 @@ def truth_of(prevalence: float, right: float, calibrated: bool, classes: int, kn
     return {name: float("nan") if one.value is None else one.value for name, one in found.items()}
 
 
-def fewest(p: Predictions | FindingPredictions) -> int:
+def fewest(p: Predictions) -> int:
     """The fewest patients, or images, that a class has, or that have a finding or an image without it."""
     assert p.labels is not None
     kinds = [p.labels == c for c in range(len(p.classes))]

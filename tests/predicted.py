@@ -10,14 +10,13 @@ from collections.abc import Callable
 
 from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.evaluation import evaluate_predictions
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
 from vitmed.metrics.metric_table import PER_CLASS
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
 
 
 def rewritten(
-    predictions: Predictions | FindingPredictions,
+    predictions: Predictions,
     change: Callable[[dict[str, str]], None] = lambda row: None,
     separator: str = ",",
 ) -> str:

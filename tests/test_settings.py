@@ -41,8 +41,8 @@ from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import build_vit
@@ -182,7 +182,7 @@ def predictions(kind: str, seed: int) -> Any:
         truth = rng.normal(50, 10, SIZE)
         logits = np.stack([(truth - 50) / 10 + rng.normal(0, 0.5, SIZE), np.full(SIZE, -0.7)], axis=1)
         target = Target(kind="number", unit="years", centre=50, spread=10)
-        return NumberPredictions(names, paths, groups, truth, logits.astype(np.float32), target, columns=columns)
+        return NumberPredictions(names, paths, groups, truth, logits.astype(np.float32), target=target, columns=columns)
     if kind == "findings":
         labels = (rng.random((SIZE, 3)) < 0.3).astype(np.int8)
         logits = (rng.normal(-1, 1, (SIZE, 3)) + 2 * labels).astype(np.float32)

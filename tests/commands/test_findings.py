@@ -19,7 +19,7 @@ from vitmed.core.messages import listening
 from vitmed.core.targets import UNKNOWN
 from vitmed.data.splits import make_splits
 from vitmed.inference.checkpoint import load_checkpoint
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
+from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.paired_comparison import ClassDifference
 
 

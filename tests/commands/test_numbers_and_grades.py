@@ -17,7 +17,7 @@ from sklearn.metrics import cohen_kappa_score, mean_absolute_error, r2_score
 import vitmed
 from vitmed.core.errors import UsageError
 from vitmed.inference.checkpoint import load_checkpoint
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 
 

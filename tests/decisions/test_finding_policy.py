@@ -9,7 +9,7 @@ import pytest
 
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.decisions.finding_policy import FindingPolicy, choose_finding_policy
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
+from vitmed.metrics.kinds.findings import FindingPredictions
 
 
 def draw(patients: bool = True) -> FindingPredictions:

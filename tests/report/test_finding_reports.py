@@ -13,8 +13,7 @@ from scipy.stats import binomtest
 
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.targets import UNKNOWN
-from vitmed.metrics.kinds.finding_evaluation import evaluate_findings
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
+from vitmed.metrics.kinds.findings import FindingPredictions, evaluate_findings
 from vitmed.report import write
 from vitmed.report.finding_reports import folder_names
 from vitmed.report.plots.findings import by_finding

@@ -20,7 +20,7 @@ from vitmed.core.text import counted
 from vitmed.inference.open_model import find_checkpoint
 from vitmed.inference.predict_files import find_named, list_images, open_files
 from vitmed.inference.saved_model import SavedModel, check_precision
-from vitmed.metrics.predictions_parquet import ERROR, WrittenPredictions, check_pyarrow, read_part, write_part
+from vitmed.metrics.predictions_files import ERROR, WrittenPredictions, check_pyarrow, read_part, write_part
 
 
 def predict_shard(

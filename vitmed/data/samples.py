@@ -14,9 +14,8 @@ import numpy as np
 
 from vitmed.core.targets import CLASSES, NO_FINDING, UNKNOWN, Target
 from vitmed.data.group_words import group_word
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 
 if TYPE_CHECKING:
@@ -160,7 +159,7 @@ def labelled_by(
     logits: np.ndarray,
     positive: str | None = None,
     columns: Sequence[str] = (),
-) -> AnyPredictions:
+) -> Predictions:
     """As `labelled`, for labels of any kind."""
     if target.kind in ("classes", "grades"):
         return labelled(classes, samples, logits, positive, columns)
@@ -168,7 +167,7 @@ def labelled_by(
     targets = np.array([s.targets for s in samples], dtype=np.float64).reshape(len(samples), -1)
     if target.kind == "findings":
         return FindingPredictions(classes, paths, groups, targets.astype(np.int8), logits, columns=further)
-    return NumberPredictions(classes, paths, groups, targets[:, 0], logits, target, columns=further)
+    return NumberPredictions(classes, paths, groups, targets[:, 0], logits, target=target, columns=further)
 
 
 def _about(

@@ -21,7 +21,6 @@ from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.text import counted
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.ranking import ratio
 
@@ -103,7 +102,7 @@ def fit_sets(validation: Predictions, coverage: float) -> SetThresholds | None:
 
 
 def guaranteed_score(
-    true: np.ndarray, validation: AnyPredictions, coverage: float
+    true: np.ndarray, validation: Predictions, coverage: float
 ) -> tuple[float | None, np.ndarray, str, str]:
     """`least_score` by patient, or by image where patients are unknown or too few; None for too few images.
 

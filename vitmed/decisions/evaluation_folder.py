@@ -19,15 +19,15 @@ from vitmed.core.targets import Target
 from vitmed.decisions.folds import Folds, by_fold
 from vitmed.decisions.policies import policy_of
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
-from vitmed.metrics.kinds.any_predictions import AnyPredictions, read_predictions
 from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions_files import read_predictions
 
 
 @dataclass(frozen=True)
 class Evaluated:
     """An evaluation."""
 
-    predictions: AnyPredictions  # calibrated and decided as in its report
+    predictions: Predictions  # calibrated and decided as in its report
     policy: DecisionPolicy | None
     metrics: Mapping[str, Any]  # what metrics.json holds; {} where there is no such file
 
@@ -63,7 +63,7 @@ def read_evaluation(file: Path) -> Evaluated:
     of_model = not file.name.startswith(BASELINE)
     policy = _policy_of(beside, metrics) if of_model else None
 
-    def calibrate(read: AnyPredictions) -> AnyPredictions:
+    def calibrate(read: Predictions) -> Predictions:
         assert policy is not None
         classes = metrics["classes"]
         if list(read.classes) != classes:
@@ -71,8 +71,8 @@ def read_evaluation(file: Path) -> Evaluated:
                 f"{beside}: has the classes {classes}, the table beside it {list(read.classes)}",
                 "put the columns of the table in the order of metrics.json, or move metrics.json away",
             )
-        if not (isinstance(policy, ClassPolicy) and isinstance(read, Predictions)):
-            found: AnyPredictions = policy.apply(read)
+        if not isinstance(policy, ClassPolicy):
+            found: Predictions = policy.apply(read)
             return found
         known = policy.calibration
         if metrics.get("weights_hash") is None and upgrade.has_calibrated_logits(_stored(beside)):
@@ -90,8 +90,7 @@ def read_evaluation(file: Path) -> Evaluated:
         raise _no_report(beside) from None
     if metrics["positive_class"] not in (None, *predictions.classes):
         raise _no_report(beside)
-    if isinstance(predictions, Predictions):
-        predictions = replace(predictions, positive=metrics["positive_class"])
+    predictions = replace(predictions, positive=metrics["positive_class"])
     return Evaluated(predictions if policy is None else policy.apply(predictions), policy, metrics)
 
 
@@ -197,7 +196,7 @@ def is_of(metrics: Mapping[str, Any], weights_hash: str | None, policy: Decision
 
 def read_split(
     run: RunFolder, split: str, weights_hash: str | None, policy: DecisionPolicy | None
-) -> AnyPredictions | None:
+) -> Predictions | None:
     """What these weights predict for a split of the run, decided by this policy; None where that is not known."""
     file = find_evaluation(run, split, weights_hash, policy)
     if file is None:
@@ -206,15 +205,15 @@ def read_split(
     if policy is None:
         return predictions.undecided()
     predictions = predictions.undecided()
-    if isinstance(predictions, Predictions) and isinstance(policy, ClassPolicy):
+    if isinstance(policy, ClassPolicy):
         predictions = replace(predictions, positive=policy.operating.positive)
-    found: AnyPredictions = policy.apply(predictions)
+    found: Predictions = policy.apply(predictions)
     return found
 
 
 def validation_of(
     checkpoint: Path, weights_hash: str | None, policy: DecisionPolicy | None, positive: str | None
-) -> AnyPredictions:
+) -> Predictions:
     """What these weights predict for the validation images of the run. Raises UsageError where that is not known."""
     run = RunFolder(checkpoint.parent)
     file = find_evaluation(run, "val", weights_hash, policy)
@@ -224,4 +223,4 @@ def validation_of(
             f"vitmed evaluate {checkpoint} --split val writes it",
         )
     found = read_evaluation(file).predictions.undecided()
-    return replace(found, positive=positive) if isinstance(found, Predictions) else found
+    return replace(found, positive=positive)

@@ -21,8 +21,7 @@ from vitmed.decisions.policy import (
     policy_settings,
     with_columns,
 )
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions, absence
-from vitmed.metrics.kinds.finding_scoring import fewer_holders
+from vitmed.metrics.kinds.findings import FindingPredictions, absence, fewer_holders
 from vitmed.metrics.notes import FEWEST
 from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, SET
 

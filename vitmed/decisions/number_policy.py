@@ -14,7 +14,7 @@ from vitmed.decisions.policy import (
     policy_settings,
     with_columns,
 )
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions_csv import ANSWER
 
 

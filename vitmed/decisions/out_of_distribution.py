@@ -19,7 +19,6 @@ from vitmed.metrics.areas import class_areas
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate, of_auroc, of_share
 from vitmed.metrics.intervals import Units, share
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.predictions import Predictions, group_index
 from vitmed.metrics.predictions_csv import OOD_SCORE
 
@@ -123,7 +122,7 @@ class OutOfDistribution(Frozen):
 
 
 def report_ood_scores(
-    predictions: AnyPredictions, fitted: OodScore | None, others: Sequence[float], config: EvaluateConfig
+    predictions: Predictions, fitted: OodScore | None, others: Sequence[float], config: EvaluateConfig
 ) -> OutOfDistribution | None:
     """How many of the evaluated images are unlike the training images, and of classes how often their predictions are
     wrong; None where the predictions hold no scores. `others` are the scores of other images.
@@ -137,7 +136,7 @@ def report_ood_scores(
         flagged = of_share(share(other > 1, np.ones(len(other), bool), Units(np.arange(len(other)))))
         auroc, listed = detection_auroc(scores, predictions.groups, other), [float(f"{score:.5g}") for score in other]
         unlike = Unlike(n=len(other), auroc=auroc, flagged=flagged, scores=listed)
-    if isinstance(predictions, Predictions) and predictions.labels is not None:
+    if predictions.kind == "classes" and predictions.labels is not None:
         wrong, parts = predictions.predicted != predictions.labels, {"below": ~above, "above": above}
         errors = {f"error_rate_{name}": boot.proportion(wrong, part) for name, part in parts.items()}
     flagged, quantiles = boot.proportion(above, np.ones(len(above), bool)), np.quantile(scores, QUANTILES).tolist()
@@ -156,7 +155,7 @@ def detection_auroc(
     return of_auroc(area, other, Units(np.concatenate([units, more + units.max(initial=-1) + 1])))
 
 
-def scores_of(predictions: AnyPredictions) -> np.ndarray | None:
+def scores_of(predictions: Predictions) -> np.ndarray | None:
     """(S,) float64 from the column of the table; None where the column is missing or holds something else."""
     try:
         scores = np.array([float(cell) for cell in predictions.columns[OOD_SCORE]])

@@ -25,7 +25,6 @@ from vitmed.decisions.selective_prediction import Abstention, certainty, choose_
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.intervals import Units
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, BLANK, NO, OOD_SCORE, SET, WRITTEN, YES
 
@@ -93,7 +92,7 @@ class DecisionPolicy(Stored):
         return policy
 
 
-def answers_of(predictions: AnyPredictions, further: Sequence[Sequence[str]]) -> tuple[str, ...]:
+def answers_of(predictions: Predictions, further: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """The cells of the column `answer`: "yes", or "no: " and why.
 
     Args:
@@ -202,7 +201,7 @@ class AnswerCounts(Frozen):
     unanswered: dict[str, int]
 
 
-def unlike_training(predictions: AnyPredictions) -> np.ndarray:
+def unlike_training(predictions: Predictions) -> np.ndarray:
     """(S,) bool: images whose OOD score is above 1; none where the score is not known."""
     scores = scores_of(predictions)
     return np.zeros(len(predictions), bool) if scores is None else scores > 1
@@ -223,7 +222,7 @@ def count_answers(predictions: Predictions) -> AnswerCounts | None:
     return AnswerCounts(n=len(cells), n_answered=int(answered.sum()), answered=share, **errors, unanswered=unanswered)
 
 
-def own_columns(predictions: AnyPredictions) -> tuple[str, ...]:
+def own_columns(predictions: Predictions) -> tuple[str, ...]:
     """The columns of the user's table, in its order."""
     return tuple(name for name in predictions.columns if name not in WRITTEN)
 

@@ -9,9 +9,6 @@ import numpy as np
 from vitmed.core.base_models import Stored
 from vitmed.core.text import counted, counted_doing
 from vitmed.decisions.out_of_distribution import scores_of
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions, known_labels
 
 MOST_MOVED = 1e-3  # of a probability, where reduced precision is accepted
@@ -83,7 +80,7 @@ class ReducedPrecision(Stored):
         return f"{choice}: {self.in_words}"
 
 
-def compare_precision(found: ReducedPrecision, exact: AnyPredictions, reduced: AnyPredictions) -> ReducedPrecision:
+def compare_precision(found: ReducedPrecision, exact: Predictions, reduced: Predictions) -> ReducedPrecision:
     """`found` with the differences between two predictions of the same images, to both of which the policy is applied.
 
     Args:
@@ -91,19 +88,19 @@ def compare_precision(found: ReducedPrecision, exact: AnyPredictions, reduced: A
         reduced: in the precision of `found`.
     """
     flips = np.zeros(len(exact), bool)
-    if isinstance(exact, NumberPredictions):
-        error = np.abs(exact.values - known_labels(exact)).mean()
+    if exact.kind == "number":
+        error = np.abs(exact.amounts[:, 0] - known_labels(exact)).mean()
         found = found.model_copy(update={"mae": float(error), "unit": exact.target.unit})
-    elif isinstance(exact, Predictions) and isinstance(reduced, Predictions):
+    elif exact.kind == "classes":
         flips = (exact.predicted != reduced.predicted) | (exact.likeliest != reduced.likeliest)
-    elif isinstance(exact, FindingPredictions) and isinstance(reduced, FindingPredictions):
+    else:
         flips = np.any(exact.predicted != reduced.predicted, axis=1)
     scores = scores_of(exact), scores_of(reduced)
     if scores[0] is not None and scores[1] is not None:
         # One validation image is the edge itself, with a score of 1; any rounding would flip it.
         flips |= ((scores[0] > 1) != (scores[1] > 1)) & (scores[0] != 1)
-    moved = np.abs(_amounts(exact) - _amounts(reduced)).max(initial=0)
-    raw = np.abs(_amounts(exact.undecided()) - _amounts(reduced.undecided())).max(initial=0)
+    moved = np.abs(exact.amounts - reduced.amounts).max(initial=0)
+    raw = np.abs(exact.undecided().amounts - reduced.undecided().amounts).max(initial=0)
     return found.model_copy(
         update={
             "images": len(exact),
@@ -113,11 +110,3 @@ def compare_precision(found: ReducedPrecision, exact: AnyPredictions, reduced: A
             "accepted": bool(len(exact) and not flips.any() and moved <= found.limit),
         }
     )
-
-
-def _amounts(predictions: AnyPredictions) -> np.ndarray:
-    """(S, ...) float64: the probabilities; of a number the predictions and the ends of their intervals, in the unit."""
-    if not isinstance(predictions, NumberPredictions):
-        return predictions.probabilities
-    ends = () if predictions.intervals is None else predictions.intervals.T
-    return np.stack([predictions.values, *ends], axis=1)

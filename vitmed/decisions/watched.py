@@ -12,9 +12,8 @@ from vitmed.core.targets import UNKNOWN
 from vitmed.decisions.out_of_distribution import scores_of
 from vitmed.decisions.policy import unlike_training
 from vitmed.metrics.control_charts import Stream
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions, positive_index
 from vitmed.metrics.predictions_csv import ANSWER, YES
 
@@ -76,7 +75,7 @@ def _of_one(of: str, true: np.ndarray, chances: np.ndarray, called: np.ndarray, 
     }
 
 
-def _answers(predictions: AnyPredictions) -> Streams:
+def _answers(predictions: Predictions) -> Streams:
     """The shares of images that are unlike those of training, and that are not answered, where the policy says so."""
     found, cells = dict[str, Stream](), predictions.columns.get(ANSWER)
     if scores_of(predictions) is not None:

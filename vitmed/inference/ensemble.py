@@ -26,8 +26,8 @@ from vitmed.imaging.joint_preprocessing import JointPreprocessing, joint
 from vitmed.inference.membership import membership_of, read_membership
 from vitmed.inference.saved_model import Network, Outputs, SavedModel, score_column
 from vitmed.metrics.ensembles import averaged, disagreement
-from vitmed.metrics.kinds.any_predictions import unlabelled
 from vitmed.metrics.predictions_csv import DISAGREEMENT, OOD_SCORE
+from vitmed.metrics.predictions_files import unlabelled
 
 FORMAT, VERSION = "vitmed ensemble", 1
 AT_ONCE = 64  # images that all members predict before the next are read

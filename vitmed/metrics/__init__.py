@@ -2,7 +2,7 @@
 
 predictions        `Predictions`: what a model predicts for a set of images; which class is the positive one
 predictions_csv    the cells of predictions.csv, however a spreadsheet saved them
-predictions_parquet  parts of a large set of predictions, as Parquet files
+predictions_files  predictions of any kind in files: predictions.csv, and Parquet files of parts
 kinds/             findings, grades and numbers: their predictions and numbers
 evaluation         every number of a set of predictions with its interval
 estimates          numbers with their intervals, as typed results
@@ -19,7 +19,8 @@ notes              why a number is undefined, and what to know before believing 
 patient_level      one answer per patient
 per_patient        the spread over patients
 subgroups          site, scanner, sex, age
-confusions         which class is taken for which
+confusions         which class is taken for which, and which findings occur together
+number_agreement   limits of agreement; errors by range and subgroup; are the predicted scales true?
 label_errors       images whose label is doubtful (confident learning)
 sample_size        how many images and patients an interval needs
 clinical_utility   predictive values by prevalence, and net benefit: the decision curve

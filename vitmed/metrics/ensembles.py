@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 
 from vitmed.core.errors import DataError
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import LEAST, Predictions
 
 
@@ -61,19 +59,17 @@ def out_of_fold(tests: Sequence[Any], folds: int) -> Any:
     found, own = averaged(repeats), [part.decided for part in repeats]
     if any(decided is None for decided in own):
         return found
-    if isinstance(found, NumberPredictions):
+    if found.kind == "number":
         return replace(found, decided=np.mean(own, axis=0))
-    if isinstance(found, FindingPredictions):
+    if found.kind == "findings":
         return replace(found, decided=np.mean(own, axis=0) >= 0.5)
     votes = np.stack([np.sum([decided == k for decided in own], axis=0) for k in range(len(found.classes))], axis=1)
     return replace(found, decided=(votes + found.probabilities / 2).argmax(axis=1))  # the likelier class of a tie
 
 
-def _is_usual(part: Predictions | FindingPredictions) -> bool:
+def _is_usual(part: Predictions) -> bool:
     """Whether the likeliest class, or a probability of 0.5, decides."""
-    if isinstance(part, FindingPredictions):
-        return all(limit is None for limit in part.thresholds)
-    return part.threshold is None and part.costs is None
+    return part.threshold is None and part.costs is None and all(limit is None for limit in part.thresholds)
 
 
 def aligned(parts: Sequence[Any]) -> list[Any]:
@@ -115,7 +111,7 @@ def averaged(parts: Sequence[Any], weights: Sequence[float] | np.ndarray | None 
     """
     first = parts[0]
     shares = np.full(len(parts), 1 / len(parts)) if weights is None else np.asarray(weights, dtype=np.float64)
-    if isinstance(first, NumberPredictions):
+    if first.kind == "number":
         values, scales = (np.stack([getattr(part, name) for part in parts]) for name in ("values", "scales"))
         mean = np.einsum("m,ms->s", shares, values)
         variance = np.einsum("m,ms->s", shares, scales**2 + values**2) - mean**2
@@ -124,10 +120,7 @@ def averaged(parts: Sequence[Any], weights: Sequence[float] | np.ndarray | None 
         logits = np.stack([(mean - target.centre) / target.spread, np.log(scale / target.spread)], axis=1)
         return replace(first.undecided(), logits=logits.astype(np.float32))
     mean = sum(share * part.probabilities for share, part in zip(shares, parts, strict=True))
-    if isinstance(first, FindingPredictions):
-        logits = np.log(np.maximum(mean, LEAST)) - np.log(np.maximum(1 - mean, LEAST))
-        return replace(first.undecided(), logits=logits.astype(np.float32))
-    return replace(first.undecided(), logits=np.log(np.maximum(mean, LEAST)).astype(np.float32))
+    return replace(first.undecided(), logits=first.logs(mean).astype(np.float32))
 
 
 def disagreement(parts: Sequence[Any], weights: Sequence[float] | np.ndarray | None = None) -> np.ndarray:
@@ -138,11 +131,11 @@ def disagreement(parts: Sequence[Any], weights: Sequence[float] | np.ndarray | N
     deviation of the predicted values, in the unit.
     """
     shares = np.full(len(parts), 1 / len(parts)) if weights is None else np.asarray(weights, dtype=np.float64)
-    if isinstance(parts[0], NumberPredictions):
+    if parts[0].kind == "number":
         values = np.stack([part.values for part in parts])
         return np.sqrt(np.maximum(0, np.einsum("m,ms->s", shares, (values - shares @ values) ** 2)))
     each = np.stack([part.probabilities for part in parts])  # (M, S, K)
-    if isinstance(parts[0], FindingPredictions):
+    if parts[0].kind == "findings":
         each = np.stack([each, 1 - each], axis=-1)  # (M, S, F, 2)
     found = _entropy(np.einsum("m,m...->...", shares, each)) - np.einsum("m,m...->...", shares, _entropy(each))
     return np.maximum(0, found if found.ndim == 1 else found.max(axis=1))

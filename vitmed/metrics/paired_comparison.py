@@ -31,7 +31,6 @@ from vitmed.metrics.intervals import (
     satterthwaite,
     share,
 )
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.seed_spread import SeedSpread
 
@@ -172,7 +171,7 @@ def compare_predictions(predictions: Predictions, other: Predictions, resamples:
     )
 
 
-def check_alike(predictions: AnyPredictions, other: AnyPredictions) -> None:
+def check_alike(predictions: Predictions, other: Predictions) -> None:
     """Raise DataError unless two predictions are of the same images, labels and classes in the same order."""
     if predictions.paths != other.paths or predictions.classes != other.classes:
         raise DataError("the two predictions are not of the same images and classes", "predict the same images")

@@ -26,7 +26,6 @@ from vitmed.core.errors import UsageError, unknown_key
 from vitmed.metrics.estimates import Estimate, difference, of_share
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.intervals import Units, share
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.ranking import rank_auroc
 
@@ -182,7 +181,7 @@ def _column(predictions: Predictions, column: str, resamples: int) -> Subgroups:
 
 
 def evaluate_strata(
-    predictions: Predictions | NumberPredictions, found: Strata, evaluate: Callable[[str, Any], Stratum],
+    predictions: Predictions, found: Strata, evaluate: Callable[[str, Any], Stratum],
     numbers: Callable[[Any, np.ndarray], Any], resamples: int | None = None,
 ) -> Subgroups:  # fmt: skip
     """Each stratum alone, the largest `MOST`, and the gaps between them.
@@ -235,7 +234,7 @@ def _stratum(name: str, part: Predictions, resamples: int) -> Stratum:
 
 
 def _gaps(
-    predictions: Predictions | NumberPredictions, found: Strata, shown: list[int], evaluated: Mapping[str, Stratum],
+    predictions: Predictions, found: Strata, shown: list[int], evaluated: Mapping[str, Stratum],
     numbers: Callable[[Any, np.ndarray], Any],
 ) -> dict[str, Any]:  # fmt: skip
     """The fields of `Subgroups` from `gaps` on: the larger minus the smaller of each number, of the best and the worst.
@@ -270,7 +269,7 @@ def _gaps(
                 gap = gap.model_copy(update=known)
             reported[name] = gap
     odds: Gap | None = Gap(**NO_GAP, reason="no sensitivity or specificity can be compared")
-    if isinstance(predictions, NumberPredictions):
+    if predictions.kind == "number":
         odds = None
     elif any(wide[name][0] >= 0 for name in rates):
         largest, names = max(rates, key=lambda name: wide[name][0]), [found.names[g] for g in shown]

@@ -22,19 +22,18 @@ from vitmed.decisions.policy import count_answers
 from vitmed.decisions.reliability import CalibrationReport, report_calibration
 from vitmed.decisions.selective_prediction import report_abstention
 from vitmed.metrics.clinical_utility import decision_curve, one_against_rest, prevalence_table
-from vitmed.metrics.confusions import mistakes
+from vitmed.metrics.confusions import co_occurrence, finding_errors, mistakes
 from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.fixed_rates import fixed_rates
-from vitmed.metrics.kinds.finding_results import co_occurrence, finding_errors
-from vitmed.metrics.kinds.grade_evaluation import grade_results
-from vitmed.metrics.kinds.number_agreement import (
+from vitmed.metrics.kinds.grades import grade_results
+from vitmed.metrics.label_errors import label_errors
+from vitmed.metrics.number_agreement import (
     LevelCoverage,
     bland_altman,
     calibration_of_intervals,
     error_by_range,
     error_by_subgroup,
 )
-from vitmed.metrics.label_errors import label_errors
 from vitmed.metrics.patient_level import patient_level
 from vitmed.metrics.per_patient import per_patient
 from vitmed.metrics.reader_agreement import agreement

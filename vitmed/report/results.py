@@ -25,14 +25,13 @@ from vitmed.decisions.selective_prediction import SelectivePrediction
 from vitmed.decisions.targets import ALL_METRICS
 from vitmed.explanation.results import Attention, Robustness
 from vitmed.metrics.clinical_utility import DecisionCurve, OneAgainstRest, PrevalenceTable
-from vitmed.metrics.confusions import Mistakes
+from vitmed.metrics.confusions import CoOccurrence, FindingErrors, Mistakes
 from vitmed.metrics.estimates import Estimate, Numbers
 from vitmed.metrics.fixed_rates import FixedRates
-from vitmed.metrics.kinds.finding_results import CoOccurrence, FindingErrors
-from vitmed.metrics.kinds.grade_evaluation import GradeResults
-from vitmed.metrics.kinds.number_agreement import BlandAltman, LevelCoverage
+from vitmed.metrics.kinds.grades import GradeResults
 from vitmed.metrics.label_errors import LabelErrors
 from vitmed.metrics.notes import FEW_GROUPS
+from vitmed.metrics.number_agreement import BlandAltman, LevelCoverage
 from vitmed.metrics.paired_comparison import ClassDifference, PairedComparison
 from vitmed.metrics.patient_level import PatientLevel
 from vitmed.metrics.per_patient import PerPatient

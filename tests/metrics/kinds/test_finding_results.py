@@ -7,8 +7,8 @@ import pytest
 
 from vitmed.core.errors import DataError
 from vitmed.core.targets import UNKNOWN
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.finding_results import CoOccurrence, FindingErrors, co_occurrence, finding_errors
+from vitmed.metrics.confusions import CoOccurrence, FindingErrors, co_occurrence, finding_errors
+from vitmed.metrics.kinds.findings import FindingPredictions
 
 LABELS = [  # edema, effusion, mass
     [1, 1, 0],

@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import brier_score_loss, cohen_kappa_score, roc_auc_score
 
 from vitmed.metrics.evaluation import evaluate_predictions
-from vitmed.metrics.kinds.grade_scoring import (
+from vitmed.metrics.kinds.grades import (
     grade_costs,
     grade_values,
     predictions_at_cut,

@@ -9,8 +9,13 @@ from sklearn.metrics import mean_absolute_error, median_absolute_error, r2_score
 
 from vitmed.core.errors import DataError
 from vitmed.core.targets import Target
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
-from vitmed.metrics.kinds.number_scoring import distribution_scores, drawn_numbers, error_of_mean, number_values
+from vitmed.metrics.kinds.number import (
+    NumberPredictions,
+    distribution_scores,
+    drawn_numbers,
+    error_of_mean,
+    number_values,
+)
 from vitmed.metrics.metric_table import NUMBER_METRICS
 
 
@@ -23,7 +28,7 @@ def of(
     target = Target(kind="number", spread=2.0)
     paths = tuple(f"{i}.png" for i in range(len(values)))
     return NumberPredictions(
-        ("age",), paths, groups, None if labels is None else np.array(labels), logits, target, reach=reach
+        ("age",), paths, groups, None if labels is None else np.array(labels), logits, target=target, reach=reach
     )
 
 
