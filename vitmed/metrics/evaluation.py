@@ -20,6 +20,7 @@ from vitmed.metrics.estimates import (
     ImagesPerPatient,
     Numbers,
     Sample,
+    SampleSize,
     estimate,
     of_auroc,
     of_f1,
@@ -131,22 +132,16 @@ class PreparedPredictions:
         overall, per_class = self.estimates()
         support, groups = np.bincount(self.labels, minlength=size), self.predictions.groups
         confusion = np.bincount(self.labels * size + self.scorer.predicted, minlength=size**2)
-        found = Numbers(
-            n=len(self.labels),
-            n_groups=None if groups is None else self.units.count,
-            resampling="by image" if groups is None else "by patient",
-            resamples=resamples,
-            level=LEVEL,
-            classes=list(classes),
-            positive_class=None if positive is None else classes[positive],
-            overall=overall,
-            per_class={c: ClassNumbers(n=int(support[k]), **per_class[k]) for k, c in enumerate(classes)},
-            confusion_matrix=confusion.reshape(size, size).tolist(),
-            sample=describe_sample(self.units, groups is not None, self.accuracy, self.shares),
+        numbers = numbers_of(self.predictions, overall, resamples, sample_size(self.accuracy), self.shares).model_copy(
+            update={
+                "positive_class": None if positive is None else classes[positive],
+                "per_class": {c: ClassNumbers(n=int(support[k]), **per_class[k]) for k, c in enumerate(classes)},
+                "confusion_matrix": confusion.reshape(size, size).tolist(),
+            }
         )
         holders = dict(zip(classes, self.holders, strict=True))
-        reasons = {"undefined": undefined(found), "no_interval": without_interval(found, holders)}
-        return found.model_copy(update={**reasons, "notes": notes(found, holders, self.units.count, groups)})
+        reasons = {"undefined": undefined(numbers), "no_interval": without_interval(numbers, holders)}
+        return numbers.model_copy(update={**reasons, "notes": notes(numbers, holders, self.units.count, groups)})
 
     def estimates(self) -> tuple[dict[str, Estimate], list[dict[str, Estimate]]]:
         """All numbers, overall and of each class."""
@@ -250,25 +245,41 @@ def check_finite(logits: np.ndarray) -> None:
         raise DataError(f"{problem}row {broken[0] + 1}", "predict these images again, or leave them out")
 
 
-def describe_sample(units: Units, grouped: bool, accuracy: Share, shares: Sequence[Mapping[str, Share]]) -> Sample:
-    """The sample sizes behind the numbers.
+def numbers_of(
+    predictions: Predictions,
+    overall: dict[str, Estimate],
+    resamples: int,
+    accuracy: SampleSize,
+    shares: Sequence[Mapping[str, Share]] = (),
+) -> Numbers:
+    """The numbers of predictions of any kind, without classes and reasons.
 
     Args:
-        units: of the images.
-        grouped: whether they are patients.
-        accuracy: the share of images that are right.
-        shares: of each class, those of `class_shares`.
+        accuracy: the sample behind the accuracy, or what takes its place; shares: of each class, of `class_shares`.
     """
-    sizes, counts = np.bincount(units.index), None
-    if grouped and len(sizes):
+    units, grouped, counts = Units.of(predictions), predictions.groups is not None, None
+    if grouped and len(predictions):
+        sizes = np.bincount(units.index)
         counts = ImagesPerPatient(min=int(sizes.min()), median=float(np.median(sizes)), max=int(sizes.max()))
-    rates = ("sensitivity", "specificity")
-    return Sample(
-        n_images=len(units.index),
-        n_patients=units.count if grouped else None,
-        images_per_patient=counts,
-        accuracy=sample_size(accuracy),
-        classes=[ClassSampleSizes(**{name: sample_size(own[name]) for name in rates}) for own in shares],
+    rates, patients = ("sensitivity", "specificity"), units.count if grouped else None
+    return Numbers(
+        n=len(predictions),
+        n_groups=patients,
+        resampling="by patient" if grouped else "by image",
+        resamples=resamples,
+        level=LEVEL,
+        classes=list(predictions.classes),
+        positive_class=None,
+        overall=overall,
+        per_class={},
+        confusion_matrix=[],
+        sample=Sample(
+            n_images=len(predictions),
+            n_patients=patients,
+            images_per_patient=counts,
+            accuracy=accuracy,
+            classes=[ClassSampleSizes(**{name: sample_size(own[name]) for name in rates}) for own in shares],
+        ),
     )
 
 

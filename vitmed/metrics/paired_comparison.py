@@ -146,9 +146,7 @@ def compare_predictions(predictions: Predictions, other: Predictions, resamples:
         areas[name] = area_gap(first.overall_areas[name], second.overall_areas[name], kind, first.units, kinds)
     accuracy, shares = _share_differences(first, second)
     widen = widened_level(min(first.degrees, second.degrees))
-    same = np.array_equal(predictions.probabilities, other.probabilities) and np.array_equal(
-        predictions.predicted, other.predicted
-    )
+    same = same_answers(predictions, other)
     difference: dict[str, Estimate] = {}
     for name in own:
         one, two = own[name].value, theirs[name].value
@@ -177,6 +175,13 @@ def check_alike(predictions: Predictions, other: Predictions) -> None:
         raise DataError("the two predictions are not of the same images and classes", "predict the same images")
     if not np.array_equal(known_labels(predictions), known_labels(other)):
         raise DataError("the two predictions have different labels for the same images", "predict the same images")
+
+
+def same_answers(predictions: Predictions, other: Predictions) -> bool:
+    """Whether two models say the same of all images."""
+    return np.array_equal(predictions.probabilities, other.probabilities) and np.array_equal(
+        predictions.predicted, other.predicted
+    )
 
 
 def _share_differences(

@@ -16,9 +16,9 @@ import numpy as np
 from vitmed.core.targets import NO_FINDING, UNKNOWN, Kind
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.metrics.areas import Area
-from vitmed.metrics.estimates import Estimate, Numbers, estimate, of_share
-from vitmed.metrics.evaluation import LOSSES, PreparedPredictions, check_finite, describe_sample
-from vitmed.metrics.intervals import LEVEL, NONE, Part, Units, mean_interval, quantile, share
+from vitmed.metrics.estimates import Estimate, Numbers, estimate, of_share, sample_size
+from vitmed.metrics.evaluation import LOSSES, PreparedPredictions, check_finite, numbers_of
+from vitmed.metrics.intervals import NONE, Units, mean_interval, quantile, share
 from vitmed.metrics.metric_table import FINDING_METRICS, PER_CLASS
 from vitmed.metrics.notes import FEWEST, below_chance, few_notes
 from vitmed.metrics.paired_comparison import (
@@ -30,6 +30,7 @@ from vitmed.metrics.paired_comparison import (
     gap_of,
     jackknifed_gaps,
     right_difference,
+    same_answers,
 )
 from vitmed.metrics.predictions import LEAST, Predictions, is_called, known_labels, softmax
 from vitmed.metrics.predictions_csv import (
@@ -201,45 +202,76 @@ def absence(finding: str) -> str:
     return f"no {finding}"
 
 
-def finding_values(predictions: FindingPredictions) -> dict[str, float]:
-    """Every number of `FINDING_METRICS`; NaN where it is undefined. Raises DataError without labels."""
-    labels, cells = known_labels(predictions), pooled(predictions)
-    known, means, present = labels != UNKNOWN, in_means(predictions), labels == 1
-    found = {name: float(value) for name, value in of_sums(summands(predictions).sum(axis=0), means).items()}
-    areas = np.array([_areas(predictions.probabilities[own, f], present[own, f]) for f, own in enumerate(known.T)])
-    for name, own in zip(("auroc", "average_precision"), areas.reshape(-1, 2).T, strict=True):
-        found[name] = float(own[means].mean()) if means.any() else float("nan")
-    found["auroc_micro"], found["average_precision_micro"] = _areas(cells.probabilities[:, 1], labels[known] == 1)
-    return {name: found[name] for name in FINDING_METRICS}
+AREAS = ("auroc", "average_precision")
+MEANS = {  # a mean over findings -> what it is the mean of
+    **{name: (name,) for name in AREAS},
+    "balanced_accuracy": ("sensitivity", "specificity"),
+    **{f"{kind}_macro": (kind,) for kind in ("sensitivity", "specificity", "ppv", "npv", "f1")},
+}
+POOLED = (*AREAS, "sensitivity", "ppv", "f1")  # of all labels together
 
 
-def drawn_findings(predictions: FindingPredictions, weights: np.ndarray) -> dict[str, np.ndarray]:
-    """Numbers by name, (R,) each, for image weights (R, S): those of `of_sums`, areas, and "auroc of <finding>".
+def fewer_holders(predictions: Predictions) -> np.ndarray:
+    """(F,) how many patients (or images, where patients are unknown) have a finding, or have an image without it: the
+    fewer of the two. Below `FEWEST`, little can be said of the finding."""
+    labels, units = known_labels(predictions), predictions.units
+    shape = int(units.max(initial=-1)) + 1, labels.shape[1]
+    held = []
+    for value in (1, 0):
+        rows, columns = np.nonzero(labels == value)
+        counts = np.bincount(units[rows] * shape[1] + columns, minlength=shape[0] * shape[1])
+        held.append((counts.reshape(shape) > 0).sum(axis=0))
+    return np.minimum(*held)
 
-    The latter of the findings of the means; where a resample lacks one of them, the mean is that of the others.
+
+def in_means(predictions: Predictions) -> np.ndarray:
+    """(F,) bool: the findings of the means over findings.
+
+    At least `FEWEST` patients (or images, where patients are unknown) have the finding, and as many have an image
+    without it. Where no finding has so many: those with an image of either kind.
     """
-    labels, means = known_labels(predictions), in_means(predictions)
-    found = of_sums(weights @ summands(predictions), means)
-    each: dict[str, list[np.ndarray]] = {"auroc": [], "average_precision": []}
-    for f in np.flatnonzero(means):
-        own = labels[:, f] != UNKNOWN
-        areas = weighted_areas(predictions.probabilities[own, f], labels[own, f] == 1, weights[:, own])
-        for name, area in zip(each, areas, strict=True):
-            each[name].append(area)
-        found[f"auroc of {predictions.classes[f]}"] = areas[0]
-    for name, of_findings in each.items():
-        values = np.array(of_findings).reshape(-1, len(weights))
-        found[name] = ratio(np.nansum(values, axis=0), np.isfinite(values).sum(axis=0))
-    return found
+    least = fewer_holders(predictions)
+    return np.asarray(least >= FEWEST if (least >= FEWEST).any() else least > 0)
 
 
-def summands(predictions: FindingPredictions) -> np.ndarray:
+def images_right(labels: np.ndarray, called: np.ndarray) -> np.ndarray:
+    """(S,) bool: any label is known, and each known one is right; labels and calls are (S, F)."""
+    known = labels != UNKNOWN
+    return np.asarray(known.any(axis=1) & ((called == labels) | ~known).all(axis=1))
+
+
+def images_without(labels: np.ndarray) -> np.ndarray:
+    """(S,) bool: any label is known, and each known one is absent."""
+    return np.asarray((labels == 0).any(axis=1) & (labels != 1).all(axis=1))
+
+
+def pooled(predictions: Predictions, grouped: bool = False) -> Predictions:
+    """All known labels of all findings, by image, as one prediction of two classes: the micro means are the numbers of
+    the second class. Without groups, or `grouped` by patients, and by images where those are unknown.
+    """
+    labels = known_labels(predictions)
+    known = labels != UNKNOWN
+    chances, logits = predictions.probabilities[known], predictions.logits[known]
+    units = [str(unit) for unit in predictions.units]
+    return Predictions(
+        classes=("absent", "present"),
+        paths=("",) * len(logits),
+        groups=tuple(units[i] for i in np.nonzero(known)[0]) if grouped else None,
+        labels=labels[known].astype(np.int64),
+        logits=np.stack([np.zeros_like(logits), logits], axis=1),
+        positive="present",
+        calibrated=np.stack([1 - chances, chances], axis=1),
+        decided=predictions.predicted[known].astype(np.int64),
+    )
+
+
+def summands(predictions: Predictions) -> np.ndarray:
     """(S, 4 F + 6) float64: of each image what `of_sums` takes the sums of."""
     labels, called = known_labels(predictions), predictions.predicted
     known, present, absent = labels != UNKNOWN, labels == 1, labels == 0
     right, empty = images_right(labels, called), images_without(labels)
     rows, size = np.nonzero(known)[0], len(labels)
-    losses = [np.bincount(rows, own, minlength=size) for own in image_losses(pooled(predictions))]
+    losses = [np.bincount(rows, loss, minlength=size) for loss in image_losses(pooled(predictions))]
     counts = present & called, absent & called, present & ~called, absent & ~called
     return np.column_stack([*counts, right, known.any(axis=1), right & empty, empty, *losses]).astype(np.float64)
 
@@ -261,11 +293,11 @@ def of_sums(sums: np.ndarray, means: np.ndarray) -> dict[str, np.ndarray]:
         "npv_macro": ratio(tn, tn + fn),
         "f1_macro": ratio(2 * tp, 2 * tp + fp + fn),
     }
-    found = {name: ratio(values[..., means].sum(axis=-1), means.sum()) for name, values in each.items()}
+    macro = {name: ratio(values[..., means].sum(axis=-1), means.sum()) for name, values in each.items()}
     tp, fp, fn, tn = (count.sum(axis=-1) for count in (tp, fp, fn, tn))
     known = tp + fp + fn + tn
     both = np.where((tp + fn > 0) & (fp + tn > 0), 1.0, np.nan)  # else PPV and F1 do not depend on the model
-    return found | {
+    return macro | {
         "sensitivity_micro": ratio(tp, tp + fn),
         "ppv_micro": both * ratio(tp, tp + fp),
         "f1_micro": both * ratio(2 * tp, 2 * tp + fp + fn),
@@ -277,82 +309,52 @@ def of_sums(sums: np.ndarray, means: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-def in_means(predictions: FindingPredictions) -> np.ndarray:
-    """(F,) bool: the findings of the means over findings.
+def finding_values(predictions: Predictions) -> dict[str, float]:
+    """Every number of `FINDING_METRICS`, without intervals: fast enough for every epoch. NaN where it is undefined.
 
-    At least `FEWEST` patients (or images, where patients are unknown) have the finding, and as many have an image
-    without it. Where no finding has so many: those with an image of either kind.
+    Raises:
+        DataError: no labels.
     """
-    least = fewer_holders(predictions)
-    enough = least >= FEWEST
-    return np.asarray(enough if enough.any() else least > 0)
+    labels, means = known_labels(predictions), in_means(predictions)
+
+    def areas(scores: np.ndarray, present: np.ndarray) -> list[float]:
+        return [float(area[0]) for area in weighted_areas(scores, present, np.ones((1, len(scores))))]
+
+    values = {name: float(value) for name, value in of_sums(summands(predictions).sum(axis=0), means).items()}
+    known = labels != UNKNOWN
+    each = [areas(predictions.probabilities[rows, f], labels[rows, f] == 1) for f, rows in enumerate(known.T)]
+    together = areas(predictions.probabilities[known], labels[known] == 1)
+    for name, of_findings, of_all in zip(AREAS, np.array(each).reshape(-1, 2).T, together, strict=True):
+        values[name] = float(of_findings[means].mean()) if means.any() else float("nan")
+        values[f"{name}_micro"] = of_all
+    return {name: values[name] for name in FINDING_METRICS}
 
 
-def fewer_holders(predictions: FindingPredictions) -> np.ndarray:
-    """(F,) how many patients (or images, where patients are unknown) have a finding, or have an image without it: the
-    fewer of the two. Below `FEWEST`, little can be said of the finding."""
-    labels, units = known_labels(predictions), predictions.units
-    return np.minimum(_holders(labels == 1, units), _holders(labels == 0, units))
+def drawn_findings(predictions: Predictions, weights: np.ndarray) -> dict[str, np.ndarray]:
+    """Numbers by name, (R,) each, for image weights (R, S): those of `of_sums`, areas, and "auroc of <finding>".
 
-
-def pooled(predictions: FindingPredictions) -> Predictions:
-    """All known labels of all findings, by image, as one prediction of two classes without groups.
-
-    The micro means are the numbers of the second class.
+    The latter of the findings of the means; where a resample lacks one of them, the mean is that of the others.
     """
-    labels = known_labels(predictions)
-    known = labels != UNKNOWN
-    chances, logits = predictions.probabilities[known], predictions.logits[known]
-    return Predictions(
-        classes=("absent", "present"),
-        paths=("",) * len(logits),
-        groups=None,
-        labels=labels[known].astype(np.int64),
-        logits=np.stack([np.zeros_like(logits), logits], axis=1),
-        positive="present",
-        calibrated=np.stack([1 - chances, chances], axis=1),
-        decided=predictions.predicted[known].astype(np.int64),
-    )
-
-
-def images_right(labels: np.ndarray, called: np.ndarray) -> np.ndarray:
-    """(S,) bool: any label is known, and each known one is right; labels and calls are (S, F)."""
-    known = labels != UNKNOWN
-    return np.asarray(known.any(axis=1) & ((called == labels) | ~known).all(axis=1))
-
-
-def images_without(labels: np.ndarray) -> np.ndarray:
-    """(S,) bool: any label is known, and each known one is absent."""
-    return np.asarray((labels == 0).any(axis=1) & (labels != 1).all(axis=1))
-
-
-def _areas(scores: np.ndarray, present: np.ndarray) -> tuple[float, float]:
-    """AUROC and average precision of scores (S,)."""
-    auroc, precision = weighted_areas(scores, present, np.ones((1, len(scores))))
-    return float(auroc[0]), float(precision[0])
-
-
-def _holders(images: np.ndarray, units: np.ndarray) -> np.ndarray:
-    """(F,) how many units, (S,), have one of the images, (S, F) bool."""
-    count, size = int(units.max(initial=-1)) + 1, images.shape[1]
-    rows, columns = np.nonzero(images)
-    held = np.bincount(units[rows] * size + columns, minlength=count * size)
-    return np.asarray((held.reshape(count, size) > 0).sum(axis=0))
-
-
-MEANS = {  # a mean over findings -> what it is the mean of
-    "auroc": ("auroc",),
-    "average_precision": ("average_precision",),
-    "balanced_accuracy": ("sensitivity", "specificity"),
-    **{f"{kind}_macro": (kind,) for kind in ("sensitivity", "specificity", "ppv", "npv", "f1")},
-}
-POOLED = ("auroc", "average_precision", "sensitivity", "ppv", "f1")  # of all labels together
+    labels, means = known_labels(predictions), in_means(predictions)
+    drawn = of_sums(weights @ summands(predictions), means)
+    each = []
+    for f in np.flatnonzero(means):
+        rows = labels[:, f] != UNKNOWN
+        each.append(weighted_areas(predictions.probabilities[rows, f], labels[rows, f] == 1, weights[:, rows]))
+        drawn[f"auroc of {predictions.classes[f]}"] = each[-1][0]
+    for k, name in enumerate(AREAS):
+        values = np.array([areas[k] for areas in each]).reshape(-1, len(weights))
+        drawn[name] = ratio(np.nansum(values, axis=0), np.isfinite(values).sum(axis=0))
+    return drawn
 
 
 def evaluate_findings(predictions: FindingPredictions, resamples: int = 2000) -> Numbers:
     """Every number of `FINDING_METRICS`, and of each finding, with its interval; as `evaluate_predictions`.
 
-    `n` of a finding is the number of images that have it. There is no confusion matrix.
+    `n` of a finding is the number of images that have it. There is no confusion matrix. A mean over findings has the
+    interval of a mean over classes: from those of its parts (MOVER), whose errors are correlated because several
+    findings are read in the same images and patients. A number of all labels together (micro) has that of two classes,
+    each label an image of its patient; without patients the labels of an image stay together.
 
     Raises:
         DataError: the predictions have no labels, or a score that is no finite number.
@@ -366,36 +368,35 @@ class PreparedFindings:
     def __init__(self, predictions: FindingPredictions):
         self.predictions, self.labels = predictions, known_labels(predictions)
         check_finite(predictions.logits)
-        self.units, self.known = Units(predictions.units), self.labels != UNKNOWN
+        self.units, self.known = Units.of(predictions), self.labels != UNKNOWN
         self.each = [PreparedPredictions(predictions.of(name)) for name in predictions.classes]
         self.means = np.flatnonzero(in_means(predictions))
+        self.unit = "image" if predictions.groups is None else "patient"
 
     def numbers(self, resamples: int) -> Numbers:
         """As `evaluate_findings`."""
-        p, units, own = self.predictions, self.units, [one.numbers(0) for one in self.each]
-        right, some = images_right(self.labels, p.predicted), self.known.any(axis=1)
-        correct, empty = share(right, some, units), share(right, images_without(self.labels), units)
-        overall = {name: self.mean(name) for name in MEANS} | self._pooled()
-        overall |= {"subset_accuracy": of_share(correct), "no_finding_specificity": of_share(empty)}
-        found = Numbers(
-            n=len(p),
-            n_groups=None if p.groups is None else units.count,
-            resampling="by image" if p.groups is None else "by patient",
-            resamples=resamples,
-            level=LEVEL,
-            classes=list(p.classes),
-            positive_class=None,
-            overall={name: overall[name] for name in FINDING_METRICS},
-            per_class={name: one.per_class[name] for name, one in zip(p.classes, own, strict=True)},
-            confusion_matrix=[],
-            sample=describe_sample(units, p.groups is not None, correct, [one.shares[1] for one in self.each]),
+        p, units, of_two = self.predictions, self.units, [finding.numbers(0) for finding in self.each]
+        right = images_right(self.labels, p.predicted)
+        subset = share(right, self.known.any(axis=1), units)
+        micro, (_, present) = self.cells.estimates()
+        overall = {name: self._mean(name) for name in MEANS}
+        overall |= {f"{name}_micro": present[name] for name in POOLED} | {name: micro[name] for name in LOSSES}
+        right_cells = micro["accuracy"]
+        wrong = [np.nan if x is None else 1 - x for x in (right_cells.value, right_cells.high, right_cells.low)]
+        overall["hamming_loss"] = estimate(wrong[0], wrong[1], wrong[2], right_cells.method or "")
+        overall["subset_accuracy"] = of_share(subset)
+        overall["no_finding_specificity"] = of_share(share(right, images_without(self.labels), units))
+        shares = [finding.shares[1] for finding in self.each]
+        numbers = numbers_of(
+            p, {name: overall[name] for name in FINDING_METRICS}, resamples, sample_size(subset), shares
         )
-        undefined, no_interval = self._reasons(found, own)
-        return found.model_copy(
-            update={"undefined": undefined, "no_interval": no_interval, "notes": self._notes(found)}
-        )
+        per_class = {name: finding.per_class[name] for name, finding in zip(p.classes, of_two, strict=True)}
+        numbers = numbers.model_copy(update={"per_class": per_class})
+        undefined, no_interval = self._reasons(numbers, of_two)
+        more = {"undefined": undefined, "no_interval": no_interval, "notes": self._notes(numbers)}
+        return numbers.model_copy(update=more)
 
-    def mean(self, name: str) -> Estimate:
+    def _mean(self, name: str) -> Estimate:
         """A mean over findings, by its name in `MEANS`."""
         weight = 1 / max(1, len(self.means) * len(MEANS[name]))
         pairs = [(f, kind) for f in self.means for kind in MEANS[name]]
@@ -405,51 +406,46 @@ class PreparedFindings:
         value = weight * sum(entry.value for entry in entries if entry.value is not None)
         if any(entry.low is None for entry in entries):
             return estimate(value, *NONE, "mover")
-        parts = (self._part(int(f), kind, weight) for f, kind in pairs)
+        parts = []
+        for f, kind in pairs:
+            part = self.each[f].part(1, kind, weight)
+            parts.append(part._replace(influence=self._of_images(f, part.influence)))
         return estimate(value, *mean_interval(parts, np.zeros(len(self.labels)), quantile(), self.units), "mover")
 
-    def _part(self, f: int, kind: str, weight: float) -> Part:
-        """A number of a finding; images whose label is unknown have no influence."""
-        part, influence = self.each[f].part(1, kind, weight), np.zeros(len(self.labels))
-        influence[self.known[:, f]] = part.influence
-        return part._replace(influence=influence)
+    def _of_images(self, f: np.integer, influence: np.ndarray) -> np.ndarray:
+        """(S,) the influence of the images whose label of a finding is known; that of others is 0."""
+        influences = np.zeros(len(self.labels))
+        influences[self.known[:, f]] = influence
+        return influences
 
     def mean_area(self, name: str) -> Area:
         """The mean AUROC or average precision over findings, its influence leveraged; NaN where it is undefined."""
-        mean, weight = Area(0.0 if len(self.means) else np.nan, np.zeros(len(self.labels))), 1 / max(1, len(self.means))
+        mean = Area(0.0 if len(self.means) else np.nan, np.zeros(len(self.labels)))
         for f in self.means:
-            one, influence = self.each[f], np.zeros(len(self.labels))
-            own = one.overall_areas[name]
-            influence[self.known[:, f]] = one.units.leveraged(own.influence, one.labels)
-            mean = mean.plus(Area(own.value, influence), weight)
+            finding = self.each[f]
+            area = finding.overall_areas[name]
+            influence = self._of_images(f, finding.units.leveraged(area.influence, finding.labels))
+            mean = mean.plus(Area(area.value, influence), 1 / len(self.means))
         return mean
 
     @cached_property
     def cells(self) -> PreparedPredictions:
         """All known labels together, each an image of its patient."""
-        names = [str(unit) for unit in self.units.index]
-        groups = tuple(names[i] for i in np.nonzero(self.known)[0])
-        return PreparedPredictions(replace(pooled(self.predictions), groups=groups))
+        return PreparedPredictions(pooled(self.predictions, grouped=True))
 
-    def _pooled(self) -> dict[str, Estimate]:
-        """The numbers of all known labels together."""
-        overall, (_, present) = self.cells.estimates()
-        found = {f"{name}_micro": present[name] for name in POOLED} | {name: overall[name] for name in LOSSES}
-        return found | {"hamming_loss": _complement(overall["accuracy"])}
-
-    def _reasons(self, found: Numbers, own: list[Numbers]) -> tuple[dict[str, str], dict[str, str]]:
+    def _reasons(self, numbers: Numbers, of_two: list[Numbers]) -> tuple[dict[str, str], dict[str, str]]:
         """Why numbers have no value, and why those with a value have no interval; of each finding as of two classes."""
         undefined: dict[str, str] = {}
         no_interval: dict[str, str] = {}
-        lone = f"the images that it counts come from fewer than 2 {self._unit}s"
-        for c, of_two in zip(found.classes, own, strict=True):
-            for key, entry in ((f"{kind} of {c}", found.per_class[c][kind]) for kind in PER_CLASS):
+        lone = f"the images that it counts come from fewer than 2 {self.unit}s"
+        for c, finding in zip(numbers.classes, of_two, strict=True):
+            for key, entry in ((f"{kind} of {c}", numbers.per_class[c][kind]) for kind in PER_CLASS):
                 if entry.value is None:
-                    undefined[key] = of_two.undefined[key] if of_two.n else f"no label of '{c}' is known"
+                    undefined[key] = finding.undefined[key] if finding.n else f"no label of '{c}' is known"
                 elif entry.low is None and self.units.count > 1:
-                    no_interval[key] = of_two.no_interval.get(key, lone)
-        for name, entry in found.overall.items():
-            keys = [f"{kind} of {found.classes[f]}" for f in self.means for kind in MEANS.get(name, ())]
+                    no_interval[key] = finding.no_interval.get(key, lone)
+        for name, entry in numbers.overall.items():
+            keys = [f"{kind} of {numbers.classes[f]}" for f in self.means for kind in MEANS.get(name, ())]
             if entry.value is None:
                 undefined[name] = next((undefined[key] for key in keys if key in undefined), self._why_undefined(name))
             elif entry.low is None and self.units.count > 1:
@@ -474,42 +470,25 @@ class PreparedFindings:
         for value, what in ((1, "with"), (0, "without")):
             held = len(np.unique(self.units.index[(self.labels == value).any(axis=1)]))
             if held < FEWEST:
-                return f"too few to say: {counted(held, self._unit)} {what} a finding"
+                return f"too few to say: {counted(held, self.unit)} {what} a finding"
         return "no image shows how much it varies"
 
-    def _notes(self, found: Numbers) -> list[str]:
+    def _notes(self, numbers: Numbers) -> list[str]:
         """What a reader must know about the numbers."""
         unknown, notes = (~self.known).sum(axis=0), []
         if unknown.any():
-            most = f"{unknown.max():,} of '{found.classes[unknown.argmax()]}'"
+            most = f"{unknown.max():,} of '{numbers.classes[unknown.argmax()]}'"
             total = counted_doing(int(unknown.sum()), "label")
             notes = [f"{total} not known, of {self.labels.size:,} ({most}): every number counts the known labels only."]
-        left = [f"'{c}'" for f, c in enumerate(found.classes) if f not in self.means]
+        left = [f"'{c}'" for f, c in enumerate(numbers.classes) if f not in self.means]
         if left and len(self.means):
-            few = f"fewer than {FEWEST} {self._unit}s have it, or fewer have images without it"
-            why = few if self._solid else "no image has it, or every image has it"
+            why = "no image has it, or every image has it"
+            if all(min(self.each[f].holders) >= FEWEST for f in self.means):
+                why = f"fewer than {FEWEST} {self.unit}s have it, or fewer have images without it"
             notes.append(f"Means over findings leave out {counted(len(left), 'finding')}: {listed(left)} ({why}).")
-        holders = {c: one.holders[1] for c, one in zip(found.classes, self.each, strict=True)}
-        notes += few_notes(found, holders, self.units.count, self.predictions.groups, "finding")
-        return [*notes, *below_chance(found, "findings")]
-
-    @property
-    def _unit(self) -> str:
-        return "image" if self.predictions.groups is None else "patient"
-
-    @property
-    def _solid(self) -> bool:
-        """Whether the findings of the means have at least `FEWEST` patients of either kind."""
-        return all(min(self.each[f].holders) >= FEWEST for f in self.means)
-
-
-def _complement(found: Estimate) -> Estimate:
-    """1 minus a number."""
-    value, low, high = (np.nan if x is None else 1 - x for x in (found.value, found.high, found.low))
-    return estimate(value, low, high, found.method or "")
-
-
-AREAS = ("auroc", "average_precision")
+        holders = {c: finding.holders[1] for c, finding in zip(numbers.classes, self.each, strict=True)}
+        notes += few_notes(numbers, holders, self.units.count, self.predictions.groups, "finding")
+        return [*notes, *below_chance(numbers, "findings")]
 
 
 def compare_findings(
@@ -526,20 +505,17 @@ def compare_findings(
     """
     check_alike(predictions, other)
     first, second = PreparedFindings(predictions), PreparedFindings(other)
-    own, theirs = (one.numbers(resamples).overall for one in (first, second))
-    found = jackknifed_gaps(
-        summands(predictions), summands(other), partial(of_sums, means=in_means(predictions)), first.units
-    )
+    own, theirs = (model.numbers(resamples).overall for model in (first, second))
+    of_means = partial(of_sums, means=in_means(predictions))
+    gaps = jackknifed_gaps(summands(predictions), summands(other), of_means, first.units)
     for name in AREAS:
-        found[name] = area_gap(first.mean_area(name), second.mean_area(name), None, first.units)
+        gaps[name] = area_gap(first.mean_area(name), second.mean_area(name), None, first.units)
         areas = first.cells.overall_areas[name], second.cells.overall_areas[name]
-        found[f"{name}_micro"] = area_gap(*areas, None, first.cells.units)
-    same = np.array_equal(predictions.probabilities, other.probabilities) and np.array_equal(
-        predictions.predicted, other.predicted
-    )
+        gaps[f"{name}_micro"] = area_gap(*areas, None, first.cells.units)
+    same = same_answers(predictions, other)
     difference: dict[str, Estimate] = {}
     for name in FINDING_METRICS:
-        reach, test = found[name]
+        reach, test = gaps[name]
         if test.method == "jackknife" and not (same or reach > 0):  # no image shows how much the difference varies
             reach = np.nan
         limit = np.inf if name == "log_loss" else 1.0
@@ -548,7 +524,7 @@ def compare_findings(
     gap, test = right_difference(right, others, first.known.any(axis=1), first.units)
     low, high = (0.0, 0.0) if same else (gap.low, gap.high)
     difference["subset_accuracy"] = estimate(gap.value, low, high, gap.method)
-    tests = {"auroc": found["auroc"][1], "subset_accuracy": test, "average_precision": found["average_precision"][1]}
+    tests = {"auroc": gaps["auroc"][1], "subset_accuracy": test, "average_precision": gaps["average_precision"][1]}
     return PairedComparison(overall=theirs, difference=difference, tests=tests)
 
 
@@ -563,14 +539,13 @@ def compare_each_finding(
     Raises:
         DataError: no labels. The images must be the same, as for `compare_findings`.
     """
-    first, second = PreparedFindings(predictions), PreparedFindings(other)
-    found: dict[str, dict[str, ClassDifference]] = {name: {} for name in AREAS}
-    for finding, one, two in zip(predictions.classes, first.each, second.each, strict=True):
+    gaps: dict[str, dict[str, ClassDifference]] = {name: {} for name in AREAS}
+    for finding in predictions.classes:
+        first, second = (PreparedPredictions(p.of(finding)) for p in (predictions, other))
         for name in AREAS:
-            areas = one.overall_areas[name], two.overall_areas[name]
-            positive = one.labels == 1 if name == "auroc" else None
-            gap = class_difference(*areas, positive, one.units, one.labels)
-            if min(one.holders) < FEWEST:
-                gap = ClassDifference(**dict(gap) | {"low": None, "high": None, "p": None})
-            found[name][finding] = gap
-    return found
+            positive = first.labels == 1 if name == "auroc" else None
+            areas = first.overall_areas[name], second.overall_areas[name]
+            gap = class_difference(*areas, positive, first.units, first.labels)
+            known = min(first.holders) >= FEWEST
+            gaps[name][finding] = gap if known else gap.model_copy(update=dict.fromkeys(("low", "high", "p")))
+    return gaps

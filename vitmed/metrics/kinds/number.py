@@ -24,15 +24,13 @@ from vitmed.core.targets import SIDES, Kind, Target
 from vitmed.core.upgrade import READER
 from vitmed.metrics.estimates import (
     Estimate,
-    ImagesPerPatient,
     Numbers,
-    Sample,
     SampleSize,
     estimate,
     of_share,
 )
+from vitmed.metrics.evaluation import numbers_of
 from vitmed.metrics.intervals import (
-    LEVEL,
     NONE,
     Units,
     correlation,
@@ -318,28 +316,18 @@ def evaluate_number(predictions: NumberPredictions, resamples: int = 2000) -> Nu
     found = _estimates(predictions, units)
     few = f"it needs at least 2 {unit}s" if units.count < 2 else f"no {unit} shows how much it varies"
     nothing = "all true numbers, or all predicted ones, are the same" if len(labels) else "there are no images"
-    numbers = Numbers(
-        n=len(labels),
-        n_groups=None if groups is None else units.count,
-        resampling=f"by {unit}",
-        resamples=resamples,
-        level=LEVEL,
-        classes=list(predictions.classes),
-        positive_class=None,
-        overall=found,
-        per_class={},
-        confusion_matrix=[],
-        sample=_sample(np.abs(predictions.values - labels), units, groups is not None),
-        undefined={name: nothing for name, one in found.items() if one.value is None},
-        no_interval={name: few for name, one in found.items() if one.value is not None and one.low is None},
-    )
+    numbers = numbers_of(predictions, found, resamples, _sample_size(np.abs(predictions.values - labels), units))
+    reasons = {
+        "undefined": {name: nothing for name, entry in found.items() if entry.value is None},
+        "no_interval": {name: few for name, entry in found.items() if entry.value is not None and entry.low is None},
+    }
     notes = few_notes(numbers, {}, units.count, groups)
     if 1 < units.count < FEW_IMAGES:
         notes.append(
             f"With fewer than {FEW_IMAGES} {unit}s, the intervals of RMSE, CRPS, log score and the limits of agreement "
             "are too narrow if errors have heavy tails: in simulations they held the truth in 82 to 98 of 100 tests."
         )
-    return numbers.model_copy(update={"notes": notes})
+    return numbers.model_copy(update={**reasons, "notes": notes})
 
 
 # Scale on which a number is nearly normal, and back.
@@ -398,20 +386,16 @@ def of_median(values: np.ndarray, units: Units) -> Estimate:
     return estimate(value, float(low), float(high), "woodruff")
 
 
-def _sample(error: np.ndarray, units: Units, grouped: bool) -> Sample:
+def _sample_size(error: np.ndarray, units: Units) -> SampleSize:
     """The sample behind the mean of absolute errors (S,)."""
-    n, sizes, counts = len(error), np.bincount(units.index), None
-    if grouped and n:
-        counts = ImagesPerPatient(min=int(sizes.min()), median=float(np.median(sizes)), max=int(sizes.max()))
-    icc = effect = None
+    n, icc, effect = len(error), None, None
     if units.clustered and units.count > 1 and error.std() > 0:
-        likeness = correlation(sizes.astype(float), units.sums(error), units.sums(error**2))
+        sizes = units.sums(np.ones(n))
+        likeness = correlation(sizes, units.sums(error), units.sums(error**2))
         icc = likeness if np.isfinite(likeness) else None
         effect = spread((error - error.mean()) / n, units).variance / (float(error.var(ddof=1)) / n)
     effective = None if not n else n if effect is None else n / max(1.0, effect)
-    size = SampleSize(n=n, units=units.count, icc=icc, design_effect=effect, effective_n=effective)
-    patients = units.count if grouped else None
-    return Sample(n_images=n, n_patients=patients, images_per_patient=counts, accuracy=size, classes=[])
+    return SampleSize(n=n, units=units.count, icc=icc, design_effect=effect, effective_n=effective)
 
 
 TESTED = ("mae", "rmse", "r2", "ccc")
