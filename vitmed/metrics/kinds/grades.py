@@ -41,28 +41,19 @@ def grades_of(ordinal: Sequence[str], classes: Sequence[str]) -> np.ndarray | No
     Raises:
         UsageError: the order does not have each class once.
     """
-    if not ordinal:
-        return None
-    if sorted(ordinal) != sorted(classes):
+    if ordinal and sorted(ordinal) != sorted(classes):
         raise UsageError(
             f"--ordinal {','.join(ordinal)}: expected each class once, from the lowest grade to the highest",
             f"the classes are {listed(classes)}",
         )
-    return np.array([list(ordinal).index(name) for name in classes])
+    return np.array([list(ordinal).index(name) for name in classes]) if ordinal else None
 
 
 def grade_values(predictions: Predictions) -> dict[str, float]:
-    """Every number of `GRADE_METRICS`, without intervals; NaN where it is undefined.
-
-    Raises:
-        DataError: the predictions have no labels.
-    """
-    labels, predicted, k = known_labels(predictions), predictions.predicted, len(predictions.classes)
-    found = metric_values(predictions)
-    found["quadratic_kappa"] = weighted_kappa(labels, predicted, grade_costs(k, "squared"))
-    found["linear_kappa"] = weighted_kappa(labels, predicted, grade_costs(k, "absolute"))
-    found["grade_error"] = float(np.abs(predicted - labels).mean()) if len(labels) else float("nan")
-    return {name: found[name] for name in GRADE_METRICS}
+    """Every number of `GRADE_METRICS`, without intervals; NaN where undefined. Raises DataError without labels."""
+    of_grades = {name: float(value) for name, value in _of_sums(_summands(predictions).sum(axis=0)).items()}
+    values = metric_values(predictions) | of_grades
+    return {name: values[name] for name in GRADE_METRICS}
 
 
 def weighted_kappa(first: np.ndarray, second: np.ndarray, weights: np.typing.ArrayLike) -> float:
@@ -103,8 +94,7 @@ def predictions_at_cut(predictions: Predictions, cut: int) -> Predictions:
 
     With `decided=None` the probability decides instead.
     """
-    k = len(predictions.classes)
-    assert 0 < cut < k, cut
+    assert 0 < cut < len(predictions.classes), cut
     names = f"below {predictions.classes[cut]}", f"{predictions.classes[cut]} or higher"
     raw = predictions.logits.astype(np.float64)
     odds = np.logaddexp.reduce(raw[:, cut:], axis=1) - np.logaddexp.reduce(raw[:, :cut], axis=1)
@@ -168,18 +158,17 @@ def grade_results(predictions: Predictions, resamples: int = 2000) -> GradeResul
     Raises:
         DataError: the predictions have no labels.
     """
-    labels, boot, k = known_labels(predictions), Bootstrap.of(predictions, resamples), len(predictions.classes)
+    labels, boot = known_labels(predictions), Bootstrap.of(predictions, resamples)
     off, n, every = predictions.predicted - labels, len(labels), np.ones(len(labels), bool)
-    kappas = _kappas(predictions, boot)
     scores = ranked_probability_scores(predictions)
     mean = float(scores.mean()) if n else np.nan
     interval = log_interval(mean, influence_spread((scores - mean) / n, boot.units)) if boot.units.count > 1 else NONE
-    errors = grade_errors(off, predictions.classes, boot)
-    views = [predictions_at_cut(predictions, cut) for cut in range(1, k)]
+    kappas, why = _kappas(predictions, boot)
+    views = [predictions_at_cut(predictions, cut) for cut in range(1, len(predictions.classes))]
     return GradeResults(
-        **dict(errors),
-        quadratic_kappa=kappas["quadratic_kappa"][0],
-        linear_kappa=kappas["linear_kappa"][0],
+        **dict(grade_errors(off, predictions.classes, boot)),
+        quadratic_kappa=kappas["quadratic_kappa"],
+        linear_kappa=kappas["linear_kappa"],
         signed=of_mean(off.astype(np.float64), boot.units),
         rps=estimate(mean, *interval, "influence"),
         distances=[
@@ -187,32 +176,40 @@ def grade_results(predictions: Predictions, resamples: int = 2000) -> GradeResul
             for d in np.unique(off).tolist()
         ],
         cuts={view.classes[1]: evaluate_predictions(view).per_class[view.classes[1]] for view in views},
-        why={name: why for name, (_, why) in kappas.items() if why},
+        why=why,
     )
 
 
 def evaluate_grades(predictions: Predictions, resamples: int = 2000) -> Numbers:
     """`evaluate_predictions`, with all of `GRADE_METRICS`; the arguments and errors are the same."""
-    found, boot = evaluate_predictions(predictions, resamples), Bootstrap.of(predictions, resamples)
-    own, why = grade_estimates(predictions, boot)
-    overall = found.overall | own
-    missing = {name: reason for name, reason in why.items() if overall[name].low is None and boot.units.count > 1}
-    undefined = {name: reason for name, reason in missing.items() if overall[name].value is None}
-    return found.model_copy(
+    numbers, boot = evaluate_predictions(predictions, resamples), Bootstrap.of(predictions, resamples)
+    of_grades, why = _grade_estimates(predictions, boot)
+    overall = numbers.overall | of_grades
+    unsure = {name: reason for name, reason in why.items() if overall[name].low is None and boot.units.count > 1}
+    undefined = {name: reason for name, reason in unsure.items() if overall[name].value is None}
+    return numbers.model_copy(
         update={
             "overall": {name: overall[name] for name in GRADE_METRICS},
-            "undefined": found.undefined | undefined,
-            "no_interval": found.no_interval | {name: missing[name] for name in missing if name not in undefined},
+            "undefined": numbers.undefined | undefined,
+            "no_interval": numbers.no_interval | {name: unsure[name] for name in unsure if name not in undefined},
         }
     )
 
 
-def grade_estimates(predictions: Predictions, boot: Bootstrap) -> tuple[dict[str, Estimate], dict[str, str]]:
+def _grade_estimates(predictions: Predictions, boot: Bootstrap) -> tuple[dict[str, Estimate], dict[str, str]]:
     """Both kappas and the error in grades; and why a number has no value or no interval, by its name."""
-    off, kappas = predictions.predicted - known_labels(predictions), _kappas(predictions, boot)
+    kappas, why = _kappas(predictions, boot)
+    off = predictions.predicted - known_labels(predictions)
     error = grade_errors(off, predictions.classes, boot).off
-    why = {name: why for name, (_, why) in kappas.items() if why} | {"grade_error": "all resamples gave the same"}
-    return {name: one for name, (one, _) in kappas.items()} | {"grade_error": error}, why
+    return kappas | {"grade_error": error}, why | {"grade_error": "all resamples gave the same"}
+
+
+def _kappas(predictions: Predictions, boot: Bootstrap) -> tuple[dict[str, Estimate], dict[str, str]]:
+    """Both weighted kappas of prediction and truth, and why one has no value or no interval."""
+    labels, predicted, k = known_labels(predictions), predictions.predicted, len(predictions.classes)
+    costs = {"quadratic_kappa": grade_costs(k, "squared"), "linear_kappa": grade_costs(k, "absolute")}
+    kappas = {name: kappa_estimate(labels, predicted, weights, boot) for name, weights in costs.items()}
+    return {name: kappa for name, (kappa, _) in kappas.items()}, {name: why for name, (_, why) in kappas.items() if why}
 
 
 def grade_errors(off: np.ndarray, order: Sequence[str], boot: Bootstrap) -> Grades:
@@ -254,15 +251,6 @@ def kappa_estimate(
     return estimate(value, *interval, "wilson-bootstrap", len(drawn)), why
 
 
-def _kappas(predictions: Predictions, boot: Bootstrap) -> dict[str, tuple[Estimate, str]]:
-    """Both weighted kappas of prediction and truth, as `kappa_estimate`."""
-    labels, predicted, k = known_labels(predictions), predictions.predicted, len(predictions.classes)
-    return {
-        "quadratic_kappa": kappa_estimate(labels, predicted, grade_costs(k, "squared"), boot),
-        "linear_kappa": kappa_estimate(labels, predicted, grade_costs(k, "absolute"), boot),
-    }
-
-
 def compare_grades(predictions: Predictions, other: Predictions, resamples: int = 2000) -> PairedComparison:
     """`compare_predictions`, with both kappas and the error in grades, whose intervals are by `jackknifed_gaps`.
 
@@ -272,7 +260,7 @@ def compare_grades(predictions: Predictions, other: Predictions, resamples: int 
         DataError: not the same images, labels or grades in the same order; or no labels.
     """
     found, boot = compare_predictions(predictions, other, resamples), Bootstrap.of(other, resamples)
-    own, theirs = (grade_estimates(one, boot)[0] for one in (predictions, other))
+    own, theirs = (_grade_estimates(model, boot)[0] for model in (predictions, other))
     gaps = jackknifed_gaps(_summands(predictions), _summands(other), _of_sums, Units.of(predictions))
     overall = found.overall | theirs
     difference = found.difference | {name: gap_of(own[name], theirs[name], gaps[name], np.inf) for name in own}

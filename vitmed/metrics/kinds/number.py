@@ -178,10 +178,7 @@ def _labels(table: Table) -> np.ndarray | None:
         return None
     labels = table.floats(["label"])[:, 0]
     for row in np.flatnonzero(~np.isfinite(labels))[:1]:
-        if not cells[row].strip():
-            problem = f"{table.file}: some rows have a label and some have none, the first is row {table.numbers[row]}"
-            raise DataError(problem, "fill the label column, or empty it")
-        raise table.wrong(int(row), "label", "a finite number")
+        raise table.wrong(int(row), "label", "a finite number") if cells[row].strip() else table.some_unlabelled(row)
     return labels
 
 
