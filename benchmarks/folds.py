@@ -113,8 +113,7 @@ def part(way: str, fold: int, options: argparse.Namespace) -> None:
 
 def report(options: argparse.Namespace) -> None:
     """The table over the folds and of the pooled predictions."""
-    from vitmed.metrics.evaluation import evaluate_predictions
-    from vitmed.metrics.paired_comparison import compare_predictions
+    from vitmed.metrics.kinds.classes import compare_predictions, evaluate_predictions
     from vitmed.metrics.predictions import Predictions
     from vitmed.metrics.scoring import metric_values
 

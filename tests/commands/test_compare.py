@@ -19,9 +19,10 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.targets import Target
 from vitmed.metrics.intervals import Units, share
+from vitmed.metrics.kinds.classes import compare_classes, compare_predictions
 from vitmed.metrics.kinds.findings import FindingPredictions, compare_each_finding, compare_findings
 from vitmed.metrics.kinds.number import NumberPredictions, distribution_scores
-from vitmed.metrics.paired_comparison import compare_classes, compare_predictions, holm
+from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.report.write import write_report
 

@@ -12,7 +12,7 @@ from vitmed.core.errors import DataError
 from vitmed.data.group_words import group_word, known_by_column
 from vitmed.data.patients import describe_patients, patient_notes
 from vitmed.data.splits import make_splits
-from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import headline
 from vitmed.report.limitations import limitations

@@ -24,7 +24,7 @@ from vitmed.decisions.folds import (
 )
 from vitmed.decisions.policy import ClassPolicy, choose_policy
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 
 

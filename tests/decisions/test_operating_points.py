@@ -25,7 +25,7 @@ from vitmed.metrics.clinical_utility import (
     ranges,
 )
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 
 NAMES = ("infected", "uninfected")

@@ -14,8 +14,8 @@ from conftest import Answer, Trained
 import vitmed as package
 from vitmed.core.errors import GateError, UsageError
 from vitmed.deploy.acceptance import Acceptance
-from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.intervals import Units
+from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.paired_comparison import share_difference
 from vitmed.metrics.predictions import Predictions

@@ -13,7 +13,6 @@ from vitmed.core.errors import DataError
 from vitmed.metrics.areas import area_spread, class_areas, newcombe_area
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval, widened_level
 from vitmed.metrics.estimates import ImagesPerPatient
-from vitmed.metrics.evaluation import PreparedPredictions, bootstrap, evaluate_predictions
 from vitmed.metrics.intervals import (
     Units,
     correlation,
@@ -25,6 +24,7 @@ from vitmed.metrics.intervals import (
     share_ratio,
     wilson,
 )
+from vitmed.metrics.kinds.classes import PreparedPredictions, bootstrap, evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.ranking import weighted_areas
 from vitmed.metrics.scoring import Scorer

@@ -12,7 +12,7 @@ from sklearn.metrics import cohen_kappa_score
 
 from vitmed import evaluate, train
 from vitmed.core.errors import DataError, UsageError
-from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.reader_agreement import agreement
 

@@ -12,7 +12,7 @@ from vitmed.decisions.reliability import CalibrationReport
 from vitmed.explanation.results import Robustness
 from vitmed.metrics.clinical_utility import DecisionCurve
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import Stratum, Subgroups
 from vitmed.report.checklists import CLAIM, GUIDELINES, STARD, TOPICS, TRIPOD, checklists

@@ -11,7 +11,7 @@ from matplotlib.text import Text
 
 from vitmed import train
 from vitmed.data.samples import Sample, Splits
-from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report import participant_flow
 from vitmed.report.page import render

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from vitmed.core.errors import DataError
 from vitmed.core.evaluate_config import EvaluateConfig
-from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import CLASS_ANALYSES, Material
 from vitmed.report.plots import drawing, pictures

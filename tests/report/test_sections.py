@@ -14,7 +14,7 @@ from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.targets import Target
 from vitmed.core.text import counted, format_probability, listed
 from vitmed.decisions.policy import count_answers
-from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.notes import learnt_nothing

@@ -6,235 +6,25 @@ Each number has the formula whose measured coverage is nearest to its level (ben
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 
 import numpy as np
 
 from vitmed.core.errors import DataError
-from vitmed.metrics.areas import Area, class_areas
-from vitmed.metrics.bootstrap import bootstrap_weights
 from vitmed.metrics.estimates import (
-    ClassNumbers,
     ClassSampleSizes,
     Estimate,
     ImagesPerPatient,
     Numbers,
     Sample,
     SampleSize,
-    estimate,
-    of_auroc,
-    of_f1,
-    of_share,
     sample_size,
 )
 from vitmed.metrics.intervals import (
     LEVEL,
-    LIKENESS,
-    NONE,
-    Part,
     Share,
     Units,
-    assumed_effect,
-    class_masks,
-    class_shares,
-    influence_spread,
-    log_interval,
-    logit_interval,
-    mean_interval,
-    quantile,
-    share,
-    spread,
-    wilson,
-    within,
 )
-from vitmed.metrics.metric_table import METRICS
-from vitmed.metrics.notes import FEWEST, notes, undefined, without_interval
-from vitmed.metrics.predictions import Predictions, known_labels
-from vitmed.metrics.scoring import Scorer
-
-AREAS = ("auroc", "auroc_weighted", "average_precision", "average_precision_weighted")
-LOSSES = ("log_loss", "brier")  # in the order of `Scorer.losses`
-
-
-def evaluate_predictions(predictions: Predictions, resamples: int = 2000) -> Numbers:
-    """Every number with its interval; the units are patients where they are known.
-
-    `resamples` is only recorded: those of the rest of a report. The intervals of these numbers need none.
-
-    Raises:
-        DataError: the predictions have no labels, or a score that is no finite number.
-    """
-    return PreparedPredictions(predictions).numbers(resamples)
-
-
-class PreparedPredictions:
-    """One set of predictions, with everything about its intervals that does not depend on resamples."""
-
-    def __init__(self, predictions: Predictions):
-        labels = known_labels(predictions)
-        check_finite(predictions.logits)
-        self.predictions, self.labels, self.units = predictions, labels, Units.of(predictions)
-        self.why: dict[str, str] = {}  # number that is resampled -> why it has no interval
-        self.scorer = scorer = Scorer(labels, predictions)
-        self.point = {name: float(v[0]) for name, v in scorer.counted(np.ones((1, len(labels))))[0].items()}
-        self.classes = range(scorer.size)
-        self.holders = [self._held(labels == c) for c in self.classes]
-        self.shares = [class_shares(labels == c, scorer.predicted == c, self.units) for c in self.classes]
-        self.accuracy = share(labels == scorer.predicted, np.ones(len(labels), bool), self.units)
-        self.overall_areas = {name: Area(0.0, np.zeros(len(labels))) for name in AREAS}
-        self.areas = [class_areas(scorer.probabilities[:, c], labels == c) for c in self.classes]
-        for c in self.classes:
-            self._add_areas(c)
-        self.per_class = [self._of_class(c) for c in self.classes]
-
-    def _add_areas(self, c: int) -> None:
-        """Add the areas of a class to the overall areas."""
-        truth, positive = self.labels == c, self.scorer.positive
-        for kind, own in zip(("auroc", "average_precision"), self.areas[c], strict=True):
-            if positive == c:
-                self.overall_areas[kind] = own
-            elif positive is None:
-                self.overall_areas[kind] = self.overall_areas[kind].plus(own, self.scorer.even[c])
-            if self.scorer.present[c]:
-                weighted = self.overall_areas[f"{kind}_weighted"].plus(own, float(truth.mean()))
-                drawn = (truth - truth.mean()) * own.value / len(truth)  # how common a class is was drawn too
-                self.overall_areas[f"{kind}_weighted"] = Area(weighted.value, weighted.influence + drawn)
-
-    def _of_class(self, c: int) -> dict[str, Estimate]:
-        """The numbers of a class."""
-        area, precision = self.areas[c]
-        found = {name: (of_f1 if name == "f1" else of_share)(one) for name, one in self.shares[c].items()}
-        return found | {
-            "auroc": of_auroc(area, self.labels == c, self.units),
-            "average_precision": estimate(precision.value, *self._precision_interval(c), "influence"),
-        }
-
-    def _precision_interval(self, c: int) -> tuple[float, float]:
-        """The interval of an average precision, on the logit scale; a perfect one varies no more than a proportion."""
-        precision, truth = self.areas[c][1], self.labels == c
-        if min(self.holders[c], self._held(~truth)) < FEWEST:
-            return NONE
-        found = influence_spread(self.units.leveraged(precision.influence, truth * 1), self.units)
-        if 0 < precision.value < 1 and found.variance > 0:
-            return logit_interval(precision.value, found.variance**0.5, quantile(found.degrees))
-        return self._flawless(truth) if precision.value == 1 and not truth.all() else NONE
-
-    def _flawless(self, images: np.ndarray) -> tuple[float, float]:
-        """The interval of a number within 0..1 that is 1, if it varies no more than a proportion of these images."""
-        sizes = self.units.sums(images.astype(np.float64))
-        sizes = sizes[sizes > 0]
-        low, _ = wilson(1.0, sizes.sum() / assumed_effect(sizes, LIKENESS), quantile(self.degrees))
-        return low, 1.0
-
-    def numbers(self, resamples: int) -> Numbers:
-        """As `evaluate_predictions`."""
-        classes, size, positive = self.predictions.classes, len(self.classes), self.scorer.positive
-        overall, per_class = self.estimates()
-        support, groups = np.bincount(self.labels, minlength=size), self.predictions.groups
-        confusion = np.bincount(self.labels * size + self.scorer.predicted, minlength=size**2)
-        numbers = numbers_of(self.predictions, overall, resamples, sample_size(self.accuracy), self.shares).model_copy(
-            update={
-                "positive_class": None if positive is None else classes[positive],
-                "per_class": {c: ClassNumbers(n=int(support[k]), **per_class[k]) for k, c in enumerate(classes)},
-                "confusion_matrix": confusion.reshape(size, size).tolist(),
-            }
-        )
-        holders = dict(zip(classes, self.holders, strict=True))
-        reasons = {"undefined": undefined(numbers), "no_interval": without_interval(numbers, holders)}
-        return numbers.model_copy(update={**reasons, "notes": notes(numbers, holders, self.units.count, groups)})
-
-    def estimates(self) -> tuple[dict[str, Estimate], list[dict[str, Estimate]]]:
-        """All numbers, overall and of each class."""
-        positive = self.scorer.positive
-        overall = {"accuracy": of_share(self.accuracy), "balanced_accuracy": self._mean("sensitivity", weighted=False)}
-        overall |= {"sensitivity_weighted": overall["accuracy"], "sensitivity_macro": overall["balanced_accuracy"]}
-        for kind in ("specificity", "ppv", "npv", "f1"):
-            overall |= {f"{kind}_macro": self._mean(kind, weighted=False)}
-            overall |= {f"{kind}_weighted": self._mean(kind, weighted=True)}
-        for kind in ("auroc", "average_precision"):
-            alone = None if positive is None else self.per_class[positive][kind]
-            overall[kind] = alone or self._mean(kind, weighted=False)
-            same = alone if kind == "auroc" else None  # both of two have the same AUROC
-            overall[f"{kind}_weighted"] = same or self._mean(kind, weighted=True)
-        for column, name in enumerate(LOSSES):
-            overall[name] = estimate(self.point[name], *self._loss_interval(column), "influence")
-        for name in ("mcc", "cohen_kappa"):
-            value = min(self.point[name], 1.0)  # a rounding error may lie above
-            overall[name] = estimate(value, *self._correlation_interval(name), "influence")
-        return {name: overall[name] for name in METRICS}, self.per_class
-
-    def _mean(self, kind: str, weighted: bool) -> Estimate:
-        """The mean of a number over all classes, or weighted by class size over those that have images."""
-        size = max(1, len(self.labels))
-        means = np.bincount(self.labels, minlength=len(self.classes)) / size
-        weights, value = (means if weighted else self.scorer.even), float("nan")
-        own = {int(c): self.per_class[c][kind] for c in np.flatnonzero(weights)}
-        values = np.array([own[c].value if c in own and own[c].value is not None else np.nan for c in self.classes])
-        if own:
-            value = float((weights * values)[list(own)].sum())
-        if any(entry.low is None for entry in own.values()) or not own:
-            return estimate(value, *NONE, "mover")
-        drift = (values[self.labels] - value) / size if weighted else np.zeros(len(self.labels))
-        parts = (self.part(c, kind, float(weights[c])) for c in own)
-        return estimate(value, *mean_interval(parts, drift, quantile(self.degrees), self.units), "mover")
-
-    def part(self, c: int, kind: str, weight: float) -> Part:
-        """A number of a class that has an interval, as a part of a mean."""
-        entry = self.per_class[c][kind]
-        assert entry.value is not None and entry.low is not None and entry.high is not None
-        if kind in self.shares[c]:
-            hits, counted = class_masks(self.labels == c, self.scorer.predicted == c)[kind]
-            influence = np.where(counted, hits - self.shares[c][kind].value, 0.0)
-        else:
-            influence = self.areas[c][kind == "average_precision"].influence
-        return Part(entry.value, entry.low, entry.high, influence, weight)
-
-    def _loss_interval(self, column: int) -> tuple[float, float]:
-        """The interval of a mean loss; none without an error, as no image shows what one costs."""
-        loss = self.scorer.losses[:, column]
-        if self.accuracy.value == 1 or not len(loss) or self.too_few:
-            return NONE
-        influence = self.units.leveraged((loss - loss.mean()) / len(loss), self.labels)
-        return log_interval(float(loss.mean()), influence_spread(influence, self.units))
-
-    def _correlation_interval(self, name: str) -> tuple[float, float]:
-        """The interval of MCC or kappa on -1..1: Wilson's, of as many images as give a proportion their variance.
-
-        Without an error it is that of the rarest class, and no interval reaches further up.
-        """
-        value = self.point[name]
-        if not np.isfinite(value) or self.units.count < 2 or self.too_few:
-            return NONE
-        flawless = 2 * self._flawless(self.rarest)[0] - 1
-        if abs(value - 1) < 1e-12:
-            return flawless, 1.0
-        influence = self.units.leveraged(self.scorer.correlation_influence()[name], self.labels)
-        found = spread(influence, self.units)
-        if not (found.variance > 0 and value > -1):
-            return NONE
-        low, high = within(value, -1.0, found.variance, quantile(self.degrees))
-        return min(low, flawless), high
-
-    @property
-    def too_few(self) -> bool:
-        """Whether fewer than `FEWEST` images, or patients, have the most common class, or any other."""
-        common = self.labels == np.bincount(self.labels, minlength=len(self.classes)).argmax()
-        return min(self._held(common), self._held(~common)) < FEWEST
-
-    def _held(self, images: np.ndarray) -> int:
-        """How many units have one of the images, (S,) bool."""
-        return len(np.unique(self.units.index[images]))
-
-    @cached_property
-    def rarest(self) -> np.ndarray:
-        """(S,) bool, the images of the class with the fewest patients; none without images."""
-        found = [c for c in self.classes if self.scorer.present[c]]
-        return self.labels == min(found, key=lambda c: self.holders[c], default=-1)
-
-    @cached_property
-    def degrees(self) -> float:
-        """Degrees of freedom of the variance of being right between units."""
-        return self.units.degrees((self.labels == self.scorer.predicted) * 1.0) if self.units.count > 1 else 1.0
+from vitmed.metrics.predictions import Predictions
 
 
 def check_finite(logits: np.ndarray) -> None:
@@ -281,18 +71,3 @@ def numbers_of(
             classes=[ClassSampleSizes(**{name: sample_size(own[name]) for name in rates}) for own in shares],
         ),
     )
-
-
-def bootstrap(several: list[PreparedPredictions], resamples: int, seed: int) -> list[dict[str, np.ndarray]]:
-    """Overall numbers (R,) of each in the same resamples; the units are those of the first."""
-    draws: list[dict[str, list[np.ndarray]]] = [{name: [] for name in evaluation.point} for evaluation in several]
-    units = several[0].units
-    if units.count > 1:
-        whole = 2 * units.count < len(units.index)  # few patients with many images: their sums are enough
-        index = np.arange(units.count) if whole else units.index
-        ways = [evaluation.scorer.summed(units.index) if whole else evaluation.scorer.counted for evaluation in several]
-        for weights in bootstrap_weights(index, resamples, seed):
-            for way, drawn in zip(ways, draws, strict=True):
-                for name, values in way(weights)[0].items():
-                    drawn[name].append(values)
-    return [{name: np.concatenate(v) if v else np.empty(0) for name, v in drawn.items()} for drawn in draws]

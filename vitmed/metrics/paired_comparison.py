@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,21 +11,17 @@ from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError
 from vitmed.core.targets import Kind
 from vitmed.core.text import identity
-from vitmed.metrics.areas import Area, area_spread, class_areas
-from vitmed.metrics.bootstrap import percentile_interval, widened_level
+from vitmed.metrics.areas import Area, area_spread
 from vitmed.metrics.estimates import Estimate, estimate
-from vitmed.metrics.evaluation import AREAS, PreparedPredictions, bootstrap
 from vitmed.metrics.intervals import (
     INFINITE,
     NONE,
-    Part,
     Share,
     Spread,
     Units,
     correlation,
     influence_spread,
     jackknife_spread,
-    mean_interval,
     quantile,
     satterthwaite,
     share,
@@ -34,7 +29,6 @@ from vitmed.metrics.intervals import (
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.seed_spread import SeedSpread
 
-MANY_CLASSES = 50
 FEW = 10  # patients with an image that only one model gets right, below which they do not show a design effect
 
 
@@ -123,52 +117,6 @@ class ComparisonResults(Frozen):
     seeds: list[SeedSpread] = []  # of each group of runs that differ by the seed only
 
 
-def compare_predictions(predictions: Predictions, other: Predictions, resamples: int = 2000) -> PairedComparison:
-    """The numbers of the other model, and the differences, first minus other, on the same images.
-
-    The interval of a difference is paired, so narrower than the intervals of the two numbers suggest: by
-    `share_difference` for accuracy and balanced accuracy, by `area_gap` for AUROC and average precision, and for the
-    rest from resamples in which both models are evaluated. Predictions that are all the same differ by exactly 0.
-
-    Raises:
-        DataError: not the same images, labels or classes in the same order; or no labels.
-    """
-    labels = known_labels(predictions)
-    check_alike(predictions, other)
-    first, second = PreparedPredictions(predictions), PreparedPredictions(other)
-    second.units = first.units
-    draws = bootstrap([first, second], resamples, 0)
-    own, theirs = (evaluation.estimates()[0] for evaluation in (first, second))
-    positive = None if first.scorer.positive is None else labels == first.scorer.positive
-    areas = {}
-    for name in AREAS:
-        kind, kinds = positive if name == "auroc" else None, labels if name == "average_precision" else None
-        areas[name] = area_gap(first.overall_areas[name], second.overall_areas[name], kind, first.units, kinds)
-    accuracy, shares = _share_differences(first, second)
-    widen = widened_level(min(first.degrees, second.degrees))
-    same = same_answers(predictions, other)
-    difference: dict[str, Estimate] = {}
-    for name in own:
-        one, two = own[name].value, theirs[name].value
-        if one is None or two is None:
-            difference[name] = estimate(float("nan"), *NONE, "bootstrap", resamples)
-        elif name in AREAS:
-            reach, test = areas[name]
-            difference[name] = gap_estimate(one - two, reach, test)
-        elif name in shares:
-            found = shares[name]
-            low, high = (0.0, 0.0) if same else (found.low, found.high)
-            difference[name] = estimate(one - two, low, high, found.method)
-        else:
-            gap = draws[0][name] - draws[1][name]
-            known = len(gap) > 0 and np.isfinite(gap).mean() >= 0.5
-            interval = percentile_interval(gap, widen) if known else NONE
-            difference[name] = estimate(one - two, *interval, "bootstrap", len(gap))
-    return PairedComparison(
-        overall=theirs, difference=difference, tests={"auroc": areas["auroc"][1], "accuracy": accuracy}
-    )
-
-
 def check_alike(predictions: Predictions, other: Predictions) -> None:
     """Raise DataError unless two predictions are of the same images, labels and classes in the same order."""
     if predictions.paths != other.paths or predictions.classes != other.classes:
@@ -182,29 +130,6 @@ def same_answers(predictions: Predictions, other: Predictions) -> bool:
     return np.array_equal(predictions.probabilities, other.probabilities) and np.array_equal(
         predictions.predicted, other.predicted
     )
-
-
-def _share_differences(
-    first: PreparedPredictions, second: PreparedPredictions
-) -> tuple[ComparisonTest, dict[str, Share]]:
-    """The test of accuracy, and the differences of the overall numbers that are proportions or means of them."""
-    labels, units, present = first.labels, first.units, np.flatnonzero(first.scorer.present)
-    right, other = labels == first.scorer.predicted, labels == second.scorer.predicted
-    accuracy, test = right_difference(right, other, np.ones(len(labels), bool), units)
-    truths = [labels == c for c in present]
-    of_classes = [share_difference(right, other, truth, units).found for truth in truths]
-    gap = right.astype(np.float64) - other
-    parts = (
-        Part(one.value, one.low, one.high, np.where(truth, gap - one.value, 0.0), 1 / len(present))
-        for one, truth in zip(of_classes, truths, strict=True)
-    )
-    low, high = mean_interval(parts, np.zeros(len(labels)), quantile(), units, lowest=-1.0)
-    balanced = replace(accuracy, low=low, high=high)
-    shares = {"accuracy": accuracy, "sensitivity_weighted": accuracy}
-    shares |= {"balanced_accuracy": balanced, "sensitivity_macro": balanced}
-    if first.scorer.positive is not None:
-        shares["specificity_macro"] = balanced  # the same number
-    return test, shares
 
 
 def right_difference(
@@ -347,23 +272,6 @@ def tango(plus: float, minus: float, n: float, z: float) -> tuple[float, float]:
         return float(brentq(lambda gap: tango_score(gap, plus, minus, n) + side * z, value, far, xtol=1e-14))
 
     return end(-1), end(1)
-
-
-def compare_classes(predictions: Predictions, other: Predictions) -> dict[str, dict[str, ClassDifference]]:
-    """The difference in AUROC of each class against the rest: `{"auroc": {class: difference}}`; {} of two classes, and
-    of more than `MANY_CLASSES`.
-
-    Raises:
-        DataError: no labels. The images must be the same, as for `compare_predictions`.
-    """
-    labels, units = known_labels(predictions), Units.of(predictions)
-    if not 2 < len(predictions.classes) <= MANY_CLASSES:
-        return {}
-    found: dict[str, ClassDifference] = {}
-    for c, name in enumerate(predictions.classes):
-        first, second = (class_areas(p.probabilities[:, c], labels == c)[0] for p in (predictions, other))
-        found[name] = class_difference(first, second, labels == c, units)
-    return {"auroc": found}
 
 
 def class_difference(

@@ -10,7 +10,7 @@ from sklearn import metrics as sk
 from vitmed.core.errors import DataError
 from vitmed.core.targets import UNKNOWN
 from vitmed.metrics.estimates import Estimate, Numbers
-from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings, evaluate_findings, finding_values
 from vitmed.metrics.metric_table import FINDING_METRICS, PER_CLASS
 from vitmed.metrics.notes import FEWEST

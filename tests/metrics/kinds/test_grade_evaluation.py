@@ -10,8 +10,8 @@ from sklearn.metrics import cohen_kappa_score, mean_absolute_error, roc_auc_scor
 from test_grade_scoring import KL, draw
 
 from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
-from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.intervals import Units
+from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.kinds.grades import (
     evaluate_grades,
     grade_costs,

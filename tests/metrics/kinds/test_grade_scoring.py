@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import brier_score_loss, cohen_kappa_score, roc_auc_score
 
-from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.kinds.grades import (
     grade_costs,
     grade_values,

@@ -17,8 +17,9 @@ from vitmed.core.targets import NO_FINDING, UNKNOWN, Kind
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.metrics.areas import Area
 from vitmed.metrics.estimates import Estimate, Numbers, estimate, of_share, sample_size
-from vitmed.metrics.evaluation import LOSSES, PreparedPredictions, check_finite, numbers_of
+from vitmed.metrics.evaluation import check_finite, numbers_of
 from vitmed.metrics.intervals import NONE, Units, mean_interval, quantile, share
+from vitmed.metrics.kinds.classes import LOSSES, PreparedPredictions
 from vitmed.metrics.metric_table import FINDING_METRICS, PER_CLASS
 from vitmed.metrics.notes import FEWEST, below_chance, few_notes
 from vitmed.metrics.paired_comparison import (
