@@ -138,53 +138,41 @@ class FindingErrors(Frozen):
 def co_occurrence(predictions: FindingPredictions) -> CoOccurrence:
     """How often findings occur together. Raises DataError without labels."""
     labels, called = known_labels(predictions), predictions.predicted
-    known = labels >= 0
-    truth, calls = _both(labels == 1, labels == 1), _both(called & known, called & known)
+    known, present = labels >= 0, labels == 1
+    truth, calls = _both(present, present), _both(called & known, called & known)
     shares = [
         [[None if np.isnan(x) else float(x) for x in row] for row in ratio(both, first)]
-        for both, first in ((truth, _both(labels == 1, known)), (calls, _both(called & known, known)))
+        for both, first in ((truth, _both(present, known)), (calls, _both(called & known, known)))
     ]
-    counts = [found.astype(int).tolist() for found in (_both(known, known), truth, calls)]
-    return CoOccurrence(
-        findings=list(predictions.classes),
-        known=counts[0],
-        truth=counts[1],
-        calls=counts[2],
-        truth_share=shares[0],
-        calls_share=shares[1],
-    )
+    counts = [pairs.astype(int).tolist() for pairs in (_both(known, known), truth, calls)]
+    named = dict(zip(("known", "truth", "calls", "truth_share", "calls_share"), [*counts, *shares], strict=True))
+    return CoOccurrence(findings=list(predictions.classes), **named)
 
 
 def finding_errors(predictions: FindingPredictions) -> FindingErrors:
     """The errors of each finding, and where they happen. Raises DataError without labels."""
     labels, called, classes = known_labels(predictions), predictions.predicted, predictions.classes
-    present, absent = labels == 1, labels == 0
-    kinds = present & called, present & ~called, absent & called, absent & ~called, labels < 0
-    counts = np.stack([kind.sum(axis=0) for kind in kinds], axis=1).tolist()
-    none = images_without(labels)
-    empty = share(images_right(labels, called), none, Units(predictions.units))
+    present, absent, none = labels == 1, labels == 0, images_without(labels)
+    kinds = {
+        "hits": present & called,
+        "misses": present & ~called,
+        "false_calls": absent & called,
+        "right_absent": absent & ~called,
+        "unknown": labels < 0,
+    }
+    counts = {kind: images.sum(axis=0).tolist() for kind, images in kinds.items()}
     wrong = (called & absent & none[:, None]).sum(axis=0)
-    worst = [[(rows[:WORST] + 1).tolist() for rows in wrong_rows(predictions, f)] for f in range(len(classes))]
+    findings = []
+    for f, name in enumerate(classes):
+        misses, false_calls = ((rows[:WORST] + 1).tolist() for rows in wrong_rows(predictions, f))
+        of_kinds = {kind: count[f] for kind, count in counts.items()}
+        findings.append(FindingCounts(finding=name, **of_kinds, worst_misses=misses, worst_false_calls=false_calls))
+    specificity = of_share(share(images_right(labels, called), none, Units.of(predictions)))
+    called_there = {classes[f]: int(wrong[f]) for f in np.argsort(-wrong, kind="stable") if wrong[f]}
     return FindingErrors(
-        findings=[
-            FindingCounts(
-                finding=name,
-                hits=own[0],
-                misses=own[1],
-                false_calls=own[2],
-                right_absent=own[3],
-                unknown=own[4],
-                worst_misses=rows[0],
-                worst_false_calls=rows[1],
-            )
-            for name, own, rows in zip(classes, counts, worst, strict=True)
-        ],
+        findings=findings,
         pairs=_false_calls(predictions, present, absent),
-        without=WithoutFindings(
-            n=int(none.sum()),
-            specificity=of_share(empty),
-            called={classes[f]: int(wrong[f]) for f in np.argsort(-wrong, kind="stable") if wrong[f]},
-        ),
+        without=WithoutFindings(n=int(none.sum()), specificity=specificity, called=called_there),
     )
 
 

@@ -27,12 +27,12 @@ from vitmed.metrics.intervals import (
 from vitmed.metrics.predictions import Predictions
 
 
-def check_finite(logits: np.ndarray) -> None:
-    """Raise DataError where a logit, (S, K), is no finite number."""
-    broken = np.flatnonzero(~np.isfinite(logits).all(axis=1))
+def check_finite(values: np.ndarray, what: str = "score that is not a finite number") -> None:
+    """Raise DataError where a value, (S, K), is no finite number."""
+    broken = np.flatnonzero(~np.isfinite(values).all(axis=1))
     if len(broken):
-        problem = f"{len(broken):,} of {len(logits):,} rows have a score that is not a finite number, the first is "
-        raise DataError(f"{problem}row {broken[0] + 1}", "predict these images again, or leave them out")
+        problem = f"{len(broken):,} of {len(values):,} rows have a {what}, the first is row {broken[0] + 1}"
+        raise DataError(problem, "predict these images again, or leave them out")
 
 
 def numbers_of(

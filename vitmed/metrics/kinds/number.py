@@ -29,7 +29,7 @@ from vitmed.metrics.estimates import (
     estimate,
     of_share,
 )
-from vitmed.metrics.evaluation import numbers_of
+from vitmed.metrics.evaluation import check_finite, numbers_of
 from vitmed.metrics.intervals import (
     NONE,
     Units,
@@ -211,15 +211,11 @@ def _target(table: Table) -> Target:
 
 
 def number_values(predictions: NumberPredictions) -> dict[str, float]:
-    """Every number of `NUMBER_METRICS`, without intervals; NaN where it is undefined.
-
-    Raises:
-        DataError: the predictions have no labels.
-    """
-    labels = known_labels(predictions)
-    found = {name: float(value) for name, value in of_sums(summands(predictions).sum(axis=0)).items()}
-    found["median_error"] = float(np.median(np.abs(predictions.values - labels))) if len(labels) else float("nan")
-    return {name: found[name] for name in NUMBER_METRICS}
+    """Every number of `NUMBER_METRICS`, without intervals; NaN where undefined. Raises DataError without labels."""
+    error = predictions.values - known_labels(predictions)
+    values = {name: float(value) for name, value in of_sums(summands(predictions).sum(axis=0)).items()}
+    values["median_error"] = float(np.median(np.abs(error))) if len(error) else float("nan")
+    return {name: values[name] for name in NUMBER_METRICS}
 
 
 def drawn_numbers(predictions: NumberPredictions, weights: np.ndarray) -> dict[str, np.ndarray]:
@@ -239,7 +235,7 @@ def summands(predictions: NumberPredictions) -> np.ndarray:
     error, ends = values - labels, predictions.intervals
     y, x = (own - own[:1].sum() for own in (labels, values))  # numbers that are all alike become exactly 0
     nothing = np.full(len(labels), np.nan)
-    width, held = (nothing, nothing) if ends is None else (ends[:, 1] - ends[:, 0], inside(predictions))
+    width, held = (nothing, nothing) if ends is None else (ends[:, 1] - ends[:, 0], predictions.right)
     scores = distribution_scores(predictions)
     columns = np.ones(len(labels)), y, x, y * y, x * x, y * x, error, error**2, np.abs(error), *scores, held, width
     return np.column_stack(columns)
@@ -269,13 +265,6 @@ def of_sums(sums: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-def inside(predictions: NumberPredictions) -> np.ndarray:
-    """(S,) bool: whether the true number lies in the interval, which there must be; its ends belong to it."""
-    labels, ends = known_labels(predictions), predictions.intervals
-    assert ends is not None
-    return (ends[:, 0] <= labels) & (labels <= ends[:, 1])
-
-
 def distribution_scores(predictions: NumberPredictions) -> tuple[np.ndarray, np.ndarray]:
     """CRPS, in the unit, and log score of each image, (S,) twice: lower is better.
 
@@ -292,9 +281,6 @@ def distribution_scores(predictions: NumberPredictions) -> tuple[np.ndarray, np.
     return crps, 0.5 * z**2 + log_scale + 0.5 * np.log(2 * np.pi)
 
 
-Scale = tuple[Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray], np.ndarray]]
-
-
 def evaluate_number(predictions: NumberPredictions, resamples: int = 2000) -> Numbers:
     """Every number of `NUMBER_METRICS` with its interval; the units are patients where they are known.
 
@@ -304,38 +290,39 @@ def evaluate_number(predictions: NumberPredictions, resamples: int = 2000) -> Nu
     Raises:
         DataError: the predictions have no labels, or a number that is not finite.
     """
-    labels, units, groups = known_labels(predictions), Units(predictions.units), predictions.groups
-    broken = np.flatnonzero(~np.isfinite(np.column_stack([labels, predictions.values, predictions.scales])).all(axis=1))
-    if len(broken):
-        problem = f"{len(broken):,} of {len(labels):,} rows have a number that is not finite, the first is "
-        raise DataError(f"{problem}row {broken[0] + 1}", "predict these images again, or leave them out")
-    unit = "image" if groups is None else "patient"
-    found = _estimates(predictions, units)
+    labels, units, groups = known_labels(predictions), Units.of(predictions), predictions.groups
+    check_finite(np.column_stack([labels, predictions.values, predictions.scales]), "number that is not finite")
+    unit, error = "image" if groups is None else "patient", np.abs(predictions.values - labels)
+    estimates = jackknifed(predictions, units) | {"median_error": of_median(error, units)}
+    if predictions.intervals is not None:
+        estimates["coverage"] = of_share(share(predictions.right, np.ones(len(labels), bool), units))
+    else:
+        del estimates["width"]
+    overall = {name: estimates[name] for name in NUMBER_METRICS if name in estimates}
+    numbers = numbers_of(predictions, overall, resamples, _sample_size(error, units))
     few = f"it needs at least 2 {unit}s" if units.count < 2 else f"no {unit} shows how much it varies"
     nothing = "all true numbers, or all predicted ones, are the same" if len(labels) else "there are no images"
-    numbers = numbers_of(predictions, found, resamples, _sample_size(np.abs(predictions.values - labels), units))
-    reasons = {
-        "undefined": {name: nothing for name, entry in found.items() if entry.value is None},
-        "no_interval": {name: few for name, entry in found.items() if entry.value is not None and entry.low is None},
-    }
     notes = few_notes(numbers, {}, units.count, groups)
     if 1 < units.count < FEW_IMAGES:
         notes.append(
             f"With fewer than {FEW_IMAGES} {unit}s, the intervals of RMSE, CRPS, log score and the limits of agreement "
             "are too narrow if errors have heavy tails: in simulations they held the truth in 82 to 98 of 100 tests."
         )
-    return numbers.model_copy(update={**reasons, "notes": notes})
+    return numbers.model_copy(
+        update={
+            "undefined": {name: nothing for name, entry in overall.items() if entry.value is None},
+            "no_interval": {name: few for name, e in overall.items() if e.value is not None and e.low is None},
+            "notes": notes,
+        }
+    )
 
 
-# Scale on which a number is nearly normal, and back.
-LOG: Scale = (np.log, np.exp)
-FISHER: Scale = (np.arctanh, np.tanh)
-PLAIN: Scale = (lambda x: x, lambda x: x)
-SCALES: dict[str, Scale] = {
+Scaled = Callable[[np.ndarray], np.ndarray]
+SCALES: dict[str, tuple[Scaled, Scaled]] = {  # on which a number is nearly normal, and back
     **dict.fromkeys(("mae", "rmse", "crps", "sd"), (lambda x: x, lambda x: np.maximum(x, 0))),
-    "width": LOG,
-    **dict.fromkeys(("bias", "log_score", "trend"), PLAIN),
-    **dict.fromkeys(("ccc", "pearson"), FISHER),
+    "width": (np.log, np.exp),
+    **dict.fromkeys(("bias", "log_score", "trend"), (lambda x: x, lambda x: x)),
+    **dict.fromkeys(("ccc", "pearson"), (np.arctanh, np.tanh)),
     "r2": (lambda x: -np.log(1 - x), lambda x: 1 - np.exp(-x)),
 }
 SKEWED = ("mae", "rmse", "crps", "sd", "log_score")  # means of errors, which a few large ones decide
@@ -343,43 +330,28 @@ SKEWED = ("mae", "rmse", "crps", "sd", "log_score")  # means of errors, which a 
 
 def jackknifed(predictions: NumberPredictions, units: Units) -> dict[str, Estimate]:
     """The numbers of `of_sums` that have a scale, with intervals by leaving out each patient in turn."""
-    values = summands(predictions)
-    whole, count = values.sum(axis=0), units.count
+    values, several, estimates = summands(predictions), units.count > 1, {}
     with np.errstate(divide="ignore", invalid="ignore"):
-        point = of_sums(whole)
-        without = of_sums(units.without(values)) if count > 1 else {}
-        found = {}
+        point, without = of_sums(values.sum(axis=0)), of_sums(units.without(values)) if several else {}
         for name, (to, back) in SCALES.items():
             interval = NONE
-            if count > 1 and np.isfinite(to(point[name])):
+            if several and np.isfinite(to(point[name])):
                 ends = jackknife_interval(float(to(point[name])), to(without[name]), name in SKEWED)
                 low, high = back(np.array(ends))
                 interval = float(low), float(high)
-            found[name] = estimate(float(point[name]), *interval, "jackknife-hall" if name in SKEWED else "jackknife")
-    return found
-
-
-def _estimates(predictions: NumberPredictions, units: Units) -> dict[str, Estimate]:
-    """The numbers by name, in the order of `NUMBER_METRICS`."""
-    labels, values = known_labels(predictions), predictions.values
-    found = jackknifed(predictions, units) | {"median_error": of_median(np.abs(values - labels), units)}
-    if predictions.intervals is not None:
-        found["coverage"] = of_share(share(inside(predictions), np.ones(len(labels), bool), units))
-    else:
-        del found["width"]
-    return {name: found[name] for name in NUMBER_METRICS if name in found}
+            method = "jackknife-hall" if name in SKEWED else "jackknife"
+            estimates[name] = estimate(float(point[name]), *interval, method)
+    return estimates
 
 
 def of_median(values: np.ndarray, units: Units) -> Estimate:
     """The median of values (S,): the values between which its share of values lies."""
-    if not len(values):
-        return estimate(np.nan, *NONE, "woodruff")
-    value = float(np.median(values))
-    below = share(values <= value, np.ones(len(values), bool), units)
-    if units.count < 2 or not np.isfinite([below.low, below.high]).all():
-        return estimate(value, *NONE, "woodruff")
-    half = (below.high - below.low) / 2
-    low, high = np.quantile(values, [max(0.0, 0.5 - half), min(1.0, 0.5 + half)], method="weibull")
+    value, low, high = float(np.median(values)) if len(values) else np.nan, *NONE
+    if len(values) and units.count > 1:
+        below = share(values <= value, np.ones(len(values), bool), units)
+        half = (below.high - below.low) / 2
+        if np.isfinite(half):
+            low, high = np.quantile(values, [max(0.0, 0.5 - half), min(1.0, 0.5 + half)], method="weibull")
     return estimate(value, float(low), float(high), "woodruff")
 
 
@@ -413,8 +385,8 @@ def compare_numbers(
         DataError: not the same images, labels or number; or no labels.
     """
     check_alike(predictions, other)
-    own, theirs = (evaluate_number(one, resamples).overall for one in (predictions, other))
-    found = jackknifed_gaps(summands(predictions), summands(other), of_sums, Units(predictions.units))
-    shared = (name for name in own if name in theirs and name in found)
-    difference = {name: gap_of(own[name], theirs[name], found[name]) for name in shared}
-    return PairedComparison(overall=theirs, difference=difference, tests={name: found[name][1] for name in TESTED})
+    own, theirs = (evaluate_number(model, resamples).overall for model in (predictions, other))
+    gaps = jackknifed_gaps(summands(predictions), summands(other), of_sums, Units.of(predictions))
+    shared = (name for name in own if name in theirs and name in gaps)
+    difference = {name: gap_of(own[name], theirs[name], gaps[name]) for name in shared}
+    return PairedComparison(overall=theirs, difference=difference, tests={name: gaps[name][1] for name in TESTED})
