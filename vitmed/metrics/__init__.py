@@ -4,7 +4,6 @@ predictions        `Predictions`: what a model predicts for a set of images; whi
 predictions_csv    the cells of predictions.csv, however a spreadsheet saved them
 predictions_files  predictions of any kind in files: predictions.csv, and Parquet files of parts
 kinds/             what classes, findings, grades and a number are: their numbers, with intervals and compared
-evaluation         the numbers of a set of predictions of any kind, as one result
 estimates          numbers with their intervals, as typed results
 metric_table       `METRICS`: name, title and direction of each number
 methods            `METHODS`: how intervals are computed, in words and with references

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from vitmed.core.base_models import Frozen
+from vitmed.core.errors import DataError
 from vitmed.metrics.areas import Area, area_interval
-from vitmed.metrics.intervals import NONE, Share, Units, quantile, spread
+from vitmed.metrics.intervals import LEVEL, NONE, Share, Units, quantile, spread
+from vitmed.metrics.predictions import Predictions
 
 
 class Estimate(Frozen):
@@ -110,7 +113,7 @@ def decimals(found: Estimate) -> int:
     Three mislead where both ends of an interval look the same, or a number looks like 0 or 1 and is not.
     """
     value, low, high = found.value, found.low, found.high
-    for digits in (3, 4, 5):
+    for digits in (3, 4):
         alike = low is not None and high is not None and low < high and f"{low:.{digits}f}" == f"{high:.{digits}f}"
         small = value is not None and 0 < value < 0.1**digits
         nearly_1 = value is not None and value < 1 and float(f"{value:.{digits}f}") == 1
@@ -186,3 +189,49 @@ def sample_size(found: Share) -> SampleSize:
     """The sample behind a proportion."""
     known = {name: finite(getattr(found, name)) for name in ("icc", "design_effect", "effective_n")}
     return SampleSize(n=found.n, units=found.units, **known)
+
+
+def check_finite(values: np.ndarray, what: str = "score that is not a finite number") -> None:
+    """Raise DataError where a value, (S, K), is no finite number."""
+    broken = np.flatnonzero(~np.isfinite(values).all(axis=1))
+    if len(broken):
+        problem = f"{len(broken):,} of {len(values):,} rows have a {what}, the first is row {broken[0] + 1}"
+        raise DataError(problem, "predict these images again, or leave them out")
+
+
+def numbers_of(
+    predictions: Predictions,
+    overall: dict[str, Estimate],
+    resamples: int,
+    accuracy: SampleSize,
+    shares: Sequence[Mapping[str, Share]] = (),
+) -> Numbers:
+    """The numbers of predictions of any kind, without classes and reasons.
+
+    Args:
+        accuracy: the sample behind the accuracy, or what takes its place; shares: of each class, of `class_shares`.
+    """
+    units, grouped, counts = Units.of(predictions), predictions.groups is not None, None
+    if grouped and len(predictions):
+        sizes = np.bincount(units.index)
+        counts = ImagesPerPatient(min=int(sizes.min()), median=float(np.median(sizes)), max=int(sizes.max()))
+    rates, patients = ("sensitivity", "specificity"), units.count if grouped else None
+    return Numbers(
+        n=len(predictions),
+        n_groups=patients,
+        resampling="by patient" if grouped else "by image",
+        resamples=resamples,
+        level=LEVEL,
+        classes=list(predictions.classes),
+        positive_class=None,
+        overall=overall,
+        per_class={},
+        confusion_matrix=[],
+        sample=Sample(
+            n_images=len(predictions),
+            n_patients=patients,
+            images_per_patient=counts,
+            accuracy=accuracy,
+            classes=[ClassSampleSizes(**{name: sample_size(own[name]) for name in rates}) for own in shares],
+        ),
+    )

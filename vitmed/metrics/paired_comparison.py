@@ -136,12 +136,10 @@ def right_difference(
     first: np.ndarray, second: np.ndarray, counted: np.ndarray, units: Units
 ) -> tuple[Share, ComparisonTest]:
     """`share_difference`, with its test as a result."""
-    found, statistic, p = share_difference(first, second, counted, units)
-    test = ComparisonTest(
-        only_first=int((counted & first & ~second).sum()), only_second=int((counted & second & ~first).sum()),
-        statistic=statistic, p=p, method="mcnemar-cluster" if units.clustered else "mcnemar",
-    )  # fmt: skip
-    return found, test
+    gap, statistic, p = share_difference(first, second, counted, units)
+    alone = [int((counted & right & ~other).sum()) for right, other in ((first, second), (second, first))]
+    method = "mcnemar-cluster" if units.clustered else "mcnemar"
+    return gap, ComparisonTest(only_first=alone[0], only_second=alone[1], statistic=statistic, p=p, method=method)
 
 
 def area_gap(

@@ -16,13 +16,14 @@ from vitmed.metrics.estimates import (
     ClassNumbers,
     Estimate,
     Numbers,
+    check_finite,
     estimate,
+    numbers_of,
     of_auroc,
     of_f1,
     of_share,
     sample_size,
 )
-from vitmed.metrics.evaluation import check_finite, numbers_of
 from vitmed.metrics.intervals import (
     LIKENESS,
     NONE,
@@ -82,7 +83,6 @@ class PreparedPredictions:
         labels = known_labels(predictions)
         check_finite(predictions.logits)
         self.predictions, self.labels, self.units = predictions, labels, Units.of(predictions)
-        self.why: dict[str, str] = {}  # number that is resampled -> why it has no interval
         self.scorer = scorer = Scorer(labels, predictions)
         self.point = {name: float(v[0]) for name, v in scorer.counted(np.ones((1, len(labels))))[0].items()}
         self.classes = range(scorer.size)
@@ -137,19 +137,20 @@ class PreparedPredictions:
     def numbers(self, resamples: int) -> Numbers:
         """As `evaluate_predictions`."""
         classes, size, positive = self.predictions.classes, len(self.classes), self.scorer.positive
-        overall, per_class = self.estimates()
-        support, groups = np.bincount(self.labels, minlength=size), self.predictions.groups
+        support = np.bincount(self.labels, minlength=size).tolist()
         confusion = np.bincount(self.labels * size + self.scorer.predicted, minlength=size**2)
-        numbers = numbers_of(self.predictions, overall, resamples, sample_size(self.accuracy), self.shares).model_copy(
+        accuracy = sample_size(self.accuracy)
+        numbers = numbers_of(self.predictions, self.estimates()[0], resamples, accuracy, self.shares).model_copy(
             update={
                 "positive_class": None if positive is None else classes[positive],
-                "per_class": {c: ClassNumbers(n=int(support[k]), **per_class[k]) for k, c in enumerate(classes)},
+                "per_class": {c: ClassNumbers(n=support[k], **self.per_class[k]) for k, c in enumerate(classes)},
                 "confusion_matrix": confusion.reshape(size, size).tolist(),
             }
         )
         holders = dict(zip(classes, self.holders, strict=True))
         reasons = {"undefined": undefined(numbers), "no_interval": without_interval(numbers, holders)}
-        return numbers.model_copy(update={**reasons, "notes": notes(numbers, holders, self.units.count, groups)})
+        more = notes(numbers, holders, self.units.count, self.predictions.groups)
+        return numbers.model_copy(update={**reasons, "notes": more})
 
     def estimates(self) -> tuple[dict[str, Estimate], list[dict[str, Estimate]]]:
         """All numbers, overall and of each class."""
@@ -213,7 +214,9 @@ class PreparedPredictions:
         value = self.point[name]
         if not np.isfinite(value) or self.units.count < 2 or self.too_few:
             return NONE
-        flawless = 2 * self._flawless(self.rarest)[0] - 1
+        present = [c for c in self.classes if self.scorer.present[c]]
+        rarest = min(present, key=lambda c: self.holders[c], default=-1)  # the class with the fewest patients
+        flawless = 2 * self._flawless(self.labels == rarest)[0] - 1
         if abs(value - 1) < 1e-12:
             return flawless, 1.0
         influence = self.units.leveraged(self.scorer.correlation_influence()[name], self.labels)
@@ -232,12 +235,6 @@ class PreparedPredictions:
     def _held(self, images: np.ndarray) -> int:
         """How many units have one of the images, (S,) bool."""
         return len(np.unique(self.units.index[images]))
-
-    @cached_property
-    def rarest(self) -> np.ndarray:
-        """(S,) bool, the images of the class with the fewest patients; none without images."""
-        found = [c for c in self.classes if self.scorer.present[c]]
-        return self.labels == min(found, key=lambda c: self.holders[c], default=-1)
 
     @cached_property
     def degrees(self) -> float:

@@ -16,8 +16,7 @@ import numpy as np
 from vitmed.core.targets import NO_FINDING, UNKNOWN, Kind
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.metrics.areas import Area
-from vitmed.metrics.estimates import Estimate, Numbers, estimate, of_share, sample_size
-from vitmed.metrics.evaluation import check_finite, numbers_of
+from vitmed.metrics.estimates import Estimate, Numbers, check_finite, estimate, numbers_of, of_share, sample_size
 from vitmed.metrics.intervals import NONE, Units, mean_interval, quantile, share
 from vitmed.metrics.kinds.classes import LOSSES, PreparedPredictions
 from vitmed.metrics.metric_table import FINDING_METRICS, PER_CLASS

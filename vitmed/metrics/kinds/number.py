@@ -26,10 +26,11 @@ from vitmed.metrics.estimates import (
     Estimate,
     Numbers,
     SampleSize,
+    check_finite,
     estimate,
+    numbers_of,
     of_share,
 )
-from vitmed.metrics.evaluation import check_finite, numbers_of
 from vitmed.metrics.intervals import (
     NONE,
     Units,
