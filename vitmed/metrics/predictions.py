@@ -372,14 +372,12 @@ class Predictions:
         far = np.zeros((len(self), 1), bool)
         if kind == LOGIT and table.has(columns):
             far = ~(np.abs(said - self.probabilities[:, place]) <= near)
-        off = {"probability": np.any(far, axis=1)} | self._off(table, near)  # what contradicts -> (S,) bool
+        off: dict[str, np.ndarray] = {"probability": np.any(far, axis=1)}  # what contradicts -> (S,) bool
+        if "confidence" in self.FIRST and table.has(["confidence"]):
+            off["confidence"] = np.asarray(~self._close(table, near).any(axis=1))
         if table.has(["prediction"]):
             notes += table.prediction_note(self._edited(table, near, as_decided), source)
         return [*notes, *table.number_note(off, columns, far, kind), *table.ood_note()]
-
-    def _off(self, table: Table, near: float) -> dict[str, np.ndarray]:
-        """Further numbers that contradict the probabilities -> the rows, (S,) bool."""
-        return {"confidence": np.asarray(~self._close(table, near).any(axis=1))} if table.has(["confidence"]) else {}
 
     def _close(self, table: Table, near: float) -> np.ndarray:
         """(S, K) bool: whether the confidence may be the probability of a class."""

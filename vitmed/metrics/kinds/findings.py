@@ -173,9 +173,6 @@ class FindingPredictions(Predictions):
             raise table.wrong(int(row), "prediction", expected)
         return calls
 
-    def _off(self, table: Table, near: float) -> dict[str, np.ndarray]:
-        return {}
-
     def _edited(self, table: Table, near: float, as_decided: bool) -> np.ndarray:
         """(S,) bool: the rows with a prediction that does not follow, whatever the threshold."""
         if as_decided:
