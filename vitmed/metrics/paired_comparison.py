@@ -161,10 +161,10 @@ def area_gap(
     gap = first.plus(second, -1)
     if positive is None:
         influence = gap.influence if labels is None else units.leveraged(gap.influence, labels)
-        found, method = influence_spread(influence, units), "influence"
+        spread, method = influence_spread(influence, units), "influence"
     else:
-        found, method = area_spread(gap.influence, positive, units), "obuchowski" if units.clustered else "delong"
-    return _tested(gap.value, found, method)
+        spread, method = area_spread(gap.influence, positive, units), "obuchowski" if units.clustered else "delong"
+    return _tested(gap.value, spread, method)
 
 
 def jackknifed_gaps(
@@ -188,7 +188,7 @@ def jackknifed_gaps(
     return {name: _tested(gaps[name], spreads[name], "jackknife") for name in gaps}
 
 
-def _tested(gap: float, found: Spread, method: str) -> tuple[float, ComparisonTest]:
+def _tested(gap: float, spread: Spread, method: str) -> tuple[float, ComparisonTest]:
     """How far the interval of a difference reaches to either side, and the test of no difference.
 
     A difference without any variance has neither, because no image shows how it varies; 0 is that of equal models.
@@ -196,12 +196,12 @@ def _tested(gap: float, found: Spread, method: str) -> tuple[float, ComparisonTe
     from scipy.special import stdtr  # imported here: predict starts without it
 
     statistic = p = None
-    if np.isfinite(gap) and found.variance > 0:
-        statistic = float(gap / found.variance**0.5)
-        p = float(2 * stdtr(min(found.degrees, 1e9), -abs(statistic)))
-    elif gap == 0 and found.variance == 0:
+    if np.isfinite(gap) and spread.variance > 0:
+        statistic = float(gap / spread.variance**0.5)
+        p = float(2 * stdtr(min(spread.degrees, 1e9), -abs(statistic)))
+    elif gap == 0 and spread.variance == 0:
         statistic, p = 0.0, 1.0
-    reach = float("nan") if statistic is None else quantile(found.degrees) * found.variance**0.5
+    reach = float("nan") if statistic is None else quantile(spread.degrees) * spread.variance**0.5
     return reach, ComparisonTest(statistic=statistic, p=p, method=method)
 
 

@@ -140,12 +140,13 @@ def patient_level(
     if predictions.groups is None or not len(predictions):
         return None
     (labels, mixed), two = patient_labels(predictions), positive_index(predictions) is not None
-    known, n = labels[labels >= 0], len(labels)
+    labelled, n = labels[labels >= 0], len(labels)
     notes, classes = list[str](), len(predictions.classes)
-    level = dict[str, Any](n=n, labelled=len(known), mixed=mixed, left_out=n - len(known), rule=RULES[two], notes=notes)
+    level = dict[str, Any](n=n, labelled=len(labelled), mixed=mixed, left_out=n - len(labelled))
+    level |= {"rule": RULES[two], "notes": notes}
     if why := _undefined(predictions, labels, mixed):
         return PatientLevel(**level, reason=why)
-    possible = WORK // (len(known) * classes)
+    possible = WORK // (len(labelled) * classes)
     if possible < min(resamples, FEWEST):
         notes.append("There are no intervals by patient: so many classes would take minutes.")
     resamples = min(resamples, possible) if possible >= FEWEST else 0
@@ -175,7 +176,7 @@ def _by_patient(
     combined = patient_predictions(predictions, way)
     numbers = evaluate_predictions(combined, resamples)
     kept = OF_MANY_CLASSES if classes > MANY_CLASSES else numbers.model_fields_set - {"classes", "level"}
-    found, area = {key: value for key, value in numbers if key in kept}, float("nan")
+    content, area = {key: value for key, value in numbers if key in kept}, float("nan")
     notes += [note for note in numbers.notes if note not in notes]
     saturated = 0 if positive is None else int(np.sum(combined.probabilities[:, positive] > 1 - TINY))
     if saturated > 1:
@@ -188,8 +189,8 @@ def _by_patient(
         if len(before) and len(np.unique(known_labels(before))) == classes:
             area = float(rank_auroc(before.probabilities, known_labels(before), np.ones((1, len(before))))[0])
             if positive is not None:
-                found["at_threshold"] = _at_threshold(combined, before, resamples)
-    return ByPatient(text=WAYS[way], **found), area
+                content["at_threshold"] = _at_threshold(combined, before, resamples)
+    return ByPatient(text=WAYS[way], **content), area
 
 
 def youden_threshold(scores: np.ndarray, positive: np.ndarray) -> float:
@@ -231,18 +232,18 @@ def _at_threshold(combined: Predictions, before: Predictions, resamples: int) ->
 
 def _undefined(predictions: Predictions, labels: np.ndarray, mixed: int) -> str | None:
     """Why there is no patient level, if there is none."""
-    known = labels[labels >= 0]
+    labelled = labels[labels >= 0]
     if len(labels) == len(predictions):
         return "each patient has one image, so the numbers by patient are those by image"
-    if not len(known):
+    if not len(labelled):
         return "every patient has images of several classes, so none has a label"
-    if len(known) < FEWEST_KNOWN and mixed and positive_index(predictions) is None:
-        have = "has" if len(known) == 1 else "have"
-        return f"only {len(known)} of {len(labels)} patients {have} images of one class alone; the others have no label"
-    if len(np.unique(known)) == 1:
-        who = f"all {len(known)} patients count" if len(known) > 1 else "the one patient counts"
-        both = "with" if len(known) == 1 else f"{mixed} of them have"
-        why = f"{who} as '{predictions.classes[known[0]]}'"
+    if len(labelled) < FEWEST_KNOWN and mixed and positive_index(predictions) is None:
+        have = f"{len(labels)} patients {'has' if len(labelled) == 1 else 'have'}"
+        return f"only {len(labelled)} of {have} images of one class alone; the others have no label"
+    if len(np.unique(labelled)) == 1:
+        who = f"all {len(labelled)} patients count" if len(labelled) > 1 else "the one patient counts"
+        both = "with" if len(labelled) == 1 else f"{mixed} of them have"
+        why = f"{who} as '{predictions.classes[labelled[0]]}'"
         return why + (f" ({both} images of both classes)" if mixed and len(predictions.classes) == 2 else "")
     return None
 

@@ -98,21 +98,21 @@ class PreparedPredictions:
     def _add_areas(self, c: int) -> None:
         """Add the areas of a class to the overall areas."""
         truth, positive = self.labels == c, self.scorer.positive
-        for kind, own in zip(("auroc", "average_precision"), self.areas[c], strict=True):
+        for kind, area in zip(("auroc", "average_precision"), self.areas[c], strict=True):
             if positive == c:
-                self.overall_areas[kind] = own
+                self.overall_areas[kind] = area
             elif positive is None:
-                self.overall_areas[kind] = self.overall_areas[kind].plus(own, self.scorer.even[c])
+                self.overall_areas[kind] = self.overall_areas[kind].plus(area, self.scorer.even[c])
             if self.scorer.present[c]:
-                weighted = self.overall_areas[f"{kind}_weighted"].plus(own, float(truth.mean()))
-                drawn = (truth - truth.mean()) * own.value / len(truth)  # how common a class is was drawn too
+                weighted = self.overall_areas[f"{kind}_weighted"].plus(area, float(truth.mean()))
+                drawn = (truth - truth.mean()) * area.value / len(truth)  # how common a class is was drawn too
                 self.overall_areas[f"{kind}_weighted"] = Area(weighted.value, weighted.influence + drawn)
 
     def _of_class(self, c: int) -> dict[str, Estimate]:
         """The numbers of a class."""
         area, precision = self.areas[c]
-        found = {name: (of_f1 if name == "f1" else of_share)(one) for name, one in self.shares[c].items()}
-        return found | {
+        shares = {name: (of_f1 if name == "f1" else of_share)(value) for name, value in self.shares[c].items()}
+        return shares | {
             "auroc": of_auroc(area, self.labels == c, self.units),
             "average_precision": estimate(precision.value, *self._precision_interval(c), "influence"),
         }
@@ -122,9 +122,9 @@ class PreparedPredictions:
         precision, truth = self.areas[c][1], self.labels == c
         if min(self.holders[c], self._held(~truth)) < FEWEST:
             return NONE
-        found = influence_spread(self.units.leveraged(precision.influence, truth * 1), self.units)
-        if 0 < precision.value < 1 and found.variance > 0:
-            return logit_interval(precision.value, found.variance**0.5, quantile(found.degrees))
+        variance, degrees = influence_spread(self.units.leveraged(precision.influence, truth * 1), self.units)
+        if 0 < precision.value < 1 and variance > 0:
+            return logit_interval(precision.value, variance**0.5, quantile(degrees))
         return self._flawless(truth) if precision.value == 1 and not truth.all() else NONE
 
     def _flawless(self, images: np.ndarray) -> tuple[float, float]:
@@ -177,14 +177,16 @@ class PreparedPredictions:
         size = max(1, len(self.labels))
         means = np.bincount(self.labels, minlength=len(self.classes)) / size
         weights, value = (means if weighted else self.scorer.even), float("nan")
-        own = {int(c): self.per_class[c][kind] for c in np.flatnonzero(weights)}
-        values = np.array([own[c].value if c in own and own[c].value is not None else np.nan for c in self.classes])
-        if own:
-            value = float((weights * values)[list(own)].sum())
-        if any(entry.low is None for entry in own.values()) or not own:
+        entries = {int(c): self.per_class[c][kind] for c in np.flatnonzero(weights)}
+        values = np.full(len(self.classes), np.nan)
+        for c, entry in entries.items():
+            values[c] = np.nan if entry.value is None else entry.value
+        if entries:
+            value = float((weights * values)[list(entries)].sum())
+        if any(entry.low is None for entry in entries.values()) or not entries:
             return estimate(value, *NONE, "mover")
         drift = (values[self.labels] - value) / size if weighted else np.zeros(len(self.labels))
-        parts = (self.part(c, kind, float(weights[c])) for c in own)
+        parts = (self.part(c, kind, float(weights[c])) for c in entries)
         return estimate(value, *mean_interval(parts, drift, quantile(self.degrees), self.units), "mover")
 
     def part(self, c: int, kind: str, weight: float) -> Part:
@@ -220,10 +222,10 @@ class PreparedPredictions:
         if abs(value - 1) < 1e-12:
             return flawless, 1.0
         influence = self.units.leveraged(self.scorer.correlation_influence()[name], self.labels)
-        found = spread(influence, self.units)
-        if not (found.variance > 0 and value > -1):
+        variance, _ = spread(influence, self.units)
+        if not (variance > 0 and value > -1):
             return NONE
-        low, high = within(value, -1.0, found.variance, quantile(self.degrees))
+        low, high = within(value, -1.0, variance, quantile(self.degrees))
         return min(low, flawless), high
 
     @property
@@ -257,7 +259,7 @@ def compare_predictions(predictions: Predictions, other: Predictions, resamples:
     first, second = PreparedPredictions(predictions), PreparedPredictions(other)
     second.units = first.units
     draws = bootstrap([first, second], resamples, 0)
-    own, theirs = (evaluation.estimates()[0] for evaluation in (first, second))
+    ours, theirs = (evaluation.estimates()[0] for evaluation in (first, second))
     positive = None if first.scorer.positive is None else labels == first.scorer.positive
     areas = {}
     for name in AREAS:
@@ -267,22 +269,22 @@ def compare_predictions(predictions: Predictions, other: Predictions, resamples:
     widen = widened_level(min(first.degrees, second.degrees))
     same = same_answers(predictions, other)
     difference: dict[str, Estimate] = {}
-    for name in own:
-        one, two = own[name].value, theirs[name].value
+    for name in ours:
+        one, two = ours[name].value, theirs[name].value
         if one is None or two is None:
             difference[name] = estimate(float("nan"), *NONE, "bootstrap", resamples)
         elif name in AREAS:
             reach, test = areas[name]
             difference[name] = gap_estimate(one - two, reach, test)
         elif name in shares:
-            found = shares[name]
-            low, high = (0.0, 0.0) if same else (found.low, found.high)
-            difference[name] = estimate(one - two, low, high, found.method)
+            gap = shares[name]
+            low, high = (0.0, 0.0) if same else (gap.low, gap.high)
+            difference[name] = estimate(one - two, low, high, gap.method)
         else:
-            gap = draws[0][name] - draws[1][name]
-            known = len(gap) > 0 and np.isfinite(gap).mean() >= 0.5
-            interval = percentile_interval(gap, widen) if known else NONE
-            difference[name] = estimate(one - two, *interval, "bootstrap", len(gap))
+            drawn = draws[0][name] - draws[1][name]
+            enough = len(drawn) > 0 and np.isfinite(drawn).mean() >= 0.5
+            interval = percentile_interval(drawn, widen) if enough else NONE
+            difference[name] = estimate(one - two, *interval, "bootstrap", len(drawn))
     return PairedComparison(
         overall=theirs, difference=difference, tests={"auroc": areas["auroc"][1], "accuracy": accuracy}
     )
@@ -336,8 +338,8 @@ def compare_classes(predictions: Predictions, other: Predictions) -> dict[str, d
     labels, units = known_labels(predictions), Units.of(predictions)
     if not 2 < len(predictions.classes) <= MANY_CLASSES:
         return {}
-    found: dict[str, ClassDifference] = {}
+    gaps: dict[str, ClassDifference] = {}
     for c, name in enumerate(predictions.classes):
         first, second = (class_areas(p.probabilities[:, c], labels == c)[0] for p in (predictions, other))
-        found[name] = class_difference(first, second, labels == c, units)
-    return {"auroc": found}
+        gaps[name] = class_difference(first, second, labels == c, units)
+    return {"auroc": gaps}

@@ -56,14 +56,6 @@ def grade_values(predictions: Predictions) -> dict[str, float]:
     return {name: values[name] for name in GRADE_METRICS}
 
 
-def weighted_kappa(first: np.ndarray, second: np.ndarray, weights: np.typing.ArrayLike) -> float:
-    """Kappa of two readings (S,) int64, from the weight (K, K) of each disagreement.
-
-    NaN where both give one and the same class to all images.
-    """
-    return float(kappa_of_sums(kappa_summands(first, second, weights).sum(axis=0), weights))
-
-
 def kappa_summands(first: np.ndarray, second: np.ndarray, weights: np.typing.ArrayLike) -> np.ndarray:
     """(S, 2 + 2 K) float64: of each image what `kappa_of_sums` takes the sums of."""
     costs = np.asarray(weights, dtype=np.float64)
