@@ -51,10 +51,11 @@ def cnn(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
     from vitmed.data.samples import labelled
     from vitmed.imaging.preprocessing import Preprocessing
     from vitmed.inference.predict import predict_all
+    from vitmed.training.environment import check_images
     from vitmed.training.finetune import Finetune
     from vitmed.training.loop import fit
     from vitmed.training.plan.make_plan import make_plan
-    from vitmed.training.run import Run, Session, check_images
+    from vitmed.training.run import Run, Session
     from vitmed.training.stream import Control
 
     config = load_config(CONFIG, {"data.root": str(folder), "train.seed": 0}, sets)

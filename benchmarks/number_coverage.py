@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vitmed.core.targets import Target
+from vitmed.core.base_models import Target
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.kinds.number import NumberPredictions, evaluate_number
 from vitmed.metrics.number_agreement import bland_altman

@@ -63,9 +63,10 @@ from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import seeded
+from vitmed.training.environment import check_images
 from vitmed.training.finetune import Finetune
 from vitmed.training.plan.make_plan import Plan, make_plan
-from vitmed.training.run import Run, Session, check_images
+from vitmed.training.run import Run, Session
 
 COMMONEST = ("Effusion", "Infiltration", "Atelectasis", "Cardiomegaly")
 NONE = "No Finding"

@@ -29,12 +29,11 @@ from vitmed import check, evaluate, monitor, probe, train, tune
 from vitmed.cli.commands import APPS
 from vitmed.commands.probe import UNUSED
 from vitmed.commands.train import TrainResult
-from vitmed.core.config import Config
+from vitmed.core.base_models import Target
+from vitmed.core.config import FLAGS, Config, PretrainConfig
 from vitmed.core.errors import UsageError, VitmedError
-from vitmed.core.flags import FLAGS, fields_of, flags_of
 from vitmed.core.load_config import load_config
-from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.targets import Target
+from vitmed.core.settings import fields_of, flags_of
 from vitmed.data.splits import make_splits
 from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.targets import TARGETS

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vitmed.core.evaluate_config import EvaluateConfig
-from vitmed.decisions.finding_policy import FindingPolicy, choose_finding_policy
+from vitmed.core.train_config import EvaluateConfig
+from vitmed.decisions.finding_policy import choose_finding_policy
+from vitmed.decisions.policy import FindingPolicy
 from vitmed.metrics.kinds.findings import FindingPredictions
 
 

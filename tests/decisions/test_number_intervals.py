@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vitmed.core.targets import Target
-from vitmed.decisions.number_intervals import IntervalReach, fit_intervals, report_intervals, with_intervals
+from vitmed.core.base_models import Target
+from vitmed.decisions.conformal import IntervalReach, fit_intervals, report_intervals, with_intervals
 from vitmed.metrics.kinds.number import NumberPredictions
 
 

@@ -11,7 +11,7 @@ import pytest
 import scipy.stats
 
 from vitmed.core.errors import UsageError
-from vitmed.core.evaluate_config import EvaluateConfig, read_cost
+from vitmed.core.train_config import EvaluateConfig, read_cost
 from vitmed.decisions.calibration import Calibration
 from vitmed.decisions.folds import Fold, Folds, by_fold
 from vitmed.decisions.operating_points import Counts, PolicyPoint, PolicyPoints, apply_point, asked_point, choose_points

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vitmed.core.targets import Target
+from vitmed.core.base_models import Target
 from vitmed.decisions.reduced_precision import ReducedPrecision, compare_precision
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vitmed.core.targets import Target
+from vitmed.core.base_models import Target
 from vitmed.decisions.targets import TARGETS
 from vitmed.decisions.watched import watch_classes, watch_findings, watch_number
 from vitmed.metrics.kinds.findings import FindingPredictions

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from vitmed.core.evaluate_config import EvaluateConfig
-from vitmed.core.targets import Target
+from vitmed.core.base_models import Target
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.finding_policy import choose_finding_policy
 from vitmed.decisions.number_policy import choose_number_policy
 from vitmed.decisions.out_of_distribution import fit_ood_score

@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 from test_number_evaluation import draw
 
+from vitmed.core.base_models import Target
 from vitmed.core.errors import UsageError
-from vitmed.core.targets import Target
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.number_agreement import (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vitmed import merge
-from vitmed.core.targets import Target
+from vitmed.core.base_models import Target
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from vitmed.report.chapters import SECTIONS
 
 from vitmed.checks.data_check import COUNTS
 from vitmed.decisions.operating_results import OperatingPoints
@@ -16,8 +17,7 @@ from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import Stratum, Subgroups
 from vitmed.report.checklists import CLAIM, GUIDELINES, STARD, TOPICS, TRIPOD, checklists
-from vitmed.report.limitations import limitations
-from vitmed.report.page import SECTIONS
+from vitmed.report.page import limitations
 from vitmed.report.results import Characteristic, EvaluatedImages, Flow, Results, Seen, Value
 
 

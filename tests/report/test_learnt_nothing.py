@@ -9,8 +9,8 @@ import pytest
 from conftest import Trained, recording
 
 from vitmed.commands.train import TrainResult
-from vitmed.core.evaluate_config import EvaluateConfig
-from vitmed.core.targets import Target
+from vitmed.core.base_models import Target
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions

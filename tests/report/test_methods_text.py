@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
-from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.methods import METHODS, REFERENCES, TESTS

@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 
 from vitmed.core.base_models import Names
-from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.text import listed
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.out_of_distribution import OodScore
 from vitmed.decisions.policy import (
     UNSURE,

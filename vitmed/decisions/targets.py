@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.core.config import Config
+from vitmed.core.config import FLAGS, Config
 from vitmed.core.errors import UsageError
-from vitmed.core.flags import FLAGS
 from vitmed.decisions.finding_policy import choose_finding_policy
 from vitmed.decisions.number_policy import choose_number_policy
 from vitmed.decisions.policy import CHOOSING, DecisionPolicy, choose_policy

@@ -27,9 +27,9 @@ from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.predictions import Predictions, target_of
 from vitmed.metrics.predictions_csv import LABEL, PROB, Table
 from vitmed.metrics.predictions_files import read_predictions
-from vitmed.report.page import data_uri, fill
+from vitmed.report.plots.curves import control_charts
 from vitmed.report.plots.drawing import png
-from vitmed.report.plots.monitoring import control_charts
+from vitmed.report.templates import data_uri, fill
 
 TIME, WEIGHTS = "time", "weights_hash"  # columns of the log of `vitmed serve --scores`
 SIMULATIONS = 2000

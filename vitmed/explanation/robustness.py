@@ -22,12 +22,12 @@ import numpy as np
 from PIL import Image
 
 from vitmed.checks.evaluation_images import EvaluationImages
+from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.messages import bar, say, warn
-from vitmed.core.targets import Target
 from vitmed.core.text import counted
+from vitmed.data.folders import SPLITS
 from vitmed.data.samples import labelled_by
-from vitmed.data.split_names import SPLITS
 from vitmed.data.thread_batches import in_threads
 from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.explanation.corruptions import CORRUPTIONS, corrupt, is_grey, reduced

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.core.targets import NO_FINDING
+from vitmed.core.base_models import NO_FINDING
 from vitmed.core.text import NOTICE
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE

@@ -20,9 +20,8 @@ from vitmed.core.text import NOTICE, counted, first_line
 from vitmed.core.upgrade import policy_of_0_2
 from vitmed.data.samples import Splits
 from vitmed.data.thread_batches import read_batches
-from vitmed.decisions.policies import policy_of
-from vitmed.decisions.policy import DecisionPolicy
-from vitmed.imaging.joint_preprocessing import JointPreprocessing, joint
+from vitmed.decisions.policy import DecisionPolicy, policy_of
+from vitmed.imaging.preprocessing import JointPreprocessing, joint
 from vitmed.inference.membership import membership_of, read_membership
 from vitmed.inference.saved_model import Network, Outputs, SavedModel, score_column
 from vitmed.metrics.ensembles import averaged, disagreement

@@ -14,9 +14,9 @@ from typing import overload
 import numpy as np
 from PIL import Image, ImageOps
 
+from vitmed.core.base_models import NO_FINDING
 from vitmed.core.errors import DataError, UsageError, VitmedError
 from vitmed.core.messages import Silent, listening
-from vitmed.core.targets import NO_FINDING
 from vitmed.core.text import MEMBERS, NOTICE, listed
 from vitmed.imaging.decode import decode
 from vitmed.imaging.dicom import has_magic

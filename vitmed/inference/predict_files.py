@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from vitmed.core.errors import DataError
-from vitmed.core.inputs import refuse_archive
 from vitmed.core.messages import warn
+from vitmed.core.places import refuse_archive
 from vitmed.core.text import counted_doing
 from vitmed.data.folders import image_names, import_fix
 from vitmed.imaging.decode import read_header

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitmed.core.base_models import Frozen
+from vitmed.core.base_models import Frozen, Kind
 from vitmed.core.errors import DataError
-from vitmed.core.targets import Kind
 from vitmed.core.text import identity
 from vitmed.metrics.areas import Area, area_spread
 from vitmed.metrics.estimates import Estimate, estimate

@@ -15,9 +15,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from vitmed.core.base_models import CLASSES, Kind, Target
 from vitmed.core.csv_files import csv_text
 from vitmed.core.errors import DataError
-from vitmed.core.targets import CLASSES, Kind, Target
 from vitmed.core.text import listed
 from vitmed.metrics.predictions_csv import (
     FIXED_COLUMNS,

@@ -9,14 +9,11 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from vitmed.core import upgrade
-from vitmed.core.base_models import Frozen
-from vitmed.core.targets import CLASSES, Target
+from vitmed.core.base_models import CLASSES, Frozen, Target
 from vitmed.core.text import identity
-from vitmed.data.group_words import group_word
-from vitmed.decisions.conformal import PredictionSets
+from vitmed.data.patient_names import group_word
+from vitmed.decisions.conformal import IntervalResults, PredictionSets
 from vitmed.decisions.folds import Folds
-from vitmed.decisions.member_disagreement import MemberDisagreement
-from vitmed.decisions.number_intervals import IntervalResults
 from vitmed.decisions.operating_results import OperatingPoints
 from vitmed.decisions.out_of_distribution import OutOfDistribution
 from vitmed.decisions.policy import AnswerCounts
@@ -26,6 +23,7 @@ from vitmed.decisions.targets import ALL_METRICS
 from vitmed.explanation.results import Attention, Robustness
 from vitmed.metrics.clinical_utility import DecisionCurve, OneAgainstRest, PrevalenceTable
 from vitmed.metrics.confusions import CoOccurrence, FindingErrors, Mistakes
+from vitmed.metrics.ensembles import MemberDisagreement
 from vitmed.metrics.estimates import Estimate, Numbers
 from vitmed.metrics.fixed_rates import FixedRates
 from vitmed.metrics.kinds.grades import GradeResults

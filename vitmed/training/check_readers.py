@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.data.samples import Sample
 from vitmed.metrics.kinds.grades import grades_of
 from vitmed.metrics.reader_agreement import readings

@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 
+from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError
-from vitmed.core.targets import Target
 from vitmed.metrics.kinds.number import NumberPredictions, compare_numbers
 
 AGE = Target(kind="number", unit="years", centre=50, spread=10)

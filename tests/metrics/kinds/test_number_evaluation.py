@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError
-from vitmed.core.targets import Target
 from vitmed.metrics.kinds.number import NumberPredictions, evaluate_number, number_values
 from vitmed.metrics.metric_table import NUMBER_METRICS
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError
-from vitmed.core.targets import Target
 from vitmed.metrics.kinds.number import NumberPredictions, is_of_number
 from vitmed.metrics.predictions import Predictions
 

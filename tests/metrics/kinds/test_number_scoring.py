@@ -7,8 +7,8 @@ import pytest
 from scipy import integrate, stats
 from sklearn.metrics import mean_absolute_error, median_absolute_error, r2_score, root_mean_squared_error
 
+from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError
-from vitmed.core.targets import Target
 from vitmed.metrics.kinds.number import (
     NumberPredictions,
     distribution_scores,

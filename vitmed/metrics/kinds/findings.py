@@ -13,7 +13,8 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from vitmed.core.targets import NO_FINDING, UNKNOWN, Kind
+from vitmed.core.base_models import NO_FINDING, Kind
+from vitmed.core.targets import UNKNOWN
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.metrics.areas import Area
 from vitmed.metrics.estimates import Estimate, Numbers, check_finite, estimate, numbers_of, of_share, sample_size

@@ -19,8 +19,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from vitmed.core.base_models import SIDES, Kind, Target
 from vitmed.core.errors import DataError
-from vitmed.core.targets import SIDES, Kind, Target
 from vitmed.core.upgrade import READER
 from vitmed.metrics.estimates import (
     Estimate,
