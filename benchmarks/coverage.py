@@ -34,8 +34,6 @@ from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
-from vitmed.metrics.kinds.classes import PreparedPredictions
-from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings, finding_values
 
 from vitmed.core.base_models import UNKNOWN
 from vitmed.core.train_config import EvaluateConfig
@@ -43,6 +41,8 @@ from vitmed.decisions.selective_prediction import report_abstention
 from vitmed.metrics.areas import area_spread
 from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.intervals import NONE, Units, logit_interval, quantile, share_gap, share_ratio
+from vitmed.metrics.kinds.classes import PreparedPredictions
+from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings, finding_values
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.notes import FEWEST
 from vitmed.metrics.predictions import Predictions
@@ -197,7 +197,7 @@ def draw(design: Design, rng: np.random.Generator) -> Predictions:
     return Predictions(("no", "yes", "rare")[:k], ("x",) * len(patient), groups, labels, logits.astype(np.float32))
 
 
-def numbers(p: Predictions | FindingPredictions) -> dict[str, Estimate]:
+def numbers(p: Predictions) -> dict[str, Estimate]:
     """Every number of one test."""
     if isinstance(p, FindingPredictions):
         return PreparedFindings(p).numbers(0).overall
@@ -232,7 +232,7 @@ def truth_of(prevalence: float, right: float, calibrated: bool, classes: int, kn
     return {name: float("nan") if one.value is None else one.value for name, one in found.items()}
 
 
-def fewest(p: Predictions | FindingPredictions) -> int:
+def fewest(p: Predictions) -> int:
     """The fewest patients, or images, that a class has, or that have a finding or an image without it."""
     assert p.labels is not None
     kinds = [p.labels == c for c in range(len(p.classes))]

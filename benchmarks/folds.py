@@ -114,7 +114,6 @@ def part(way: str, fold: int, options: argparse.Namespace) -> None:
 def report(options: argparse.Namespace) -> None:
     """The table over the folds and of the pooled predictions."""
     from vitmed.metrics.kinds.classes import compare_predictions, evaluate_predictions
-
     from vitmed.metrics.predictions import Predictions
     from vitmed.metrics.scoring import metric_values
 

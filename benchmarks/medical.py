@@ -58,7 +58,6 @@ from medical_table import (
     tell_views,
 )
 from torch import nn
-from vitmed.metrics.kinds.classes import evaluate_predictions
 
 from vitmed.core.config import Config
 from vitmed.core.files import write_text
@@ -75,6 +74,7 @@ from vitmed.imaging.exact_views import VIEWS, Symmetry, views_of
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.intervals import Units
+from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.scoring import metric_values
 from vitmed.models.hardware import Precision, pick_precision, seeded

@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from vitmed.metrics.kinds.number import NumberPredictions, evaluate_number
-from vitmed.metrics.number_agreement import bland_altman
 
 from vitmed.core.base_models import Target
 from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.kinds.number import NumberPredictions, evaluate_number
+from vitmed.metrics.number_agreement import bland_altman
 
 LARGE = 400_000  # images whose numbers are the truth
 
@@ -49,7 +49,9 @@ class Design:
         logits = np.stack([(labels + 1 + error - 50) / 10, np.log(rng.uniform(0.5, 1.5, n) * scale / 10)], axis=1)
         groups = tuple(map(str, patient)) if self.many else None
         target = Target(kind="number", centre=50.0, spread=10.0)
-        return NumberPredictions(("age",), ("",) * n, groups, labels, logits.astype(np.float32), target, reach=1.5)
+        return NumberPredictions(
+            ("age",), ("",) * n, groups, labels, logits.astype(np.float32), target=target, reach=1.5
+        )
 
 
 DESIGNS = [

@@ -51,7 +51,6 @@ from sklearn.metrics import (
 )
 from sklearn.model_selection import StratifiedGroupKFold
 from torch import nn
-from vitmed.metrics.kinds.number import NumberPredictions
 
 from vitmed.core.csv_files import csv_text
 from vitmed.core.files import read_json_lines, write_text
@@ -61,7 +60,7 @@ from vitmed.data.loading import Images
 from vitmed.data.samples import labelled_by
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import seeded
 from vitmed.training.environment import check_images
@@ -97,7 +96,7 @@ class Study(NamedTuple):
     part: str
     stratum: str
     rows: Mapping[str, tuple[Callable[[Cells], Cells], tuple[str, ...]]]
-    scores: Callable[[Sequence[Cells], list[AnyPredictions]], dict[str, float]]
+    scores: Callable[[Sequence[Cells], list[Predictions]], dict[str, float]]
 
 
 # ---- a run ----
@@ -189,7 +188,7 @@ def table(options: argparse.Namespace, key: Key) -> list[Cells]:
 # ---- scores ----
 
 
-def finding_scores(held_out: Sequence[Cells], found: list[AnyPredictions]) -> dict[str, float]:
+def finding_scores(held_out: Sequence[Cells], found: list[Predictions]) -> dict[str, float]:
     """Means of AUROC and average precision over the findings that the row predicts, and over the commonest."""
     scores: dict[str, np.ndarray] = {}
     for predictions in found:
@@ -205,7 +204,7 @@ def finding_scores(held_out: Sequence[Cells], found: list[AnyPredictions]) -> di
     return found_means
 
 
-def grade_scores(held_out: Sequence[Cells], found: list[AnyPredictions]) -> dict[str, float]:
+def grade_scores(held_out: Sequence[Cells], found: list[Predictions]) -> dict[str, float]:
     """Of the likeliest grade, or of the number rounded to a grade; `error_middle` of the median, or of the number."""
     (predictions,) = found
     true = np.array([int(cells["grade"]) for cells in held_out])

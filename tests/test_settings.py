@@ -24,8 +24,6 @@ import torch
 from conftest import Answer, draw_nothing, once, recording
 from PIL import Image
 from typer.main import get_command
-from vitmed.metrics.kinds.findings import FindingPredictions
-from vitmed.metrics.kinds.number import NumberPredictions
 
 from vitmed import check, evaluate, monitor, probe, train, tune
 from vitmed.cli.commands import APPS
@@ -42,6 +40,8 @@ from vitmed.decisions.policy import choose_policy
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint
+from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
@@ -181,7 +181,7 @@ def predictions(kind: str, seed: int) -> Any:
         truth = rng.normal(50, 10, SIZE)
         logits = np.stack([(truth - 50) / 10 + rng.normal(0, 0.5, SIZE), np.full(SIZE, -0.7)], axis=1)
         target = Target(kind="number", unit="years", centre=50, spread=10)
-        return NumberPredictions(names, paths, groups, truth, logits.astype(np.float32), target, columns=columns)
+        return NumberPredictions(names, paths, groups, truth, logits.astype(np.float32), target=target, columns=columns)
     if kind == "findings":
         labels = (rng.random((SIZE, 3)) < 0.3).astype(np.int8)
         logits = (rng.normal(-1, 1, (SIZE, 3)) + 2 * labels).astype(np.float32)

@@ -12,9 +12,6 @@ import numpy as np
 import pytest
 from conftest import Answer, Trained, recording
 from scipy import stats
-from vitmed.metrics.kinds.classes import compare_classes, compare_predictions
-from vitmed.metrics.kinds.findings import FindingPredictions, compare_each_finding, compare_findings
-from vitmed.metrics.kinds.number import NumberPredictions, distribution_scores
 
 from vitmed import compare
 from vitmed.commands.compare import Comparison
@@ -22,7 +19,9 @@ from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.intervals import Units, share
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.kinds.classes import compare_classes, compare_predictions
+from vitmed.metrics.kinds.findings import FindingPredictions, compare_each_finding, compare_findings
+from vitmed.metrics.kinds.number import NumberPredictions, distribution_scores
 from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.report.write import write_report
@@ -38,7 +37,7 @@ def draw(noise: float, size: int = 120, classes: int = 2, each: int | None = 3, 
     return Predictions(names, tuple(f"{i}.png" for i in range(size)), groups, labels, logits.astype(np.float32))
 
 
-def save(predictions: AnyPredictions, folder: Path, name: str = "predictions.csv") -> Path:
+def save(predictions: Predictions, folder: Path, name: str = "predictions.csv") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(predictions.to_csv(), newline="")
     return folder / name
@@ -352,7 +351,7 @@ def draw_number(noise: float, centre: float = 50.0, unit: str = "years") -> Numb
     logits = np.stack([(numbers - centre) / 9, np.full(120, np.log(noise / 9))], axis=1).astype(np.float32)
     groups, paths = tuple(f"P{i // 3}" for i in range(120)), tuple(f"{i}.png" for i in range(120))
     target = Target(kind="number", unit=unit, centre=centre, spread=9)
-    return NumberPredictions(("age",), paths, groups, labels, logits, target)
+    return NumberPredictions(("age",), paths, groups, labels, logits, target=target)
 
 
 def test_findings_are_compared_as_a_whole_and_one_by_one(tmp_path: Path, vitmed: Callable[..., Answer]) -> None:
@@ -401,7 +400,7 @@ def test_numbers_are_compared_and_the_smaller_error_is_better(tmp_path: Path, vi
     ],
 )
 def test_models_of_other_labels_are_not_compared(
-    tmp_path: Path, first: AnyPredictions, other: AnyPredictions, match: str
+    tmp_path: Path, first: Predictions, other: Predictions, match: str
 ) -> None:
     with pytest.raises(DataError, match=match) as told:
         judge(save(first, tmp_path / "a"), save(other, tmp_path / "b"))

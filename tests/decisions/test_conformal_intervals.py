@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from vitmed.metrics.kinds.number import NumberPredictions
 
 from vitmed.core.base_models import Target
 from vitmed.decisions.conformal import IntervalReach, fit_intervals, report_intervals, with_intervals
+from vitmed.metrics.kinds.number import NumberPredictions
 
 
 def draw(rng: np.random.Generator, patients: int, images: int = 1) -> NumberPredictions:
@@ -17,14 +17,14 @@ def draw(rng: np.random.Generator, patients: int, images: int = 1) -> NumberPred
     error = 3 * scales * hard[patient] * rng.normal(size=len(patient))
     logits = np.stack([np.zeros(len(patient)), np.log(scales)], axis=1).astype(np.float32)
     groups = None if images == 1 else tuple(f"P{i}" for i in patient)
-    return NumberPredictions(("age",), ("",) * len(patient), groups, -error, logits, Target(kind="number"))
+    return NumberPredictions(("age",), ("",) * len(patient), groups, -error, logits, target=Target(kind="number"))
 
 
 def test_the_reach_by_hand() -> None:
     """Of 9 residuals over their scale the ceil(10 x 0.8) = 8th smallest; 0.9 needs the largest, 0.95 more images."""
     residuals = np.array([0.3, 9.0, 1.0, 2.0, 8.0, 4.0, 5.0, 7.0, 6.0])
     logits = np.stack([np.zeros(9), np.full(9, np.log(2))], axis=1).astype(np.float32)
-    p = NumberPredictions(("x",), ("",) * 9, None, 2 * residuals, logits, Target(kind="number"))
+    p = NumberPredictions(("x",), ("",) * 9, None, 2 * residuals, logits, target=Target(kind="number"))
     found = [fit_intervals(p, coverage) for coverage in (0.8, 0.9, 0.95)]
     assert [one and round(one.reach, 5) for one in found] == [8.0, 9.0, None]
     assert found[0] is not None and (found[0].by, found[0].units, found[0].note) == ("image", 9, "")

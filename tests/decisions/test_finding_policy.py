@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from vitmed.metrics.kinds.findings import FindingPredictions
 
 from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.policy import FindingPolicy, choose_policy
+from vitmed.metrics.kinds.findings import FindingPredictions
 
 
 def draw(patients: bool = True) -> FindingPredictions:

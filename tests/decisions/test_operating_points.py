@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
-from vitmed.metrics.kinds.classes import evaluate_predictions
 
 from vitmed.core.errors import UsageError
 from vitmed.core.train_config import EvaluateConfig, read_cost
@@ -26,6 +25,7 @@ from vitmed.metrics.clinical_utility import (
     ranges,
 )
 from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 
 NAMES = ("infected", "uninfected")

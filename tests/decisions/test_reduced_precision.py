@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from vitmed.metrics.kinds.number import NumberPredictions
 
 from vitmed.core.base_models import Target
 from vitmed.decisions.reduced_precision import ReducedPrecision, compare_precision
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
 
@@ -73,7 +73,9 @@ def ages(
     target = Target(kind="number", unit="years", centre=50, spread=10)
     columns = {OOD_SCORE: scores} if scores else {}
     labels = np.array([60.0, 80.0])
-    return NumberPredictions(("age",), ("a.png", "b.png"), None, labels, logits, target, columns=columns, reach=reach)
+    return NumberPredictions(
+        ("age",), ("a.png", "b.png"), None, labels, logits, target=target, columns=columns, reach=reach
+    )
 
 
 def test_a_number_may_move_by_a_hundredth_of_its_error() -> None:

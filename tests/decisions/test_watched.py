@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from vitmed.metrics.kinds.findings import FindingPredictions
-from vitmed.metrics.kinds.number import NumberPredictions
 
 from vitmed.core.base_models import Target
 from vitmed.decisions.targets import TARGETS
 from vitmed.decisions.watched import watch_classes, watch_findings, watch_number
+from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 
 CHANCES = np.array([0.9, 0.2, 0.6, 0.4])  # of sick
@@ -72,7 +72,7 @@ def test_a_number() -> None:
     target = Target(kind="number", unit="years", centre=50, spread=10)
     logits = np.array([[0.0, 0.0], [1.0, 0.0]], dtype=np.float32)
     found = watch_number(
-        NumberPredictions(("age",), ("a", "b"), None, np.array([52.0, 75.0]), logits, target, reach=1.0)
+        NumberPredictions(("age",), ("a", "b"), None, np.array([52.0, 75.0]), logits, target=target, reach=1.0)
     )
     assert found["predicted number"].values.tolist() == [50, 60]
     assert found["error"].values.tolist() == [-2, -15] and found["absolute error"].values.tolist() == [2, 15]

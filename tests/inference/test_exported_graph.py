@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from vitmed.metrics.kinds.findings import FindingPredictions
-from vitmed.metrics.kinds.number import NumberPredictions
 
 from vitmed.core.base_models import Target
 from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.out_of_distribution import fit_ood_score
 from vitmed.decisions.policy import choose_policy
 from vitmed.inference.exported_graph import OodScoreGraph, decisions_of
+from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import ANSWER, SET, YES
 
@@ -81,7 +81,7 @@ def test_decisions_of_a_number() -> None:
     target = Target(kind="number", unit="years", centre=50.0, spread=12.0)
     logits = RNG.normal(0, 1, (S, 2)).astype(np.float32)
     ages = 50 + 12 * logits[:, 0] + RNG.normal(0, 5, S)
-    validation = NumberPredictions(("age",), PATHS, None, ages, logits, target)
+    validation = NumberPredictions(("age",), PATHS, None, ages, logits, target=target)
     policy = choose_policy(validation, EvaluateConfig())
     decided = policy.apply(validation)
     found = in_graph(decisions_of(policy, target, ("age",)), logits)

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from vitmed.metrics.kinds.findings import FindingPredictions
-from vitmed.metrics.kinds.number import NumberPredictions
 
 from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError
 from vitmed.metrics.ensembles import aligned, averaged, disagreement, out_of_fold, pool
+from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 
 
@@ -41,7 +41,7 @@ def test_the_mean_of_findings_and_the_mixture_of_numbers() -> None:
     def number(centre: float, spread: float, location: float, scale: float) -> NumberPredictions:
         target = Target(kind="number", unit="mm", centre=centre, spread=spread)
         logits = np.array([[location, np.log(scale)]], np.float32)
-        return NumberPredictions(("size",), ("u",), None, None, logits, target)
+        return NumberPredictions(("size",), ("u",), None, None, logits, target=target)
 
     one, two = number(10, 2, 1, 0.5), number(0, 1, 8, 3)  # 12 with scale 1, and 8 with scale 3
     mixed = averaged([one, two])
@@ -98,7 +98,7 @@ def test_models_of_different_images_are_joined() -> None:
     def number(path: str, value: float, centre: float, spread: float, **more: object) -> NumberPredictions:
         target = Target(kind="number", centre=centre, spread=spread)
         logits = np.array([[(value - centre) / spread, np.log(2 / spread)]], np.float32)
-        return NumberPredictions(("size",), (path,), None, None, logits, target, **more)  # type: ignore[arg-type]
+        return NumberPredictions(("size",), (path,), None, None, logits, target=target, **more)  # type: ignore[arg-type]
 
     parts = [number("u", 12, 10, 4, reach=1.5), number("v", 3, 0, 2, reach=2.0)]
     joined = pool(parts)
@@ -142,7 +142,7 @@ def test_decisions_of_repeats_of_findings_and_of_numbers() -> None:
 
     def number(path: str, value: float, low: float, high: float) -> NumberPredictions:
         target = Target(kind="number", centre=0.0, spread=1.0)
-        one = NumberPredictions(("size",), (path,), None, None, np.array([[value, 0]], np.float32), target)
+        one = NumberPredictions(("size",), (path,), None, None, np.array([[value, 0]], np.float32), target=target)
         return replace(one, decided=np.array([[low, high]]))
 
     numbers = [number("u", 1, 0, 2), number("v", 5, 4, 7), number("v", 7, 5, 9), number("u", 3, 2, 6)]

@@ -8,7 +8,6 @@ import pytest
 from predicted import quiet
 from scipy import stats
 from sklearn import metrics as sk
-from vitmed.metrics.kinds.classes import PreparedPredictions, bootstrap, evaluate_predictions
 
 from vitmed.core.errors import DataError
 from vitmed.metrics.areas import area_spread, class_areas, newcombe_area
@@ -25,6 +24,7 @@ from vitmed.metrics.intervals import (
     share_ratio,
     wilson,
 )
+from vitmed.metrics.kinds.classes import PreparedPredictions, bootstrap, evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.ranking import weighted_areas
 from vitmed.metrics.scoring import Scorer

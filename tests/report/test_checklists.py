@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.report.chapters import SECTIONS
 
 from vitmed.checks.data_check import COUNTS
@@ -14,6 +13,7 @@ from vitmed.decisions.reliability import CalibrationReport
 from vitmed.explanation.results import Robustness
 from vitmed.metrics.clinical_utility import DecisionCurve
 from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import Stratum, Subgroups
 from vitmed.report.checklists import CLAIM, GUIDELINES, STARD, TOPICS, TRIPOD, checklists

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from conftest import draw_nothing
 from scipy.stats import binomtest
-from vitmed.metrics.kinds.findings import FindingPredictions, evaluate_findings
 from vitmed.report.chapters import MAIN, MANY, Plot
 from vitmed.report.plots.kinds import by_finding
 
 from vitmed.core.base_models import UNKNOWN
 from vitmed.core.train_config import EvaluateConfig
+from vitmed.metrics.kinds.findings import FindingPredictions, evaluate_findings
 from vitmed.report import write
 from vitmed.report.results import Results
 from vitmed.report.write import folder_names, write_report

@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Trained, recording
-from vitmed.metrics.kinds.findings import FindingPredictions
-from vitmed.metrics.kinds.number import NumberPredictions
 
 from vitmed.commands.train import TrainResult
 from vitmed.core.base_models import Target
 from vitmed.core.train_config import EvaluateConfig
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.write import write_report
@@ -48,7 +47,7 @@ def ages(learned: float = 0.0) -> NumberPredictions:
     place = rng.normal(0, 0.1, SIZE) + learned * (truth - 50) / 10
     logits = np.stack([place, np.zeros(SIZE)], axis=1).astype(np.float32)
     target = Target(kind="number", unit="years", centre=50, spread=10)
-    return NumberPredictions(("age",), PATHS, None, truth, logits, target)
+    return NumberPredictions(("age",), PATHS, None, truth, logits, target=target)
 
 
 NOTHING = {
@@ -59,7 +58,7 @@ NOTHING = {
 }
 
 
-def page(folder: Path, predictions: AnyPredictions, kind: str) -> tuple[list[str], str, list[str]]:
+def page(folder: Path, predictions: Predictions, kind: str) -> tuple[list[str], str, list[str]]:
     """The notes of metrics.json, the text of the page down to its first table, and the warnings of the terminal."""
     config, ui = EvaluateConfig(resamples=0, ordinal=list(KL) if kind == "grades" else []), recording()
     metrics = write_report(folder, predictions, title="test", facts={}, config=config)
@@ -82,7 +81,7 @@ def test_a_run_that_learnt_nothing_is_named_first(kind: str, tmp_path: Path, no_
     ("kind", "predictions"),
     [("classes", grades(0.4)), ("grades", grades(0.4)), ("findings", findings(-0.5)), ("number", ages(0.8))],
 )
-def test_a_weak_model_is_none(kind: str, predictions: AnyPredictions, tmp_path: Path, no_figures: None) -> None:
+def test_a_weak_model_is_none(kind: str, predictions: Predictions, tmp_path: Path, no_figures: None) -> None:
     notes, _, _ = page(tmp_path / "report", predictions, kind)
     assert not any("does not distinguish" in note or "as good" in note for note in notes)
 

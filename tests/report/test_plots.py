@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from figures import is_png, texts
 from matplotlib.figure import Figure
-from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.report.chapters import PLOTS
 from vitmed.report.plots.curves import drawn_curves, training_curves
 
 from vitmed.core.errors import DataError
 from vitmed.core.train_config import EvaluateConfig
+from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import CLASS_ANALYSES, Material
 from vitmed.report.plots import drawing, pictures

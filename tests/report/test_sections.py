@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vitmed.metrics.kinds.classes import evaluate_predictions
-from vitmed.metrics.kinds.findings import FindingPredictions
-from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.report.templates import sampling_of, worth
 
 from vitmed.core.base_models import Target
 from vitmed.core.text import counted, format_probability, listed
 from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.policy import count_answers
+from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.notes import learnt_nothing
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import headline
@@ -163,7 +163,7 @@ def of_kind(kind: str, skill: float, patients: int = 40) -> Any:
         ages = 50 + 10 * noise[:, 0]
         raw = np.stack([skill * noise[:, 0] / 9 + noise[:, 1] / 3, np.zeros(n)], axis=1)
         target = Target(kind="number", unit="years", centre=50, spread=10)
-        return NumberPredictions(("age",), paths, groups, ages, np.float32(raw), target)
+        return NumberPredictions(("age",), paths, groups, ages, np.float32(raw), target=target)
     logits = np.stack([np.zeros(n), skill * (truth[:, 0] - 0.5) + noise[:, 0]], axis=1)
     return Predictions(("a", "b"), paths, groups, truth[:, 0], np.float32(logits))
 

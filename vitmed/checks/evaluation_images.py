@@ -24,7 +24,7 @@ from vitmed.data.scan import hash_files, scan
 from vitmed.data.thread_batches import check_readable
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.saved_model import Outputs, SavedModel
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.predictions import Predictions
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class EvaluationImages:
         """(S, S, C) uint8. Raises DataError if it cannot be read."""
         return self.how.read(self.root / self.samples[index].path)
 
-    def predictions(self, saved: SavedModel, outputs: Outputs) -> AnyPredictions:
+    def predictions(self, saved: SavedModel, outputs: Outputs) -> Predictions:
         """Those of the images, with their labels. Raises DataError if one cannot be read."""
         check_readable(outputs.problems)
         positive = saved.config.data.positive

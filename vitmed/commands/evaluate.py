@@ -20,7 +20,7 @@ from vitmed.decisions.evaluation_folder import take_place
 from vitmed.decisions.policy import notes_of
 from vitmed.inference.open_model import open_model, open_network, policy_for
 from vitmed.inference.saved_model import check_precision
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.predictions import Predictions
 from vitmed.report.evaluate import ModelOnImages, data_notes, evaluate_settings, report_images, score_other_images
 from vitmed.report.headline import Evaluation, parse_gates, report_evaluation
 from vitmed.report.model_card import write_card
@@ -44,7 +44,7 @@ def evaluate(
     groups: str | Path | None = None,
     labels: str | Path | None = None,
     device: str = "auto",
-    baselines: Callable[[], Mapping[str, AnyPredictions]] | None = None,
+    baselines: Callable[[], Mapping[str, Predictions]] | None = None,
     **flags: Annotated[Any, Fields(Config, EVALUATE_FLAGS)],
 ) -> Evaluation:
     """Evaluate a checkpoint on a labelled split and write the report.

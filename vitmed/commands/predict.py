@@ -13,7 +13,7 @@ from vitmed.core.places import new_file
 from vitmed.inference.open_model import find_checkpoint
 from vitmed.inference.predict_files import find_named, list_images, open_files
 from vitmed.inference.saved_model import SavedModel, check_precision
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.predictions import Predictions
 
 
 def predict(
@@ -24,7 +24,7 @@ def predict(
     device: str = "auto",
     precision: Precision = "auto",
     frame: int | None = None,
-) -> AnyPredictions:
+) -> Predictions:
     """Predict the labels of images with a checkpoint and its preprocessing.
 
     Args:

@@ -19,8 +19,14 @@ from vitmed.core.process import AUTO, read_shard
 from vitmed.core.run_folder import PREDICTIONS
 from vitmed.core.text import counted
 from vitmed.core.upgrade import READER
-from vitmed.metrics.predictions_files import WrittenPredictions, check_pyarrow, merge_parts, read_part, write_part
-from vitmed.metrics.predictions_parquet import ERROR
+from vitmed.metrics.predictions_files import (
+    ERROR,
+    WrittenPredictions,
+    check_pyarrow,
+    merge_parts,
+    read_part,
+    write_part,
+)
 
 if TYPE_CHECKING:
     from vitmed.inference.saved_model import SavedModel

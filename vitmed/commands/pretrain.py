@@ -37,13 +37,7 @@ from vitmed.training.plan.make_plan import median_side, with_window
 from vitmed.training.plan.memory import one_batch
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, plan_settings
 from vitmed.training.pretraining import Pretrain, reconstructions
-from vitmed.training.run import (
-    Run,
-    Session,
-    folder_to_resume,
-    resumed_settings,
-    train_and_draw,
-)
+from vitmed.training.run import Run, Session, folder_to_resume, resumed_settings, train_and_draw
 
 UNLABELLED_VAL = 0.05  # share of images for validation where there are no classes
 

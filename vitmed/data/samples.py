@@ -15,7 +15,6 @@ import numpy as np
 from vitmed.core.base_models import CLASSES, NO_FINDING, UNKNOWN, Target
 from vitmed.core.text import counted, listed
 from vitmed.data.patient_names import Guess, group_word
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
@@ -157,7 +156,7 @@ def labelled_by(
     logits: np.ndarray,
     positive: str | None = None,
     columns: Sequence[str] = (),
-) -> AnyPredictions:
+) -> Predictions:
     """As `labelled`, for labels of any kind."""
     if target.kind in ("classes", "grades"):
         return labelled(classes, samples, logits, positive, columns)
@@ -165,7 +164,7 @@ def labelled_by(
     targets = np.array([s.targets for s in samples], dtype=np.float64).reshape(len(samples), -1)
     if target.kind == "findings":
         return FindingPredictions(classes, paths, groups, targets.astype(np.int8), logits, columns=further)
-    return NumberPredictions(classes, paths, groups, targets[:, 0], logits, target, columns=further)
+    return NumberPredictions(classes, paths, groups, targets[:, 0], logits, target=target, columns=further)
 
 
 def _about(

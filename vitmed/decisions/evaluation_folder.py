@@ -18,7 +18,7 @@ from vitmed.core.files import json_of
 from vitmed.core.run_folder import BASELINE, ISSUES, NUMBERS, PREDICTIONS, REPORT, RunFolder
 from vitmed.decisions.folds import Folds, by_fold
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, policy_of
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_files import read_predictions
 
 
@@ -26,7 +26,7 @@ from vitmed.metrics.predictions_files import read_predictions
 class Evaluated:
     """An evaluation."""
 
-    predictions: AnyPredictions  # calibrated and decided as in its report
+    predictions: Predictions  # calibrated and decided as in its report
     policy: DecisionPolicy | None
     metrics: Mapping[str, Any]  # what metrics.json holds; {} where there is no such file
 
@@ -64,7 +64,7 @@ def read_evaluation(file: Path) -> Evaluated:
             problem = f"{beside}: its decision policy is damaged ({error})"
             raise DataError(problem, "move it away to go without it") from None
 
-    def calibrate(read: Any) -> Any:
+    def calibrate(read: Predictions) -> Predictions:
         assert policy is not None
         if list(read.classes) != metrics["classes"]:
             raise DataError(
@@ -189,7 +189,7 @@ def is_of(metrics: Mapping[str, Any], weights_hash: str | None, policy: Decision
 
 def read_split(
     run: RunFolder, split: str, weights_hash: str | None, policy: DecisionPolicy | None
-) -> AnyPredictions | None:
+) -> Predictions | None:
     """What these weights predict for a split of the run, decided by this policy; None where that is not known."""
     file = find_evaluation(run, split, weights_hash, policy)
     if file is None:
@@ -202,7 +202,7 @@ def read_split(
 
 def validation_of(
     checkpoint: Path, weights_hash: str | None, policy: DecisionPolicy | None, positive: str | None
-) -> AnyPredictions:
+) -> Predictions:
     """What these weights predict for the validation images of the run. Raises UsageError where that is not known."""
     run = RunFolder(checkpoint.parent)
     file = find_evaluation(run, "val", weights_hash, policy)

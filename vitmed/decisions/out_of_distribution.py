@@ -20,7 +20,7 @@ from vitmed.metrics.areas import class_areas
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate, of_auroc, of_share
 from vitmed.metrics.intervals import Units, share
-from vitmed.metrics.predictions import group_index
+from vitmed.metrics.predictions import Predictions, group_index
 from vitmed.metrics.predictions_csv import OOD_SCORE
 
 QUANTILE = 0.99  # of validation: an image above it counts as unlike the training images
@@ -123,7 +123,7 @@ class OutOfDistribution(Frozen):
 
 
 def report_ood_scores(
-    predictions: Any, fitted: OodScore | None, others: Sequence[float], config: EvaluateConfig
+    predictions: Predictions, fitted: OodScore | None, others: Sequence[float], config: EvaluateConfig
 ) -> OutOfDistribution | None:
     """How many of the evaluated images are unlike the training images, and of classes how often their predictions are
     wrong; None where the predictions hold no scores. `others` are the scores of other images.
@@ -154,7 +154,7 @@ def detection_auroc(
     return of_auroc(area, other, Units(np.concatenate([units, more + units.max(initial=-1) + 1])))
 
 
-def scores_of(predictions: Any) -> np.ndarray | None:
+def scores_of(predictions: Predictions) -> np.ndarray | None:
     """(S,) float64 from the column of the table; None where the column is missing or holds something else."""
     try:
         scores = np.array([float(cell) for cell in predictions.columns[OOD_SCORE]])

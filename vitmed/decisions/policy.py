@@ -33,7 +33,6 @@ from vitmed.decisions.selective_prediction import Abstention, certainty, choose_
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.intervals import Units
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.kinds.findings import FindingPredictions, absence, fewer_holders
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.notes import FEWEST
@@ -113,7 +112,9 @@ class DecisionPolicy(Stored):
         return policy
 
 
-def with_columns(predictions: Any, ours: Mapping[str, tuple[str, ...]], reasons: Sequence[Sequence[str]]) -> Any:
+def with_columns(
+    predictions: Predictions, ours: Mapping[str, tuple[str, ...]], reasons: Sequence[Sequence[str]]
+) -> Any:
     """The predictions with the columns of a policy, which stand first and replace those of an earlier one.
 
     Args:
@@ -356,7 +357,7 @@ class AnswerCounts(Frozen):
     unanswered: dict[str, int]
 
 
-def unlike_training(predictions: AnyPredictions) -> np.ndarray:
+def unlike_training(predictions: Predictions) -> np.ndarray:
     """(S,) bool: images whose OOD score is above 1; none where the score is not known."""
     scores = scores_of(predictions)
     return np.zeros(len(predictions), bool) if scores is None else scores > 1
@@ -377,7 +378,7 @@ def count_answers(predictions: Predictions) -> AnswerCounts | None:
     return AnswerCounts(n=len(cells), n_answered=int(answered.sum()), answered=share, **errors, unanswered=unanswered)
 
 
-def own_columns(predictions: AnyPredictions) -> tuple[str, ...]:
+def own_columns(predictions: Predictions) -> tuple[str, ...]:
     """The columns of the user's table, in its order."""
     return tuple(name for name in predictions.columns if name not in WRITTEN)
 

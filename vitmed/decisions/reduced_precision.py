@@ -10,7 +10,7 @@ import numpy as np
 from vitmed.core.base_models import Stored
 from vitmed.core.text import counted, counted_doing
 from vitmed.decisions.out_of_distribution import scores_of
-from vitmed.metrics.predictions import known_labels
+from vitmed.metrics.predictions import Predictions, known_labels
 
 MOST_MOVED = 1e-3  # of a probability, where reduced precision is accepted
 MOST_OF_ERROR = 0.01  # the same of a predicted number, as a share of the mean absolute error
@@ -71,13 +71,13 @@ class ReducedPrecision(Stored):
         return f"{choice}: {self.in_words}"
 
 
-def compare_precision(found: ReducedPrecision, exact: Any, reduced: Any) -> ReducedPrecision:
+def compare_precision(found: ReducedPrecision, exact: Predictions, reduced: Predictions) -> ReducedPrecision:
     """`found` with the differences between two predictions of the same images, to both of which the policy is applied:
     `exact` in fp32, `reduced` in the precision of `found`."""
     update: dict[str, Any] = {"images": len(exact)}
     flips: np.ndarray = np.zeros(len(exact), bool)
     if exact.kind == "number":
-        error = np.abs(exact.values - known_labels(exact)).mean()
+        error = np.abs(exact.amounts[:, 0] - known_labels(exact)).mean()
         update |= {"mae": float(error), "unit": exact.target.unit}
     else:
         flips |= np.atleast_2d((exact.predicted != reduced.predicted).T).any(axis=0)  # of any finding
@@ -87,17 +87,9 @@ def compare_precision(found: ReducedPrecision, exact: Any, reduced: Any) -> Redu
     if scores[0] is not None and scores[1] is not None:
         # One validation image is the edge itself, with a score of 1; any rounding would flip it.
         flips |= ((scores[0] > 1) != (scores[1] > 1)) & (scores[0] != 1)
-    moved = np.abs(_amounts(exact) - _amounts(reduced)).max(initial=0)
-    raw = np.abs(_amounts(exact.undecided()) - _amounts(reduced.undecided())).max(initial=0)
+    moved = np.abs(exact.amounts - reduced.amounts).max(initial=0)
+    raw = np.abs(exact.undecided().amounts - reduced.undecided().amounts).max(initial=0)
     update |= {"flipped": int(flips.sum()), "largest": float(moved), "largest_raw": float(raw)}
     compared = found.model_copy(update=update)
     accepted = bool(len(exact) and not flips.any() and moved <= compared.limit)
     return compared.model_copy(update={"accepted": accepted})
-
-
-def _amounts(predictions: Any) -> np.ndarray:
-    """(S, ...) float64: the probabilities; of a number the predictions and the ends of their intervals, in the unit."""
-    if predictions.kind != "number":
-        return np.asarray(predictions.probabilities)
-    ends = () if predictions.intervals is None else predictions.intervals.T
-    return np.stack([predictions.values, *ends], axis=1)

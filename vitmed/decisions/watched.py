@@ -81,7 +81,7 @@ def _right(predictions: Any, k: int, known: np.ndarray, true: np.ndarray, called
     }
 
 
-def _answers(predictions: Any) -> Streams:
+def _answers(predictions: Predictions) -> Streams:
     """The shares of images that are unlike those of training, and that are not answered, where the policy says so."""
     streams, cells = dict[str, Stream](), predictions.columns.get(ANSWER)
     if scores_of(predictions) is not None:

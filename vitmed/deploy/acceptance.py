@@ -25,8 +25,6 @@ from vitmed.core.yaml_files import YamlError, read_yaml
 from vitmed.decisions.targets import TARGETS, TargetKind
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, estimate
 from vitmed.metrics.intervals import Units
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.paired_comparison import ComparedPair, share_difference
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.subgroups import FEWEST, check_columns, strata
@@ -128,17 +126,17 @@ def judge(
     )
 
 
-def class_of(criterion: Criterion, predictions: AnyPredictions) -> str | None:
+def class_of(criterion: Criterion, predictions: Predictions) -> str | None:
     """The class or finding of a criterion: the one it names; of two classes the positive one, where no overall number
     has the name."""
-    if criterion.of is not None or not isinstance(predictions, Predictions):
+    if criterion.of is not None:
         return criterion.of
     positive = positive_index(predictions)
     overall = criterion.metric in TARGETS["classes"].metrics or criterion.metric in TARGETS["grades"].metrics
     return None if positive is None or overall else predictions.classes[positive]
 
 
-def _number(criterion: Criterion, predictions: AnyPredictions, numbers: Numbers) -> Estimate:
+def _number(criterion: Criterion, predictions: Predictions, numbers: Numbers) -> Estimate:
     of = class_of(criterion, predictions)
     found: Estimate = numbers.overall[criterion.metric] if of is None else numbers.per_class[of][criterion.metric]
     return found
@@ -163,26 +161,19 @@ def _gap(criterion: Criterion, models: Sequence[Model], pairs: Sequence[Compared
     raise UsageError(f"there is no paired difference of the {name} of {of}", f"use one of {', '.join(both)}")
 
 
-def _truth(predictions: AnyPredictions, of: str) -> tuple[np.ndarray, np.ndarray]:
+def _truth(predictions: Predictions, of: str) -> tuple[np.ndarray, np.ndarray]:
     """(S,) bool: images of a class or with a finding, and whether that is known."""
-    k = predictions.classes.index(of)
-    if isinstance(predictions, FindingPredictions):
-        assert predictions.labels is not None
-        return predictions.labels[:, k] == 1, predictions.labels[:, k] >= 0
-    assert isinstance(predictions, Predictions)
-    return known_labels(predictions) == k, np.ones(len(predictions), bool)
+    k, labels = predictions.classes.index(of), known_labels(predictions)
+    return (labels[:, k] == 1, labels[:, k] >= 0) if labels.ndim == 2 else (labels == k, np.ones(len(labels), bool))
 
 
-def _called(predictions: AnyPredictions, of: str) -> np.ndarray:
-    k = predictions.classes.index(of)
-    if isinstance(predictions, FindingPredictions):
-        return predictions.predicted[:, k]
-    assert isinstance(predictions, Predictions)
-    return predictions.predicted == k
+def _called(predictions: Predictions, of: str) -> np.ndarray:
+    k, predicted = predictions.classes.index(of), predictions.predicted
+    return np.asarray(predicted[:, k] if predicted.ndim == 2 else predicted == k)
 
 
 def _of_strata(
-    criterion: Criterion, predictions: AnyPredictions, kind: TargetKind, resamples: int
+    criterion: Criterion, predictions: Predictions, kind: TargetKind, resamples: int
 ) -> Iterator[tuple[str, Estimate, str]]:
     """Each stratum of a column: its name, the number, and why it cannot be judged."""
     column = criterion.in_each

@@ -28,8 +28,7 @@ from vitmed.inference.exported_graph import ExportedGraph
 from vitmed.inference.onnx_model import FIX, IMAGES, KEY, NEEDED, describe_export, open_session
 from vitmed.inference.open_model import open_network
 from vitmed.inference.saved_model import SavedModel, score_column
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.number import NumberPredictions
+from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import ANSWER, YES
 
 OPSET = 20
@@ -115,7 +114,7 @@ def compare_export(
     return ExportGate(images=len(chosen), flipped=flipped, largest=largest, resized=graph.resize)
 
 
-def _differences(exact: AnyPredictions, again: AnyPredictions, theirs: Mapping[str, np.ndarray]) -> tuple[int, float]:
+def _differences(exact: Predictions, again: Predictions, theirs: Mapping[str, np.ndarray]) -> tuple[int, float]:
     """Images with another decision, and the largest difference of a probability.
 
     Args:
@@ -123,10 +122,9 @@ def _differences(exact: AnyPredictions, again: AnyPredictions, theirs: Mapping[s
         theirs: outputs of the exported network, whose decisions must be those of `again`.
     """
     flipped = theirs["answered"] != np.array([cell == YES for cell in again.columns[ANSWER]])
-    if isinstance(exact, NumberPredictions):
-        moved = np.abs(exact.values - theirs["value"]).max(initial=0) / exact.target.spread
+    if "value" in theirs:
+        moved = np.abs(exact.amounts[:, 0] - theirs["value"]).max(initial=0) / exact.target.spread
         return int(flipped.sum()), float(moved)
-    assert not isinstance(again, NumberPredictions)
     flipped |= np.any((theirs["prediction"] != again.predicted).reshape(len(flipped), -1), axis=1)
     if "in_set" in theirs:
         assert again.members is not None

@@ -22,7 +22,6 @@ from vitmed.decisions.watched import Streams
 from vitmed.metrics.control_charts import Limits, Reference, Side, Stream, choose_limits, newest, sums
 from vitmed.metrics.estimates import Estimate, difference, of_mean, of_share
 from vitmed.metrics.intervals import Units, share
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.monitoring import Alarm, Chart, FalseAlarms, Monitoring, alarm_text
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.predictions import Predictions, target_of
@@ -173,7 +172,7 @@ def _labelled(table: Table) -> np.ndarray:
     return np.array([any((row.get(name) or "").strip() for name in columns) for row in table.rows], dtype=bool)
 
 
-def _streams_of(table: Table, known: Evaluated) -> tuple[AnyPredictions, Streams]:
+def _streams_of(table: Table, known: Evaluated) -> tuple[Predictions, Streams]:
     """The new predictions without their labels, and what is watched of them; labels may be known of some rows."""
     if not table.rows:
         raise DataError(f"{table.file}: has no image", "give a table with a row for each image")
@@ -194,7 +193,7 @@ def _streams_of(table: Table, known: Evaluated) -> tuple[AnyPredictions, Streams
     return found, streams
 
 
-def _read(table: Table, known: Evaluated) -> AnyPredictions:
+def _read(table: Table, known: Evaluated) -> Predictions:
     """The predictions of a table, calibrated and decided by the policy of the reference."""
     policy, like = known.policy, known.predictions
     assert isinstance(policy, DecisionPolicy)
@@ -213,10 +212,8 @@ def _read(table: Table, known: Evaluated) -> AnyPredictions:
         return policy.calibrate(read)
 
     read = read_predictions(table, target_of(like), calibrate=calibrate)
-    read = read.like(like)  # type: ignore[arg-type]
-    if isinstance(read, Predictions) and isinstance(like, Predictions):
-        read = replace(read, positive=like.positive)
-    found: AnyPredictions = policy.apply(read)
+    read = replace(read.like(like), positive=like.positive)
+    found: Predictions = policy.apply(read)
     return found
 
 

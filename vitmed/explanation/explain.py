@@ -19,7 +19,6 @@ from vitmed.inference.answers import answer_json
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.ensemble import Ensemble
 from vitmed.inference.saved_model import SavedModel
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import pick_device
 from vitmed.models.vit import ViT
@@ -40,7 +39,7 @@ class Explanation:
         shift: for `on_image`, which draws a map over its image.
     """
 
-    predictions: AnyPredictions
+    predictions: Predictions
     maps: dict[str, np.ndarray]
     targets: np.ndarray
     verdicts: dict[str, str]
@@ -49,7 +48,7 @@ class Explanation:
 
 
 def explain_predictions(
-    saved: SavedModel, predictions: AnyPredictions, chosen: np.ndarray, device: str, frame: int | None
+    saved: SavedModel, predictions: Predictions, chosen: np.ndarray, device: str, frame: int | None
 ) -> Maps:
     """Map where the network, or each member of an ensemble, looked in images that it predicted.
 
@@ -72,7 +71,7 @@ def explain_predictions(
     return replace(mean_of_maps(each, saved.shares if isinstance(saved, Ensemble) else (1.0,)), targets=chosen)
 
 
-def _maps_of(model: ViT, how: Preprocessing, predictions: AnyPredictions, targets: np.ndarray) -> Maps:
+def _maps_of(model: ViT, how: Preprocessing, predictions: Predictions, targets: np.ndarray) -> Maps:
     """The maps of images that `predict` could read."""
     paths, parts = predictions.paths, []
     with bar("explaining") as advance:
@@ -95,7 +94,7 @@ def explanation_json(found: Explanation, checkpoint: str) -> dict[str, Any]:
     rows = []
     for i, path in enumerate(p.paths):
         answer = answer_json(p, i, 0)  # of findings and numbers as `predict` gives it
-        if isinstance(p, Predictions):
+        if p.kind == "classes":
             chances = {name: float(value) for name, value in zip(p.classes, p.probabilities[i], strict=True)}
             answer = {"prediction": answer["prediction"], "probability": answer["confidence"], "probabilities": chances}
         row = {

@@ -31,7 +31,6 @@ from vitmed.explanation.attention import METHODS, attention_maps, centre_shift, 
 from vitmed.explanation.results import TITLES, Attention, MapCheck, Maps, cells
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.models.hardware import FULL_FP32
 from vitmed.models.vit import ViT
@@ -316,7 +315,7 @@ def check_attention(
     model: ViT,
     preprocessing: Preprocessing,
     read: Callable[[int], np.ndarray],
-    predictions: AnyPredictions,
+    predictions: Predictions,
     images: int | None,
 ) -> tuple[Attention | None, Maps | None]:
     """The checks of the attention maps for an evaluation, and the maps of some images for its figure.
@@ -335,7 +334,7 @@ def check_attention(
     if images is None and count < FEW <= len(predictions):
         slow = "it would take minutes on this machine; --map-images 8 does it"
         return unchecked(model, 0, kind).model_copy(update={"reason": slow, "drawn": ""}), maps
-    strata = known_labels(predictions) if isinstance(predictions, Predictions) else explained
+    strata = known_labels(predictions) if kind == "classes" else explained
     rows, units, drawn = sample(strata, predictions.groups, count)
     with bar("checking attention maps") as advance:
         pictures = np.stack([read(int(i)) for i in rows])
@@ -346,7 +345,7 @@ def check_attention(
     return found.model_copy(update={"drawn": drawn}), maps
 
 
-def images_to_draw(predictions: AnyPredictions) -> np.ndarray:
+def images_to_draw(predictions: Predictions) -> np.ndarray:
     """Rows of up to `SHOWN` images: the most confident errors, then others drawn with a fixed seed."""
     errors = predictions.mistakes()
     others = np.random.default_rng(0).permutation(np.setdiff1d(np.arange(len(predictions)), errors))

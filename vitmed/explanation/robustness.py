@@ -38,7 +38,6 @@ from vitmed.inference.open_model import open_network
 from vitmed.inference.saved_model import SavedModel
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index, target_of
 
@@ -50,8 +49,8 @@ Drawn = dict[str, np.ndarray]  # name -> (1 + R,): the value itself, then of eac
 
 
 def measure_robustness(
-    clean: AnyPredictions,
-    corrupted: Mapping[str, Sequence[AnyPredictions]],
+    clean: Predictions,
+    corrupted: Mapping[str, Sequence[Predictions]],
     resamples: int = 500,
     seed: int = 0,
     target: Target | None = None,
@@ -70,7 +69,7 @@ def measure_robustness(
     target = target_of(clean) if target is None else target
     units, kind = clean.units, TARGETS[target.kind]
     number, guess = kind.stress.names[0], kind.stress.guess(clean)
-    positive = positive_index(clean) if isinstance(clean, Predictions) else None
+    positive = positive_index(clean)
     weights = np.ones((1, len(known_labels(clean))))  # (1 + R, S): then how often each image was drawn
     if units.max(initial=0) > 0:
         weights = np.concatenate([weights, *bootstrap_weights(units, resamples, seed)])
@@ -115,9 +114,9 @@ def _estimate(drawn: np.ndarray) -> Estimate:
     return Estimate(value=value, low=low, high=high, method="percentile", resamples=len(drawn) - 1)
 
 
-def _numbers(kind: TargetKind, predictions: AnyPredictions, drawn: Drawn, resamples: int) -> dict[str, Estimate]:
+def _numbers(kind: TargetKind, predictions: Predictions, drawn: Drawn, resamples: int) -> dict[str, Estimate]:
     """The numbers with the intervals of a report; with more than `MANY` classes, those of the resamples."""
-    if isinstance(predictions, Predictions) and len(predictions.classes) > MANY:
+    if predictions.kind == "classes" and len(predictions.classes) > MANY:
         auroc = np.array([kind.values(predictions)["auroc"]])
         return {name: _estimate(auroc if name == "auroc" else drawn[name]) for name in kind.stress.names}
     overall = kind.evaluate(predictions, resamples).overall
@@ -171,13 +170,13 @@ def _verdict(found: Robustness) -> tuple[str | None, str]:
     return worst, text + (f" No loss is shown for: {', '.join(spared)}." if spared else "")
 
 
-def _undefined(found: Robustness, clean: AnyPredictions) -> dict[str, str]:
+def _undefined(found: Robustness, clean: Predictions) -> dict[str, str]:
     reasons = {}
     for name, one in found.clean.items():
         if one.value is None:
             alike = "all images are of one class" if clean.kind == "classes" else "it is undefined without corruption"
             reasons[name] = alike if found.n else "there are no images"
-    if isinstance(clean, Predictions) and len(clean.classes) > MANY and "auroc" not in reasons:
+    if clean.kind == "classes" and len(clean.classes) > MANY and "auroc" not in reasons:
         reasons["auroc"] = f"no interval: there are more than {MANY} classes"
     if not found.resamples:
         reasons["intervals"] = f"they need two {'images' if found.n_groups is None else 'patients'} or more"
@@ -293,17 +292,17 @@ def _predict_all(
     decoded: Mapping[int, Image.Image],
     names: Sequence[str],
     request: StressRequest,
-) -> tuple[AnyPredictions, dict[str, list[AnyPredictions]]]:
+) -> tuple[Predictions, dict[str, list[Predictions]]]:
     """Predictions of the clean images, and corruption -> predictions at strengths 1 to 5."""
     network = open_network(saved, None, request.device, "fp32")
     rows, samples = list(decoded), [chosen.samples[row] for row in decoded]
     passes = [(name, strength) for name in names for strength in range(1, 6)]
     target, positive = saved.splits.target, saved.config.data.positive
     total, start = (1 + len(passes)) * len(rows), time.perf_counter()
-    corrupted: dict[str, list[AnyPredictions]] = {name: [] for name in names}
+    corrupted: dict[str, list[Predictions]] = {name: [] for name in names}
     with bar("evaluating corrupted images") as advance:
 
-        def predicted(number: int, change: Callable[[int], Image.Image]) -> AnyPredictions:
+        def predicted(number: int, change: Callable[[int], Image.Image]) -> Predictions:
             read = lambda i: saved.preprocessing.fit(change(rows[i]))  # noqa: E731
             progress = lambda done, _: advance(number * len(rows) + done, total)  # noqa: E731
             logits = network.outputs(read, len(rows), progress).logits

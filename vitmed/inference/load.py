@@ -23,9 +23,7 @@ from vitmed.imaging.dicom import has_magic
 from vitmed.imaging.raw_image import RawImage
 from vitmed.inference.open_model import open_model, open_network
 from vitmed.inference.saved_model import SavedModel, check_precision
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.findings import FindingPredictions
-from vitmed.metrics.kinds.number import NumberPredictions
+from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import ANSWER, NO, OOD_SCORE, YES
 from vitmed.metrics.predictions_files import unlabelled
 
@@ -168,7 +166,7 @@ class Model:
     def predict_proba(self, images: Sequence[ImageLike]) -> np.ndarray:
         """(S, K) float64: calibrated probabilities of classes, grades or findings. Raises UsageError for a number."""
         found = self.predictions([self.square(image) for image in images])
-        if isinstance(found, NumberPredictions):
+        if found.kind == "number":
             raise UsageError("a number has no probabilities", "use predict")
         return found.probabilities
 
@@ -199,7 +197,7 @@ class Model:
             return Path("array"), _raw(image)
         return Path("image"), ImageOps.exif_transpose(image.copy())
 
-    def predictions(self, squares: Sequence[np.ndarray], names: Sequence[str] = ()) -> AnyPredictions:
+    def predictions(self, squares: Sequence[np.ndarray], names: Sequence[str] = ()) -> Predictions:
         """The predictions of images as `square` returns them, with the policy applied."""
         saved = self.saved
         found = self.network.outputs(lambda i: squares[i], len(squares))
@@ -207,19 +205,19 @@ class Model:
         predictions = unlabelled(saved.splits.target, saved.classes, named, found.logits, (), found.columns)
         return saved.policy.apply(predictions) if saved.policy else predictions
 
-    def answers(self, found: AnyPredictions, squares: Sequence[np.ndarray]) -> Iterator[Answer]:
+    def answers(self, found: Predictions, squares: Sequence[np.ndarray]) -> Iterator[Answer]:
         """The answer for each image, from what `predictions` returned for its square."""
         for row, name in enumerate(found.paths):
             cell = found.columns.get(ANSWER, (YES,) * len(found))[row]
             score = found.columns.get(OOD_SCORE)
-            ends = found.intervals if isinstance(found, NumberPredictions) else None
+            ends = found.intervals
             prediction: str | tuple[str, ...] | float
             probability, probabilities = None, dict[str, float]()
-            if isinstance(found, NumberPredictions):
-                prediction = float(found.values[row])
+            if found.kind == "number":
+                prediction = float(found.amounts[row, 0])
             else:
                 probabilities = dict(zip(found.classes, found.probabilities[row].tolist(), strict=True))
-                if isinstance(found, FindingPredictions):
+                if found.kind == "findings":
                     prediction = tuple(found.classes[f] for f in np.flatnonzero(found.predicted[row]))
                 else:
                     prediction = found.classes[found.predicted[row]]

@@ -19,7 +19,7 @@ from vitmed.imaging.decode import read_header
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.open_model import open_network
 from vitmed.inference.saved_model import Network, Outputs, SavedModel
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_files import unlabelled
 
 RAW = (
@@ -42,7 +42,7 @@ class ImageFiles:
         """(S, S, C) uint8. Raises DataError if it cannot be read."""
         return self.how.read(self.names[index])
 
-    def predictions(self, saved: SavedModel, outputs: Outputs) -> AnyPredictions:
+    def predictions(self, saved: SavedModel, outputs: Outputs) -> Predictions:
         """Those of the readable files; `errors` names the others."""
         return unlabelled(
             saved.splits.target,

@@ -23,7 +23,7 @@ from vitmed.decisions.evaluation_folder import validation_of
 from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.policy import DecisionPolicy, choose_policy, policy_settings
 from vitmed.imaging.preprocessing import Preprocessing, is_blank
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import ANSWER, BLANK, NO, OOD_SCORE, YES
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class SavedModel:
             raise DataError(what, fix)
         return root
 
-    def decided(self, predictions: AnyPredictions) -> AnyPredictions:
+    def decided(self, predictions: Predictions) -> Predictions:
         """Predictions with the policy applied, where there is one."""
         return predictions if self.policy is None else self.policy.apply(predictions)
 
@@ -111,7 +111,7 @@ class Images(Protocol):
     def read(self, index: int) -> np.ndarray:
         """(S, S, C) uint8, the input of the network. May raise DataError."""
 
-    def predictions(self, saved: SavedModel, outputs: Outputs) -> AnyPredictions:
+    def predictions(self, saved: SavedModel, outputs: Outputs) -> Predictions:
         """What a network gave for these images, before any policy. Raises DataError if all must be readable."""
 
 
@@ -135,7 +135,7 @@ class Network(ABC):
         """The network itself, for attention maps; an exported model has none."""
         return None
 
-    def predict(self, images: Images, progress: Callable[[int, int], None]) -> AnyPredictions:
+    def predict(self, images: Images, progress: Callable[[int, int], None]) -> Predictions:
         """The predictions of images, before any policy. `progress` and Raises as of `outputs`."""
         return images.predictions(self.saved, self.outputs(images.read, len(images), progress))
 

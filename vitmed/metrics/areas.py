@@ -91,12 +91,9 @@ def area_interval(area: Area, positive: np.ndarray, units: Units) -> tuple[float
     of an AUROC of 0 or 1: Newcombe's, which knows the numbers of images alone. Of patients with several images it
     takes effective numbers and Student's t. As in `share`, no interval reaches further than that of a perfect ranking.
     """
-    name, found, value = (
-        "obuchowski" if units.clustered else "delong",
-        area_spread(area.influence, positive, units),
-        area.value,
-    )
-    if not np.isfinite([value, found.variance]).all() or (0 < value < 1 and found.variance == 0):
+    name = "obuchowski" if units.clustered else "delong"
+    value, (variance, degrees) = area.value, area_spread(area.influence, positive, units)
+    if not np.isfinite([value, variance]).all() or (0 < value < 1 and variance == 0):
         return *NONE, name  # scores that are all alike have no variance
     m, n = (_effective(area.influence, kind, units) for kind in (positive, ~positive))
     z = quantile()
@@ -105,7 +102,7 @@ def area_interval(area: Area, positive: np.ndarray, units: Units) -> tuple[float
         z = quantile(min(satterthwaite(size[size > 0], LIKENESS) for size in sizes))
     if min(m, n) < FEW or value in (0, 1):
         return *newcombe_area(value, m, n, z), "newcombe"
-    low, high = logit_interval(value, found.variance**0.5, quantile(found.degrees))
+    low, high = logit_interval(value, variance**0.5, quantile(degrees))
     flawless, _ = newcombe_area(1.0, m, n, z)
     return min(low, flawless), max(high, 1 - flawless), name
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from vitmed.metrics.estimates import Estimate, estimate, of_share
 from vitmed.metrics.intervals import LEVEL, NONE, Units, share
-from vitmed.metrics.predictions import PerImage
+from vitmed.metrics.predictions import Predictions
 
 CHUNK = 2**19  # image weights held at once (4 MB): larger is slower, because it leaves the processor's cache
 MOST = 500  # resamples behind a curve: with more, the ends of an interval move by a tenth of its width
@@ -69,7 +69,7 @@ class Bootstrap:
     resamples: int
 
     @classmethod
-    def of(cls, predictions: PerImage, resamples: int) -> Bootstrap:
+    def of(cls, predictions: Predictions, resamples: int) -> Bootstrap:
         """By the groups of the predictions, with at most `MOST` resamples."""
         return cls(Units.of(predictions), min(resamples, MOST))
 

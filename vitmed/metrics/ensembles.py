@@ -127,10 +127,7 @@ def averaged(parts: Sequence[Any], weights: Sequence[float] | np.ndarray | None 
         logits = np.stack([(mean - target.centre) / target.spread, np.log(scale / target.spread)], axis=1)
         return replace(first.undecided(), logits=logits.astype(np.float32))
     mean = sum(share * part.probabilities for share, part in zip(shares, parts, strict=True))
-    if first.kind == "findings":
-        logits = np.log(np.maximum(mean, LEAST)) - np.log(np.maximum(1 - mean, LEAST))
-        return replace(first.undecided(), logits=logits.astype(np.float32))
-    return replace(first.undecided(), logits=np.log(np.maximum(mean, LEAST)).astype(np.float32))
+    return replace(first.undecided(), logits=first.logs(mean).astype(np.float32))
 
 
 def disagreement(parts: Sequence[Any], weights: Sequence[float] | np.ndarray | None = None) -> np.ndarray:

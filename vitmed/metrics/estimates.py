@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from vitmed.core.base_models import Frozen
+from vitmed.core.errors import DataError
 from vitmed.metrics.areas import Area, area_interval
-from vitmed.metrics.intervals import NONE, Share, Units, quantile, spread
+from vitmed.metrics.intervals import LEVEL, NONE, Share, Units, quantile, spread
+from vitmed.metrics.predictions import Predictions
 
 
 class Estimate(Frozen):
@@ -104,13 +107,13 @@ class Numbers(Frozen):
     notes: list[str] = []
 
 
-def decimals(found: Estimate) -> int:
+def decimals(number: Estimate) -> int:
     """How many decimals a number and its interval are written with: three, or up to five where three mislead.
 
     Three mislead where both ends of an interval look the same, or a number looks like 0 or 1 and is not.
     """
-    value, low, high = found.value, found.low, found.high
-    for digits in (3, 4, 5):
+    value, low, high = number.value, number.low, number.high
+    for digits in (3, 4):
         alike = low is not None and high is not None and low < high and f"{low:.{digits}f}" == f"{high:.{digits}f}"
         small = value is not None and 0 < value < 0.1**digits
         nearly_1 = value is not None and value < 1 and float(f"{value:.{digits}f}") == 1
@@ -119,13 +122,13 @@ def decimals(found: Estimate) -> int:
     return 5
 
 
-def value_text(found: Estimate, sign: str = "") -> str:
+def value_text(number: Estimate, sign: str = "") -> str:
     """`0.912 (0.881 to 0.934)`, the value alone if it has no interval, or `undefined`; with "+" the sign of each."""
-    if found.value is None:
+    if number.value is None:
         return "undefined"
-    form = f"{sign}z.{decimals(found)}f"
-    interval = "" if found.low is None else f" ({found.low:{form}} to {found.high:{form}})"
-    return f"{found.value:{form}}{interval}"
+    form = f"{sign}z.{decimals(number)}f"
+    interval = "" if number.low is None else f" ({number.low:{form}} to {number.high:{form}})"
+    return f"{number.value:{form}}{interval}"
 
 
 def estimate(value: float, low: float, high: float, method: str, resamples: int | None = None) -> Estimate:
@@ -166,9 +169,9 @@ def of_mean(values: np.ndarray, units: Units) -> Estimate:
     return estimate(value, value - reach, value + reach, "t")
 
 
-def of_share(found: Share) -> Estimate:
+def of_share(proportion: Share) -> Estimate:
     """The estimate of a proportion."""
-    return estimate(found.value, found.low, found.high, found.method)
+    return estimate(proportion.value, proportion.low, proportion.high, proportion.method)
 
 
 def of_f1(jaccard: Share) -> Estimate:
@@ -182,7 +185,53 @@ def of_auroc(area: Area, positive: np.ndarray, units: Units) -> Estimate:
     return estimate(area.value, *area_interval(area, positive, units))
 
 
-def sample_size(found: Share) -> SampleSize:
+def sample_size(proportion: Share) -> SampleSize:
     """The sample behind a proportion."""
-    known = {name: finite(getattr(found, name)) for name in ("icc", "design_effect", "effective_n")}
-    return SampleSize(n=found.n, units=found.units, **known)
+    more = {name: finite(getattr(proportion, name)) for name in ("icc", "design_effect", "effective_n")}
+    return SampleSize(n=proportion.n, units=proportion.units, **more)
+
+
+def check_finite(values: np.ndarray, what: str = "score that is not a finite number") -> None:
+    """Raise DataError where a value, (S, K), is no finite number."""
+    broken = np.flatnonzero(~np.isfinite(values).all(axis=1))
+    if len(broken):
+        problem = f"{len(broken):,} of {len(values):,} rows have a {what}, the first is row {broken[0] + 1}"
+        raise DataError(problem, "predict these images again, or leave them out")
+
+
+def numbers_of(
+    predictions: Predictions,
+    overall: dict[str, Estimate],
+    resamples: int,
+    accuracy: SampleSize,
+    shares: Sequence[Mapping[str, Share]] = (),
+) -> Numbers:
+    """The numbers of predictions of any kind, without classes and reasons.
+
+    Args:
+        accuracy: the sample behind the accuracy, or what takes its place; shares: of each class, of `class_shares`.
+    """
+    units, grouped, counts = Units.of(predictions), predictions.groups is not None, None
+    if grouped and len(predictions):
+        sizes = np.bincount(units.index)
+        counts = ImagesPerPatient(min=int(sizes.min()), median=float(np.median(sizes)), max=int(sizes.max()))
+    rates, patients = ("sensitivity", "specificity"), units.count if grouped else None
+    return Numbers(
+        n=len(predictions),
+        n_groups=patients,
+        resampling="by patient" if grouped else "by image",
+        resamples=resamples,
+        level=LEVEL,
+        classes=list(predictions.classes),
+        positive_class=None,
+        overall=overall,
+        per_class={},
+        confusion_matrix=[],
+        sample=Sample(
+            n_images=len(predictions),
+            n_patients=patients,
+            images_per_patient=counts,
+            accuracy=accuracy,
+            classes=[ClassSampleSizes(**{name: sample_size(own[name]) for name in rates}) for own in shares],
+        ),
+    )

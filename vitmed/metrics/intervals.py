@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitmed.metrics.predictions import PerImage
+from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.ranking import ratio
 
 LEVEL = 0.95  # of every interval: the share of samples in which it holds the truth
@@ -31,7 +31,7 @@ class Units:
     index: np.ndarray  # (S,) int64, 0..G-1
 
     @classmethod
-    def of(cls, predictions: PerImage) -> Units:
+    def of(cls, predictions: Predictions) -> Units:
         """Patients where they are known, else images."""
         return cls(predictions.units)
 

@@ -31,17 +31,18 @@ def phrase(title: str) -> str:
     return f"{kind} {base if proper else base[:1].lower() + base[1:]}".strip()
 
 
+def _error(title: str, text: str, in_unit: bool = False) -> Metric:
+    """A number that is better when it is smaller."""
+    return Metric(title, text, higher_is_better=False, in_unit=in_unit)
+
+
 METRICS: dict[str, Metric] = {
     "accuracy": Metric("Accuracy", "Share of images whose class is right."),
     "balanced_accuracy": Metric("Balanced accuracy", "Mean over classes of the share found; blind to prevalence."),
     "mcc": Metric("MCC", "Matthews correlation of truth and prediction, -1 to 1; 0 is chance."),
     "cohen_kappa": Metric("Cohen's kappa", "Agreement beyond chance, unweighted, -1 to 1; 0 is chance."),
-    "log_loss": Metric("Log loss", "Mean -ln of the probability given to the true class.", higher_is_better=False),
-    "brier": Metric(
-        "Brier score",
-        "Mean squared error of the probability; more than two classes: summed over them.",
-        higher_is_better=False,
-    ),
+    "log_loss": _error("Log loss", "Mean -ln of the probability given to the true class."),
+    "brier": _error("Brier score", "Mean squared error of the probability; more than two classes: summed over them."),
     "auroc": Metric("AUROC", "Area under the ROC curve; more than two classes: one against the rest, mean."),
     "auroc_weighted": Metric("AUROC, weighted", "AUROC one against the rest, weighted by class size."),
     "average_precision": Metric(
@@ -87,48 +88,33 @@ FINDING_METRICS: dict[str, Metric] = {  # of findings: macro is a mean over find
     "no_finding_specificity": Metric(
         "Specificity without findings", "Share of the images without any known finding in which none is called."
     ),
-    "hamming_loss": Metric("Hamming loss", "Share of the known labels that are wrong.", higher_is_better=False),
-    "log_loss": Metric(
-        "Log loss", "Mean -ln of the probability given to the truth, over all known labels.", higher_is_better=False
-    ),
-    "brier": Metric(
-        "Brier score", "Mean squared error of the probability, over all known labels.", higher_is_better=False
-    ),
+    "hamming_loss": _error("Hamming loss", "Share of the known labels that are wrong."),
+    "log_loss": _error("Log loss", "Mean -ln of the probability given to the truth, over all known labels."),
+    "brier": _error("Brier score", "Mean squared error of the probability, over all known labels."),
 }
 GRADE_METRICS = METRICS | {
     "quadratic_kappa": Metric(
         "Quadratic kappa", "Agreement of the grades beyond chance, by squared distance, -1 to 1; 0 is chance."
     ),
     "linear_kappa": Metric("Linear kappa", "Agreement of the grades beyond chance, by distance, -1 to 1; 0 is chance."),
-    "grade_error": Metric(
-        "Error in grades", "Mean distance of predicted and true grade, in grades.", higher_is_better=False
-    ),
+    "grade_error": _error("Error in grades", "Mean distance of predicted and true grade, in grades."),
 }
 NUMBER_METRICS: dict[str, Metric] = {
-    "mae": Metric(
-        "Mean absolute error", "Mean distance of predicted and true number.", higher_is_better=False, in_unit=True
-    ),
-    "rmse": Metric("RMSE", "Square root of the mean squared error.", higher_is_better=False, in_unit=True),
-    "median_error": Metric(
-        "Median absolute error",
-        "Half of the images are off by no more than this.",
-        higher_is_better=False,
-        in_unit=True,
-    ),
+    "mae": _error("Mean absolute error", "Mean distance of predicted and true number.", in_unit=True),
+    "rmse": _error("RMSE", "Square root of the mean squared error.", in_unit=True),
+    "median_error": _error("Median absolute error", "Half of the images are off by no more than this.", in_unit=True),
     "bias": Metric("Bias", "Mean of predicted minus true number; 0 is best.", ranks=False, in_unit=True),
     "r2": Metric("R2", "Share of the variance of the true numbers that is explained; 0: no better than their mean."),
     "ccc": Metric("Concordance", "Lin's concordance correlation of predicted and true number, -1 to 1; 1 is equality."),
     "pearson": Metric("Pearson's r", "Linear correlation of predicted and true number, -1 to 1; blind to bias."),
-    "crps": Metric(
+    "crps": _error(
         "CRPS",
         "Continuous ranked probability score of the predicted distribution; without a spread the absolute error.",
-        higher_is_better=False,
         in_unit=True,
     ),
-    "log_score": Metric(
+    "log_score": _error(
         "Log score",
         "Mean -ln of the predicted density at the true number, both in standard deviations of the training labels.",
-        higher_is_better=False,
     ),
     "coverage": Metric("Coverage", "Share of true numbers inside the prediction interval.", ranks=False),
     "width": Metric("Interval width", "Mean width of the prediction intervals.", ranks=False, in_unit=True),

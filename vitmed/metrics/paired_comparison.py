@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -11,31 +10,24 @@ import numpy as np
 from vitmed.core.base_models import Frozen, Kind
 from vitmed.core.errors import DataError
 from vitmed.core.text import identity
-from vitmed.metrics.areas import Area, area_spread, class_areas
-from vitmed.metrics.bootstrap import percentile_interval, widened_level
+from vitmed.metrics.areas import Area, area_spread
 from vitmed.metrics.estimates import Estimate, estimate
-from vitmed.metrics.evaluation import AREAS
 from vitmed.metrics.intervals import (
     INFINITE,
     NONE,
-    Part,
     Share,
     Spread,
     Units,
     correlation,
     influence_spread,
     jackknife_spread,
-    mean_interval,
     quantile,
     satterthwaite,
     share,
 )
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.classes import PreparedPredictions, bootstrap
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.seed_spread import SeedSpread
 
-MANY_CLASSES = 50
 FEW = 10  # patients with an image that only one model gets right, below which they do not show a design effect
 
 
@@ -124,55 +116,7 @@ class ComparisonResults(Frozen):
     seeds: list[SeedSpread] = []  # of each group of runs that differ by the seed only
 
 
-def compare_predictions(predictions: Predictions, other: Predictions, resamples: int = 2000) -> PairedComparison:
-    """The numbers of the other model, and the differences, first minus other, on the same images.
-
-    The interval of a difference is paired, so narrower than the intervals of the two numbers suggest: by
-    `share_difference` for accuracy and balanced accuracy, by `area_gap` for AUROC and average precision, and for the
-    rest from resamples in which both models are evaluated. Predictions that are all the same differ by exactly 0.
-
-    Raises:
-        DataError: not the same images, labels or classes in the same order; or no labels.
-    """
-    labels = known_labels(predictions)
-    check_alike(predictions, other)
-    first, second = PreparedPredictions(predictions), PreparedPredictions(other)
-    second.units = first.units
-    draws = bootstrap([first, second], resamples, 0)
-    own, theirs = (evaluation.estimates()[0] for evaluation in (first, second))
-    positive = None if first.scorer.positive is None else labels == first.scorer.positive
-    areas = {}
-    for name in AREAS:
-        kind, kinds = positive if name == "auroc" else None, labels if name == "average_precision" else None
-        areas[name] = area_gap(first.overall_areas[name], second.overall_areas[name], kind, first.units, kinds)
-    accuracy, shares = _share_differences(first, second)
-    widen = widened_level(min(first.degrees, second.degrees))
-    same = np.array_equal(predictions.probabilities, other.probabilities) and np.array_equal(
-        predictions.predicted, other.predicted
-    )
-    difference: dict[str, Estimate] = {}
-    for name in own:
-        one, two = own[name].value, theirs[name].value
-        if one is None or two is None:
-            difference[name] = estimate(float("nan"), *NONE, "bootstrap", resamples)
-        elif name in AREAS:
-            reach, test = areas[name]
-            difference[name] = gap_estimate(one - two, reach, test)
-        elif name in shares:
-            found = shares[name]
-            low, high = (0.0, 0.0) if same else (found.low, found.high)
-            difference[name] = estimate(one - two, low, high, found.method)
-        else:
-            gap = draws[0][name] - draws[1][name]
-            known = len(gap) > 0 and np.isfinite(gap).mean() >= 0.5
-            interval = percentile_interval(gap, widen) if known else NONE
-            difference[name] = estimate(one - two, *interval, "bootstrap", len(gap))
-    return PairedComparison(
-        overall=theirs, difference=difference, tests={"auroc": areas["auroc"][1], "accuracy": accuracy}
-    )
-
-
-def check_alike(predictions: AnyPredictions, other: AnyPredictions) -> None:
+def check_alike(predictions: Predictions, other: Predictions) -> None:
     """Raise DataError unless two predictions are of the same images, labels and classes in the same order."""
     if predictions.paths != other.paths or predictions.classes != other.classes:
         raise DataError("the two predictions are not of the same images and classes", "predict the same images")
@@ -180,39 +124,21 @@ def check_alike(predictions: AnyPredictions, other: AnyPredictions) -> None:
         raise DataError("the two predictions have different labels for the same images", "predict the same images")
 
 
-def _share_differences(
-    first: PreparedPredictions, second: PreparedPredictions
-) -> tuple[ComparisonTest, dict[str, Share]]:
-    """The test of accuracy, and the differences of the overall numbers that are proportions or means of them."""
-    labels, units, present = first.labels, first.units, np.flatnonzero(first.scorer.present)
-    right, other = labels == first.scorer.predicted, labels == second.scorer.predicted
-    accuracy, test = right_difference(right, other, np.ones(len(labels), bool), units)
-    truths = [labels == c for c in present]
-    of_classes = [share_difference(right, other, truth, units).found for truth in truths]
-    gap = right.astype(np.float64) - other
-    parts = (
-        Part(one.value, one.low, one.high, np.where(truth, gap - one.value, 0.0), 1 / len(present))
-        for one, truth in zip(of_classes, truths, strict=True)
+def same_answers(predictions: Predictions, other: Predictions) -> bool:
+    """Whether two models say the same of all images."""
+    return np.array_equal(predictions.probabilities, other.probabilities) and np.array_equal(
+        predictions.predicted, other.predicted
     )
-    low, high = mean_interval(parts, np.zeros(len(labels)), quantile(), units, lowest=-1.0)
-    balanced = replace(accuracy, low=low, high=high)
-    shares = {"accuracy": accuracy, "sensitivity_weighted": accuracy}
-    shares |= {"balanced_accuracy": balanced, "sensitivity_macro": balanced}
-    if first.scorer.positive is not None:
-        shares["specificity_macro"] = balanced  # the same number
-    return test, shares
 
 
 def right_difference(
     first: np.ndarray, second: np.ndarray, counted: np.ndarray, units: Units
 ) -> tuple[Share, ComparisonTest]:
     """`share_difference`, with its test as a result."""
-    found, statistic, p = share_difference(first, second, counted, units)
-    test = ComparisonTest(
-        only_first=int((counted & first & ~second).sum()), only_second=int((counted & second & ~first).sum()),
-        statistic=statistic, p=p, method="mcnemar-cluster" if units.clustered else "mcnemar",
-    )  # fmt: skip
-    return found, test
+    gap, statistic, p = share_difference(first, second, counted, units)
+    alone = [int((counted & right & ~other).sum()) for right, other in ((first, second), (second, first))]
+    method = "mcnemar-cluster" if units.clustered else "mcnemar"
+    return gap, ComparisonTest(only_first=alone[0], only_second=alone[1], statistic=statistic, p=p, method=method)
 
 
 def area_gap(
@@ -234,10 +160,10 @@ def area_gap(
     gap = first.plus(second, -1)
     if positive is None:
         influence = gap.influence if labels is None else units.leveraged(gap.influence, labels)
-        found, method = influence_spread(influence, units), "influence"
+        spread, method = influence_spread(influence, units), "influence"
     else:
-        found, method = area_spread(gap.influence, positive, units), "obuchowski" if units.clustered else "delong"
-    return _tested(gap.value, found, method)
+        spread, method = area_spread(gap.influence, positive, units), "obuchowski" if units.clustered else "delong"
+    return _tested(gap.value, spread, method)
 
 
 def jackknifed_gaps(
@@ -261,7 +187,7 @@ def jackknifed_gaps(
     return {name: _tested(gaps[name], spreads[name], "jackknife") for name in gaps}
 
 
-def _tested(gap: float, found: Spread, method: str) -> tuple[float, ComparisonTest]:
+def _tested(gap: float, spread: Spread, method: str) -> tuple[float, ComparisonTest]:
     """How far the interval of a difference reaches to either side, and the test of no difference.
 
     A difference without any variance has neither, because no image shows how it varies; 0 is that of equal models.
@@ -269,12 +195,12 @@ def _tested(gap: float, found: Spread, method: str) -> tuple[float, ComparisonTe
     from scipy.special import stdtr  # imported here: predict starts without it
 
     statistic = p = None
-    if np.isfinite(gap) and found.variance > 0:
-        statistic = float(gap / found.variance**0.5)
-        p = float(2 * stdtr(min(found.degrees, 1e9), -abs(statistic)))
-    elif gap == 0 and found.variance == 0:
+    if np.isfinite(gap) and spread.variance > 0:
+        statistic = float(gap / spread.variance**0.5)
+        p = float(2 * stdtr(min(spread.degrees, 1e9), -abs(statistic)))
+    elif gap == 0 and spread.variance == 0:
         statistic, p = 0.0, 1.0
-    reach = float("nan") if statistic is None else quantile(found.degrees) * found.variance**0.5
+    reach = float("nan") if statistic is None else quantile(spread.degrees) * spread.variance**0.5
     return reach, ComparisonTest(statistic=statistic, p=p, method=method)
 
 
@@ -343,23 +269,6 @@ def tango(plus: float, minus: float, n: float, z: float) -> tuple[float, float]:
         return float(brentq(lambda gap: tango_score(gap, plus, minus, n) + side * z, value, far, xtol=1e-14))
 
     return end(-1), end(1)
-
-
-def compare_classes(predictions: Predictions, other: Predictions) -> dict[str, dict[str, ClassDifference]]:
-    """The difference in AUROC of each class against the rest: `{"auroc": {class: difference}}`; {} of two classes, and
-    of more than `MANY_CLASSES`.
-
-    Raises:
-        DataError: no labels. The images must be the same, as for `compare_predictions`.
-    """
-    labels, units = known_labels(predictions), Units.of(predictions)
-    if not 2 < len(predictions.classes) <= MANY_CLASSES:
-        return {}
-    found: dict[str, ClassDifference] = {}
-    for c, name in enumerate(predictions.classes):
-        first, second = (class_areas(p.probabilities[:, c], labels == c)[0] for p in (predictions, other))
-        found[name] = class_difference(first, second, labels == c, units)
-    return {"auroc": found}
 
 
 def class_difference(

@@ -100,11 +100,10 @@ def combine(predictions: Predictions, way: str) -> np.ndarray:
     Raises:
         ValueError: noisy-or of other than two classes.
     """
-    p = predictions.probabilities
+    p, positive = predictions.probabilities, positive_index(predictions)
     order, starts = _sorted(predictions.units)
     if not len(starts):
         return np.zeros((0, p.shape[1]))
-    positive = positive_index(predictions)
     if way == "mean" or (way == "max" and positive is None):
         joined = (np.add if way == "mean" else np.maximum).reduceat(p[order], starts, axis=0)
         return np.log(np.maximum(joined / joined.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny))
@@ -113,7 +112,8 @@ def combine(predictions: Predictions, way: str) -> np.ndarray:
     none = np.log1p(-np.minimum(p[order, positive], 1 - 1e-16))  # ln of the chance that the image is not positive
     none = (np.minimum if way == "max" else np.add).reduceat(none, starts)
     none = np.minimum(none, -np.finfo(np.float64).tiny)
-    return np.stack([_log1mexp(none), none] if positive == 0 else [none, _log1mexp(none)], axis=1)
+    some = np.where(none > -np.log(2), np.log(-np.expm1(none)), np.log1p(-np.exp(none)))  # right near both ends
+    return np.stack([some, none] if positive == 0 else [none, some], axis=1)
 
 
 def patient_predictions(predictions: Predictions, way: str) -> Predictions:
@@ -140,46 +140,57 @@ def patient_level(
     if predictions.groups is None or not len(predictions):
         return None
     (labels, mixed), two = patient_labels(predictions), positive_index(predictions) is not None
-    known, n = labels[labels >= 0], len(labels)
+    labelled, n = labels[labels >= 0], len(labels)
     notes, classes = list[str](), len(predictions.classes)
-    level = dict[str, Any](n=n, labelled=len(known), mixed=mixed, left_out=n - len(known), rule=RULES[two], notes=notes)
+    level = dict[str, Any](n=n, labelled=len(labelled), mixed=mixed, left_out=n - len(labelled))
+    level |= {"rule": RULES[two], "notes": notes}
     if why := _undefined(predictions, labels, mixed):
         return PatientLevel(**level, reason=why)
-    possible = WORK // (len(known) * classes)
+    possible = WORK // (len(labelled) * classes)
     if possible < min(resamples, FEWEST):
         notes.append("There are no intervals by patient: so many classes would take minutes.")
     resamples = min(resamples, possible) if possible >= FEWEST else 0
+    before = None if validation is None or validation.groups is None or validation.labels is None else validation
     areas: dict[str, float] = {}
-    for way, text in WAYS.items():
+    for way in WAYS:
         why = UNDEFINED_NOISY_OR if way == "noisy_or" and not two else None
         if way != "mean" and classes > MANY_CLASSES:
             why = f"with more than {MANY_CLASSES} classes only the mean is evaluated"
         if why:
-            level[way] = ByPatient(text=text, reason=why)
-            continue
-        combined = patient_predictions(predictions, way)
-        numbers = evaluate_predictions(combined, resamples)
-        kept = OF_MANY_CLASSES if classes > MANY_CLASSES else numbers.model_fields_set - {"classes", "level"}
-        found = {key: value for key, value in numbers if key in kept}
-        notes += [note for note in numbers.notes if note not in notes]
-        saturated = int(np.sum(combined.probabilities[:, positive_index(combined)] > 1 - TINY)) if two else 0
-        if saturated > 1:
-            notes.append(
-                f"{TITLES[way]}: {saturated} of {len(combined)} patients have a probability that cannot be "
-                "distinguished from 1, so they are not ranked among themselves."
-            )
-        if validation is not None and validation.groups is not None and validation.labels is not None:
-            before = patient_predictions(validation, way)
-            if len(before) and len(np.unique(known_labels(before))) == classes:
-                areas[way] = float(rank_auroc(before.probabilities, known_labels(before), np.ones((1, len(before))))[0])
-                if two:
-                    found["at_threshold"] = _at_threshold(combined, before, resamples)
-        level[way] = ByPatient(text=text, **found)
+            level[way] = ByPatient(text=WAYS[way], reason=why)
+        else:
+            level[way], areas[way] = _by_patient(predictions, before, way, resamples, notes)
+    areas = {way: area for way, area in areas.items() if not np.isnan(area)}
     best = [way for way, area in areas.items() if area > max(areas.values()) - 1e-12]
     if len(best) > 1:
         ways = "all ways" if len(best) == len(areas) else " and ".join(TITLES[way].lower() for way in best)
         notes.append(f"On the validation patients, {ways} have the same AUROC, so none of them is the best.")
     return PatientLevel(**level, best_on_validation=best[0] if len(best) == 1 else None)
+
+
+def _by_patient(
+    predictions: Predictions, validation: Predictions | None, way: str, resamples: int, notes: list[str]
+) -> tuple[ByPatient, float]:
+    """The numbers of one of `WAYS`, and its AUROC on validation, NaN where it is unknown; adds to the notes."""
+    classes, positive = len(predictions.classes), positive_index(predictions)
+    combined = patient_predictions(predictions, way)
+    numbers = evaluate_predictions(combined, resamples)
+    kept = OF_MANY_CLASSES if classes > MANY_CLASSES else numbers.model_fields_set - {"classes", "level"}
+    content, area = {key: value for key, value in numbers if key in kept}, float("nan")
+    notes += [note for note in numbers.notes if note not in notes]
+    saturated = 0 if positive is None else int(np.sum(combined.probabilities[:, positive] > 1 - TINY))
+    if saturated > 1:
+        notes.append(
+            f"{TITLES[way]}: {saturated} of {len(combined)} patients have a probability that cannot be "
+            "distinguished from 1, so they are not ranked among themselves."
+        )
+    if validation is not None:
+        before = patient_predictions(validation, way)
+        if len(before) and len(np.unique(known_labels(before))) == classes:
+            area = float(rank_auroc(before.probabilities, known_labels(before), np.ones((1, len(before))))[0])
+            if positive is not None:
+                content["at_threshold"] = _at_threshold(combined, before, resamples)
+    return ByPatient(text=WAYS[way], **content), area
 
 
 def youden_threshold(scores: np.ndarray, positive: np.ndarray) -> float:
@@ -200,40 +211,39 @@ def _at_threshold(combined: Predictions, before: Predictions, resamples: int) ->
     """The numbers at the threshold that was best on validation, on the log-odds, which do not saturate at 1."""
     positive = positive_index(combined)
     assert positive is not None
-    cut = youden_threshold(_odds(before, positive), known_labels(before) == positive)
+
+    def odds(predictions: Predictions) -> np.ndarray:
+        z = predictions.logits.astype(np.float64)
+        return np.asarray(z[:, positive] - z[:, 1 - positive])
+
+    cut = youden_threshold(odds(before), known_labels(before) == positive)
     moved = np.zeros_like(combined.logits)
-    moved[:, positive] = _odds(combined, positive) - cut
-    found = evaluate_predictions(replace(combined, logits=moved), resamples)
-    own = found.per_class[combined.classes[positive]]
+    moved[:, positive] = odds(combined) - cut
+    numbers = evaluate_predictions(replace(combined, logits=moved), resamples)
+    of_class = numbers.per_class[combined.classes[positive]]
     return AtThreshold(
         threshold=float(1 / (1 + np.exp(-cut))),
         n_validation=len(before),
-        **{name: own[name] for name in ("sensitivity", "specificity", "ppv", "npv")},
-        balanced_accuracy=found.overall["balanced_accuracy"],
-        confusion_matrix=found.confusion_matrix,
+        **{name: of_class[name] for name in ("sensitivity", "specificity", "ppv", "npv")},
+        balanced_accuracy=numbers.overall["balanced_accuracy"],
+        confusion_matrix=numbers.confusion_matrix,
     )
-
-
-def _odds(predictions: Predictions, positive: int) -> np.ndarray:
-    """(N,) float64 ln p / (1 - p) of the positive class of two."""
-    z = predictions.logits.astype(np.float64)
-    return z[:, positive] - z[:, 1 - positive]
 
 
 def _undefined(predictions: Predictions, labels: np.ndarray, mixed: int) -> str | None:
     """Why there is no patient level, if there is none."""
-    known = labels[labels >= 0]
+    labelled = labels[labels >= 0]
     if len(labels) == len(predictions):
         return "each patient has one image, so the numbers by patient are those by image"
-    if not len(known):
+    if not len(labelled):
         return "every patient has images of several classes, so none has a label"
-    if len(known) < FEWEST_KNOWN and mixed and positive_index(predictions) is None:
-        have = "has" if len(known) == 1 else "have"
-        return f"only {len(known)} of {len(labels)} patients {have} images of one class alone; the others have no label"
-    if len(np.unique(known)) == 1:
-        who = f"all {len(known)} patients count" if len(known) > 1 else "the one patient counts"
-        both = "with" if len(known) == 1 else f"{mixed} of them have"
-        why = f"{who} as '{predictions.classes[known[0]]}'"
+    if len(labelled) < FEWEST_KNOWN and mixed and positive_index(predictions) is None:
+        have = f"{len(labels)} patients {'has' if len(labelled) == 1 else 'have'}"
+        return f"only {len(labelled)} of {have} images of one class alone; the others have no label"
+    if len(np.unique(labelled)) == 1:
+        who = f"all {len(labelled)} patients count" if len(labelled) > 1 else "the one patient counts"
+        both = "with" if len(labelled) == 1 else f"{mixed} of them have"
+        why = f"{who} as '{predictions.classes[labelled[0]]}'"
         return why + (f" ({both} images of both classes)" if mixed and len(predictions.classes) == 2 else "")
     return None
 
@@ -242,11 +252,6 @@ def _sorted(units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The images (S,) in the order of the patients, and where each patient begins (P,)."""
     order = np.argsort(units, kind="stable")
     return order, np.flatnonzero(np.append(True, np.diff(units[order]) != 0)[: len(units)])
-
-
-def _log1mexp(x: np.ndarray) -> np.ndarray:
-    """ln(1 - e^x) for x < 0, right near both ends."""
-    return np.where(x > -np.log(2), np.log(-np.expm1(x)), np.log1p(-np.exp(x)))
 
 
 WAYS = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from vitmed.core.base_models import Frozen
@@ -108,16 +106,18 @@ def per_patient(predictions: Predictions) -> PerPatient | None:
         if errors[i]
     ]
     spread = {name: _spread(*kind) for name, kind in kinds.items()}
-    heap = dict[str, Any](heap=_concentration(images, errors, ranked[:FEW])) if total and size > FEW else {}
-    return PerPatient(n_patients=size, errors=total, enough=ENOUGH, spread=spread, worst=worst, **heap)
-
-
-def _concentration(images: np.ndarray, errors: np.ndarray, worst: np.ndarray) -> ErrorConcentration:
-    total, rng = errors.sum(), np.random.default_rng(0)
+    numbers = PerPatient(n_patients=size, errors=total, enough=ENOUGH, spread=spread, worst=worst)
+    if not total or size <= FEW:
+        return numbers
+    hardest, rng = ranked[:FEW], np.random.default_rng(0)
     drawn = rng.multivariate_hypergeometric(images, total, size=SHUFFLES, method="marginals")
-    by_chance = float((np.sort(drawn, axis=1)[:, -FEW:].sum(axis=1) / total).mean())
-    held, seen = float(errors[worst].sum() / total), float(images[worst].sum() / images.sum())
-    return ErrorConcentration(patients=FEW, share=held, images=seen, by_chance=by_chance)
+    heap = ErrorConcentration(
+        patients=FEW,
+        share=float(errors[hardest].sum() / total),
+        images=float(images[hardest].sum() / images.sum()),
+        by_chance=float((np.sort(drawn, axis=1)[:, -FEW:].sum(axis=1) / total).mean()),
+    )
+    return numbers.model_copy(update={"heap": heap})
 
 
 def _spread(images: np.ndarray, right: np.ndarray) -> Spread:

@@ -15,8 +15,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from vitmed.core.base_models import Kind
+from vitmed.core.base_models import CLASSES, Kind, Target
+from vitmed.core.csv_files import csv_text
 from vitmed.core.errors import DataError
+from vitmed.core.text import listed
 from vitmed.metrics.predictions_csv import (
     FIXED_COLUMNS,
     LOGIT,
@@ -26,7 +28,6 @@ from vitmed.metrics.predictions_csv import (
     read_table,
     rounded_note,
     rounding,
-    table_text,
 )
 
 LEAST = float(np.finfo(np.float32).tiny)  # stands for a probability of 0
@@ -62,21 +63,47 @@ def is_called(scores: np.ndarray, threshold: float | np.ndarray | None) -> np.nd
     return scores >= (0.5 if threshold is None else threshold)
 
 
-class PerImage:
-    """What the predictions of every kind of label share: S images, and the arrays that have a row for each."""
+@dataclass(frozen=True)
+class Predictions:
+    """What a model predicts for S images, each of one of K classes; the table does not keep `notes` and `named`.
 
+    Other kinds of label are subclasses, which say what the same fields mean: `FindingPredictions`, `NumberPredictions`.
+    """
+
+    classes: tuple[str, ...]  # K names of classes or findings, in the model's order; the name of a number alone
+    paths: tuple[str, ...]  # S, relative to the data root, with forward slashes
+    groups: tuple[str, ...] | None  # S group (patient) names; None: unknown
+    labels: np.ndarray | None  # (S,) int64 indices into `classes`, (S, F) int8 or (S,) float64; None: unknown
+    logits: np.ndarray  # (S, K) float32, the raw output of the network; (S, 2) of a number
+    errors: tuple[tuple[str, str], ...] = ()  # path and problem of each unreadable image, which has no row here
+    positive: str | None = None  # of two classes the positive one; None: the names of the classes decide
+    columns: dict[str, tuple[str, ...]] = field(default_factory=dict)  # further columns of the table: name -> S cells
+    threshold: float | None = None  # of two classes, the probability from which an image is predicted positive
+    costs: tuple[tuple[float, ...], ...] | None = None  # K x K, of predicting the column's class for the row's
+    notes: tuple[str, ...] = ()  # what a reader must know about the table
+    decided: np.ndarray | None = None  # `predicted`, or ends of intervals, of several models, each with its own policy
+    named: bool = False  # whether figures and tables may show paths
+    calibrated: np.ndarray | None = None  # (S, K) float64 probabilities; None: those of the logits
+    members: np.ndarray | None = None  # (S, K) bool: the prediction sets that a policy made; the table has their names
+    thresholds: tuple[float | None, ...] = ()  # F probabilities from which a finding is called; None, and (): 0.5
+    target: Target = CLASSES  # of a number: unit, centre and spread
+    reach: float | None = None  # of a number: its interval reaches so many scales up and down; None: no interval
+
+    kind: ClassVar[Kind] = "classes"  # a key of `TARGETS`
+    UNLABELLED: ClassVar[str] = "evaluate images in class folders"  # what to do about unknown labels
+    LABEL_COLUMN: ClassVar[tuple[str, str]] = "label", "give the true class of every image"  # and what to do without
+    LOGS: ClassVar[str] = "logarithms"  # what `logs` returns
+    FIRST: ClassVar[tuple[str, ...]] = FIXED_COLUMNS  # of the table
+    EXCLUSIVE: ClassVar[bool] = True  # whether the probabilities of an image sum to 1
     BY_ROW: ClassVar[tuple[str, ...]] = ("labels", "logits", "calibrated", "decided", "members")  # None, or of S rows
-    UNLABELLED: ClassVar[str]  # what to do about unknown labels
-    classes: tuple[str, ...]
-    members: np.ndarray | None = None  # (S, K) bool: the classes or findings in the prediction set of each image
-    paths: tuple[str, ...]
-    groups: tuple[str, ...] | None
-    labels: np.ndarray | None
-    columns: dict[str, tuple[str, ...]]
-    errors: tuple[tuple[str, str], ...]
-    named: bool
-    header: Callable[[], list[str]]
-    rows: Callable[[], list[list[str]]]
+
+    def __post_init__(self) -> None:
+        for values in (self.groups, *self.columns.values(), *(getattr(self, name) for name in self.BY_ROW)):
+            assert values is None or len(values) == len(self.paths)
+        assert self.calibrated is None or self.calibrated.shape == self.logits.shape
+        assert self.threshold is None or (len(self.classes) == 2 and self.positive in self.classes)
+        assert self.costs is None or np.shape(self.costs) == (len(self.classes),) * 2
+        assert len(self.thresholds) in (0, len(self.classes))
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -89,79 +116,45 @@ class PerImage:
         """The classes or findings in the prediction set of an image; none where there are no sets."""
         return () if self.members is None else tuple(self.classes[k] for k in np.flatnonzero(self.members[row]))
 
-    def to_csv(self, errors: bool = False) -> str:
-        """The text of `predictions.csv`; see `vitmed.core.csv_files` for cells that a spreadsheet would run.
-
-        Args:
-            errors: add a column `error`, and a row with path and error for every unreadable image.
-        """
-        return table_text(self.header(), self.rows(), self.errors if errors else None)
-
-    def take(self, rows: np.ndarray) -> Self:
-        """The given rows, in that order; without the unreadable images."""
-        own: dict[str, Any] = {name: getattr(self, name) for name in self.BY_ROW}
-        return replace(  # type: ignore[type-var]  # every kind is a dataclass
-            self,
-            paths=tuple(self.paths[i] for i in rows),
-            groups=None if self.groups is None else tuple(self.groups[i] for i in rows),
-            columns={name: tuple(cells[i] for i in rows) for name, cells in self.columns.items()},
-            errors=(),
-            **{name: None if values is None else values[rows] for name, values in own.items()},
-        )
-
     @cached_property
     def units(self) -> np.ndarray:
         """(S,) int64: the number of each image's patient, by first appearance; an unknown patient is one of its own."""
         return group_index(self.groups, len(self))
 
+    def take(self, rows: np.ndarray) -> Self:
+        """The given rows, in that order; without the unreadable images."""
+        arrays = ((name, getattr(self, name)) for name in self.BY_ROW)
+        ours: dict[str, Any] = {name: values[rows] for name, values in arrays if values is not None}
+        return replace(
+            self,
+            paths=tuple(self.paths[i] for i in rows),
+            groups=None if self.groups is None else tuple(self.groups[i] for i in rows),
+            columns={name: tuple(cells[i] for i in rows) for name, cells in self.columns.items()},
+            errors=(),
+            **ours,
+        )
 
-@dataclass(frozen=True)
-class Predictions(PerImage):
-    """What a model predicts for S images; the table does not keep `notes` and `named`."""
-
-    classes: tuple[str, ...]  # K names, in the model's order
-    paths: tuple[str, ...]  # S, relative to the data root, with forward slashes
-    groups: tuple[str, ...] | None  # S group (patient) names; None: unknown
-    labels: np.ndarray | None  # (S,) int64 indices into `classes`; None: unknown
-    logits: np.ndarray  # (S, K) float32, the raw output of the network
-    errors: tuple[tuple[str, str], ...] = ()  # path and problem of each unreadable image, which has no row here
-    positive: str | None = None  # of two classes the positive one; None: the names of the classes decide
-    columns: dict[str, tuple[str, ...]] = field(default_factory=dict)  # further columns of the table: name -> S cells
-    threshold: float | None = None  # of two classes, the probability from which an image is predicted positive
-    costs: tuple[tuple[float, ...], ...] | None = None  # K x K, of predicting the column's class for the row's
-    notes: tuple[str, ...] = ()  # what a reader must know about the table
-    decided: np.ndarray | None = None  # (S,) int64 predicted classes, where each of several models has its own policy
-    named: bool = False  # whether figures and tables may show paths
-    calibrated: np.ndarray | None = None  # (S, K) float64 probabilities; None: the softmax of the logits
-    members: np.ndarray | None = None  # (S, K) bool: the prediction sets that a policy made; the table has their names
-
-    kind: ClassVar[Kind] = "classes"  # a key of `TARGETS`
-    UNLABELLED: ClassVar[str] = "evaluate images in class folders"
-
-    def __post_init__(self) -> None:
-        size = len(self.paths)
-        assert self.logits.shape == (size, len(self.classes)), self.logits.shape
-        assert self.calibrated is None or self.calibrated.shape == self.logits.shape
-        assert self.labels is None or self.labels.shape == (size,)
-        assert self.groups is None or len(self.groups) == size
-        assert all(len(cells) == size for cells in self.columns.values())
-        assert self.threshold is None or (len(self.classes) == 2 and self.positive in self.classes)
-        assert self.decided is None or self.decided.shape == (size,)
-        assert self.costs is None or np.shape(self.costs) == (len(self.classes),) * 2
-
-    def like(self, other: Predictions) -> Predictions:
-        """With the classes, which must be the same, in the order of another."""
+    def like(self, other: Self) -> Self:
+        """With the classes, which must be the same, in the order of another; a number standardised as another."""
         order = [self.classes.index(name) for name in other.classes]
         place = np.argsort(order)  # class number here -> in the other
         return replace(
-            self,
-            classes=other.classes,
+            self._ordered(order, ("logits", "calibrated", "members")),
             labels=None if self.labels is None else place[self.labels],
-            logits=self.logits[:, order],
-            calibrated=None if self.calibrated is None else self.calibrated[:, order],
             decided=None if self.decided is None else place[self.decided],
-            members=None if self.members is None else self.members[:, order],
             costs=None if self.costs is None else tuple(tuple(self.costs[i][j] for j in order) for i in order),
+        )
+
+    def _ordered(self, order: Sequence[int], names: Sequence[str]) -> Self:
+        """With the classes, and the columns of the named arrays, in another order."""
+        arrays = ((name, getattr(self, name)) for name in names)
+        ordered: dict[str, Any] = {name: values[:, order] for name, values in arrays if values is not None}
+        return replace(self, classes=tuple(self.classes[k] for k in order), **ordered)
+
+    def undecided(self) -> Self:
+        """The raw logits alone: without calibration and decisions."""
+        return replace(
+            self, calibrated=None, threshold=None, costs=None, decided=None, members=None, thresholds=(), reach=None
         )
 
     @cached_property
@@ -206,6 +199,21 @@ class Predictions(PerImage):
         """(S,) float64: the probability of the predicted class."""
         return self.probabilities[np.arange(len(self)), self.predicted]
 
+    @cached_property
+    def intervals(self) -> np.ndarray | None:
+        """(S, 2) float64: ends of the prediction intervals of a number; None where there are none."""
+        return None
+
+    @cached_property
+    def right(self) -> np.ndarray:
+        """(S,) bool: whether the predicted class is the true one."""
+        return np.asarray(self.predicted == known_labels(self))
+
+    @cached_property
+    def amounts(self) -> np.ndarray:
+        """(S, ...) float64: the probabilities; of a number predictions and ends of intervals, in the unit."""
+        return self.probabilities
+
     @property
     def answers(self) -> tuple[str, ...]:
         """What an attention map can explain."""
@@ -221,33 +229,49 @@ class Predictions(PerImage):
         wrong = np.flatnonzero(self.predicted != known_labels(self))
         return wrong[np.argsort(-self.confidence[wrong], kind="stable")]
 
-    def undecided(self) -> Predictions:
-        """The raw logits alone: without calibration and decisions."""
-        return replace(self, calibrated=None, threshold=None, costs=None, decided=None, members=None)
+    def cells(self) -> dict[str, list[str] | np.ndarray]:
+        """The columns of `predictions.csv` before `columns`, in order: texts, or numbers (S,), masked where empty.
 
-    def header(self) -> list[str]:
-        """Column names of `predictions.csv`, in order; those of `columns` stand at the end."""
-        own = [kind + name for kind in (PROB, LOGIT) for name in self.classes]
-        return [*FIXED_COLUMNS, *own, *self.columns]
-
-    def rows(self) -> list[list[str]]:
-        """One row of text per image; floats are written so that they read back to the same bits."""
-        rows = []
-        for i, path in enumerate(self.paths):
-            label = "" if self.labels is None else self.classes[self.labels[i]]
-            group = "" if self.groups is None else self.groups[i]
-            numbers = float(self.confidence[i]), *self.probabilities[i].tolist(), *self.logits[i].tolist()
-            row = [path, label, group, self.classes[self.predicted[i]], *map(repr, numbers)]  # a float32 is exact here
-            rows.append([*row, *(cells[i] for cells in self.columns.values())])
-        return rows
-
-    def numbers(self) -> dict[str, np.ndarray]:
-        """The columns of `predictions.csv` that hold numbers of the images, (S,) float64, or float32 of the network."""
+        Numbers are float64, or float32 of the network.
+        """
         return {
+            "path": list(self.paths),
+            "label": [""] * len(self) if self.labels is None else [self.classes[k] for k in self.labels],
+            "group": self.group_cells,
+            "prediction": [self.classes[k] for k in self.predicted],
             "confidence": self.confidence,
             **{PROB + name: self.probabilities[:, k] for k, name in enumerate(self.classes)},
             **{LOGIT + name: self.logits[:, k] for k, name in enumerate(self.classes)},
         }
+
+    @property
+    def group_cells(self) -> list[str]:
+        """The column `group` of the table."""
+        return [""] * len(self) if self.groups is None else list(self.groups)
+
+    def header(self) -> list[str]:
+        """Column names of `predictions.csv`, in order; those of `columns` stand at the end."""
+        return [*self.cells(), *self.columns]
+
+    def rows(self) -> list[list[str]]:
+        """One row of text per image; floats are written so that they read back to the same bits."""
+        texts = [
+            column if isinstance(column, list) else ["" if value is None else repr(value) for value in column.tolist()]
+            for column in self.cells().values()
+        ]
+        return [list(row) for row in zip(*texts, *self.columns.values(), strict=True)]
+
+    def to_csv(self, errors: bool = False) -> str:
+        """The text of `predictions.csv`; see `vitmed.core.csv_files` for cells that a spreadsheet would run.
+
+        Args:
+            errors: add a column `error`, and a row with path and error for every unreadable image.
+        """
+        header, rows = self.header(), self.rows()
+        if not errors:
+            return csv_text([header, *rows])
+        unread = ([path, *[""] * (len(header) - 1), problem] for path, problem in self.errors)
+        return csv_text([[*header, "error"], *([*row, ""] for row in rows), *unread])
 
     @classmethod
     def from_csv(
@@ -255,58 +279,141 @@ class Predictions(PerImage):
         file: str | Path | Table,
         labelled: bool = False,
         as_decided: bool = False,
-        calibrate: Callable[[Predictions], Predictions] | None = None,
-    ) -> Predictions:
+        calibrate: Callable[[Self], Self] | None = None,
+        target: Target | None = None,
+    ) -> Self:
         """Read a `predictions.csv` back; labels, groups, logits and probabilities come out with the same bits.
 
-        Without `calibrate` the probabilities of the table count where they differ from the softmax of its logits. In a
-        table without logits, the logarithms of the probabilities replace them. A row with an `error` is an
-        image that could not be read. `notes` names contradictions and missing parts.
+        Without `calibrate` the probabilities of the table count where they differ from those of its logits. In a
+        table without logits, the logarithms (of findings the log odds) of the probabilities replace them. A row with an
+        `error` is an image that could not be read. `notes` names contradictions and missing parts.
 
         Args:
-            labelled: whether every image must have a label.
-            as_decided: keep the predicted classes and probabilities of the table, which several models made.
-            calibrate: adds the probabilities of the decision policy that made the table.
+            labelled: whether every image must have a label; of findings, any of them.
+            as_decided: keep the decisions and probabilities of the table, which several models made.
+            calibrate: adds the probabilities, or intervals, of the decision policy that made the table.
+            target: what is known of a number; None: the table states it.
 
         Raises:
             DataError: the file is missing, lacks a column, or holds a value that is not what it must be.
         """
         table = read_table(file)
-        kind, classes = table.scored(least=2)
+        fields = cls._fields(table, target)
+        groups, joined = table.patients()
+        read = cls(paths=table.paths(), groups=groups, errors=table.errors, **fields)
+        if labelled and read.labels is None:
+            column, fix = cls.LABEL_COLUMN
+            there = any(column.replace("<finding>", name) in table.header for name in read.classes)
+            raise table.unlabelled(column, there, fix)
+        read = calibrate(read) if calibrate is not None and not as_decided else read._as_shown(table, as_decided)
+        decided = read._decided(table) if as_decided else None
+        return replace(read, notes=(*joined, *read._notes(table, as_decided)), decided=decided)
+
+    @classmethod
+    def _fields(cls, table: Table, target: Target | None) -> dict[str, Any]:
+        """What the columns of the kind of label say: classes, labels, logits, and further columns."""
+        kind, classes = table.scored(least=2 if cls.EXCLUSIVE else 1)
         scores, shown = ([column + name for name in classes] for column in (LOGIT, PROB))
-        chances = table.probabilities(classes) if kind == PROB else None
-        logits = table.logits(scores) if chances is None else np.log(np.maximum(chances, LEAST))
-        labels, paths, (groups, joined) = table.labels(classes), table.paths(), table.patients()
-        if labelled and labels is None:
-            raise table.unlabelled("label", "label" in table.header, "give the true class of every image")
-        read = cls(
-            classes=classes,
-            paths=paths,
-            groups=groups,
-            labels=labels,
-            logits=logits.astype(np.float32),
-            errors=table.errors,
-            columns=table.further([*FIXED_COLUMNS, *scores, *shown], classes),
+        logits = table.logits(scores) if kind == LOGIT else cls.logs(table.probabilities(classes, cls.EXCLUSIVE))
+        labels = cls._labels(table, classes)
+        of_labels = (cls.LABEL_COLUMN[0].replace("<finding>", name) for name in classes)
+        columns = table.further([*cls.FIRST, *scores, *shown, *of_labels], classes)
+        return {"classes": classes, "labels": labels, "logits": logits.astype(np.float32), "columns": columns}
+
+    @classmethod
+    def _labels(cls, table: Table, classes: tuple[str, ...]) -> np.ndarray | None:
+        return table.labels(classes)
+
+    @staticmethod
+    def logs(chances: np.ndarray) -> np.ndarray:
+        """(S, K) float64 logits with these probabilities."""
+        return np.log(np.maximum(chances, LEAST))
+
+    def _as_shown(self, table: Table, as_decided: bool) -> Self:
+        """With the probabilities of the table where they differ from those of its logits, by more than rounding."""
+        columns = [PROB + name for name in self.classes]
+        if table.scored()[0] == PROB or not set(columns) <= set(table.header) or not table.has(columns):
+            return self
+        chances = table.floats(columns)
+        off = np.abs(chances - self.probabilities) > NEAR + rounding(table.digits(columns))
+        if not as_decided and not self._are_calibrated(chances, off):
+            return self
+        return replace(self, calibrated=table.probabilities(self.classes, one=self.EXCLUSIVE))
+
+    def _are_calibrated(self, chances: np.ndarray, off: np.ndarray) -> bool:
+        """Whether probabilities, (S, K), that are off are of another calibration, not edited.
+
+        A row with an edited probability does not sum to 1, and does not count.
+        """
+        return bool(off[np.abs(chances.sum(axis=1) - 1) < 1e-6].any())
+
+    def _decided(self, table: Table) -> np.ndarray | None:
+        """`decided`, as the table has it."""
+        decided = table.class_indices("prediction", self.classes)
+        for row in np.flatnonzero(decided < 0)[:1]:
+            raise table.wrong(int(row), "prediction", f"one of {listed(self.classes)}")
+        return decided
+
+    def _notes(self, table: Table, as_decided: bool) -> list[str]:
+        """Notes on cells that contradict the logits (or probabilities), rounded cells, and bad OOD scores."""
+        kind, _ = table.scored()
+        source, near = ("logits", NEAR) if kind == LOGIT else ("probabilities", 1e-3)
+        notes = (
+            [] if kind == LOGIT else [f"The table has no logits: the {self.LOGS} of its probabilities replace them."]
         )
-        if calibrate is not None and not as_decided:
-            read = calibrate(read)
-        elif kind == LOGIT and _is_calibrated(table, read, as_decided):
-            read = replace(read, calibrated=table.probabilities(classes))
-        decided = table.decided(classes) if as_decided else None
-        return replace(read, notes=(*joined, *_notes(table, read, kind, as_decided)), decided=decided)
+        columns = [PROB + name for name in self.classes if PROB + name in table.header]
+        place, said = [self.classes.index(name.removeprefix(PROB)) for name in columns], table.floats(columns)
+        digits = table.digits(columns) if table.has(columns) else None
+        if digits is not None and (
+            kind == PROB or (np.abs(said - self.undecided().probabilities[:, place]) > near).any()
+        ):
+            near += rounding(digits)
+            notes.append(rounded_note(digits, counted=kind == PROB or self.calibrated is not None))
+        far = np.zeros((len(self), 1), bool)
+        if kind == LOGIT and table.has(columns):
+            far = ~(np.abs(said - self.probabilities[:, place]) <= near)
+        off: dict[str, np.ndarray] = {"probability": np.any(far, axis=1)}  # what contradicts -> (S,) bool
+        if "confidence" in self.FIRST and table.has(["confidence"]):
+            off["confidence"] = np.asarray(~self._close(table, near).any(axis=1))
+        if table.has(["prediction"]):
+            notes += table.prediction_note(self._edited(table, near, as_decided), source)
+        return [*notes, *table.number_note(off, columns, far, kind), *table.ood_note()]
+
+    def _close(self, table: Table, near: float) -> np.ndarray:
+        """(S, K) bool: whether the confidence may be the probability of a class."""
+        return np.abs(self.probabilities - table.floats(["confidence"])) <= near
+
+    def _edited(self, table: Table, near: float, as_decided: bool) -> np.ndarray:
+        """(S,) bool: the rows with a prediction that does not follow, whatever the threshold."""
+        close, predicted = self._close(table, near), table.class_indices("prediction", self.classes)
+        other = close.any(axis=1) & ~close[np.arange(len(self)), predicted]  # confidence of another class
+        edited = (predicted < 0) | other
+        if as_decided or len(self.classes) != 2:
+            return edited
+        score, one = self.calibrated_logits[:, -1] - self.calibrated_logits[:, 0], predicted == 1
+        if score[one].min(initial=np.inf) >= score[~one].max(initial=-np.inf):
+            return edited
+        return edited | (predicted != self.likeliest)  # no threshold explains them
 
 
-def known_labels(predictions: PerImage) -> np.ndarray:
+def known_labels(predictions: Predictions) -> np.ndarray:
     """The true (S,) classes, (S,) numbers or (S, F) findings. Raises DataError where they are unknown."""
     if predictions.labels is None:
         raise DataError("these predictions have no labels, so nothing can be measured", predictions.UNLABELLED)
     return predictions.labels
 
 
+def target_of(predictions: Predictions, ordinal: Sequence[str] = ()) -> Target:
+    """What the labels are: grades, where `ordinal` names the classes in their order."""
+    if predictions.kind == "number":
+        return predictions.target
+    return Target(kind="grades" if tuple(ordinal) == predictions.classes else predictions.kind)
+
+
 def positive_index(predictions: Predictions) -> int | None:
-    """Index of the positive class of two: the one in `positive`, else by the names. None for more classes."""
+    """Index of the positive class of two: the one in `positive`, else by the names. None for more, and of findings."""
     classes = predictions.classes
-    if len(classes) != 2:
+    if len(classes) != 2 or not predictions.EXCLUSIVE:
         return None
     return positive_class(classes) if predictions.positive is None else classes.index(predictions.positive)
 
@@ -329,50 +436,3 @@ def _names_absence(name: str, classes: Sequence[str]) -> bool:
     joined = "".join(words)
     others = {"".join(re.split(r"[\W_]+", c.lower())) for c in classes} - {joined, ""}
     return any(joined == prefix + other and other not in NEGATIVES for other in others for prefix in PREFIXES)
-
-
-def _is_calibrated(table: Table, read: Predictions, known: bool) -> bool:
-    """Whether the table has probabilities that differ from the softmax of its logits; if `known`, any at all.
-
-    A row with an edited probability does not sum to 1, and does not count. A difference may be due to rounding.
-    """
-    columns = [PROB + name for name in read.classes]
-    if not set(columns) <= set(table.header) or not table.has(columns):
-        return False
-    if known:
-        return True
-    chances = table.floats(columns)
-    whole = np.abs(chances.sum(axis=1) - 1) < 1e-6
-    return bool((np.abs(chances - read.probabilities) > NEAR + rounding(table.digits(columns)))[whole].any())
-
-
-def _notes(table: Table, found: Predictions, kind: str, as_decided: bool) -> list[str]:
-    """Notes on cells that contradict the logits (or probabilities), rounded cells, and bad OOD scores."""
-    source, near = ("logits", NEAR) if kind == LOGIT else ("probabilities", 1e-3)
-    notes = [] if kind == LOGIT else ["The table has no logits: the logarithms of its probabilities replace them."]
-    chances, predicted = found.probabilities, table.class_indices("prediction", found.classes)
-    columns = [PROB + name for name in found.classes if PROB + name in table.header]
-    far, said = np.zeros((len(found), 1), bool), table.floats(columns)
-    place = [found.classes.index(name.removeprefix(PROB)) for name in columns]
-    digits = table.digits(columns) if table.has(columns) else None
-    if digits is not None and (kind == PROB or (np.abs(said - softmax(found.logits)[:, place]) > near).any()):
-        near += rounding(digits)
-        notes.append(rounded_note(digits, counted=kind == PROB or found.calibrated is not None))
-    if kind == LOGIT and table.has(columns):
-        far = ~(np.abs(said - chances[:, place]) <= near)
-    off: dict[str, np.ndarray] = {"probability": np.any(far, axis=1)}  # what contradicts -> (S,) bool
-    close = np.abs(chances - table.floats(["confidence"])) <= near  # (S, K)
-    if table.has(["confidence"]):
-        off["confidence"] = ~close.any(axis=1)
-    if table.has(["prediction"]):  # any class may be right, as a threshold may have decided
-        other = close.any(axis=1) & ~close[np.arange(len(found)), predicted]  # the confidence is that of another class
-        edited = (predicted < 0) | other | (~as_decided & _no_threshold(found, predicted))
-        notes += table.prediction_note(edited, source)
-    return [*notes, *table.number_note(off, columns, far, kind), *table.ood_note()]
-
-
-def _no_threshold(found: Predictions, predicted: np.ndarray) -> np.ndarray:
-    """(S,) bool: of two classes, if no threshold explains the predictions (S,), those of the less likely class."""
-    score, one = found.calibrated_logits[:, -1] - found.calibrated_logits[:, 0], predicted == 1
-    ordered = len(found.classes) != 2 or score[one].min(initial=np.inf) >= score[~one].max(initial=-np.inf)
-    return np.zeros(len(found), bool) if ordered else predicted != found.likeliest

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from vitmed.core import upgrade
-from vitmed.core.csv_files import csv_text, describe_header, from_cell, read_text, rows_of, separator_of
+from vitmed.core.csv_files import describe_header, from_cell, read_text, rows_of, separator_of
 from vitmed.core.errors import DataError
 from vitmed.core.text import counted, listed
 
@@ -66,7 +66,7 @@ class Table:
         return paths
 
     def scored(self, least: int = 1) -> tuple[str, tuple[str, ...]]:
-        """The classes, at least so many, and whether their `LOGIT` or their `PROB` columns count.
+        """Whether the `LOGIT` or the `PROB` columns count, and the classes, at least so many.
 
         Raises:
             DataError: there are fewer, or a class has a probability and no logit.
@@ -75,36 +75,40 @@ class Table:
         kind = LOGIT if self.has(logits) or not self.has(chances) else PROB
         classes = tuple(name.removeprefix(kind) for name in (logits if kind == LOGIT else chances))
         missing = [LOGIT + name.removeprefix(PROB) for name in chances if name.removeprefix(PROB) not in classes]
-        if missing or len(classes) < least:
-            fix = "give a column prob_<class> for every class (of two classes with one score p: p and 1 - p), or "
-            fix += "logit_<class> for every class, with commas, semicolons or tabs between the cells"
-            problem = f"lacks the column {', '.join(missing)}"
-            if not missing:
-                problem = "lacks the columns prob_<class> of every class, or logit_<class>"
-                problem = f"only one class, {classes[0]!r}, has a column" if classes else problem
-            raise DataError(f"{self.file}: {problem}; {self.found}", fix)
-        return kind, classes
+        if not missing and len(classes) >= least:
+            return kind, classes
+        problem = "lacks the columns prob_<class> of every class, or logit_<class>"
+        if missing or classes:
+            lacks = f"lacks the column {', '.join(missing)}"
+            problem = lacks if missing else f"only one class, {classes[0]!r}, has a column"
+        raise DataError(
+            f"{self.file}: {problem}; {self.found}",
+            "give a column prob_<class> for every class (of two classes with one score p: p and 1 - p), or "
+            "logit_<class> for every class, with commas, semicolons or tabs between the cells",
+        )
 
     def unlabelled(self, column: str, there: bool, fix: str) -> DataError:
         """The error for a table without labels in a column, which is there or not."""
-        found = f"its column {column} is empty" if there else f"it has no column {column}"
+        why = f"its column {column} is empty" if there else f"it has no column {column}"
         if not self.rows:
-            found, fix = "it has no rows", "give a row for every image"
-            found = f"none of its {len(self.errors):,} images could be read" if self.errors else found
-        return DataError(f"{self.file}: nothing can be evaluated, since {found}", fix)
+            why = f"none of its {len(self.errors):,} images could be read" if self.errors else "it has no rows"
+            fix = "give a row for every image"
+        return DataError(f"{self.file}: nothing can be evaluated, since {why}", fix)
 
-    def further(self, own: Iterable[str], classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """The columns that are not the model's own.
+    def further(self, ours: Iterable[str], classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """The columns that are not the model's.
 
         Raises:
             DataError: one with a name in `WRITTEN` holds something else than vitmed writes there.
         """
-        own, words = {"error", "", *own}, {"", *BETWEEN.join(classes).split(BETWEEN)}
+        ours, words = {"error", "", *ours}, {"", *BETWEEN.join(classes).split(BETWEEN)}
+
+        def is_set(cell: str) -> bool:
+            members = (word in words or bool(FURTHER.fullmatch(word)) for word in cell.split(BETWEEN))
+            return ANSWER in self.header and all(members)
+
         good: dict[str, Callable[[str], bool]] = {
-            SET: lambda cell: (
-                ANSWER in self.header
-                and all(word in words or bool(FURTHER.fullmatch(word)) for word in cell.split(BETWEEN))
-            ),
+            SET: is_set,
             ANSWER: lambda cell: cell in ("", YES) or cell.startswith(NO),
             DISAGREEMENT: lambda cell: not cell or not math.isnan(_float(cell)),
         }
@@ -112,27 +116,23 @@ class Table:
             for row in (row for row, cell in enumerate(self.cells(name)) if not good[name](cell)):
                 problem = f"'{self.rows[row][name]}' as {name}, and vitmed writes this column itself"
                 raise self.error(row, problem, f"rename the column {name}, or remove it")
-        return {name: tuple(self.cells(name)) for name in self.header if name not in own}
+        return {name: tuple(self.cells(name)) for name in self.header if name not in ours}
 
     def patients(self) -> tuple[tuple[str, ...] | None, list[str]]:
         """The patient of each image, None where no row has one; and a note where two ways of writing a name are joined.
 
         Names that differ only in capitals, or in spaces at their ends, are one patient, written as the first of them.
         """
-        names = self.cells("group")
-        first: dict[str, str] = {}
+        names, first = self.cells("group"), dict[str, str]()
         joined = [first.setdefault(name.strip().casefold(), name) if name.strip() else "" for name in names]
-        if not any(joined):
-            return None, []
-        known = {name for name in names if name.strip()}
-        count, left = len(known), len(set(joined) - {""})
-        if count == left:
-            return tuple(joined), []
-        other = next(row for row, (name, one) in enumerate(zip(names, joined, strict=True)) if one and name != one)
+        written, patients = {name for name in names if name.strip()}, set(joined) - {""}
+        if len(written) == len(patients):
+            return tuple(joined) if patients else None, []
+        changed = next(row for row, name in enumerate(names) if joined[row] not in ("", name))
         note = (
-            f"The column group has {counted(count, 'name')}, of which some differ only in capitals or in spaces at "
-            f"their ends, the first in row {self.numbers[other]}. They count as one patient: {left:,} instead of "
-            f"{counted(count, 'patient')}."
+            f"The column group has {counted(len(written), 'name')}, of which some differ only in capitals or in spaces "
+            f"at their ends, the first in row {self.numbers[changed]}. They count as one patient: "
+            f"{len(patients):,} instead of {counted(len(written), 'patient')}."
         )
         return tuple(joined), [note]
 
@@ -190,19 +190,21 @@ class Table:
     def labels(self, classes: tuple[str, ...]) -> np.ndarray | None:
         """(S,) int64; None where no image has one."""
         labels, cells = self.class_indices("label", classes), self.cells("label")
-        for row in np.flatnonzero(labels < 0):
-            if cell := cells[row]:
-                kind = LOGIT if any(name.startswith(LOGIT) for name in self.header) else PROB
-                expected = f"expected one of {listed(classes)} (or the table lacks the column {kind}{cell})"
-                fix = "correct the label, or write the table again with vitmed evaluate"
-                raise self.error(int(row), f"the label '{cell}', {expected}", fix)
+        for row in (row for row in np.flatnonzero(labels < 0) if cells[row]):
+            kind = LOGIT if any(name.startswith(LOGIT) for name in self.header) else PROB
+            expected = f"expected one of {listed(classes)} (or the table lacks the column {kind}{cells[row]})"
+            fix = "correct the label, or write the table again with vitmed evaluate"
+            raise self.error(int(row), f"the label '{cells[row]}', {expected}", fix)
         if (labels < 0).all():
             return None
         if (labels < 0).any():
-            number = self.numbers[labels.argmin()]
-            problem = f"{self.file}: some rows have a label and some have none, the first is row {number}"
-            raise DataError(problem, "fill the label column, or empty it")
+            raise self.some_unlabelled(int(labels.argmin()))
         return labels
+
+    def some_unlabelled(self, row: int) -> DataError:
+        """The error for a row without a label among others that have one."""
+        problem = f"{self.file}: some rows have a label and some have none, the first is row {self.numbers[row]}"
+        return DataError(problem, "fill the label column, or empty it")
 
     def prediction_note(self, edited: np.ndarray, source: str) -> list[str]:
         """A note on the rows, (S,) bool, with a `prediction` that does not follow from the source."""
@@ -217,12 +219,11 @@ class Table:
     def number_note(
         self, off: Mapping[str, np.ndarray], columns: Sequence[str], far: np.ndarray, kind: str
     ) -> list[str]:
-        """A note on the rows with a number that does not follow from the columns of a kind.
+        """A note on the rows with a number that does not follow from the columns of a kind, `LOGIT` or `PROB`.
 
         Args:
             off: the name of a number -> (S,) bool.
             columns, far: the probabilities (C), and (S, C) bool, which of them do not.
-            kind: `LOGIT` or `PROB`.
         """
         rows = np.flatnonzero(np.logical_or.reduce(list(off.values())))
         if not len(rows):
@@ -246,13 +247,6 @@ class Table:
             "so the report leaves the out-of-distribution scores out."
         ]
 
-    def decided(self, classes: tuple[str, ...]) -> np.ndarray:
-        """(S,) int64, the column `prediction`; DataError where a cell is no class."""
-        decided = self.class_indices("prediction", classes)
-        for row in np.flatnonzero(decided < 0)[:1]:
-            raise self.wrong(int(row), "prediction", f"one of {listed(classes)}")
-        return decided
-
 
 def read_table(file: str | Path | Table) -> Table:
     """Read the cells of a file; `DataError` if it is no table, or has a column twice or a row with too many cells.
@@ -264,7 +258,8 @@ def read_table(file: str | Path | Table) -> Table:
     file = Path(file)
     text, _ = read_text(file, "a predictions.csv")
     try:
-        separator = separator_of(text, _is_ours)
+        ours = (*FIXED_COLUMNS, *OF_NUMBERS, OOD_SCORE, *upgrade.COLUMNS)
+        separator = separator_of(text, lambda name: name.lower() in ours or name.lower().startswith((PROB, LOGIT)))
         lines = [[from_cell(cell) for cell in row] for row in rows_of(text, separator)]
     except csv.Error as error:
         raise DataError(f"{file}: is not CSV ({error})", "give a predictions.csv") from None
@@ -287,11 +282,6 @@ def read_table(file: str | Path | Table) -> Table:
     if separator != ",":
         _take_decimal_commas(header, rows)
     return Table(file, describe_header(lines[0], separator), header, numbers, rows, tuple(errors))
-
-
-def _is_ours(name: str) -> bool:
-    ours = (*FIXED_COLUMNS, *OF_NUMBERS, OOD_SCORE, *upgrade.COLUMNS)
-    return name.lower() in ours or name.lower().startswith((PROB, LOGIT))
 
 
 def _usual(header: Sequence[str]) -> list[str]:
@@ -318,14 +308,6 @@ def _take_decimal_commas(header: Sequence[str], rows: Sequence[dict[str, str]]) 
             for name, cell in row.items():
                 if name not in texts and DECIMAL_COMMA.fullmatch(cell.strip()):
                     row[name] = cell.strip().replace(",", ".")
-
-
-def table_text(header: list[str], rows: list[list[str]], errors: Sequence[tuple[str, str]] | None) -> str:
-    """The text of a table; errors, path and problem, add a column `error` and a row for each."""
-    if errors is None:
-        return csv_text([header, *rows])
-    unread = ([path, *[""] * (len(header) - 1), problem] for path, problem in errors)
-    return csv_text([[*header, "error"], *([*row, ""] for row in rows), *unread])
 
 
 def rounding(digits: int | None) -> float:

@@ -37,10 +37,10 @@ def image_losses(predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
     """
     labels, chances = known_labels(predictions), predictions.probabilities
     tiny = np.finfo(np.float64).eps  # as scikit-learn: a certain error costs 36, not infinity
-    own = chances[np.arange(len(labels)), labels]
-    many = (chances**2).sum(axis=1) - 2 * own + 1  # sum over classes of (probability - truth)^2
-    brier = many if positive_index(predictions) is None else (1 - own) ** 2
-    return -np.log(np.clip(own, tiny, 1 - tiny)), brier
+    given = chances[np.arange(len(labels)), labels]
+    many = (chances**2).sum(axis=1) - 2 * given + 1  # sum over classes of (probability - truth)^2
+    brier = many if positive_index(predictions) is None else (1 - given) ** 2
+    return -np.log(np.clip(given, tiny, 1 - tiny)), brier
 
 
 class Scorer:
@@ -145,7 +145,7 @@ def mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def _grouped(values: np.ndarray, kinds: np.ndarray, k: int) -> np.ndarray:
     """(R, K) sums over those of the values (R, N) that are of each kind, (N,) int64, 0..K-1."""
     sums, order = np.zeros((len(values), k)), np.argsort(kinds, kind="stable")
-    found, starts = np.unique(kinds[order], return_index=True)
-    if len(found):
-        sums[:, found] = np.add.reduceat(values.take(order, axis=1), starts, axis=1)
+    there, starts = np.unique(kinds[order], return_index=True)
+    if len(there):
+        sums[:, there] = np.add.reduceat(values.take(order, axis=1), starts, axis=1)
     return sums

@@ -177,7 +177,7 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: in
 
 
 def evaluate_strata(
-    predictions: Any,
+    predictions: Predictions,
     found: Strata,
     evaluate: Callable[[str, Any], Stratum],
     numbers: Callable[[Any, np.ndarray], Any],
@@ -234,7 +234,7 @@ def _stratum(name: str, part: Predictions, resamples: int) -> Stratum:
 
 
 def _gaps(
-    predictions: Any,
+    predictions: Predictions,
     found: Strata,
     shown: list[int],
     evaluated: Mapping[str, Stratum],

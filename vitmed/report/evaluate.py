@@ -23,7 +23,7 @@ from vitmed.decisions.targets import refuse_idle
 from vitmed.explanation.robustness import known_stress
 from vitmed.imaging.preprocessing import thumbnail
 from vitmed.inference.saved_model import Network, SavedModel
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE, WRITTEN
 from vitmed.metrics.reader_comparison import check_readers
 from vitmed.report.participant_flow import run_flow
@@ -76,7 +76,7 @@ def evaluate_settings(
     return config, notes
 
 
-def _own_test(saved: SavedModel, run: RunFolder, policy: DecisionPolicy | None) -> AnyPredictions | None:
+def _own_test(saved: SavedModel, run: RunFolder, policy: DecisionPolicy | None) -> Predictions | None:
     """What the model predicts for the test of its own run; None where that is not known, with a message why."""
     found = read_split(run, "test", saved.weights_hash, policy)
     if found is None:
@@ -122,8 +122,8 @@ class ModelOnImages:
 def report_images(
     folder: Path,
     used: ModelOnImages,
-    predictions: AnyPredictions,
-    baselines: Callable[[], Mapping[str, AnyPredictions]] | None,
+    predictions: Predictions,
+    baselines: Callable[[], Mapping[str, Predictions]] | None,
 ) -> Results:
     """Check the attention maps and write the report of an evaluation into a new folder.
 
@@ -144,7 +144,7 @@ def report_images(
             network.model, saved.preprocessing, chosen.read, predictions, config.map_images
         )
     internal = _own_test(saved, run, policy) if own is None else None
-    fitting = dict[str, AnyPredictions]()  # the baselines that training evaluated on the very same images
+    fitting = dict[str, Predictions]()  # the baselines that training evaluated on the very same images
     for key, other in (read_baselines(run.path / own) if own else {}).items():
         if (matched := match_images(other, predictions)) is not None:
             fitting[key] = matched

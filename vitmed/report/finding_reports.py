@@ -10,8 +10,7 @@ from typing import Any
 from vitmed.core.run_folder import REPORT
 from vitmed.decisions.folds import fold_notes
 from vitmed.decisions.policy import FindingPolicy
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.findings import FindingPredictions, fewer_holders
+from vitmed.metrics.kinds.findings import fewer_holders
 from vitmed.metrics.notes import FEWEST
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import Material
@@ -23,7 +22,7 @@ FOLDER = "findings"
 
 
 def write_finding_reports(
-    folder: Path, material: Material, write: Callable[..., Results], baselines: Mapping[str, AnyPredictions],
+    folder: Path, material: Material, write: Callable[..., Results], baselines: Mapping[str, Predictions],
     flow: Flow | None,
 ) -> dict[str, str]:  # fmt: skip
     """Write the report of every finding that at least `FEWEST` patients (or images, where patients are unknown) have,
@@ -39,7 +38,7 @@ def write_finding_reports(
         finding -> its page, relative to the folder; its folder of tables where no pages are asked for.
     """
     predictions, policy, folds = material.predictions, material.policy, material.folds
-    assert isinstance(predictions, FindingPredictions) and (policy is None or isinstance(policy, FindingPolicy))
+    assert predictions.kind == "findings" and (policy is None or isinstance(policy, FindingPolicy))
     found, held = {}, fewer_holders(predictions)
     figures = MAIN if sum(count >= FEWEST for count in held) > MANY else None
     for (name, place), count in zip(folder_names(predictions.classes).items(), held, strict=True):
@@ -65,7 +64,7 @@ def write_finding_reports(
 
 
 def _view(predictions: Any, finding: str) -> Predictions | None:
-    return predictions.of(finding) if isinstance(predictions, FindingPredictions) else None
+    return None if predictions is None else predictions.of(finding)
 
 
 def folder_names(findings: tuple[str, ...]) -> dict[str, str]:

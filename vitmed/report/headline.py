@@ -16,7 +16,7 @@ from vitmed.decisions.targets import ALL_METRICS, RANKING, TARGETS
 from vitmed.inference.saved_model import SavedModel
 from vitmed.metrics.estimates import value_text
 from vitmed.metrics.fixed_rates import FixedRates
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.predictions import Predictions
 from vitmed.report.external_data import External
 from vitmed.report.results import Baseline, Results
 from vitmed.report.templates import main_methods, number, title_of
@@ -26,7 +26,7 @@ from vitmed.report.templates import main_methods, number, title_of
 class Evaluation:
     """The predictions, the metrics with intervals, and the folder of the report."""
 
-    predictions: AnyPredictions
+    predictions: Predictions
     metrics: Results
     folder: Path
 

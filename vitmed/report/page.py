@@ -32,7 +32,6 @@ from vitmed.report.chapters import MANY, PLOTS, TRAINING_CURVES, Plot
 from vitmed.report.checklists import checklists
 from vitmed.report.markdown import escape
 from vitmed.report.methods_text import methods_text, name_of
-from vitmed.report.page import limitations
 from vitmed.report.plots.drawing import Drawn, plain
 from vitmed.report.results import Results
 from vitmed.report.slider import Slider, at, rows

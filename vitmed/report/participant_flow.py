@@ -16,8 +16,6 @@ from vitmed.core.data_config import DataConfig
 from vitmed.core.files import json_of
 from vitmed.core.run_folder import RunFolder
 from vitmed.data.samples import Splits
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.subgroups import FEWEST, MOST, strata
 from vitmed.report.results import Cell, Characteristic, Count, EvaluatedImages, Flow, Seen, SplitFlow, Value
@@ -146,7 +144,7 @@ def run_flow(
     saved: SavedModel,
     run: RunFolder,
     split: str | None,
-    predictions: AnyPredictions,
+    predictions: Predictions,
     columns: Sequence[str],
     seen: Mapping[str, int | None],
 ) -> Flow:
@@ -164,7 +162,7 @@ def run_flow(
 
 
 def evaluated_images(
-    predictions: AnyPredictions, split: str | None, seen: Seen | None = None, folds: int | None = None
+    predictions: Predictions, split: str | None, seen: Seen | None = None, folds: int | None = None
 ) -> EvaluatedImages:
     """Which images a report is about: of which split or how many folds, how many, by class, and what of them the model
     had seen."""
@@ -172,9 +170,9 @@ def evaluated_images(
     if predictions.groups is not None:
         patients = predictions.units.tolist()
     labels: list[Sequence[int]] = []
-    if isinstance(predictions, FindingPredictions):
+    if predictions.kind == "findings":
         labels = [_present(row) for row in known_labels(predictions).tolist()]
-    elif isinstance(predictions, Predictions):
+    elif predictions.kind == "classes":
         labels = [[label] for label in known_labels(predictions).tolist()]
     else:
         labels = [[0]] * len(predictions)
@@ -183,7 +181,7 @@ def evaluated_images(
 
 
 def folds_flow(
-    folds: Sequence[SavedModel], runs: Sequence[RunFolder], predictions: AnyPredictions, columns: Sequence[str]
+    folds: Sequence[SavedModel], runs: Sequence[RunFolder], predictions: Predictions, columns: Sequence[str]
 ) -> Flow:
     """The flow of pooled folds: the test of each takes the place of a split.
 

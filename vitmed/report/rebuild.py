@@ -22,7 +22,6 @@ from vitmed.decisions.evaluation_folder import Evaluated, read_evaluation, read_
 from vitmed.decisions.folds import Folds
 from vitmed.decisions.policy import choose_policy, notes_of, own_columns, policy_settings
 from vitmed.decisions.targets import refuse_idle
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import check_columns
 from vitmed.report.headline import Evaluation, report_evaluation
@@ -57,9 +56,7 @@ def rebuild(file: Path, output: str | Path | None, gates: dict[str, float], flag
     same = policy_settings(config) == policy_settings(asked)
     if not same:
         _check_choosable(file, of_model, folds, flags)
-        validation = validation_of(
-            run.best, weights_hash, policy, predictions.positive if isinstance(predictions, Predictions) else None
-        )
+        validation = validation_of(run.best, weights_hash, policy, predictions.positive)
         former = notes_of(policy)
         policy = choose_policy(validation, config, policy.ood_score if policy else None, weights_hash)
         predictions = policy.apply(predictions)
@@ -105,7 +102,7 @@ def _settings(origin: Origin) -> EvaluateConfig:
     return EvaluateConfig(**without_gone({"evaluate": origin.evaluate})["evaluate"])
 
 
-def _counted_again(before: Results, predictions: AnyPredictions) -> tuple[Results, list[str]]:
+def _counted_again(before: Results, predictions: Predictions) -> tuple[Results, list[str]]:
     """The results with the counts of a table that has other rows, and a note on it."""
     rows, flow, facts = len(predictions), before.flow, before.report.facts
     if flow is not None and flow.evaluated is not None:
@@ -131,7 +128,7 @@ def _check_choosable(file: Path, of_model: bool, folds: Folds | None, flags: Map
         )
 
 
-def _relabelled(before: Results, predictions: AnyPredictions) -> list[str]:
+def _relabelled(before: Results, predictions: Predictions) -> list[str]:
     """A note where a table has other labels or patients than the report was made of."""
     now = evaluated_images(predictions, None)
     other = ["labels"] * any(now.classes[name].images != own.n for name, own in before.per_class.items())
@@ -144,7 +141,7 @@ def _relabelled(before: Results, predictions: AnyPredictions) -> list[str]:
     ]
 
 
-def _fitting_baselines(file: Path, predictions: AnyPredictions, notes: list[str]) -> dict[str, AnyPredictions]:
+def _fitting_baselines(file: Path, predictions: Predictions, notes: list[str]) -> dict[str, Predictions]:
     """The baselines beside a table that are of the very same images; the others are left out with a note."""
     found = {}
     for key, other in read_baselines(file.parent).items():
@@ -156,7 +153,7 @@ def _fitting_baselines(file: Path, predictions: AnyPredictions, notes: list[str]
     return found
 
 
-def match_images(other: AnyPredictions, predictions: AnyPredictions) -> AnyPredictions | None:
+def match_images(other: Predictions, predictions: Predictions) -> Predictions | None:
     """`other` in the order of `predictions`; None where they are not of the same images, classes and labels."""
     place = {path: row for row, path in enumerate(other.paths)}
     if len(place) == len(other) == len(predictions) and place.keys() == set(predictions.paths):

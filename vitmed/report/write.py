@@ -22,8 +22,6 @@ from vitmed.decisions.policy import DecisionPolicy
 from vitmed.decisions.targets import TARGETS
 from vitmed.explanation.results import Maps
 from vitmed.metrics.estimates import Numbers
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.label_errors import issues_csv
 from vitmed.metrics.notes import learnt_nothing, missing_interval_note
 from vitmed.metrics.paired_comparison import holm
@@ -54,17 +52,17 @@ BASELINES = {
 
 def write_report(
     folder: str | Path,
-    predictions: AnyPredictions,
+    predictions: Predictions,
     *,
     title: str,
     facts: Mapping[str, str],
     read: Read | None = None,
     records: Sequence[Mapping[str, Any]] | None = None,
-    validation: AnyPredictions | None = None,
-    internal: AnyPredictions | None = None,
+    validation: Predictions | None = None,
+    internal: Predictions | None = None,
     config: EvaluateConfig | None = None,
     notes: Sequence[str] = (),
-    baselines: Mapping[str, AnyPredictions] | None = None,
+    baselines: Mapping[str, Predictions] | None = None,
     policy: DecisionPolicy | None = None,
     weights_hash: str | None = None,
     found: Mapping[str, Frozen | None] | None = None,
@@ -136,7 +134,7 @@ def write_report(
     if records and config.report:
         pictures["training_curves"] = drawn_curves(records)
     with whole_folder(folder) as part:
-        if isinstance(predictions, FindingPredictions):
+        if predictions.kind == "findings":
             reports = write_finding_reports(
                 part, material, partial(
                     write_report, title=title, facts=facts, read=read, weights_hash=weights_hash,
@@ -150,11 +148,11 @@ def write_report(
     return metrics
 
 
-def _beside(key: str, of: str, predictions: AnyPredictions, other: AnyPredictions, config: EvaluateConfig) -> Baseline:
+def _beside(key: str, of: str, predictions: Predictions, other: Predictions, config: EvaluateConfig) -> Baseline:
     """The comparison with a baseline, of labels of a kind; of findings also finding by finding."""
     kind = TARGETS[of]
     found = Baseline(text=baseline_text(key, of), **dict(kind.compare(predictions, other, config.resamples)))
-    if not isinstance(predictions, FindingPredictions):
+    if predictions.kind != "findings":
         return found
     each = kind.compare_each(predictions, other)["auroc"]
     adjusted = zip(each, holm([gap.p for gap in each.values()]), strict=True)
@@ -168,7 +166,7 @@ def baseline_text(key: str, kind: str) -> str:
     return BASELINES[key].format(TARGETS[kind].linear)
 
 
-def _warnings(predictions: AnyPredictions, numbers: Numbers, notes: Sequence[str]) -> list[str]:
+def _warnings(predictions: Predictions, numbers: Numbers, notes: Sequence[str]) -> list[str]:
     """What stands above the numbers: the notes of the caller, and those of the numbers."""
     found = [*learnt_nothing(numbers), *notes, *numbers.notes, *missing_interval_note(numbers)]
     found.sort(key=lambda note: note == TABLE_ALONE)  # last: the page shows the first and folds the others
@@ -179,7 +177,7 @@ def _warnings(predictions: AnyPredictions, numbers: Numbers, notes: Sequence[str
 
 
 def _draw(
-    predictions: AnyPredictions, metrics: Results, read: Read | None, maps: Maps | None, chosen: Collection[str] | None
+    predictions: Predictions, metrics: Results, read: Read | None, maps: Maps | None, chosen: Collection[str] | None
 ) -> dict[str, Drawn]:
     """The figures of `PLOTS` that have something to show, or those `chosen` of them."""
     figures = {}
@@ -197,21 +195,21 @@ def _draw(
 
 
 def _write_tables(
-    folder: Path, predictions: AnyPredictions, baselines: Mapping[str, AnyPredictions], metrics: Results
+    folder: Path, predictions: Predictions, baselines: Mapping[str, Predictions], metrics: Results
 ) -> None:
     write_text(folder / PREDICTIONS, predictions.to_csv())
     for key, other in baselines.items():
         write_text(folder / f"{BASELINE}{key}.csv", other.to_csv())
     doubted = metrics.label_errors is not None and metrics.label_errors.reason is None
-    if doubted and isinstance(predictions, Predictions):
+    if doubted and predictions.kind == "classes":
         write_text(folder / ISSUES, issues_csv(predictions))
     write_json(folder / NUMBERS, metrics.to_dict())
 
 
 def _write_pages(
-    folder: Path, predictions: AnyPredictions, metrics: Results, figures: Mapping[str, Drawn], markdown: bool
+    folder: Path, predictions: Predictions, metrics: Results, figures: Mapping[str, Drawn], markdown: bool
 ) -> None:
-    slider = slider_data(predictions, metrics.operating_points) if isinstance(predictions, Predictions) else None
+    slider = slider_data(predictions, metrics.operating_points) if predictions.kind == "classes" else None
     page = partial(render, metrics, figures, slider)
     for name, figure in figures.items():
         write_bytes(folder / f"{name}.png", figure.png)
@@ -222,7 +220,7 @@ def _write_pages(
         write_text(folder / MARKDOWN, to_markdown(page(linked=True)))
 
 
-def read_baselines(folder: Path) -> dict[str, AnyPredictions]:
+def read_baselines(folder: Path) -> dict[str, Predictions]:
     """The baselines that stand beside a predictions.csv."""
     files = {key: folder / f"{BASELINE}{key}.csv" for key in BASELINES}
     return {key: read_predictions(file, labelled=True) for key, file in files.items() if file.is_file()}

@@ -24,8 +24,6 @@ from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_
 from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.metric_table import METRICS, Metric
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.paired_comparison import (
@@ -52,7 +50,7 @@ class Model:
     """A model, or a baseline with the name of its model; `known` is what its report says of it, `file` its table."""
 
     name: str
-    predictions: AnyPredictions
+    predictions: Predictions
     baseline_of: str | None = None
     known: Evaluated | None = None
     file: Path | None = None
@@ -80,20 +78,19 @@ def read_all(paths: Sequence[Path]) -> list[Model]:
             if not any(same_predictions(other, found) for other in (*named, *(b.predictions for b in baselines))):
                 taken = any(b.name == key for b in baselines)
                 name = f"{key} of {model.name}" if taken else key
-                if isinstance(found, Predictions):
-                    found = replace(found, positive=positive_of(model.predictions))
+                found = replace(found, positive=model.predictions.positive)
                 baselines.append(Model(name, found, model.name))
     if len(models) + len(baselines) < 2 or not models:
         raise UsageError("there is nothing to compare: one model without baselines", "vitmed compare RUN_A RUN_B")
     return [*models, *baselines]
 
 
-def positive_of(predictions: AnyPredictions) -> str | None:
+def positive_of(predictions: Predictions) -> str | None:
     """The positive class; None where none is known, as of other kinds of label."""
-    return predictions.positive if isinstance(predictions, Predictions) else None
+    return predictions.positive
 
 
-def same_predictions(a: AnyPredictions, b: AnyPredictions) -> bool:
+def same_predictions(a: Predictions, b: Predictions) -> bool:
     """Whether two tables hold the same probabilities or numbers for the same images, in any order."""
     alike = a.kind == b.kind and set(a.paths) == set(b.paths) and set(a.classes) == set(b.classes)
     if not alike or len(a) != len(b):
@@ -105,7 +102,7 @@ def same_predictions(a: AnyPredictions, b: AnyPredictions) -> bool:
 def _answers(found: Any, first: Any) -> np.ndarray:
     """(S, K) what `same_predictions` compares, in the form of `first`."""
     found = found.like(first)
-    return np.asarray(found.logits if isinstance(found, NumberPredictions) else found.probabilities)
+    return np.asarray(found.logits if found.kind == "number" else found.probabilities)
 
 
 def table_of(path: Path) -> Path:
@@ -252,13 +249,11 @@ def _digests(model: Model) -> dict[str, str]:
         return {}
 
 
-def _picked(found: Any, paths: Sequence[str], form: Any, positive: str | None) -> AnyPredictions:
+def _picked(found: Any, paths: Sequence[str], form: Any, positive: str | None) -> Predictions:
     """The predictions for these paths, in the form of others."""
     rows = {path: row for row, path in enumerate(found.paths)}
-    picked: AnyPredictions = replace(found.take(np.array([rows[path] for path in paths], dtype=np.int64)), columns={})
-    if isinstance(picked, Predictions):
-        picked = replace(picked, positive=positive)
-    return picked.like(form)
+    picked: Predictions = replace(found.take(np.array([rows[path] for path in paths], dtype=np.int64)), columns={})
+    return replace(picked, positive=positive).like(form)
 
 
 def compare_models(

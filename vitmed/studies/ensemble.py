@@ -28,7 +28,6 @@ from vitmed.inference.ensemble import join_members, save_ensemble
 from vitmed.inference.open_model import open_network
 from vitmed.metrics.ensembles import aligned, averaged, out_of_fold
 from vitmed.metrics.estimates import Estimate, value_text
-from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import Evaluation
 from vitmed.report.run_description import facts
 from vitmed.report.write import write_report
@@ -233,9 +232,7 @@ def join(candidates: Sequence[Candidate], place: RunFolder, way: str, advise: bo
         warn(leak)
     path = place.ensemble
     joined = join_members(path, members, each, splits, hashes, {"words": words, **chosen})
-    for_policy = averaged(parts, shares.tolist())
-    if isinstance(for_policy, Predictions):
-        for_policy = replace(for_policy, positive=members[0].config.data.positive)
+    for_policy = replace(averaged(parts, shares.tolist()), positive=members[0].config.data.positive)
     config = members[0].config.evaluate
     policy = choose_policy(for_policy, config, None, joined.weights_hash)
     with listening(Silent()):

@@ -26,9 +26,8 @@ from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.preprocessing import thumbnail
 from vitmed.inference.checkpoint import Checkpoint, load_checkpoint
 from vitmed.metrics.ensembles import out_of_fold, pool
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.kinds.classes import evaluate_predictions
-from vitmed.metrics.kinds.findings import FindingPredictions, in_means
+from vitmed.metrics.kinds.findings import in_means
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
 from vitmed.report.headline import Evaluation, report_evaluation
@@ -111,8 +110,7 @@ def _pool(folder: RunFolder, places: Sequence[RunFolder], study: Study) -> Evalu
     results = [Results.read(one.metrics) for one in evaluated]
     once = slice(study.folds)  # the first repeat, whose tests hold every image once
     pooled = out_of_fold([one.predictions for one in evaluated], study.folds)
-    if isinstance(pooled, Predictions):
-        pooled = replace(pooled, positive=first.config.data.positive)
+    pooled = replace(pooled, positive=first.config.data.positive)
     folds = _each(results, evaluated, pooled, config)
     baselines = [read_baselines(test.parent) for test in tests]
     shared = [key for key in baselines[0] if all(key in found for found in baselines)]
@@ -149,19 +147,17 @@ def _test_of(place: RunFolder, saved: Checkpoint) -> Path:
     return file
 
 
-def _each(
-    results: Sequence[Results], evaluated: Sequence[Evaluated], pooled: AnyPredictions, config: EvaluateConfig
-) -> Folds:
+def _each(results: Sequence[Results], evaluated: Sequence[Evaluated], pooled: Any, config: EvaluateConfig) -> Folds:
     """The numbers of each fold on its test, and its policy, for the pooled report."""
     policies, names = [one.policy for one in evaluated], by_fold_names(pooled.kind)
-    if isinstance(pooled, Predictions):
+    if pooled.kind == "classes":
         return folds_of_classes(results, policies, names, metric_values(pooled)["auroc"], config)
     names += [name for name in ("coverage", "width") if all(name in one.overall for one in results)]
     each = [
         Fold(images=one.n, patients=one.n_groups, numbers={name: one.overall[name] for name in names})
         for one in results
     ]
-    if not isinstance(pooled, FindingPredictions):
+    if pooled.kind != "findings":
         return Folds(asked="default", target=None, costs=None, each=each)
     tests: list[Any] = [one.predictions for one in evaluated]
     asked, findings = asked_point(config, 2), {}
@@ -178,7 +174,7 @@ def by_fold_names(kind: str) -> list[str]:
     return [*TARGETS[kind].headline[:3], TARGETS[kind].val_loss]
 
 
-def _facts(results: Sequence[Results], once: Sequence[Results], pooled: AnyPredictions, folds: Folds) -> dict[str, str]:
+def _facts(results: Sequence[Results], once: Sequence[Results], pooled: Predictions, folds: Folds) -> dict[str, str]:
     """Data, model and training for the report, for all folds together or fold by fold; `once`: of the first repeat."""
     facts = [one.report.facts for one in results]
     often = "once" if len(once) == len(results) else f"{len(results) // len(once)} times"
@@ -196,9 +192,9 @@ def _facts(results: Sequence[Results], once: Sequence[Results], pooled: AnyPredi
     return found | {f"{title} by fold": spread_of(folds.each, name) for name, title in titles.items()}
 
 
-def _other_means(pooled: AnyPredictions, tests: Sequence[Any]) -> list[str]:
+def _other_means(pooled: Any, tests: Sequence[Any]) -> list[str]:
     """A note where the means over findings of the test of a fold leave out findings that the pooled means count."""
-    if not isinstance(pooled, FindingPredictions):
+    if pooled.kind != "findings":
         return []
     means = in_means(pooled)
     fewer = [str(k) for k, test in enumerate(tests, 1) if (means & ~in_means(test)).any()]

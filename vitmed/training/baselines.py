@@ -22,7 +22,7 @@ from vitmed.imaging.decode import read_size
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.inference.predict import logits_of, mean_over_views, predict_all
 from vitmed.inference.saved_model import check_finite
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.predictions import Predictions
 from vitmed.models.lora import merged
 from vitmed.models.vit import ViT
 from vitmed.training.finetune import Finetune
@@ -110,7 +110,7 @@ class Baselines:
         if train.baseline:
             self.logits["colour_and_size"] = fit_colours(run.splits, run.images)
 
-    def predictions(self, split: str) -> dict[str, AnyPredictions]:
+    def predictions(self, split: str) -> dict[str, Predictions]:
         """Key in `report.BASELINES` -> predictions for a split."""
         splits, positive = self.run.splits, self.run.config.data.positive
         samples = splits.samples[split]

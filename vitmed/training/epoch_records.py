@@ -14,7 +14,6 @@ from vitmed.data.loading import Images
 from vitmed.data.samples import labelled_by
 from vitmed.decisions.targets import TARGETS
 from vitmed.inference.predict import predict_all
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.metric_table import Metric
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import Precision
@@ -55,7 +54,7 @@ def end_epoch(state: TrainState, record: Record) -> None:
 
 
 def epoch_record(
-    state: TrainState, batches: int, predictions: AnyPredictions, config: Config, kind: Kind = "classes"
+    state: TrainState, batches: int, predictions: Predictions, config: Config, kind: Kind = "classes"
 ) -> Record:
     """The epoch's line of metrics.jsonl, without undefined metrics; also updates the best epoch of the state.
 
@@ -86,9 +85,9 @@ def epoch_record(
     }
 
 
-def _top_class(predictions: AnyPredictions) -> dict[str, Any]:
+def _top_class(predictions: Predictions) -> dict[str, Any]:
     """The class that is predicted most, and for which share of the images; nothing of findings and numbers."""
-    if not isinstance(predictions, Predictions):
+    if predictions.kind != "classes":
         return {}
     share = np.bincount(predictions.predicted, minlength=len(predictions.classes)) / len(predictions)
     return {"top_class": predictions.classes[int(share.argmax())], "top_share": float(share.max())}

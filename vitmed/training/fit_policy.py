@@ -21,7 +21,7 @@ from vitmed.inference.checkpoint import Checkpoint, add_policy, load_checkpoint
 from vitmed.inference.predict import logits_of, mean_over_views, predict_all, speedup
 from vitmed.inference.saved_model import check_finite, score_column
 from vitmed.inference.torch_network import TorchNetwork
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import pick_precision
 from vitmed.models.vit import ViT
 
@@ -67,7 +67,7 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
 
 
 def _compare_precision(
-    saved: Checkpoint, model: ViT, policy: DecisionPolicy, val: Images, exact: AnyPredictions
+    saved: Checkpoint, model: ViT, policy: DecisionPolicy, val: Images, exact: Predictions
 ) -> ReducedPrecision | None:
     """What the fastest precision of this device changes on at most `MOST_COMPARED` validation images, evenly spread.
 

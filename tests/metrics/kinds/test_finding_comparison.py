@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 from sklearn.metrics import average_precision_score, roc_auc_score
-from vitmed.metrics.kinds.classes import compare_predictions
-from vitmed.metrics.kinds.findings import FindingPredictions, compare_each_finding, compare_findings, evaluate_findings
 
 from vitmed.core.base_models import UNKNOWN
 from vitmed.core.errors import DataError
+from vitmed.metrics.kinds.classes import compare_predictions
+from vitmed.metrics.kinds.findings import FindingPredictions, compare_each_finding, compare_findings, evaluate_findings
 from vitmed.metrics.metric_table import FINDING_METRICS
 
 NAMES, PREVALENCE = ("edema", "mass", "hernia"), np.array([0.5, 0.3, 0.2])

@@ -6,12 +6,12 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 from sklearn import metrics as sk
-from vitmed.metrics.kinds.classes import evaluate_predictions
-from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings, evaluate_findings, finding_values
 
 from vitmed.core.base_models import UNKNOWN
 from vitmed.core.errors import DataError
 from vitmed.metrics.estimates import Estimate, Numbers
+from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings, evaluate_findings, finding_values
 from vitmed.metrics.metric_table import FINDING_METRICS, PER_CLASS
 from vitmed.metrics.notes import FEWEST
 

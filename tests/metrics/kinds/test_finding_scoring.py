@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from sklearn import metrics as sk
-from vitmed.metrics.kinds.findings import FindingPredictions, drawn_findings, finding_values
 
 from vitmed.core.base_models import UNKNOWN
 from vitmed.core.errors import DataError
+from vitmed.metrics.kinds.findings import FindingPredictions, drawn_findings, finding_values
 from vitmed.metrics.metric_table import FINDING_METRICS
 
 

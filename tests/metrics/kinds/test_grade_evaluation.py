@@ -8,6 +8,9 @@ import pytest
 from scipy import stats
 from sklearn.metrics import cohen_kappa_score, mean_absolute_error, roc_auc_score
 from test_grade_scoring import KL, draw
+
+from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
+from vitmed.metrics.intervals import Units
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.kinds.grades import (
     evaluate_grades,
@@ -15,12 +18,10 @@ from vitmed.metrics.kinds.grades import (
     grade_results,
     grade_values,
     kappa_estimate,
+    kappa_of_sums,
+    kappa_summands,
     ranked_probability_scores,
-    weighted_kappa,
 )
-
-from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
-from vitmed.metrics.intervals import Units
 from vitmed.metrics.metric_table import GRADE_METRICS
 from vitmed.metrics.reader_agreement import agreement
 
@@ -90,7 +91,7 @@ def test_kappa_holds_the_truth_by_patient() -> None:
     """30 patients with 7 images each that are graded alike: by image the interval holds the truth half of the time."""
     rng, costs, tests, held = np.random.default_rng(0), grade_costs(5, "squared"), 200, np.zeros(2)
     large = draw(200_000)
-    truth = weighted_kappa(large.labels, large.predicted, costs)
+    truth = kappa_of_sums(kappa_summands(large.labels, large.predicted, costs).sum(axis=0), costs)
     for _ in range(tests):
         rows = rng.integers(200_000, size=30).repeat(7)
         for i, units in enumerate((np.arange(30).repeat(7), np.arange(210))):

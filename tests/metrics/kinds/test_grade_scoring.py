@@ -5,15 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from sklearn.metrics import brier_score_loss, cohen_kappa_score, roc_auc_score
+
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.kinds.grades import (
     grade_costs,
     grade_values,
+    kappa_of_sums,
+    kappa_summands,
     predictions_at_cut,
     ranked_probability_scores,
-    weighted_kappa,
 )
-
 from vitmed.metrics.metric_table import GRADE_METRICS, METRICS
 from vitmed.metrics.predictions import Predictions, softmax
 from vitmed.metrics.scoring import metric_values
@@ -44,8 +45,10 @@ def test_the_values_are_scikit_learns_beside_those_of_classes() -> None:
 def test_kappa_by_hand_and_without_a_choice() -> None:
     """Grades 0 1 2 2 and 0 2 2 1: squared distances sum to 2, by chance to (9 + 3 + 10) / 4: 1 - 2 / 5.5."""
     first, second = np.array([0, 1, 2, 2]), np.array([0, 2, 2, 1])
-    assert weighted_kappa(first, second, grade_costs(3, "squared")) == pytest.approx(1 - 2 / 5.5)
-    assert np.isnan(weighted_kappa(np.array([1, 1]), np.array([1, 1]), 1 - np.eye(2)))
+    costs = grade_costs(3, "squared")
+    assert kappa_of_sums(kappa_summands(first, second, costs).sum(axis=0), costs) == pytest.approx(1 - 2 / 5.5)
+    alike, unweighted = np.array([1, 1]), 1 - np.eye(2)
+    assert np.isnan(kappa_of_sums(kappa_summands(alike, alike, unweighted).sum(axis=0), unweighted))
 
 
 def test_costs_decide_for_the_median_and_for_the_grade_nearest_to_the_mean() -> None:

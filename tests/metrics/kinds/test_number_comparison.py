@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
-from vitmed.metrics.kinds.number import NumberPredictions, compare_numbers
 
 from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError
+from vitmed.metrics.kinds.number import NumberPredictions, compare_numbers
 
 AGE = Target(kind="number", unit="years", centre=50, spread=10)
 REFERENCES = {"mae": mean_absolute_error, "rmse": root_mean_squared_error, "r2": r2_score}
@@ -21,7 +21,7 @@ def made(labels: np.ndarray, numbers: np.ndarray, each: int, **more: object) -> 
     logits = np.stack([(numbers - 50) / 10, np.zeros(len(labels))], axis=1).astype(np.float32)
     groups = None if each == 1 else tuple(f"P{i // each}" for i in range(len(labels)))
     paths = tuple(map(str, range(len(labels))))
-    return NumberPredictions(("age",), paths, groups, labels, logits, AGE, **more)  # type: ignore[arg-type]
+    return NumberPredictions(("age",), paths, groups, labels, logits, target=AGE, **more)  # type: ignore[arg-type]
 
 
 def draw(patients: int = 80, each: int = 3, seed: int = 0) -> tuple[NumberPredictions, NumberPredictions]:

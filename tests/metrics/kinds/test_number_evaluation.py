@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import stats
-from vitmed.metrics.kinds.number import NumberPredictions, evaluate_number, number_values
 
 from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError
+from vitmed.metrics.kinds.number import NumberPredictions, evaluate_number, number_values
 from vitmed.metrics.metric_table import NUMBER_METRICS
 
 
@@ -24,7 +24,7 @@ def draw(rng: np.random.Generator, patients: int, images: int = 1, alike: float 
     groups = None if images == 1 else tuple(f"P{i}" for i in patient)
     paths = tuple(f"{i}.png" for i in range(n))
     return NumberPredictions(
-        ("age",), paths, groups, labels, logits, Target(kind="number", centre=50, spread=10), reach=2
+        ("age",), paths, groups, labels, logits, target=Target(kind="number", centre=50, spread=10), reach=2
     )
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from vitmed.metrics.kinds.number import NumberPredictions, is_of_number
 
 from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError
+from vitmed.metrics.kinds.number import NumberPredictions, is_of_number
 from vitmed.metrics.predictions import Predictions
 
 AGE = Target(kind="number", unit="years", centre=61.237, spread=11.0049)
@@ -155,7 +155,7 @@ def test_labels_that_must_be_there(tmp_path: Path) -> None:
 def test_the_explained_side_and_the_largest_errors_outside_the_interval() -> None:
     logits, labels = np.array([[1, 0], [-1, 0], [0.5, 0], [-2, 0]], np.float32), np.array([14.0, 0.0, 11.0, 5.0])
     p = NumberPredictions(
-        ("age",), tuple("1234"), None, labels, logits, Target(kind="number", centre=10, spread=2), reach=0.75
+        ("age",), tuple("1234"), None, labels, logits, target=Target(kind="number", centre=10, spread=2), reach=0.75
     )
     assert [p.answers[side] for side in p.explained] == ["higher", "lower", "higher", "lower"]  # 12, 8, 11, 6
     assert p.right.tolist() == [False, False, True, True] and p.mistakes().tolist() == [1, 0]

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 from sklearn.metrics import mean_absolute_error, median_absolute_error, r2_score, root_mean_squared_error
+
+from vitmed.core.base_models import Target
+from vitmed.core.errors import DataError
 from vitmed.metrics.kinds.number import (
     NumberPredictions,
     distribution_scores,
@@ -13,9 +16,6 @@ from vitmed.metrics.kinds.number import (
     error_of_mean,
     number_values,
 )
-
-from vitmed.core.base_models import Target
-from vitmed.core.errors import DataError
 from vitmed.metrics.metric_table import NUMBER_METRICS
 
 
@@ -28,7 +28,7 @@ def of(
     target = Target(kind="number", spread=2.0)
     paths = tuple(f"{i}.png" for i in range(len(values)))
     return NumberPredictions(
-        ("age",), paths, groups, None if labels is None else np.array(labels), logits, target, reach=reach
+        ("age",), paths, groups, None if labels is None else np.array(labels), logits, target=target, reach=reach
     )
 
 

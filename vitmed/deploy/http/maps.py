@@ -10,7 +10,7 @@ from vitmed.explanation.attention import attention_maps
 from vitmed.explanation.faithfulness import BETTER, RANDOM, UNLEARNED, UNSHOWN, WEAK
 from vitmed.explanation.results import TITLES, UNCHECKED, cells, known_verdicts
 from vitmed.inference.load import Model, png_address
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.predictions import Predictions
 from vitmed.report.plots.attention import COLOURS
 
 RANKS = (BETTER, WEAK, UNSHOWN, RANDOM, UNLEARNED)  # verdicts, the best first
@@ -29,7 +29,7 @@ class Maps:
         self.model, self.method = model, min(METHODS, key=rank)  # `METHODS` decides between equals
         self.verdict = verdicts.get(self.method, UNCHECKED)
 
-    def of(self, squares: np.ndarray, predictions: AnyPredictions, rows: list[int]) -> list[AttentionMap]:
+    def of(self, squares: np.ndarray, predictions: Predictions, rows: list[int]) -> list[AttentionMap]:
         """The maps of some images.
 
         Args:

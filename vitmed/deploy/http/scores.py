@@ -17,7 +17,7 @@ from pathlib import Path
 from vitmed.core.csv_files import csv_text
 from vitmed.core.errors import UsageError
 from vitmed.inference.load import Model
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.predictions import Predictions
 
 TIME, WEIGHTS, ID, PATH = "time", "weights_hash", "id", "path"
 
@@ -75,7 +75,7 @@ class ScoreLog:
                 self.stream.truncate(end)
             raise
 
-    def add(self, predictions: AnyPredictions) -> list[str]:
+    def add(self, predictions: Predictions) -> list[str]:
         """A line for each image, and their ids; several threads may call this."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         own = [predictions.header().index(name) for name in self.columns]

@@ -40,7 +40,6 @@ from vitmed.models.weights.catalogue import (
 )
 from vitmed.models.weights.files import AGAIN, State, check_digests, magic, read_npz, read_safetensors, safe_load
 from vitmed.models.weights.layouts import HEAD, LAYOUTS, PLAIN, convert, describe, is_rotary, join_positions
-from vitmed.models.weights.pretrained import fold_channels, resample_patches, resample_positions
 
 
 @dataclass(frozen=True)

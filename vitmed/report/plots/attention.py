@@ -9,15 +9,14 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from vitmed.explanation.results import TITLES, Maps, cells
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.number import NumberPredictions
+from vitmed.metrics.predictions import Predictions
 from vitmed.report.plots.drawing import path_label, percent, short, show
 from vitmed.report.plots.pictures import label_outcome
 
 COLOURS = "cividis"  # dark blue to yellow: made for colour-blind readers, and it rises in lightness
 
 
-def attention_maps(predictions: AnyPredictions, maps: Maps) -> Figure | None:
+def attention_maps(predictions: Predictions, maps: Maps) -> Figure | None:
     """One line of panels for every image, two images beside each other where there are several; None without images.
 
     Args:
@@ -68,11 +67,11 @@ def overlay(axes: Axes, image: np.ndarray, grid: np.ndarray, shift: float) -> No
     axes.set(xticks=[], yticks=[])
 
 
-def _label(axes: Axes, predictions: AnyPredictions, row: int, target: int, most: int) -> None:
+def _label(axes: Axes, predictions: Predictions, row: int, target: int, most: int) -> None:
     """The prediction, the truth, and what the maps are for where the prediction does not say it."""
     label_outcome(axes, predictions, row, most)
     text = path_label(predictions.name(row), 24)
-    if isinstance(predictions, NumberPredictions):
+    if predictions.kind == "number":
         mean = f"{predictions.target.centre:.3g} {predictions.target.unit}".rstrip()
         text += f"\nmaps for {predictions.answers[target]} than {mean}"
     elif target != predictions.explained[row]:

@@ -18,9 +18,7 @@ from vitmed.core.text import counted
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.confusions import error_pairs, wrong_rows
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.kinds.findings import FindingPredictions
-from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.label_errors import find_suspects
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.report.plots.drawing import GREEN, GREY, RED, hide_ticks, path_label, percent, png, sheet, short, show
@@ -110,7 +108,7 @@ def suspected_labels(predictions: Predictions, read: Read) -> Figure | None:
     return figure
 
 
-def grid(predictions: AnyPredictions, read: Read) -> Figure:
+def grid(predictions: Predictions, read: Read) -> Figure:
     """Images drawn at random (always the same ones), with prediction and truth; without labels, the prediction.
 
     Args:
@@ -138,7 +136,7 @@ def contact_sheet(images: Mapping[str, Sequence[np.ndarray]], classes: int) -> F
     return figure
 
 
-def _gallery(predictions: AnyPredictions, read: Read, rows: np.ndarray) -> Figure:
+def _gallery(predictions: Predictions, read: Read, rows: np.ndarray) -> Figure:
     """Images of the given rows, one or more, with what was predicted and what is true."""
     columns = min(len(rows), 6)
     lines = -(-len(rows) // columns)
@@ -152,7 +150,7 @@ def _gallery(predictions: AnyPredictions, read: Read, rows: np.ndarray) -> Figur
 
 
 def _in_lines(
-    predictions: Predictions | FindingPredictions, read: Read, lines: Sequence[tuple[str, np.ndarray, Sequence[str]]]
+    predictions: Predictions, read: Read, lines: Sequence[tuple[str, np.ndarray, Sequence[str]]]
 ) -> Figure | None:
     """Lines of pictures, each with a heading and a title over each picture."""
     if not lines:
@@ -181,18 +179,18 @@ class Outcome(NamedTuple):
     right: bool | None
 
 
-def outcome_of(predictions: AnyPredictions, row: int, most: int) -> Outcome:
+def outcome_of(predictions: Predictions, row: int, most: int) -> Outcome:
     """The answer for one image: class, likeliest finding, or number with its interval; names of `most` letters."""
     labels = predictions.labels
-    if isinstance(predictions, NumberPredictions):
+    if predictions.kind == "number":
         ends = predictions.intervals
         text = "" if ends is None else f"({ends[row, 0]:.3g} to {ends[row, 1]:.3g})"
         truth = "" if labels is None else f"truth: {labels[row]:.3g}"
         right = bool(predictions.right[row]) if labels is not None and ends is not None else None
-        return Outcome(f"{predictions.values[row]:.3g} {predictions.target.unit}".rstrip(), text, truth, right)
+        return Outcome(f"{predictions.amounts[row, 0]:.3g} {predictions.target.unit}".rstrip(), text, truth, right)
     k = int(predictions.explained[row])
     name, sure = short(predictions.classes[k], most), percent(predictions.probabilities[row, k])
-    if isinstance(predictions, FindingPredictions):
+    if predictions.kind == "findings":
         words, called = ("absent", "present"), bool(predictions.predicted[row, k])
         if labels is None or labels[row, k] == UNKNOWN:
             return Outcome(name, f"{sure}: {words[called]}", "", None)
@@ -203,7 +201,7 @@ def outcome_of(predictions: AnyPredictions, row: int, most: int) -> Outcome:
     return Outcome(name, sure, f"truth: {short(predictions.classes[labels[row]], most)}", bool(labels[row] == k))
 
 
-def label_outcome(axes: Axes, predictions: AnyPredictions, row: int, most: int) -> None:
+def label_outcome(axes: Axes, predictions: Predictions, row: int, most: int) -> None:
     """What was predicted and, with labels, the truth; in a frame that is green where they agree."""
     found = outcome_of(predictions, row, most)
     mark = {True: "✓ ", False: "✗ ", None: ""}[found.right]
@@ -212,7 +210,7 @@ def label_outcome(axes: Axes, predictions: AnyPredictions, row: int, most: int) 
     axes.spines[:].set(color={True: GREEN, False: RED, None: GREY}[found.right], linewidth=3)
 
 
-def show_row(axes: Axes, predictions: AnyPredictions, read: Read, row: int) -> None:
+def show_row(axes: Axes, predictions: Predictions, read: Read, row: int) -> None:
     """The image of a row, or a grey field where it cannot be read, with its name beneath."""
     try:
         show(axes, read(predictions.paths[row]))
@@ -223,6 +221,6 @@ def show_row(axes: Axes, predictions: AnyPredictions, read: Read, row: int) -> N
     axes.set_xlabel(path_label(predictions.name(int(row)), 24), fontsize=8)
 
 
-def prediction_picture(predictions: AnyPredictions, how: Preprocessing) -> bytes:
+def prediction_picture(predictions: Predictions, how: Preprocessing) -> bytes:
     """Draw a PNG of up to 24 of the images with their predictions, in the window and of the frame of `how`."""
     return png(grid(predictions, lambda path: np.asarray(read_image(path, frame=how.frame, window=how.window))))

@@ -12,7 +12,7 @@ from vitmed.core.text import counted
 from vitmed.decisions.targets import TARGETS
 from vitmed.explanation.results import Robustness
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.predictions import Predictions
 from vitmed.report.plots.drawing import BLUE, GREY, ORANGE, add_grid, draw_band, numbers, sheet
 from vitmed.report.results import Results
 
@@ -20,7 +20,7 @@ COLUMNS = 4
 STYLES = ((BLUE, "-", "o"), (ORANGE, "--", "s"))  # of the first two numbers
 
 
-def robustness(predictions: AnyPredictions, metrics: Results) -> Figure | None:
+def robustness(predictions: Predictions, metrics: Results) -> Figure | None:
     """`stress_curves` of a report; None without a stress test."""
     return None if metrics.robustness is None else stress_curves(metrics.robustness)
 

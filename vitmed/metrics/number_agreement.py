@@ -56,18 +56,30 @@ def bland_altman(predictions: NumberPredictions) -> BlandAltman | None:
     Raises:
         DataError: the predictions have no labels.
     """
-    error, units = predictions.values - known_labels(predictions), Units(predictions.units)
+    error, units = predictions.values - known_labels(predictions), Units.of(predictions)
     if units.count < 2:
         return None
-    found = jackknifed(predictions, units)
-    sd, bias, wide = total_sd(error, units), found["bias"], quantile()
-    seen = found["sd"].value or np.nan
-    low, high = (np.nan if end is None else end / seen * sd for end in (found["sd"].low, found["sd"].high))
-    ends = [_limit(bias, side * wide, sd, low, high) for side in (-1, 1)]
+    estimates, sd, wide = jackknifed(predictions, units), total_sd(error, units), quantile()
+    bias, of_sd = estimates["bias"], estimates["sd"]
+    assert bias.value is not None
+    of_images = of_sd.value or np.nan  # the interval of `sd` is in proportion to that of the images
+    spread = [np.nan if end is None else end / of_images * sd for end in (of_sd.low, of_sd.high)]
+    limits = []
+    for times in (-wide, wide):
+        value, (low, high) = bias.value + times * sd, NONE
+        if bias.low is not None and bias.high is not None:
+            ends = sorted(times * (end - sd) for end in spread)
+            low = value - float(np.hypot(bias.value - bias.low, ends[0]))
+            high = value + float(np.hypot(bias.high - bias.value, ends[1]))
+        limits.append(estimate(value, low, high, "mover"))
     hits = np.abs(error - bias.value) <= wide * sd
-    within = of_share(share(hits, np.ones(len(error), bool), units))
     return BlandAltman(
-        bias=bias, lower=ends[0], upper=ends[1], within=within, trend=found["trend"], repeated=units.clustered
+        bias=bias,
+        lower=limits[0],
+        upper=limits[1],
+        within=of_share(share(hits, np.ones(len(error), bool), units)),
+        trend=estimates["trend"],
+        repeated=units.clustered,
     )
 
 
@@ -84,33 +96,18 @@ def total_sd(error: np.ndarray, units: Units) -> float:
     return (between / usual + (1 - 1 / usual) * within) ** 0.5
 
 
-def _limit(bias: Estimate, times: float, sd: float, low: float, high: float) -> Estimate:
-    """bias + times x sd, from the interval of the bias and that of sd, low to high."""
-    assert bias.value is not None
-    value = bias.value + times * sd
-    if bias.low is None or bias.high is None:
-        return estimate(value, *NONE, "mover")
-    ends = sorted(times * (end - sd) for end in (low, high))
-    down, up = np.hypot(bias.value - bias.low, ends[0]), np.hypot(bias.high - bias.value, ends[1])
-    return estimate(value, value - float(down), value + float(up), "mover")
-
-
 def error_by_range(predictions: NumberPredictions) -> Subgroups:
     """The error between the quintiles of the true number, or in fewer parts where patients are few."""
     cells = [repr(number) for number in known_labels(predictions).tolist()]
-    cuts = (_strata(predictions, cells, parts) for parts in sorted(PARTS, reverse=True))
-    found = next(cuts)
-    while found.why and (fewer := next(cuts, None)) is not None:
-        found = fewer
+    for parts in sorted(PARTS, reverse=True):
+        found = _strata(predictions, cells, parts)
+        if not found.why:
+            break
     return _errors(predictions, found)
 
 
 def error_by_subgroup(predictions: NumberPredictions, column: str) -> Subgroups:
-    """The error in each stratum of a further column.
-
-    Raises:
-        UsageError: there is no such column.
-    """
+    """The error in each stratum of a further column. Raises UsageError if there is no such column."""
     check_columns([column], predictions.columns)
     return _errors(predictions, _strata(predictions, list(predictions.columns[column]), 4))
 
@@ -144,11 +141,10 @@ class _Errors:
 
 def calibration_of_intervals(predictions: NumberPredictions) -> list[LevelCoverage]:
     """The measured coverage of the intervals of the predicted distribution, at each of `LEVELS`; [] without images."""
-    labels, units = known_labels(predictions), Units(predictions.units)
+    labels, units, found = known_labels(predictions), Units.of(predictions), []
     if not len(labels):
         return []
     z = np.abs(labels - predictions.values) / predictions.scales
-    found = []
     for level in LEVELS:
         reach = NormalDist().inv_cdf((1 + level) / 2)
         coverage = of_share(share(z <= reach, np.ones(len(z), bool), units))

@@ -1,4 +1,5 @@
-"""A predictions.csv as a Parquet file, the part of one shard of a long list of images; the extra `scale`.
+"""Predictions of any kind of label in files: a predictions.csv, and the same as Parquet files, one for each shard of a
+long list of images (the extra `scale`).
 
 A part has the columns of `predict --csv` of its kind of label, and `features` if asked for. Its numbers have their
 types and bits; its texts are the cells of the CSV file.
@@ -10,12 +11,13 @@ import csv
 import importlib.util
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from vitmed.core.base_models import Kind, Target
 from vitmed.core.csv_files import from_cell
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import whole_file
@@ -23,11 +25,47 @@ from vitmed.core.messages import bar, say
 from vitmed.core.process import Shard
 from vitmed.core.text import counted, lines_of
 from vitmed.core.upgrade import READER
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.predictions_csv import OOD_SCORE
+from vitmed.metrics.kinds.findings import FindingPredictions, is_of_findings
+from vitmed.metrics.kinds.number import NumberPredictions, is_of_number
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions_csv import OOD_SCORE, Table, read_table
 
 KEY = b"vitmed predictions 2"  # of the description in the file
 FEATURES, ERROR = "features", "error"
+
+
+PREDICTIONS: dict[Kind, type[Predictions]] = {
+    "classes": Predictions,
+    "grades": Predictions,
+    "findings": FindingPredictions,
+    "number": NumberPredictions,
+}
+
+
+def read_predictions(
+    file: str | Path | Table,
+    target: Target | None = None,
+    labelled: bool = False,
+    as_decided: bool = False,
+    calibrate: Callable[[Any], Any] | None = None,
+) -> Predictions:
+    """Read a predictions.csv; its columns say of which kind it is. The other arguments are those of `from_csv`."""
+    table = read_table(file)
+    kind: Kind = "findings" if is_of_findings(table.header) else "number" if is_of_number(table.header) else "classes"
+    return PREDICTIONS[kind].from_csv(table, labelled, as_decided, calibrate, target)
+
+
+def unlabelled(
+    target: Target,
+    classes: tuple[str, ...],
+    paths: tuple[str, ...],
+    logits: np.ndarray,
+    errors: tuple[tuple[str, str], ...],
+    columns: dict[str, tuple[str, ...]],
+) -> Predictions:
+    """Logits of images without labels and patients as predictions; the arguments are their fields."""
+    kind = PREDICTIONS[target.kind]
+    return kind(classes, paths, None, None, logits, errors, columns=columns, target=target)
 
 
 class WrittenPredictions(NamedTuple):
@@ -44,7 +82,7 @@ def check_pyarrow(wanted: object) -> None:
         raise UsageError(f"{wanted}: Parquet files need one more package", "pip install 'vitmed[scale]'")
 
 
-def write_part(file: Path, about: dict[str, Any], predictions: AnyPredictions, features: np.ndarray) -> None:
+def write_part(file: Path, about: dict[str, Any], predictions: Predictions, features: np.ndarray) -> None:
     """Write a part, with what it says of itself, completely or not at all.
 
     `features` are (S, D) float32 of the S images that could be read; D is 0 without them.
@@ -53,7 +91,8 @@ def write_part(file: Path, about: dict[str, Any], predictions: AnyPredictions, f
     import pyarrow.parquet as pq
 
     header, *rows = csv.reader(io.StringIO(predictions.to_csv(errors=True), newline=""))
-    types = {name: array.dtype for name, array in predictions.numbers().items()} | {OOD_SCORE: np.dtype(float)}
+    numbers = {name: cells for name, cells in predictions.cells().items() if isinstance(cells, np.ndarray)}
+    types = {name: cells.dtype for name, cells in numbers.items()} | {OOD_SCORE: np.dtype(float)}
     columns: dict[str, Any] = dict(zip(header, zip(*rows, strict=True), strict=True))
     for name, cells in columns.items():
         if kind := types.get(from_cell(name)):

@@ -1,33 +1,30 @@
-"""Every number of a set of predictions with its interval.
+"""Classes, of which an image has one: every number of a set of predictions with its interval, and two models compared.
 
 Each number has the formula whose measured coverage is nearest to its level (benchmarks/coverage.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
-from vitmed.core.errors import DataError
 from vitmed.metrics.areas import Area, class_areas
-from vitmed.metrics.bootstrap import bootstrap_weights
+from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval, widened_level
 from vitmed.metrics.estimates import (
     ClassNumbers,
-    ClassSampleSizes,
     Estimate,
-    ImagesPerPatient,
     Numbers,
-    Sample,
+    check_finite,
     estimate,
+    numbers_of,
     of_auroc,
     of_f1,
     of_share,
     sample_size,
 )
 from vitmed.metrics.intervals import (
-    LEVEL,
     LIKENESS,
     NONE,
     Part,
@@ -48,11 +45,24 @@ from vitmed.metrics.intervals import (
 )
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.notes import FEWEST, notes, undefined, without_interval
+from vitmed.metrics.paired_comparison import (
+    ClassDifference,
+    ComparisonTest,
+    PairedComparison,
+    area_gap,
+    check_alike,
+    class_difference,
+    gap_estimate,
+    right_difference,
+    same_answers,
+    share_difference,
+)
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.scoring import Scorer
 
 AREAS = ("auroc", "auroc_weighted", "average_precision", "average_precision_weighted")
 LOSSES = ("log_loss", "brier")  # in the order of `Scorer.losses`
+MANY_CLASSES = 50
 
 
 def evaluate_predictions(predictions: Predictions, resamples: int = 2000) -> Numbers:
@@ -73,7 +83,6 @@ class PreparedPredictions:
         labels = known_labels(predictions)
         check_finite(predictions.logits)
         self.predictions, self.labels, self.units = predictions, labels, Units.of(predictions)
-        self.why: dict[str, str] = {}  # number that is resampled -> why it has no interval
         self.scorer = scorer = Scorer(labels, predictions)
         self.point = {name: float(v[0]) for name, v in scorer.counted(np.ones((1, len(labels))))[0].items()}
         self.classes = range(scorer.size)
@@ -89,21 +98,21 @@ class PreparedPredictions:
     def _add_areas(self, c: int) -> None:
         """Add the areas of a class to the overall areas."""
         truth, positive = self.labels == c, self.scorer.positive
-        for kind, own in zip(("auroc", "average_precision"), self.areas[c], strict=True):
+        for kind, area in zip(("auroc", "average_precision"), self.areas[c], strict=True):
             if positive == c:
-                self.overall_areas[kind] = own
+                self.overall_areas[kind] = area
             elif positive is None:
-                self.overall_areas[kind] = self.overall_areas[kind].plus(own, self.scorer.even[c])
+                self.overall_areas[kind] = self.overall_areas[kind].plus(area, self.scorer.even[c])
             if self.scorer.present[c]:
-                weighted = self.overall_areas[f"{kind}_weighted"].plus(own, float(truth.mean()))
-                drawn = (truth - truth.mean()) * own.value / len(truth)  # how common a class is was drawn too
+                weighted = self.overall_areas[f"{kind}_weighted"].plus(area, float(truth.mean()))
+                drawn = (truth - truth.mean()) * area.value / len(truth)  # how common a class is was drawn too
                 self.overall_areas[f"{kind}_weighted"] = Area(weighted.value, weighted.influence + drawn)
 
     def _of_class(self, c: int) -> dict[str, Estimate]:
         """The numbers of a class."""
         area, precision = self.areas[c]
-        found = {name: (of_f1 if name == "f1" else of_share)(one) for name, one in self.shares[c].items()}
-        return found | {
+        shares = {name: (of_f1 if name == "f1" else of_share)(value) for name, value in self.shares[c].items()}
+        return shares | {
             "auroc": of_auroc(area, self.labels == c, self.units),
             "average_precision": estimate(precision.value, *self._precision_interval(c), "influence"),
         }
@@ -113,9 +122,9 @@ class PreparedPredictions:
         precision, truth = self.areas[c][1], self.labels == c
         if min(self.holders[c], self._held(~truth)) < FEWEST:
             return NONE
-        found = influence_spread(self.units.leveraged(precision.influence, truth * 1), self.units)
-        if 0 < precision.value < 1 and found.variance > 0:
-            return logit_interval(precision.value, found.variance**0.5, quantile(found.degrees))
+        variance, degrees = influence_spread(self.units.leveraged(precision.influence, truth * 1), self.units)
+        if 0 < precision.value < 1 and variance > 0:
+            return logit_interval(precision.value, variance**0.5, quantile(degrees))
         return self._flawless(truth) if precision.value == 1 and not truth.all() else NONE
 
     def _flawless(self, images: np.ndarray) -> tuple[float, float]:
@@ -128,25 +137,20 @@ class PreparedPredictions:
     def numbers(self, resamples: int) -> Numbers:
         """As `evaluate_predictions`."""
         classes, size, positive = self.predictions.classes, len(self.classes), self.scorer.positive
-        overall, per_class = self.estimates()
-        support, groups = np.bincount(self.labels, minlength=size), self.predictions.groups
+        support = np.bincount(self.labels, minlength=size).tolist()
         confusion = np.bincount(self.labels * size + self.scorer.predicted, minlength=size**2)
-        found = Numbers(
-            n=len(self.labels),
-            n_groups=None if groups is None else self.units.count,
-            resampling="by image" if groups is None else "by patient",
-            resamples=resamples,
-            level=LEVEL,
-            classes=list(classes),
-            positive_class=None if positive is None else classes[positive],
-            overall=overall,
-            per_class={c: ClassNumbers(n=int(support[k]), **per_class[k]) for k, c in enumerate(classes)},
-            confusion_matrix=confusion.reshape(size, size).tolist(),
-            sample=describe_sample(self.units, groups is not None, self.accuracy, self.shares),
+        accuracy = sample_size(self.accuracy)
+        numbers = numbers_of(self.predictions, self.estimates()[0], resamples, accuracy, self.shares).model_copy(
+            update={
+                "positive_class": None if positive is None else classes[positive],
+                "per_class": {c: ClassNumbers(n=support[k], **self.per_class[k]) for k, c in enumerate(classes)},
+                "confusion_matrix": confusion.reshape(size, size).tolist(),
+            }
         )
         holders = dict(zip(classes, self.holders, strict=True))
-        reasons = {"undefined": undefined(found), "no_interval": without_interval(found, holders)}
-        return found.model_copy(update={**reasons, "notes": notes(found, holders, self.units.count, groups)})
+        reasons = {"undefined": undefined(numbers), "no_interval": without_interval(numbers, holders)}
+        more = notes(numbers, holders, self.units.count, self.predictions.groups)
+        return numbers.model_copy(update={**reasons, "notes": more})
 
     def estimates(self) -> tuple[dict[str, Estimate], list[dict[str, Estimate]]]:
         """All numbers, overall and of each class."""
@@ -173,14 +177,16 @@ class PreparedPredictions:
         size = max(1, len(self.labels))
         means = np.bincount(self.labels, minlength=len(self.classes)) / size
         weights, value = (means if weighted else self.scorer.even), float("nan")
-        own = {int(c): self.per_class[c][kind] for c in np.flatnonzero(weights)}
-        values = np.array([own[c].value if c in own and own[c].value is not None else np.nan for c in self.classes])
-        if own:
-            value = float((weights * values)[list(own)].sum())
-        if any(entry.low is None for entry in own.values()) or not own:
+        entries = {int(c): self.per_class[c][kind] for c in np.flatnonzero(weights)}
+        values = np.full(len(self.classes), np.nan)
+        for c, entry in entries.items():
+            values[c] = np.nan if entry.value is None else entry.value
+        if entries:
+            value = float((weights * values)[list(entries)].sum())
+        if any(entry.low is None for entry in entries.values()) or not entries:
             return estimate(value, *NONE, "mover")
         drift = (values[self.labels] - value) / size if weighted else np.zeros(len(self.labels))
-        parts = (self.part(c, kind, float(weights[c])) for c in own)
+        parts = (self.part(c, kind, float(weights[c])) for c in entries)
         return estimate(value, *mean_interval(parts, drift, quantile(self.degrees), self.units), "mover")
 
     def part(self, c: int, kind: str, weight: float) -> Part:
@@ -210,14 +216,16 @@ class PreparedPredictions:
         value = self.point[name]
         if not np.isfinite(value) or self.units.count < 2 or self.too_few:
             return NONE
-        flawless = 2 * self._flawless(self.rarest)[0] - 1
+        present = [c for c in self.classes if self.scorer.present[c]]
+        rarest = min(present, key=lambda c: self.holders[c], default=-1)  # the class with the fewest patients
+        flawless = 2 * self._flawless(self.labels == rarest)[0] - 1
         if abs(value - 1) < 1e-12:
             return flawless, 1.0
         influence = self.units.leveraged(self.scorer.correlation_influence()[name], self.labels)
-        found = spread(influence, self.units)
-        if not (found.variance > 0 and value > -1):
+        variance, _ = spread(influence, self.units)
+        if not (variance > 0 and value > -1):
             return NONE
-        low, high = within(value, -1.0, found.variance, quantile(self.degrees))
+        low, high = within(value, -1.0, variance, quantile(self.degrees))
         return min(low, flawless), high
 
     @property
@@ -231,44 +239,54 @@ class PreparedPredictions:
         return len(np.unique(self.units.index[images]))
 
     @cached_property
-    def rarest(self) -> np.ndarray:
-        """(S,) bool, the images of the class with the fewest patients; none without images."""
-        found = [c for c in self.classes if self.scorer.present[c]]
-        return self.labels == min(found, key=lambda c: self.holders[c], default=-1)
-
-    @cached_property
     def degrees(self) -> float:
         """Degrees of freedom of the variance of being right between units."""
         return self.units.degrees((self.labels == self.scorer.predicted) * 1.0) if self.units.count > 1 else 1.0
 
 
-def check_finite(logits: np.ndarray) -> None:
-    """Raise DataError where a logit, (S, K), is no finite number."""
-    broken = np.flatnonzero(~np.isfinite(logits).all(axis=1))
-    if len(broken):
-        problem = f"{len(broken):,} of {len(logits):,} rows have a score that is not a finite number, the first is "
-        raise DataError(f"{problem}row {broken[0] + 1}", "predict these images again, or leave them out")
+def compare_predictions(predictions: Predictions, other: Predictions, resamples: int = 2000) -> PairedComparison:
+    """The numbers of the other model, and the differences, first minus other, on the same images.
 
+    The interval of a difference is paired, so narrower than the intervals of the two numbers suggest: by
+    `share_difference` for accuracy and balanced accuracy, by `area_gap` for AUROC and average precision, and for the
+    rest from resamples in which both models are evaluated. Predictions that are all the same differ by exactly 0.
 
-def describe_sample(units: Units, grouped: bool, accuracy: Share, shares: Sequence[Mapping[str, Share]]) -> Sample:
-    """The sample sizes behind the numbers.
-
-    Args:
-        units: of the images.
-        grouped: whether they are patients.
-        accuracy: the share of images that are right.
-        shares: of each class, those of `class_shares`.
+    Raises:
+        DataError: not the same images, labels or classes in the same order; or no labels.
     """
-    sizes, counts = np.bincount(units.index), None
-    if grouped and len(sizes):
-        counts = ImagesPerPatient(min=int(sizes.min()), median=float(np.median(sizes)), max=int(sizes.max()))
-    rates = ("sensitivity", "specificity")
-    return Sample(
-        n_images=len(units.index),
-        n_patients=units.count if grouped else None,
-        images_per_patient=counts,
-        accuracy=sample_size(accuracy),
-        classes=[ClassSampleSizes(**{name: sample_size(own[name]) for name in rates}) for own in shares],
+    labels = known_labels(predictions)
+    check_alike(predictions, other)
+    first, second = PreparedPredictions(predictions), PreparedPredictions(other)
+    second.units = first.units
+    draws = bootstrap([first, second], resamples, 0)
+    ours, theirs = (evaluation.estimates()[0] for evaluation in (first, second))
+    positive = None if first.scorer.positive is None else labels == first.scorer.positive
+    areas = {}
+    for name in AREAS:
+        kind, kinds = positive if name == "auroc" else None, labels if name == "average_precision" else None
+        areas[name] = area_gap(first.overall_areas[name], second.overall_areas[name], kind, first.units, kinds)
+    accuracy, shares = _share_differences(first, second)
+    widen = widened_level(min(first.degrees, second.degrees))
+    same = same_answers(predictions, other)
+    difference: dict[str, Estimate] = {}
+    for name in ours:
+        one, two = ours[name].value, theirs[name].value
+        if one is None or two is None:
+            difference[name] = estimate(float("nan"), *NONE, "bootstrap", resamples)
+        elif name in AREAS:
+            reach, test = areas[name]
+            difference[name] = gap_estimate(one - two, reach, test)
+        elif name in shares:
+            gap = shares[name]
+            low, high = (0.0, 0.0) if same else (gap.low, gap.high)
+            difference[name] = estimate(one - two, low, high, gap.method)
+        else:
+            drawn = draws[0][name] - draws[1][name]
+            enough = len(drawn) > 0 and np.isfinite(drawn).mean() >= 0.5
+            interval = percentile_interval(drawn, widen) if enough else NONE
+            difference[name] = estimate(one - two, *interval, "bootstrap", len(drawn))
+    return PairedComparison(
+        overall=theirs, difference=difference, tests={"auroc": areas["auroc"][1], "accuracy": accuracy}
     )
 
 
@@ -285,3 +303,43 @@ def bootstrap(several: list[PreparedPredictions], resamples: int, seed: int) -> 
                 for name, values in way(weights)[0].items():
                     drawn[name].append(values)
     return [{name: np.concatenate(v) if v else np.empty(0) for name, v in drawn.items()} for drawn in draws]
+
+
+def _share_differences(
+    first: PreparedPredictions, second: PreparedPredictions
+) -> tuple[ComparisonTest, dict[str, Share]]:
+    """The test of accuracy, and the differences of the overall numbers that are proportions or means of them."""
+    labels, units, present = first.labels, first.units, np.flatnonzero(first.scorer.present)
+    right, other = labels == first.scorer.predicted, labels == second.scorer.predicted
+    accuracy, test = right_difference(right, other, np.ones(len(labels), bool), units)
+    truths = [labels == c for c in present]
+    of_classes = [share_difference(right, other, truth, units).found for truth in truths]
+    gap = right.astype(np.float64) - other
+    parts = (
+        Part(one.value, one.low, one.high, np.where(truth, gap - one.value, 0.0), 1 / len(present))
+        for one, truth in zip(of_classes, truths, strict=True)
+    )
+    low, high = mean_interval(parts, np.zeros(len(labels)), quantile(), units, lowest=-1.0)
+    balanced = replace(accuracy, low=low, high=high)
+    shares = {"accuracy": accuracy, "sensitivity_weighted": accuracy}
+    shares |= {"balanced_accuracy": balanced, "sensitivity_macro": balanced}
+    if first.scorer.positive is not None:
+        shares["specificity_macro"] = balanced  # the same number
+    return test, shares
+
+
+def compare_classes(predictions: Predictions, other: Predictions) -> dict[str, dict[str, ClassDifference]]:
+    """The difference in AUROC of each class against the rest: `{"auroc": {class: difference}}`; {} of two classes, and
+    of more than `MANY_CLASSES`.
+
+    Raises:
+        DataError: no labels. The images must be the same, as for `compare_predictions`.
+    """
+    labels, units = known_labels(predictions), Units.of(predictions)
+    if not 2 < len(predictions.classes) <= MANY_CLASSES:
+        return {}
+    gaps: dict[str, ClassDifference] = {}
+    for c, name in enumerate(predictions.classes):
+        first, second = (class_areas(p.probabilities[:, c], labels == c)[0] for p in (predictions, other))
+        gaps[name] = class_difference(first, second, labels == c, units)
+    return {"auroc": gaps}

@@ -6,17 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from vitmed.metrics.kinds.findings import FindingPredictions
-from vitmed.metrics.kinds.number import NumberPredictions
-from vitmed.metrics.predictions_files import read_part, write_part
 
 from vitmed import merge
 from vitmed.core.base_models import Target
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions_files import read_part, write_part
 
 
-def merged(folder: Path, before: AnyPredictions, features: int = 0) -> bytes:
+def merged(folder: Path, before: Predictions, features: int = 0) -> bytes:
     """The table of a list of one shard, written as a part and merged."""
     count = len(before) + len(before.errors)
     about = {"checkpoints": "w", "lists of images": "l", "images": count, "shards": 1, "shard": 1}
@@ -50,8 +49,10 @@ def test_parts_of_findings_and_of_numbers_too(tmp_path: Path, reach: float | Non
     age = Target(kind="number", unit="years", centre=1 / 3, spread=2.7)
     chances = 1 / (1 + np.exp(-logits.astype(np.float64) / 2))
     for before in (
-        FindingPredictions(("Mass", "a|b"), names, None, None, logits, (), columns, (0.3, None), calibrated=chances),
-        NumberPredictions(("age",), names, None, None, logits, age, (), columns, reach),
+        FindingPredictions(
+            ("Mass", "a|b"), names, None, None, logits, (), columns=columns, thresholds=(0.3, None), calibrated=chances
+        ),
+        NumberPredictions(("age",), names, None, None, logits, target=age, errors=(), columns=columns, reach=reach),
     ):
         assert merged(tmp_path, before) == before.to_csv(errors=True).encode()
         table = read_part(tmp_path / "part-00001-of-00001.parquet")[1]

@@ -7,6 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 from test_number_evaluation import draw
+
+from vitmed.core.base_models import Target
+from vitmed.core.errors import UsageError
+from vitmed.metrics.intervals import Units
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.number_agreement import (
     bland_altman,
@@ -15,10 +19,6 @@ from vitmed.metrics.number_agreement import (
     error_by_subgroup,
     total_sd,
 )
-
-from vitmed.core.base_models import Target
-from vitmed.core.errors import UsageError
-from vitmed.metrics.intervals import Units
 
 # Peak flow by two meters, litres a minute (Bland & Altman, Lancet 327 (1986) 307, table 1, first readings).
 LARGE = (494, 395, 516, 434, 476, 557, 413, 442, 650, 433, 417, 656, 267, 478, 178, 423, 427)
@@ -42,7 +42,7 @@ IC = (
 def of(truth: tuple[float, ...], values: tuple[float, ...], groups: tuple[str, ...] | None = None) -> NumberPredictions:
     logits = np.stack([values, np.zeros(len(values))], axis=1).astype(np.float32)
     paths = tuple(f"{i}.png" for i in range(len(values)))
-    return NumberPredictions(("flow",), paths, groups, np.array(truth), logits, Target(kind="number"))
+    return NumberPredictions(("flow",), paths, groups, np.array(truth), logits, target=Target(kind="number"))
 
 
 def test_the_example_of_1986() -> None:

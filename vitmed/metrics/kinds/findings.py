@@ -1,0 +1,548 @@
+"""Findings, each of which an image has or has not: what a model predicts, and every number that judges it.
+
+Of each finding it is the prediction of two classes: `of` returns it as `Predictions`, and every metric, decision and
+figure of two classes applies to it. Unknown labels are left out everywhere. Letters: S images, F findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import ClassVar, Self
+
+import numpy as np
+
+from vitmed.core.base_models import NO_FINDING, UNKNOWN, Kind
+from vitmed.core.text import counted, counted_doing, listed
+from vitmed.metrics.areas import Area
+from vitmed.metrics.estimates import Estimate, Numbers, check_finite, estimate, numbers_of, of_share, sample_size
+from vitmed.metrics.intervals import NONE, Units, mean_interval, quantile, share
+from vitmed.metrics.kinds.classes import LOSSES, PreparedPredictions
+from vitmed.metrics.metric_table import FINDING_METRICS, PER_CLASS
+from vitmed.metrics.notes import FEWEST, below_chance, few_notes
+from vitmed.metrics.paired_comparison import (
+    ClassDifference,
+    PairedComparison,
+    area_gap,
+    check_alike,
+    class_difference,
+    gap_of,
+    jackknifed_gaps,
+    right_difference,
+    same_answers,
+)
+from vitmed.metrics.predictions import LEAST, Predictions, is_called, known_labels, softmax
+from vitmed.metrics.predictions_csv import (
+    BETWEEN,
+    LABEL,
+    LOGIT,
+    NEAR,
+    PROB,
+    Table,
+)
+from vitmed.metrics.ranking import ratio, weighted_areas
+from vitmed.metrics.scoring import image_losses
+
+
+class FindingPredictions(Predictions):
+    """What a model predicts of F findings: labels are (S, F) int8, 1, 0 or `UNKNOWN`; the sigmoid of a logit is a
+    probability; `decided` is (S, F) bool, and `members` are the findings that cannot be excluded.
+
+    Its table has the columns `path, group, prediction`, of each finding `label_<finding>` (1, 0 or empty: unknown),
+    `prob_<finding>` and `logit_<finding>`, then any further columns. `prediction` joins the findings that are called by
+    " | ", or is "no finding".
+    """
+
+    kind: ClassVar[Kind] = "findings"
+    UNLABELLED: ClassVar[str] = "give a table with the findings of each image"
+    LABEL_COLUMN: ClassVar[tuple[str, str]] = f"{LABEL}<finding>", "give 1 or 0 where a finding is known"
+    LOGS: ClassVar[str] = "log odds"
+    FIRST: ClassVar[tuple[str, ...]] = ("path", "group", "prediction")
+    EXCLUSIVE: ClassVar[bool] = False
+
+    def like(self, other: Self) -> Self:
+        """With the findings, which must be the same, in the order of another."""
+        order = [self.classes.index(name) for name in other.classes]
+        thresholds = tuple(self.thresholds[f] for f in order) if self.thresholds else ()
+        return replace(self._ordered(order, self.BY_ROW), thresholds=thresholds)
+
+    @cached_property
+    def probabilities(self) -> np.ndarray:
+        """(S, F) float64, 0..1: calibrated where there is a calibration, else the sigmoid of the logits."""
+        if self.calibrated is not None:
+            return self.calibrated
+        pairs = np.stack([np.zeros_like(self.logits), self.logits], axis=-1).reshape(-1, 2)
+        return softmax(pairs)[:, 1].reshape(self.logits.shape)  # to the bit those of `of`, so that a tie is one in both
+
+    @cached_property
+    def limits(self) -> np.ndarray:
+        """(F,) the probabilities from which a finding is called."""
+        return np.array([0.5 if limit is None else limit for limit in self.thresholds or (None,) * len(self.classes)])
+
+    @cached_property
+    def predicted(self) -> np.ndarray:
+        """(S, F) bool: the findings that are called."""
+        return is_called(self.probabilities, self.limits) if self.decided is None else self.decided
+
+    @cached_property
+    def explained(self) -> np.ndarray:
+        """(S,) int64: which finding it explains, unless you name another: the likeliest, beside its threshold."""
+        return (self.probabilities / np.maximum(self.limits, LEAST)).argmax(axis=1).astype(np.int64)
+
+    def mistakes(self) -> np.ndarray:
+        """(N,) the rows whose `explained` finding is wrong, the most confident first; unknown labels do not count."""
+        if self.labels is None:
+            return np.arange(0)
+        each = np.arange(len(self)), self.explained
+        truth, called, chance = self.labels[each], self.predicted[each], self.probabilities[each]
+        wrong = np.flatnonzero((truth != UNKNOWN) & (called != (truth == 1)))
+        return wrong[np.argsort(-np.where(called, chance, 1 - chance)[wrong], kind="stable")]
+
+    def of(self, finding: str) -> Predictions:
+        """The prediction of one finding as two classes, of the images whose label is known; all where none are."""
+        f = self.classes.index(finding)
+        rows = np.arange(len(self)) if self.labels is None else np.flatnonzero(self.labels[:, f] != UNKNOWN)
+        part = self.take(rows)
+        logits = part.logits[:, f]
+        chances = None if part.calibrated is None else part.calibrated[:, f]
+        return Predictions(
+            classes=(absence(finding), finding),
+            paths=part.paths,
+            groups=part.groups,
+            labels=None if part.labels is None else part.labels[:, f].astype(np.int64),
+            logits=np.stack([np.zeros_like(logits), logits], axis=1),
+            positive=finding,
+            columns=part.columns,
+            threshold=self.thresholds[f] if self.thresholds else None,
+            named=self.named,
+            calibrated=None if chances is None else np.stack([1 - chances, chances], axis=1),
+            decided=None if part.decided is None else part.decided[:, f].astype(np.int64),
+        )
+
+    def cells(self) -> dict[str, list[str] | np.ndarray]:
+        """As `Predictions.cells`."""
+        labels = np.full(self.logits.shape, UNKNOWN) if self.labels is None else self.labels
+        called = (BETWEEN.join(self.classes[f] for f in np.flatnonzero(row)) or NO_FINDING for row in self.predicted)
+        cells: dict[str, list[str] | np.ndarray] = {"path": list(self.paths), "group": self.group_cells}
+        cells["prediction"] = list(called)
+        for f, name in enumerate(self.classes):
+            cells[LABEL + name] = [{1: "1", 0: "0", UNKNOWN: ""}[label] for label in labels[:, f].tolist()]
+            cells[PROB + name], cells[LOGIT + name] = self.probabilities[:, f], self.logits[:, f]
+        return cells
+
+    @classmethod
+    def _labels(cls, table: Table, classes: tuple[str, ...]) -> np.ndarray | None:
+        """(S, F) int8; None where none is known."""
+        columns = [LABEL + name for name in classes]
+        values = table.floats(columns)
+        known = np.array([[bool((row.get(name) or "").strip()) for name in columns] for row in table.rows], dtype=bool)
+        known = known.reshape(values.shape)
+        wrong = np.argwhere(known & (values != 0) & (values != 1))
+        if len(wrong):
+            raise table.wrong(
+                int(wrong[0][0]), columns[wrong[0][1]], "1 (present), 0 (absent) or an empty cell (unknown)"
+            )
+        return np.where(known, values, UNKNOWN).astype(np.int8) if known.any() else None
+
+    @staticmethod
+    def logs(chances: np.ndarray) -> np.ndarray:
+        """(S, F) float64 logits with these probabilities."""
+        return np.log(np.maximum(chances, LEAST)) - np.log(np.maximum(1 - chances, LEAST))
+
+    def _are_calibrated(self, chances: np.ndarray, off: np.ndarray) -> bool:
+        """Whether any is off and, of each finding, no larger logit has a smaller probability; else they are edited."""
+        orders = (np.lexsort((of_finding, by)) for of_finding, by in zip(chances.T, self.logits.T, strict=True))
+        ranked = (of_finding[order] for of_finding, order in zip(chances.T, orders, strict=True))
+        return bool(off.any()) and not any((np.diff(column) < -NEAR).any() for column in ranked)
+
+    def _calls(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
+        """The findings that the column `prediction` names, (S, F) bool, and where it names only such, (S,) bool."""
+        place, calls = {name: f for f, name in enumerate(self.classes)}, np.zeros(self.logits.shape, bool)
+        valid = np.ones(len(self), bool)
+        for i, cell in enumerate(table.cells("prediction")):
+            names = [] if cell == NO_FINDING else [cell] if cell in place else cell.split(BETWEEN)
+            valid[i] = set(names) <= set(place)
+            calls[i, [place[name] for name in names if name in place]] = True
+        return calls, valid
+
+    def _decided(self, table: Table) -> np.ndarray:
+        calls, valid = self._calls(table)
+        for row in np.flatnonzero(~valid)[:1]:
+            expected = f"the findings that are called, between them '{BETWEEN}'; or '{NO_FINDING}'"
+            raise table.wrong(int(row), "prediction", expected)
+        return calls
+
+    def _edited(self, table: Table, near: float, as_decided: bool) -> np.ndarray:
+        """(S,) bool: the rows with a prediction that does not follow, whatever the threshold."""
+        if as_decided:
+            return np.zeros(len(self), bool)
+        (calls, valid), chances = self._calls(table), self.probabilities
+        low = np.where(calls, chances, np.inf).min(axis=0, initial=np.inf)
+        high = np.where(calls, -np.inf, chances).max(axis=0, initial=-np.inf)
+        crossed = (low < high) & (calls != is_called(chances, None))
+        return np.asarray(~valid | crossed.any(axis=1))
+
+
+def is_of_findings(header: Sequence[str]) -> bool:
+    """Whether the columns, as `Table.header` names them, are those of findings.
+
+    A table of classes may have a further column `label_<class>`, but beside the column `label`, and not of each class.
+    """
+    names = {name.removeprefix(kind) for name in header for kind in (PROB, LOGIT) if name.startswith(kind)}
+    own = [LABEL + name in header for name in names]
+    return bool(own) and (all(own) if "label" in header else any(own))
+
+
+def absence(finding: str) -> str:
+    """The name of the class of images without a finding."""
+    return f"no {finding}"
+
+
+AREAS = ("auroc", "average_precision")
+MEANS = {  # a mean over findings -> what it is the mean of
+    **{name: (name,) for name in AREAS},
+    "balanced_accuracy": ("sensitivity", "specificity"),
+    **{f"{kind}_macro": (kind,) for kind in ("sensitivity", "specificity", "ppv", "npv", "f1")},
+}
+POOLED = (*AREAS, "sensitivity", "ppv", "f1")  # of all labels together
+
+
+def fewer_holders(predictions: Predictions) -> np.ndarray:
+    """(F,) how many patients (or images, where patients are unknown) have a finding, or have an image without it: the
+    fewer of the two. Below `FEWEST`, little can be said of the finding."""
+    labels, units = known_labels(predictions), predictions.units
+    shape = int(units.max(initial=-1)) + 1, labels.shape[1]
+    held = []
+    for value in (1, 0):
+        rows, columns = np.nonzero(labels == value)
+        counts = np.bincount(units[rows] * shape[1] + columns, minlength=shape[0] * shape[1])
+        held.append((counts.reshape(shape) > 0).sum(axis=0))
+    return np.minimum(*held)
+
+
+def in_means(predictions: Predictions) -> np.ndarray:
+    """(F,) bool: the findings of the means over findings.
+
+    At least `FEWEST` patients (or images, where patients are unknown) have the finding, and as many have an image
+    without it. Where no finding has so many: those with an image of either kind.
+    """
+    least = fewer_holders(predictions)
+    return np.asarray(least >= FEWEST if (least >= FEWEST).any() else least > 0)
+
+
+def images_right(labels: np.ndarray, called: np.ndarray) -> np.ndarray:
+    """(S,) bool: any label is known, and each known one is right; labels and calls are (S, F)."""
+    known = labels != UNKNOWN
+    return np.asarray(known.any(axis=1) & ((called == labels) | ~known).all(axis=1))
+
+
+def images_without(labels: np.ndarray) -> np.ndarray:
+    """(S,) bool: any label is known, and each known one is absent."""
+    return np.asarray((labels == 0).any(axis=1) & (labels != 1).all(axis=1))
+
+
+def pooled(predictions: Predictions, grouped: bool = False) -> Predictions:
+    """All known labels of all findings, by image, as one prediction of two classes: the micro means are the numbers of
+    the second class. Without groups, or `grouped` by patients, and by images where those are unknown.
+    """
+    labels = known_labels(predictions)
+    known = labels != UNKNOWN
+    chances, logits = predictions.probabilities[known], predictions.logits[known]
+    units = [str(unit) for unit in predictions.units]
+    return Predictions(
+        classes=("absent", "present"),
+        paths=("",) * len(logits),
+        groups=tuple(units[i] for i in np.nonzero(known)[0]) if grouped else None,
+        labels=labels[known].astype(np.int64),
+        logits=np.stack([np.zeros_like(logits), logits], axis=1),
+        positive="present",
+        calibrated=np.stack([1 - chances, chances], axis=1),
+        decided=predictions.predicted[known].astype(np.int64),
+    )
+
+
+def summands(predictions: Predictions) -> np.ndarray:
+    """(S, 4 F + 6) float64: of each image what `of_sums` takes the sums of."""
+    labels, called = known_labels(predictions), predictions.predicted
+    known, present, absent = labels != UNKNOWN, labels == 1, labels == 0
+    right, empty = images_right(labels, called), images_without(labels)
+    rows, size = np.nonzero(known)[0], len(labels)
+    losses = [np.bincount(rows, loss, minlength=size) for loss in image_losses(pooled(predictions))]
+    counts = present & called, absent & called, present & ~called, absent & ~called
+    return np.column_stack([*counts, right, known.any(axis=1), right & empty, empty, *losses]).astype(np.float64)
+
+
+def of_sums(sums: np.ndarray, means: np.ndarray) -> dict[str, np.ndarray]:
+    """Numbers by name, (...) each, from the sums (..., 4 F + 6) of `summands`: all but areas under curves.
+
+    Args:
+        means: (F,) bool, the findings of the means.
+    """
+    counts, (right, images, clear, empty, log_loss, brier) = sums[..., :-6], np.moveaxis(sums[..., -6:], -1, 0)
+    tp, fp, fn, tn = np.moveaxis(counts.reshape(*sums.shape[:-1], 4, -1), -2, 0)  # (..., F) each
+    sensitivity, specificity = ratio(tp, tp + fn), ratio(tn, tn + fp)
+    each = {
+        "balanced_accuracy": (sensitivity + specificity) / 2,
+        "sensitivity_macro": sensitivity,
+        "specificity_macro": specificity,
+        "ppv_macro": ratio(tp, tp + fp),
+        "npv_macro": ratio(tn, tn + fn),
+        "f1_macro": ratio(2 * tp, 2 * tp + fp + fn),
+    }
+    macro = {name: ratio(values[..., means].sum(axis=-1), means.sum()) for name, values in each.items()}
+    tp, fp, fn, tn = (count.sum(axis=-1) for count in (tp, fp, fn, tn))
+    known = tp + fp + fn + tn
+    both = np.where((tp + fn > 0) & (fp + tn > 0), 1.0, np.nan)  # else PPV and F1 do not depend on the model
+    return macro | {
+        "sensitivity_micro": ratio(tp, tp + fn),
+        "ppv_micro": both * ratio(tp, tp + fp),
+        "f1_micro": both * ratio(2 * tp, 2 * tp + fp + fn),
+        "hamming_loss": ratio(fp + fn, known),
+        "log_loss": ratio(log_loss, known),
+        "brier": ratio(brier, known),
+        "subset_accuracy": ratio(right, images),
+        "no_finding_specificity": ratio(clear, empty),
+    }
+
+
+def finding_values(predictions: Predictions) -> dict[str, float]:
+    """Every number of `FINDING_METRICS`, without intervals: fast enough for every epoch. NaN where it is undefined.
+
+    Raises:
+        DataError: no labels.
+    """
+    labels, means = known_labels(predictions), in_means(predictions)
+
+    def areas(scores: np.ndarray, present: np.ndarray) -> list[float]:
+        return [float(area[0]) for area in weighted_areas(scores, present, np.ones((1, len(scores))))]
+
+    values = {name: float(value) for name, value in of_sums(summands(predictions).sum(axis=0), means).items()}
+    known = labels != UNKNOWN
+    each = [areas(predictions.probabilities[rows, f], labels[rows, f] == 1) for f, rows in enumerate(known.T)]
+    together = areas(predictions.probabilities[known], labels[known] == 1)
+    for name, of_findings, of_all in zip(AREAS, np.array(each).reshape(-1, 2).T, together, strict=True):
+        values[name] = float(of_findings[means].mean()) if means.any() else float("nan")
+        values[f"{name}_micro"] = of_all
+    return {name: values[name] for name in FINDING_METRICS}
+
+
+def drawn_findings(predictions: Predictions, weights: np.ndarray) -> dict[str, np.ndarray]:
+    """Numbers by name, (R,) each, for image weights (R, S): those of `of_sums`, areas, and "auroc of <finding>".
+
+    The latter of the findings of the means; where a resample lacks one of them, the mean is that of the others.
+    """
+    labels, means = known_labels(predictions), in_means(predictions)
+    drawn = of_sums(weights @ summands(predictions), means)
+    each = []
+    for f in np.flatnonzero(means):
+        rows = labels[:, f] != UNKNOWN
+        each.append(weighted_areas(predictions.probabilities[rows, f], labels[rows, f] == 1, weights[:, rows]))
+        drawn[f"auroc of {predictions.classes[f]}"] = each[-1][0]
+    for k, name in enumerate(AREAS):
+        values = np.array([areas[k] for areas in each]).reshape(-1, len(weights))
+        drawn[name] = ratio(np.nansum(values, axis=0), np.isfinite(values).sum(axis=0))
+    return drawn
+
+
+def evaluate_findings(predictions: FindingPredictions, resamples: int = 2000) -> Numbers:
+    """Every number of `FINDING_METRICS`, and of each finding, with its interval; as `evaluate_predictions`.
+
+    `n` of a finding is the number of images that have it. There is no confusion matrix. A mean over findings has the
+    interval of a mean over classes: from those of its parts (MOVER), whose errors are correlated because several
+    findings are read in the same images and patients. A number of all labels together (micro) has that of two classes,
+    each label an image of its patient; without patients the labels of an image stay together.
+
+    Raises:
+        DataError: the predictions have no labels, or a score that is no finite number.
+    """
+    return PreparedFindings(predictions).numbers(resamples)
+
+
+class PreparedFindings:
+    """One set of predictions of findings, with everything that its intervals need."""
+
+    def __init__(self, predictions: FindingPredictions):
+        self.predictions, self.labels = predictions, known_labels(predictions)
+        check_finite(predictions.logits)
+        self.units, self.known = Units.of(predictions), self.labels != UNKNOWN
+        self.each = [PreparedPredictions(predictions.of(name)) for name in predictions.classes]
+        self.means = np.flatnonzero(in_means(predictions))
+        self.unit = "image" if predictions.groups is None else "patient"
+
+    def numbers(self, resamples: int) -> Numbers:
+        """As `evaluate_findings`."""
+        p, units, of_two = self.predictions, self.units, [finding.numbers(0) for finding in self.each]
+        right = images_right(self.labels, p.predicted)
+        subset = share(right, self.known.any(axis=1), units)
+        micro, (_, present) = self.cells.estimates()
+        overall = {name: self._mean(name) for name in MEANS}
+        overall |= {f"{name}_micro": present[name] for name in POOLED} | {name: micro[name] for name in LOSSES}
+        right_cells = micro["accuracy"]
+        wrong = [np.nan if x is None else 1 - x for x in (right_cells.value, right_cells.high, right_cells.low)]
+        overall["hamming_loss"] = estimate(wrong[0], wrong[1], wrong[2], right_cells.method or "")
+        overall["subset_accuracy"] = of_share(subset)
+        overall["no_finding_specificity"] = of_share(share(right, images_without(self.labels), units))
+        shares = [finding.shares[1] for finding in self.each]
+        numbers = numbers_of(
+            p, {name: overall[name] for name in FINDING_METRICS}, resamples, sample_size(subset), shares
+        )
+        per_class = {name: finding.per_class[name] for name, finding in zip(p.classes, of_two, strict=True)}
+        numbers = numbers.model_copy(update={"per_class": per_class})
+        undefined, no_interval = self._reasons(numbers, of_two)
+        more = {"undefined": undefined, "no_interval": no_interval, "notes": self._notes(numbers)}
+        return numbers.model_copy(update=more)
+
+    def _mean(self, name: str) -> Estimate:
+        """A mean over findings, by its name in `MEANS`."""
+        weight = 1 / max(1, len(self.means) * len(MEANS[name]))
+        pairs = [(f, kind) for f in self.means for kind in MEANS[name]]
+        entries = [self.each[f].per_class[1][kind] for f, kind in pairs]
+        if not entries or any(entry.value is None for entry in entries):
+            return estimate(float("nan"), *NONE, "mover")
+        value = weight * sum(entry.value for entry in entries if entry.value is not None)
+        if any(entry.low is None for entry in entries):
+            return estimate(value, *NONE, "mover")
+        parts = []
+        for f, kind in pairs:
+            part = self.each[f].part(1, kind, weight)
+            parts.append(part._replace(influence=self._of_images(f, part.influence)))
+        return estimate(value, *mean_interval(parts, np.zeros(len(self.labels)), quantile(), self.units), "mover")
+
+    def _of_images(self, f: np.integer, influence: np.ndarray) -> np.ndarray:
+        """(S,) the influence of the images whose label of a finding is known; that of others is 0."""
+        influences = np.zeros(len(self.labels))
+        influences[self.known[:, f]] = influence
+        return influences
+
+    def mean_area(self, name: str) -> Area:
+        """The mean AUROC or average precision over findings, its influence leveraged; NaN where it is undefined."""
+        mean = Area(0.0 if len(self.means) else np.nan, np.zeros(len(self.labels)))
+        for f in self.means:
+            finding = self.each[f]
+            area = finding.overall_areas[name]
+            influence = self._of_images(f, finding.units.leveraged(area.influence, finding.labels))
+            mean = mean.plus(Area(area.value, influence), 1 / len(self.means))
+        return mean
+
+    @cached_property
+    def cells(self) -> PreparedPredictions:
+        """All known labels together, each an image of its patient."""
+        return PreparedPredictions(pooled(self.predictions, grouped=True))
+
+    def _reasons(self, numbers: Numbers, of_two: list[Numbers]) -> tuple[dict[str, str], dict[str, str]]:
+        """Why numbers have no value, and why those with a value have no interval; of each finding as of two classes."""
+        undefined: dict[str, str] = {}
+        no_interval: dict[str, str] = {}
+        lone = f"the images that it counts come from fewer than 2 {self.unit}s"
+        for c, finding in zip(numbers.classes, of_two, strict=True):
+            for key, entry in ((f"{kind} of {c}", numbers.per_class[c][kind]) for kind in PER_CLASS):
+                if entry.value is None:
+                    undefined[key] = finding.undefined[key] if finding.n else f"no label of '{c}' is known"
+                elif entry.low is None and self.units.count > 1:
+                    no_interval[key] = finding.no_interval.get(key, lone)
+        for name, entry in numbers.overall.items():
+            keys = [f"{kind} of {numbers.classes[f]}" for f in self.means for kind in MEANS.get(name, ())]
+            if entry.value is None:
+                undefined[name] = next((undefined[key] for key in keys if key in undefined), self._why_undefined(name))
+            elif entry.low is None and self.units.count > 1:
+                why = self._why_unsure() if entry.method == "influence" else lone
+                no_interval[name] = next((no_interval[key] for key in keys if key in no_interval), why)
+        return undefined, no_interval
+
+    def _why_undefined(self, name: str) -> str:
+        """Why a number of `overall` has no value, unless it is that of a finding."""
+        if not self.known.any():
+            return "no label is known" if len(self.labels) else "there are no images"
+        if name in MEANS:
+            return "no finding has images with it and images without it"
+        if name == "no_finding_specificity":
+            return "every image has a finding"
+        if not (self.labels == 1).any():
+            return "no image has a finding"
+        return "no finding was called" if (self.labels == 0).any() else "every known finding is present"
+
+    def _why_unsure(self) -> str:
+        """Why a loss, or an average precision, of all labels has no interval."""
+        for value, what in ((1, "with"), (0, "without")):
+            held = len(np.unique(self.units.index[(self.labels == value).any(axis=1)]))
+            if held < FEWEST:
+                return f"too few to say: {counted(held, self.unit)} {what} a finding"
+        return "no image shows how much it varies"
+
+    def _notes(self, numbers: Numbers) -> list[str]:
+        """What a reader must know about the numbers."""
+        unknown, notes = (~self.known).sum(axis=0), []
+        if unknown.any():
+            most = f"{unknown.max():,} of '{numbers.classes[unknown.argmax()]}'"
+            total = counted_doing(int(unknown.sum()), "label")
+            notes = [f"{total} not known, of {self.labels.size:,} ({most}): every number counts the known labels only."]
+        left = [f"'{c}'" for f, c in enumerate(numbers.classes) if f not in self.means]
+        if left and len(self.means):
+            why = "no image has it, or every image has it"
+            if all(min(self.each[f].holders) >= FEWEST for f in self.means):
+                why = f"fewer than {FEWEST} {self.unit}s have it, or fewer have images without it"
+            notes.append(f"Means over findings leave out {counted(len(left), 'finding')}: {listed(left)} ({why}).")
+        holders = {c: finding.holders[1] for c, finding in zip(numbers.classes, self.each, strict=True)}
+        notes += few_notes(numbers, holders, self.units.count, self.predictions.groups, "finding")
+        return [*notes, *below_chance(numbers, "findings")]
+
+
+def compare_findings(
+    predictions: FindingPredictions, other: FindingPredictions, resamples: int = 2000
+) -> PairedComparison:
+    """The numbers of the other model, and the differences, first minus other, on the same images.
+
+    As `compare_predictions`, but no interval needs resamples: those of areas are by the influence of each image on the
+    mean over findings, or on that of all labels together, that of subset accuracy by `share_difference`, and the rest
+    by `jackknifed_gaps`. Every mean is over the findings of `in_means`, which depend on the labels alone.
+
+    Raises:
+        DataError: not the same images, labels or findings in the same order; or no labels.
+    """
+    check_alike(predictions, other)
+    first, second = PreparedFindings(predictions), PreparedFindings(other)
+    own, theirs = (model.numbers(resamples).overall for model in (first, second))
+    of_means = partial(of_sums, means=in_means(predictions))
+    gaps = jackknifed_gaps(summands(predictions), summands(other), of_means, first.units)
+    for name in AREAS:
+        gaps[name] = area_gap(first.mean_area(name), second.mean_area(name), None, first.units)
+        areas = first.cells.overall_areas[name], second.cells.overall_areas[name]
+        gaps[f"{name}_micro"] = area_gap(*areas, None, first.cells.units)
+    same = same_answers(predictions, other)
+    difference: dict[str, Estimate] = {}
+    for name in FINDING_METRICS:
+        reach, test = gaps[name]
+        if test.method == "jackknife" and not (same or reach > 0):  # no image shows how much the difference varies
+            reach = np.nan
+        limit = np.inf if name == "log_loss" else 1.0
+        difference[name] = gap_of(own[name], theirs[name], (reach, test), limit)
+    right, others = (images_right(first.labels, p.predicted) for p in (predictions, other))
+    gap, test = right_difference(right, others, first.known.any(axis=1), first.units)
+    low, high = (0.0, 0.0) if same else (gap.low, gap.high)
+    difference["subset_accuracy"] = estimate(gap.value, low, high, gap.method)
+    tests = {"auroc": gaps["auroc"][1], "subset_accuracy": test, "average_precision": gaps["average_precision"][1]}
+    return PairedComparison(overall=theirs, difference=difference, tests=tests)
+
+
+def compare_each_finding(
+    predictions: FindingPredictions, other: FindingPredictions
+) -> dict[str, dict[str, ClassDifference]]:
+    """The differences in AUROC and in average precision of each finding, on the images whose label is known.
+
+    There is an interval, and a p, where at least `FEWEST` patients (or images) have the finding, and as many have
+    images without it.
+
+    Raises:
+        DataError: no labels. The images must be the same, as for `compare_findings`.
+    """
+    gaps: dict[str, dict[str, ClassDifference]] = {name: {} for name in AREAS}
+    for finding in predictions.classes:
+        first, second = (PreparedPredictions(p.of(finding)) for p in (predictions, other))
+        for name in AREAS:
+            positive = first.labels == 1 if name == "auroc" else None
+            areas = first.overall_areas[name], second.overall_areas[name]
+            gap = class_difference(*areas, positive, first.units, first.labels)
+            known = min(first.holders) >= FEWEST
+            gaps[name][finding] = gap if known else gap.model_copy(update=dict.fromkeys(("low", "high", "p")))
+    return gaps

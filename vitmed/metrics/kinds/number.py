@@ -1,0 +1,393 @@
+"""A predicted quantity, such as an age: what a model predicts, and every number that judges it.
+
+All numbers but the median are functions of sums over images, so that each patient can be left out. Concordance: Lin,
+Biometrics 45 (1989) 255, with variances over the number of images. Log score and CRPS: Gneiting & Raftery, J. Am. Stat.
+Assoc. 102 (2007) 359, with less is better.
+
+Intervals are by the jackknife over patients (Efron 1982), with Student's t: of correlations on Fisher's scale, as Lin
+does for concordance; of mean errors with the skewness of what patients add removed (`jackknife_interval`). The interval
+of the median is that of the share of images below it (Woodruff, J. Am. Stat. Assoc. 47 (1952) 635).
+benchmarks/number_coverage.py measured how often they hold the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from vitmed.core.base_models import SIDES, Kind, Target
+from vitmed.core.errors import DataError
+from vitmed.core.upgrade import READER
+from vitmed.metrics.estimates import (
+    Estimate,
+    Numbers,
+    SampleSize,
+    check_finite,
+    estimate,
+    numbers_of,
+    of_share,
+)
+from vitmed.metrics.intervals import (
+    NONE,
+    Units,
+    correlation,
+    jackknife_interval,
+    share,
+    spread,
+)
+from vitmed.metrics.metric_table import NUMBER_METRICS
+from vitmed.metrics.notes import FEW_IMAGES, few_notes
+from vitmed.metrics.paired_comparison import PairedComparison, check_alike, gap_of, jackknifed_gaps
+from vitmed.metrics.predictions import Predictions, known_labels
+from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OF_NUMBERS, RAW, TARGET, Table
+from vitmed.metrics.ranking import ratio
+
+ENDS = ("low", "high")  # columns of the interval
+TINY = float(np.finfo(np.float64).tiny)
+NEAR = 1e-4  # of the spread: a prediction that differs by more does not follow from the outputs of the network
+
+
+class NumberPredictions(Predictions):
+    """What a model predicts of a quantity, such as an age, with its uncertainty: labels are (S,) float64, in the unit;
+    logits are (S, 2), location and log of the scale, both standardised; `decided` is (S, 2) float64 ends of intervals.
+
+    Its table: path, label, group, prediction, low, high (of the interval; empty without), raw_location, raw_log_scale
+    (the outputs of the network); then the same in every row: reach, target_name, the fields of `Target`; then further
+    columns.
+    """
+
+    kind: ClassVar[Kind] = "number"
+    UNLABELLED: ClassVar[str] = "give the true number of every image"
+    LABEL_COLUMN: ClassVar[tuple[str, str]] = "label", UNLABELLED
+
+    def like(self, other: Self) -> Self:
+        """The same numbers and scales in the unit, standardised as those of another."""
+        return self.standardised(other.target.centre, other.target.spread)
+
+    def standardised(self, centre: float, spread: float) -> Self:
+        """The same numbers and scales in the unit, by another centre and spread; to the rounding of `logits`."""
+        target = self.target.model_copy(update={"centre": centre, "spread": spread})
+        if target == self.target:
+            return self
+        logits = np.stack([(self.values - centre) / spread, np.log(self.scales / spread)], axis=1)
+        return replace(self, logits=logits.astype(np.float32), target=target)
+
+    @cached_property
+    def values(self) -> np.ndarray:
+        """(S,) float64: the predicted numbers, in the unit."""
+        return self.target.centre + self.target.spread * self.logits[:, 0].astype(np.float64)
+
+    @cached_property
+    def scales(self) -> np.ndarray:
+        """(S,) float64: the predicted scale of the error, in the unit; above 0."""
+        with np.errstate(over="ignore"):
+            return self.target.spread * np.exp(self.logits[:, 1].astype(np.float64))
+
+    @cached_property
+    def intervals(self) -> np.ndarray | None:
+        """(S, 2) float64: lower and upper end of the prediction intervals, in the unit; None where there are none."""
+        if self.reach is None:
+            return self.decided
+        return np.stack([self.values - self.reach * self.scales, self.values + self.reach * self.scales], axis=1)
+
+    @cached_property
+    def amounts(self) -> np.ndarray:
+        """(S, 1) or (S, 3) float64: the predictions, and the ends of their intervals, in the unit."""
+        return np.column_stack([self.values] if self.intervals is None else [self.values, self.intervals])
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """What an attention map can explain: why the number is lower, or higher, than the mean of training."""
+        return SIDES
+
+    @cached_property
+    def explained(self) -> np.ndarray:
+        """(S,) int64: which of `answers` it explains, unless you name another: the side of the prediction."""
+        return (self.logits[:, 0] >= 0).astype(np.int64)
+
+    @cached_property
+    def right(self) -> np.ndarray:
+        """(S,) bool: whether the true number is in the prediction interval; False where there are no intervals."""
+        ends, labels = self.intervals, known_labels(self)
+        return np.zeros(len(self), bool) if ends is None else (ends[:, 0] <= labels) & (labels <= ends[:, 1])
+
+    def mistakes(self) -> np.ndarray:
+        """(N,) the rows that are not `right`, the largest error first."""
+        wrong = np.flatnonzero(~self.right)
+        return wrong[np.argsort(-np.abs(self.values - known_labels(self))[wrong], kind="stable")]
+
+    def cells(self) -> dict[str, list[str] | np.ndarray]:
+        """As `Predictions.cells`."""
+        size, target = len(self), self.target
+        labels = [] if self.labels is None else self.labels.tolist()
+        ends = np.full((size, 2), np.nan) if self.intervals is None else self.intervals
+        columns = [self.values, *ends.T, *self.logits.T, np.full(size, np.nan if self.reach is None else self.reach)]
+        numbers = [np.ma.array(column, mask=np.isnan(column)) for column in columns]
+        return {
+            "path": list(self.paths),
+            "label": ["" if np.isnan(label) else repr(label) for label in labels] or [""] * size,
+            "group": self.group_cells,
+            **dict(zip(("prediction", *ENDS, *RAW, "reach"), numbers, strict=True)),
+            TARGET + "name": [self.classes[0]] * size,
+            TARGET + "unit": [target.unit] * size,
+            TARGET + "centre": np.full(size, target.centre),
+            TARGET + "spread": np.full(size, target.spread),
+            TARGET + "distribution": [target.distribution] * size,
+        }
+
+    @classmethod
+    def _fields(cls, table: Table, target: Target | None) -> dict[str, Any]:
+        needed = [*RAW, *([TARGET + "centre", TARGET + "spread"] if target is None else [])]
+        own = FIXED_COLUMNS[:4] + OF_NUMBERS
+        if missing := [name for name in needed if name not in table.header]:
+            expected = f"give a predictions.csv with the columns {', '.join(own)}"
+            raise DataError(f"{table.file}: lacks the column {', '.join(missing)}; {table.found}", expected)
+        return {
+            "labels": _labels(table),
+            "classes": (_same(table, TARGET + "name") or "number",),
+            "logits": table.logits(RAW).astype(np.float32),
+            "target": _target(table) if target is None else target,
+            "columns": table.further(own, ()),
+            "reach": _float(table, "reach", 0.0) if _same(table, "reach") else None,
+        }
+
+    def _as_shown(self, table: Table, as_decided: bool) -> Self:
+        return self
+
+    def _decided(self, table: Table) -> np.ndarray | None:
+        ends = table.floats(ENDS)
+        return ends if self.reach is None and np.isfinite(ends).all() else None
+
+    def _notes(self, table: Table, as_decided: bool) -> list[str]:
+        off = np.abs(table.floats(["prediction"])[:, 0] - self.values) > NEAR * self.target.spread
+        return [*table.prediction_note(off, " and ".join(RAW)), *table.ood_note()]
+
+
+def is_of_number(header: Sequence[str]) -> bool:
+    """Whether the columns, as `Table.header` names them, are those of predictions of a number."""
+    return set(RAW) <= set(header)
+
+
+def _labels(table: Table) -> np.ndarray | None:
+    """(S,) float64; None where no image has one."""
+    cells = table.cells("label")
+    if not any(cell.strip() for cell in cells):
+        return None
+    labels = table.floats(["label"])[:, 0]
+    for row in np.flatnonzero(~np.isfinite(labels))[:1]:
+        raise table.wrong(int(row), "label", "a finite number") if cells[row].strip() else table.some_unlabelled(row)
+    return labels
+
+
+def _same(table: Table, column: str) -> str:
+    """The cell that all rows of a column have; "" without a row. Raises DataError where they differ."""
+    cells = table.cells(column)
+    for row, cell in enumerate(cells):
+        if cell != cells[0]:
+            raise table.wrong(row, column, f"'{cells[0]}' as in the first row")
+    return cells[0] if cells else ""
+
+
+def _float(table: Table, column: str, least: float = -np.inf) -> float:
+    """The number, not below `least`, that all rows of a column have."""
+    _same(table, column)
+    value = float(table.floats([column])[0, 0])
+    if not (np.isfinite(value) and value >= least):
+        raise table.wrong(0, column, "a finite number" + (f" of at least {least:g}" if least > -np.inf else ""))
+    return value
+
+
+def _target(table: Table) -> Target:
+    """What a table states of its number."""
+    if not table.rows:
+        return Target(kind="number")
+    centre, spread = _float(table, TARGET + "centre"), _float(table, TARGET + "spread", TINY)
+    if _same(table, TARGET + "distribution") not in ("", "gaussian"):
+        raise table.wrong(0, TARGET + "distribution", f"gaussian (vitmed {READER} reads laplace)")
+    return Target(kind="number", unit=_same(table, TARGET + "unit"), centre=centre, spread=spread)
+
+
+def number_values(predictions: NumberPredictions) -> dict[str, float]:
+    """Every number of `NUMBER_METRICS`, without intervals; NaN where undefined. Raises DataError without labels."""
+    error = predictions.values - known_labels(predictions)
+    values = {name: float(value) for name, value in of_sums(summands(predictions).sum(axis=0)).items()}
+    values["median_error"] = float(np.median(np.abs(error))) if len(error) else float("nan")
+    return {name: values[name] for name in NUMBER_METRICS}
+
+
+def drawn_numbers(predictions: NumberPredictions, weights: np.ndarray) -> dict[str, np.ndarray]:
+    """The numbers of `of_sums`, (R,) each, for image weights (R, S)."""
+    return of_sums(weights @ summands(predictions))
+
+
+def error_of_mean(predictions: NumberPredictions) -> float:
+    """The mean absolute error of predicting the mean of the training labels for every image."""
+    labels = known_labels(predictions)
+    return float(np.abs(labels - predictions.target.centre).mean()) if len(labels) else float("nan")
+
+
+def summands(predictions: NumberPredictions) -> np.ndarray:
+    """(S, 13) float64: of each image what `of_sums` takes the sums of; numbers are counted from those of the first."""
+    labels, values = known_labels(predictions), predictions.values
+    error, ends = values - labels, predictions.intervals
+    y, x = (own - own[:1].sum() for own in (labels, values))  # numbers that are all alike become exactly 0
+    nothing = np.full(len(labels), np.nan)
+    width, held = (nothing, nothing) if ends is None else (ends[:, 1] - ends[:, 0], predictions.right)
+    scores = distribution_scores(predictions)
+    columns = np.ones(len(labels)), y, x, y * y, x * x, y * x, error, error**2, np.abs(error), *scores, held, width
+    return np.column_stack(columns)
+
+
+def of_sums(sums: np.ndarray) -> dict[str, np.ndarray]:
+    """Numbers by name, (...) each, from the sums (..., 13) of `summands`: all but the median, and the trend.
+
+    The trend is the slope of the error on the mean of true and predicted number.
+    """
+    n, y, x, yy, xx, yx, error, squared, size, crps, log_score, held, width = np.moveaxis(sums, -1, 0)
+    of_labels, of_values, both = (ratio(a - ratio(b, n), n) for a, b in ((yy, y * y), (xx, x * x), (yx, y * x)))
+    bias, mse = ratio(error, n), ratio(squared, n)
+    return {
+        "mae": ratio(size, n),
+        "rmse": np.sqrt(mse),
+        "bias": bias,
+        "r2": 1 - ratio(mse, of_labels),
+        "ccc": ratio(2 * both, of_labels + of_values + bias**2),
+        "pearson": np.where(of_labels > 0, ratio(both, np.sqrt(np.maximum(of_labels * of_values, 0))), np.nan),
+        "crps": ratio(crps, n),
+        "log_score": ratio(log_score, n),
+        "coverage": ratio(held, n),
+        "width": ratio(width, n),
+        "sd": np.sqrt(np.maximum(mse - bias**2, 0)),
+        "trend": ratio((of_values - of_labels) / 2, (of_values + 2 * both + of_labels) / 4),
+    }
+
+
+def distribution_scores(predictions: NumberPredictions) -> tuple[np.ndarray, np.ndarray]:
+    """CRPS, in the unit, and log score of each image, (S,) twice: lower is better.
+
+    The log score is that of the standardised number, as in training: -ln of the density in the unit is larger by the
+    log of `Target.spread`.
+    """
+    labels, scales = known_labels(predictions), predictions.scales
+    z = (labels - predictions.values) / scales
+    log_scale = predictions.logits[:, 1].astype(np.float64)
+    from scipy.special import ndtr  # imported here: predict starts without it
+
+    density = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
+    crps = scales * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / np.sqrt(np.pi))
+    return crps, 0.5 * z**2 + log_scale + 0.5 * np.log(2 * np.pi)
+
+
+def evaluate_number(predictions: NumberPredictions, resamples: int = 2000) -> Numbers:
+    """Every number of `NUMBER_METRICS` with its interval; the units are patients where they are known.
+
+    Coverage and width are left out where the predictions have no intervals. `sample.accuracy` is the sample behind the
+    mean absolute error. `resamples` is only recorded: no interval here needs any.
+
+    Raises:
+        DataError: the predictions have no labels, or a number that is not finite.
+    """
+    labels, units, groups = known_labels(predictions), Units.of(predictions), predictions.groups
+    check_finite(np.column_stack([labels, predictions.values, predictions.scales]), "number that is not finite")
+    unit, error = "image" if groups is None else "patient", np.abs(predictions.values - labels)
+    estimates = jackknifed(predictions, units) | {"median_error": of_median(error, units)}
+    if predictions.intervals is not None:
+        estimates["coverage"] = of_share(share(predictions.right, np.ones(len(labels), bool), units))
+    else:
+        del estimates["width"]
+    overall = {name: estimates[name] for name in NUMBER_METRICS if name in estimates}
+    numbers = numbers_of(predictions, overall, resamples, _sample_size(error, units))
+    few = f"it needs at least 2 {unit}s" if units.count < 2 else f"no {unit} shows how much it varies"
+    nothing = "all true numbers, or all predicted ones, are the same" if len(labels) else "there are no images"
+    notes = few_notes(numbers, {}, units.count, groups)
+    if 1 < units.count < FEW_IMAGES:
+        notes.append(
+            f"With fewer than {FEW_IMAGES} {unit}s, the intervals of RMSE, CRPS, log score and the limits of agreement "
+            "are too narrow if errors have heavy tails: in simulations they held the truth in 82 to 98 of 100 tests."
+        )
+    return numbers.model_copy(
+        update={
+            "undefined": {name: nothing for name, entry in overall.items() if entry.value is None},
+            "no_interval": {name: few for name, e in overall.items() if e.value is not None and e.low is None},
+            "notes": notes,
+        }
+    )
+
+
+Scaled = Callable[[np.ndarray], np.ndarray]
+SCALES: dict[str, tuple[Scaled, Scaled]] = {  # on which a number is nearly normal, and back
+    **dict.fromkeys(("mae", "rmse", "crps", "sd"), (lambda x: x, lambda x: np.maximum(x, 0))),
+    "width": (np.log, np.exp),
+    **dict.fromkeys(("bias", "log_score", "trend"), (lambda x: x, lambda x: x)),
+    **dict.fromkeys(("ccc", "pearson"), (np.arctanh, np.tanh)),
+    "r2": (lambda x: -np.log(1 - x), lambda x: 1 - np.exp(-x)),
+}
+SKEWED = ("mae", "rmse", "crps", "sd", "log_score")  # means of errors, which a few large ones decide
+
+
+def jackknifed(predictions: NumberPredictions, units: Units) -> dict[str, Estimate]:
+    """The numbers of `of_sums` that have a scale, with intervals by leaving out each patient in turn."""
+    values, several, estimates = summands(predictions), units.count > 1, {}
+    with np.errstate(divide="ignore", invalid="ignore"):
+        point, without = of_sums(values.sum(axis=0)), of_sums(units.without(values)) if several else {}
+        for name, (to, back) in SCALES.items():
+            interval = NONE
+            if several and np.isfinite(to(point[name])):
+                ends = jackknife_interval(float(to(point[name])), to(without[name]), name in SKEWED)
+                low, high = back(np.array(ends))
+                interval = float(low), float(high)
+            method = "jackknife-hall" if name in SKEWED else "jackknife"
+            estimates[name] = estimate(float(point[name]), *interval, method)
+    return estimates
+
+
+def of_median(values: np.ndarray, units: Units) -> Estimate:
+    """The median of values (S,): the values between which its share of values lies."""
+    value, low, high = float(np.median(values)) if len(values) else np.nan, *NONE
+    if len(values) and units.count > 1:
+        below = share(values <= value, np.ones(len(values), bool), units)
+        half = (below.high - below.low) / 2
+        if np.isfinite(half):
+            low, high = np.quantile(values, [max(0.0, 0.5 - half), min(1.0, 0.5 + half)], method="weibull")
+    return estimate(value, float(low), float(high), "woodruff")
+
+
+def _sample_size(error: np.ndarray, units: Units) -> SampleSize:
+    """The sample behind the mean of absolute errors (S,)."""
+    n, icc, effect = len(error), None, None
+    if units.clustered and units.count > 1 and error.std() > 0:
+        sizes = units.sums(np.ones(n))
+        likeness = correlation(sizes, units.sums(error), units.sums(error**2))
+        icc = likeness if np.isfinite(likeness) else None
+        effect = spread((error - error.mean()) / n, units).variance / (float(error.var(ddof=1)) / n)
+    effective = None if not n else n if effect is None else n / max(1.0, effect)
+    return SampleSize(n=n, units=units.count, icc=icc, design_effect=effect, effective_n=effective)
+
+
+TESTED = ("mae", "rmse", "r2", "ccc")
+
+
+def compare_numbers(
+    predictions: NumberPredictions, other: NumberPredictions, resamples: int = 2000
+) -> PairedComparison:
+    """The numbers of the other model, and the differences, first minus other, on the same images.
+
+    Each interval and test is by `jackknifed_gaps`. The median absolute error is left out: it is no function of sums.
+
+    Args:
+        predictions, other: with one `Target.centre` and `Target.spread`, else log scores are not comparable.
+        resamples: only recorded: no interval here needs any.
+
+    Raises:
+        DataError: not the same images, labels or number; or no labels.
+    """
+    check_alike(predictions, other)
+    own, theirs = (evaluate_number(model, resamples).overall for model in (predictions, other))
+    gaps = jackknifed_gaps(summands(predictions), summands(other), of_sums, Units.of(predictions))
+    shared = (name for name in own if name in theirs and name in gaps)
+    difference = {name: gap_of(own[name], theirs[name], gaps[name]) for name in shared}
+    return PairedComparison(overall=theirs, difference=difference, tests={name: gaps[name][1] for name in TESTED})
