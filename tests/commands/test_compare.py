@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Answer, Trained, recording
+from reports import write_report
 from scipy import stats
 
 from vitmed import compare
@@ -26,7 +27,6 @@ from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.kinds.number_scoring import distribution_scores
 from vitmed.metrics.paired_comparison import compare_classes, compare_predictions, holm
 from vitmed.metrics.predictions import Predictions, known_labels
-from vitmed.report.write import write_report
 
 
 def draw(noise: float, size: int = 120, classes: int = 2, each: int | None = 3, seed: int = 0) -> Predictions:

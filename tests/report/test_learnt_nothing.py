@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Trained, recording
+from reports import write_report
 
 from vitmed.commands.train import TrainResult
 from vitmed.core.evaluate_config import EvaluateConfig
@@ -16,7 +17,6 @@ from vitmed.metrics.kinds.finding_predictions import FindingPredictions
 from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import Evaluation, report_evaluation
-from vitmed.report.write import write_report
 
 KL = ("KL0", "KL1", "KL2", "KL3", "KL4")
 SIZE = 400

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from reports import write_report
 
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.targets import Target
@@ -23,7 +24,6 @@ from vitmed.report.headline import headline
 from vitmed.report.headline import verdict as line_of
 from vitmed.report.page import sampling_of, worth
 from vitmed.report.results import Results
-from vitmed.report.write import write_report
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from conftest import draw_only
 from PIL import Image
+from reports import write_report
 
 from vitmed.core.errors import DataError
 from vitmed.core.evaluate_config import EvaluateConfig
@@ -20,7 +21,6 @@ from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.plots.drawing import Drawn, text_alternative
 from vitmed.report.plots.plot_table import PLOTS
-from vitmed.report.write import write_report
 
 KEPT = {"dpi", "jfif", "jfif_version", "jfif_unit", "jfif_density"}  # in the head of a picture on the page
 NOTHING_TO_SHOW = {"flow", "beside_own_test"}  # of predictions alone

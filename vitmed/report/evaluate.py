@@ -25,11 +25,12 @@ from vitmed.imaging.preprocessing import thumbnail
 from vitmed.inference.saved_model import Network, SavedModel
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.predictions_csv import OOD_SCORE, WRITTEN
+from vitmed.report.analyses import Extra
 from vitmed.report.participant_flow import run_flow
 from vitmed.report.rebuild import match_images, note_prevalence, with_columns
 from vitmed.report.results import Results
 from vitmed.report.run_description import describe_images, facts
-from vitmed.report.write import read_baselines, write_report
+from vitmed.report.write import About, Report, read_baselines
 from vitmed.training.check_readers import check_readers
 
 MOST_OTHERS = 2000  # other images to score at most
@@ -148,24 +149,23 @@ def report_images(
         if (matched := match_images(other, predictions)) is not None:
             fitting[key] = matched
     with bar("drawing the report", unit="steps"):
-        metrics = write_report(
-            folder,
-            predictions,
+        about = About(
             title=what,
             facts=facts(saved, what, len(chosen.samples), where),
-            read=lambda path: thumbnail(chosen.root / path, saved.preprocessing),
-            records=upgrade.records(read_json_lines(run.metrics)) or None,
+            notes=used.notes,
+            run=run.name,
+            weights_hash=saved.weights_hash,
+            precision=network.precision,
+            flow=run_flow(saved, run, own, predictions, config.subgroups, chosen.seen),
+        )
+        extra = Extra(
             validation=read_split(run, "val", saved.weights_hash, policy) if used.split != "val" else None,
             internal=internal,
-            config=config,
-            notes=used.notes,
-            policy=policy,
-            weights_hash=saved.weights_hash,
             baselines=fitting if baselines is None else baselines(),
-            found={"attention": attention, "robustness": known_stress(run.path, saved.weights_hash)},
+            policy=policy,
+            parts={"attention": attention, "robustness": known_stress(run.path, saved.weights_hash)},
             maps=maps,
-            flow=run_flow(saved, run, own, predictions, config.subgroups, chosen.seen),
-            run=run.name,
-            precision=network.precision,
+            read=lambda path: thumbnail(chosen.root / path, saved.preprocessing),
+            records=upgrade.records(read_json_lines(run.metrics)),
         )
-    return metrics
+        return Report.of(predictions, about, config, extra).write(folder)

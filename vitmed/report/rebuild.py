@@ -26,10 +26,11 @@ from vitmed.decisions.targets import TARGETS, refuse_idle
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import check_columns
+from vitmed.report.analyses import Extra
 from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import evaluated_images
 from vitmed.report.results import Origin, Results
-from vitmed.report.write import TABLE_ALONE, read_baselines, write_report
+from vitmed.report.write import TABLE_ALONE, About, Report, read_baselines
 
 
 def rebuild(file: Path, output: str | Path | None, gates: dict[str, float], flags: dict[str, Any]) -> Evaluation:
@@ -70,19 +71,25 @@ def rebuild(file: Path, output: str | Path | None, gates: dict[str, float], flag
             warn(note)
     other = flow is not None and flow.evaluated is not None and flow.evaluated.split is None
     internal = read_split(run, "test", weights_hash, policy) if other else None
-    found: dict[str, Frozen | None] = {}
+    parts: dict[str, Frozen | None] = {}
     if before is not None:
-        found = {"attention": before.attention, "robustness": before.robustness}
+        parts = {"attention": before.attention, "robustness": before.robustness}
         if internal is None and before.external is not None and not changes and same:
-            found["external"] = before.external  # written elsewhere
+            parts["external"] = before.external  # written elsewhere
     on_validation = file.parent in run.evaluations("val")
-    metrics = write_report(
-        folder, predictions, title=origin.title, facts=origin.facts, notes=notes, config=config,
-        records=(upgrade.records(read_json_lines(run.metrics)) or None) if of_model else None,
+    about = About(
+        origin.title, origin.facts, notes, origin.run or run.name, weights_hash, origin.precision, flow, origin
+    )
+    extra = Extra(
         validation=read_split(run, "val", weights_hash, policy) if of_model and not on_validation else None,
-        internal=internal, baselines=baselines, policy=policy, weights_hash=weights_hash, found=found, flow=flow,
-        folds=folds, run=origin.run or run.name, precision=origin.precision, earlier=origin,
-    )  # fmt: skip
+        internal=internal,
+        baselines=baselines,
+        policy=policy,
+        folds=folds,
+        parts=parts,
+        records=upgrade.records(read_json_lines(run.metrics)) if of_model else None,
+    )
+    metrics = Report.of(predictions, about, config, extra).write(folder)
     return report_evaluation(Evaluation(predictions, metrics, folder), gates)
 
 
