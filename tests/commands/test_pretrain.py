@@ -39,8 +39,8 @@ from vitmed.data.splits import make_splits
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.weights.pretrained import read_weights
 from vitmed.report.plots import drawing
+from vitmed.report.plots.curves import reconstruction_figure
 from vitmed.report.plots.drawing import png
-from vitmed.report.plots.training import reconstruction_figure
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 RUN = Callable[..., Answer]

@@ -29,7 +29,7 @@ from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.tuning_study import TrialResult, TuningStudy, combined
-from vitmed.report.plots.tuning import history_figure
+from vitmed.report.plots.curves import history_figure
 from vitmed.studies.search import TuneResult, _notes
 from vitmed.studies.trials import Asked, Trials, read_space
 from vitmed.training.plan.time_budget import Clock

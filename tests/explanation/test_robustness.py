@@ -15,8 +15,8 @@ from vitmed.explanation.corruptions import CORRUPTIONS
 from vitmed.explanation.robustness import known_stress, measure_robustness
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions, known_labels
+from vitmed.report.plots.curves import robustness, stress_curves, stress_samples
 from vitmed.report.plots.drawing import png
-from vitmed.report.plots.robustness import robustness, stress_curves, stress_samples
 from vitmed.report.results import Results
 
 

@@ -15,9 +15,9 @@ from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import Stratum, Subgroups
+from vitmed.report.chapters import SECTIONS
 from vitmed.report.checklists import checklists, content
 from vitmed.report.limitations import limitations
-from vitmed.report.page import SECTIONS
 from vitmed.report.results import Characteristic, EvaluatedImages, Flow, Results, Seen, Value
 
 

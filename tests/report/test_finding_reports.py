@@ -17,8 +17,8 @@ from vitmed.core.targets import UNKNOWN
 from vitmed.metrics.kinds.finding_evaluation import evaluate_findings
 from vitmed.metrics.kinds.finding_predictions import FindingPredictions
 from vitmed.report import write
-from vitmed.report.plots.findings import by_finding
-from vitmed.report.plots.plot_table import MAIN, MANY, Plot
+from vitmed.report.chapters import MAIN, MANY, Plot
+from vitmed.report.plots.kinds import by_finding
 from vitmed.report.results import Results
 from vitmed.report.write import folder_names
 

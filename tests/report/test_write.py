@@ -19,8 +19,8 @@ from vitmed.core.errors import DataError
 from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.predictions import Predictions
+from vitmed.report.chapters import PLOTS
 from vitmed.report.plots.drawing import Drawn, text_alternative
-from vitmed.report.plots.plot_table import PLOTS
 
 KEPT = {"dpi", "jfif", "jfif_version", "jfif_unit", "jfif_density"}  # in the head of a picture on the page
 NOTHING_TO_SHOW = {"flow", "beside_own_test"}  # of predictions alone

@@ -24,8 +24,8 @@ from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.ensemble import Ensemble
 from vitmed.inference.open_model import find_checkpoint
 from vitmed.inference.predict_files import find_named, list_images, open_files
-from vitmed.report.plots.attention import attention_maps as draw
 from vitmed.report.plots.drawing import png
+from vitmed.report.plots.pictures import attention_maps as draw
 
 FOLDER, NUMBERS = "explain", "explain.json"
 

@@ -32,8 +32,8 @@ from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_pretraining
 from vitmed.models.hardware import pick_device
+from vitmed.report.plots.curves import loss_curves, reconstruction_figure
 from vitmed.report.plots.drawing import png
-from vitmed.report.plots.training import loss_curves, reconstruction_figure
 from vitmed.training.epoch_records import finished
 from vitmed.training.plan.make_plan import median_side, with_window
 from vitmed.training.plan.memory import one_batch

@@ -45,9 +45,9 @@ from vitmed.models.hardware import pick_device
 from vitmed.models.sizes import model_label
 from vitmed.report.headline import Evaluation, check_gates, known_evaluation, parse_gates
 from vitmed.report.model_card import write_card
+from vitmed.report.plots.curves import drawn_curves
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
-from vitmed.report.plots.training import drawn_curves
 from vitmed.studies.folds import Study, new_folds, train_folds
 from vitmed.training.baselines import Baselines
 from vitmed.training.epoch_records import finished

@@ -28,8 +28,8 @@ from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import LABEL, PROB, Table
 from vitmed.report.page import data_uri, fill
+from vitmed.report.plots.curves import control_charts
 from vitmed.report.plots.drawing import png
-from vitmed.report.plots.monitoring import control_charts
 
 TIME, WEIGHTS = "time", "weights_hash"  # columns of the log of `vitmed serve --scores`
 SIMULATIONS = 2000

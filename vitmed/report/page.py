@@ -1,4 +1,4 @@
-"""report.html: one file that needs nothing else. A chapter is a line in `SECTIONS`, a template and its figures.
+"""report.html: one file that needs nothing else. Its chapters are in chapters.yaml.
 
 The first chapter, the summary, is open and fits one screen; the others fold. A chapter named as a field of `Results`
 sees it as `found`, and is left out where it is None. Every template sees `metrics` (the `Results`), the functions and
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -28,12 +28,12 @@ from vitmed.metrics.methods import METHODS
 from vitmed.metrics.metric_table import PER_CLASS, TITLES, phrase
 from vitmed.metrics.notes import FEW_GROUPS, FEWEST
 from vitmed.metrics.subgroups import TITLES as GAP_TITLES
+from vitmed.report.chapters import MANY, PLOTS, SECTIONS, TRAINING_CURVES, Plot
 from vitmed.report.checklists import checklists
 from vitmed.report.limitations import limitations
 from vitmed.report.markdown import escape
 from vitmed.report.methods_text import methods_text, name_of
 from vitmed.report.plots.drawing import Drawn, plain
-from vitmed.report.plots.plot_table import MANY, PLOTS, TRAINING_CURVES, Plot
 from vitmed.report.results import Results
 from vitmed.report.slider import Slider, at, rows
 
@@ -42,15 +42,6 @@ RATES = ("sensitivity", "specificity", "ppv", "npv")
 BESIDE_RATES = ("auroc", "balanced_accuracy")  # what the summary shows of the headline where it shows `RATES`
 MOST_CLASSES = 100  # rows of a table of classes
 WIDE = 1000  # px; a wider figure takes the whole width of the page instead of one column of two
-
-
-class Section(NamedTuple):
-    """A chapter of the page; the question stands beside its heading, the part above it in the contents list."""
-
-    title: str
-    question: str
-    part: str
-    kinds: tuple[str, ...] = ("classes", "grades")  # of labels that have it
 
 
 def render(
@@ -80,7 +71,7 @@ def render(
             sections.append({"key": key, **chapter._asdict(), "text": Markup(text), "figures": shown})
     style, script = (Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
     policy = {"style": csp_hash(style), "script": csp_hash(script)}
-    parts = (GOOD, FAILS, DONE)
+    parts = list(dict.fromkeys(chapter.part for chapter in SECTIONS.values()))
     return fill("report.html.j2", **context, sections=sections, parts=parts, style=style, script=script, policy=policy)
 
 
@@ -286,49 +277,6 @@ def worth(metrics: Numbers) -> str:
                 known = "" if one.design_effect is not None else f" (all are {all_are}; {assumed})"
                 parts.append(f"{one.effective_n:,.0f} for the {name}{known}")
     return f"{text} Effective number of independent images: {', '.join(parts)}."
-
-
-EVERY = tuple(TARGETS)
-GOOD, FAILS, DONE = "How good is it?", "Where does it fail?", "How was it done?"
-SECTIONS: dict[str, Section] = {  # key, and name of the template in sections/; one without content is left out
-    "summary": Section("Summary", "The result in one screen.", GOOD),
-    "findings": Section("Findings", "The result of all findings in one screen.", GOOD, ("findings",)),
-    "number": Section("Summary", "The result in one screen.", GOOD, ("number",)),
-    "grades": Section("Grades", "How far off are the grades, and how good is each cut?", GOOD, ("grades",)),
-    "results": Section(
-        "All results and baselines", "Every number with its interval, and baselines if there are any.", GOOD, EVERY
-    ),
-    "folds": Section("Results by fold", "How much do the folds differ?", GOOD, EVERY),
-    "readers": Section("Model against readers", "Is it better or worse than readers of the same images?", GOOD),
-    "external": Section("Comparison with the run's own test", "Does it hold on images from elsewhere?", GOOD),
-    "operating": Section("Threshold, PPV and NPV", "When is an image called positive, and can you believe it?", GOOD),
-    "slider": Section("Try another threshold", "What would another threshold or prevalence give?", GOOD),
-    "calibration": Section("Calibration of probabilities", "Is a probability of 0.9 right nine times in ten?", GOOD),
-    "limitations": Section("Limitations", "What does this report not show?", FAILS, EVERY),
-    "patients": Section("Results by patient", "Does it work for every patient?", FAILS),
-    "subgroups": Section("Results by subgroup", "Is it worse for a site, a device, a sex or an age?", FAILS),
-    "errors": Section("Errors and doubtful labels", "Which images are wrong, and is it the model or the label?", FAILS),
-    "finding_errors": Section(
-        "Errors by finding", "Which findings are missed or called wrongly, and in which images?", FAILS, ("findings",)
-    ),
-    "uncertainty": Section(
-        "Unsure and unusual images", "Does the model abstain, and notice unusual (OOD) images?", FAILS, EVERY
-    ),
-    "robustness": Section("Image quality", "What do blur, noise, compression or another stain cost?", FAILS, EVERY),
-    "attention": Section(
-        "Where the model looks",
-        "Attention maps, and whether the answer depends on the patches that they mark.",
-        FAILS,
-        EVERY,
-    ),
-    "agreement": Section("Agreement with readers", "Does it agree with readers as they agree with each other?", FAILS),
-    "flow": Section(
-        "Images, patients and splits", "Which images were used, and is any patient in two splits?", DONE, EVERY
-    ),
-    "methods": Section("Statistical methods", "How was each interval computed, and by which reference?", DONE, EVERY),
-    "training": Section("Model, training, software", "How was the model made, and with which versions?", DONE, EVERY),
-    "checklists": Section("Reporting checklists", "CLAIM, TRIPOD+AI and STARD-AI, as far as they are answered.", DONE),
-}
 
 
 def numbers_compared(metrics: Results) -> list[str]:

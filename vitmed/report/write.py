@@ -30,13 +30,13 @@ from vitmed.metrics.notes import FEWEST, learnt_nothing, missing_interval_note
 from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import ANALYSES, Extra, Material
+from vitmed.report.chapters import MAIN, MANY, PLOTS
 from vitmed.report.markdown import to_markdown
 from vitmed.report.methods_text import methods_markdown
 from vitmed.report.page import render
 from vitmed.report.participant_flow import evaluated_images
+from vitmed.report.plots.curves import drawn_curves
 from vitmed.report.plots.drawing import Drawn, drawn
-from vitmed.report.plots.plot_table import MAIN, MANY, PLOTS
-from vitmed.report.plots.training import drawn_curves
 from vitmed.report.results import Baseline, Flow, Origin, Results
 from vitmed.report.slider import slider_data
 
@@ -143,9 +143,11 @@ class Report:
         shown = numbers.model_copy(update={"notes": _warnings(predictions, numbers, about.notes)})
         results = Results.of(shown, **parts)
         figures = _draw(predictions, results, extra) if config.report else {}
-        findings = _of_findings(material, about) if isinstance(predictions, FindingPredictions) else {}
-        pages = {name: f"{place}/{REPORT}" if own.formats else place for name, (place, own) in findings.items()}
-        results = results.model_copy(update={"finding_reports": pages}) if pages else results
+        findings: dict[str, tuple[str, Report]] = {}
+        if isinstance(predictions, FindingPredictions):
+            findings = _of_findings(material, about)
+            pages = {name: f"{place}/{REPORT}" if own.formats else place for name, (place, own) in findings.items()}
+            results = results.model_copy(update={"finding_reports": pages})
         formats = config.format.split(",") if config.report else ()
         return cls(predictions, extra.baselines, results, figures, formats, dict(findings.values()))
 

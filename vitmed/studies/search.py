@@ -22,8 +22,8 @@ from vitmed.decisions.evaluation_folder import read_evaluation
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import value_text
 from vitmed.metrics.tuning_study import SEED, TuningStudy, combined
+from vitmed.report.plots.curves import history_figure
 from vitmed.report.plots.drawing import png
-from vitmed.report.plots.tuning import history_figure
 from vitmed.studies.executors import Job, local
 from vitmed.studies.trials import BASE, Asked, Trials, as_sets, as_text, default_space, value_of
 from vitmed.training.plan.make_plan import Plan, make_plan, plan_yaml
