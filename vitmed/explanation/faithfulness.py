@@ -201,7 +201,7 @@ def _areas(
             orders = np.lexsort((rng.random(marked[i].shape), -marked[i]))  # (M, L); chance orders what is marked alike
             kept = np.concatenate([mask for order in orders for mask in curves(order)])  # (2 x M x (T + 1), L)
             different, back = np.unique(kept, axis=0, return_inverse=True)  # all share the whole and the empty image
-            chance_of = _probabilities(model, x[i], blank[0], different, near, int(targets[i]), kind)
+            chance_of = _probabilities(model, x[i], blank[0], different, near, kind)[:, int(targets[i])]
             curve = chance_of[back.ravel()].reshape(len(names), 2, -1)  # (M, 2, T + 1)
             areas[i] = np.trapezoid(curve, dx=1 / (curve.shape[-1] - 1), axis=-1)
             ends[i] = curve[0, 0, 0], curve[0, 0, -1]
@@ -211,7 +211,7 @@ def _areas(
 
 
 def curves(order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which patches are kept at each step of deletion and of insertion, of `order` (L,) the first first: two (T + 1, L)."""
+    """Which patches are kept at each step of deletion and of insertion, two (T + 1, L), in their `order` (L,)."""
     patches, place = len(order), np.argsort(order)
     steps = min(STEPS, patches)
     gone = np.round(np.arange(steps + 1) * patches / steps)[:, None]  # (T + 1, 1)
@@ -220,16 +220,14 @@ def curves(order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @FULL_FP32
 @torch.inference_mode()
-def _probabilities(
-    model: ViT, x: Tensor, blank: Tensor, kept: np.ndarray, near: np.ndarray, target: int, kind: Kind
-) -> np.ndarray:
-    """(M,) the probability of the answer when only the patches `kept` (M, L) of x (C, S, S) are left; near: `cells`."""
+def _probabilities(model: ViT, x: Tensor, blank: Tensor, kept: np.ndarray, near: np.ndarray, kind: Kind) -> np.ndarray:
+    """(M, K) the probability of each answer when only the patches `kept` (M, L) of x (C, S, S) are left."""
     grids = kept.reshape(len(kept), 1, near[-1] + 1, -1)  # (M, 1, h, w)
     learning, found = LEARNING[kind], []
     for start in range(0, len(kept), BATCH):
         mask = torch.from_numpy(grids[start : start + BATCH][..., near[:, None], near]).to(x.device)  # (m, 1, S, S)
         logits = learning.answers(model(torch.where(mask, x, blank)))
-        found.append(learning.chances(logits)[:, target].double().cpu().numpy())
+        found.append(learning.chances(logits).double().cpu().numpy())
     return np.concatenate(found)
 
 

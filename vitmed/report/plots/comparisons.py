@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -156,11 +157,19 @@ def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, height
     for i in low[np.argsort(share[low], kind="stable")[:NAMED]]:
         floor = max(share[i], floor + 0.055 * height)  # so that names do not lie on each other
         right_half = axes.transAxes.inverted().transform(axes.transData.transform((n[i], 0)))[0] > 0.6
+        offset, side = (-14, "right") if right_half else (14, "left")
+        style: dict[str, Any] = {
+            "textcoords": ("offset points", "data"),
+            "ha": side,
+            "va": "center",
+            "fontsize": 8,
+            "color": "0.2",
+        }
+        line = {"arrowstyle": "-", "color": "0.6", "linewidth": 0.6, "shrinkB": 3}
+        name = f"patient {known[i] + 1} (n={n[i]:,})"
         axes.annotate(
-            f"patient {known[i] + 1} (n={n[i]:,})", (n[i], share[i]), (-14 if right_half else 14, floor),
-            textcoords=("offset points", "data"), ha="right" if right_half else "left", va="center", fontsize=8,
-            color="0.2", arrowprops={"arrowstyle": "-", "color": "0.6", "linewidth": 0.6, "shrinkB": 3},
-        )  # fmt: skip
+            name, (n[i], share[i]), (offset, floor), textcoords=("offset points", "data"), arrowprops=line, **style
+        )
     axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -202,11 +203,10 @@ def out_of_distribution(predictions: Predictions, metrics: Results) -> Figure | 
     every = np.maximum(np.concatenate([part[1] for part in parts]), 1e-3)
     low, high = min(float(every.min()), 0.9), max(float(every.max()), 1.1) * 1.001
     for name, values, flagged, colour, hatch in parts:
-        axes.hist(
-            np.maximum(values, 1e-3), bins=np.geomspace(low, high, 41).tolist(),
-            weights=np.full(len(values), 1 / len(values)), color=colour, alpha=0.55, hatch=hatch, edgecolor=colour,
-            label=f"{name}, n = {len(values):,}: {_share(flagged)} above 1",
-        )  # fmt: skip
+        label = f"{name}, n = {len(values):,}: {_share(flagged)} above 1"
+        style: dict[str, Any] = {"color": colour, "alpha": 0.55, "hatch": hatch, "edgecolor": colour, "label": label}
+        weights, bins = np.full(len(values), 1 / len(values)), np.geomspace(low, high, 41).tolist()
+        axes.hist(np.maximum(values, 1e-3), bins=bins, weights=weights, **style)
     axes.axvline(1, color=BLACK, linestyle="--", label="99 % of the validation images are below")
     axes.set_xscale("log")
     _ticks(axes, (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100), low, high, "{:g}".format)

@@ -103,11 +103,9 @@ def cuts(predictions: Predictions, metrics: Results) -> Figure | None:
     axes = right.subplots()
     for error in range(-most, most + 1):
         colour = GREEN if error == 0 else BLUE if abs(error) == 1 else ORANGE
-        axes.bar(error, share.get(error, 0), color=colour, width=0.8)
-        axes.annotate(
-            percent(share.get(error, 0)), (error, top.get(error, 0)), (0, 2), textcoords="offset points", ha="center",
-            fontsize=8,
-        )  # fmt: skip
+        height, place = share.get(error, 0), (error, top.get(error, 0))
+        axes.bar(error, height, color=colour, width=0.8)
+        axes.annotate(percent(height), place, (0, 2), textcoords="offset points", ha="center", fontsize=8)
     for one in found.distances:
         if one.share.low is not None:
             axes.plot([one.grades] * 2, numbers([one.share.low, one.share.high]), color="0.25", linewidth=1.2)
