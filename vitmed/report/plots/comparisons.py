@@ -158,13 +158,7 @@ def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, height
         floor = max(share[i], floor + 0.055 * height)  # so that names do not lie on each other
         right_half = axes.transAxes.inverted().transform(axes.transData.transform((n[i], 0)))[0] > 0.6
         offset, side = (-14, "right") if right_half else (14, "left")
-        style: dict[str, Any] = {
-            "textcoords": ("offset points", "data"),
-            "ha": side,
-            "va": "center",
-            "fontsize": 8,
-            "color": "0.2",
-        }
+        style: dict[str, Any] = {"ha": side, "va": "center", "fontsize": 8, "color": "0.2"}
         line = {"arrowstyle": "-", "color": "0.6", "linewidth": 0.6, "shrinkB": 3}
         name = f"patient {known[i] + 1} (n={n[i]:,})"
         axes.annotate(
