@@ -15,8 +15,8 @@ from vitmed.data.splits import make_splits
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import headline
-from vitmed.report.limitations import limitations
 from vitmed.report.model_card import model_card
+from vitmed.report.page import limitations
 from vitmed.report.participant_flow import flow_of
 from vitmed.report.results import Origin, Results
 

@@ -17,7 +17,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import Stratum, Subgroups
 from vitmed.report.chapters import SECTIONS
 from vitmed.report.checklists import checklists, content
-from vitmed.report.limitations import limitations
+from vitmed.report.page import limitations
 from vitmed.report.results import Characteristic, EvaluatedImages, Flow, Results, Seen, Value
 
 

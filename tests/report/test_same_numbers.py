@@ -21,7 +21,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import headline
 from vitmed.report.markdown import to_markdown
 from vitmed.report.model_card import HUB, model_card
-from vitmed.report.page import in_percent
+from vitmed.report.templates import in_percent
 
 TRIPLE = re.compile(r"(-?\d+\.\d{3}) \((-?\d+\.\d{3}) to (-?\d+\.\d{3})\)")
 

@@ -22,8 +22,8 @@ from vitmed.metrics.notes import learnt_nothing
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import headline
 from vitmed.report.headline import verdict as line_of
-from vitmed.report.page import sampling_of, worth
 from vitmed.report.results import Results
+from vitmed.report.templates import sampling_of, worth
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 

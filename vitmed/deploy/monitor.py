@@ -27,9 +27,9 @@ from vitmed.metrics.monitoring import Alarm, Chart, FalseAlarms, Monitoring, ala
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import LABEL, PROB, Table
-from vitmed.report.page import data_uri, fill
 from vitmed.report.plots.curves import control_charts
 from vitmed.report.plots.drawing import png
+from vitmed.report.templates import data_uri, fill
 
 TIME, WEIGHTS = "time", "weights_hash"  # columns of the log of `vitmed serve --scores`
 SIMULATIONS = 2000

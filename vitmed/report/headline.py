@@ -18,8 +18,8 @@ from vitmed.metrics.estimates import value_text
 from vitmed.metrics.fixed_rates import FixedRates
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.report.external_data import External
-from vitmed.report.page import main_methods, number, title_of
 from vitmed.report.results import Baseline, Results
+from vitmed.report.templates import main_methods, number, title_of
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.saved_model import SavedModel
 from vitmed.models.weights.catalogue import CATALOGUE, terms_of
 from vitmed.report.headline import Evaluation
-from vitmed.report.limitations import limitations
-from vitmed.report.page import fill, headline_of
+from vitmed.report.page import limitations
 from vitmed.report.results import Results
+from vitmed.report.templates import fill, headline_of
 
 CLASSES = 50  # that the tables list
 # Names of the hub for our numbers; those it has no name for keep ours.

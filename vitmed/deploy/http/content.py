@@ -140,8 +140,8 @@ def _headline(saved: SavedModel) -> Headline | None:
     file = find_evaluation(RunFolder(saved.path.parent), "test", saved.weights_hash, saved.policy)
     if file is None:
         return None
-    from vitmed.report.page import headline_of  # templates and tables: only where there is an evaluation
     from vitmed.report.results import Results
+    from vitmed.report.templates import headline_of  # templates and tables: only where there is an evaluation
 
     try:
         metrics = Results.read(read_metrics(file.with_name(NUMBERS)))
