@@ -72,7 +72,6 @@ def explain_predictions(
 
 
 def _maps_of(model: ViT, how: Preprocessing, predictions: AnyPredictions, targets: np.ndarray) -> Maps:
-    """The maps of images that `predict` could read."""
     paths, parts = predictions.paths, list[Maps]()
     with bar("explaining") as advance:
         for rows, squares, problems in read_batches(lambda i: how.read(paths[i]), len(paths), BATCH):

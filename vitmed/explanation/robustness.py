@@ -147,7 +147,6 @@ def _cost(
 
 
 def _verdict(found: Robustness) -> tuple[str | None, str]:
-    """The corruption that hurts most, and a sentence."""
     parts = {key: part for key, part in found.corruptions.items() if part.lost.low is not None}
     if not parts:
         return None, "No corruption is shown to hurt: the loss has no interval."
@@ -182,7 +181,6 @@ def _undefined(found: Robustness, clean: AnyPredictions) -> dict[str, str]:
 
 
 def _notes(found: Robustness) -> list[str]:
-    """What a reader must know before believing the numbers."""
     notes, own = [], found.clean[found.number]
     higher = ALL_METRICS[found.number].higher_is_better
     end = own.low if higher else own.high  # nearer to guessing
@@ -287,7 +285,6 @@ def _predict_all(
     names: Sequence[str],
     request: StressRequest,
 ) -> tuple[AnyPredictions, dict[str, list[AnyPredictions]]]:
-    """Predict the clean images, and for each corruption those of strength 1 to 5."""
     network = open_network(saved, None, request.device, "fp32")
     rows, samples = list(decoded), [chosen.samples[row] for row in decoded]
     passes = [(name, strength) for name in names for strength in range(1, 6)]

@@ -112,7 +112,6 @@ def missing_traits(metrics: Results) -> str:
 
 
 def _characteristics(metrics: Results) -> list[str]:
-    """The columns by which the patients of the splits are described."""
     columns = {} if metrics.flow is None else metrics.flow.characteristics
     return [column for column, table in columns.items() if table.rows]
 
@@ -132,7 +131,6 @@ def _evaluated(metrics: Results, split: str | None) -> bool:
 
 
 def _intervals(metrics: Results) -> bool:
-    """Whether numbers have intervals; one patient gives none."""
     return any(number.low is not None for number in metrics.overall.values())
 
 

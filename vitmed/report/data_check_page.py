@@ -82,7 +82,6 @@ def write_data_report(
 
 
 def _examples(root: Path, images: Sequence[Image]) -> list[Strip]:
-    """A few pictures of every class, spread over its files."""
     shown = []
     for name in sorted({kind for image in images for kind in image.kinds or ("",)})[:CLASSES]:
         paths = [i.path for i in images if name in (i.kinds or ("",)) and not i.record.kind]
@@ -92,7 +91,6 @@ def _examples(root: Path, images: Sequence[Image]) -> list[Strip]:
 
 
 def _pairs(root: Path, images: Sequence[Image], copies: Mapping[str, Copies]) -> list[Strip]:
-    """The worst copies side by side."""
     groups = [
         (f"the same {what} {COPIES[code]}", group)
         for kind, what in (("exact", "file"), ("near", "picture"))

@@ -97,13 +97,7 @@ def data_notes(run: RunFolder) -> list[str]:
 
 @dataclass(frozen=True)
 class ModelOnImages:
-    """A model and the images that evaluate it.
-
-    Attributes:
-        network: runs the model; policy: is applied to its predictions.
-        chosen: the images; split: that was asked for.
-        config: of the evaluation; notes: for the head of the report.
-    """
+    """A model, the images that evaluate it, of the split that was asked for, and notes for the head of the report."""
 
     saved: SavedModel
     network: Network

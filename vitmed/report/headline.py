@@ -95,11 +95,7 @@ def intended_lines(metrics: Results) -> list[str]:
 def verdict(baseline: Baseline, patients: int | None, kind: Kind = "classes", unit: str = "patient") -> str:
     """Whether the model is better than a baseline, in a line; no verdict with very few patients.
 
-    Args:
-        baseline: one of `Results.baselines`.
-        patients: how many were evaluated; None if unknown.
-        kind: of labels.
-        unit: what one of the patients is called.
+    `patients` is how many were evaluated, None if unknown, and `unit` what one of them is called.
     """
     name, standing = baseline.decides, baseline.standing(patients)
     gap = value_text(baseline.difference[name], "+")
@@ -122,7 +118,6 @@ def verdict(baseline: Baseline, patients: int | None, kind: Kind = "classes", un
 
 
 def _own_test(found: External) -> str:
-    """The evaluated images compared with the run's own test set, in a line."""
     pair = found.numbers["auroc"]
     gap = "no interval for the difference"
     if pair.difference.low is not None:

@@ -322,7 +322,6 @@ def name_of(field: str) -> str:
 
 
 def _joined(names: Sequence[str]) -> str:
-    """a, b and c."""
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 

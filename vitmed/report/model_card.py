@@ -52,12 +52,9 @@ LOADS = {  # library -> what loads the model, and gives its logits
 
 
 def model_card(metrics: Results, name: str, folder: str) -> str:
-    """The card. It holds no path, no host and no patient, as long as the facts and the title of the report do not.
+    """The card, of the run's own test. It holds no path, host or patient where facts and title of the report do not.
 
-    Args:
-        metrics: of the run's own test.
-        name: of the model.
-        folder: of the report, relative to the card.
+    `folder` is that of the report, relative to the card.
     """
     unknown = "Patients are unknown."
     noted = any(unknown in note for note in metrics.notes)  # they stand above the limitations

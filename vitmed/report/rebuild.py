@@ -115,7 +115,6 @@ def _settings(origin: Origin) -> EvaluateConfig:
 
 
 def _counted_again(before: Results, predictions: AnyPredictions) -> tuple[Results, list[str]]:
-    """The results with the counts of a table that has other rows, and a note on it."""
     rows, flow, facts = len(predictions), before.flow, before.report.facts
     if flow is not None and flow.evaluated is not None:
         evaluated = evaluated_images(predictions, flow.evaluated.split, flow.evaluated.seen, flow.evaluated.folds)
@@ -128,7 +127,6 @@ def _counted_again(before: Results, predictions: AnyPredictions) -> tuple[Result
 
 
 def _check_choosable(file: Path, of_model: bool, folds: Folds | None, flags: Mapping[str, Any]) -> None:
-    """Raise UsageError where no policy can be chosen for a table."""
     if not of_model:
         raise UsageError(f"{file}: a baseline has no decision policy", "leave out the flags that choose one")
     if folds:
@@ -141,7 +139,6 @@ def _check_choosable(file: Path, of_model: bool, folds: Folds | None, flags: Map
 
 
 def _relabelled(before: Results, predictions: AnyPredictions) -> list[str]:
-    """A note where a table has other labels or patients than the report was made of."""
     now = evaluated_images(predictions, None)
     other = ["labels"] * any(now.classes[name].images != own.n for name, own in before.per_class.items())
     other += ["patients"] * (now.patients != before.n_groups)

@@ -143,7 +143,6 @@ def reasons(found: Mapping[str, str]) -> list[str]:
 
 
 def _title_of_key(key: str) -> str:
-    """`AUROC of ill` for "auroc of ill"."""
     name, of, whom = key.partition(" of ")
     return f"{TITLES.get(name, name)}{of}{whom}"
 

@@ -259,7 +259,6 @@ def baseline_text(key: str, kind: str) -> str:
 
 
 def _warnings(predictions: AnyPredictions, numbers: Numbers, notes: Sequence[str]) -> list[str]:
-    """What stands above the numbers: the notes of the caller, and those of the numbers."""
     found = [*learnt_nothing(numbers), *notes, *numbers.notes, *missing_interval_note(numbers)]
     found.sort(key=lambda note: note == TABLE_ALONE)  # last: the page shows the first and folds the others
     if predictions.errors:

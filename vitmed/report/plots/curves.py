@@ -52,9 +52,8 @@ def _drawn_curves(records: str) -> Drawn:
 def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
     """Loss, validation metrics and learning rate by epoch, the epoch of best.pt marked.
 
-    Args:
-        records: of `metrics.jsonl`: epoch, train_loss, val_loss, val_<metric>, lr; kept, whether best.pt was written;
-            and monitor, the name of the watched metric. Missing or null values are gaps.
+    Of the records of `metrics.jsonl`: epoch, train_loss, val_loss, val_<metric>, lr; kept, whether best.pt was written;
+    and monitor, the name of the watched metric. Missing or null values are gaps.
     """
     epochs = [record["epoch"] for record in records]
     monitor = next((str(r["monitor"]) for r in records if r.get("monitor") in ALL_METRICS), "auroc")
@@ -180,11 +179,7 @@ def _curve(axes: Axes, label: str, style: tuple[str, str, str], shown: Sequence[
 
 
 def stress_samples(pictures: Mapping[str, Sequence[np.ndarray]]) -> Figure:
-    """One image under every corruption: a line each, the original and then strength 1 to 5.
-
-    Args:
-        pictures: title -> six uint8 arrays (H, W) or (H, W, C), of the same size.
-    """
+    """One image under every corruption: title -> six pictures, the original and then strength 1 to 5."""
     columns = max(map(len, pictures.values()))
     figure, panels = sheet((1.35 * columns + 1.5, 1.35 * len(pictures) + 0.4), list(pictures.items()))
     for i, axes in enumerate(panels[0]):

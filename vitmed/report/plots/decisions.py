@@ -109,7 +109,6 @@ def _net_benefit(axes: Axes, part: NetBenefit, thresholds: Sequence[float]) -> N
 
 
 def _named(figure: Figure) -> tuple[list[Artist], list[str]]:
-    """The entries of a legend for all axes, each name once."""
     found = {
         text: handle for axes in figure.axes for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
     }
@@ -152,7 +151,6 @@ def reliability(predictions: Predictions, metrics: Results) -> Figure | None:
 
 
 def _bins(axes: Axes, part: Reliability, colour: str, marker: str, size: int, name: str) -> None:
-    """A point for each bin with the interval of the observed frequency."""
     seen = [bin.seen for bin in part.curve]
     y, low, high = (numbers(ends) for ends in zip(*((one.value, one.low, one.high) for one in seen), strict=True))
     ends = np.nan_to_num(np.maximum(0, [y - low, high - y]))  # no bar without an interval
@@ -216,7 +214,6 @@ def out_of_distribution(predictions: Predictions, metrics: Results) -> Figure | 
 
 
 def _ticks(axes: Axes, values: Sequence[float], low: float, high: float, text: Callable[[float], str]) -> None:
-    """Ticks of a log scale at those of the values that lie between its ends."""
     shown = [value for value in values if low <= value <= high]
     axes.set_xticks(shown, [text(value) for value in shown])
     axes.minorticks_off()

@@ -123,7 +123,6 @@ def _lines(part: SplitFlow | EvaluatedImages, noun: str, unit: str, most: int, w
 
 
 def _classes(part: SplitFlow | EvaluatedImages) -> dict[str, Count]:
-    """The classes that a box lists; none if there are many."""
     return part.classes if len(part.classes) <= LISTED else {}
 
 

@@ -96,11 +96,7 @@ def finding_errors(predictions: FindingPredictions, read: Read) -> Figure | None
 
 
 def suspected_labels(predictions: Predictions, read: Read) -> Figure | None:
-    """The images with the most doubtful labels, and the suggestions; None without any.
-
-    Args:
-        predictions: with labels, of images that the model was not trained on.
-    """
+    """The images with the most doubtful labels, and the suggestions; None without any."""
     found = find_suspects(predictions)
     rows, labels, names = found.rows[:SUSPECTS], known_labels(predictions), predictions.classes
     titles = [
@@ -115,11 +111,7 @@ def suspected_labels(predictions: Predictions, read: Read) -> Figure | None:
 
 
 def grid(predictions: AnyPredictions, read: Read) -> Figure:
-    """Images drawn at random (always the same ones), with prediction and truth; without labels, the prediction.
-
-    Args:
-        predictions: of one image or more.
-    """
+    """Images drawn at random (always the same ones), with prediction and truth; without labels, the prediction."""
     shown = np.sort(np.random.default_rng(0).permutation(len(predictions))[:PICTURES])
     figure = _gallery(predictions, read, shown)
     if len(shown) < len(predictions):
@@ -128,12 +120,7 @@ def grid(predictions: AnyPredictions, read: Read) -> Figure:
 
 
 def contact_sheet(images: Mapping[str, Sequence[np.ndarray]], classes: int) -> Figure:
-    """What the network is shown: one row of images per class.
-
-    Args:
-        images: class name -> uint8 arrays (H, W) or (H, W, 3).
-        classes: how many there are; the figure says so where it shows fewer.
-    """
+    """What the network is shown: a row of uint8 arrays (H, W) or (H, W, 3) for each class, of so many `classes`."""
     columns = max([1, *map(len, images.values())])
     size = 1.2 * columns + 1.6, max(1.0, 1.2 * len(images))
     figure, _ = sheet(size, [(short(name, 20), pictures) for name, pictures in images.items()])
@@ -143,7 +130,6 @@ def contact_sheet(images: Mapping[str, Sequence[np.ndarray]], classes: int) -> F
 
 
 def _gallery(predictions: AnyPredictions, read: Read, rows: np.ndarray) -> Figure:
-    """Images of the given rows, one or more, with what was predicted and what is true."""
     columns = min(len(rows), 6)
     lines = -(-len(rows) // columns)
     figure = Figure(figsize=(max(4.5, 1.75 * columns + 0.4), 2.35 * lines + 0.5), layout="constrained")
@@ -158,7 +144,6 @@ def _gallery(predictions: AnyPredictions, read: Read, rows: np.ndarray) -> Figur
 def _in_lines(
     predictions: Predictions | FindingPredictions, read: Read, lines: Sequence[tuple[str, np.ndarray, Sequence[str]]]
 ) -> Figure | None:
-    """Lines of pictures, each with a heading and a title over each picture."""
     if not lines:
         return None
     deep = max(title.count("\n") for _, _, titles in lines for title in titles)
@@ -236,12 +221,7 @@ MAP_COLOURS = "cividis"  # dark blue to yellow: made for colour-blind readers, a
 
 
 def attention_maps(predictions: AnyPredictions, maps: Maps) -> Figure | None:
-    """One line of panels for every image, two images beside each other where there are several; None without images.
-
-    Args:
-        predictions: of all images.
-        maps: of some of them.
-    """
+    """A line of panels for every image that has maps, two images beside each other where there are several."""
     count, across = len(maps.rows), 1 + len(maps.grids)
     if not count:
         return None
