@@ -6,7 +6,6 @@ A picture is labelled by its row, unless the predictions allow its name.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -161,44 +160,34 @@ def _in_lines(
     return figure
 
 
-class Outcome(NamedTuple):
-    """The answer that a map explains, in words; `truth` is "" and `right` None where they are unknown."""
-
-    answer: str
-    sure: str
-    truth: str
-    right: bool | None
-
-
-def outcome_of(predictions: AnyPredictions, row: int, most: int) -> Outcome:
-    """The answer for one image: class, likeliest finding, or number with its interval; names of `most` letters."""
+def _outcome(predictions: AnyPredictions, row: int, most: int) -> tuple[str, str, str, bool | None]:
+    """Class, likeliest finding or number of an image, how sure, the truth ("" if unknown), and whether it is right."""
     labels = predictions.labels
     if isinstance(predictions, NumberPredictions):
         ends = predictions.intervals
         text = "" if ends is None else f"({ends[row, 0]:.3g} to {ends[row, 1]:.3g})"
         truth = "" if labels is None else f"truth: {labels[row]:.3g}"
         right = bool(predictions.right[row]) if labels is not None and ends is not None else None
-        return Outcome(f"{predictions.values[row]:.3g} {predictions.target.unit}".rstrip(), text, truth, right)
+        return (f"{predictions.values[row]:.3g} {predictions.target.unit}".rstrip(), text, truth, right)
     k = int(predictions.explained[row])
     name, sure = short(predictions.classes[k], most), percent(predictions.probabilities[row, k])
     if isinstance(predictions, FindingPredictions):
         words, called = ("absent", "present"), bool(predictions.predicted[row, k])
         if labels is None or labels[row, k] == UNKNOWN:
-            return Outcome(name, f"{sure}: {words[called]}", "", None)
+            return (name, f"{sure}: {words[called]}", "", None)
         there = bool(labels[row, k])
-        return Outcome(name, sure, f"{words[called]}; truth: {words[there]}", called == there)
+        return (name, sure, f"{words[called]}; truth: {words[there]}", called == there)
     if labels is None:
-        return Outcome(name, sure, "", None)
-    return Outcome(name, sure, f"truth: {short(predictions.classes[labels[row]], most)}", bool(labels[row] == k))
+        return (name, sure, "", None)
+    return (name, sure, f"truth: {short(predictions.classes[labels[row]], most)}", bool(labels[row] == k))
 
 
 def label_outcome(axes: Axes, predictions: AnyPredictions, row: int, most: int) -> None:
     """What was predicted and, with labels, the truth; in a frame that is green where they agree."""
-    found = outcome_of(predictions, row, most)
-    mark = {True: "✓ ", False: "✗ ", None: ""}[found.right]
-    lines = f"{mark}{found.answer} {found.sure}\n{found.truth}" if found.truth else f"{found.answer}\n{found.sure}"
-    axes.set_title(lines, fontsize=8)
-    axes.spines[:].set(color={True: GREEN, False: RED, None: GREY}[found.right], linewidth=3)
+    answer, sure, truth, right = _outcome(predictions, row, most)
+    mark, colour = {True: ("✓ ", GREEN), False: ("✗ ", RED), None: ("", GREY)}[right]
+    axes.set_title(f"{mark}{answer} {sure}\n{truth}" if truth else f"{answer}\n{sure}", fontsize=8)
+    axes.spines[:].set(color=colour, linewidth=3)
 
 
 def show_row(axes: Axes, predictions: AnyPredictions, read: Read, row: int) -> None:
