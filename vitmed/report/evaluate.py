@@ -27,10 +27,10 @@ from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.predictions_csv import OOD_SCORE, WRITTEN
 from vitmed.report.analyses import Extra
 from vitmed.report.participant_flow import run_flow
-from vitmed.report.rebuild import match_images, note_prevalence, with_columns
+from vitmed.report.rebuild import fitting_baselines, note_prevalence, with_columns
 from vitmed.report.results import Results
 from vitmed.report.run_description import describe_images, facts
-from vitmed.report.write import About, Report, read_baselines
+from vitmed.report.write import About, Report
 from vitmed.training.check_readers import check_readers
 
 MOST_OTHERS = 2000  # other images to score at most
@@ -138,10 +138,7 @@ def report_images(
             network.model, saved.preprocessing, chosen.read, predictions, config.map_images
         )
     internal = _own_test(saved, run, policy) if own is None else None
-    fitting = dict[str, AnyPredictions]()  # the baselines that training evaluated on the very same images
-    for key, other in (read_baselines(run.path / own) if own else {}).items():
-        if (matched := match_images(other, predictions)) is not None:
-            fitting[key] = matched
+    beside = fitting_baselines(run.path / own, predictions) if own and baselines is None else {}
     with bar("drawing the report", unit="steps"):
         about = About(
             title=what,
@@ -155,7 +152,7 @@ def report_images(
         extra = Extra(
             validation=read_split(run, "val", saved.weights_hash, policy) if used.split != "val" else None,
             internal=internal,
-            baselines=fitting if baselines is None else baselines(),
+            baselines=baselines() if baselines else {key: p for key, p in beside.items() if p is not None},
             policy=policy,
             parts={"attention": attention, "robustness": known_stress(run.path, saved.weights_hash)},
             maps=maps,

@@ -45,7 +45,13 @@ def rebuild(file: Path, output: str | Path | None, gates: dict[str, float], flag
     run, weights_hash = RunFolder(file.parent.parent), evaluated.weights_hash if of_model else None
     before, changes = _earlier_report(file, evaluated) if of_model else (None, [])
     changes = [*predictions.notes, *changes]
-    baselines = _fitting_baselines(file, predictions, changes)
+    baselines = {}
+    for key, matched in fitting_baselines(file.parent, predictions).items():
+        name = f"{BASELINE}{key}.csv"
+        if matched is not None and name != file.name:
+            baselines[key] = matched
+        elif name != file.name:
+            changes.append(f"{name} beside the table is left out: it is not of the same images, classes and labels.")
     alone = Origin(title=f"report of {file.name}", facts={"Made from": file.name}, notes=[TABLE_ALONE])
     origin, flow, folds = (before.report, before.flow, before.folds) if before else (alone, None, None)
     notes = list(dict.fromkeys([*origin.notes, *changes]))
@@ -150,16 +156,9 @@ def _relabelled(before: Results, predictions: AnyPredictions) -> list[str]:
     ]
 
 
-def _fitting_baselines(file: Path, predictions: AnyPredictions, notes: list[str]) -> dict[str, AnyPredictions]:
-    """The baselines beside a table that are of the very same images; the others are left out with a note."""
-    found = {}
-    for key, other in read_baselines(file.parent).items():
-        name, matched = f"{BASELINE}{key}.csv", match_images(other, predictions)
-        if matched is not None and name != file.name:
-            found[key] = matched
-        elif name != file.name:
-            notes.append(f"{name} beside the table is left out: it is not of the same images, classes and labels.")
-    return found
+def fitting_baselines(folder: Path, predictions: AnyPredictions) -> dict[str, AnyPredictions | None]:
+    """The baselines in a folder, as `match_images`: None for one that is of other images, classes or labels."""
+    return {key: match_images(other, predictions) for key, other in read_baselines(folder).items()}
 
 
 def match_images(other: AnyPredictions, predictions: AnyPredictions) -> AnyPredictions | None:

@@ -136,15 +136,14 @@ def in_percent(x: float, digits: int = 3) -> str:
 
 def reasons(found: Mapping[str, str]) -> list[str]:
     """`why: a, b and 3 more` for each of the first reasons, and one line for the rest."""
-    grouped = by_reason({_title_of_key(key): why for key, why in found.items()})
+    titled = {}
+    for key, why in found.items():
+        name, of, whom = key.partition(" of ")  # "auroc of ill"
+        titled[f"{TITLES.get(name, name)}{of}{whom}"] = why
+    grouped = by_reason(titled)
     lines = [f"{why}: {listed(names)}" for why, names in grouped.items()]
     rest = sum(len(names) for names in list(grouped.values())[LISTED:])
     return [*lines[:LISTED], *([f"and {counted(rest, 'number')} more, in metrics.json"] if rest else [])]
-
-
-def _title_of_key(key: str) -> str:
-    name, of, whom = key.partition(" of ")
-    return f"{TITLES.get(name, name)}{of}{whom}"
 
 
 def number(x: float | None, digits: int = 3) -> str:
