@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from vitmed.metrics.kinds.classes import evaluate_predictions
 
 from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
-from vitmed.data.group_words import group_word, known_by_column
+from vitmed.data.patient_names import group_word, known_by_column
 from vitmed.data.patients import describe_patients, patient_notes
 from vitmed.data.splits import make_splits
-from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import headline
 from vitmed.report.model_card import model_card

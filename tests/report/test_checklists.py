@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from vitmed.metrics.kinds.classes import evaluate_predictions
 
 from vitmed.checks.data_check import COUNTS
 from vitmed.decisions.operating_results import OperatingPoints
@@ -12,7 +13,6 @@ from vitmed.decisions.reliability import CalibrationReport
 from vitmed.explanation.results import Robustness
 from vitmed.metrics.clinical_utility import DecisionCurve
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import Stratum, Subgroups
 from vitmed.report.chapters import SECTIONS

@@ -11,11 +11,10 @@ import pytest
 from conftest import draw_nothing
 from reports import write_report
 from scipy.stats import binomtest
+from vitmed.metrics.kinds.findings import FindingPredictions, evaluate_findings
 
-from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.targets import UNKNOWN
-from vitmed.metrics.kinds.finding_evaluation import evaluate_findings
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.report import write
 from vitmed.report.chapters import MAIN, MANY, Plot
 from vitmed.report.plots.kinds import by_finding

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from figures import is_png, texts
 from matplotlib.figure import Figure
+from vitmed.metrics.kinds.classes import evaluate_predictions
 
 from vitmed.core.errors import DataError
-from vitmed.core.evaluate_config import EvaluateConfig
-from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import CLASS_ANALYSES, Material
 from vitmed.report.chapters import PLOTS

@@ -16,7 +16,7 @@ from PIL import Image
 from reports import write_report
 
 from vitmed.core.errors import DataError
-from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.chapters import PLOTS

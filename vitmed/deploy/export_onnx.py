@@ -29,7 +29,7 @@ from vitmed.inference.onnx_model import FIX, IMAGES, KEY, NEEDED, describe_expor
 from vitmed.inference.open_model import open_network
 from vitmed.inference.saved_model import SavedModel, score_column
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions_csv import ANSWER, YES
 
 OPSET = 20

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitmed.core.base_models import Kind
 from vitmed.core.errors import GateError, UsageError, unknown_key
 from vitmed.core.messages import say, warn
 from vitmed.core.run_folder import METHODS_TEXT, NUMBERS, REPORT, RunFolder
-from vitmed.core.targets import Kind
 from vitmed.core.text import counted_doing, listed
 from vitmed.decisions.evaluation_folder import find_evaluation, is_torn, read_evaluation
 from vitmed.decisions.targets import ALL_METRICS, RANKING, TARGETS

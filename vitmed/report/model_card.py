@@ -18,8 +18,7 @@ from vitmed.core.messages import warn
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import NOTICE, listed
 from vitmed.decisions.calibration import Calibration
-from vitmed.decisions.finding_policy import FindingPolicy
-from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
+from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.saved_model import SavedModel

@@ -13,22 +13,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.base_models import CLASSES
 from vitmed.core.files import whole_folder, write_bytes, write_json, write_text
 from vitmed.core.run_folder import BASELINE, ISSUES, METHODS_TEXT, NUMBERS, PREDICTIONS, REPORT
-from vitmed.core.targets import CLASSES
 from vitmed.core.text import counted, now
-from vitmed.decisions.finding_policy import FindingPolicy
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.folds import fold_notes
+from vitmed.decisions.policy import FindingPolicy
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import Numbers
-from vitmed.metrics.kinds.any_predictions import AnyPredictions, read_predictions, target_of
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.finding_scoring import fewer_holders
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.kinds.findings import FindingPredictions, fewer_holders
 from vitmed.metrics.label_errors import issues_csv
 from vitmed.metrics.notes import FEWEST, learnt_nothing, missing_interval_note
 from vitmed.metrics.paired_comparison import holm
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions import Predictions, target_of
+from vitmed.metrics.predictions_files import read_predictions
 from vitmed.report.analyses import ANALYSES, Extra, Material
 from vitmed.report.chapters import MAIN, MANY, PLOTS
 from vitmed.report.markdown import to_markdown

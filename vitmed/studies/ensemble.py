@@ -16,7 +16,7 @@ from vitmed.core.messages import Silent, bar, listening, say, warn
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.data.samples import Sample, Splits
-from vitmed.data.scan_cache import hash_files
+from vitmed.data.scan import hash_files
 from vitmed.data.splits import held_out
 from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation, validation_of
 from vitmed.decisions.policy import notes_of
@@ -34,7 +34,8 @@ from vitmed.report.headline import Evaluation
 from vitmed.report.run_description import facts
 from vitmed.report.write import About, Report
 from vitmed.studies.executors import Job
-from vitmed.studies.folds import Study, fold_name
+from vitmed.studies.folds import fold_name
+from vitmed.studies.study import Study
 from vitmed.training.run import resumed_settings
 
 WAYS = {

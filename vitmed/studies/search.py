@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.core.config import Config
-from vitmed.core.durations import duration_text, round_up
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import write_bytes, write_json, write_text
 from vitmed.core.load_config import load_config, store_paths, with_values
 from vitmed.core.messages import say
 from vitmed.core.run_folder import PREDICTIONS, RunFolder
-from vitmed.core.text import counted, listed
+from vitmed.core.text import counted, duration_text, listed, round_up
 from vitmed.data.splits import make_splits
 from vitmed.decisions.evaluation_folder import read_evaluation
 from vitmed.decisions.targets import TARGETS
@@ -25,7 +24,8 @@ from vitmed.metrics.tuning_study import SEED, TuningStudy, combined
 from vitmed.report.plots.curves import history_figure
 from vitmed.report.plots.drawing import png
 from vitmed.studies.executors import Job, local
-from vitmed.studies.trials import BASE, Asked, Trials, as_sets, as_text, default_space, value_of
+from vitmed.studies.search_plan import Asked, as_sets, as_text, default_space, value_of
+from vitmed.studies.trials import BASE, Trials
 from vitmed.training.plan.make_plan import Plan, make_plan, plan_yaml
 from vitmed.training.plan.rules import fields_set
 

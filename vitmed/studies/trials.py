@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.config import Config
+from vitmed.core.config import FLAGS, Config
 from vitmed.core.errors import (
     CheckpointError,
     DataError,
@@ -27,10 +27,10 @@ from vitmed.core.errors import (
     VitmedError,
 )
 from vitmed.core.files import read_json_lines, write_json
-from vitmed.core.flags import FLAGS, fields_of
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import Advance, Silent, listener, say
 from vitmed.core.run_folder import NUMBERS, RunFolder
+from vitmed.core.settings import fields_of
 from vitmed.core.text import first_line
 from vitmed.core.upgrade import READER
 from vitmed.decisions.evaluation_folder import read_metrics

@@ -7,9 +7,9 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from vitmed import __version__
+from vitmed.core.base_models import Kind
 from vitmed.core.errors import DataError
 from vitmed.core.run_folder import NUMBERS, RunFolder
-from vitmed.core.targets import Kind
 from vitmed.core.text import NOTICE
 from vitmed.decisions.evaluation_folder import find_evaluation, read_metrics
 from vitmed.inference.load import Answer, Model
