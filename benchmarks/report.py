@@ -52,21 +52,15 @@ def noise(path: str) -> Any:
 def measure(images: int, classes: int, patients: int, pictures: bool, resamples: int) -> dict[str, Any]:
     """One report, written into a folder that goes again."""
     from vitmed.core.train_config import EvaluateConfig
-    from vitmed.report.write import write_report
+    from vitmed.report.analyses import Extra
+    from vitmed.report.write import About, Report
 
     made = predictions(images, classes, patients)
     validation = predictions(images // 5, classes, patients, seed=1)
     with tempfile.TemporaryDirectory() as folder:
         started, cpu = time.perf_counter(), time.process_time()
-        write_report(
-            folder,
-            made,
-            title="benchmark",
-            facts={},
-            read=noise if pictures else None,
-            validation=validation,
-            config=EvaluateConfig(resamples=resamples),
-        )
+        extra = Extra(validation=validation, read=noise if pictures else None)
+        Report.of(made, About("benchmark"), EvaluateConfig(resamples=resamples), extra).write(folder)
         return {
             "images": images,
             "classes": classes,

@@ -23,6 +23,7 @@ import pytest
 import torch
 from conftest import Answer, draw_nothing, once, recording
 from PIL import Image
+from reports import write_report
 from typer.main import get_command
 
 from vitmed import check, evaluate, monitor, probe, train, tune
@@ -46,7 +47,6 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
 from vitmed.report.rebuild import note_prevalence
-from vitmed.report.write import write_report
 from vitmed.training.learning import objective_of
 from vitmed.training.optimiser import parameter_groups
 from vitmed.training.plan.make_plan import LAST_KEPT, check_against_splits, config_of_target, make_plan

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Answer, Trained, recording
+from reports import write_report
 from scipy import stats
 
 from vitmed import compare
@@ -24,7 +25,6 @@ from vitmed.metrics.kinds.findings import FindingPredictions, compare_each_findi
 from vitmed.metrics.kinds.number import NumberPredictions, distribution_scores
 from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions, known_labels
-from vitmed.report.write import write_report
 
 
 def draw(noise: float, size: int = 120, classes: int = 2, each: int | None = 3, seed: int = 0) -> Predictions:

@@ -28,7 +28,6 @@ from conftest import (
     recording,
 )
 from PIL import Image
-from vitmed.report.plots.curves import reconstruction_figure
 
 from vitmed import build_model, evaluate, pretrain, train
 from vitmed.commands.pretrain import PretrainResult
@@ -40,6 +39,7 @@ from vitmed.data.splits import make_splits
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.weights.pretrained import read_weights
 from vitmed.report.plots import drawing
+from vitmed.report.plots.curves import reconstruction_figure
 from vitmed.report.plots.drawing import png
 
 pytestmark = pytest.mark.usefixtures("no_figures")

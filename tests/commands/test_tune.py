@@ -19,7 +19,6 @@ import yaml
 from conftest import TINY, TINY_SETS, Answer, Recorder, draw_image, draw_nothing, recording
 from PIL import Image
 from sklearn.metrics import brier_score_loss, roc_auc_score
-from vitmed.report.plots.curves import history_figure
 from vitmed.studies.search_plan import Asked, read_space
 
 import vitmed
@@ -31,6 +30,7 @@ from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.tuning_study import TrialResult, TuningStudy, combined
+from vitmed.report.plots.curves import history_figure
 from vitmed.studies.search import TuneResult, _notes
 from vitmed.studies.trials import Trials
 from vitmed.training.plan.time_budget import Clock

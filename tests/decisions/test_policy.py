@@ -24,6 +24,7 @@ from conftest import (
     once,
     recording,
 )
+from reports import write_report
 from scipy.special import softmax
 
 from vitmed import evaluate, predict, train
@@ -45,7 +46,6 @@ from vitmed.decisions.policy import (
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.rebuild import note_prevalence
-from vitmed.report.write import write_report
 
 
 @pytest.fixture(scope="session")

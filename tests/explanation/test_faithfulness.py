@@ -74,7 +74,7 @@ def test_the_scores_follow_the_probability_of_the_class() -> None:
     x[:, :, 8:16, 8:16] = 1.0
     right = np.zeros((1, 16))
     right[0, 5] = 1
-    found = faithfulness._areas(Patch(), x, np.array([1]), {"right": right, "wrong": -right}, None)  # type: ignore[arg-type]
+    found = faithfulness._areas(Patch(), x, np.array([1]), {"right": right, "wrong": -right})  # type: ignore[arg-type]
     high, low = (1 / (1 + np.exp(-8 * value)) for value in (1.0, float(x.mean())))
     first = (0.5 * high + 7.5 * low) / 8  # of eight steps, the class goes with the first
     assert found["right"][0] == pytest.approx([first, (0.5 * low + 7.5 * high) / 8], abs=1e-6)
@@ -95,7 +95,7 @@ def test_the_scores_of_findings_and_of_a_side_of_a_number(kind: Kind) -> None:
     x[:, :, 8:16, 8:16] = 1.0
     lit = {"right": np.eye(16)[[5]]}
     for target, sign in ((0, 1), (1, 1)) if kind == "findings" else ((0, -2), (1, 2)):
-        found = faithfulness._areas(Patch(), x, np.array([target]), lit, None, 0.0, kind)  # type: ignore[arg-type]
+        found = faithfulness._areas(Patch(), x, np.array([target]), lit, kind)  # type: ignore[arg-type]
         score = 7 if (kind, target) == ("findings", 1) else sign * 1.0
         assert found["whole"][0] == pytest.approx(1 / (1 + np.exp(-score)), abs=1e-6)
 

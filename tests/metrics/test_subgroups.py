@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import COLOURS, TINY, TINY_SETS, draw_classes, recording
+from reports import write_report
 from sklearn.metrics import recall_score, roc_auc_score
 
 from vitmed import evaluate, train
@@ -16,7 +17,6 @@ from vitmed.core.errors import UsageError
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import EMPTY, TITLES, Strata, compared, pair_wins, strata, subgroups
-from vitmed.report.write import write_report
 
 
 def draw(

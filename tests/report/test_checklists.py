@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vitmed.report.chapters import SECTIONS
 
 from vitmed.checks.data_check import COUNTS
 from vitmed.decisions.operating_results import OperatingPoints
@@ -16,7 +15,8 @@ from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import Stratum, Subgroups
-from vitmed.report.checklists import CLAIM, GUIDELINES, STARD, TOPICS, TRIPOD, checklists
+from vitmed.report.chapters import SECTIONS
+from vitmed.report.checklists import checklists, content
 from vitmed.report.page import limitations
 from vitmed.report.results import Characteristic, EvaluatedImages, Flow, Results, Seen, Value
 
@@ -52,7 +52,7 @@ CALIBRATED = CalibrationReport.model_construct()  # that it is there is enough
 
 def test_every_item_is_there_once_and_in_order() -> None:
     """44, 27 and 40 items; those with parts are 52 of TRIPOD+AI and 48 of STARD-AI."""
-    for guideline, items, lines in ((CLAIM, 44, 44), (TRIPOD, 27, 52), (STARD, 40, 48)):
+    for guideline, items, lines in zip(content().guidelines, (44, 27, 40), (44, 52, 48), strict=True):
         numbers = [item.number for item in guideline.items]
         assert len(numbers) == len(set(numbers)) == lines
         whole = [int(re.match(r"\d+", number).group()) for number in numbers]  # type: ignore[union-attr]
@@ -60,12 +60,12 @@ def test_every_item_is_there_once_and_in_order() -> None:
 
 
 def test_every_item_has_an_answer_or_asks_for_one() -> None:
-    for guideline in GUIDELINES:
+    for guideline in content().guidelines:
         for item in guideline.items:
             assert item.topics or item.author, item
-            assert set(item.topics) <= set(TOPICS)
+            assert set(item.topics) <= set(content().topics)
             assert (len(item.asks) < 70 and item.asks[0].islower()) or item.asks.startswith("ROC"), item
-    assert {topic.section for topic in TOPICS.values()} <= set(SECTIONS) | {
+    assert {topic.section for topic in content().topics.values()} <= set(SECTIONS) | {
         "operating", "calibration", "patients", "subgroups", "uncertainty", "attention", "robustness",
     }  # fmt: skip
 

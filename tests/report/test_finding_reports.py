@@ -9,14 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import draw_nothing
+from reports import write_report
 from scipy.stats import binomtest
-from vitmed.report.chapters import MAIN, MANY, Plot
-from vitmed.report.plots.kinds import by_finding
 
 from vitmed.core.base_models import UNKNOWN
 from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.kinds.findings import FindingPredictions, evaluate_findings
 from vitmed.report import write
+from vitmed.report.chapters import MAIN, MANY, Plot
+from vitmed.report.plots.kinds import by_finding
 from vitmed.report.results import Results
 from vitmed.report.write import folder_names, write_report
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Trained, recording
+from reports import write_report
 
 from vitmed.commands.train import TrainResult
 from vitmed.core.base_models import Target
@@ -15,7 +16,6 @@ from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import Evaluation, report_evaluation
-from vitmed.report.write import write_report
 
 KL = ("KL0", "KL1", "KL2", "KL3", "KL4")
 SIZE = 400

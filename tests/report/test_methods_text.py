@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import BaseModel
+from reports import write_report
 
 from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.estimates import Estimate
@@ -23,7 +24,6 @@ from vitmed.metrics.metric_table import TITLES
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.methods_text import KEYED, NAMES, PARTS, SAME, methods_text
 from vitmed.report.results import Results
-from vitmed.report.write import write_report
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 

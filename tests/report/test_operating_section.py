@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import recording
+from reports import write_report
 
 from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.results import Results
-from vitmed.report.write import write_report
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from browser import PROGRAM, Page, browser
+from reports import write_report
 from sklearn.metrics import confusion_matrix
 
 from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.write import write_report
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium, Chrome or Edge is installed")
 HOSTILE = (

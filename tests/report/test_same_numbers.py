@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import yaml
-from vitmed.report.templates import in_percent
+from reports import write_report
 
 from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.policy import choose_policy
@@ -21,7 +21,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import headline
 from vitmed.report.markdown import to_markdown
 from vitmed.report.model_card import HUB, model_card
-from vitmed.report.write import write_report
+from vitmed.report.templates import in_percent
 
 TRIPLE = re.compile(r"(-?\d+\.\d{3}) \((-?\d+\.\d{3}) to (-?\d+\.\d{3})\)")
 

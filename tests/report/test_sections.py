@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vitmed.report.templates import sampling_of, worth
+from reports import write_report
 
 from vitmed.core.base_models import Target
 from vitmed.core.text import counted, format_probability, listed
@@ -23,7 +23,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import headline
 from vitmed.report.headline import verdict as line_of
 from vitmed.report.results import Results
-from vitmed.report.write import write_report
+from vitmed.report.templates import sampling_of, worth
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 

@@ -93,8 +93,7 @@ def check(
     found = check_data(root, config, labels, index, leakage_gap)
     folder = free_name(Path(output))
     with whole_folder(folder) as part, bar("writing the report", unit="steps"):
-        title = f"Data check of {found.content['data']}"
-        write_data_report(part, root, title, found.content, found.images, found.problems, found.copies)
+        write_data_report(part, root, found.content, found.images, found.problems, found.copies)
     say(f"report: {folder / PAGE}, {folder / NUMBERS}")
     result = DataCheck(folder, tuple(found.problems), found.content)
     if strict and not result.clean:

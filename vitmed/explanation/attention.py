@@ -54,8 +54,7 @@ class Trace:
     def read_by_the_head(self, relevance: Tensor, pooling: Tensor | None) -> Tensor:
         """(B, N, N) between tokens -> (B, L): relevance of each patch for what the head reads.
 
-        Args:
-            pooling: (B, N) weights of the tokens in attention pooling.
+        `pooling` are the weights of the tokens in attention pooling, (B, N).
         """
         if pooling is not None:
             row = (pooling[:, None] @ relevance)[:, 0]
@@ -72,7 +71,6 @@ def trace(model: ViT, x: Tensor, targets: Tensor | None = None, kind: Kind = "cl
         model: in evaluation mode.
         x: (B, C, S, S) normalised.
         targets: (B,) classes, findings, or sides of a number; default the ones with the largest logit.
-        kind: of labels.
     """
     class_token = model.pool in ("cls", "cls_mean")
     kept: list[Tensor] = []  # the tokens that enter the last block, or leave it
@@ -102,7 +100,8 @@ def trace(model: ViT, x: Tensor, targets: Tensor | None = None, kind: Kind = "cl
 
 def rollout(found: Trace) -> Tensor:
     """(B, L), at least 0: attention rollout, from the mean of the heads and half an identity per block."""
-    total = identity = _identity(found)
+    identity = torch.eye(found.attention[0].shape[-1]).to(found.attention[0])[None]  # (1, N, N)
+    total = identity
     for attention in found.attention:
         total = (0.5 * attention.mean(dim=1) + 0.5 * identity) @ total
     return found.read_by_the_head(total, found.pooling and found.pooling[0].mean(dim=1)[:, 0])
@@ -110,7 +109,7 @@ def rollout(found: Trace) -> Tensor:
 
 def gradient_rollout(found: Trace) -> Tensor:
     """(B, L), at least 0: R becomes R + mean over heads of (gradient x attention)+ R, block after block."""
-    total = _identity(found)
+    total = torch.eye(found.attention[0].shape[-1]).to(found.attention[0])[None]  # (1, N, N)
     for attention, gradient in zip(found.attention, found.attention_gradient, strict=True):
         total = total + _supporting(attention, gradient) @ total
     return found.read_by_the_head(total, found.pooling and _supporting(*found.pooling)[:, 0])
@@ -127,21 +126,13 @@ def grad_cam(found: Trace) -> Tensor:
     return (weight * found.tokens).sum(dim=2).clamp(min=0)
 
 
-def _identity(found: Trace) -> Tensor:
-    """(1, N, N)."""
-    first = found.attention[0]
-    return torch.eye(first.shape[-1], dtype=first.dtype, device=first.device)[None]
-
-
 @FULL_FP32
 def relevance(
     model: ViT, x: Tensor, targets: np.ndarray | None = None, kind: Kind = "classes"
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Logits (B, K) and, for each method, the relevance of each patch, (B, L) float32, on the method's own scale.
 
-    Args:
-        x: (B, C, S, S) normalised.
-        targets, kind: as in `trace`.
+    Arguments as in `trace`.
     """
     heads = sum(block.attn.heads for block in model.blocks)  # type: ignore[union-attr, misc]
     size = max(1, MEMORY // (4 * heads * model.tokens**2))
@@ -197,13 +188,15 @@ def centre_shift(model: ViT) -> float:
 def on_image(grids: np.ndarray, side: int, shift: float = 0.0) -> np.ndarray:
     """(B, h, w) -> (B, side, side) float32: grids enlarged to the image, bilinear between patch centres.
 
-    Args:
-        shift: of the network, from `centre_shift`.
+    `shift` is that of the network, from `centre_shift`.
     """
     h = grids.shape[-1]
     rows = np.array([np.interp(places(side, h, shift), np.arange(h), one) for one in np.eye(h)])  # (h, side)
     return (rows.T @ grids @ rows).astype(np.float32)
 
 
-Method = Callable[[Trace], Tensor]
-METHODS: dict[str, Method] = {"rollout": rollout, "gradient_rollout": gradient_rollout, "grad_cam": grad_cam}
+METHODS: dict[str, Callable[[Trace], Tensor]] = {
+    "rollout": rollout,
+    "gradient_rollout": gradient_rollout,
+    "grad_cam": grad_cam,
+}

@@ -13,7 +13,7 @@ from vitmed.core.messages import bar
 from vitmed.core.text import NOTICE
 from vitmed.data.thread_batches import read_batches
 from vitmed.explanation.attention import attention_maps
-from vitmed.explanation.results import TITLES, UNCHECKED, Maps, joined, mean_of_maps
+from vitmed.explanation.results import TITLES, UNCHECKED, Maps, mean_of_maps
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.answers import answer_json
 from vitmed.inference.checkpoint import Checkpoint
@@ -28,11 +28,10 @@ BATCH = 16  # images to read and explain at once
 
 @dataclass(frozen=True)
 class Explanation:
-    """The result of `explain`.
+    """The result of `explain`, in the order of the predictions, whose `errors` name the images that cannot be read.
 
     Attributes:
-        predictions: of the images that could be read; its `errors` names the others.
-        maps: method -> (S, h, w) float32 in 0..1, in the order of the predictions.
+        maps: method -> (S, h, w) float32 in 0..1.
         targets: (S,) which of `predictions.answers` is explained.
         verdicts: method -> its verdict in the newest evaluation of the run, where there is one.
         folder: explain.json and a picture for each image.
@@ -72,15 +71,19 @@ def explain_predictions(
 
 
 def _maps_of(model: ViT, how: Preprocessing, predictions: Predictions, targets: np.ndarray) -> Maps:
-    """The maps of images that `predict` could read."""
-    paths, parts = predictions.paths, []
+    paths, parts = predictions.paths, list[Maps]()
     with bar("explaining") as advance:
         for rows, squares, problems in read_batches(lambda i: how.read(paths[i]), len(paths), BATCH):
             if problems:
                 raise DataError("\n".join(problems.values()), "the files changed during the command: run it again")
             parts.append(attention_maps(model, how, squares, targets[rows], np.array(rows), predictions.kind))
             advance(rows[-1] + 1, len(paths))
-    return joined(parts)
+    first = parts[0]
+    grids = {name: np.concatenate([part.grids[name] for part in parts]) for name in first.grids}
+    images, explained, logits, places = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("images", "targets", "logits", "rows")
+    )
+    return Maps(images, explained, logits, grids, places, first.shift)
 
 
 def picture_name(row: int) -> str:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,8 +53,6 @@ RANDOM = "no better than a random order"
 UNSHOWN = "not shown to be better than a random order"
 UNLEARNED = "does not depend on what was learned"
 
-Progress = Callable[[int, int], None]
-
 
 def check_maps(
     model: ViT,
@@ -61,7 +60,6 @@ def check_maps(
     images: np.ndarray,
     targets: np.ndarray | None = None,
     units: np.ndarray | None = None,
-    progress: Progress | None = None,
     kind: Kind = "classes",
 ) -> Attention:
     """Answer both questions about one class, finding or side of a number in each image.
@@ -71,17 +69,16 @@ def check_maps(
         images: (B, S, S, C) uint8, from `Preprocessing.read`.
         targets: (B,) what to explain, such as the predicted class; None: that with the largest logit.
         units: (B,) int, the patient of each image: intervals are of patient means. None: every image counts by itself.
-        progress: called with (images done, images).
-        kind: of labels.
     """
     found = unchecked(model, len(images), kind)
     if found.reason is not None:
         return found
     x = preprocessing.normalise(torch.from_numpy(images).to(next(model.parameters()).device))
     logits, maps = relevance(model, x, targets, kind)
-    asked = logits.argmax(axis=1) if targets is None else targets
-    scores = _areas(model, x, asked, maps, progress, centre_shift(model), kind)
-    similar = _cascade(model, x[:SHUFFLED], asked[:SHUFFLED], {name: m[:SHUFFLED] for name, m in maps.items()}, kind)
+    targets = logits.argmax(axis=1) if targets is None else targets
+    scores = _areas(model, x, targets, maps, kind, centre_shift(model))
+    first = {name: relevant[:SHUFFLED] for name, relevant in maps.items()}
+    similar = _cascade(model, x[:SHUFFLED], targets[:SHUFFLED], first, kind)
     units = np.arange(len(images)) if units is None else units
 
     def mean(values: np.ndarray) -> Estimate:
@@ -101,32 +98,20 @@ def check_maps(
 
 def unchecked(model: ViT, images: int, kind: Kind = "classes") -> Attention:
     """A result without numbers: sizes, and the reason where maps of so many images cannot be checked."""
-    patches, reason = model.patches, None
+    reason = None
     if images < FEW:
         reason = f"{counted(images, 'image')}, too few to check a map"
-    elif patches == 1:
+    elif model.patches == 1:
         reason = "the image is one patch, so no patch can stand out"
     elif model.head.out_features == 1 and kind != "findings":
         reason = "the model has one class, so its answer never changes"
-    return Attention(
-        n=images,
-        n_shuffled=min(SHUFFLED, images),
-        methods={},
-        patches=patches,
-        steps=min(STEPS, patches),
-        stages=[],
-        random=None,
-        reason=reason,
-    )
+    sizes: dict[str, Any] = {"patches": model.patches, "steps": min(STEPS, model.patches)}
+    sizes |= {"n": images, "n_shuffled": min(SHUFFLED, images)}
+    return Attention(**sizes, methods={}, stages=[], random=None, reason=reason)
 
 
 def verdict(gain: Estimate, similarity: Estimate) -> tuple[str, str]:
-    """One of the five verdicts, and a sentence.
-
-    Args:
-        gain: insertion - deletion, with its interval.
-        similarity: rank correlation of the maps with those of a network whose weights are all random.
-    """
+    """One of the five verdicts, and a sentence; `similarity` is that of maps with all weights random."""
     value, low, high = gain.value, gain.low, gain.high
     assert value is not None and low is not None and high is not None and similarity.value is not None
     gained = f"{value:+.3f} ({low:+.3f} to {high:+.3f}), and a random order gives 0"
@@ -175,10 +160,6 @@ def sample(
 ) -> tuple[np.ndarray, np.ndarray, str]:
     """Which images to check, drawn at random: patients in turn, and classes in turn, so that a rare class is included.
 
-    Args:
-        labels: (S,) classes.
-        groups: patients, or None.
-
     Returns:
         the rows, at most `count`; (B,) the unit of each for `check_maps`; and how they were drawn, in words.
     """
@@ -203,67 +184,49 @@ def _turns(keys: np.ndarray) -> np.ndarray:
 
 
 def _areas(
-    model: ViT,
-    x: Tensor,
-    targets: np.ndarray,
-    maps: dict[str, np.ndarray],
-    progress: Progress | None,
-    shift: float = 0.0,
-    kind: Kind = "classes",
+    model: ViT, x: Tensor, targets: np.ndarray, maps: dict[str, np.ndarray], kind: Kind = "classes", shift: float = 0.0
 ) -> dict[str, np.ndarray]:
     """Areas under deletion and insertion: method or "random" -> (B, 2); whole, blank -> (B,).
 
-    A patch is removed with the pixels nearest to its centre, which `shift` moves; the others are as in `check_maps`.
+    A patch is removed with the pixels nearest to its centre, which `shift` moves.
     """
     near = cells(x.shape[-1], math.isqrt(next(iter(maps.values())).shape[1]), shift)
     names, count, rng = [*maps, "random"], len(x), np.random.default_rng([0, 1])
     blank = x.mean(dim=(0, 2, 3), keepdim=True)  # (1, C, 1, 1): the mean colour, after normalisation
     marked = np.stack([*maps.values(), np.zeros_like(next(iter(maps.values())))], axis=1)  # (B, M, L)
     areas, ends = np.empty((count, len(names), 2)), np.empty((count, 2))
-    for i in range(count):
-        orders = np.lexsort((rng.random(marked[i].shape), -marked[i]))  # (M, L); chance orders patches marked alike
-        kept = np.concatenate([mask for order in orders for mask in curves(order)])  # (2 x M x (T + 1), L)
-        different, back = np.unique(kept, axis=0, return_inverse=True)  # all share the whole image and the empty one
-        chance_of = _probabilities(model, x[i], blank[0], different, near, int(targets[i]), kind)
-        curve = chance_of[back.ravel()].reshape(len(names), 2, -1)  # (M, 2, T + 1)
-        areas[i] = np.trapezoid(curve, dx=1 / (curve.shape[-1] - 1), axis=-1)
-        ends[i] = curve[0, 0, 0], curve[0, 0, -1]
-        if progress is not None:
-            progress(i + 1, count)
+    with bar("checking attention maps") as advance:
+        for i in range(count):
+            orders = np.lexsort((rng.random(marked[i].shape), -marked[i]))  # (M, L); chance orders what is marked alike
+            kept = np.concatenate([mask for order in orders for mask in curves(order)])  # (2 x M x (T + 1), L)
+            different, back = np.unique(kept, axis=0, return_inverse=True)  # all share the whole and the empty image
+            chance_of = _probabilities(model, x[i], blank[0], different, near, kind)[:, int(targets[i])]
+            curve = chance_of[back.ravel()].reshape(len(names), 2, -1)  # (M, 2, T + 1)
+            areas[i] = np.trapezoid(curve, dx=1 / (curve.shape[-1] - 1), axis=-1)
+            ends[i] = curve[0, 0, 0], curve[0, 0, -1]
+            advance(i + 1, count)
     found = {name: areas[:, j] for j, name in enumerate(names)}
     return found | {"whole": ends[:, 0], "blank": ends[:, 1]}
 
 
 def curves(order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which patches are kept at each step of deletion and of insertion: two (T + 1, L) bool.
-
-    Args:
-        order: (L,) the patches, the most marked first.
-    """
-    patches = len(order)
+    """Which patches are kept at each step of deletion and of insertion, two (T + 1, L), in their `order` (L,)."""
+    patches, place = len(order), np.argsort(order)
     steps = min(STEPS, patches)
-    place = np.empty(patches, dtype=int)
-    place[order] = np.arange(patches)
     gone = np.round(np.arange(steps + 1) * patches / steps)[:, None]  # (T + 1, 1)
     return place >= gone, place < gone
 
 
 @FULL_FP32
 @torch.inference_mode()
-def _probabilities(
-    model: ViT, x: Tensor, blank: Tensor, kept: np.ndarray, near: np.ndarray, target: int, kind: Kind
-) -> np.ndarray:
-    """(M,) the probability of the answer when only the patches `kept` (M, L) of x (C, S, S) are left.
-
-    Args:
-        near: (S,) the patch of each pixel along a side, from `cells`.
-    """
+def _probabilities(model: ViT, x: Tensor, blank: Tensor, kept: np.ndarray, near: np.ndarray, kind: Kind) -> np.ndarray:
+    """(M, K) the probability of each answer when only the patches `kept` (M, L) of x (C, S, S) are left."""
     grids = kept.reshape(len(kept), 1, near[-1] + 1, -1)  # (M, 1, h, w)
     learning, found = LEARNING[kind], []
     for start in range(0, len(kept), BATCH):
         mask = torch.from_numpy(grids[start : start + BATCH][..., near[:, None], near]).to(x.device)  # (m, 1, S, S)
         logits = learning.answers(model(torch.where(mask, x, blank)))
-        found.append(learning.chances(logits)[:, target].double().cpu().numpy())
+        found.append(learning.chances(logits).double().cpu().numpy())
     return np.concatenate(found)
 
 
@@ -304,11 +267,8 @@ def _stages(model: ViT) -> Iterator[tuple[str, list[Tensor]]]:
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Spearman's correlation of each row of a (B, L) with the same row of b: (B,); 0 where a row is constant."""
-    found = np.zeros(len(a))
-    for i, (one, other) in enumerate(zip(a, b, strict=True)):
-        if np.ptp(one) > 0 and np.ptp(other) > 0:
-            found[i] = stats.spearmanr(one, other).statistic
-    return found
+    pairs = zip(a, b, strict=True)
+    return np.array([stats.spearmanr(x, y).statistic if np.ptp(x) > 0 and np.ptp(y) > 0 else 0.0 for x, y in pairs])
 
 
 def check_attention(
@@ -322,7 +282,7 @@ def check_attention(
 
     Args:
         read: row of the predictions -> (S, S, C) uint8.
-        images: how many to check; None: as many as take some seconds; 0: neither checks nor maps.
+        images: to check; None: as many as take some seconds; 0: neither checks nor maps.
     """
     if images == 0 or not len(predictions):
         return None, None
@@ -336,12 +296,10 @@ def check_attention(
         return unchecked(model, 0, kind).model_copy(update={"reason": slow, "drawn": ""}), maps
     strata = known_labels(predictions) if kind == "classes" else explained
     rows, units, drawn = sample(strata, predictions.groups, count)
-    with bar("checking attention maps") as advance:
-        pictures = np.stack([read(int(i)) for i in rows])
-        found = check_maps(model, preprocessing, pictures, explained[rows], units, advance, kind)
+    pictures = np.stack([read(int(i)) for i in rows])
+    found = check_maps(model, preprocessing, pictures, explained[rows], units, kind)
     verdicts = "; ".join(f"{part.title}: {part.verdict}" for part in found.methods.values())
-    text = verdicts or f"not checked: {found.reason}"
-    say(f"test of the attention maps: {text}")
+    say(f"test of the attention maps: {verdicts or f'not checked: {found.reason}'}")
     return found.model_copy(update={"drawn": drawn}), maps
 
 

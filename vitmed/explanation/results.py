@@ -52,21 +52,11 @@ def spread(values: np.ndarray) -> np.ndarray:
     return np.where(high > low, (values - low) / np.where(high > low, high - low, 1), 0).astype(np.float32)
 
 
-def joined(parts: Sequence[Maps]) -> Maps:
-    """Concatenate the maps of several batches."""
-    grids = {name: np.concatenate([part.grids[name] for part in parts]) for name in parts[0].grids}
-    arrays = [[getattr(part, name) for part in parts] for name in ("images", "targets", "logits", "rows")]
-    images, targets, logits, rows = map(np.concatenate, arrays)
-    return Maps(images, targets, logits, grids, rows, parts[0].shift)
-
-
 class MapCheck(Frozen):
-    """One method of making attention maps.
+    """One method of making attention maps, its verdict and a sentence on it.
 
-    Attributes:
-        gain: insertion - deletion; a random order has 0.
-        similarity: stage of randomisation -> rank correlation of the maps with those before.
-        verdict: one of the four of `faithfulness`; text: a sentence on it.
+    `gain` is insertion - deletion, 0 in a random order; `similarity` has the rank correlation of the maps with those
+    before each stage of randomisation.
     """
 
     title: str
@@ -82,12 +72,11 @@ class Attention(Frozen):
     """What attention maps are worth: the result of `faithfulness.check_maps`.
 
     Attributes:
-        n: images of the first question; n_shuffled: of the second.
+        n, n_shuffled: images of the first and of the second question; drawn: how they were chosen.
         random: deletion and insertion in a random order.
         stages: of randomisation, from the head down.
         reason: why the maps were not checked; None where they were.
         whole, blank: mean probability of the class for the whole image, and without any patch.
-        drawn: how the images were chosen.
     """
 
     n: int
@@ -135,11 +124,8 @@ class Robustness(Frozen):
     """What corruptions cost: the result of `robustness.measure_robustness`, and what stress.json states about the run.
 
     Attributes:
-        what: the images; images_of: how many there are, `n` of them in the test.
-        n_groups: patients; None where they are unknown.
-        target: what the labels are; number: the number whose loss counts, a key of `clean`.
-        guess: what `number` is without looking at the images, such as 0.5 for AUROC.
-        clean: numbers without corruption.
+        images_of: how many images there are, `n` of them in the test.
+        number: whose loss counts, a key of `clean`; guess: what it is without looking, such as 0.5 for AUROC.
         relative: error of the corrupted images - error of the clean images.
         worst: key of the corruption that costs most; None where no loss is shown.
         undefined, skipped: number, or corruption -> why it is missing.

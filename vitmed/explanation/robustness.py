@@ -1,12 +1,11 @@
 """What corruptions cost: the numbers of `vitmed stress`, from predictions of the same images, clean and corrupted.
 
 The error is 1 - balanced accuracy; of grades 1 - quadratic kappa; of findings 1 - mean AUROC; of a number the mean
-absolute error: 1 minus the first
-of `Stressed.names`, or that number itself where lower is better. Mean corruption error is its plain mean over all
-corruptions and strengths (Hendrycks & Dietterich 2019, section 4.2, without the division by AlexNet's errors, of which
-there are none on your images); `relative` is the mean of error - clean error: what the corruptions add. Every resample
-draws the same images, or patients, for the clean and all corrupted predictions, so that the intervals of differences
-are paired.
+absolute error: 1 minus the first of `Stressed.names`, or that number itself where lower is better. Mean corruption
+error is its plain mean over all corruptions and strengths (Hendrycks & Dietterich 2019, section 4.2, without the
+division by AlexNet's errors, of which there are none on your images); `relative` is the mean of error - clean error:
+what the corruptions add. Every resample draws the same images, or patients, for the clean and all corrupted
+predictions, so that the intervals of differences are paired.
 
 Letters: S images, R resamples.
 """
@@ -58,9 +57,7 @@ def measure_robustness(
     """The numbers of clean and corrupted images.
 
     Args:
-        clean: of any kind, with labels.
         corrupted: key in `CORRUPTIONS` -> predictions of the same images at strengths 1 to 5.
-        resamples: behind the intervals of losses and errors.
         target: what the labels are; None: what the predictions say, which cannot tell grades from classes.
 
     Raises:
@@ -149,7 +146,6 @@ def _cost(
 
 
 def _verdict(found: Robustness) -> tuple[str | None, str]:
-    """The corruption that hurts most, and a sentence."""
     parts = {key: part for key, part in found.corruptions.items() if part.lost.low is not None}
     if not parts:
         return None, "No corruption is shown to hurt: the loss has no interval."
@@ -184,7 +180,6 @@ def _undefined(found: Robustness, clean: Predictions) -> dict[str, str]:
 
 
 def _notes(found: Robustness) -> list[str]:
-    """What a reader must know before believing the numbers."""
     notes, own = [], found.clean[found.number]
     higher = ALL_METRICS[found.number].higher_is_better
     end = own.low if higher else own.high  # nearer to guessing
@@ -212,15 +207,9 @@ def known_stress(run: Path, weights_hash: str) -> Robustness | None:
 
 @dataclass(frozen=True)
 class StressRequest:
-    """What a stress test does.
+    """What a stress test does: with which corruptions (none: all), and the most `images` of the split.
 
-    Attributes:
-        corruptions: keys of `CORRUPTIONS`; none: all of them.
-        split: of the images; device: as in `evaluate`.
-        images: the most; resamples: behind the intervals; seed: of the sample, the corruptions and the resamples.
-
-    Raises:
-        UsageError: an unknown corruption or split, or a number that is out of range.
+    Raises UsageError for an unknown corruption or split, or a number that is out of range.
     """
 
     corruptions: Sequence[str]
@@ -244,10 +233,7 @@ class StressRequest:
 def stress_images(
     saved: SavedModel, chosen: EvaluationImages, what: str, request: StressRequest
 ) -> tuple[Robustness, dict[str, list[np.ndarray]]]:
-    """Predict a sample of images, clean and corrupted, and measure what the corruptions cost.
-
-    Args:
-        what: which images these are, in words.
+    """Predict a sample of images, clean and corrupted, and measure what the corruptions cost; `what` names the images.
 
     Returns:
         the content of stress.json; and title of each corruption -> an image as it is and at strengths 1 to 5.
@@ -282,8 +268,13 @@ def stress_images(
         "image_size": saved.preprocessing.image_size,
         "notes": [*chosen.notes, *found.notes, *unread],
     }
-    content = found.model_copy(update=about)
-    return content, _pictures(content, chosen, decoded, seed)
+    positive = None if found.positive_class is None else found.classes.index(found.positive_class)
+    row = next((row for row in decoded if chosen.samples[row].label == positive), next(iter(decoded)))
+    pictures = {
+        CORRUPTIONS[name].title: [np.asarray(corrupt(decoded[row], name, s, (seed, row))) for s in range(6)]
+        for name in found.corruptions
+    }
+    return found.model_copy(update=about), pictures
 
 
 def _predict_all(
@@ -293,7 +284,6 @@ def _predict_all(
     names: Sequence[str],
     request: StressRequest,
 ) -> tuple[Predictions, dict[str, list[Predictions]]]:
-    """Predictions of the clean images, and corruption -> predictions at strengths 1 to 5."""
     network = open_network(saved, None, request.device, "fp32")
     rows, samples = list(decoded), [chosen.samples[row] for row in decoded]
     passes = [(name, strength) for name in names for strength in range(1, 6)]
@@ -334,11 +324,7 @@ def pick_images(labels: Sequence[int], most: int, seed: int) -> list[int]:
 
 
 def _decode(how: Preprocessing, chosen: EvaluationImages, rows: Sequence[int]) -> dict[int, Image.Image]:
-    """Row -> its image, no larger than the network sees it; a warning on those that cannot be read.
-
-    Raises:
-        DataError: none can be read.
-    """
+    """Row -> its image, no larger than the network sees it. Raises DataError where none can be read."""
 
     def read(row: int) -> Image.Image | str:
         path = chosen.root / chosen.samples[row].path
@@ -363,16 +349,3 @@ def _decode(how: Preprocessing, chosen: EvaluationImages, rows: Sequence[int]) -
         warn(f"{len(problems):,} of {counted(len(rows), 'image')} cannot be read and are left out, such as:")
         warn(problems[0])
     return decoded
-
-
-def _pictures(
-    content: Robustness, chosen: EvaluationImages, decoded: Mapping[int, Image.Image], seed: int
-) -> dict[str, list[np.ndarray]]:
-    """Title -> one image as it is and at strength 1 to 5; of the positive class where there is one."""
-    wanted = None if content.positive_class is None else content.classes.index(content.positive_class)
-    positive = (row for row in decoded if chosen.samples[row].label == wanted)
-    row = next(positive, next(iter(decoded)))
-    return {
-        CORRUPTIONS[name].title: [np.asarray(corrupt(decoded[row], name, s, (seed, row))) for s in range(6)]
-        for name in content.corruptions
-    }

@@ -47,14 +47,8 @@ def size_histogram(images: Sequence[Image]) -> Figure:
         axes.hist(longer, bins=edges.tolist(), color=BLUE)
         return figure
     for name, colour in zip(names, COLOURS, strict=False):
-        axes.hist(
-            longer[labels == name],
-            edges.tolist(),
-            histtype="step",
-            linewidth=2,
-            color=colour,
-            label=short(str(name), 30),
-        )
+        style: dict[str, Any] = {"histtype": "step", "linewidth": 2, "color": colour}
+        axes.hist(longer[labels == name], edges.tolist(), label=short(str(name), 30), **style)
     axes.legend(frameon=False)
     return figure
 
@@ -62,13 +56,12 @@ def size_histogram(images: Sequence[Image]) -> Figure:
 def write_data_report(
     folder: Path,
     root: Path,
-    title: str,
     content: Mapping[str, Any],
     images: Sequence[Image],
     problems: Sequence[Problem],
     copies: Mapping[str, Copies],
 ) -> None:
-    """Both files, each whole or not at all.
+    """Write both files, each whole or not at all.
 
     Args:
         content: of data_report.json.
@@ -77,7 +70,7 @@ def write_data_report(
     write_json(folder / NUMBERS, content)
     html = fill(
         "data_check.html.j2",
-        title=title,
+        title=f"Data check of {content['data']}",
         content=content,
         problems=problems,
         meanings={code: meaning for code, (_, meaning, _) in PROBLEMS.items()},
@@ -89,7 +82,6 @@ def write_data_report(
 
 
 def _examples(root: Path, images: Sequence[Image]) -> list[Strip]:
-    """A few pictures of every class, spread over its files."""
     shown = []
     for name in sorted({kind for image in images for kind in image.kinds or ("",)})[:CLASSES]:
         paths = [i.path for i in images if name in (i.kinds or ("",)) and not i.record.kind]
@@ -99,7 +91,6 @@ def _examples(root: Path, images: Sequence[Image]) -> list[Strip]:
 
 
 def _pairs(root: Path, images: Sequence[Image], copies: Mapping[str, Copies]) -> list[Strip]:
-    """The worst copies side by side."""
     groups = [
         (f"the same {what} {COPIES[code]}", group)
         for kind, what in (("exact", "file"), ("near", "picture"))

@@ -26,11 +26,12 @@ from vitmed.inference.saved_model import Network, SavedModel
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE, WRITTEN
 from vitmed.metrics.reader_comparison import check_readers
+from vitmed.report.analyses import Extra
 from vitmed.report.participant_flow import run_flow
-from vitmed.report.rebuild import match_images, note_prevalence, with_columns
+from vitmed.report.rebuild import fitting_baselines, note_prevalence, with_columns
 from vitmed.report.results import Results
 from vitmed.report.run_description import describe_images, facts
-from vitmed.report.write import read_baselines, write_report
+from vitmed.report.write import About, Report
 
 MOST_OTHERS = 2000  # other images to score at most
 
@@ -97,13 +98,7 @@ def data_notes(run: RunFolder) -> list[str]:
 
 @dataclass(frozen=True)
 class ModelOnImages:
-    """A model and the images that evaluate it.
-
-    Attributes:
-        network: runs the model; policy: is applied to its predictions.
-        chosen: the images; split: that was asked for.
-        config: of the evaluation; notes: for the head of the report.
-    """
+    """A model, the images that evaluate it, of the split that was asked for, and notes for the head of the report."""
 
     saved: SavedModel
     network: Network
@@ -144,29 +139,25 @@ def report_images(
             network.model, saved.preprocessing, chosen.read, predictions, config.map_images
         )
     internal = _own_test(saved, run, policy) if own is None else None
-    fitting = dict[str, Predictions]()  # the baselines that training evaluated on the very same images
-    for key, other in (read_baselines(run.path / own) if own else {}).items():
-        if (matched := match_images(other, predictions)) is not None:
-            fitting[key] = matched
+    beside = fitting_baselines(run.path / own, predictions) if own and baselines is None else {}
     with bar("drawing the report", unit="steps"):
-        metrics = write_report(
-            folder,
-            predictions,
+        about = About(
             title=what,
             facts=facts(saved, what, len(chosen.samples), where),
-            read=lambda path: thumbnail(chosen.root / path, saved.preprocessing),
-            records=upgrade.records(read_json_lines(run.metrics)) or None,
+            notes=used.notes,
+            run=run.name,
+            weights_hash=saved.weights_hash,
+            precision=network.precision,
+            flow=run_flow(saved, run, own, predictions, config.subgroups, chosen.seen),
+        )
+        extra = Extra(
             validation=read_split(run, "val", saved.weights_hash, policy) if used.split != "val" else None,
             internal=internal,
-            config=config,
-            notes=used.notes,
+            baselines=baselines() if baselines else {key: p for key, p in beside.items() if p is not None},
             policy=policy,
-            weights_hash=saved.weights_hash,
-            baselines=fitting if baselines is None else baselines(),
-            found={"attention": attention, "robustness": known_stress(run.path, saved.weights_hash)},
+            parts={"attention": attention, "robustness": known_stress(run.path, saved.weights_hash)},
             maps=maps,
-            flow=run_flow(saved, run, own, predictions, config.subgroups, chosen.seen),
-            run=run.name,
-            precision=network.precision,
+            read=lambda path: thumbnail(chosen.root / path, saved.preprocessing),
+            records=upgrade.records(read_json_lines(run.metrics)),
         )
-    return metrics
+        return Report.of(predictions, about, config, extra).write(folder)

@@ -16,7 +16,7 @@ OF_POSITIVE_CLASS = ("sensitivity", "specificity")  # PPV and NPV follow the pre
 
 
 class Beside(Frozen):
-    """A share in the run's own test, and in the evaluated images."""
+    """A share of the run's own test, and of the evaluated images."""
 
     internal: float
     external: float
@@ -31,11 +31,8 @@ class BesideEstimates(Frozen):
 
 
 class Shift(Frozen):
-    """Whether the images are of another kind.
-
-    Attributes:
-        auroc: how well the out-of-distribution score separates the images from those of the own test.
-        flagged: the share of each that is unlike the training images.
+    """Whether the images are of another kind: how well the out-of-distribution score separates them from the own test,
+    and the share of each that is unlike the training images.
     """
 
     auroc: Estimate
@@ -48,9 +45,7 @@ class External(Frozen):
     Attributes:
         n, n_groups: images and patients of the own test.
         prevalence: of the positive class; None of more than two classes.
-        numbers: by name.
         absent: classes that only one of the two has; then only sensitivity and specificity have a difference.
-        patients_in_both: by name.
         shift: None where there are no scores.
     """
 
@@ -66,14 +61,11 @@ class External(Frozen):
 def compare_with_own_test(
     predictions: Predictions, metrics: Numbers, internal: Predictions | None, resamples: int = 2000
 ) -> External | None:
-    """The evaluated images compared with the run's own test, at the same calibration and operating point.
+    """Compare the evaluated images with the run's own test, at the same calibration and operating point.
 
     Both are taken as independent samples, so the interval of a difference comes from those of both (MOVER: Zou &
-    Donner, Stat. Med. 27 (2008) 1693; of two proportions it is Newcombe's of 1998).
-
-    Args:
-        predictions: of other images, with labels; metrics: `evaluate_predictions` of them.
-        internal: what the same model predicts for its own test; None, or of other classes: there is no comparison.
+    Donner, Stat. Med. 27 (2008) 1693; of two proportions it is Newcombe's of 1998). There is no comparison without
+    `internal`, or where it has other classes.
     """
     if internal is None or not len(internal) or internal.classes != predictions.classes:
         return None
@@ -88,25 +80,21 @@ def compare_with_own_test(
         here, there = metrics.per_class[own.positive_class], own.per_class[own.positive_class]
         numbers |= {name: _pair(there[name], here[name]) for name in OF_POSITIVE_CLASS}
         prevalence = Beside(internal=there.n / own.n, external=here.n / metrics.n)
-    both = set(internal.groups or ()) & set(predictions.groups or ()) - {""}
+    shift, scores, own_scores = None, scores_of(predictions), scores_of(internal)
+    if scores is not None and own_scores is not None:
+        flagged = Beside(internal=float((own_scores > 1).mean()), external=float((scores > 1).mean()))
+        auroc = detection_auroc(own_scores, internal.groups, scores, predictions.groups)
+        shift = Shift(auroc=auroc, flagged=flagged)
     return External(
         n=own.n,
         n_groups=own.n_groups,
         prevalence=prevalence,
         numbers=numbers,
         absent=absent,
-        patients_in_both=len(both),
-        shift=_shift(internal, predictions),
+        patients_in_both=len(set(internal.groups or ()) & set(predictions.groups or ()) - {""}),
+        shift=shift,
     )
 
 
 def _pair(own: Estimate, other: Estimate) -> BesideEstimates:
     return BesideEstimates(internal=own, external=other, difference=difference(other, own))
-
-
-def _shift(internal: Predictions, external: Predictions) -> Shift | None:
-    own, other = scores_of(internal), scores_of(external)
-    if own is None or other is None:
-        return None
-    flagged = Beside(internal=float((own > 1).mean()), external=float((other > 1).mean()))
-    return Shift(auroc=detection_auroc(own, internal.groups, other, external.groups), flagged=flagged)

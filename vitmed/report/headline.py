@@ -15,9 +15,7 @@ from vitmed.decisions.evaluation_folder import find_evaluation, is_torn, read_ev
 from vitmed.decisions.targets import ALL_METRICS, RANKING, TARGETS
 from vitmed.inference.saved_model import SavedModel
 from vitmed.metrics.estimates import value_text
-from vitmed.metrics.fixed_rates import FixedRates
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.external_data import External
 from vitmed.report.results import Baseline, Results
 from vitmed.report.templates import main_methods, number, title_of
 
@@ -46,15 +44,26 @@ def report_evaluation(evaluation: Evaluation, gates: dict[str, float]) -> Evalua
     if metrics.identity:
         say(metrics.identity)
     say(headline(metrics))
-    for line in (*fixed_lines(metrics.fixed_rates), *intended_lines(metrics)):
-        say(line)
+    if metrics.fixed_rates is not None:
+        say(f"{'specificity':13}sensitivity")
+        for rate in metrics.fixed_rates.sensitivity:
+            say(f"{rate.fixed:<13.2f}{value_text(rate.reached)}{' (too few to say)' if rate.too_few else ''}")
+    table, curve = metrics.prevalence, metrics.decision_curve
+    if table is not None and table.intended is not None and table.rows:
+        say(table.sentence)
+    if curve is not None and curve.intended is not None:
+        say(curve.intended.sentence)
     for note in metrics.notes:
         if note not in metrics.report.notes:  # already printed
             warn(note)
     for baseline in metrics.baselines.values():
         say(verdict(baseline, metrics.n_groups, metrics.target.kind, metrics.unit))
     if metrics.external is not None:
-        say(_own_test(metrics.external))
+        pair = metrics.external.numbers["auroc"]
+        gap = "no interval for the difference"
+        if pair.difference.low is not None:
+            gap = f"difference {value_text(pair.difference, '+')}"
+        say(f"on the run's own test set: AUROC {number(pair.internal.value)}; {gap}")
     page, tables = evaluation.folder / REPORT, evaluation.folder / NUMBERS
     say(f"report: {page}" if page.is_file() else f"numbers, without figures and page: {tables}")
     if page.is_file():
@@ -75,31 +84,10 @@ def headline(metrics: Results) -> str:
     return "\n".join([*(f"{title} {value_text(one)}" for title, one in found), f"{how}{optimistic}"])
 
 
-def fixed_lines(found: FixedRates | None) -> list[str]:
-    """Sensitivity at each fixed specificity, as a table that a narrow terminal holds."""
-    if found is None:
-        return []
-    few = {True: " (too few to say)", False: ""}
-    rows = [f"{one.fixed:<13.2f}{value_text(one.reached)}{few[one.too_few]}" for one in found.sensitivity]
-    return [f"{'specificity':13}sensitivity", *rows]
-
-
-def intended_lines(metrics: Results) -> list[str]:
-    """What results and actions are worth at the intended prevalence; nothing where none was given."""
-    table, curve = metrics.prevalence, metrics.decision_curve
-    known = table is not None and table.intended is not None and table.rows
-    lines = [table.sentence] if table is not None and known else []
-    return [*lines, curve.intended.sentence] if curve is not None and curve.intended is not None else lines
-
-
 def verdict(baseline: Baseline, patients: int | None, kind: Kind = "classes", unit: str = "patient") -> str:
     """Whether the model is better than a baseline, in a line; no verdict with very few patients.
 
-    Args:
-        baseline: one of `Results.baselines`.
-        patients: how many were evaluated; None if unknown.
-        kind: of labels.
-        unit: what one of the patients is called.
+    `patients` is how many were evaluated, None if unknown, and `unit` what one of them is called.
     """
     name, standing = baseline.decides, baseline.standing(patients)
     gap = value_text(baseline.difference[name], "+")
@@ -119,15 +107,6 @@ def verdict(baseline: Baseline, patients: int | None, kind: Kind = "classes", un
     if standing == "worse":
         return f"{text}; the BASELINE is better: {gap}{single}"
     return f"{text}; the model is not shown to be better: {gap}{single}"
-
-
-def _own_test(found: External) -> str:
-    """The evaluated images compared with the run's own test set, in a line."""
-    pair = found.numbers["auroc"]
-    gap = "no interval for the difference"
-    if pair.difference.low is not None:
-        gap = f"difference {value_text(pair.difference, '+')}"
-    return f"on the run's own test set: AUROC {number(pair.internal.value)}; {gap}"
 
 
 def parse_gates(texts: str | Sequence[str]) -> dict[str, float]:

@@ -163,11 +163,10 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
         )
     last.append(f"All numbers were computed with vitmed {__version__}.")
     paragraphs = [_design(metrics, shown), *(" ".join(part) for part in (main, further, last) if part)]
-    rows = [
-        Row("; ".join(_phrase(*about, of) for about, of in names.items()), METHODS[key].title, resamples,
-            cite(METHODS[key].sources))
-        for (key, resamples), names in groups
-    ]  # fmt: skip
+    rows = []
+    for (key, resamples), names in groups:
+        numbers = "; ".join(_phrase(*about, of) for about, of in names.items())
+        rows.append(Row(numbers, METHODS[key].title, resamples, cite(METHODS[key].sources)))
     return MethodsText(paragraphs, rows, [REFERENCES[key] for key in cited])
 
 
@@ -323,7 +322,6 @@ def name_of(field: str) -> str:
 
 
 def _joined(names: Sequence[str]) -> str:
-    """a, b and c."""
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 

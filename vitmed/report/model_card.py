@@ -1,9 +1,14 @@
-"""model_card.md: what a model is, was made from and is worth, with the header that Hugging Face's hub reads."""
+"""What a model is, was made from and is worth, with the header that Hugging Face's hub reads.
+
+model_card.md of a run, and README.md of weights for timm or transformers.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -11,9 +16,13 @@ import yaml
 from vitmed.core.files import write_text
 from vitmed.core.messages import warn
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.text import listed
+from vitmed.core.text import NOTICE, listed
+from vitmed.decisions.calibration import Calibration
+from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy
 from vitmed.decisions.targets import TARGETS
-from vitmed.metrics.estimates import Estimate
+from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.inference.saved_model import SavedModel
+from vitmed.models.weights.catalogue import CATALOGUE, terms_of
 from vitmed.report.headline import Evaluation
 from vitmed.report.page import limitations
 from vitmed.report.results import Results
@@ -23,21 +32,34 @@ CLASSES = 50  # that the tables list
 # Names of the hub for our numbers; those it has no name for keep ours.
 HUB = {"auroc": "roc_auc", "mcc": "matthews_correlation", "sensitivity": "recall", "ppv": "precision"}
 
+MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}  # Pillow's, by channels
+FITS = {"pad": "ImageOps.pad(image, {}, {})", "squash": "image.resize({}, {})", "crop": "ImageOps.fit(image, {}, {})"}
+LOADS = {  # library -> what loads the model, and gives its logits
+    "timm": (
+        "import timm",
+        'model = timm.create_model("{}", pretrained=True).eval()\n'
+        "pixels = timm.data.create_transform(**timm.data.resolve_model_data_config(model))",
+        "model(pixels(image)[None])",
+    ),
+    "transformers": (
+        "from transformers import AutoImageProcessor, AutoModelForImageClassification",
+        'model = AutoModelForImageClassification.from_pretrained("{0}").eval()\n'
+        'pixels = AutoImageProcessor.from_pretrained("{0}")',
+        'model(**pixels(image, return_tensors="pt")).logits',
+    ),
+}
+
 
 def model_card(metrics: Results, name: str, folder: str) -> str:
-    """The card. It holds no path, no host and no patient, as long as the facts and the title of the report do not.
+    """The card, of the run's own test. It holds no path, host or patient where facts and title of the report do not.
 
-    Args:
-        metrics: of the run's own test.
-        name: of the model.
-        folder: of the report, relative to the card.
+    `folder` is that of the report, relative to the card.
     """
-    header = yaml.safe_dump(card_header(metrics, name), sort_keys=False, allow_unicode=True, width=120)
     unknown = "Patients are unknown."
     noted = any(unknown in note for note in metrics.notes)  # they stand above the limitations
     text = fill(
         "model_card.md.j2",
-        header=header,
+        header=_as_yaml(card_header(metrics, name)),
         name=name,
         folder=folder,
         metrics=metrics,
@@ -47,6 +69,10 @@ def model_card(metrics: Results, name: str, folder: str) -> str:
         limitations=[text for text in limitations(metrics) if not (noted and text.startswith(unknown))],
     )
     return f"{text}\n{_stamp(text)}\n"
+
+
+def _as_yaml(header: dict[str, Any]) -> str:
+    return yaml.safe_dump(header, sort_keys=False, allow_unicode=True, width=120)
 
 
 def edited(card: str) -> bool:
@@ -63,17 +89,18 @@ def card_header(metrics: Results, name: str) -> dict[str, Any]:
     """The fields of the YAML header; of the numbers those that are defined, each with its interval."""
     data, name = " ".join(metrics.report.title.split()), " ".join(name.split())  # `---` in a line ends a header
     slug = re.sub(r"[^A-Za-z0-9.]+", "-", data.removeprefix("test of ")).strip("-.")[:90] or "data"
-    found = [
-        {"type": HUB.get(key, key), "name": title, "value": round(number.value, 6), "args": _interval(number, metrics)}
-        for key, title, number in headline_of(metrics)
-        if number.value is not None
-    ]
+    found = []
+    for key, title, number in headline_of(metrics):
+        if number.value is None:
+            continue
+        interval: dict[str, Any] = {"interval": "none"}
+        if number.low is not None and number.high is not None:
+            ends = {"low": round(number.low, 6), "high": round(number.high, 6)}
+            interval = {"interval": metrics.level, **ends}
+            interval["method"] = f"{number.method or 'bootstrap'}, {metrics.resampling}"
+        found.append({"type": HUB.get(key, key), "name": title, "value": round(number.value, 6), "args": interval})
     task, title = TARGETS[metrics.target.kind].words.task
-    result = {
-        "task": {"type": task, "name": title},
-        "dataset": {"type": slug, "name": data, "split": "test"},
-        "metrics": found,
-    }
+    of = {"task": {"type": task, "name": title}, "dataset": {"type": slug, "name": data, "split": "test"}}
     return {
         "license": "unknown",
         "library_name": "vitmed",
@@ -81,16 +108,8 @@ def card_header(metrics: Results, name: str) -> dict[str, Any]:
         "tags": ["vitmed", "medical-imaging", task, "vision-transformer", "research-use-only"],
         "datasets": [slug],
         "metrics": list(dict.fromkeys(number["type"] for number in found)),
-        "model-index": [{"name": name, "results": [result]}],
+        "model-index": [{"name": name, "results": [of | {"metrics": found}]}],
     }
-
-
-def _interval(number: Estimate, metrics: Results) -> dict[str, Any]:
-    if number.low is None or number.high is None:
-        return {"interval": "none"}
-    low, high = round(number.low, 6), round(number.high, 6)
-    how = f"{number.method or 'bootstrap'}, {metrics.resampling}"
-    return {"interval": metrics.level, "low": low, "high": high, "method": how}
 
 
 def write_card(run: RunFolder, test: Evaluation) -> None:
@@ -100,3 +119,93 @@ def write_card(run: RunFolder, test: Evaluation) -> None:
         warn(f"{file} was edited and is not replaced; remove it to get a new one with these numbers")
     else:
         write_text(file, card)
+
+
+def weights_card(
+    saved: SavedModel, library: str, name: str, address: str, compared: str, metrics: Results | None
+) -> str:
+    """The card. It holds no path, no host, no patient, and not the name of the data folder.
+
+    Args:
+        library: a key of `LOADS`; address: by which it loads the model.
+        name: of the model.
+        compared: how the library's logits compare with ours, as a sentence.
+        metrics: of the test of these weights; None if not known.
+    """
+    target, policy, model = saved.splits.target, saved.chosen_policy(), saved.config.model
+    findings = policy.findings.items() if isinstance(policy, FindingPolicy) else ()
+    if metrics is not None:  # the title names the data folder, which stays inside
+        report = metrics.report.model_copy(update={"title": "held-out test"})
+        metrics = metrics.model_copy(update={"report": report})
+    thresholds = {finding: one.operating.threshold for finding, one in findings}
+    return fill(
+        "weights_card.md.j2",
+        header=_as_yaml(_weights_header(saved, library, name, metrics)),
+        name=name,
+        notice=NOTICE,
+        words=TARGETS[target.kind].words,
+        how=saved.preprocessing,
+        classes=saved.classes,
+        listed=listed(saved.classes, CLASSES),
+        program=program(saved.preprocessing, policy, library, address),
+        policy=policy,
+        thresholds={finding: f"{0.5 if at is None else at:.6g}" for finding, at in thresholds.items()},
+        compared=compared,
+        metrics=metrics,
+        headline=() if metrics is None else headline_of(metrics),
+        limitations=() if metrics is None else limitations(metrics),
+        started=Path(model.weights).name if model.weights else None,
+        licence=model.licence,
+        terms=model.terms or terms_of(model.licence),
+    )
+
+
+def program(how: Preprocessing, policy: DecisionPolicy, library: str, address: str) -> str:
+    """A program of a few lines that gives the calibrated probabilities of image.png."""
+    imported, loaded, logits = LOADS[library]
+    side, way = f"({how.image_size}, {how.image_size})", f"Image.Resampling.{how.interpolation.upper()}"
+    imports = sorted(["import torch", "from PIL import Image, ImageOps", imported], key=lambda line: line[0] == "f")
+    above = "\n".join(imports)
+    return f"""{above}
+
+{loaded.format(address)}
+image = ImageOps.exif_transpose(Image.open("image.png")).convert("{MODES[how.channels]}")
+image = {FITS[how.resize].format(side, way)}
+with torch.no_grad():
+    logits = {logits}
+probabilities = {_calibrated(policy)}"""
+
+
+def _calibrated(policy: DecisionPolicy) -> str:
+    """The expression of calibrated probabilities: of findings their own, of classes together."""
+    if isinstance(policy, FindingPolicy):
+        found: list[Calibration] = [one.calibration for one in policy.findings.values()]
+        scale, bias = [one.scale[1] for one in found], [one.bias[1] - one.bias[0] for one in found]
+        return f"({_scaled(scale, bias)}).sigmoid()"
+    assert isinstance(policy, ClassPolicy)
+    return f"({_scaled(policy.calibration.scale, policy.calibration.bias)}).softmax(1)"
+
+
+def _scaled(scale: Sequence[float], bias: Sequence[float]) -> str:
+    def numbers(values: Sequence[float]) -> str:
+        texts = [f"{value:.9g}" for value in values]
+        return texts[0] if len(set(texts)) == 1 else f"torch.tensor([{', '.join(texts)}])"
+
+    return f"logits * {numbers(scale)}" + (f" + {numbers(bias)}" if any(bias) else "")
+
+
+def _weights_header(saved: SavedModel, library: str, name: str, metrics: Results | None) -> dict[str, Any]:
+    """The fields of the YAML header: those of the run's card with the library and the base model.
+
+    The hub states a licence that must travel with the model; any other the owner has to choose.
+    """
+    model, task = saved.config.model, TARGETS[saved.splits.target.kind].words.task[0]
+    tags = ["vitmed", "medical-imaging", task, "vision-transformer", "research-use-only"]
+    untested = {"license": "unknown", "pipeline_tag": task, "tags": tags}
+    found = untested if metrics is None else card_header(metrics, name)
+    found["library_name"] = library
+    found.pop("datasets", None)  # the hub looks for data sets of its own there
+    if model.licence and terms_of(model.licence) is not None:
+        found |= {"license": "other", "license_name": model.licence.lower().removeprefix("licenseref-")}
+    base = CATALOGUE.get(model.weights or "")
+    return found | ({"base_model": base.hub} if base is not None and base.hub else {})

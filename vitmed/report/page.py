@@ -1,55 +1,30 @@
-"""report.html: one file that needs nothing else. A chapter is a line in `SECTIONS`, a template and its figures.
+"""report.html: one file that needs nothing else. Its chapters are in chapters.yaml.
 
 The first chapter, the summary, is open and fits one screen; the others fold. A chapter named as a field of `Results`
-sees it as `found`, and is left out where it is None. Every template sees `metrics` (the `Results`), the functions and
-tables in `IN_TEMPLATES`, and the macros of tables.html.j2. It may contain neither style attributes nor scripts:
-the page's Content-Security-Policy allows only its own.
+sees it as `found`, and is left out where it is None.
 """
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Iterable, Mapping, Sequence
-from decimal import Decimal
-from functools import cache
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from vitmed.core.text import LISTED, by_reason, counted, csp_hash, format_probability, listed
-from vitmed.decisions.calibration import why_chosen
-from vitmed.decisions.targets import TARGETS
-from vitmed.metrics.clinical_utility import percentage, ranges
-from vitmed.metrics.estimates import Estimate, Numbers, decimals
-from vitmed.metrics.intervals import LIKENESS
-from vitmed.metrics.methods import METHODS
-from vitmed.metrics.metric_table import PER_CLASS, TITLES, phrase
-from vitmed.metrics.notes import FEW_GROUPS, FEWEST
-from vitmed.metrics.subgroups import TITLES as GAP_TITLES
-from vitmed.report.chapters import MANY, PLOTS, TRAINING_CURVES, Plot
+from vitmed.core.text import counted, csp_hash
+from vitmed.metrics.sample_size import Goal, patients_for_rate
+from vitmed.metrics.subgroups import compared
+from vitmed.report.chapters import MANY, PLOTS, SECTIONS, TRAINING_CURVES, Plot
 from vitmed.report.checklists import checklists
-from vitmed.report.markdown import escape
-from vitmed.report.methods_text import methods_text, name_of
-from vitmed.report.plots.drawing import Drawn, plain
+from vitmed.report.plots.drawing import Drawn
 from vitmed.report.results import Results
-from vitmed.report.slider import Slider, at, rows
+from vitmed.report.slider import Slider
+from vitmed.report.templates import FOLDER, data_uri, fill
 
-FOLDER = Path(__file__).parent
-RATES = ("sensitivity", "specificity", "ppv", "npv")
-BESIDE_RATES = ("auroc", "balanced_accuracy")  # what the summary shows of the headline where it shows `RATES`
-MOST_CLASSES = 100  # rows of a table of classes
 WIDE = 1000  # px; a wider figure takes the whole width of the page instead of one column of two
-
-
-class Section(NamedTuple):
-    """A chapter of the page; the question stands beside its heading, the part above it in the contents list."""
-
-    title: str
-    question: str
-    part: str
-    kinds: tuple[str, ...] = ("classes", "grades")  # of labels that have it
+FEW_PATIENTS = 50  # below, an interval by patient is wide, and a subgroup has hardly anyone
+PRECISE = 0.05  # half the width of an interval that is narrow enough for most uses
+FEW_IMAGES = 100  # of a class: below, its sensitivity is known to about 10 points at best
 
 
 def render(
@@ -64,6 +39,7 @@ def render(
         linked: link to the PNG files beside the page instead of embedding the figures; for Markdown.
     """
     context: dict[str, Any] = {"metrics": metrics, "limitations": limitations(metrics), "slider": slider}
+    context |= {"chapters": SECTIONS, "many_findings": MANY}
     plots = {name: PLOTS.get(name, TRAINING_CURVES) for name in figures}
     sections: list[dict[str, Any]] = []
     for key, chapter in SECTIONS.items():
@@ -79,134 +55,8 @@ def render(
             sections.append({"key": key, **chapter._asdict(), "text": Markup(text), "figures": shown})
     style, script = (Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
     policy = {"style": csp_hash(style), "script": csp_hash(script)}
-    parts = (GOOD, FAILS, DONE)
+    parts = list(dict.fromkeys(chapter.part for chapter in SECTIONS.values()))
     return fill("report.html.j2", **context, sections=sections, parts=parts, style=style, script=script, policy=policy)
-
-
-def fill(template: str, **context: Any) -> str:
-    """The text of a template of this room."""
-    return _environment().get_template(template).render(context)
-
-
-@cache
-def _environment() -> Environment:
-    """It keeps the compiled templates: compiling them takes most of the time of a page."""
-    found = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=lambda name: not (name or "").endswith(".md.j2"),
-        undefined=StrictUndefined,
-        finalize=lambda x: plain(x) if type(x) is str else x,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    found.globals |= IN_TEMPLATES
-    found.filters |= {"breaks": breaks, "each": each, "md": lambda text: escape(" ".join(str(text).split()))}
-    macros = vars(found.get_template("tables.html.j2").module)
-    found.globals |= {name: macros[name] for name in ("table", "cell", "cells", "not_better")}
-    return found
-
-
-def headline_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
-    """The first numbers: (key, title, number); with two classes also the rates of the positive class."""
-    target = TARGETS[metrics.target.kind]
-    found = [(name, title_of(metrics, name), metrics.overall[name]) for name in target.headline]
-    if metrics.positive_class is not None:
-        of_class = metrics.per_class[metrics.positive_class]
-        found += [(name, TITLES[name], of_class[name]) for name in RATES]
-    return found
-
-
-def title_of(metrics: Results, name: str) -> str:
-    """The title of an overall number, with its unit."""
-    metric, unit = TARGETS[metrics.target.kind].metrics[name], metrics.target.unit
-    return f"{metric.title} ({unit})" if unit and metric.in_unit else metric.title
-
-
-def titles_of(metrics: Results, names: Iterable[str]) -> list[str]:
-    """The titles of numbers, overall or of the positive class."""
-    own = TARGETS[metrics.target.kind].metrics
-    return [own[name].title if name in own else TITLES[name] for name in names]
-
-
-def summary_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
-    """The four or six numbers of the first screen, as in `headline_of`."""
-    found = headline_of(metrics)
-    return found if metrics.positive_class is None else [line for line in found if line[0] in BESIDE_RATES + RATES]
-
-
-def value(found: Estimate) -> str:
-    """The value of an estimate, with as many decimals as its interval."""
-    return number(found.value, decimals(found))
-
-
-def interval(found: Estimate) -> str:
-    """`0.911 to 0.934`; "" where there is none."""
-    digits = decimals(found)
-    return "" if found.low is None else f"{found.low:z.{digits}f} to {found.high:z.{digits}f}"
-
-
-def signed(found: Estimate) -> str:
-    """The value of a difference, with its sign."""
-    return "undefined" if found.value is None else f"{found.value:+z.{decimals(found)}f}"
-
-
-def share(found: Estimate) -> str:
-    """`0.911 (0.900 to 0.934)`: a value with its interval, inside a sentence."""
-    return value(found) if found.value is None else f"{value(found)} ({interval(found) or 'no interval'})"
-
-
-def each(names: Iterable[object], *patterns: str) -> list[str]:
-    """Headings of columns: every pattern, such as "{}, images", for each name."""
-    return [pattern.format(name) for name in names for pattern in patterns]
-
-
-def breaks(name: str) -> Markup:
-    """A class name that may go on in the next line after an underscore."""
-    return Markup("_<wbr>").join(plain(name).split("_"))
-
-
-def percent(found: Estimate) -> Markup:
-    """`91.1 % (90.0 to 93.4 %)`: a defined value with its interval, for the sentences of the summary."""
-    assert found.value is not None
-    interval, digits = "", decimals(found)
-    if found.low is not None and found.high is not None:
-        interval = f" ({in_percent(found.low, digits)} to {in_percent(found.high, digits)} %)"
-    return Markup("<b>{} %</b>{}").format(in_percent(found.value, digits), interval)
-
-
-def in_percent(x: float, digits: int = 3) -> str:
-    """46.3 for 0.463: the digits of `number`, which rounding 100 x again would not always give."""
-    return f"{Decimal(number(x, digits)) * 100:.{digits - 2}f}"
-
-
-def reasons(found: Mapping[str, str]) -> list[str]:
-    """`why: a, b and 3 more` for each of the first reasons, and one line for the rest."""
-    grouped = by_reason({_title_of_key(key): why for key, why in found.items()})
-    lines = [f"{why}: {listed(names)}" for why, names in grouped.items()]
-    rest = sum(len(names) for names in list(grouped.values())[LISTED:])
-    return [*lines[:LISTED], *([f"and {counted(rest, 'number')} more, in metrics.json"] if rest else [])]
-
-
-def _title_of_key(key: str) -> str:
-    """`AUROC of ill` for "auroc of ill"."""
-    name, of, whom = key.partition(" of ")
-    return f"{TITLES.get(name, name)}{of}{whom}"
-
-
-def number(x: float | None, digits: int = 3) -> str:
-    """Three decimals, or as many as asked for; "undefined" for None."""
-    return "undefined" if x is None else f"{x:z.{digits}f}"
-
-
-def of_classes(classes: Sequence[str]) -> str:
-    """How many of the classes a table shows, where it does not show all."""
-    more = len(classes) > MOST_CLASSES
-    return f"{MOST_CLASSES} of {len(classes):,} classes shown; metrics.json has all. " if more else ""
-
-
-def data_uri(content: bytes, kind: str = "image/png") -> str:
-    """A picture as it stands inside a page that loads nothing."""
-    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def _figure(name: str, plot: Plot, figure: Drawn, linked: bool) -> dict[str, Any]:
@@ -219,148 +69,44 @@ def _figure(name: str, plot: Plot, figure: Drawn, linked: bool) -> dict[str, Any
     }
 
 
-def main_methods(metrics: Numbers) -> str:
-    """`AUROC (DeLong), balanced accuracy (MOVER), accuracy (Wilson)`: of the first numbers that have an interval."""
-    kind = metrics.target.kind if isinstance(metrics, Results) else "classes"
-    known = [(name, metrics.overall[name]) for name in TARGETS[kind].headline[:3]]
-    return ", ".join(f"{name_of(name)} ({METHODS[of.method or ''].title})" for name, of in known if of.low is not None)
+def limitations(metrics: Results) -> list[str]:
+    """What a report cannot show because something is missing: sentences, the most serious first."""
+    few = [f"'{c}' ({own.n:,})" for c, own in metrics.per_class.items() if 0 < own.n < FEW_IMAGES]
+    context = {"few": few, "few_patients": FEW_PATIENTS, "has_subgroups": compared(metrics.subgroups)}
+    text = fill("limitations.txt.j2", metrics=metrics, more=more_images(metrics), **context)
+    return text.strip("\n").split("\n")
 
 
-def sampling_of(metrics: Numbers) -> str:
-    """How the intervals were computed, for a reader who knows none of the methods."""
-    sizes, by_patient = metrics.sample.images_per_patient, metrics.resampling == "by patient"
-    units = metrics.n if metrics.n_groups is None else metrics.n_groups
-    if not units:
-        return "There are no images."
-    unit = metrics.unit if isinstance(metrics, Results) else "patient"
-    if units < 2:
-        return f"No intervals: one {unit if by_patient else 'image'} cannot show how much others would differ."
-    effective = by_patient and sizes is not None and sizes.max > 1
-    by = main_methods(metrics)
-    level = f"{100 * metrics.level:.0f} % intervals{f', by {unit}' if effective else ''}"
-    text = [f"{level}{': ' if by else ''}{by}."]
-    if effective:
-        text.append(f"They show how the numbers would differ with other {unit}s.")
-    elif by_patient:
-        text.append(f"Each {unit} has one image.")
-    else:
-        text.append("Each image counts as independent.")
-        text.append("The patients are unknown: if they have several images each, the intervals are too narrow.")
-    if not metrics.resamples:
-        text.append("Numbers whose interval needs resampling have none, because resampling is off (--resamples 0).")
-    return " ".join(text)
+def more_images(metrics: Results) -> str | None:
+    """With how many images the interval of the sensitivity would reach `PRECISE` to either side, in a sentence.
 
+    Of two classes the sensitivity of the positive one, else the one with the widest interval. The number is that of
+    `vitmed sample-size`, with the design effect of these images. None where the interval is that narrow, or unknown.
+    """
 
-def worth(metrics: Numbers) -> str:
-    """How much information the sample holds: patients, images of each, and the effective number of images."""
-    sample, right = metrics.sample, metrics.sample.accuracy
-    sizes, patients, positive = sample.images_per_patient, sample.n_patients, metrics.positive_class
-    if sizes is None or patients is None:
-        return ""
-    unit = metrics.unit if isinstance(metrics, Results) else "patient"
-    each = f"{sizes.min:,} to {sizes.max:,} per {unit}, median {sizes.median:,.4g}"
-    each = f"{sizes.max:,} per {unit}" if sizes.min == sizes.max else each
-    each = f", {each}" if patients > 1 else ""
-    text = f"{counted(sample.n_images, 'image')} of {counted(patients, unit)}{each}."
-    about = next((name for name in ("accuracy", "subset_accuracy") if name in metrics.overall), None)
-    if sizes.max == 1 or right.effective_n is None or about is None:
-        return text
-    if right.design_effect is None:
-        seen = "No image is wrong" if metrics.overall[about].value else "No image is right"
-        return (
-            f"{text} {seen}, so the images cannot show how alike those of one {unit} are: the intervals assume an "
-            f"intraclass correlation of {LIKENESS}."
-        )
-    tells = right.icc is not None and abs(right.icc) >= 0.005  # else it would be 0.00 beside a design effect above 1
-    alike = f"intraclass correlation of being right {right.icc:.2f}, " if tells else ""
-    how = f"{alike}design effect {right.design_effect:.1f}"
-    if right.design_effect <= 1:
-        how = f"images of one {unit} are no more alike in being right than those of different {unit}s"
-    assumed = f"an intraclass correlation of at least {LIKENESS} is assumed"
-    parts = [f"{right.effective_n:,.0f} for the {name_of(about)} ({how})"]
-    if positive is not None:
-        for name, one in sample.classes[metrics.classes.index(positive)]:
-            if one.effective_n is not None:
-                all_are = "right" if metrics.per_class[positive][name].value == 1 else "wrong"
-                known = "" if one.design_effect is not None else f" (all are {all_are}; {assumed})"
-                parts.append(f"{one.effective_n:,.0f} for the {name}{known}")
-    return f"{text} Effective number of independent images: {', '.join(parts)}."
+    def half_width(name: str) -> float:
+        found = metrics.per_class[name].sensitivity
+        return -1.0 if found.low is None or found.high is None else (found.high - found.low) / 2
 
-
-EVERY = tuple(TARGETS)
-GOOD, FAILS, DONE = "How good is it?", "Where does it fail?", "How was it done?"
-SECTIONS: dict[str, Section] = {  # key, and name of the template in sections/; one without content is left out
-    "summary": Section("Summary", "The result in one screen.", GOOD),
-    "findings": Section("Findings", "The result of all findings in one screen.", GOOD, ("findings",)),
-    "number": Section("Summary", "The result in one screen.", GOOD, ("number",)),
-    "grades": Section("Grades", "How far off are the grades, and how good is each cut?", GOOD, ("grades",)),
-    "results": Section(
-        "All results and baselines", "Every number with its interval, and baselines if there are any.", GOOD, EVERY
-    ),
-    "folds": Section("Results by fold", "How much do the folds differ?", GOOD, EVERY),
-    "readers": Section("Model against readers", "Is it better or worse than readers of the same images?", GOOD),
-    "external": Section("Comparison with the run's own test", "Does it hold on images from elsewhere?", GOOD),
-    "operating": Section("Threshold, PPV and NPV", "When is an image called positive, and can you believe it?", GOOD),
-    "slider": Section("Try another threshold", "What would another threshold or prevalence give?", GOOD),
-    "calibration": Section("Calibration of probabilities", "Is a probability of 0.9 right nine times in ten?", GOOD),
-    "limitations": Section("Limitations", "What does this report not show?", FAILS, EVERY),
-    "patients": Section("Results by patient", "Does it work for every patient?", FAILS),
-    "subgroups": Section("Results by subgroup", "Is it worse for a site, a device, a sex or an age?", FAILS),
-    "errors": Section("Errors and doubtful labels", "Which images are wrong, and is it the model or the label?", FAILS),
-    "finding_errors": Section(
-        "Errors by finding", "Which findings are missed or called wrongly, and in which images?", FAILS, ("findings",)
-    ),
-    "uncertainty": Section(
-        "Unsure and unusual images", "Does the model abstain, and notice unusual (OOD) images?", FAILS, EVERY
-    ),
-    "robustness": Section("Image quality", "What do blur, noise, compression or another stain cost?", FAILS, EVERY),
-    "attention": Section(
-        "Where the model looks",
-        "Attention maps, and whether the answer depends on the patches that they mark.",
-        FAILS,
-        EVERY,
-    ),
-    "agreement": Section("Agreement with readers", "Does it agree with readers as they agree with each other?", FAILS),
-    "flow": Section(
-        "Images, patients and splits", "Which images were used, and is any patient in two splits?", DONE, EVERY
-    ),
-    "methods": Section("Statistical methods", "How was each interval computed, and by which reference?", DONE, EVERY),
-    "training": Section("Model, training, software", "How was the model made, and with which versions?", DONE, EVERY),
-    "checklists": Section("Reporting checklists", "CLAIM, TRIPOD+AI and STARD-AI, as far as they are answered.", DONE),
-}
-
-
-def numbers_compared(metrics: Results) -> list[str]:
-    """The first three headline numbers in which every baseline is compared."""
-    baselines = metrics.baselines.values()
-    known = [name for name in TARGETS[metrics.target.kind].headline if all(name in b.difference for b in baselines)]
-    return known[:3]
-
-
-IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
-    "chapters": SECTIONS,
-    "titles": TITLES,
-    "titled": lambda names: [TITLES[name] for name in names],
-    "definitions": lambda metrics: TARGETS[metrics.target.kind].metrics,
-    "class_numbers": PER_CLASS,
-    "point_numbers": (*RATES, "f1", "lr_plus", "lr_minus"),
-    "followed": lambda metrics: TARGETS[metrics.target.kind].followed,
-    "compared": numbers_compared,
-    "gap_titles": GAP_TITLES,
-    "few_groups": FEW_GROUPS,
-    "fewest": FEWEST,
-    "most_classes": MOST_CLASSES,
-    "many_findings": MANY,
-    "of_classes": of_classes,
-    "phrase": phrase,
-    "words": lambda metrics: TARGETS[metrics.target.kind].words,
-    "thousands": lambda n: "unknown" if n is None else f"{n:,}",
-    "counted": counted,
-    "chance": format_probability,
-    **{one.__name__: one for one in (number, value, interval, signed, share, percent, in_percent, reasons)},
-    **{
-        one.__name__: one
-        for one in (summary_of, title_of, titles_of, sampling_of, worth, at, rows, methods_text, why_chosen)
-    },
-    **{one.__name__: one for one in (percentage, ranges)},
-}
+    if not metrics.per_class:  # of a number
+        return None
+    name = metrics.positive_class or max(metrics.classes, key=half_width)
+    value, sample = metrics.per_class[name].sensitivity.value, metrics.sample.classes[metrics.classes.index(name)]
+    own, reach = sample.sensitivity, half_width(name)
+    if value is None or reach <= PRECISE:
+        return None
+    each = own.n / own.units
+    effect = (
+        each if own.design_effect is None else max(1.0, own.design_effect)
+    )  # without errors each patient counts once
+    needed = patients_for_rate(value, Goal(half_width=PRECISE), each, effect)
+    if needed is None:
+        return None
+    have, more = (
+        f"{n:,} images" + (f" from {counted(patients, metrics.unit)}" if each > 1 else "")
+        for n, patients in ((own.n, own.units), (round(needed * each), needed))
+    )
+    return (
+        f"With {have} of class '{name}', the interval of its sensitivity reaches {reach:.3f} to either side on "
+        f"average. About {more} of this class would narrow it to {PRECISE}, at the same sensitivity."
+    )

@@ -25,18 +25,13 @@ if TYPE_CHECKING:  # it imports torch, which a report made from a table does not
 
 
 def flow_of(
-    splits: Splits,
-    hashes: Mapping[str, Sequence[str]],
-    counts: Mapping[str, int] | None = None,
-    why_left_out: str = "",
+    splits: Splits, hashes: Mapping[str, Sequence[str]], counts: Mapping[str, int] | None = None, why_left_out: str = ""
 ) -> Flow:
     """The flow of a run, without a path or the name of a patient.
 
     Args:
-        splits: who is in which split.
         hashes: split name -> sha256 of its files.
-        counts: what the check before the training counted, by the names in `COUNTS`; None or without a name where
-            nobody counted.
+        counts: what the check before the training counted, by the names in `COUNTS`; nothing where nobody counted.
         why_left_out: why files that were found are in no split, in words.
     """
     known: dict[str, Any] = {name: (counts or {}).get(name) for name in COUNTS}
@@ -66,10 +61,8 @@ def characteristics(splits: Splits, columns: Sequence[str]) -> dict[str, Charact
     """What the patients (images, where patients are unknown) of each split are like, by columns of the table of labels.
 
     The standardised difference is that of a proportion between a split and train: (p - q) / sqrt((p (1 - p) + q (1 -
-    q)) / 2) (Austin, Commun. Stat. Simul. Comput. 38 (2009) 1228); beyond 0.1 it is usually called an imbalance.
-
-    Returns:
-        by column. Values of fewer than `FEWEST` patients in every split are left out.
+    q)) / 2) (Austin, Commun. Stat. Simul. Comput. 38 (2009) 1228); beyond 0.1 it is usually called an imbalance. Values
+    of fewer than `FEWEST` patients in every split are left out.
     """
     parts = splits.samples.items()
     split_of = [name for name, samples in parts for _ in samples]
@@ -118,7 +111,6 @@ def _split(splits: Splits, name: str, grouped: bool) -> SplitFlow:
 
 
 def _present(targets: Iterable[float]) -> list[int]:
-    """The findings that an image has."""
     return [f for f, value in enumerate(targets) if value == 1]
 
 
@@ -151,9 +143,8 @@ def run_flow(
     """`flow_of` of a run, with the images that this report is about, and the characteristics of the splits.
 
     Args:
-        split: the evaluated split of the run; None for other images.
+        split: the evaluated split of the run; None for other images, of which `EvaluationImages` knows what is `seen`.
         columns: that subgroups were asked for; those that the run's own table has not are left out.
-        seen: of other images, as `EvaluationImages.seen`.
     """
     flow = flow_of(saved.splits, saved.hashes, data_counts(run), why_left_out(saved.config.data))
     known = [name for name in columns if name in saved.splits.columns]
@@ -183,13 +174,9 @@ def evaluated_images(
 def folds_flow(
     folds: Sequence[SavedModel], runs: Sequence[RunFolder], predictions: Predictions, columns: Sequence[str]
 ) -> Flow:
-    """The flow of pooled folds: the test of each takes the place of a split.
+    """The flow of pooled folds: the test of each takes the place of a split; `predictions` are of all.
 
     Patients and files count as in two where they are in two tests, or in two splits of one fold.
-
-    Args:
-        predictions: of all folds.
-        columns: as of `run_flow`.
     """
     first, names = folds[0].splits, [f"fold {number}" for number in range(1, len(folds) + 1)]
     named = dict(zip(names, folds, strict=True))

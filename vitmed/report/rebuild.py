@@ -24,10 +24,11 @@ from vitmed.decisions.policy import choose_policy, notes_of, own_columns, policy
 from vitmed.decisions.targets import refuse_idle
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import check_columns
+from vitmed.report.analyses import Extra
 from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import evaluated_images
 from vitmed.report.results import Origin, Results
-from vitmed.report.write import TABLE_ALONE, read_baselines, write_report
+from vitmed.report.write import TABLE_ALONE, About, Report, read_baselines
 
 
 def rebuild(file: Path, output: str | Path | None, gates: dict[str, float], flags: dict[str, Any]) -> Evaluation:
@@ -42,7 +43,13 @@ def rebuild(file: Path, output: str | Path | None, gates: dict[str, float], flag
     run, weights_hash = RunFolder(file.parent.parent), evaluated.weights_hash if of_model else None
     before, changes = _earlier_report(file, evaluated) if of_model else (None, [])
     changes = [*predictions.notes, *changes]
-    baselines = _fitting_baselines(file, predictions, changes)
+    baselines = {}
+    for key, matched in fitting_baselines(file.parent, predictions).items():
+        name = f"{BASELINE}{key}.csv"
+        if matched is not None and name != file.name:
+            baselines[key] = matched
+        elif name != file.name:
+            changes.append(f"{name} beside the table is left out: it is not of the same images, classes and labels.")
     alone = Origin(title=f"report of {file.name}", facts={"Made from": file.name}, notes=[TABLE_ALONE])
     origin, flow, folds = (before.report, before.flow, before.folds) if before else (alone, None, None)
     notes = list(dict.fromkeys([*origin.notes, *changes]))
@@ -65,19 +72,25 @@ def rebuild(file: Path, output: str | Path | None, gates: dict[str, float], flag
             warn(note)
     other = flow is not None and flow.evaluated is not None and flow.evaluated.split is None
     internal = read_split(run, "test", weights_hash, policy) if other else None
-    found: dict[str, Frozen | None] = {}
+    parts: dict[str, Frozen | None] = {}
     if before is not None:
-        found = {"attention": before.attention, "robustness": before.robustness}
+        parts = {"attention": before.attention, "robustness": before.robustness}
         if internal is None and before.external is not None and not changes and same:
-            found["external"] = before.external  # written elsewhere
+            parts["external"] = before.external  # written elsewhere
     on_validation = file.parent in run.evaluations("val")
-    metrics = write_report(
-        folder, predictions, title=origin.title, facts=origin.facts, notes=notes, config=config,
-        records=(upgrade.records(read_json_lines(run.metrics)) or None) if of_model else None,
+    about = About(
+        origin.title, origin.facts, notes, origin.run or run.name, weights_hash, origin.precision, flow, origin
+    )
+    extra = Extra(
         validation=read_split(run, "val", weights_hash, policy) if of_model and not on_validation else None,
-        internal=internal, baselines=baselines, policy=policy, weights_hash=weights_hash, found=found, flow=flow,
-        folds=folds, run=origin.run or run.name, precision=origin.precision, earlier=origin,
-    )  # fmt: skip
+        internal=internal,
+        baselines=baselines,
+        policy=policy,
+        folds=folds,
+        parts=parts,
+        records=upgrade.records(read_json_lines(run.metrics)) if of_model else None,
+    )
+    metrics = Report.of(predictions, about, config, extra).write(folder)
     return report_evaluation(Evaluation(predictions, metrics, folder), gates)
 
 
@@ -103,7 +116,6 @@ def _settings(origin: Origin) -> EvaluateConfig:
 
 
 def _counted_again(before: Results, predictions: Predictions) -> tuple[Results, list[str]]:
-    """The results with the counts of a table that has other rows, and a note on it."""
     rows, flow, facts = len(predictions), before.flow, before.report.facts
     if flow is not None and flow.evaluated is not None:
         evaluated = evaluated_images(predictions, flow.evaluated.split, flow.evaluated.seen, flow.evaluated.folds)
@@ -116,7 +128,6 @@ def _counted_again(before: Results, predictions: Predictions) -> tuple[Results, 
 
 
 def _check_choosable(file: Path, of_model: bool, folds: Folds | None, flags: Mapping[str, Any]) -> None:
-    """Raise UsageError where no policy can be chosen for a table."""
     if not of_model:
         raise UsageError(f"{file}: a baseline has no decision policy", "leave out the flags that choose one")
     if folds:
@@ -129,7 +140,6 @@ def _check_choosable(file: Path, of_model: bool, folds: Folds | None, flags: Map
 
 
 def _relabelled(before: Results, predictions: Predictions) -> list[str]:
-    """A note where a table has other labels or patients than the report was made of."""
     now = evaluated_images(predictions, None)
     other = ["labels"] * any(now.classes[name].images != own.n for name, own in before.per_class.items())
     other += ["patients"] * (now.patients != before.n_groups)
@@ -141,16 +151,9 @@ def _relabelled(before: Results, predictions: Predictions) -> list[str]:
     ]
 
 
-def _fitting_baselines(file: Path, predictions: Predictions, notes: list[str]) -> dict[str, Predictions]:
-    """The baselines beside a table that are of the very same images; the others are left out with a note."""
-    found = {}
-    for key, other in read_baselines(file.parent).items():
-        name, matched = f"{BASELINE}{key}.csv", match_images(other, predictions)
-        if matched is not None and name != file.name:
-            found[key] = matched
-        elif name != file.name:
-            notes.append(f"{name} beside the table is left out: it is not of the same images, classes and labels.")
-    return found
+def fitting_baselines(folder: Path, predictions: Predictions) -> dict[str, Predictions | None]:
+    """The baselines in a folder, as `match_images`: None for one that is of other images, classes or labels."""
+    return {key: match_images(other, predictions) for key, other in read_baselines(folder).items()}
 
 
 def match_images(other: Predictions, predictions: Predictions) -> Predictions | None:

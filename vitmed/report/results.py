@@ -82,14 +82,12 @@ class Origin(Frozen):
     """What a report was made of, so that it can be made again.
 
     Attributes:
+        run: the name of the run folder, never a path; "" where there is none.
+        created, rebuilt: when the images were evaluated, and the report made again from its table: ISO, UTC.
         facts: about data, model and training.
         notes: as they were given; `Results.notes` has those of the numbers too.
         evaluate: the section `evaluate` of the configuration.
-        policy: the decision policy; None where nothing was chosen on validation.
-        precision: in which the network computed the predictions.
-        run: the name of the run folder, never a path; "" where there is none.
-        created: when the images were evaluated: ISO date and time, UTC.
-        rebuilt: when the report was made again from its table; None where it was not.
+        policy: None where nothing was chosen on validation.
     """
 
     title: str = ""
@@ -150,12 +148,10 @@ class Value(Frozen):
 
 
 class Characteristic(Frozen):
-    """A column of the table of labels, by split; `reason` where quartiles would tell of single patients.
+    """A column of the table of labels, by split, of "patients" or "images".
 
-    Attributes:
-        unit: "patients" or "images".
-        cut: how numbers were cut; "" where they were not.
-        rare: how many values are left out because they are rare everywhere.
+    `cut` says how numbers were cut; `rare` values are left out because they are rare everywhere, and all of them for a
+    `reason` where quartiles would tell of single patients.
     """
 
     unit: str

@@ -20,6 +20,7 @@ def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, s
     model, train, config = saved.config.model, saved.config.train, saved.config
     counts = {name: len(samples) for name, samples in saved.splits.samples.items()}
     views = config.augment.views
+    terms = f"{model.licence or 'not known to vitmed'}{f'. {model.terms}' if model.terms else ''}"
     copies = "the image alone" if views == "one" else f"mean output of {len(VIEWS[views])} copies of an image ({views})"
     return {
         "Images": f"{what}: {images:,} evaluated; the run had "
@@ -27,7 +28,7 @@ def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, s
         "Patients of the run": describe_patients(saved.splits),
         "Splits of the run": "; ".join(f"{name}: {text}" for name, text in saved.splits.made.items()),
         "Model": describe_model(model),
-        "Started from": started_from(saved),
+        "Started from": "random weights" if model.weights is None else f"{Path(model.weights).name}, licence {terms}",
         "Preprocessing": f"resize {config.data.resize}, {config.data.interpolation}, normalize "
         f"{config.data.normalize}, channels {model.channels}{describe_window(saved.preprocessing)}",
         "Augmentation": f"{config.augment.policy}, mixup {config.augment.mixup:g}, cutmix {config.augment.cutmix:g}",
@@ -57,15 +58,6 @@ def describe_window(how: Preprocessing) -> str:
     elif how.window is not None:
         parts.append(f"window of each file ({how.window})")
     return "".join(f", {part}" for part in parts if part)
-
-
-def started_from(saved: SavedModel) -> str:
-    """The weights that training began with, their licence, and what it demands."""
-    model = saved.config.model
-    if model.weights is None:
-        return "random weights"
-    terms = f". {model.terms}" if model.terms else ""
-    return f"{Path(model.weights).name}, licence {model.licence or 'not known to vitmed'}{terms}"
 
 
 def optimisation(train: TrainConfig, kind: str) -> str:

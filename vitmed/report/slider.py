@@ -19,12 +19,9 @@ ROWS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # of the table
 
 
 class Curve(Frozen):
-    """The counts of one class against the others.
+    """The counts of one class against the others, at each of the rising thresholds.
 
-    Attributes:
-        thresholds: rising; tp, fp: at each.
-        start: index of the threshold in use, else of 0.5.
-        marks: operating points, by name and index.
+    `start` is the index of the threshold in use, else of 0.5; `marks` are operating points, by name and index.
     """
 
     name: str
@@ -38,12 +35,10 @@ class Curve(Frozen):
 
 
 class Slider(Frozen):
-    """The classes that can be tried.
+    """The classes that can be tried, and how many are `left` out.
 
-    Attributes:
-        left: how many classes are left out.
-        decided: whether `start` is what the model does. Of more than two classes the likeliest wins, which is no
-            threshold; pooled folds have one each, and are `by_fold`.
+    `decided` says whether `start` is what the model does: of more than two classes the likeliest wins, which is no
+    threshold, and pooled folds have one each (`by_fold`).
     """
 
     classes: list[Curve]
@@ -67,12 +62,10 @@ class Tried(NamedTuple):
 
 
 def slider_data(predictions: Predictions, points: OperatingPoints | None = None) -> Slider | None:
-    """Counts of every class that can be tried, at every threshold that can be chosen; `points` are marked.
+    """Count every class that can be tried, at every threshold that can be chosen; `points` are marked.
 
-    An image is called the class where its probability is the threshold or more.
-
-    Returns:
-        None where no class has images of its own and others.
+    An image is called the class where its probability is the threshold or more. None where no class has images of its
+    own and others.
     """
     labels, positive = known_labels(predictions), positive_index(predictions)
     counts = np.bincount(labels, minlength=len(predictions.classes))
@@ -81,7 +74,11 @@ def slider_data(predictions: Predictions, points: OperatingPoints | None = None)
     if not chosen:
         return None
     of_two, by_fold = positive is not None, predictions.decided is not None
-    marks = _marks(points) if points is not None and of_two else []
+    marks = [
+        (point.title if point.asked is None else f"{point.title} {point.asked}", point.threshold)
+        for point in (points.points.values() if points is not None and of_two else ())
+        if point.threshold is not None
+    ]
     return Slider(
         classes=[_curve(predictions, k, marks, of_two) for k in chosen],
         left=len(possible) - len(chosen),
@@ -93,8 +90,10 @@ def slider_data(predictions: Predictions, points: OperatingPoints | None = None)
 def _curve(predictions: Predictions, k: int, marks: list[tuple[str, float]], of_two: bool) -> Curve:
     scores, truth = predictions.probabilities[:, k], known_labels(predictions) == k
     start = predictions.threshold if of_two and predictions.threshold is not None else 0.5
-    asked = [start, *(at for _, at in marks)]
-    thresholds = np.unique([*_grid(scores, STEPS if of_two else STEPS_OF_MANY), *asked])
+    distinct, steps = np.unique(scores), STEPS if of_two else STEPS_OF_MANY
+    kept = distinct[np.unique(np.linspace(0, len(distinct) - 1, min(steps, len(distinct))).astype(int))]
+    evenly = (float(f"{score:.6g}") for score in kept)  # they part the images evenly; six digits take little room
+    thresholds = np.unique([0.0, *ROWS, *evenly, 1.0, start, *(at for _, at in marks)])
     hits, false = (np.sort(scores[part]) for part in (truth, ~truth))
     return Curve(
         name=plain(predictions.classes[k]),
@@ -106,22 +105,6 @@ def _curve(predictions: Predictions, k: int, marks: list[tuple[str, float]], of_
         start=int(np.searchsorted(thresholds, start)),
         marks=[(text, int(np.searchsorted(thresholds, at))) for text, at in marks],
     )
-
-
-def _grid(scores: np.ndarray, steps: int) -> list[float]:
-    """Thresholds that part the images evenly, and the round ones of the table; six digits, to take little room."""
-    distinct = np.unique(scores)
-    kept = distinct[np.unique(np.linspace(0, len(distinct) - 1, min(steps, len(distinct))).astype(int))]
-    return [0.0, *ROWS, *(float(f"{score:.6g}") for score in kept), 1.0]
-
-
-def _marks(found: OperatingPoints) -> list[tuple[str, float]]:
-    """Name and threshold of the points that have one."""
-    return [
-        (point.title if point.asked is None else f"{point.title} {point.asked}", point.threshold)
-        for point in found.points.values()
-        if point.threshold is not None
-    ]
 
 
 def at(curve: Curve, index: int, prevalence: float | None = None) -> Tried:

@@ -1,46 +1,45 @@
-"""The folder of a report: table, numbers, figures and one HTML file that needs nothing else.
+"""A report: its numbers and figures from `Predictions`, and its folder of tables, figures and one HTML file.
 
-Everything is made from `Predictions`; `read` is needed only for the figures that show the images. So
-`write_report(folder, Predictions.from_csv(file), read=None, ...)` rebuilds a report without model or images.
+`Report.of(predictions, about, config, extra)` reads and writes nothing but the images that `extra.read` gives, so
+`Report.of(Predictions.from_csv(file), About("title")).write(folder)` makes a report without model or images.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vitmed.core.base_models import CLASSES, Frozen
+from vitmed.core.base_models import CLASSES
 from vitmed.core.files import whole_folder, write_bytes, write_json, write_text
 from vitmed.core.run_folder import BASELINE, ISSUES, METHODS_TEXT, NUMBERS, PREDICTIONS, REPORT
 from vitmed.core.text import counted, now
 from vitmed.core.train_config import EvaluateConfig
-from vitmed.decisions.folds import Folds
-from vitmed.decisions.policy import DecisionPolicy
+from vitmed.decisions.folds import fold_notes
+from vitmed.decisions.policy import FindingPolicy
 from vitmed.decisions.targets import TARGETS
-from vitmed.explanation.results import Maps
 from vitmed.metrics.estimates import Numbers
+from vitmed.metrics.kinds.findings import fewer_holders
 from vitmed.metrics.label_errors import issues_csv
-from vitmed.metrics.notes import learnt_nothing, missing_interval_note
+from vitmed.metrics.notes import FEWEST, learnt_nothing, missing_interval_note
 from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions, target_of
 from vitmed.metrics.predictions_files import read_predictions
-from vitmed.report.analyses import ANALYSES, Material
-from vitmed.report.chapters import PLOTS
-from vitmed.report.finding_reports import write_finding_reports
+from vitmed.report.analyses import ANALYSES, Extra, Material
+from vitmed.report.chapters import MAIN, MANY, PLOTS
 from vitmed.report.markdown import to_markdown
 from vitmed.report.methods_text import methods_markdown
 from vitmed.report.page import render
+from vitmed.report.participant_flow import evaluated_images
 from vitmed.report.plots.curves import drawn_curves
 from vitmed.report.plots.drawing import Drawn, drawn
-from vitmed.report.plots.pictures import Read
 from vitmed.report.results import Baseline, Flow, Origin, Results
 from vitmed.report.slider import slider_data
 
 TABLE_ALONE = "Made from a table alone: the split and the model are unknown."
-
 MARKDOWN = "report.md"
 BASELINES = {
     # key in metrics.json and file name -> what it is, for `baseline_text`
@@ -50,115 +49,207 @@ BASELINES = {
 }
 
 
-def write_report(
-    folder: str | Path,
-    predictions: Predictions,
-    *,
-    title: str,
-    facts: Mapping[str, str],
-    read: Read | None = None,
-    records: Sequence[Mapping[str, Any]] | None = None,
-    validation: Predictions | None = None,
-    internal: Predictions | None = None,
-    config: EvaluateConfig | None = None,
-    notes: Sequence[str] = (),
-    baselines: Mapping[str, Predictions] | None = None,
-    policy: DecisionPolicy | None = None,
-    weights_hash: str | None = None,
-    found: Mapping[str, Frozen | None] | None = None,
-    maps: Maps | None = None,
-    flow: Flow | None = None,
-    folds: Folds | None = None,
-    run: str = "",
-    precision: str = "fp32",
-    earlier: Origin | None = None,
-    figures: Collection[str] | None = None,
-) -> Results:
-    """Write predictions.csv, metrics.json, methods.md, label_issues.csv, figures and report.html: all or nothing.
+@dataclass(frozen=True)
+class About:
+    """What a report is about. No text in it may name a patient or a path: a report holds neither.
 
-    Of findings, each gets such a folder of its own below `findings/`, as a prediction of two classes.
-
-    Figures are PNG and SVG. And report.md where `config.format` asks for it. Without `config.report` neither figures
-    nor pages. A report holds no patient, and unless `config.show_names` no file name: a picture is known by its row in
-    predictions.csv. What stands in `title`, `facts` and `notes` is the caller's to keep free of them.
-
-    Args:
-        folder: not there yet, or empty.
-        predictions: with labels.
+    Attributes:
         title: headline of the report.
         facts: name -> value, about data, model and training, as a table.
-        read: path of an image as in `predictions.paths` -> uint8 (H, W) or (H, W, 3); None leaves pictures out.
-        records: of metrics.jsonl, for the training curves; None or empty leaves them out.
-        validation: what the same model predicts for the validation images, on which everything is chosen.
-        internal: where other images are evaluated, what the same model and policy predict for its own test.
-        config: what to find; the defaults otherwise.
         notes: what must be known before the numbers are believed; shown above them.
-        baselines: key in `BASELINES` -> what it says of the same images; kept as baseline_<key>.csv.
-        policy: the decision policy, as it was applied to `predictions`; None where there is none.
+        run: the name of the run folder.
         weights_hash: of the weights that are evaluated; None where there are none, or several.
-        found: attention, robustness or external -> what was found with the model itself, or with other tables.
-        maps: of attention, of some of the images; None leaves their figure out.
-        flow: where the images come from; None where it is not known.
-        folds: of pooled folds, what each has; None of one model.
-        run: the name of the run folder, not its path.
         precision: in which the network computed the predictions.
+        flow: where the images come from; None where it is not known.
         earlier: of the report that is made again from its table; None where the images are evaluated now.
-        figures: the names in `PLOTS` that are drawn; None draws all that have something to show.
-
-    Returns:
-        what metrics.json holds.
-
-    Raises:
-        DataError: the predictions have no labels.
-        UsageError: a column of `config.subgroups` is not there, or the folder cannot be written.
     """
-    folder, config = Path(folder), config or EvaluateConfig()
-    predictions = replace(predictions, named=config.show_names)
-    target = target_of(predictions, config.ordinal)
-    kind = TARGETS[target.kind]
-    numbers = kind.evaluate(predictions, config.resamples)
-    compared = {key: _beside(key, target.kind, predictions, other, config) for key, other in (baselines or {}).items()}
-    stored = None if policy is None else policy.to_json()
-    dates = {"created": now()} if earlier is None else {"created": earlier.created, "rebuilt": now()}
-    origin = Origin(
-        title=title, run=run, **dates, facts=dict(facts), notes=list(notes), evaluate=config.model_dump(),
-        policy=stored, precision=precision,
-    )  # fmt: skip
-    material = Material(predictions, numbers, validation, internal, config, policy, folds)
-    parts: dict[str, Any] = {key: analyse(material) for key, analyse in ANALYSES[target.kind].items()}
-    parts |= {"baselines": compared, "report": origin, "weights_hash": weights_hash, "flow": flow, "folds": folds}
-    parts |= {"target": target} if target != CLASSES else {}
-    shown = numbers.model_copy(update={"notes": _warnings(predictions, numbers, notes)})
-    metrics = Results.of(shown, **parts | dict(found or {}))
-    pictures = _draw(predictions, metrics, read, maps, figures) if config.report else {}
-    if records and config.report:
-        pictures["training_curves"] = drawn_curves(records)
-    with whole_folder(folder) as part:
+
+    title: str
+    facts: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    run: str = ""
+    weights_hash: str | None = None
+    precision: str = "fp32"
+    flow: Flow | None = None
+    earlier: Origin | None = None
+
+    def origin(self, material: Material) -> Origin:
+        """What metrics.json says of it, so that the report can be made again."""
+        policy = material.extra.policy
+        again: dict[str, Any] = {} if self.earlier is None else {"created": self.earlier.created, "rebuilt": now()}
+        return Origin(
+            title=self.title,
+            run=self.run,
+            **{"created": now()} | again,
+            facts=dict(self.facts),
+            notes=list(self.notes),
+            evaluate=material.config.model_dump(),
+            policy=None if policy is None else policy.to_json(),
+            precision=self.precision,
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that the folder of a report holds, before it is written.
+
+    Attributes:
+        baselines: predictions of the same images, by their key in `BASELINES`.
+        results: what metrics.json holds.
+        figures: by their name in `PLOTS`.
+        formats: of the page, "html" and "md"; none where the numbers alone are asked for.
+        findings: folder below this one -> the report of a finding, as of two classes.
+    """
+
+    predictions: Predictions
+    baselines: Mapping[str, Predictions]
+    results: Results
+    figures: Mapping[str, Drawn]
+    formats: Collection[str]
+    findings: Mapping[str, Report]
+
+    @classmethod
+    def of(
+        cls,
+        predictions: Predictions,
+        about: About,
+        config: EvaluateConfig | None = None,
+        extra: Extra | None = None,
+    ) -> Report:
+        """Compute the numbers and draw the figures; of findings, also the report of each.
+
+        A picture is known by its row in predictions.csv, and by its file name only where `config.show_names` asks.
+
+        Raises:
+            DataError: the predictions have no labels.
+            UsageError: a column of `config.subgroups` is not there.
+        """
+        config, extra = config or EvaluateConfig(), extra or Extra()
+        predictions = replace(predictions, named=config.show_names)
+        target = target_of(predictions, config.ordinal)
+        numbers = TARGETS[target.kind].evaluate(predictions, config.resamples)
+        material = Material(predictions, numbers, config, extra)
+        parts: dict[str, Any] = {
+            "baselines": {key: _beside(key, target.kind, material) for key in extra.baselines},
+            **{key: analyse(material) for key, analyse in ANALYSES[target.kind].items()},
+            "report": about.origin(material),
+            "weights_hash": about.weights_hash,
+            "flow": about.flow,
+            "folds": extra.folds,
+            **({"target": target} if target != CLASSES else {}),
+            **extra.parts,
+        }
+        shown = numbers.model_copy(update={"notes": _warnings(predictions, numbers, about.notes)})
+        results = Results.of(shown, **parts)
+        figures = _draw(predictions, results, extra) if config.report else {}
+        findings: dict[str, tuple[str, Report]] = {}
         if predictions.kind == "findings":
-            reports = write_finding_reports(
-                part, material, partial(
-                    write_report, title=title, facts=facts, read=read, weights_hash=weights_hash,
-                    run=run, precision=precision, earlier=earlier,
-                ), baselines or {}, flow,
-            )  # fmt: skip
-            metrics = metrics.model_copy(update={"finding_reports": reports})
-        _write_tables(part, predictions, baselines or {}, metrics)
-        if config.report:
-            _write_pages(part, predictions, metrics, pictures, "md" in config.format.split(","))
-    return metrics
+            findings = _of_findings(material, about)
+            pages = {name: f"{place}/{REPORT}" if own.formats else place for name, (place, own) in findings.items()}
+            results = results.model_copy(update={"finding_reports": pages})
+        formats = config.format.split(",") if config.report else ()
+        return cls(predictions, extra.baselines, results, figures, formats, dict(findings.values()))
+
+    def write(self, folder: str | Path) -> Results:
+        """Write predictions.csv, metrics.json, methods.md, label_issues.csv, figures and pages: all or nothing.
+
+        Args:
+            folder: not there yet, or empty.
+
+        Returns:
+            what metrics.json holds.
+
+        Raises:
+            UsageError: the folder cannot be written.
+        """
+        predictions, results = self.predictions, self.results
+        slider, doubted = None, results.label_errors
+        with whole_folder(Path(folder)) as part:
+            for place, report in self.findings.items():
+                report.write(part / place)
+            write_text(part / PREDICTIONS, predictions.to_csv())
+            for key, other in self.baselines.items():
+                write_text(part / f"{BASELINE}{key}.csv", other.to_csv())
+            if predictions.kind == "classes":
+                slider = slider_data(predictions, results.operating_points) if self.formats else None
+                if doubted is not None and doubted.reason is None:
+                    write_text(part / ISSUES, issues_csv(predictions))
+            write_json(part / NUMBERS, results.to_dict())
+            for name, figure in self.figures.items():
+                write_bytes(part / f"{name}.png", figure.png)
+                write_bytes(part / f"{name}.svg", figure.svg)
+            page = partial(render, results, self.figures, slider)
+            if self.formats:
+                write_text(part / REPORT, page())
+                write_text(part / METHODS_TEXT, methods_markdown(results))
+            if "md" in self.formats:
+                write_text(part / MARKDOWN, to_markdown(page(linked=True)))
+        return results
 
 
-def _beside(key: str, of: str, predictions: Predictions, other: Predictions, config: EvaluateConfig) -> Baseline:
+def _of_findings(material: Material, about: About) -> dict[str, tuple[str, Report]]:
+    """Finding -> folder and report, of every finding that at least `FEWEST` patients (or images, where patients are
+    unknown) have, and as many have an image without; of validation, on which decisions were chosen, the tables alone.
+
+    Of more than `MANY` findings, each report has the figures in `MAIN` alone.
+    """
+    predictions, config, extra = material.predictions, material.config, material.extra
+    assert extra.policy is None or isinstance(extra.policy, FindingPolicy)
+    evaluated, held = about.flow and about.flow.evaluated, fewer_holders(predictions)
+    figures = MAIN if sum(count >= FEWEST for count in held) > MANY else None
+    pages = config.report and not (evaluated and evaluated.split == "val")
+    reports = {}
+    for (name, place), count in zip(folder_names(predictions.classes).items(), held, strict=True):
+        if count < FEWEST:
+            continue
+        policy = None if extra.policy is None else extra.policy.findings[name]
+        folds = None if extra.folds is None else extra.folds.findings[name]
+        view = predictions.of(name) if policy is None else policy.apply(predictions.of(name))
+        counts = evaluated and evaluated_images(view, evaluated.split, evaluated.seen, evaluated.folds)
+        notes = [*(policy.notes if policy else ()), *(fold_notes(folds) if folds else ())]
+        own = Extra(
+            validation=_view(extra.validation, name),
+            internal=_view(extra.internal, name),
+            policy=policy,
+            folds=folds,
+            baselines={key: _view(other, name) for key, other in extra.baselines.items()},
+            read=extra.read,
+            figures=figures,
+        )
+        flow = about.flow and about.flow.model_copy(update={"evaluated": counts})
+        words, asked = replace(about, notes=notes, flow=flow), config.model_copy(update={"report": pages})
+        reports[name] = f"findings/{place}", Report.of(view, words, asked, own)
+    return reports
+
+
+def _view(predictions: Any, finding: str) -> Any:
+    return None if predictions is None else predictions.of(finding)
+
+
+def folder_names(findings: tuple[str, ...]) -> dict[str, str]:
+    """Finding -> the name of its folder, in letters, digits and hyphens; no two are the same."""
+    names: dict[str, str] = {}
+    for finding in findings:
+        name = plain = re.sub(r"[^a-z0-9]+", "-", finding.lower()).strip("-")[:60] or "finding"
+        number = 2
+        while name in names.values():
+            name, number = f"{plain}-{number}", number + 1
+        names[finding] = name
+    return names
+
+
+def _beside(key: str, of: str, material: Material) -> Baseline:
     """The comparison with a baseline, of labels of a kind; of findings also finding by finding."""
-    kind = TARGETS[of]
-    found = Baseline(text=baseline_text(key, of), **dict(kind.compare(predictions, other, config.resamples)))
-    if predictions.kind != "findings":
-        return found
-    each = kind.compare_each(predictions, other)["auroc"]
-    adjusted = zip(each, holm([gap.p for gap in each.values()]), strict=True)
-    return found.model_copy(
-        update={"findings": {name: each[name].model_copy(update={"p_holm": p}) for name, p in adjusted}}
+    kind, predictions, other = TARGETS[of], material.predictions, material.extra.baselines[key]
+    compared = Baseline(
+        text=baseline_text(key, of), **dict(kind.compare(predictions, other, material.config.resamples))
     )
+    if predictions.kind != "findings":
+        return compared
+    gaps = kind.compare_each(predictions, other)["auroc"]
+    adjusted = holm([gap.p for gap in gaps.values()])
+    each = {name: gap.model_copy(update={"p_holm": p}) for (name, gap), p in zip(gaps.items(), adjusted, strict=True)}
+    return compared.model_copy(update={"findings": each})
 
 
 def baseline_text(key: str, kind: str) -> str:
@@ -167,7 +258,6 @@ def baseline_text(key: str, kind: str) -> str:
 
 
 def _warnings(predictions: Predictions, numbers: Numbers, notes: Sequence[str]) -> list[str]:
-    """What stands above the numbers: the notes of the caller, and those of the numbers."""
     found = [*learnt_nothing(numbers), *notes, *numbers.notes, *missing_interval_note(numbers)]
     found.sort(key=lambda note: note == TABLE_ALONE)  # last: the page shows the first and folds the others
     if predictions.errors:
@@ -176,48 +266,22 @@ def _warnings(predictions: Predictions, numbers: Numbers, notes: Sequence[str]) 
     return found
 
 
-def _draw(
-    predictions: Predictions, metrics: Results, read: Read | None, maps: Maps | None, chosen: Collection[str] | None
-) -> dict[str, Drawn]:
-    """The figures of `PLOTS` that have something to show, or those `chosen` of them."""
+def _draw(predictions: Predictions, results: Results, extra: Extra) -> dict[str, Drawn]:
+    """The figures of `PLOTS` that have something to show, or those of them that are asked for."""
     figures = {}
-    doubted = metrics.label_errors
+    doubted = results.label_errors
     for name, plot in PLOTS.items():
-        if metrics.target.kind not in plot.kinds or (chosen is not None and name not in chosen):
+        if results.target.kind not in plot.kinds or (extra.figures is not None and name not in extra.figures):
             continue
         if name == "suspected_labels" and (doubted is None or doubted.reason is not None):
             continue
-        source = maps if plot.maps else read if plot.pictures else metrics
+        source = extra.maps if plot.maps else extra.read if plot.pictures else results
         figure = None if source is None else plot.draw(predictions, source)
         if figure is not None:
             figures[name] = drawn(figure, plot.pictures or plot.maps)
+    if extra.records:
+        figures["training_curves"] = drawn_curves(extra.records)
     return figures
-
-
-def _write_tables(
-    folder: Path, predictions: Predictions, baselines: Mapping[str, Predictions], metrics: Results
-) -> None:
-    write_text(folder / PREDICTIONS, predictions.to_csv())
-    for key, other in baselines.items():
-        write_text(folder / f"{BASELINE}{key}.csv", other.to_csv())
-    doubted = metrics.label_errors is not None and metrics.label_errors.reason is None
-    if doubted and predictions.kind == "classes":
-        write_text(folder / ISSUES, issues_csv(predictions))
-    write_json(folder / NUMBERS, metrics.to_dict())
-
-
-def _write_pages(
-    folder: Path, predictions: Predictions, metrics: Results, figures: Mapping[str, Drawn], markdown: bool
-) -> None:
-    slider = slider_data(predictions, metrics.operating_points) if predictions.kind == "classes" else None
-    page = partial(render, metrics, figures, slider)
-    for name, figure in figures.items():
-        write_bytes(folder / f"{name}.png", figure.png)
-        write_bytes(folder / f"{name}.svg", figure.svg)
-    write_text(folder / REPORT, page())
-    write_text(folder / METHODS_TEXT, methods_markdown(metrics))
-    if markdown:
-        write_text(folder / MARKDOWN, to_markdown(page(linked=True)))
 
 
 def read_baselines(folder: Path) -> dict[str, Predictions]:

@@ -15,9 +15,10 @@ from vitmed.data.patients import describe_patients, patient_notes, report_patien
 from vitmed.data.samples import Splits, labelled_by
 from vitmed.data.splits import make_splits
 from vitmed.imaging.preprocessing import Preprocessing, thumbnail
+from vitmed.report.analyses import Extra
 from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import evaluated_images, flow_of, why_left_out
-from vitmed.report.write import baseline_text, write_report
+from vitmed.report.write import About, Report, baseline_text
 from vitmed.training.baselines import fit_colours
 from vitmed.training.environment import check_images, splits_csv
 from vitmed.training.plan.make_plan import check_against_splits, config_of_target, standardised, with_window
@@ -66,21 +67,19 @@ def evaluate_colours(
         samples, what = splits.samples[split], f"{split} of {splits.root.resolve().name}"
         logits, positive = logits_of(split), config.data.positive
         predictions = labelled_by(splits.target, splits.classes, samples, logits, positive, splits.columns)
-        about = "No network: this shows what stain, light, format and size reveal about the labels."
-        metrics = write_report(
-            folder.path / split,
-            predictions,
+        said = "No network: this shows what stain, light, format and size reveal about the labels."
+        about = About(
             title=f"{what}: colours and size alone",
             facts={
                 "Model": baseline_text("colour_and_size", splits.target.kind),
                 "Images": f"{what}: {len(predictions):,} evaluated",
                 "Patients": describe_patients(splits),
             },
-            read=lambda path: thumbnail(splits.root / path, preprocessing),
-            config=config.evaluate,
-            notes=[*patient_notes(splits, split), about, *notes],
-            flow=flow.model_copy(update={"evaluated": evaluated_images(predictions, split)}),
+            notes=[*patient_notes(splits, split), said, *notes],
             run=folder.name,
+            flow=flow.model_copy(update={"evaluated": evaluated_images(predictions, split)}),
         )
+        extra = Extra(read=lambda path: thumbnail(splits.root / path, preprocessing))
+        metrics = Report.of(predictions, about, config.evaluate, extra).write(folder.path / split)
         results[split] = report_evaluation(Evaluation(predictions, metrics, folder.path / split), {})
     return folder, results

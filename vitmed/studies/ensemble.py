@@ -28,9 +28,10 @@ from vitmed.inference.ensemble import join_members, save_ensemble
 from vitmed.inference.open_model import open_network
 from vitmed.metrics.ensembles import aligned, averaged, out_of_fold
 from vitmed.metrics.estimates import Estimate, value_text
+from vitmed.report.analyses import Extra
 from vitmed.report.headline import Evaluation
 from vitmed.report.run_description import facts
-from vitmed.report.write import write_report
+from vitmed.report.write import About, Report
 from vitmed.studies.executors import Job
 from vitmed.studies.folds import fold_name
 from vitmed.studies.study import Study
@@ -244,18 +245,15 @@ def join(candidates: Sequence[Candidate], place: RunFolder, way: str, advise: bo
     notes = [_about_policy(used[0][0], len(members)), *chosen["notes"], *leaks, *notes_of(policy)]
     predictions, root = policy.apply(for_policy), members[0].splits.root
     with bar("drawing the report", unit="steps"):
-        metrics = write_report(
-            place.path / "val",
-            predictions,
+        about = About(
             title=f"{counted(len(members), 'model')}, images that chose the policy",
             facts=facts(joined, "the images on which the policy was chosen", len(predictions), "stored predictions"),
-            read=lambda name: thumbnail(root / name, joined.preprocessing),
-            config=config,
             notes=notes,
-            policy=policy,
-            weights_hash=joined.weights_hash,
             run=place.name,
+            weights_hash=joined.weights_hash,
         )
+        extra = Extra(policy=policy, read=lambda name: thumbnail(root / name, joined.preprocessing))
+        metrics = Report.of(predictions, about, config, extra).write(place.path / "val")
     val = Evaluation(predictions, metrics, place.path / "val")
     save_ensemble(joined)  # last: without it the folder holds no ensemble
     if splits.samples["test"] and advise:

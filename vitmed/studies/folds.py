@@ -30,10 +30,11 @@ from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.kinds.findings import in_means
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
+from vitmed.report.analyses import Extra
 from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import folds_flow
 from vitmed.report.results import Results
-from vitmed.report.write import read_baselines, write_report
+from vitmed.report.write import About, Report, read_baselines
 from vitmed.studies.executors import Job, local
 
 OF_ONE_FOLD = ("Images", "Patients of the run", "Splits of the run")  # facts that do not hold for all folds
@@ -119,19 +120,16 @@ def _pool(folder: RunFolder, places: Sequence[RunFolder], study: Study) -> Evalu
     for note in (*undefined_notes(folds), *other_means):
         warn(note)
     with bar("drawing the report", unit="steps"):
-        metrics = write_report(
-            folder.path / "test",
-            pooled,
+        about = About(
             title=f"{len(places)} folds of {data_folder(root).resolve().name}",
             facts=_facts(results, results[once], pooled, folds),
-            read=lambda path: thumbnail(root / path, first.preprocessing),
-            config=config,
             notes=notes,
-            folds=folds,
-            baselines={key: pool([found[key] for found in baselines[once]]) for key in shared},
-            flow=folds_flow(saved[once], places[once], pooled, config.subgroups),
             run=folder.name,
+            flow=folds_flow(saved[once], places[once], pooled, config.subgroups),
         )
+        others = {key: pool([found[key] for found in baselines[once]]) for key in shared}
+        extra = Extra(folds=folds, baselines=others, read=lambda path: thumbnail(root / path, first.preprocessing))
+        metrics = Report.of(pooled, about, config, extra).write(folder.path / "test")
     kind = TARGETS[pooled.kind]
     for name in kind.headline[:2]:
         say(f"{kind.metrics[name].title} by fold: {spread_of(folds.each, name)}")

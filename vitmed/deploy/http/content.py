@@ -141,7 +141,7 @@ def _headline(saved: SavedModel) -> Headline | None:
     if file is None:
         return None
     from vitmed.report.results import Results
-    from vitmed.report.templates import headline_of
+    from vitmed.report.templates import headline_of  # templates and tables: only where there is an evaluation
 
     try:
         metrics = Results.read(read_metrics(file.with_name(NUMBERS)))

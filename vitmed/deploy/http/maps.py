@@ -11,7 +11,7 @@ from vitmed.explanation.faithfulness import BETTER, RANDOM, UNLEARNED, UNSHOWN, 
 from vitmed.explanation.results import TITLES, UNCHECKED, cells, known_verdicts
 from vitmed.inference.load import Model, png_address
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.plots.attention import COLOURS
+from vitmed.report.plots.pictures import MAP_COLOURS
 
 RANKS = (BETTER, WEAK, UNSHOWN, RANDOM, UNLEARNED)  # verdicts, the best first
 METHODS = ("gradient_rollout", "grad_cam", "rollout")  # where the verdicts say nothing: the last knows no class
@@ -55,6 +55,6 @@ def overlay(image: np.ndarray, grid: np.ndarray, shift: float) -> np.ndarray:
     near = cells(image.shape[0], grid.shape[0], shift)
     values = grid[np.ix_(near, near)]  # (S, S)
     grey = image[..., : 3 if image.shape[2] >= 3 else 1].mean(axis=2, keepdims=True)
-    colour = 255 * matplotlib.colormaps[COLOURS](values)[..., :3]
+    colour = 255 * matplotlib.colormaps[MAP_COLOURS](values)[..., :3]
     alpha = (0.25 + 0.5 * values)[..., None]
     return (grey * (1 - alpha) + colour * alpha).round().astype(np.uint8)

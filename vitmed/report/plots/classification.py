@@ -127,7 +127,6 @@ def _square(x: str, y: str) -> tuple[Figure, Axes]:
 
 
 def _counts(predictions: Predictions) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Class, true and false positives at every threshold; of classes with images of their own and others."""
     for c in range(len(predictions.classes)):
         tp, fp = threshold_counts(predictions.probabilities[:, c], known_labels(predictions) == c)
         if tp[-1] and fp[-1]:
@@ -135,7 +134,6 @@ def _counts(predictions: Predictions) -> Iterator[tuple[int, np.ndarray, np.ndar
 
 
 def _nothing(axes: Axes, predictions: Predictions, empty: bool) -> None:
-    """Why there is no curve, where there is none."""
     if empty:
         names = [predictions.classes[k] for k in np.unique(known_labels(predictions))]
         why = f"all images are of the class {short(names[0], 26)}" if len(names) == 1 else "there are no images"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -108,7 +109,6 @@ def _net_benefit(axes: Axes, part: NetBenefit, thresholds: Sequence[float]) -> N
 
 
 def _named(figure: Figure) -> tuple[list[Artist], list[str]]:
-    """The entries of a legend for all axes, each name once."""
     found = {
         text: handle for axes in figure.axes for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
     }
@@ -151,7 +151,6 @@ def reliability(predictions: Predictions, metrics: Results) -> Figure | None:
 
 
 def _bins(axes: Axes, part: Reliability, colour: str, marker: str, size: int, name: str) -> None:
-    """A point for each bin with the interval of the observed frequency."""
     seen = [bin.seen for bin in part.curve]
     y, low, high = (numbers(ends) for ends in zip(*((one.value, one.low, one.high) for one in seen), strict=True))
     ends = np.nan_to_num(np.maximum(0, [y - low, high - y]))  # no bar without an interval
@@ -202,11 +201,10 @@ def out_of_distribution(predictions: Predictions, metrics: Results) -> Figure | 
     every = np.maximum(np.concatenate([part[1] for part in parts]), 1e-3)
     low, high = min(float(every.min()), 0.9), max(float(every.max()), 1.1) * 1.001
     for name, values, flagged, colour, hatch in parts:
-        axes.hist(
-            np.maximum(values, 1e-3), bins=np.geomspace(low, high, 41).tolist(),
-            weights=np.full(len(values), 1 / len(values)), color=colour, alpha=0.55, hatch=hatch, edgecolor=colour,
-            label=f"{name}, n = {len(values):,}: {_share(flagged)} above 1",
-        )  # fmt: skip
+        label = f"{name}, n = {len(values):,}: {_share(flagged)} above 1"
+        style: dict[str, Any] = {"color": colour, "alpha": 0.55, "hatch": hatch, "edgecolor": colour, "label": label}
+        weights, bins = np.full(len(values), 1 / len(values)), np.geomspace(low, high, 41).tolist()
+        axes.hist(np.maximum(values, 1e-3), bins=bins, weights=weights, **style)
     axes.axvline(1, color=BLACK, linestyle="--", label="99 % of the validation images are below")
     axes.set_xscale("log")
     _ticks(axes, (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100), low, high, "{:g}".format)
@@ -216,7 +214,6 @@ def out_of_distribution(predictions: Predictions, metrics: Results) -> Figure | 
 
 
 def _ticks(axes: Axes, values: Sequence[float], low: float, high: float, text: Callable[[float], str]) -> None:
-    """Ticks of a log scale at those of the values that lie between its ends."""
     shown = [value for value in values if low <= value <= high]
     axes.set_xticks(shown, [text(value) for value in shown])
     axes.minorticks_off()

@@ -37,11 +37,8 @@ QUALITIES = (88, 75, 60, 45, 30)
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure as files.
-
-    Attributes:
-        small: the figure for the page, in as few bytes as look alike; `kind` is its MIME type.
-        text: titles, axes, legend and numbers, as text alternative.
+    """A figure as files: `small` for the page, in as few bytes as look alike, of the MIME type `kind`; its `text` is an
+    alternative of titles, axes, legend and numbers.
     """
 
     png: bytes
@@ -52,11 +49,7 @@ class Drawn:
 
 
 def drawn(figure: Figure, pictures: bool = False) -> Drawn:
-    """The figure as files.
-
-    Args:
-        pictures: the figure shows images, which a palette of 256 colours would spoil: on the page it is a JPEG.
-    """
+    """The figure as files; a palette of 256 colours would spoil `pictures`, which are a JPEG on the page."""
     image, stream = _raster(figure), io.BytesIO()
     figure.set_layout_engine("none")  # all parts are in place: to place them again takes as long as drawing
     with _any_glyph(), rc_context({"svg.hashsalt": "vitmed"}):
@@ -159,12 +152,7 @@ def hide_ticks(panels: Iterable[Axes]) -> None:
 
 
 def sheet(size: tuple[float, float], rows: Sequence[tuple[str, Sequence[np.ndarray]]]) -> tuple[Figure, np.ndarray]:
-    """Rows of pictures, each with its name on the left; and the panels, at least one.
-
-    Args:
-        size: width and height, inches.
-        rows: name, uint8 arrays as in `show`; a row may have fewer than another.
-    """
+    """Rows of pictures as in `show`, each with its name on the left, `size` in inches; and the panels, one or more."""
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(max(1, len(rows)), max([1, *(len(row) for _, row in rows)]), squeeze=False)
     for line, (name, row) in zip(panels, rows, strict=False):

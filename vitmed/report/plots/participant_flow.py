@@ -52,13 +52,13 @@ def flow(predictions: Predictions, metrics: Results) -> Figure | None:
     if found:
         y -= first
         side = _height(len(left_out))
-        _box(axes, 0.2, y, 3.6, first, found)
-        _box(axes, 4.4, y - gap / 2 - side / 2, 3.4, side, left_out, GREY)
+        _box(axes, (0.2, y, 3.6, first), found)
+        _box(axes, (4.4, y - gap / 2 - side / 2, 3.4, side), left_out, GREY)
         _arrow(axes, (2.0, y), (2.0, y - gap))
         _arrow(axes, (2.0, y - gap / 2), (4.4, y - gap / 2))
         y -= gap
     y -= _height(len(used))
-    _box(axes, 0.2, y, 3.6, _height(len(used)), used)
+    _box(axes, (0.2, y, 3.6, _height(len(used))), used)
     bottom = 0.1 + lowest
     rail = bottom + 0.24
     axes.plot([2.0, 2.0], [y, rail], color=BLACK, linewidth=1)
@@ -68,7 +68,7 @@ def flow(predictions: Predictions, metrics: Results) -> Figure | None:
         title = f"{name} (evaluated)" if here else name
         if here and evaluated and own and evaluated.images != own.images:  # rows were removed from the table
             title, lines = f"{name} ({evaluated.images:,} evaluated)", [f"of {lines[0]}", *lines[1:]]
-        _box(axes, x, 0.1, width, lowest, [title, *lines], BLUE if here else BLACK, here)
+        _box(axes, (x, 0.1, width, lowest), [title, *lines], BLUE if here else BLACK)
         if own or folds:
             axes.plot([2.0, x + width / 2], [rail, rail], color=BLACK, linewidth=1)
             _arrow(axes, (x + width / 2, rail), (x + width / 2, bottom))
@@ -79,12 +79,10 @@ def _height(lines: int) -> float:
     return LINE * lines + 0.16
 
 
-def _box(
-    axes: Axes, x: float, y: float, width: float, height: float, lines: list[str],
-    edge: str = BLACK, bold: bool = False,
-) -> None:  # fmt: skip
-    """A box with its heading in the first line; (x, y) is its lower left corner, all in inches."""
-    fill, thick = ("#EAF3FA", 2) if bold else ("white", 1)
+def _box(axes: Axes, place: tuple[float, float, float, float], lines: list[str], edge: str = BLACK) -> None:
+    """Draw a box with its heading in the first line; its place is left, bottom, width and height in inches."""
+    x, y, width, height = place
+    fill, thick = ("#EAF3FA", 2) if edge == BLUE else ("white", 1)
     axes.add_patch(Rectangle((x, y), width, height, facecolor=fill, edgecolor=edge, linewidth=thick))
     for i, line in enumerate(lines):
         weight = "bold" if i == 0 else "normal"
@@ -125,7 +123,6 @@ def _lines(part: SplitFlow | EvaluatedImages, noun: str, unit: str, most: int, w
 
 
 def _classes(part: SplitFlow | EvaluatedImages) -> dict[str, Count]:
-    """The classes that a box lists; none if there are many."""
     return part.classes if len(part.classes) <= LISTED else {}
 
 

@@ -1,4 +1,4 @@
-"""Figures that show the images: galleries of errors and doubtful labels, a sample, the contact sheet.
+"""Figures that show the images: errors, doubtful labels, samples, attention maps, the contact sheet.
 
 A picture is labelled by its row, unless the predictions allow its name.
 """
@@ -6,15 +6,17 @@ A picture is labelled by its row, unless the predictions allow its name.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from vitmed.core.base_models import UNKNOWN
 from vitmed.core.errors import VitmedError
 from vitmed.core.text import counted
+from vitmed.explanation.results import TITLES, Maps, cells
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.confusions import error_pairs, wrong_rows
@@ -90,11 +92,7 @@ def finding_errors(predictions: FindingPredictions, read: Read) -> Figure | None
 
 
 def suspected_labels(predictions: Predictions, read: Read) -> Figure | None:
-    """The images with the most doubtful labels, and the suggestions; None without any.
-
-    Args:
-        predictions: with labels, of images that the model was not trained on.
-    """
+    """The images with the most doubtful labels, and the suggestions; None without any."""
     found = find_suspects(predictions)
     rows, labels, names = found.rows[:SUSPECTS], known_labels(predictions), predictions.classes
     titles = [
@@ -109,11 +107,7 @@ def suspected_labels(predictions: Predictions, read: Read) -> Figure | None:
 
 
 def grid(predictions: Predictions, read: Read) -> Figure:
-    """Images drawn at random (always the same ones), with prediction and truth; without labels, the prediction.
-
-    Args:
-        predictions: of one image or more.
-    """
+    """Images drawn at random (always the same ones), with prediction and truth; without labels, the prediction."""
     shown = np.sort(np.random.default_rng(0).permutation(len(predictions))[:PICTURES])
     figure = _gallery(predictions, read, shown)
     if len(shown) < len(predictions):
@@ -122,12 +116,7 @@ def grid(predictions: Predictions, read: Read) -> Figure:
 
 
 def contact_sheet(images: Mapping[str, Sequence[np.ndarray]], classes: int) -> Figure:
-    """What the network is shown: one row of images per class.
-
-    Args:
-        images: class name -> uint8 arrays (H, W) or (H, W, 3).
-        classes: how many there are; the figure says so where it shows fewer.
-    """
+    """What the network is shown: a row of uint8 arrays (H, W) or (H, W, 3) for each class, of so many `classes`."""
     columns = max([1, *map(len, images.values())])
     size = 1.2 * columns + 1.6, max(1.0, 1.2 * len(images))
     figure, _ = sheet(size, [(short(name, 20), pictures) for name, pictures in images.items()])
@@ -137,7 +126,6 @@ def contact_sheet(images: Mapping[str, Sequence[np.ndarray]], classes: int) -> F
 
 
 def _gallery(predictions: Predictions, read: Read, rows: np.ndarray) -> Figure:
-    """Images of the given rows, one or more, with what was predicted and what is true."""
     columns = min(len(rows), 6)
     lines = -(-len(rows) // columns)
     figure = Figure(figsize=(max(4.5, 1.75 * columns + 0.4), 2.35 * lines + 0.5), layout="constrained")
@@ -152,7 +140,6 @@ def _gallery(predictions: Predictions, read: Read, rows: np.ndarray) -> Figure:
 def _in_lines(
     predictions: Predictions, read: Read, lines: Sequence[tuple[str, np.ndarray, Sequence[str]]]
 ) -> Figure | None:
-    """Lines of pictures, each with a heading and a title over each picture."""
     if not lines:
         return None
     deep = max(title.count("\n") for _, _, titles in lines for title in titles)
@@ -170,44 +157,34 @@ def _in_lines(
     return figure
 
 
-class Outcome(NamedTuple):
-    """The answer that a map explains, in words; `truth` is "" and `right` None where they are unknown."""
-
-    answer: str
-    sure: str
-    truth: str
-    right: bool | None
-
-
-def outcome_of(predictions: Predictions, row: int, most: int) -> Outcome:
-    """The answer for one image: class, likeliest finding, or number with its interval; names of `most` letters."""
+def _outcome(predictions: Predictions, row: int, most: int) -> tuple[str, str, str, bool | None]:
+    """Class, likeliest finding or number of an image, how sure, the truth ("" if unknown), and whether it is right."""
     labels = predictions.labels
     if predictions.kind == "number":
         ends = predictions.intervals
         text = "" if ends is None else f"({ends[row, 0]:.3g} to {ends[row, 1]:.3g})"
         truth = "" if labels is None else f"truth: {labels[row]:.3g}"
         right = bool(predictions.right[row]) if labels is not None and ends is not None else None
-        return Outcome(f"{predictions.amounts[row, 0]:.3g} {predictions.target.unit}".rstrip(), text, truth, right)
+        return (f"{predictions.amounts[row, 0]:.3g} {predictions.target.unit}".rstrip(), text, truth, right)
     k = int(predictions.explained[row])
     name, sure = short(predictions.classes[k], most), percent(predictions.probabilities[row, k])
     if predictions.kind == "findings":
         words, called = ("absent", "present"), bool(predictions.predicted[row, k])
         if labels is None or labels[row, k] == UNKNOWN:
-            return Outcome(name, f"{sure}: {words[called]}", "", None)
+            return (name, f"{sure}: {words[called]}", "", None)
         there = bool(labels[row, k])
-        return Outcome(name, sure, f"{words[called]}; truth: {words[there]}", called == there)
+        return (name, sure, f"{words[called]}; truth: {words[there]}", called == there)
     if labels is None:
-        return Outcome(name, sure, "", None)
-    return Outcome(name, sure, f"truth: {short(predictions.classes[labels[row]], most)}", bool(labels[row] == k))
+        return (name, sure, "", None)
+    return (name, sure, f"truth: {short(predictions.classes[labels[row]], most)}", bool(labels[row] == k))
 
 
 def label_outcome(axes: Axes, predictions: Predictions, row: int, most: int) -> None:
     """What was predicted and, with labels, the truth; in a frame that is green where they agree."""
-    found = outcome_of(predictions, row, most)
-    mark = {True: "✓ ", False: "✗ ", None: ""}[found.right]
-    lines = f"{mark}{found.answer} {found.sure}\n{found.truth}" if found.truth else f"{found.answer}\n{found.sure}"
-    axes.set_title(lines, fontsize=8)
-    axes.spines[:].set(color={True: GREEN, False: RED, None: GREY}[found.right], linewidth=3)
+    answer, sure, truth, right = _outcome(predictions, row, most)
+    mark, colour = {True: ("✓ ", GREEN), False: ("✗ ", RED), None: ("", GREY)}[right]
+    axes.set_title(f"{mark}{answer} {sure}\n{truth}" if truth else f"{answer}\n{sure}", fontsize=8)
+    axes.spines[:].set(color=colour, linewidth=3)
 
 
 def show_row(axes: Axes, predictions: Predictions, read: Read, row: int) -> None:
@@ -224,3 +201,66 @@ def show_row(axes: Axes, predictions: Predictions, read: Read, row: int) -> None
 def prediction_picture(predictions: Predictions, how: Preprocessing) -> bytes:
     """Draw a PNG of up to 24 of the images with their predictions, in the window and of the frame of `how`."""
     return png(grid(predictions, lambda path: np.asarray(read_image(path, frame=how.frame, window=how.window))))
+
+
+MAP_COLOURS = "cividis"  # dark blue to yellow: made for colour-blind readers, and it rises in lightness
+
+
+def attention_maps(predictions: Predictions, maps: Maps) -> Figure | None:
+    """A line of panels for every image that has maps, two images beside each other where there are several."""
+    count, across = len(maps.rows), 1 + len(maps.grids)
+    if not count:
+        return None
+    beside = min(2, count)
+    lines = -(-count // beside)
+    size = 2.4 if beside == 1 else 1.32  # inches a panel
+    width, height = (size + 0.08) * across * beside + 1.0, (size + 0.68) * lines + 0.18
+    # Placed by hand: the layout "constrained" takes a second and a half.
+    figure = Figure(figsize=(width, height))
+    places = {"left": 0.1 / width, "right": 1 - 0.9 / width, "top": 1 - 0.42 / height, "bottom": 0.44 / height}
+    panels = figure.subplots(
+        lines, across * beside, squeeze=False, gridspec_kw=places | {"wspace": 0.08 / size, "hspace": 0.68 / size}
+    )
+    for axes in panels.flat:
+        axes.set_axis_off()
+    for i, row in enumerate(maps.rows):
+        line, column = i // beside, i % beside * across
+        picture = panels[line, column]
+        picture.set_axis_on()
+        show(picture, maps.images[i])
+        _label(picture, predictions, int(row), int(maps.targets[i]), 16 if beside == 2 else 30)
+        for axes, (name, grid) in zip(panels[line, column + 1 : column + across], maps.grids.items(), strict=True):
+            overlay(axes, maps.images[i], grid[i], maps.shift)
+            if line == 0 or beside == 1:
+                axes.set_title(TITLES[name].replace("-weighted ", "-weighted\n"), fontsize=8 if beside == 2 else 10)
+    place = figure.add_axes((1 - 0.78 / width, places["bottom"], 0.16 / width, min(3, height - 0.86) / height))
+    bar = figure.colorbar(ScalarMappable(Normalize(0, 1), MAP_COLOURS), cax=place)
+    bar.set_ticks([0, 1], labels=["least", "most"])
+    bar.set_label("attention, within one map", fontsize=8, labelpad=-14)
+    bar.ax.tick_params(labelsize=8)
+    return figure
+
+
+def overlay(axes: Axes, image: np.ndarray, grid: np.ndarray, shift: float) -> None:
+    """A map (h, w) over its image in grey. It is not smoothed, which would suggest more detail than there is."""
+    near = cells(image.shape[0], grid.shape[0], shift)
+    values = grid[np.ix_(near, near)]  # (S, S)
+    colour = image[..., :3] if image.shape[2] >= 3 else image[..., :1]
+    axes.set_axis_on()
+    axes.imshow(colour.mean(axis=2), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+    axes.imshow(values, cmap=MAP_COLOURS, vmin=0, vmax=1, alpha=0.25 + 0.5 * values, interpolation="nearest")
+    axes.set(xticks=[], yticks=[])
+
+
+def _label(axes: Axes, predictions: Predictions, row: int, target: int, most: int) -> None:
+    """The prediction, the truth, and what the maps are for where the prediction does not say it."""
+    label_outcome(axes, predictions, row, most)
+    text = path_label(predictions.name(row), 24)
+    if predictions.kind == "number":
+        mean = f"{predictions.target.centre:.3g} {predictions.target.unit}".rstrip()
+        text += f"\nmaps for {predictions.answers[target]} than {mean}"
+    elif target != predictions.explained[row]:
+        sure = percent(predictions.probabilities[row, target])
+        text += f"\nmaps for {short(predictions.classes[target], most)} {sure}"
+    axes.set_xlabel(text, fontsize=8)
+    axes.set(xticks=[], yticks=[])

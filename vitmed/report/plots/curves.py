@@ -1,0 +1,290 @@
+"""Curves by epoch of training, strength of a corruption, image of a monitored log, and trial of a search."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from vitmed.core.text import counted
+from vitmed.decisions.targets import ALL_METRICS, TARGETS
+from vitmed.explanation.results import Robustness
+from vitmed.metrics.control_charts import Side
+from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.monitoring import Chart
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.tuning_study import TuningStudy
+from vitmed.report.plots.drawing import (
+    BLUE,
+    COLOURS,
+    GREEN,
+    GREY,
+    ORANGE,
+    RED,
+    Drawn,
+    add_grid,
+    draw_band,
+    drawn,
+    numbers,
+    plot,
+    sheet,
+    short,
+)
+from vitmed.report.results import Results
+
+
+def drawn_curves(records: Sequence[Mapping[str, Any]]) -> Drawn:
+    """`training_curves` as files; drawn once for the run folder and the reports of one run."""
+    return _drawn_curves(json.dumps(list(records)))
+
+
+@lru_cache(maxsize=1)
+def _drawn_curves(records: str) -> Drawn:
+    return drawn(training_curves(json.loads(records)))
+
+
+def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
+    """Loss, validation metrics and learning rate by epoch, the epoch of best.pt marked.
+
+    Of the records of `metrics.jsonl`: epoch, train_loss, val_loss, val_<metric>, lr; kept, whether best.pt was written;
+    and monitor, the name of the watched metric. Missing or null values are gaps.
+    """
+    epochs = [record["epoch"] for record in records]
+    monitor = next((str(r["monitor"]) for r in records if r.get("monitor") in ALL_METRICS), "auroc")
+
+    def values(key: str) -> np.ndarray:
+        return np.array([np.nan if r.get(key) is None else float(r[key]) for r in records])
+
+    kept = [i for i, record in enumerate(records) if record.get("kept")]
+    best = kept[-1] if kept else None
+    usual = ("auroc", "balanced_accuracy", "accuracy", "mcc", "subset_accuracy", "r2", "ccc")
+    bounded = [name for name in usual if any(f"val_{name}" in record for record in records)][:4]
+    if monitor not in bounded:  # an error has a scale of its own
+        bounded = [monitor, *bounded[:3]] if ALL_METRICS[monitor].higher_is_better else [monitor]
+    losses = {"train_loss": "training", "val_loss": "validation"}
+
+    figure = Figure(figsize=(12, 3.8), layout="constrained")
+    panels = figure.subplots(1, 3)
+    for i, (key, name) in enumerate(losses.items()):
+        panels[0].plot(epochs, values(key), color=COLOURS[i], marker=".", linestyle=("-", "--", ":")[i], label=name)
+    panels[0].set_ylabel("loss (nats)")
+    for i, name in enumerate(bounded):
+        line, label = "-" if name == monitor else "--", ALL_METRICS[name].title
+        panels[1].plot(epochs, values(f"val_{name}"), color=COLOURS[i], marker=".", linestyle=line, label=label)
+    panels[1].set_ylabel("validation metric")
+    panels[2].plot(epochs, values("lr"), color=BLUE, marker=".")
+    panels[2].set_ylabel("learning rate")
+    for axes, free in zip(panels, ("upper right", "lower right", "lower left"), strict=True):
+        _by_epoch(axes)
+        if best is not None:
+            axes.axvline(epochs[best], color=GREY, linestyle=":", linewidth=1.5, label=f"best.pt: epoch {epochs[best]}")
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize=9, framealpha=0.85, loc=free)
+    if best is not None:
+        value = f"validation {ALL_METRICS[monitor].title} {values(f'val_{monitor}')[best]:.3f}"
+        figure.suptitle(f"best.pt: epoch {epochs[best]}, {value}", fontsize=12)
+    return figure
+
+
+def loss_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
+    """Training and validation loss, and the learning rate by epoch, of the records of pretraining."""
+    epochs = [record["epoch"] for record in records]
+    figure = Figure(figsize=(9, 3.8), layout="constrained")
+    loss, rate = figure.subplots(1, 2)
+    loss.plot(epochs, [r["train_loss"] for r in records], color=BLUE, label="training")
+    loss.plot(epochs, [r["val_loss"] for r in records], color=ORANGE, linestyle="--", label="validation")
+    loss.set_ylabel("mean squared error of hidden patches")
+    loss.legend(fontsize=9)
+    rate.plot(epochs, [r["lr"] for r in records], color=BLUE)
+    rate.set_ylabel("learning rate")
+    for axes in (loss, rate):
+        _by_epoch(axes)
+    return figure
+
+
+def _by_epoch(axes: Axes) -> None:
+    axes.set_xlabel("epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+    add_grid(axes)
+
+
+def reconstruction_figure(pictures: np.ndarray) -> Figure:
+    """`reconstructions` as a sheet: a column per image; rows: the image, its visible patches, the predicted ones."""
+    names = ("image", "visible", "predicted")
+    rows = [(name, [triple[i] for triple in pictures]) for i, name in enumerate(names)]
+    figure, panels = sheet((1.3 * len(pictures) + 1.2, 4.1), rows)
+    for axes in panels.flat:
+        axes.set_frame_on(False)
+    return figure
+
+
+CORRUPTIONS_BESIDE = 4
+OF_NUMBERS = ((BLUE, "-", "o"), (ORANGE, "--", "s"))  # of the first two numbers
+
+
+def robustness(predictions: Predictions, metrics: Results) -> Figure | None:
+    """`stress_curves` of a report; None without a stress test."""
+    return None if metrics.robustness is None else stress_curves(metrics.robustness)
+
+
+def stress_curves(found: Robustness) -> Figure | None:
+    """A panel for each corruption: the first two numbers by strength, with bands; None without a corruption."""
+    if not found.corruptions:
+        return None
+    kind = TARGETS[found.target.kind]
+    metric, unit = kind.metrics[found.number], f" ({found.target.unit})" if found.target.unit else ""
+    parts = sorted(found.corruptions.values(), key=lambda part: -(part.lost.value or 0))
+    columns = min(CORRUPTIONS_BESIDE, len(parts))
+    lines = -(-len(parts) // columns)
+    figure = Figure(figsize=(2.6 * columns + 0.6, 2.25 * lines + 1.0), layout="constrained")
+    panels = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
+    for axes in panels.flat[len(parts) :]:
+        axes.set_axis_off()
+    for axes, part in zip(panels.flat, parts, strict=False):
+        for name, style in zip(kind.stress.names, OF_NUMBERS, strict=False):
+            shown = [found.clean[name], *(row[name] for row in part.strengths)]
+            _curve(axes, kind.metrics[name].phrase + unit, style, shown)
+        if found.guess is not None:
+            guessing = f"guessing ({metric.phrase})"
+            axes.axhline(found.guess, color=GREY, linestyle=":", linewidth=1.2, label=guessing)
+        change = 0.0 if part.lost.value is None else round(part.lost.value, 3) * (1 - 2 * metric.higher_is_better)
+        axes.set_title(part.title + ("" if part.lost.value is None else f": {change + 0:+.3f}"), fontsize=10)
+        add_grid(axes)
+    panels[0, 0].set(xticks=range(6), ylim=(None, 1.02 if metric.higher_is_better else None))
+    for i, axes in enumerate(panels.flat[: len(parts)]):
+        if i + columns >= len(parts):  # the lowest of its column
+            axes.set_xlabel("strength (0: original)", fontsize=9)
+            axes.tick_params(labelbottom=True)
+    patients = "" if found.n_groups is None else f" of {counted(found.n_groups, 'patient')}"
+    images = f"n = {counted(found.n, 'image')}{patients}"
+    between = "; " if columns > 2 else "\n"
+    figure.suptitle(f"{images}{between}in the titles: mean change of {metric.phrase}", fontsize=11)
+    handles = panels[0, 0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=min(3, columns), fontsize=9)
+    return figure
+
+
+def _curve(axes: Axes, label: str, style: tuple[str, str, str], shown: Sequence[Estimate]) -> None:
+    if shown[0].value is None:
+        return
+    strength, values, (colour, line, marker) = range(len(shown)), numbers(one.value for one in shown), style
+    axes.plot(strength, values, line, color=colour, marker=marker, markersize=3.5, label=label)
+    draw_band(axes, strength, shown, colour)
+
+
+def stress_samples(pictures: Mapping[str, Sequence[np.ndarray]]) -> Figure:
+    """One image under every corruption: title -> six pictures, the original and then strength 1 to 5."""
+    columns = max(map(len, pictures.values()))
+    figure, panels = sheet((1.35 * columns + 1.5, 1.35 * len(pictures) + 0.4), list(pictures.items()))
+    for i, axes in enumerate(panels[0]):
+        axes.set_title("original" if i == 0 else f"strength {i}", fontsize=10)
+    return figure
+
+
+CHARTS_BESIDE, MOST_CHARTS = 3, 24  # panels
+OF_SIDES: dict[Side, tuple[str, str]] = {"rise": (BLUE, "-"), "fall": (ORANGE, "--")}
+
+
+def control_charts(charts: Sequence[Chart], sums: Mapping[str, Mapping[Side, np.ndarray]]) -> Figure | None:
+    """A panel for each chart: its sums by image, the limit, and the alarm; None where nothing is watched.
+
+    Of many charts, those that come nearest to their limit, or go furthest above it.
+    """
+    watched = sorted((one for one in charts if one.limit), key=_height, reverse=True)[:MOST_CHARTS]
+    if not watched:
+        return None
+    shown = [one for one in charts if one in watched]
+    columns = min(CHARTS_BESIDE, len(shown))
+    lines = -(-len(shown) // columns)
+    figure = Figure(figsize=(3.6 * columns + 0.4, 2.2 * lines + 0.7), layout="constrained")
+    panels = figure.subplots(lines, columns, squeeze=False, sharex=True)
+    for axes in panels.flat[len(shown) :]:
+        axes.set_axis_off()
+    for axes, chart in zip(panels.flat, shown, strict=False):
+        _panel(axes, chart, sums[chart.name])
+    began = [int((values > 0).argmax()) for one in shown for values in sums[one.name].values()]
+    panels.flat[0].set_xlim(left=min(began))  # the axes share it
+    for i, axes in enumerate(panels.flat[: len(shown)]):
+        if i + columns >= len(shown):
+            axes.set_xlabel("new image", fontsize=9)
+            axes.tick_params(labelbottom=True)
+    for axes in panels[:, 0]:
+        axes.set_ylabel("CUSUM / SD", fontsize=9)
+    handles = {label: handle for axes in panels.flat for handle, label in zip(*axes.get_legend_handles_labels())}  # noqa: B905
+    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=4, fontsize=9)
+    return figure
+
+
+def _height(chart: Chart) -> float:
+    return (chart.peak or 0.0) / (chart.limit or np.inf)
+
+
+def _panel(axes: Axes, chart: Chart, sums: Mapping[Side, np.ndarray]) -> None:
+    for side, values in sums.items():
+        colour, line = OF_SIDES[side]
+        axes.plot(np.arange(1, len(values) + 1), values, line, color=colour, linewidth=1.3, label=f"{side} of the mean")
+    assert chart.limit is not None
+    axes.axhline(chart.limit, color=GREY, linestyle=":", linewidth=1.4, label="limit")
+    if chart.alarm is not None:
+        high = sums[chart.alarm.side][chart.alarm.row - 1]
+        axes.plot([chart.alarm.row], [high], "X", color=RED, markersize=8, label="alarm")
+    axes.set_ylim(0, max(chart.limit, chart.peak or 0) * 1.1)
+    axes.set_title(chart.name, fontsize=10)
+    add_grid(axes)
+
+
+NAMED = 24  # combinations of a grid whose settings stand below them
+
+
+def history_figure(study: TuningStudy) -> Figure:
+    """Each combination: finished, stopped early or failed; the best so far, or of a grid the interval and every seed;
+    the plan; the winner trained once more."""
+    figure, axes = plot("" if study.seeds else "trial", f"{study.title} on validation")
+    known = [(one.state, one.number, one.value) for one in study.combinations if one.value is not None]
+    points = [np.array([row[1:] for row in known if row[0] == state]).reshape(-1, 2).T for state in ("done", "stopped")]
+    (x, y), (stopped, values) = points
+    again = [(study.refit_val, "D", "validation", 1.5), (study.test, "s", "test", 2.5)]
+    last = max(one.number for one in study.combinations)
+    scale = max(1, last / 25)
+    if len(x) and not study.seeds:
+        best = np.maximum.accumulate(y) if study.higher else np.minimum.accumulate(y)
+        axes.step(
+            [*x, last], [*best, best[-1]], where="post", color=BLUE, linewidth=1.2, alpha=0.6, label="best so far"
+        )
+    for one in study.combinations if study.seeds else []:
+        if one.estimate is not None:
+            axes.plot([one.number] * 2, numbers([one.estimate.low, one.estimate.high]), color=BLUE, linewidth=1.7)
+        each = [trial.value for trial in study.trials if trial.number in one.trials and trial.state == "done"]
+        axes.plot([one.number + 0.15] * len(each), numbers(each), ".", color=GREY)
+    if len(x):
+        axes.plot(x, y, "o", color=BLUE, label="mean over seeds, 95 % interval" if study.seeds else "finished")
+    if len(stopped):  # where they are far from all others, at the edge, so that these stay apart
+        ends = numbers(end for found, *_ in again if found for end in (found.value, found.low, found.high))
+        others = np.concatenate([y, ends]) if len(x) else values
+        low, high = np.nanmin(others), np.nanmax(others)
+        edge = 0.1 * (high - low) or 0.1
+        at = np.clip(values, low - edge, high + edge)
+        label = "stopped early (at the edge: worse)" if (at != values).any() else "stopped early"
+        axes.plot(stopped, at, "v", color=GREY, fillstyle="none", label=label)
+    if failed := [one.number for one in study.combinations if one.state == "failed"]:
+        axes.plot(failed, [0.02] * len(failed), "x", color=RED, transform=axes.get_xaxis_transform(), label="failed")
+    if study.plan is not None and (planned := study.of(study.plan).value) is not None:
+        axes.axhline(planned, color=ORANGE, linestyle="--", linewidth=1.2, label="the plan's settings")
+    for found, marker, name, place in again:
+        if found is not None and found.value is not None:
+            at_x = last + place * scale
+            axes.plot([at_x, at_x], numbers([found.low, found.high]), color=GREEN, linewidth=1.7)
+            axes.plot(at_x, found.value, marker, color=GREEN, label=f"the winner trained once more: {name}")
+    axes.set_xlim(0, last + 3.5 * scale)
+    axes.set_xticks([tick for tick in MaxNLocator(10, integer=True).tick_values(1, last) if 1 <= tick <= last])
+    if study.seeds and len(study.combinations) <= NAMED:
+        names = [", ".join(f"{p.partition('.')[2]} {v}" for p, v in one.values.items()) for one in study.combinations]
+        axes.set_xticks([one.number for one in study.combinations], [short(name, 40) for name in names], rotation=90)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False)
+    return figure

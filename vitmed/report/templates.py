@@ -1,0 +1,265 @@
+"""The templates of every page and card, and the words that they share: numbers, intervals, titles, the sample.
+
+Every template sees `metrics` (the `Results`), the functions and tables in `IN_TEMPLATES`, and the macros of
+tables.html.j2. A page has neither style attributes nor scripts of others: its Content-Security-Policy forbids them.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from vitmed.core.text import LISTED, by_reason, counted, counted_doing, format_probability, listed
+from vitmed.decisions.calibration import why_chosen
+from vitmed.decisions.targets import TARGETS
+from vitmed.metrics.clinical_utility import percentage, ranges
+from vitmed.metrics.estimates import Estimate, Numbers, decimals
+from vitmed.metrics.intervals import LIKENESS
+from vitmed.metrics.methods import METHODS
+from vitmed.metrics.metric_table import PER_CLASS, TITLES, phrase
+from vitmed.metrics.notes import FEW_GROUPS, FEWEST
+from vitmed.metrics.subgroups import TITLES as GAP_TITLES
+from vitmed.report.markdown import escape
+from vitmed.report.methods_text import methods_text, name_of
+from vitmed.report.plots.drawing import plain
+from vitmed.report.results import Results
+from vitmed.report.slider import at, rows
+
+FOLDER = Path(__file__).parent
+RATES = ("sensitivity", "specificity", "ppv", "npv")
+BESIDE_RATES = ("auroc", "balanced_accuracy")  # what the summary shows of the headline where it shows `RATES`
+MOST_CLASSES = 100  # rows of a table of classes
+
+
+def fill(template: str, **context: Any) -> str:
+    """The text of a template of this room."""
+    return _environment().get_template(template).render(context)
+
+
+@cache
+def _environment() -> Environment:
+    """It keeps the compiled templates: compiling them takes most of the time of a page."""
+    found = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=lambda name: (name or "").endswith(".html.j2"),
+        undefined=StrictUndefined,
+        finalize=lambda x: plain(x) if type(x) is str else x,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.globals |= IN_TEMPLATES
+    found.filters |= {"breaks": breaks, "each": each, "md": lambda text: escape(" ".join(str(text).split()))}
+    macros = vars(found.get_template("tables.html.j2").module)
+    found.globals |= {name: macros[name] for name in ("table", "cell", "cells", "not_better")}
+    return found
+
+
+def headline_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
+    """The first numbers: (key, title, number); with two classes also the rates of the positive class."""
+    target = TARGETS[metrics.target.kind]
+    found = [(name, title_of(metrics, name), metrics.overall[name]) for name in target.headline]
+    if metrics.positive_class is not None:
+        of_class = metrics.per_class[metrics.positive_class]
+        found += [(name, TITLES[name], of_class[name]) for name in RATES]
+    return found
+
+
+def title_of(metrics: Results, name: str) -> str:
+    """The title of an overall number, with its unit."""
+    metric, unit = TARGETS[metrics.target.kind].metrics[name], metrics.target.unit
+    return f"{metric.title} ({unit})" if unit and metric.in_unit else metric.title
+
+
+def titles_of(metrics: Results, names: Iterable[str]) -> list[str]:
+    """The titles of numbers, overall or of the positive class."""
+    own = TARGETS[metrics.target.kind].metrics
+    return [own[name].title if name in own else TITLES[name] for name in names]
+
+
+def summary_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
+    """The four or six numbers of the first screen, as in `headline_of`."""
+    found = headline_of(metrics)
+    return found if metrics.positive_class is None else [line for line in found if line[0] in BESIDE_RATES + RATES]
+
+
+def value(found: Estimate) -> str:
+    """The value of an estimate, with as many decimals as its interval."""
+    return number(found.value, decimals(found))
+
+
+def interval(found: Estimate) -> str:
+    """`0.911 to 0.934`; "" where there is none."""
+    digits = decimals(found)
+    return "" if found.low is None else f"{found.low:z.{digits}f} to {found.high:z.{digits}f}"
+
+
+def signed(found: Estimate) -> str:
+    """The value of a difference, with its sign."""
+    return "undefined" if found.value is None else f"{found.value:+z.{decimals(found)}f}"
+
+
+def share(found: Estimate) -> str:
+    """`0.911 (0.900 to 0.934)`: a value with its interval, inside a sentence."""
+    return value(found) if found.value is None else f"{value(found)} ({interval(found) or 'no interval'})"
+
+
+def each(names: Iterable[object], *patterns: str) -> list[str]:
+    """Headings of columns: every pattern, such as "{}, images", for each name."""
+    return [pattern.format(name) for name in names for pattern in patterns]
+
+
+def breaks(name: str) -> Markup:
+    """A class name that may go on in the next line after an underscore."""
+    return Markup("_<wbr>").join(plain(name).split("_"))
+
+
+def percent(found: Estimate) -> Markup:
+    """`91.1 % (90.0 to 93.4 %)`: a defined value with its interval, for the sentences of the summary."""
+    assert found.value is not None
+    interval, digits = "", decimals(found)
+    if found.low is not None and found.high is not None:
+        interval = f" ({in_percent(found.low, digits)} to {in_percent(found.high, digits)} %)"
+    return Markup("<b>{} %</b>{}").format(in_percent(found.value, digits), interval)
+
+
+def in_percent(x: float, digits: int = 3) -> str:
+    """46.3 for 0.463: the digits of `number`, which rounding 100 x again would not always give."""
+    return f"{Decimal(number(x, digits)) * 100:.{digits - 2}f}"
+
+
+def reasons(found: Mapping[str, str]) -> list[str]:
+    """`why: a, b and 3 more` for each of the first reasons, and one line for the rest."""
+    titled = {}
+    for key, why in found.items():
+        name, of, whom = key.partition(" of ")  # "auroc of ill"
+        titled[f"{TITLES.get(name, name)}{of}{whom}"] = why
+    grouped = by_reason(titled)
+    lines = [f"{why}: {listed(names)}" for why, names in grouped.items()]
+    rest = sum(len(names) for names in list(grouped.values())[LISTED:])
+    return [*lines[:LISTED], *([f"and {counted(rest, 'number')} more, in metrics.json"] if rest else [])]
+
+
+def number(x: float | None, digits: int = 3) -> str:
+    """Three decimals, or as many as asked for; "undefined" for None."""
+    return "undefined" if x is None else f"{x:z.{digits}f}"
+
+
+def of_classes(classes: Sequence[str]) -> str:
+    """How many of the classes a table shows, where it does not show all."""
+    more = len(classes) > MOST_CLASSES
+    return f"{MOST_CLASSES} of {len(classes):,} classes shown; metrics.json has all. " if more else ""
+
+
+def data_uri(content: bytes, kind: str = "image/png") -> str:
+    """A picture as it stands inside a page that loads nothing."""
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def main_methods(metrics: Numbers) -> str:
+    """`AUROC (DeLong), balanced accuracy (MOVER), accuracy (Wilson)`: of the first numbers that have an interval."""
+    kind = metrics.target.kind if isinstance(metrics, Results) else "classes"
+    known = [(name, metrics.overall[name]) for name in TARGETS[kind].headline[:3]]
+    return ", ".join(f"{name_of(name)} ({METHODS[of.method or ''].title})" for name, of in known if of.low is not None)
+
+
+def sampling_of(metrics: Numbers) -> str:
+    """How the intervals were computed, for a reader who knows none of the methods."""
+    sizes, by_patient = metrics.sample.images_per_patient, metrics.resampling == "by patient"
+    units = metrics.n if metrics.n_groups is None else metrics.n_groups
+    if not units:
+        return "There are no images."
+    unit = metrics.unit if isinstance(metrics, Results) else "patient"
+    if units < 2:
+        return f"No intervals: one {unit if by_patient else 'image'} cannot show how much others would differ."
+    effective = by_patient and sizes is not None and sizes.max > 1
+    by = main_methods(metrics)
+    level = f"{100 * metrics.level:.0f} % intervals{f', by {unit}' if effective else ''}"
+    text = [f"{level}{': ' if by else ''}{by}."]
+    if effective:
+        text.append(f"They show how the numbers would differ with other {unit}s.")
+    elif by_patient:
+        text.append(f"Each {unit} has one image.")
+    else:
+        text.append("Each image counts as independent.")
+        text.append("The patients are unknown: if they have several images each, the intervals are too narrow.")
+    if not metrics.resamples:
+        text.append("Numbers whose interval needs resampling have none, because resampling is off (--resamples 0).")
+    return " ".join(text)
+
+
+def worth(metrics: Numbers) -> str:
+    """How much information the sample holds: patients, images of each, and the effective number of images."""
+    sample, right = metrics.sample, metrics.sample.accuracy
+    sizes, patients, positive = sample.images_per_patient, sample.n_patients, metrics.positive_class
+    if sizes is None or patients is None:
+        return ""
+    unit = metrics.unit if isinstance(metrics, Results) else "patient"
+    each = f"{sizes.min:,} to {sizes.max:,} per {unit}, median {sizes.median:,.4g}"
+    each = f"{sizes.max:,} per {unit}" if sizes.min == sizes.max else each
+    each = f", {each}" if patients > 1 else ""
+    text = f"{counted(sample.n_images, 'image')} of {counted(patients, unit)}{each}."
+    about = next((name for name in ("accuracy", "subset_accuracy") if name in metrics.overall), None)
+    if sizes.max == 1 or right.effective_n is None or about is None:
+        return text
+    if right.design_effect is None:
+        seen = "No image is wrong" if metrics.overall[about].value else "No image is right"
+        return (
+            f"{text} {seen}, so the images cannot show how alike those of one {unit} are: the intervals assume an "
+            f"intraclass correlation of {LIKENESS}."
+        )
+    tells = right.icc is not None and abs(right.icc) >= 0.005  # else it would be 0.00 beside a design effect above 1
+    alike = f"intraclass correlation of being right {right.icc:.2f}, " if tells else ""
+    how = f"{alike}design effect {right.design_effect:.1f}"
+    if right.design_effect <= 1:
+        how = f"images of one {unit} are no more alike in being right than those of different {unit}s"
+    assumed = f"an intraclass correlation of at least {LIKENESS} is assumed"
+    parts = [f"{right.effective_n:,.0f} for the {name_of(about)} ({how})"]
+    if positive is not None:
+        for name, one in sample.classes[metrics.classes.index(positive)]:
+            if one.effective_n is not None:
+                all_are = "right" if metrics.per_class[positive][name].value == 1 else "wrong"
+                known = "" if one.design_effect is not None else f" (all are {all_are}; {assumed})"
+                parts.append(f"{one.effective_n:,.0f} for the {name}{known}")
+    return f"{text} Effective number of independent images: {', '.join(parts)}."
+
+
+def numbers_compared(metrics: Results) -> list[str]:
+    """The first three headline numbers in which every baseline is compared."""
+    baselines = metrics.baselines.values()
+    known = [name for name in TARGETS[metrics.target.kind].headline if all(name in b.difference for b in baselines)]
+    return known[:3]
+
+
+IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
+    "titles": TITLES,
+    "titled": lambda names: [TITLES[name] for name in names],
+    "definitions": lambda metrics: TARGETS[metrics.target.kind].metrics,
+    "class_numbers": PER_CLASS,
+    "point_numbers": (*RATES, "f1", "lr_plus", "lr_minus"),
+    "followed": lambda metrics: TARGETS[metrics.target.kind].followed,
+    "compared": numbers_compared,
+    "gap_titles": GAP_TITLES,
+    "few_groups": FEW_GROUPS,
+    "fewest": FEWEST,
+    "most_classes": MOST_CLASSES,
+    "of_classes": of_classes,
+    "phrase": phrase,
+    "words": lambda metrics: TARGETS[metrics.target.kind].words,
+    "thousands": lambda n: "unknown" if n is None else f"{n:,}",
+    "counted": counted,
+    "counted_doing": counted_doing,
+    "chance": format_probability,
+    **{one.__name__: one for one in (number, value, interval, signed, share, percent, in_percent, reasons)},
+    **{
+        one.__name__: one
+        for one in (summary_of, title_of, titles_of, sampling_of, worth, at, rows, methods_text, why_chosen)
+    },
+    **{one.__name__: one for one in (percentage, ranges)},
+}
