@@ -19,8 +19,8 @@ from vitmed.core.text import counted
 from vitmed.data.split_names import SPLITS
 from vitmed.decisions.evaluation_folder import take_place
 from vitmed.decisions.policy import notes_of
-from vitmed.inference.open_model import open_model, open_network
-from vitmed.inference.saved_model import check_precision, policy_for
+from vitmed.inference.open_model import open_model, open_network, policy_for
+from vitmed.inference.saved_model import check_precision
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.report.evaluate import ModelOnImages, data_notes, evaluate_settings, report_images, score_other_images
 from vitmed.report.headline import Evaluation, parse_gates, report_evaluation

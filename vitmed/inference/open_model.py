@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.inputs import newest_run
 from vitmed.core.messages import say
-from vitmed.decisions.policy import DecisionPolicy
+from vitmed.decisions.evaluation_folder import validation_of
+from vitmed.decisions.operating_points import asked_point
+from vitmed.decisions.policy import DecisionPolicy, policy_settings
+from vitmed.decisions.targets import TARGETS
 from vitmed.inference.ensemble import Ensemble, EnsembleNetwork, ensemble_file, load_ensemble
 from vitmed.inference.onnx_model import ONNX, OnnxModel, OnnxNetwork, load_onnx
 from vitmed.inference.saved_model import Network, SavedModel
@@ -57,3 +61,16 @@ def find_checkpoint(checkpoint: str | Path | SavedModel | None, runs: str | Path
     saved = open_model(newest.best)
     say(f"checkpoint {newest.best} (the newest run; --checkpoint names another)")
     return saved
+
+
+def policy_for(saved: SavedModel, config: EvaluateConfig) -> DecisionPolicy | None:
+    """The policy of a model, or one newly chosen on the validation of its run if the configuration differs.
+
+    Raises UsageError if the predictions of this model for validation are missing.
+    """
+    asked_point(config, saved.splits.choices)
+    if policy_settings(config) == policy_settings(saved.config.evaluate):
+        return saved.policy
+    validation = validation_of(saved.path, saved.weights_hash, saved.policy, saved.config.data.positive)
+    ood_score = saved.policy.ood_score if saved.policy else None
+    return TARGETS[saved.splits.target.kind].choose(validation, config, ood_score, saved.weights_hash)

@@ -110,9 +110,9 @@ class Finetune(Task[Config]):
         return objective_of(train, self.outputs, config, session.precision, session.device)
 
     def validate(self, run: Run[Config]) -> Record:
-        val, classes, batches = run.images["val"], run.splits.classes, run.stream.batches.batches
+        val, classes = run.images["val"], run.splits.classes
         with uncompiled(run.config.train.compile):
-            return validate(run.state, val, classes, batches, run.config, run.precision, run.ranks)
+            return validate(run.state, val, classes, run.config, run.precision, run.ranks)
 
     def write_start(self, run: Run[Config]) -> None:
         write_text(run.folder.summary, summarise(self.model, run.config.model))

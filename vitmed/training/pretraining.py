@@ -104,7 +104,7 @@ class Pretrain(Task[PretrainConfig]):
         if not np.isfinite(loss):
             raise VitmedError(f"epoch {state.epoch + 1}: the validation loss is {loss}", "lower --lr")
         state.best_epoch = state.epoch + 1
-        return common_record(state, run.stream.batches.batches, loss, config)
+        return common_record(state, loss, config)
 
     def save_epoch(self, run: Run[PretrainConfig], record: Record) -> None:
         """As in `Task`: the weight file."""
