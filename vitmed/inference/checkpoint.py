@@ -106,7 +106,6 @@ def _save(path: Path, format: str, config: AnyConfig, **content: Any) -> None:
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
-    """Write a file, with the digests of its content."""
     content[DIGESTS] = digests_of(content)
     with whole_file(path) as stream:
         try:
@@ -227,7 +226,6 @@ def _damage(path: Path) -> Iterator[None]:
 
 
 def _read_config(content: dict[str, Any], kind: type[AnyConfig]) -> AnyConfig:
-    """The stored configuration."""
     return build_config(content["config"], kind)
 
 

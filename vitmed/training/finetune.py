@@ -143,7 +143,6 @@ class Finetune(Task[Config]):
         record: Record,
         training: dict[str, Any] | None = None,
     ) -> None:
-        """Save a checkpoint of these weights."""
         save_checkpoint(
             path,
             config=run.config,

@@ -297,7 +297,6 @@ class Run(Generic[AnyConfig]):
         return tick
 
     def _fit_memory(self) -> None:
-        """Set how many images are computed at once to what fits the memory."""
         ranks, total = self.ranks, self.stream.batches.size
         if ranks.wide and self.config.train.shard:
             raise UsageError(
@@ -326,7 +325,6 @@ class Run(Generic[AnyConfig]):
         warn(sentence)
 
     def _write_start(self) -> None:
-        """Write everything known before the first batch."""
         folder = self.folder
         self._write_config()
         write_json(folder.environment, environment(self.config, self.device, self.precision, self.hashes))
@@ -334,11 +332,9 @@ class Run(Generic[AnyConfig]):
         self.task.write_start(self)
 
     def _write_config(self) -> None:
-        """Write config.yaml."""
         write_text(self.folder.config, store_paths(self.config, self.folder.path).to_yaml())
 
     def _write_records(self) -> None:
-        """Write metrics.jsonl."""
         write_text(self.folder.metrics, "".join(json.dumps(r, allow_nan=False) + "\n" for r in self.state.history))
 
 

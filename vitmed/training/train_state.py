@@ -163,6 +163,5 @@ def new_state(
 
 
 def optimiser_of(model: nn.Module, config: Config | PretrainConfig) -> torch.optim.AdamW:
-    """AdamW as configured."""
     train = config.train
     return adamw(model, train.lr, train.weight_decay, train.layer_decay, train.betas)
