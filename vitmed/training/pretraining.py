@@ -115,8 +115,8 @@ class Pretrain(Task[PretrainConfig]):
         training = run.state.state_dict()
         save_pretraining(run.folder.last, config=run.config, splits=run.splits, hashes=run.hashes, training=training)
 
-    def ticker(self, run: Run[PretrainConfig]) -> tuple[Callable[[], float], Callable[[], None]]:
-        return lambda: DRAWING, lambda: None
+    def seconds_after(self, run: Run[PretrainConfig]) -> Callable[[], float]:
+        return lambda: DRAWING
 
 
 def fixed_noise(seed: int, first: int, count: int, patches: int) -> Tensor:

@@ -100,8 +100,11 @@ class Task(ABC, Generic[AnyConfig]):
         """Save last.pt, from which `--resume` continues."""
 
     @abstractmethod
-    def ticker(self, run: Run[AnyConfig]) -> tuple[Callable[[], float], Callable[[], None]]:
-        """A function that estimates the seconds of the command after training, and one to call before every step."""
+    def seconds_after(self, run: Run[AnyConfig]) -> Callable[[], float]:
+        """What estimates, at any time, the seconds of the command after training."""
+
+    def before_step(self, run: Run[AnyConfig]) -> None:
+        """Say something before an optimiser step."""
 
     def write_start(self, run: Run[AnyConfig]) -> None:
         """Write what is known before the first batch, beside what every run writes: by default nothing."""
@@ -284,7 +287,7 @@ class Run(Generic[AnyConfig]):
     def _ticker(self) -> Callable[[], None]:
         """What the loop calls before every step: it notes the time used, and of a limited time rank 0's share."""
         state, ranks, clock, limit, budget = self.state, self.ranks, self.session.clock, self.config.train.time, None
-        seconds_after, watch = self.task.ticker(self)
+        seconds_after = self.task.seconds_after(self)
         if limit is not None:
             budget = TimeBudget(clock.seconds(), state.share, limit)
 
@@ -292,7 +295,7 @@ class Run(Generic[AnyConfig]):
             state.spent = clock.seconds()
             if budget is not None:
                 state.share = ranks.first(lambda: max(state.share, budget.share_at(state.spent, seconds_after())))
-            watch()
+            self.task.before_step(self)
 
         return tick
 
