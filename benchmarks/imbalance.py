@@ -146,7 +146,7 @@ def run(parts: Parts, loss: str, config: Config) -> np.ndarray:
     few = Images(held.root, held.samples[:8], preprocessing)  # `fit` validates after every epoch
     weighted = Weighted(loss, counts, settings.smoothing)
     objective = Objective(preprocessing, lambda x, labels: ((x,), labels), weighted, precision)
-    judge = lambda: validate(state, few, parts.classes, batches, config, precision)  # noqa: E731
+    judge = lambda: validate(state, few, parts.classes, config, precision)  # noqa: E731
     for _ in fit(state, stream, objective, Control(config), judge):
         pass
     logits = predict_all(state.evaluated_model, held, precision)

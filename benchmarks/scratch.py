@@ -112,7 +112,7 @@ def train(config: Config, classes: tuple[str, ...], images: Images, val: Images)
     # `fit` validates after every epoch, which on all of val would cost more than training.
     few = Images(val.root, val.samples[:: max(1, len(val) // 50)], val.preprocessing)
     objective = objective_of(images, len(classes), config, precision, device)
-    judge = lambda: validate(state, few, classes, batches, config, precision)  # noqa: E731
+    judge = lambda: validate(state, few, classes, config, precision)  # noqa: E731
     for _ in fit(state, stream, objective, Control(config), judge):
         pass
     return labelled(classes, val.samples, predict_all(state.evaluated_model, val, precision))

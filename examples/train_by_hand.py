@@ -41,7 +41,7 @@ def main(folder: str, epochs: int) -> list[dict]:
     state = new_state(model, config, batches, device, FP32)  # model, optimiser, moving average, position
 
     records = []
-    judge = lambda: validate(state, images["val"], splits.classes, batches, config, FP32)  # noqa: E731
+    judge = lambda: validate(state, images["val"], splits.classes, config, FP32)  # noqa: E731
     for record in fit(state, stream, objective, Control(config), judge):
         print(f"epoch {record['epoch']}  val loss {record['val_loss']:.4f}  AUROC {record['val_auroc']:.4f}")
         records.append(record)

@@ -34,7 +34,7 @@ RAISED_BY = {
         "data/quantities data/rare_findings data/samples data/splits data/targets imaging/augmentation "
         "imaging/exact_views",
     LABELLED: "data/folders data/listing data/patients",
-    "train plan probe": "data/grades models/weights/pretrained training/plan/make_plan",
+    "train plan probe": "data/grades models/weights/plain_vit models/weights/pretrained training/plan/make_plan",
     "pretrain": "data/pretraining_splits models/mae training/pretraining",
     "demo": "data/synthetic",
     "train plan probe evaluate": "decisions/operating_points metrics/reader_comparison",

@@ -78,7 +78,7 @@ def begin(
     state = new_state(ViT(asked.model, 2), asked, batches, CPU, FP32)
     objective = objective_of(data, 2, asked, FP32, CPU)
     control = Control(asked, shown=shown)
-    return state, fit(state, stream, objective, control, lambda: validate(state, data, CLASSES, batches, asked, FP32))
+    return state, fit(state, stream, objective, control, lambda: validate(state, data, CLASSES, asked, FP32))
 
 
 def trained_state(folder: Path, asked: Config) -> tuple[TrainState, list[Step | Record]]:
@@ -263,7 +263,7 @@ def test_of_epochs_that_are_alike_the_lower_loss_is_the_best(folder: Path) -> No
     for sharp in (1.0, 3.0, 3.0, 2.0, 5.0):
         logits = sharp * np.array([[1, 0], [0, 1]], np.float32)
         said = Predictions(CLASSES, ("a", "b"), None, np.array([0, 1]), logits)
-        best.append(epoch_record(state, 4, said, asked)["best"])
+        best.append(epoch_record(state, said, asked)["best"])
         state.epoch += 1
     assert best == [True, True, False, False, True] and state.best == 1.0 and state.best_epoch == 5
 
@@ -281,7 +281,7 @@ def test_a_monitor_that_is_undefined_counts_as_worst(folder: Path, monitor: str)
     kept = []
     for logits in (nobody, 2 * nobody, 0.5 * nobody, both, nobody):
         said = Predictions(CLASSES, ("a", "b", "c"), None, np.array([0, 1, 1]), logits, positive="blue")
-        record = epoch_record(state, 4, said, asked)
+        record = epoch_record(state, said, asked)
         kept.append(record["kept"])
         assert (f"val_{monitor}" in record) == (logits is both) and record["best"] == record["kept"]
         state.epoch += 1
@@ -294,7 +294,7 @@ def test_outputs_that_are_no_numbers_end_the_run(folder: Path) -> None:
     state, _ = begin(folder, asked)
     said = Predictions(CLASSES, ("a", "b"), None, np.array([0, 1]), np.array([[1, 0], [np.nan, 1]], np.float32))
     with pytest.raises(VitmedError, match="NaN or infinite for validation images in epoch 1"):
-        epoch_record(state, 4, said, asked)
+        epoch_record(state, said, asked)
 
 
 def test_a_run_whose_monitor_is_undefined_ends_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

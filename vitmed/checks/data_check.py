@@ -32,8 +32,8 @@ from vitmed.data.patient_names import Guess
 from vitmed.data.patients import find_patients, groups_of, suggest_groups
 from vitmed.data.samples import Splits
 from vitmed.data.scan import scan
-from vitmed.imaging.augmentation import mirrored_pair
 from vitmed.imaging.choose_window import choose_window
+from vitmed.imaging.exact_views import mirrored_pair
 from vitmed.imaging.file_record import FileRecord
 
 OF_CARD = {"name", "title", "source", "licence", "pitfalls", "group_regex", "group_note"}  # that the report shows

@@ -104,7 +104,6 @@ def _save(path: Path, format: str, config: AnyConfig, **content: Any) -> None:
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
-    """Write a file, with the digests of its content."""
     content[DIGESTS] = digests_of(content)
     with whole_file(path) as stream:
         try:
@@ -151,7 +150,7 @@ def write_without_names(source: Path, target: Path) -> None:
         part["groups"] = [numbers.setdefault(group, str(len(numbers))) for group in part["groups"]]
         part.pop("columns", None)
     data |= {"root": NOWHERE, "columns": []}
-    config = without_places(_read_config(content, Config)).model_dump()
+    config = without_places(build_config(content["config"], Config)).model_dump()
     _write(target, content | {"config": config, "training": None})
 
 
@@ -202,7 +201,7 @@ def load_pretraining(path: Path) -> PretrainingState:
     content = _load(path, PRETRAINING, "the last.pt of a pretraining run", "name the run folder of `vitmed pretrain`")
     with _damage(path):
         splits, hashes = read_membership(path, content)
-        config, training = _read_config(content, PretrainConfig), dict(content["training"])
+        config, training = build_config(content["config"], PretrainConfig), dict(content["training"])
         with seeded(0), torch.device("meta"):  # without memory, however large the config says it is
             expected = ViT(config.encoder, 1).state_dict()
         for name, value in expected.items():
@@ -222,11 +221,6 @@ def _damage(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path}: damaged: it lacks {error}", AGAIN) from None
     except (TypeError, ValueError, AttributeError, IndexError, OverflowError, RuntimeError) as error:
         raise CheckpointError(f"{path}: damaged: {first_line(error)}", AGAIN) from None
-
-
-def _read_config(content: dict[str, Any], kind: type[AnyConfig]) -> AnyConfig:
-    """The stored configuration."""
-    return build_config(content["config"], kind)
 
 
 def _load(path: Path, format: str, what: str, fix: str) -> dict[str, Any]:
@@ -285,7 +279,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
 def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
     splits, hashes = read_membership(path, content)
     classes = splits.classes
-    config = _read_config(content, Config)
+    config = build_config(content["config"], Config)
     how = Preprocessing.of(config)
     if len(set(classes)) != len(classes):
         raise ValueError(f"classes {classes}")

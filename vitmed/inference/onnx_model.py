@@ -102,7 +102,6 @@ class OnnxNetwork(Network):
     def _outputs(
         self, read: Callable[[int], np.ndarray], count: int, progress: Callable[[int, int], None], also_features: bool
     ) -> Outputs:
-        """As `Network.outputs`. Raises UsageError if features are asked for."""
         if also_features:
             raise UsageError(f"{self.saved.path}: an exported model keeps no features", "name the best.pt of the run")
         wanted = [LOGITS, SCORES] if self.scored else [LOGITS]

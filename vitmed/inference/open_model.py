@@ -6,7 +6,10 @@ from pathlib import Path
 
 from vitmed.core.messages import say
 from vitmed.core.places import newest_run
-from vitmed.decisions.policy import DecisionPolicy
+from vitmed.core.train_config import EvaluateConfig
+from vitmed.decisions.evaluation_folder import validation_of
+from vitmed.decisions.operating_points import asked_point
+from vitmed.decisions.policy import DecisionPolicy, choose_policy, policy_settings
 from vitmed.inference.ensemble import Ensemble, EnsembleNetwork, ensemble_file, load_ensemble
 from vitmed.inference.onnx_model import ONNX, OnnxModel, OnnxNetwork, load_onnx
 from vitmed.inference.saved_model import Network, SavedModel
@@ -57,3 +60,16 @@ def find_checkpoint(checkpoint: str | Path | SavedModel | None, runs: str | Path
     saved = open_model(newest.best)
     say(f"checkpoint {newest.best} (the newest run; --checkpoint names another)")
     return saved
+
+
+def policy_for(saved: SavedModel, config: EvaluateConfig) -> DecisionPolicy | None:
+    """The policy of a model, or one newly chosen on the validation of its run if the configuration differs.
+
+    Raises UsageError if the predictions of this model for validation are missing.
+    """
+    asked_point(config, saved.splits.choices)
+    if policy_settings(config) == policy_settings(saved.config.evaluate):
+        return saved.policy
+    validation = validation_of(saved.path, saved.weights_hash, saved.policy, saved.config.data.positive)
+    ood_score = saved.policy.ood_score if saved.policy else None
+    return choose_policy(validation, config, ood_score, saved.weights_hash)

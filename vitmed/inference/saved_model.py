@@ -17,11 +17,8 @@ from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, unknown_key
 from vitmed.core.places import refuse_archive
 from vitmed.core.stored_paths import is_elsewhere
-from vitmed.core.train_config import EvaluateConfig
 from vitmed.data.samples import Splits
-from vitmed.decisions.evaluation_folder import validation_of
-from vitmed.decisions.operating_points import asked_point
-from vitmed.decisions.policy import DecisionPolicy, choose_policy, policy_settings
+from vitmed.decisions.policy import DecisionPolicy
 from vitmed.imaging.preprocessing import Preprocessing, is_blank
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import ANSWER, BLANK, NO, OOD_SCORE, YES
@@ -192,16 +189,3 @@ def check_finite(logits: np.ndarray, source: object) -> None:
     """Raise CheckpointError, which names `source`, if a logit is NaN or infinite."""
     if not np.isfinite(logits).all():
         raise CheckpointError(f"{source}: its logits are not finite", "use another checkpoint of the run")
-
-
-def policy_for(saved: SavedModel, config: EvaluateConfig) -> DecisionPolicy | None:
-    """The policy of a model, or one newly chosen on the validation of its run if the configuration differs.
-
-    Raises UsageError if the predictions of this model for validation are missing.
-    """
-    asked_point(config, saved.splits.choices)
-    if policy_settings(config) == policy_settings(saved.config.evaluate):
-        return saved.policy
-    validation = validation_of(saved.path, saved.weights_hash, saved.policy, saved.config.data.positive)
-    ood_score = saved.policy.ood_score if saved.policy else None
-    return choose_policy(validation, config, ood_score, saved.weights_hash)

@@ -37,8 +37,7 @@ from vitmed.metrics.number_agreement import (
 from vitmed.metrics.patient_level import patient_level
 from vitmed.metrics.per_patient import per_patient
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.reader_agreement import agreement
-from vitmed.metrics.reader_comparison import ReaderComparison, compare_with_readers
+from vitmed.metrics.readers import ReaderComparison, agreement, compare_with_readers
 from vitmed.metrics.subgroups import Subgroups, subgroups
 from vitmed.report.external_data import compare_with_own_test
 from vitmed.report.plots.pictures import Read

@@ -26,25 +26,21 @@ def validate(
     state: TrainState,
     val: Images,
     classes: tuple[str, ...],
-    batches: int,
     config: Config,
     precision: Precision,
     ranks: Ranks = ALONE,
 ) -> Record:
     """The record of the epoch that has just ended, from the predictions for `val`.
 
-    Args:
-        batches: of the epoch.
-        ranks: each predicts some of the images.
-
-    Raises DataError if a file can no longer be read, VitmedError if a logit is NaN or infinite.
+    Each of the ranks predicts some of the images. Raises DataError if a file can no longer be read, VitmedError if a
+    logit is NaN or infinite.
     """
     ranks.share_statistics(state.evaluated_model)
     with ranks.together():
         part = predict_all(state.evaluated_model, val, precision, rows=ranks.deal(len(val)))
     logits = ranks.collect(part, len(val))
     predictions = labelled_by(val.target, classes, val.samples, logits, config.data.positive)
-    return epoch_record(state, batches, predictions, config, val.target.kind)
+    return epoch_record(state, predictions, config, val.target.kind)
 
 
 def end_epoch(state: TrainState, record: Record) -> None:
@@ -53,9 +49,7 @@ def end_epoch(state: TrainState, record: Record) -> None:
     state.epoch, state.batch, state.running = state.epoch + 1, 0, dict.fromkeys(RUNNING, 0.0)
 
 
-def epoch_record(
-    state: TrainState, batches: int, predictions: Predictions, config: Config, kind: Kind = "classes"
-) -> Record:
+def epoch_record(state: TrainState, predictions: Predictions, config: Config, kind: Kind = "classes") -> Record:
     """The epoch's line of metrics.jsonl, without undefined metrics; also updates the best epoch of the state.
 
     An epoch with an undefined monitor (`ppv` when a class is never predicted) ranks below all others. Raises
@@ -76,7 +70,7 @@ def epoch_record(
     if kept:
         state.best_epoch = state.epoch + 1
     return {
-        **common_record(state, batches, loss, config),
+        **common_record(state, loss, config),
         **{f"val_{name}": v for name, v in values.items()},
         "monitor": monitor,
         "best": best,
@@ -93,13 +87,13 @@ def _top_class(predictions: Predictions) -> dict[str, Any]:
     return {"top_class": predictions.classes[int(share.argmax())], "top_share": float(share.max())}
 
 
-def common_record(state: TrainState, batches: int, val_loss: float, config: Config | PretrainConfig) -> Record:
+def common_record(state: TrainState, val_loss: float, config: Config | PretrainConfig) -> Record:
     """What training and pretraining both record of a finished epoch."""
     running, (images_per_second, wait_share) = state.running, speed(state)
     return {
         "epoch": state.epoch + 1,
         "step": state.step,
-        "lr": scheduled_lr(max(0, state.step - 1), batches, config, state.share),
+        "lr": scheduled_lr(max(0, state.step - 1), state.batches, config, state.share),
         "train_loss": running["loss"] / max(1, running["images"]),
         "val_loss": val_loss,
         "images_per_second": images_per_second,

@@ -108,9 +108,9 @@ class Finetune(Task[Config]):
         return objective_of(train, self.outputs, config, session.precision, session.device)
 
     def validate(self, run: Run[Config]) -> Record:
-        val, classes, batches = run.images["val"], run.splits.classes, run.stream.batches.batches
+        val, classes = run.images["val"], run.splits.classes
         with uncompiled(run.config.train.compile):
-            return validate(run.state, val, classes, batches, run.config, run.precision, run.ranks)
+            return validate(run.state, val, classes, run.config, run.precision, run.ranks)
 
     def write_start(self, run: Run[Config]) -> None:
         write_text(run.folder.summary, summarise(self.model, run.config.model))
@@ -141,7 +141,6 @@ class Finetune(Task[Config]):
         record: Record,
         training: dict[str, Any] | None = None,
     ) -> None:
-        """Save a checkpoint of these weights."""
         save_checkpoint(
             path,
             config=run.config,
@@ -190,10 +189,10 @@ class Finetune(Task[Config]):
         elif state.epoch < config.train.epochs and stops_early(state, config):
             say(f"stopped early: {monitor} has not improved for {config.train.patience} epochs")
 
-    def ticker(self, run: Run[Config]) -> tuple[Callable[[], float], Callable[[], None]]:
-        """As in `Task`; before a step it may warn that training goes slower than planned."""
+    def seconds_after(self, run: Run[Config]) -> Callable[[], float]:
+        """As in `Task`: the forecast, longer where other programs share the cores."""
         if run.config.train.time is None or not run.ranks.leads:
-            return lambda: 0.0, lambda: self._warn_if_slow(run)
+            return lambda: 0.0
         alone = Forecaster(run.splits, run.device, run.ranks.world).after(run.config)
         state = run.state
 
@@ -202,10 +201,10 @@ class Finetune(Task[Config]):
             return time.monotonic(), time.thread_time(), waited + state.running["waited"]
 
         contention = Contention(*now())
-        return lambda: alone * contention.factor(*now()), lambda: self._warn_if_slow(run)
+        return lambda: alone * contention.factor(*now())
 
-    def _warn_if_slow(self, run: Run[Config]) -> None:
-        """Say once that training goes at less than half of the planned images/s, and what that means for the run."""
+    def before_step(self, run: Run[Config]) -> None:
+        """As in `Task`: say once that training goes at less than half of the planned images/s, and what that means."""
         state, seconds, images = run.state, 0.0, 0.0
         for record in [] if self.slow or self.planned_rate is None else chain([state.running], reversed(state.history)):
             seconds += record["seconds"]

@@ -40,7 +40,6 @@ class LinearHead:
         return (features @ self.weight.T + self.bias).astype(np.float32)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """The parameters of a network with this head."""
         return {"head.weight": torch.from_numpy(self.weight), "head.bias": torch.from_numpy(self.bias)}
 
 

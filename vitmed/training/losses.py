@@ -152,7 +152,6 @@ class ScaledSquares:
 
     @classmethod
     def of(cls, images: Images, outputs: int, config: Config, device: torch.device) -> ScaledSquares:
-        """The only loss of numbers."""
         return cls()
 
     def count(self, targets: Tensor) -> Tensor:

@@ -104,7 +104,7 @@ class Pretrain(Task[PretrainConfig]):
         if not np.isfinite(loss):
             raise VitmedError(f"epoch {state.epoch + 1}: the validation loss is {loss}", "lower --lr")
         state.best_epoch = state.epoch + 1
-        return common_record(state, run.stream.batches.batches, loss, config)
+        return common_record(state, loss, config)
 
     def save_epoch(self, run: Run[PretrainConfig], record: Record) -> None:
         """As in `Task`: the weight file."""
@@ -115,8 +115,8 @@ class Pretrain(Task[PretrainConfig]):
         training = run.state.state_dict()
         save_pretraining(run.folder.last, config=run.config, splits=run.splits, hashes=run.hashes, training=training)
 
-    def ticker(self, run: Run[PretrainConfig]) -> tuple[Callable[[], float], Callable[[], None]]:
-        return lambda: DRAWING, lambda: None
+    def seconds_after(self, run: Run[PretrainConfig]) -> Callable[[], float]:
+        return lambda: DRAWING
 
 
 def fixed_noise(seed: int, first: int, count: int, patches: int) -> Tensor:

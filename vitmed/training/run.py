@@ -100,8 +100,11 @@ class Task(ABC, Generic[AnyConfig]):
         """Save last.pt, from which `--resume` continues."""
 
     @abstractmethod
-    def ticker(self, run: Run[AnyConfig]) -> tuple[Callable[[], float], Callable[[], None]]:
-        """A function that estimates the seconds of the command after training, and one to call before every step."""
+    def seconds_after(self, run: Run[AnyConfig]) -> Callable[[], float]:
+        """What estimates, at any time, the seconds of the command after training."""
+
+    def before_step(self, run: Run[AnyConfig]) -> None:
+        """Say something before an optimiser step."""
 
     def write_start(self, run: Run[AnyConfig]) -> None:
         """Write what is known before the first batch, beside what every run writes: by default nothing."""
@@ -284,7 +287,7 @@ class Run(Generic[AnyConfig]):
     def _ticker(self) -> Callable[[], None]:
         """What the loop calls before every step: it notes the time used, and of a limited time rank 0's share."""
         state, ranks, clock, limit, budget = self.state, self.ranks, self.session.clock, self.config.train.time, None
-        seconds_after, watch = self.task.ticker(self)
+        seconds_after = self.task.seconds_after(self)
         if limit is not None:
             budget = TimeBudget(clock.seconds(), state.share, limit)
 
@@ -292,12 +295,11 @@ class Run(Generic[AnyConfig]):
             state.spent = clock.seconds()
             if budget is not None:
                 state.share = ranks.first(lambda: max(state.share, budget.share_at(state.spent, seconds_after())))
-            watch()
+            self.task.before_step(self)
 
         return tick
 
     def _fit_memory(self) -> None:
-        """Set how many images are computed at once to what fits the memory."""
         ranks, total = self.ranks, self.stream.batches.size
         if ranks.wide and self.config.train.shard:
             raise UsageError(
@@ -326,7 +328,6 @@ class Run(Generic[AnyConfig]):
         warn(sentence)
 
     def _write_start(self) -> None:
-        """Write everything known before the first batch."""
         folder = self.folder
         self._write_config()
         write_json(folder.environment, environment(self.config, self.device, self.precision, self.hashes))
@@ -334,11 +335,9 @@ class Run(Generic[AnyConfig]):
         self.task.write_start(self)
 
     def _write_config(self) -> None:
-        """Write config.yaml."""
         write_text(self.folder.config, store_paths(self.config, self.folder.path).to_yaml())
 
     def _write_records(self) -> None:
-        """Write metrics.jsonl."""
         write_text(self.folder.metrics, "".join(json.dumps(r, allow_nan=False) + "\n" for r in self.state.history))
 
 

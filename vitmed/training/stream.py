@@ -60,7 +60,6 @@ class Stream:
 
     @property
     def dataset(self) -> TrainImages:
-        """The images, augmented."""
         return cast(TrainImages, self.loader.dataset)
 
     @property

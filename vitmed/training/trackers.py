@@ -53,7 +53,6 @@ class Place:
 
     @property
     def name(self) -> str:
-        """Of the run."""
         return self.run.path.resolve().name
 
 
@@ -290,7 +289,6 @@ class Tracking:
 
 @contextlib.contextmanager
 def tracked(names: Sequence[str], folder: RunFolder, offline: bool) -> Iterator[Tracking]:
-    """The trackers of a run, which end as the block does."""
     group = folder.group
     shared = (group or folder).path.resolve().parent
     found = Tracking(names, Place(folder, group.name if group else "", shared, is_offline(offline)))

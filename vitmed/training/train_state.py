@@ -66,6 +66,7 @@ class TrainState:
     Attributes:
         network: the model as training calls it; with several ranks it adds up their gradients.
         micro_batch: images that a rank computes at once; None: all of its rows of a batch. Kept in the configuration.
+        batches: of an epoch.
         epoch: finished epochs; batch: finished batches of the current epoch; step: finished optimiser steps.
         best, best_loss: monitor and validation loss of the best epoch; best is None where the monitor is undefined.
         best_epoch: the epoch stored in best.pt, from 1; with `choose: last` not always the best.
@@ -81,6 +82,7 @@ class TrainState:
     ema: AveragedModel | None
     network: nn.Module = field(init=False)
     micro_batch: int | None = None
+    batches: int = 1
     epoch: int = 0
     batch: int = 0
     step: int = 0
@@ -156,10 +158,9 @@ def new_state(
     scaler = torch.amp.GradScaler(device.type, enabled=precision.name == "fp16")
     checkpoint_gradients(model, train.grad_checkpointing)
     at_once = train.micro_batch if isinstance(train.micro_batch, int) else None
-    return TrainState(model, optimiser_of(model, config), scaler, ema, at_once)
+    return TrainState(model, optimiser_of(model, config), scaler, ema, at_once, batches)
 
 
 def optimiser_of(model: nn.Module, config: Config | PretrainConfig) -> torch.optim.AdamW:
-    """AdamW as configured."""
     train = config.train
     return adamw(model, train.lr, train.weight_decay, train.layer_decay, train.betas)

@@ -8,13 +8,15 @@ patch kernels and channels.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vitmed.core.data_config import ModelConfig
@@ -39,7 +41,8 @@ from vitmed.models.weights.catalogue import (
     terms_of,
 )
 from vitmed.models.weights.files import AGAIN, State, check_digests, magic, read_npz, read_safetensors, safe_load
-from vitmed.models.weights.layouts import HEAD, LAYOUTS, PLAIN, convert, describe, is_rotary, join_positions
+from vitmed.models.weights.layouts import HEAD, LAYOUTS, PLAIN, convert, describe, join_positions
+from vitmed.models.weights.plain_vit import refuse_incomplete, refuse_not_finite, refuse_others, refuse_shapes
 
 
 @dataclass(frozen=True)
@@ -269,6 +272,57 @@ def load_pretrained(model: ViT, weights: Weights, preprocessing: Preprocessing |
     return LoadReport(weights.path.name, weights.layout, loaded, tuple(resized), fresh, unused)
 
 
+def resample_positions(positions: Tensor, shape: torch.Size) -> Tensor:
+    """(1, 1 + L, D) -> (1, 1 + L', D): bicubic with antialiasing over the grid; the class token's row is kept.
+    Without a class token (1, L, D) -> (1, L', D)."""
+    old, new = math.isqrt(positions.shape[1]), math.isqrt(shape[1])
+    token, patches = positions[:, : -(old * old)], positions[:, -(old * old) :]
+    grid = patches.reshape(1, old, old, -1).permute(0, 3, 1, 2)  # (1, D, old, old)
+    grid = F.interpolate(grid, size=(new, new), mode="bicubic", antialias=True, align_corners=False)
+    return torch.cat([token, grid.permute(0, 2, 3, 1).reshape(1, new * new, -1)], dim=1)
+
+
+def resample_patches(kernel: Tensor, patch: int) -> Tensor:
+    """(D, C, P, P) -> (D, C, patch, patch): on an enlarged image, the new kernel gives the products that the old one
+    gave on the original (pseudo-inverse of the enlargement; FlexiViT, Beyer et al. 2023, arXiv 2212.08013, 3.4)."""
+    old = kernel.shape[-1]
+    if old == patch:
+        return kernel
+    basis = torch.eye(old * old).reshape(old * old, 1, old, old)
+    enlarge = F.interpolate(basis, size=(patch, patch), mode="bicubic", antialias=True, align_corners=False)
+    inverse = torch.linalg.pinv(enlarge.reshape(old * old, patch * patch))  # (patch^2, P^2)
+    return (kernel.flatten(2) @ inverse.T).reshape(*kernel.shape[:2], patch, patch)
+
+
+def fold_channels(
+    kernel: Tensor,
+    channels: int,
+    old: tuple[Sequence[float], Sequence[float]],
+    new: tuple[Sequence[float], Sequence[float]],
+) -> tuple[Tensor, Tensor]:
+    """(D, C, P, P) -> (D, channels, P, P), and a correction to add to the bias, (D,).
+
+    Three to one: a grey image gives the products of its copy in three channels. One to three: an image gives the
+    products of the mean of its channels. An additional alpha channel starts at zero.
+
+    Args:
+        old, new: mean and standard deviation of each channel in the normalisation of the weights, and of the run.
+    """
+    D, C, P, _ = kernel.shape
+    colours = {2: 1, 4: 3}  # with alpha -> without
+    base, wanted = colours.get(C, C), colours.get(channels, channels)
+    colour, shift = kernel[:, :base], kernel.new_zeros(D)
+    if base != wanted:
+        # For grey value g, the old input is (g - old mean) / old std, the new one (g - new mean) / new std.
+        old_mean, old_std = (kernel.new_tensor(values[:base]) for values in old)
+        new_mean, new_std = (kernel.new_tensor(values[:wanted]) for values in new)
+        factor = new_std[:, None] / old_std[None, :] / wanted  # (wanted, base)
+        shift = torch.einsum("dcpq,c->d", colour, (new_mean.mean() - old_mean) / old_std)
+        colour = torch.einsum("dcpq,wc->dwpq", colour, factor)
+    alpha = [kernel[:, base:] if base < C else kernel.new_zeros(D, 1, P, P)] if channels > wanted else []
+    return torch.cat([colour, *alpha], dim=1), shift
+
+
 FORMAT, ENCODER = "vitmed checkpoint", "vitmed encoder"  # what `train` and `pretrain` write
 
 
@@ -328,107 +382,3 @@ def _unwrap(found: Any, path: Path) -> tuple[State, tuple[str, ...]]:
         return state, ()
     inside = {name.removeprefix(BACKBONE): value for name, value in state.items() if name.startswith(BACKBONE)}
     return inside, tuple(name for name in state if not name.startswith(BACKBONE))
-
-
-OTHERS = (
-    # pattern of a tensor's name that no network of vitmed has, and what it means
-    (r".*\b(spatial_block|channel_block|cpe1)\..*", "DaViT, which attends in windows and across channels, in stages"),
-    (
-        r"(.*\.)?stages\.\d+\.((blocks|layers)\.)?\d+\.(dwconv|conv_dw|depthwise_conv)\..*",
-        "ConvNeXt, a convolutional network without tokens",
-    ),
-    (
-        r".*standardized_conv2d.*|(.*\.)?(layer\d|stages\.\d+\.(blocks|layers))\.\d+\.conv\d\.weight",
-        "ResNet or BiT, a convolutional network without tokens",
-    ),
-    (
-        r"(.*\.)?(layers\.\d+\.blocks|features\.\d+)\.\d+\..*(relative_position|cpb_mlp).*",
-        "Swin, whose tokens attend in windows and merge from stage to stage",
-    ),
-    (r".*relative_position_bias_table|.*rel_pos.*", "relative positions (BEiT, SAM)"),
-    (r".*\brope.*|.*freqs_cis.*", "rotary positions other than DINOv3's (EVA-02, RoPE-ViT)"),
-    (r".*\.(q_norm|k_norm)\..*", "normalised queries and keys"),
-    (r".*\.attn\.(q_bias|v_bias)", "separate biases of queries and values (BEiT, EVA)"),
-    (r".*mlp\.(norm|ffn_ln)\..*", "a norm inside the MLP (EVA-02)"),
-    (r"(visual\.)?attn_pool\..*|MAPHead.*", "another attention pooling than SigLIP's and CONCH's"),
-    (r".*(_packed_params|zero_point|\.qweight|\.scales?)$", "quantised weights"),
-)
-
-
-def not_plain(path: Path, what: str) -> CheckpointError:
-    return CheckpointError(f"{path}: not a plain ViT: {what}", "use the weights of a plain ViT; see docs/weights.md")
-
-
-def refuse_others(names: Iterable[str], state: State, path: Path) -> None:
-    """Raise CheckpointError for other kinds of networks, and name the kind.
-
-    Args:
-        names: of the tensors that vitmed does not use; those of a text encoder do not count.
-    """
-    names = [name for name in names if not name.startswith("text")]
-    for pattern, what in OTHERS:
-        name = next((name for name in names if re.fullmatch(pattern, name)), None)
-        if name is not None:
-            raise not_plain(path, f"{name} belongs to {what}")
-    integers = next((n for n, v in state.items() if v.is_quantized or v.dtype in (torch.int8, torch.uint8)), None)
-    if integers is not None:
-        raise CheckpointError(f"{path}: {integers} is quantised", "use the weights in fp32, fp16 or bf16")
-    kernels = [name for name, value in state.items() if value.ndim == 4 and value.shape[-1] > 1]
-    if len(kernels) > 8:
-        raise not_plain(path, f"{len(kernels)} convolutions, such as {kernels[0]}: a CNN")
-
-
-def refuse_not_finite(state: State, path: Path) -> None:
-    """Raise CheckpointError for numbers that are not finite."""
-    broken = next((name for name, value in state.items() if not bool(value.isfinite().all())), None)
-    if broken is not None:
-        raise CheckpointError(f"{path}: {broken} holds numbers that are not finite", "use another file")
-
-
-def refuse_incomplete(state: State, unused: Iterable[str], path: Path) -> None:
-    """Raise CheckpointError unless the tensors, in timm's names, are a network that vitmed has."""
-    strange = next((name for name in unused if name.startswith("blocks.")), None)
-    if strange is not None:
-        raise not_plain(path, f"its blocks hold {strange}")
-    for name, what in (
-        ("patch_embed.proj.weight", "no patch embedding by one convolution"),
-        ("blocks.0.norm1.weight", "no blocks"),
-        ("blocks.0.mlp.fc1.weight", "no blocks"),
-        ("blocks.0.mlp.fc2.weight", "no blocks"),
-    ):
-        if name not in state:
-            raise not_plain(path, f"it has {what}")
-    refuse_shapes(state, path)
-    if not {"cls_token", "attn_pool.latent", "fc_norm.weight"} & state.keys():
-        raise not_plain(path, "it has no class token, and reads the mean of normalised patches (SigLIP's gap models)")
-    if "pos_embed" not in state and not is_rotary(state):
-        raise not_plain(path, "it has no learned positions, nor DINOv3's rotary ones with four storage tokens")
-    given, taken = (state[f"blocks.0.mlp.fc{i}.weight"].shape[i - 1] for i in (1, 2))
-    if given not in (taken, 2 * taken):
-        raise not_plain(
-            path,
-            f"blocks.0.mlp.fc1 gives {given} numbers and fc2 takes {taken}, expected {taken} (an MLP) or {2 * taken} "
-            "(packed SwiGLU)",
-        )
-
-
-DIMENSIONS = {  # of the tensors that decide the network, or are resampled
-    "cls_token": 3,
-    "pos_embed": 3,
-    "reg_token": 3,
-    "patch_embed.proj.weight": 4,
-    "patch_embed.stem.0.weight": 4,
-    "blocks.0.norm1.weight": 1,
-    "blocks.0.mlp.fc1.weight": 2,
-    "blocks.0.mlp.fc2.weight": 2,
-    "rope.periods": 1,
-    "attn_pool.latent": 3,
-}
-
-
-def refuse_shapes(state: State, path: Path) -> None:
-    """Raise CheckpointError for a tensor of `DIMENSIONS` with another number of them."""
-    for name, count in DIMENSIONS.items():
-        shape = tuple(state[name].shape) if name in state else (1,) * count
-        if len(shape) != count or 0 in shape:
-            raise CheckpointError(f"{path}: {name} has the shape {shape}, expected {count} dimensions", AGAIN)

@@ -155,7 +155,6 @@ class Race:
         self.labels = targets[torch.linspace(0, len(targets) - 1, count).long()].to(device)  # all classes
 
     def run(self) -> Tuned:
-        """The fastest engine."""
         train, note = self.config.train, ""
         usual = usual_engine(self.config, self.device)
         seconds = self._fit_batch(usual)  # per image

@@ -87,7 +87,6 @@ COMPARE: dict[str, Callable[[float, float], bool]] = {"<=": le, "<": lt, ">=": g
 
 @cache
 def rules() -> tuple[Rule, ...]:
-    """The table."""
     rows = yaml.safe_load(Path(__file__).with_name("rules.yaml").read_text(encoding="utf-8"))
     return tuple(Rule(row["when"], row.get("if", {}), row["set"], row["why"]) for row in rows)
 

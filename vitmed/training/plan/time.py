@@ -43,7 +43,6 @@ class Candidate(NamedTuple):
     lr: float
 
     def knee(self, images: int, batch: int) -> int:
-        """Passes at the knee."""
         return max(1, min(self.passes, math.ceil(self.steps * min(batch, images) / images)))
 
     def patch(self, inputs: PlanInputs) -> int:

@@ -25,7 +25,6 @@ class Clock:
         self.began -= spent
 
     def seconds(self) -> float:
-        """So far."""
         return time.monotonic() - self.began
 
 
