@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from vitmed.cli.options import AsJson, with_options
-from vitmed.cli.terminal import TYPER, answer, print_datasets, print_json, print_weights
+from vitmed.cli.terminal import TYPER, answer, print_datasets, print_weights
 
 data = typer.Typer(help="Public data sets: list, fetch, and write as folders of images.", **TYPER)
 
@@ -19,10 +20,7 @@ def data_list(as_json: AsJson = False) -> None:
     """List public data sets: licence, size, and how to get them."""
     from vitmed.commands.data import datasets_table
 
-    if as_json:
-        print_json({"datasets": datasets_table()})
-    else:
-        print_datasets(datasets_table())
+    answer(datasets_table, {}, as_json, lambda rows: {"datasets": rows}, print_datasets)
 
 
 @data.command("get")
@@ -55,10 +53,7 @@ def weights_list(as_json: AsJson = False) -> None:
     """List public weights: size, licence, and which are on this machine."""
     from vitmed.commands.data import weights_table
 
-    if as_json:
-        print_json({"weights": weights_table()})
-    else:
-        print_weights(weights_table())
+    answer(weights_table, {}, as_json, lambda rows: {"weights": rows}, print_weights)
 
 
 @weights.command("fetch")
@@ -70,11 +65,10 @@ def weights_fetch(as_json: AsJson = False, **options: Any) -> None:
     """
     from vitmed.commands.data import fetch_weights
 
-    paths = fetch_weights(**options)
-    if as_json:
-        print_json({"paths": dict(zip(options["names"], map(str, paths), strict=True))})
-    else:
-        typer.echo("\n".join(map(str, paths)))
+    def content(paths: list[Path]) -> dict[str, Any]:
+        return {"paths": dict(zip(options["names"], map(str, paths), strict=True))}
+
+    answer(fetch_weights, options, as_json, content, lambda paths: typer.echo("\n".join(map(str, paths))))
 
 
 @weights.command("where")

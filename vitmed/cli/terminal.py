@@ -38,11 +38,7 @@ TYPER: dict[str, Any] = {  # of every typer application
 
 
 class Terminal(Ui):
-    """Rich progress bars on stderr where it is a terminal that can draw them; plain lines elsewhere.
-
-    Args:
-        quiet: print only warnings.
-    """
+    """Rich progress bars on stderr where it is a terminal that can draw them; plain lines elsewhere."""
 
     def __init__(self, quiet: bool = False) -> None:
         from rich.console import Console
@@ -88,14 +84,8 @@ def answer(
     show: Callable[[Any], None] = lambda found: None,
     devices: int | None = None,
 ) -> Any:
-    """Run a command, print its result, also if a gate is not met, and return it.
-
-    Args:
-        run: the Python function; options: its keywords.
-        content: the result as JSON.
-        show: prints the result without `as_json`.
-        devices: how many processes are to run the whole command line.
-    """
+    """Run a command, print its result (`content` as JSON, else by `show`), also if a gate is not met, and return it;
+    with `devices`, so many processes run the whole command line."""
     if devices is not None and devices > 1 and "RANK" not in os.environ:
         from vitmed.training.processes import launch
 
@@ -139,7 +129,6 @@ def print_rows(
     columns: str, rows: Iterable[Sequence[str]], *lines: str | Text, caption: str = NOTICE, width: int = 10_000
 ) -> None:
     """Print a table, then lines. No word is broken: where a table is too wide, each cell is a line.
-
 
     Args:
         columns: the titles, separated by "|"; ">" before one: its cells are aligned to the right; "/": they are

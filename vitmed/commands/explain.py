@@ -18,7 +18,7 @@ from vitmed.core.places import output_folder
 from vitmed.core.text import counted
 from vitmed.explanation.attention import METHODS
 from vitmed.explanation.explain import Explanation, explain_predictions, explanation_json, picture_name
-from vitmed.explanation.results import TITLES, UNCHECKED, known_verdicts
+from vitmed.explanation.results import TITLES, UNCHECKED, Maps, known_verdicts
 from vitmed.imaging.preprocessing import JointPreprocessing
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.ensemble import Ensemble
@@ -85,14 +85,20 @@ def explain(
     maps = replace(maps, grids={name: maps.grids[name] for name in METHODS if name in (methods or METHODS)})
     verdicts = {name: text for name, text in known_verdicts(saved).items() if name in maps.grids}
     found = Explanation(predictions, maps.grids, maps.targets, verdicts, folder, maps.shift)
-    with whole_folder(folder) as part, bar("drawing", unit="pictures") as advance:
+    _write(found, maps, saved.path.name)
+    for name in maps.grids:
+        say(f"{TITLES[name]}: {verdicts.get(name, UNCHECKED)}")
+    say(f"{counted(len(predictions), 'picture')}: {folder}")
+    return found
+
+
+def _write(found: Explanation, maps: Maps, checkpoint: str) -> None:
+    """Write a picture of each image, and explain.json."""
+    predictions = found.predictions
+    with whole_folder(found.folder) as part, bar("drawing", unit="pictures") as advance:
         for i in range(len(predictions)):
             figure = draw(predictions, maps.one(i))
             assert figure is not None
             write_bytes(part / picture_name(i), png(figure))
             advance(i + 1, len(predictions))
-        write_json(part / NUMBERS, explanation_json(found, saved.path.name))
-    for name in maps.grids:
-        say(f"{TITLES[name]}: {verdicts.get(name, UNCHECKED)}")
-    say(f"{counted(len(predictions), 'picture')}: {folder}")
-    return found
+        write_json(part / NUMBERS, explanation_json(found, checkpoint))

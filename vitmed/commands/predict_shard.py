@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from vitmed.core.csv_files import from_cell
 from vitmed.core.errors import DataError, UsageError
@@ -75,11 +75,7 @@ def predict_shard(
     every = list(dict.fromkeys(list_images(sources)))
     rows = own.rows(len(every))
     names = every[rows.start : rows.stop]
-    if device == "auto" and shard == AUTO and (local := os.environ.get("LOCAL_RANK", "")).isdecimal():
-        import torch
-
-        if torch.cuda.is_available():  # torchrun started a process for each GPU of a machine
-            device = f"cuda:{int(local) % torch.cuda.device_count()}"
+    device = _device_of_rank() if device == "auto" and shard == AUTO else device
     network, files = open_files(names, saved, device, precision, frame)
     settings = [saved.policy and saved.policy.to_json(), files.how.to_dict(), features]
     about = {
@@ -95,11 +91,7 @@ def predict_shard(
     remove_abandoned(folder)
     file, errors = folder / f"part-{own.number:05d}-of-{own.count:05d}.parquet", tuple[tuple[str, str], ...]()
     if file.exists():
-        found, table = read_part(file)
-        if differing := [name for name in about if found[name] != about[name]]:
-            raise UsageError(f"{file} is there, of other {differing[0]}", "name a new folder: --output FOLDER")
-        cells = zip(table["path"].to_pylist(), table[ERROR].to_pylist(), strict=True)
-        errors = tuple((from_cell(path), from_cell(problem)) for path, problem in cells if problem)
+        errors = _errors_in(file, about)
     elif names:
         with bar(f"predicting shard {own}") as advance:
             outputs = network.outputs(files.read, len(files), advance, features)
@@ -108,6 +100,25 @@ def predict_shard(
         write_part(file, about, predictions, outputs.features)
     say(f"shard {own}: {counted(len(names), 'image')} in {file}")
     return WrittenPredictions(file, len(names) - len(errors), errors)
+
+
+def _device_of_rank() -> str:
+    """The GPU of this process where torchrun started one for each GPU of a machine, else "auto"."""
+    import torch
+
+    local = os.environ.get("LOCAL_RANK", "")
+    return (
+        f"cuda:{int(local) % torch.cuda.device_count()}" if local.isdecimal() and torch.cuda.is_available() else "auto"
+    )
+
+
+def _errors_in(file: Path, about: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The images that a finished part could not read. Raises UsageError if it is not of these images and settings."""
+    found, table = read_part(file)
+    if differing := [name for name in about if found[name] != about[name]]:
+        raise UsageError(f"{file} is there, of other {differing[0]}", "name a new folder: --output FOLDER")
+    cells = zip(table["path"].to_pylist(), table[ERROR].to_pylist(), strict=True)
+    return tuple((from_cell(path), from_cell(problem)) for path, problem in cells if problem)
 
 
 def merge(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from vitmed.commands.one_run import default_name
@@ -76,21 +78,11 @@ def probe(
             raise UsageError("several weights are ranked on one fold", "name it: --fold 1")
         if fail_under:
             raise excluded("gate of a ranking")
-        settings, splits = open_folder(with_values(settings, {"model.weights": None}), output, "folds")
-        content, rows, best = rank_weights(settings, splits, names, offline or flags["weights"] == ALL_LOCAL)
-        folder = RunFolder.create(output, name or f"{default_name(splits.root, settings).rpartition('_')[0]}_weights")
-        write_text(folder.config, store_paths(settings, folder.path).to_yaml())
-        write_json(folder.ranking, content)
-        write_text(folder.ranking.with_suffix(".csv"), csv_text(rows))
         own = {**overrides, "data.root": None}
         given = [f"{key}={json.dumps(value)}" for key, value in own.items() if value is not None]
         words = [str(data)] * (data is not None) + ["--config", str(config)] * (config is not None)
         words += [word for one in (*([sets] if isinstance(sets, str) else sets), *given) for word in ("--set", one)]
-        command = shlex.join(["vitmed", "train", *words, "--weights", best])
-        where = f"the test was not read; files: {folder.path}"
-        for line in (*content["notes"], content["verdict"], where, f"to train: {command}"):
-            say(line)
-        return RankingResult(content, rows, folder.path, best, command)
+        return _rank(settings, names, (output, name), offline or flags["weights"] == ALL_LOCAL, words)
     if settings.model.weights is not None:
         flags |= {"config": config, "sets": sets, "output": output, "name": name, "fail_under": fail_under}
         return train(data, offline=offline, **{**flags, "freeze": True})
@@ -103,3 +95,21 @@ def probe(
     result = TrainResult(folder.path, None, results["val"], results["test"])
     check_gates(gates, results["test"].metrics, result)
     return result
+
+
+def _rank(
+    settings: Config, names: Sequence[str], place: tuple[str | Path, str | None], offline: bool, words: Sequence[str]
+) -> RankingResult:
+    """Rank the weights into a run folder; `words` are the arguments of `vitmed train` with the same settings."""
+    output, name = place
+    settings, splits = open_folder(with_values(settings, {"model.weights": None}), output, "folds")
+    content, rows, best = rank_weights(settings, splits, names, offline)
+    folder = RunFolder.create(output, name or f"{default_name(splits.root, settings).rpartition('_')[0]}_weights")
+    write_text(folder.config, store_paths(settings, folder.path).to_yaml())
+    write_json(folder.ranking, content)
+    write_text(folder.ranking.with_suffix(".csv"), csv_text(rows))
+    command = shlex.join(["vitmed", "train", *words, "--weights", best])
+    where = f"the test was not read; files: {folder.path}"
+    for line in (*content["notes"], content["verdict"], where, f"to train: {command}"):
+        say(line)
+    return RankingResult(content, rows, folder.path, best, command)

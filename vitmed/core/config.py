@@ -38,21 +38,21 @@ class RunConfig(Section):
     @classmethod
     def _something_left_to_train_on(cls, data: DataConfig) -> DataConfig:
         test = 0 if data.sites is not None else data.test_fraction if data.folds is None else 1 / data.folds
-        if data.val_fraction + test >= 1:
-            raise ValueError("the shares of validation and test leave nothing to train on")
-        if data.groups is not None and data.group_regex is not None:
-            raise ValueError("data.groups and data.group_regex both define the patients")
-        if data.folds is not None and data.sites is not None:
-            raise ValueError("data.folds and data.sites both define the folds")
-        for name in ("fold", "hold_out"):
-            if getattr(data, name) is not None and not data.divided:
-                raise ValueError(f"data.{name} needs data.folds or data.sites")
-        if data.repeats > 1 and data.folds is None:
-            raise ValueError("data.repeats needs data.folds; sites are always the same folds")
-        if data.repeat > data.repeats:
-            raise ValueError(f"data.repeat {data.repeat} of data.repeats {data.repeats}: there is no such repeat")
-        if data.folds is not None and (data.fold or 1) > data.folds:
-            raise ValueError(f"data.fold {data.fold} of data.folds {data.folds}: there is no such fold")
+        fold = f"data.fold {data.fold} of data.folds {data.folds}"
+        repeat = f"data.repeat {data.repeat} of data.repeats {data.repeats}"
+        problems = {
+            "the shares of validation and test leave nothing to train on": data.val_fraction + test >= 1,
+            "data.groups and data.group_regex both define the patients": None not in (data.groups, data.group_regex),
+            "data.folds and data.sites both define the folds": None not in (data.folds, data.sites),
+            "data.fold needs data.folds or data.sites": data.fold is not None and not data.divided,
+            "data.hold_out needs data.folds or data.sites": data.hold_out is not None and not data.divided,
+            "data.repeats needs data.folds; sites are always the same folds": data.repeats > 1 and data.folds is None,
+            f"{repeat}: there is no such repeat": data.repeat > data.repeats,
+            f"{fold}: there is no such fold": data.folds is not None and (data.fold or 1) > data.folds,
+        }
+        for problem, wrong in problems.items():
+            if wrong:
+                raise ValueError(problem)
         return data
 
     @model_validator(mode="after")

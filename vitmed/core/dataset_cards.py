@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from vitmed.core.downloads import Source
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.messages import say, warn
-from vitmed.core.yaml_files import YamlError, read_yaml
+from vitmed.core.yaml_files import YamlError, packaged, read_yaml
 
 
 class _Strict(BaseModel):
@@ -126,10 +126,8 @@ class Card(_Strict):
 
 @cache
 def cards() -> dict[str, Card]:
-    """Name -> card, sorted, from the wheel or the folder next to the package. Raises DataError for an invalid card."""
-    here = Path(__file__).parents[1]
-    folder = here / "datasets" if (here / "datasets").is_dir() else here.parent / "datasets"
-    return {file.stem: read_card(file) for file in sorted(folder.glob("*.yaml"))}
+    """Name -> card, sorted. Raises DataError for an invalid card."""
+    return {name: read_card(file) for name, file in packaged("datasets").items()}
 
 
 def read_card(file: Path) -> Card:

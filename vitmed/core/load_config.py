@@ -17,7 +17,7 @@ from vitmed.core.files import why_unreadable
 from vitmed.core.settings import fields_of, flags_of
 from vitmed.core.stored_paths import find_path, store_path
 from vitmed.core.upgrade import without_gone
-from vitmed.core.yaml_files import YamlError, parse_yaml, read_yaml
+from vitmed.core.yaml_files import YamlError, packaged, parse_yaml, read_yaml
 
 AnyConfig = TypeVar("AnyConfig", Config, PretrainConfig)
 
@@ -198,10 +198,8 @@ def find_config(name: str | Path) -> Path:
 
 
 def recipes() -> dict[str, Path]:
-    """Name -> file of the recipes in `configs/` (inside the wheel, else beside the package)."""
-    here = Path(__file__).parents[1]
-    folder = here / "configs" if (here / "configs").is_dir() else here.parent / "configs"
-    return {file.stem: file for file in sorted(folder.glob("*.yaml"))}
+    """Name -> file of the recipes in `configs/`."""
+    return packaged("configs")
 
 
 def check_names(config: Config, models: Any, policies: Any, metrics: Any) -> None:

@@ -148,6 +148,7 @@ class RunFolder:
         return (named and run.is_run) or (cls(file.parent.parent).is_run and file.exists())
 
 
+LOCK, HOLDER = ".lock", ".lock.holder"  # the lock, and who has it
 ORPHANS = 10  # s that loader processes may hold the lock of a run that was killed; torch ends them after 5
 
 
@@ -161,22 +162,19 @@ def run_lock(run: RunFolder) -> Iterator[None]:
     Raises:
         UsageError: another process writes to the folder; names it and its machine.
     """
-    lock, file = _files(run)
-    holder, here = Holder.read(file), platform.node()
+    file, here = run.path / HOLDER, platform.node()
+    holder = Holder.read(file)
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(FileLock(lock).acquire(0 if holder.is_alive else ORPHANS))
+            stack.enter_context(FileLock(run.path / LOCK).acquire(0 if holder.is_alive else ORPHANS))
         except Timeout:
             who, kill = "another process writes", "kill PID"
             if holder.since:
                 where = f" on {holder.host}" if holder.host else ""
                 who = f"process {holder.number}{where} has been writing to this run since {holder.since}"
-                kill = (
-                    f"kill {holder.number}" if holder.host in ("", here) else f"on {holder.host}: kill {holder.number}"
-                )
-            raise UsageError(
-                f"{run.path}: {who}", f"wait until it ends or stop it ({kill}), then run this again"
-            ) from None
+                kill = f"{'' if holder.host in ('', here) else f'on {holder.host}: '}kill {holder.number}"
+            fix = f"wait until it ends or stop it ({kill}), then run this again"
+            raise UsageError(f"{run.path}: {who}", fix) from None
         except (OSError, NotImplementedError) as error:
             warn(f"{run.path}: cannot be locked ({error}); make sure that no other process writes to this run")
         else:
@@ -188,21 +186,15 @@ def run_lock(run: RunFolder) -> Iterator[None]:
 
 def is_running(run: RunFolder) -> bool:
     """Whether a process writes to a run folder now. Changes nothing there, and works in one that cannot be written."""
-    lock, file = _files(run)
     free = None
-    with contextlib.suppress(OSError), lock.open("rb") as stream:
+    with contextlib.suppress(OSError), (run.path / LOCK).open("rb") as stream:
         free = claim(stream.fileno(), shared=True)
-    return Holder.read(file).is_alive if free is None and file.is_file() else free is False
+    return Holder.read(run.path / HOLDER).is_alive if free is None and (run.path / HOLDER).is_file() else free is False
 
 
 def was_killed(run: RunFolder) -> bool:
     """Whether the last process that wrote to a run folder, and no longer does, was killed: it left its name there."""
-    return _files(run)[1].is_file()
-
-
-def _files(run: RunFolder) -> tuple[Path, Path]:
-    """The lock, and who has it."""
-    return run.path / ".lock", run.path / ".lock.holder"
+    return (run.path / HOLDER).is_file()
 
 
 class Holder(NamedTuple):

@@ -37,6 +37,13 @@ def read_yaml(path: Path) -> Any:
         raise YamlError(str(error.strerror), "check the disk") from None
 
 
+def packaged(folder: str) -> dict[str, Path]:
+    """Name -> YAML file, sorted, of a folder inside the wheel, else beside the package."""
+    here = Path(__file__).parents[1]
+    place = here / folder if (here / folder).is_dir() else here.parent / folder
+    return {file.stem: file for file in sorted(place.glob("*.yaml"))}
+
+
 def parse_yaml(text: str) -> Any:
     """The plain values in a text. Raises YamlError, which names the line."""
     if yaml.__with_libyaml__:  # seven times as fast, but it names the line where a text ends, not where it went wrong
