@@ -160,7 +160,8 @@ def decision_cost(costs: Costs, predictions: Predictions, called: np.ndarray, co
 
     `expected_cost` is by image; `normalised_cost` divides it by the expected cost of predicting the cheapest class for
     every image (Ferrer, arXiv 2209.05355: above 1 the model is worth less than no model). Two classes are as common as
-    `config.prevalence` states, where it is given; else classes are as common as on these images. `called` (S,) int64 is the class that is predicted.
+    `config.prevalence` states, where it is given; else classes are as common as on these images. `called` (S,) int64 is
+    the class that is predicted.
     """
     matrix, labels = np.array(costs, dtype=np.float64), known_labels(predictions)
     boot, positive = Bootstrap.of(predictions, config.resamples), positive_index(predictions)
