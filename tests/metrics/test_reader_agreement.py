@@ -14,7 +14,7 @@ from vitmed import evaluate, train
 from vitmed.core.errors import DataError, UsageError
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.reader_agreement import agreement
+from vitmed.metrics.readers import agreement
 
 GRADES = ("none", "mild", "severe")
 

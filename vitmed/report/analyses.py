@@ -36,8 +36,7 @@ from vitmed.metrics.kinds.number_agreement import (
 from vitmed.metrics.label_errors import label_errors
 from vitmed.metrics.patient_level import patient_level
 from vitmed.metrics.per_patient import per_patient
-from vitmed.metrics.reader_agreement import agreement
-from vitmed.metrics.reader_comparison import ReaderComparison, compare_with_readers
+from vitmed.metrics.readers import ReaderComparison, agreement, compare_with_readers
 from vitmed.metrics.subgroups import Subgroups, subgroups
 from vitmed.report.external_data import compare_with_own_test
 

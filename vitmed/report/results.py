@@ -35,8 +35,7 @@ from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.paired_comparison import ClassDifference, PairedComparison
 from vitmed.metrics.patient_level import PatientLevel
 from vitmed.metrics.per_patient import PerPatient
-from vitmed.metrics.reader_agreement import Agreement
-from vitmed.metrics.reader_comparison import ReaderComparison
+from vitmed.metrics.readers import Agreement, ReaderComparison
 from vitmed.metrics.subgroups import Subgroups
 from vitmed.report.external_data import External
 

@@ -15,7 +15,7 @@ from vitmed.metrics.intervals import Units
 from vitmed.metrics.kinds.grade_evaluation import evaluate_grades, grade_results, kappa_estimate
 from vitmed.metrics.kinds.grade_scoring import grade_costs, grade_values, ranked_probability_scores, weighted_kappa
 from vitmed.metrics.metric_table import GRADE_METRICS
-from vitmed.metrics.reader_agreement import agreement
+from vitmed.metrics.readers import agreement
 
 
 def test_the_values_are_those_of_scikit_learn() -> None:
