@@ -37,7 +37,7 @@ RAISED_BY = {
     "train plan probe": "data/grades models/weights/plain_vit models/weights/pretrained training/plan/make_plan",
     "pretrain": "data/pretraining_splits models/mae training/pretraining",
     "demo": "data/synthetic",
-    "train plan probe evaluate": "decisions/operating_points metrics/reader_comparison",
+    "train plan probe evaluate": "decisions/operating_points metrics/readers",
     "train predict evaluate explain stress": "imaging/decode imaging/preprocessing imaging/raw_image",
     "train pretrain":
         "models/compile training/environment training/gradients training/loop training/run",

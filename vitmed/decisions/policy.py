@@ -242,7 +242,8 @@ class FindingPolicy(DecisionPolicy):
         The set of an image names the findings that cannot be excluded at the coverage that was asked for. An image is
         not answered if it is unlike those of training, or if a finding is too unsure for the risk that was asked for.
         """
-        views = [self.findings[name].apply(replace(predictions, labels=None).of(name)) for name in predictions.classes]
+        raw = replace(predictions, labels=None)
+        views = [self.findings[name].apply(raw.of(name)) for name in predictions.classes]
         possible = [view.predicted == 1 if view.members is None else view.members[:, 1] for view in views]
         decided = replace(
             predictions.undecided(),

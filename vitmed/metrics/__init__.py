@@ -24,6 +24,5 @@ label_errors       images whose label is doubtful (confident learning)
 sample_size        how many images and patients an interval needs
 clinical_utility   predictive values by prevalence, and net benefit: the decision curve
 fixed_rates        sensitivity at a fixed specificity; the band of the ROC curve
-reader_agreement   Cohen's kappa of readers, reference and model
-reader_comparison  the model against readers: Obuchowski & Rockette
+readers            Cohen's kappa of readers, reference and model; the model against readers: Obuchowski & Rockette
 """

@@ -19,8 +19,12 @@ from vitmed.metrics.predictions_csv import DISAGREEMENT
 
 
 class MemberDisagreement(Frozen):
-    """The disagreement of members beside the confidence of their mean, each by the AUROC with which it separates wrong
-    from right predictions: `n_wrong` of `n`."""
+    """The disagreement of members beside the confidence of their mean, each as a sign of an error.
+
+    Attributes:
+        n: images; n_wrong: of which the prediction is wrong.
+        disagreement, confidence: AUROC with which it separates wrong from right predictions.
+    """
 
     n: int
     n_wrong: int

@@ -31,7 +31,7 @@ def undefined(found: Numbers) -> dict[str, str]:
             if own[name].value is None:
                 reasons[f"{name} of {c}"] = why if n else "there are no images"
     for name in [name for name, entry in found.overall.items() if entry.value is None]:
-        base = "sensitivity" if name == "balanced_accuracy" else re.sub("_(macro|weighted)$", "", name)
+        base = _of_each(name)
         one = found.positive_class if name in ("auroc", "average_precision") else None
         keys = [f"{base} of {c}" for c in ([one] if one else per_class) if per_class[c].n or "_weighted" not in name]
         whys = [reasons[key] for key in keys if key in reasons]
@@ -53,7 +53,7 @@ def without_interval(found: Numbers, holders: Mapping[str, int]) -> dict[str, st
     for name, entry in (entries | found.overall).items():
         if entry.value is None or entry.low is not None:
             continue
-        base = "sensitivity" if name == "balanced_accuracy" else re.sub("_(macro|weighted)$", "", name)
+        base = _of_each(name)
         parts = [reasons[key] for c in found.classes if (key := f"{base} of {c}") in reasons]
         if entry.method == "influence":
             why = few.get(name.partition(" of ")[2]) or of_two or "no image shows how much it varies"
@@ -66,6 +66,11 @@ def without_interval(found: Numbers, holders: Mapping[str, int]) -> dict[str, st
                 why = f"no {unit} changes it, so its variance is unknown"
         reasons[name] = parts[0] if parts else why
     return reasons
+
+
+def _of_each(name: str) -> str:
+    """The number of each class whose mean this one is."""
+    return "sensitivity" if name == "balanced_accuracy" else re.sub("_(macro|weighted)$", "", name)
 
 
 def _units(found: Numbers) -> tuple[int, str]:

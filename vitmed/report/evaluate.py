@@ -25,7 +25,7 @@ from vitmed.imaging.preprocessing import thumbnail
 from vitmed.inference.saved_model import Network, SavedModel
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE, WRITTEN
-from vitmed.metrics.reader_comparison import check_readers
+from vitmed.metrics.readers import check_readers
 from vitmed.report.analyses import Extra
 from vitmed.report.participant_flow import run_flow
 from vitmed.report.rebuild import fitting_baselines, note_prevalence, with_columns

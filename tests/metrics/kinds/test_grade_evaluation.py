@@ -8,7 +8,6 @@ import pytest
 from scipy import stats
 from sklearn.metrics import cohen_kappa_score, mean_absolute_error, roc_auc_score
 from test_grade_scoring import KL, draw
-from vitmed.metrics.readers import agreement
 
 from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
 from vitmed.metrics.intervals import Units
@@ -24,6 +23,7 @@ from vitmed.metrics.kinds.grades import (
     ranked_probability_scores,
 )
 from vitmed.metrics.metric_table import GRADE_METRICS
+from vitmed.metrics.readers import agreement
 
 
 def test_the_values_are_those_of_scikit_learn() -> None:

@@ -28,7 +28,7 @@ from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.decode import read_size
 from vitmed.imaging.exact_views import refuse_flips, refuse_views, safe_views
-from vitmed.metrics.reader_comparison import check_readers
+from vitmed.metrics.readers import check_readers
 from vitmed.metrics.subgroups import check_columns
 from vitmed.models.hardware import pick_device
 from vitmed.models.sizes import SIZES
