@@ -25,10 +25,10 @@ from vitmed.data.patients import show_expression
 from vitmed.data.samples import Splits
 from vitmed.data.splits import make_splits
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
-from vitmed.imaging.augmentation import POLICIES, refuse_flips
+from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.decode import read_size
-from vitmed.imaging.exact_views import refuse_views, safe_views
+from vitmed.imaging.exact_views import refuse_flips, refuse_views, safe_views
 from vitmed.metrics.subgroups import check_columns
 from vitmed.models.hardware import pick_device
 from vitmed.models.sizes import SIZES
