@@ -30,12 +30,11 @@ RAISED_BY = {
     "predict plan": "core/places",
     f"{CONFIGURED} predict evaluate explain stress": "models/hardware",
     CONFIGURED:
-        "core/load_config core/run_folder data/finding_labels data/label_kinds data/label_tables data/parts "
-        "data/quantities data/rare_findings data/samples data/splits data/targets imaging/augmentation "
-        "imaging/exact_views",
+        "core/load_config core/run_folder data/finding_labels data/label_kinds data/label_tables data/samples "
+        "data/splits data/stratify imaging/exact_views",
     LABELLED: "data/folders data/listing data/patients",
-    "train plan probe": "data/grades models/weights/plain_vit models/weights/pretrained training/plan/make_plan",
-    "pretrain": "data/pretraining_splits models/mae training/pretraining",
+    "train plan probe": "models/weights/plain_vit models/weights/pretrained training/plan/make_plan",
+    "pretrain": "models/mae training/pretraining",
     "demo": "data/synthetic",
     "train plan probe evaluate": "decisions/operating_points metrics/readers",
     "train predict evaluate explain stress": "imaging/decode imaging/preprocessing imaging/raw_image",
@@ -54,6 +53,7 @@ BY_FUNCTION = {
     "--model": "train plan pretrain",
     "--allow-leakage": CONFIGURED,
     "--target": CONFIGURED,
+    "--ordinal": "train plan probe",
 }
 FOREIGN = {"--shm-size", "--help"}  # of docker, of every command
 PLAIN_WORDS = {"runs"}  # commands whose name is a word of other sentences, and whose flags no fix names

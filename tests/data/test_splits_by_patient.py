@@ -18,7 +18,7 @@ from vitmed.data.patients import patient_notes
 from vitmed.data.samples import Sample, Splits
 from vitmed.data.scan import first_copies
 from vitmed.data.splits import held_out, make_splits, site_names
-from vitmed.data.stratify import _balanced_folds
+from vitmed.data.stratify import grouped_folds
 
 
 def files(root: Path, names: list[str]) -> Path:
@@ -143,13 +143,13 @@ def test_many_patients_are_divided_evenly_and_fast() -> None:
     shares = rng.dirichlet([0.1, 0.2, 0.5], 20_000).cumsum(axis=1)
     labels = (rng.random(len(codes))[:, None] > shares[codes]).sum(axis=1)
     begin = time.process_time()
-    number = _balanced_folds(labels, codes, 5, seed=0)
+    number = grouped_folds(labels, codes, 5, seed=0)
     assert time.process_time() - begin < 3  # StratifiedGroupKFold needs a minute
     assert len(np.unique(codes * 5 + number)) == 20_000
     counts = np.array([np.bincount(labels[number == fold]) for fold in range(5)])
     assert (counts.max(axis=0) / counts.min(axis=0)).max() < 1.01
-    assert np.array_equal(number, _balanced_folds(labels, codes, 5, seed=0))
-    assert not np.array_equal(number, _balanced_folds(labels, codes, 5, seed=1))
+    assert np.array_equal(number, grouped_folds(labels, codes, 5, seed=0))
+    assert not np.array_equal(number, grouped_folds(labels, codes, 5, seed=1))
 
 
 def test_patients_in_two_splits_are_named_or_allowed(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_one_label_is_divided_as_evenly_as_by_scikit_learn() -> None:
 
     labels = np.repeat([0, 1, 2, 3], [403, 97, 41, 9])
     images = np.arange(len(labels))
-    number = balanced_parts(images, images, labels, np.full(5, 0.2), seed=0)
+    number = balanced_parts(images, (images, labels), np.full(5, 0.2), seed=0)
     theirs = [np.bincount(labels[part], minlength=4) for _, part in StratifiedKFold(5).split(images, labels)]
     ours = [np.bincount(labels[number == fold], minlength=4) for fold in range(5)]
     assert np.abs(np.sort(ours, axis=0) - np.sort(theirs, axis=0)).max() <= 1
@@ -138,9 +138,9 @@ def test_every_patient_goes_where_the_imbalance_grows_least(
     targets = (rng.random((len(codes), 3)) < (0.5, 0.2, 0.08)).astype(float)
     pairs = kinds_of(np.zeros(len(codes), int), targets)
     kept = rng.random(25) < 0.15
-    found = balanced_parts(codes, *pairs, np.array(shares), seed, by_size=by_size, kept=kept)
+    found = balanced_parts(codes, pairs, np.array(shares), seed, by_size=by_size, kept=kept)
     assert found.tolist() == slowly(codes, *pairs, [Fraction(one) for one in shares], seed, by_size, kept)
-    plain = balanced_parts(codes, *pairs, np.array(shares), seed)
+    plain = balanced_parts(codes, pairs, np.array(shares), seed)
     assert plain.tolist() == slowly(codes, *pairs, [Fraction(one) for one in shares], seed, False, np.zeros(25, bool))
 
 
@@ -156,7 +156,7 @@ def test_few_patients_are_divided_by_scikit_learn_and_many_by_the_same_rule() ->
         for fold, (_, part) in enumerate(kfold.split(labels, labels, codes)):
             theirs[part] = fold
         every, third = np.arange(len(codes)), np.full(3, 1 / 3)
-        ours = balanced_parts(codes, every, labels, third, 7, by_size=True)[codes]
+        ours = balanced_parts(codes, (every, labels), third, 7, by_size=True)[codes]
         assert not np.array_equal(ours, theirs)
         assert grouped_folds(labels, codes, 3, 7).tolist() == (theirs if patients == 500 else ours).tolist()
 

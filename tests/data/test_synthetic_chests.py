@@ -19,6 +19,8 @@ from sklearn.preprocessing import StandardScaler
 from vitmed.checks.duplicates import near_pairs
 from vitmed.data import synthetic_chests
 from vitmed.data.synthetic_chests import FINDINGS, HEARTS, SHARES, TABLE, draw_chests
+from vitmed.imaging.file_record import FileRecord
+from vitmed.imaging.raw_image import ImageHeader
 
 
 def drawn(folder: Path, **more: Any) -> tuple[np.ndarray, list[dict[str, str]]]:
@@ -31,7 +33,8 @@ def drawn(folder: Path, **more: Any) -> tuple[np.ndarray, list[dict[str, str]]]:
 def test_the_chests_of_the_demo(tmp_path: Path) -> None:
     images, rows = drawn(tmp_path / "chests", images=600, patients=120)
     thumbnails = [np.asarray(Image.fromarray(one).resize((32, 32), Image.Resampling.BOX)) for one in images]
-    assert near_pairs(np.stack(thumbnails), np.ones(len(rows))) == []
+    head = ImageHeader("PNG", "L", 8, 96, 96, 1, 1)
+    assert near_pairs([FileRecord(header=head, thumbnail=thumbnail) for thumbnail in thumbnails]) == []
     values = images.reshape(len(images), -1)
     colours = np.column_stack(
         [values.mean(axis=1), values.std(axis=1), *np.quantile(values, (0.05, 0.5, 0.95), axis=1)]

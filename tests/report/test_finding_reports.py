@@ -19,6 +19,7 @@ from vitmed.report import write
 from vitmed.report.chapters import MAIN, MANY, Plot
 from vitmed.report.plots.kinds import by_finding
 from vitmed.report.results import Results
+from vitmed.report.write import folder_names
 
 
 def drawn(findings: int = 3, images: int = 120, skill: float = 2.0) -> FindingPredictions:

@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +117,9 @@ def check_folder(data: DataConfig, ordinal: Sequence[str] = ()) -> None:
     if data.labels is not None:
         contents = named_in_table(contents, labels_from_table(data.labels, root, contents.files, asked=asked))
     if data.resplit:
-        contents = contents.without_splits()
+        names = tuple(sorted({name for of_split in contents.folders.values() for name in of_split}))
+        places = tuple(place._replace(split=None) for place in contents.places)
+        contents = replace(contents, places=places, folders={None: names}, splits={})
     problems = in_order(folder_problems(contents))
     error = next((problem for problem in problems if problem.severity == "error"), None)
     left = [p for p in problems if p is not error and (p.code, p.severity) != ("missing_class", "warning")]

@@ -56,12 +56,6 @@ class FolderContents:
     unreadable: dict[str, str] = field(default_factory=dict)
     read: Read | None = None
 
-    def without_splits(self) -> FolderContents:
-        """The same as if nothing divided the files into splits."""
-        names = tuple(sorted({name for of_split in self.folders.values() for name in of_split}))
-        places = tuple(place._replace(split=None) for place in self.places)
-        return replace(self, places=places, folders={None: names}, splits={})
-
 
 def read_contents(root: Path) -> FolderContents:
     """Walk the folder once. Links are followed, but never in a circle."""

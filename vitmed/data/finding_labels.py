@@ -84,7 +84,8 @@ def _of_columns(table: Table, columns: Sequence[int], asked: Asked) -> Read:
         )
     names = tuple(table.header[i] for i in columns)
     source = f"{counted(len(names), 'finding')}, from columns of {table.file.name}"
-    return _chosen(table, np.nan_to_num(values, nan=UNKNOWN), names, asked, source, notes, used)
+    read = _chosen(table, np.nan_to_num(values, nan=UNKNOWN), names, asked, source)
+    return replace(read, notes=(*notes, *read.notes), used=used)
 
 
 def _of_bars(table: Table, label: int, columns: Sequence[int], asked: Asked) -> Read:
@@ -109,7 +110,8 @@ def _of_bars(table: Table, label: int, columns: Sequence[int], asked: Asked) -> 
     if empty_is_none and (empty := cells.count("")):
         notes.append(f"{table.file}: {counted(empty, 'empty label')} mean that the image has no finding")
     source = f"{counted(len(names), 'finding')}, from {table.header[label]!r} of {table.file.name}, joined by {BAR}"
-    return _chosen(table, values, tuple(names), asked, source, notes, (label,))
+    read = _chosen(table, values, tuple(names), asked, source)
+    return replace(read, notes=(*notes, *read.notes), used=(label,))
 
 
 def _names_in(cell: str, table: Table, label: int) -> set[str]:
@@ -138,22 +140,14 @@ def _check_agreement(table: Table, label: int, named: Sequence[set[str]], read: 
         )
 
 
-def _chosen(
-    table: Table,
-    values: np.ndarray,
-    names: tuple[str, ...],
-    asked: Asked,
-    source: str,
-    notes: Sequence[str],
-    used: tuple[int, ...],
-) -> Read:
+def _chosen(table: Table, values: np.ndarray, names: tuple[str, ...], asked: Asked, source: str) -> Read:
     """Findings (R, F) that you ask for, or for a model all of its outputs in their order.
 
     Raises:
         DataError: nothing is known, or of no finding of the model, or a name that would make predictions.csv ambiguous.
         UsageError: a finding that is not there.
     """
-    wanted = asked.outputs or asked.findings or names
+    wanted, notes = asked.outputs or asked.findings or names, tuple[str, ...]()
     for name in () if asked.outputs else wanted:
         if name.lower() == NO_FINDING:
             problem = (
@@ -171,7 +165,7 @@ def _chosen(
             "rename its findings",
         )
     if missing:
-        notes = [*notes, f"{table.file}: no labels of {listed(missing)}, which count as not known"]
+        notes = (f"{table.file}: no labels of {listed(missing)}, which count as not known",)
     column = {name: values[:, k] for k, name in enumerate(names)}
     values = np.stack([column.get(name, np.full(len(values), float(UNKNOWN))) for name in wanted], axis=1)
     if not (values != UNKNOWN).any():
@@ -181,7 +175,7 @@ def _chosen(
     known, classes = (values != UNKNOWN).any(axis=1), (*wanted, NO_FINDING)
     strata = zip(finding_strata(values).tolist(), known.tolist(), strict=True)
     labels = [classes[k] if there else "" for k, there in strata]
-    return Read(Target(kind="findings"), labels, classes, wanted, values, source, tuple(notes), used)
+    return Read(Target(kind="findings"), labels, classes, wanted, values, source, notes)
 
 
 def finding_strata(values: np.ndarray) -> np.ndarray:

@@ -77,7 +77,7 @@ class ImageCache:
         if how is not None:
             self.reduced_key += f" {how.image_size} {how.resize}"
             settings = {k: v for k, v in how.to_dict().items() if k not in CHANGES_NO_PIXEL}
-            self.settings = _short(repr(sorted(settings.items())).encode(), version.encode())
+            self.settings = hashlib.sha256(f"{sorted(settings.items())!r}{version}".encode()).hexdigest()[:16]
             self.shape = (how.image_size, how.image_size, how.channels)
 
     @classmethod
@@ -264,7 +264,7 @@ class ImageCache:
         return Squares(entry, find_rows(digests, digests))
 
     def _name(self, digests: np.ndarray) -> str:
-        return f"{self.settings}-{_short(*np.unique(digests, axis=0))}"
+        return f"{self.settings}-{hashlib.sha256(np.unique(digests, axis=0).tobytes()).hexdigest()[:16]}"
 
 
 class Squares:
@@ -341,14 +341,6 @@ def find_rows(have: np.ndarray, want: np.ndarray) -> np.ndarray:
     place = np.searchsorted(keys, wanted, sorter=order).clip(max=len(have) - 1)
     rows = order[place]
     return np.where((have[rows] == want).all(axis=1), rows, -1)
-
-
-def _short(*parts: Any) -> str:
-    """16 hexadecimal digits of a hash of the parts, one after the other."""
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    return digest.hexdigest()[:16]
 
 
 def _lock(folder: Path, name: str) -> FileLock:

@@ -11,7 +11,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -85,11 +85,6 @@ class Read:
     source: str = ""
     notes: tuple[str, ...] = ()
     used: tuple[int, ...] = ()
-
-    def of_rows(self, rows: Sequence[int]) -> Read:
-        """The same of these rows, in this order."""
-        values = None if self.values is None else self.values[list(rows)]
-        return replace(self, labels=[self.labels[row] for row in rows], values=values)
 
 
 def number_in(cell: str) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vitmed.core.base_models import CLASSES
@@ -97,9 +97,10 @@ def labels_from_table(
         cells = table.cells(column, what)
         return [cells[row] for row in rows]
 
+    values = None if read.values is None else read.values[rows]
     return Labels(
         images=[image for image, row in row_of.items() if read.labels[row]],
-        read=read.of_rows(rows),
+        read=replace(read, labels=[read.labels[row] for row in rows], values=values),
         groups=None if group is None else sorted_cells(group, "patient"),
         splits=None if split is None else _splits(table, split, sorted_cells(split, "split")),
         columns=columns,

@@ -323,7 +323,11 @@ MNIST = {"train": ("train-images-idx3", "train-labels-idx1"), "test": ("t10k-ima
 
 def _mnist(path: Path) -> PublicSet | None:
     names = [name for both in MNIST.values() for name in both]
-    found = {name: file for name in names if (file := _idx_file(path, name)) is not None}
+    found = {}
+    for name in names:  # some programs unpack "train-images-idx3-ubyte" as "train-images.idx3-ubyte"
+        written = [f"{text}-ubyte{gz}" for text in (name, name.replace("-idx", ".idx")) for gz in ("", ".gz")]
+        if file := next((path / text for text in written if (path / text).is_file()), None):
+            found[name] = file
     if not found:
         return None
     if missing := [name.rpartition("-")[0] for name in names if name not in found]:
@@ -334,12 +338,6 @@ def _mnist(path: Path) -> PublicSet | None:
     }
     numbers = sorted({k for part in parts.values() for k in np.unique(part.labels).tolist()})
     return PublicSet({k: str(k) for k in numbers}, parts)
-
-
-def _idx_file(path: Path, name: str) -> Path | None:
-    """The file "train-images-idx3-ubyte", or "train-images.idx3-ubyte" as some programs unpack it; also as .gz."""
-    names = [f"{text}-ubyte{gz}" for text in (name, name.replace("-idx", ".idx")) for gz in ("", ".gz")]
-    return next((path / name for name in names if (path / name).is_file()), None)
 
 
 def read_idx(file: Path, dimensions: int) -> np.ndarray:

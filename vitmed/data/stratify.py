@@ -187,7 +187,8 @@ def _enough_patients(labels: np.ndarray, codes: np.ndarray, part: np.ndarray, fr
 def grouped_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int) -> np.ndarray:
     """(S,) int64: the fold of every image, 0 to folds - 1, by patient, with classes in proportion."""
     if int(codes.max()) + 1 > MANY:
-        return _balanced_folds(labels, codes, folds, seed)
+        pairs, shares = (np.arange(len(labels)), labels), np.full(folds, 1 / folds)
+        return balanced_parts(codes, pairs, shares, seed, by_size=True)[codes]
     from sklearn.model_selection import StratifiedGroupKFold
 
     number = np.empty(len(labels), dtype=np.int64)
@@ -199,16 +200,9 @@ def grouped_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int) 
     return number
 
 
-def _balanced_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int) -> np.ndarray:
-    """`grouped_folds` for many patients."""
-    shares = np.full(folds, 1 / folds)
-    return balanced_parts(codes, np.arange(len(labels)), labels, shares, seed, by_size=True)[codes]
-
-
 def balanced_parts(
     codes: np.ndarray,
-    images: np.ndarray,
-    kinds: np.ndarray,
+    pairs: tuple[np.ndarray, np.ndarray],
     shares: np.ndarray,
     seed: int,
     by_size: bool = False,
@@ -225,13 +219,14 @@ def balanced_parts(
 
     Args:
         codes: (S,) the patient of every image, 0 to P - 1.
-        images, kinds: (M,) pairs: an image, and a kind that it is of; an image may be of several kinds.
+        pairs: (M,) images, and (M,) a kind that each is of; an image may be of several kinds.
         shares: (J,) of the parts; their sum is 1.
         by_size: go from the patient with most images down instead.
         kept: (P,) bool, patients who go to the last part, before all others.
 
     Returns (P,) int64, the part of every patient.
     """
+    images, kinds = pairs
     types, parts = int(kinds.max()) + 1, len(shares)
     pair, count = np.unique(codes[images] * types + kinds, return_counts=True)
     of_patient, of_kind = np.divmod(pair, types)
@@ -250,18 +245,18 @@ def balanced_parts(
     room = (shares * len(codes)).tolist()
     number = np.empty(len(size), dtype=np.int64)
     for patient in order.tolist():
-        pairs = range(begin[patient], begin[patient + 1])
+        own = range(begin[patient], begin[patient + 1])
         added = [0.0] * parts
-        for i in pairs:  # plain lists are faster than arrays of a few numbers
+        for i in own:  # plain lists are faster than arrays of a few numbers
             added = [sum_ + weight[i] * n for sum_, n in zip(added, held[kind_of[i]], strict=True)]
         if not equal:
-            own = sum(weight[i] * count_of[i] for i in pairs) / 2
-            added = [(sum_ + own) * by for sum_, by in zip(added, per_share, strict=True)]
+            half = sum(weight[i] * count_of[i] for i in own) / 2
+            added = [(sum_ + half) * by for sum_, by in zip(added, per_share, strict=True)]
         own_images = int(count_of_patient[patient])
         fits = [part for part in range(parts) if room[part] >= own_images / 2] or [room.index(max(room))]
         best = parts - 1 if kept is not None and kept[patient] else min(fits, key=added.__getitem__)
         room[best] -= own_images
-        for i in pairs:
+        for i in own:
             held[kind_of[i]][best] += count_of[i]
         number[patient] = best
     return number
@@ -284,7 +279,7 @@ def folds_by_kind(
     labels: np.ndarray, targets: np.ndarray | None, codes: np.ndarray, folds: int, seed: int
 ) -> np.ndarray:
     """(S,) int64: the fold of every image, 0 to folds - 1, otherwise as `share_by_kind`."""
-    return balanced_parts(codes, *kinds_of(labels, targets), np.full(folds, 1 / folds), seed)[codes]
+    return balanced_parts(codes, kinds_of(labels, targets), np.full(folds, 1 / folds), seed)[codes]
 
 
 def share_by_kind(
@@ -298,7 +293,7 @@ def share_by_kind(
     columns = () if targets is None else [column == value for column in targets.T for value in (1, 0)]
     holders = [np.unique(codes[has]) for has in columns]
     kept = np.isin(np.arange(len(size)), [patients[0] for patients in holders if len(patients) == 1])
-    part = balanced_parts(codes, *kinds_of(labels, targets), np.array([fraction, 1 - fraction]), seed, kept=kept)
+    part = balanced_parts(codes, kinds_of(labels, targets), np.array([fraction, 1 - fraction]), seed, kept=kept)
     for patients in holders:
         if len(patients) and not part[patients].any():
             part[patients[size[patients].argmin()]] = 1

@@ -97,14 +97,14 @@ def _chest(
     for side in (-1, 1):
         middle = side * (width + build.uniform(0.03, 0.05))
         floor = breath + 0.02 * side + build.uniform(3, 6) * (x - 0.9 * middle) ** 2  # the diaphragm
-        lung = _ellipse(x, y, middle, 0.02, width, top + 0.02, 0.02) * _step(floor - y, 0.008)
+        lung = _ellipse(x, y, (middle, 0.02), (width, top + 0.02), 0.02) * _step(floor - y, 0.008)
         bone = np.cos(2 * np.pi * (y - steep * np.abs(x) + 2 * (x - middle) ** 2) / gap)
         picture += lung * (0.17 + ribs * bone.clip(0) + 0.02 * cloud - picture)
         middles.append(middle)
     picture += (spine - picture) * 0.8 * np.exp(-((x / 0.045) ** 2))
     low = breath - 0.05  # the heart lies on the diaphragm
     beat = build.uniform(0.115, 0.135) * rng.uniform(0.97, 1.03) + (rng.uniform(0.055, 0.085) if there[1] else 0)
-    picture += _ellipse(x + 0.3 * (y - low), y, 0.05, low, beat, 0.12, 0.015) * (spine + 0.02 - picture)
+    picture += _ellipse(x + 0.3 * (y - low), y, (0.05, low), (beat, 0.12), 0.015) * (spine + 0.02 - picture)
     if there[0]:
         middle = middles[rng.integers(2)]
         rise = ((x - 0.6 * middle) * np.sign(middle)).clip(0)  # towards the chest wall
@@ -114,7 +114,7 @@ def _chest(
         turn, middle = rng.uniform(0, 2 * np.pi), middles[rng.integers(2)]
         at = (1.1 * middle + 0.07 * np.cos(turn), -0.06 + 0.13 * np.sin(turn))
         radius = rng.uniform(0.06, 0.085)
-        picture += rng.uniform(0.4, 0.5) * _ellipse(x, y, *at, radius, radius, 0.006)
+        picture += rng.uniform(0.4, 0.5) * _ellipse(x, y, at, (radius, radius), 0.006)
     if there[3]:
         bend, end = rng.uniform(0.03, 0.06), rng.uniform(0.05, 0.15)
         way = -0.06 - bend * np.sin(6 * y + rng.uniform(0, 2))
@@ -135,7 +135,10 @@ def _step(distance: np.ndarray, edge: float) -> np.ndarray:
     return 1 / (1 + np.exp(-np.clip(distance / edge, -50, 50)))
 
 
-def _ellipse(x: np.ndarray, y: np.ndarray, cx: float, cy: float, a: float, b: float, edge: float) -> np.ndarray:
+def _ellipse(
+    x: np.ndarray, y: np.ndarray, middle: tuple[float, float], radii: tuple[float, float], edge: float
+) -> np.ndarray:
     """(S, S) 1 inside an ellipse, 0 outside, with a soft margin."""
+    (cx, cy), (a, b) = middle, radii
     distance = (np.hypot((x - cx) / a, (y - cy) / b) - 1) * min(a, b)
     return 1 / (1 + np.exp(np.clip(distance / (edge / 2), -50, 50)))

@@ -11,14 +11,13 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from vitmed.core.errors import UsageError, unknown_key
+from vitmed.core.errors import unknown_key
 
 
 class Change(NamedTuple):
@@ -100,44 +99,6 @@ class Augmenter:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Augmenter, (self.policy, self.size, self.channels, self.flips)
-
-
-def refuse_flips(classes: Iterable[str], policy: str, flips: bool) -> None:
-    """Raise UsageError if the policy mirrors and two class names differ only by their side, as kidney-L and kidney-R.
-
-    A side is a separate word (`kidney_l`, `kidneyL`), never a letter within one.
-    """
-    if flips and POLICIES[policy].flips and (pair := mirrored_pair(classes)) is not None:
-        keep = ", ".join(key for key, value in POLICIES.items() if not value.flips)
-        raise UsageError(
-            f"classes '{pair[0]}' and '{pair[1]}' differ only by left and right, and policy '{policy}' "
-            "mirrors images: a mirrored image would carry the wrong label",
-            f"--set augment.flips=false, or a policy without flips ({keep})",
-        )
-
-
-def mirrored_pair(classes: Iterable[str]) -> tuple[str, str] | None:
-    """Two class names that differ only by their side, the left one first; None if there are none."""
-    seen: dict[tuple[str, ...], dict[str, str]] = {}  # words without the side -> {"left" or "right": class}
-    for name in classes:
-        words = _words(name)
-        sides = {_SIDE_OF[word] for word in words if word in _SIDE_OF}
-        if len(sides) != 1:
-            continue  # neither, or both as in left-to-right shunt
-        rest = tuple(sorted("<side>" if word in _SIDE_OF else word for word in words))
-        pair = seen.setdefault(rest, {})
-        pair[sides.pop()] = name
-        if len(pair) == 2:
-            return pair["left"], pair["right"]
-    return None
-
-
-def _words(name: str) -> list[str]:
-    """The lower-case words of a class name, split at punctuation, digits, capitals and the long words for sides."""
-    words: list[str] = []
-    for part in _LONG_SIDES.split(name):
-        words += [part] if _LONG_SIDES.fullmatch(part) else re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|\d+", part)
-    return [word.lower() for word in words]
 
 
 def _albumentations() -> Any:
@@ -288,15 +249,6 @@ def stain_matrices() -> np.ndarray:
     known = _albumentations().augmentations.pixel.functional.STAIN_MATRICES
     return np.stack(list(known.values()))
 
-
-_LEFT = "l left lt lft lhs le os sinister sinistra sinistro sx links linke linker linkes gauche izquierda izquierdo"
-_RIGHT = (
-    "r right rt rgt rhs re od dexter dextra destra destro dx rechts rechte rechter rechtes droite droit derecha derecho"
-)
-_SIDE_OF = dict.fromkeys(_LEFT.split(), "left") | dict.fromkeys(_RIGHT.split(), "right")
-_LONG_SIDES = re.compile(
-    f"({'|'.join(sorted((w for w in _SIDE_OF if len(w) > 3), key=len, reverse=True))})", re.IGNORECASE
-)
 
 POLICIES: dict[str, Policy] = {
     "none": Policy(False, "Nothing: the image as it is.", ()),

@@ -1,9 +1,10 @@
 """Views: exact copies of an image, mirrored and turned, over which a network's output is averaged (test-time
-augmentation). Which of them are safe follows from the augmentation policy."""
+augmentation). Which of them are safe follows from the augmentation policy, and from classes that are sides."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from vitmed.core.errors import UsageError
@@ -47,6 +48,52 @@ def refuse_views(policy: str, flips: bool, views: str) -> None:
         )
 
 
+def refuse_flips(classes: Iterable[str], policy: str, flips: bool) -> None:
+    """Raise UsageError if the policy mirrors and two class names differ only by their side, as kidney-L and kidney-R.
+
+    A side is a separate word (`kidney_l`, `kidneyL`), never a letter within one.
+    """
+    if flips and POLICIES[policy].flips and (pair := mirrored_pair(classes)) is not None:
+        keep = ", ".join(key for key, value in POLICIES.items() if not value.flips)
+        raise UsageError(
+            f"classes '{pair[0]}' and '{pair[1]}' differ only by left and right, and policy '{policy}' "
+            "mirrors images: a mirrored image would carry the wrong label",
+            f"--set augment.flips=false, or a policy without flips ({keep})",
+        )
+
+
+def mirrored_pair(classes: Iterable[str]) -> tuple[str, str] | None:
+    """Two class names that differ only by their side, the left one first; None if there are none."""
+    seen: dict[tuple[str, ...], dict[str, str]] = {}  # words without the side -> {"left" or "right": class}
+    for name in classes:
+        words = _words(name)
+        sides = {_SIDE_OF[word] for word in words if word in _SIDE_OF}
+        if len(sides) != 1:
+            continue  # neither, or both as in left-to-right shunt
+        rest = tuple(sorted("<side>" if word in _SIDE_OF else word for word in words))
+        pair = seen.setdefault(rest, {})
+        pair[sides.pop()] = name
+        if len(pair) == 2:
+            return pair["left"], pair["right"]
+    return None
+
+
+def _words(name: str) -> list[str]:
+    """The lower-case words of a class name, split at punctuation, digits, capitals and the long words for sides."""
+    words: list[str] = []
+    for part in _LONG_SIDES.split(name):
+        words += [part] if _LONG_SIDES.fullmatch(part) else re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|\d+", part)
+    return [word.lower() for word in words]
+
+
+_LEFT = "l left lt lft lhs le os sinister sinistra sinistro sx links linke linker linkes gauche izquierda izquierdo"
+_RIGHT = (
+    "r right rt rgt rhs re od dexter dextra destra destro dx rechts rechte rechter rechtes droite droit derecha derecho"
+)
+_SIDE_OF = dict.fromkeys(_LEFT.split(), "left") | dict.fromkeys(_RIGHT.split(), "right")
+_LONG_SIDES = re.compile(
+    f"({'|'.join(sorted((w for w in _SIDE_OF if len(w) > 3), key=len, reverse=True))})", re.IGNORECASE
+)
 VIEWS: dict[str, tuple[Symmetry, ...]] = {
     "one": ((0, False),),
     "mirror": ((0, False), (0, True)),
