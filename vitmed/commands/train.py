@@ -48,7 +48,8 @@ from vitmed.report.model_card import write_card
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
 from vitmed.report.plots.training import drawn_curves
-from vitmed.studies.folds import Study, new_folds, train_folds
+from vitmed.studies.folds import CrossValidation
+from vitmed.studies.study import conduct
 from vitmed.training.baselines import Baselines
 from vitmed.training.epoch_records import finished
 from vitmed.training.finetune import Finetune, augmented_examples
@@ -168,7 +169,7 @@ def _train(
         _refuse_ranks(ranks, "folds", "one fold at a time: --folds N --fold I")
         if (name, config, data) != (None, None, None) or sets or overrides:
             raise excluded("resume of folds")
-        return _train_folds(RunFolder(resume), None, parallel, offline)
+        return _train_folds(CrossValidation(RunFolder(resume), None, offline, parallel))
     if resume is not None:
         changes = [*overrides, *sets] + ["config"] * (config is not None)
         folder = ranks.first(lambda: folder_to_resume(Path(resume), name, changes, FLAGS, RESUMABLE))
@@ -186,13 +187,14 @@ def _train(
         _refuse_ranks(ranks, "--folds", "one fold at a time: --folds N --fold I")
         check_place(settings, output, name)
         of = f"{settings.data.folds}-folds" if settings.data.sites is None else file_name(settings.data.sites)
-        folder = new_folds(settings, output, name or f"{default_name(data_folder(settings.data.root), settings)}_{of}")
+        usual = f"{default_name(data_folder(settings.data.root), settings)}_{of}"
+        study = CrossValidation.new(settings, output, name or usual)
         first = {"data": data, "config": config, "sets": sets, **flags}
         if (limit := settings.train.time) is not None:
-            rounds = -(-len(Study.read(folder).places) // parallel)
+            rounds = -(-len(study.divided.places) // parallel)
             first["time"] = (limit - POOLING - clock.seconds()) / rounds
             say(f"--time {duration_text(limit)}: {duration_text(first['time'])} for each fold")
-        return _train_folds(folder, first, parallel, offline)
+        return _train_folds(CrossValidation(study.folder, first, offline, parallel))
     if parallel > 1:
         raise excluded("parallel", given=parallel)
     run, task = _new_run(settings, output, name, config is None, offline, ranks, clock)
@@ -216,10 +218,16 @@ def _refuse_ranks(ranks: Ranks, what: str, fix: str) -> None:
         raise UsageError(f"{what}: not with {ranks.world} processes", fix)
 
 
-def _train_folds(folder: RunFolder, first: dict[str, Any] | None, parallel: int, offline: bool) -> TrainResult:
+def _train_folds(study: CrossValidation) -> TrainResult:
+    folder = study.folder
     with run_lock(folder):
-        test, places = train_folds(folder, first, parallel, offline)
-        if all(place.best.is_file() for place in places):
+        study.check_open()
+        try:
+            test = conduct(study)
+        finally:
+            if study.first and not any(path.is_dir() for path in folder.path.iterdir()):  # refused: nothing began
+                shutil.rmtree(folder.path)
+        if all(run.best.is_file() for run in study.done()):
             joined = ensemble([folder.path])
             if load_ensemble(RunFolder(joined.folder).ensemble).splits.samples["test"]:
                 evaluate(joined.folder)

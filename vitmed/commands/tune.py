@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from vitmed.commands.train import check_place, default_name
 from vitmed.core.config import Config
-from vitmed.core.errors import Interrupted, UsageError
+from vitmed.core.errors import UsageError
 from vitmed.core.exclusions import excluded
 from vitmed.core.flags import FLAGS, TUNE_FLAGS, read_overrides
 from vitmed.core.inputs import data_folder
@@ -32,8 +32,9 @@ from vitmed.core.process import is_rank
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.run_lock import run_lock
 from vitmed.metrics.tuning_study import SEED
-from vitmed.studies.search import TuneResult, lead, new_study, plan_study, resumed_study
-from vitmed.studies.trials import Trials, read_space
+from vitmed.studies.search import Search, TuneResult
+from vitmed.studies.search_plan import new_study, plan_study, read_space, resumed_study
+from vitmed.studies.study import conduct
 from vitmed.training.plan.time_budget import Clock
 
 
@@ -133,9 +134,7 @@ def tune(
         stack.callback(optuna.logging.set_verbosity, optuna.logging.get_verbosity())
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         stack.enter_context(run_lock(folder))
-        try:
-            study = lead(Trials(optuna, folder, asked, clock), parallel, devices)
-        except (Interrupted, KeyboardInterrupt) as error:
-            problem = error.problem if isinstance(error, Interrupted) else "stopped; what is trained is saved"
-            raise Interrupted(problem, f"vitmed tune --resume {folder.path}") from None
+        search = Search(optuna, folder, asked, clock, parallel, devices)
+        search.announce()
+        study = conduct(search)
     return TuneResult(folder.path, study)

@@ -32,8 +32,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import Evaluation
 from vitmed.report.run_description import facts
 from vitmed.report.write import write_report
-from vitmed.studies.executors import Job
-from vitmed.studies.folds import Study, fold_name
+from vitmed.studies.folds import CrossValidation
 from vitmed.training.run import resumed_settings
 
 WAYS = {
@@ -87,19 +86,19 @@ def read_candidate(folder: RunFolder) -> Candidate:
             raise CheckpointError(f"{saved.path}: holds no decision policy", "name the best.pt of a finished run")
         known = validation_of(saved.path, saved.weights_hash, saved.policy, saved.config.data.positive)
         return Candidate(folder, (saved,), saved.policy.apply(known), 1, False)
-    study = Study.read(folder)
-    places = [Job(fold_name(*place), "").done(folder) for place in study.places]
-    if None in places:
-        problem = f"{folder.path}: {places.count(None)} of {counted(len(places), 'fold')} are not finished"
+    study = CrossValidation(folder)
+    runs, folds = study.done(), len(study.divided.places)
+    if len(runs) < folds:
+        problem = f"{folder.path}: {folds - len(runs)} of {counted(folds, 'fold')} are not finished"
         raise CheckpointError(problem, f"vitmed cross-validate --resume {folder.path}")
-    members = [load_checkpoint(place.best) for place in places if place is not None]
+    members = [load_checkpoint(run.best) for run in runs]
     tests = []
     for one in members:
         file = find_evaluation(RunFolder(one.path.parent), "test", one.weights_hash, one.policy)
         if file is None:
             raise CheckpointError(f"{one.path}: has no evaluation on its test", f"vitmed evaluate {one.path}")
         tests.append(read_evaluation(file).predictions)
-    return Candidate(folder, tuple(members), out_of_fold(tests, study.folds), study.repeats, True)
+    return Candidate(folder, tuple(members), out_of_fold(tests, study.divided.folds), study.divided.repeats, True)
 
 
 def _choice(

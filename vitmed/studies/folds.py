@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from vitmed.core.config import Config
-from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
+from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.core.evaluate_config import EvaluateConfig
-from vitmed.core.files import json_of, write_json
+from vitmed.core.files import write_json
 from vitmed.core.inputs import data_folder
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.run_folder import PREDICTIONS, RunFolder
@@ -36,74 +37,125 @@ from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import folds_flow
 from vitmed.report.results import Results
 from vitmed.report.write import read_baselines, write_report
-from vitmed.studies.executors import Job, local
+from vitmed.studies.executors import Job
+from vitmed.studies.study import Study, read_study
 
+AGAIN = "start again with vitmed cross-validate"
 OF_ONE_FOLD = ("Images", "Patients of the run", "Splits of the run")  # facts that do not hold for all folds
 
 
-def new_folds(config: Config, output: str | Path, name: str) -> RunFolder:
-    """A new folder for the folds, each in a folder of its own."""
-    data, sites = config.data, list[str]()
-    if data.sites is not None:
-        sites = site_names(data, ordinal=config.evaluate.ordinal)
-        if len(sites) < 2:
-            raise DataError(f"{data.root}: the column {data.sites} has one value: {sites[0]}", "--folds 5")
-        say(f"a fold for each {data.sites}: {', '.join(sites)}")
-    folder = RunFolder.create(output, name)
-    content = {"folds": data.folds or len(sites), "window": data.window, "repeats": data.repeats, "sites": sites}
-    write_json(folder.folds, content)
-    return folder
+class Divided(BaseModel):
+    """What folds.json holds.
+
+    Attributes:
+        folds: of each repeat; repeats: how often the images are divided.
+        window: of the configuration; each fold chooses its own from it.
+        sites: names of the folds, where each is a site; else ().
+    """
+
+    folds: int
+    repeats: int = 1
+    window: Any
+    sites: tuple[str, ...] = ()
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """(repeat, fold) of every run, from 1."""
+        return list(itertools.product(range(1, self.repeats + 1), range(1, self.folds + 1)))
+
+    @property
+    def notes(self) -> list[str]:
+        """What must be known of the folds before the numbers are believed."""
+        if self.sites:
+            return [f"Each fold is a site that its model never saw: {numbered(self.sites)}."]
+        if self.repeats == 1:
+            return []
+        return [
+            f"The images were divided {self.repeats} times: folds 1 to {self.folds} are the first time, and so on. "
+            f"Each image has predictions of {self.repeats} models that never saw it; the pooled numbers are those of "
+            "their mean, and so of a small ensemble. The numbers by fold are those of single models."
+        ]
 
 
-def train_folds(
-    folder: RunFolder, first: Mapping[str, Any] | None, parallel: int = 1, offline: bool = False
-) -> tuple[Evaluation, list[RunFolder]]:
-    """Train and evaluate each fold that is not finished, and evaluate the tests of all folds together.
+class CrossValidation(Study[Evaluation]):
+    """A run for each fold, and one evaluation of all their tests: each image by models that were not trained on it.
 
     Args:
-        folder: from `new_folds`.
         first: arguments of `train` for the first fold, None to resume; the other folds take its configuration.
-        parallel: how many folds to train at the same time.
-        offline: open no connection.
-
-    Returns:
-        the evaluation of the pooled predictions, each from models that were not trained on the image; the run folders.
 
     Raises:
-        CheckpointError: the first fold of folds to resume has not begun.
+        CheckpointError: folds.json is damaged.
     """
-    study = Study.read(folder)
-    if RunFolder(folder.joined).ensemble.is_file():
-        raise UsageError(f"{folder.path}: these folds are finished and evaluated", "start a new run")
-    if first is None and planned(folder) is None:
-        fix = "start again with vitmed cross-validate"
-        raise CheckpointError(f"{folder.path}: its first fold had not begun", fix)
-    try:
-        with local(folder, parallel) as executor:
-            runs: list[Future[RunFolder | None]] = []
-            for job in fold_jobs(folder, study, first, offline):
-                runs.append(executor.submit(job))
-                while planned(folder) is None and not runs[0].done():  # it has the plan of all
-                    wait(runs, 0.5)
-                for run in runs:
-                    if run.done():
-                        run.result()  # raises its error before another fold begins
-            wait(runs, return_when=FIRST_EXCEPTION)
-            places = [place for run in runs if (place := run.result()) is not None]
-    except (Interrupted, KeyboardInterrupt) as error:
-        problem = error.problem if isinstance(error, Interrupted) else "stopped; what is trained is saved"
-        raise Interrupted(problem, f"vitmed cross-validate --resume {folder.path}") from None
-    finally:
-        if first and not any(path.is_dir() for path in folder.path.iterdir()):  # refused: nothing began
-            shutil.rmtree(folder.path)
-    pooled = folder.path / "test"
-    if not (pooled / PREDICTIONS).is_file():  # else an earlier process ended before it joined the folds
-        report_evaluation(_pool(folder, places, study), {})
-    found = read_evaluation(pooled / PREDICTIONS)
-    return Evaluation(found.predictions, Results.read(found.metrics), pooled), places
+
+    command = "cross-validate"
+
+    def __init__(
+        self, folder: RunFolder, first: Mapping[str, Any] | None = None, offline: bool = False, parallel: int = 1
+    ) -> None:
+        self.folder, self.first, self.offline, self.parallel = folder, first, offline, parallel
+        self.divided = read_study(folder.folds, Divided, AGAIN)
+
+    @classmethod
+    def new(cls, config: Config, output: str | Path, name: str) -> CrossValidation:
+        """Make a folder for the folds. Raises DataError for a single site."""
+        data, sites = config.data, list[str]()
+        if data.sites is not None:
+            sites = site_names(data, ordinal=config.evaluate.ordinal)
+            if len(sites) < 2:
+                raise DataError(f"{data.root}: the column {data.sites} has one value: {sites[0]}", "--folds 5")
+            say(f"a fold for each {data.sites}: {', '.join(sites)}")
+        folder = RunFolder.create(output, name)
+        content = {"folds": data.folds or len(sites), "window": data.window, "repeats": data.repeats, "sites": sites}
+        write_json(folder.folds, content)
+        return cls(folder)
+
+    def check_open(self) -> None:
+        """Raise UsageError if nothing is left to do, CheckpointError if there is nothing to resume."""
+        if RunFolder(self.folder.joined).ensemble.is_file():
+            raise UsageError(f"{self.folder.path}: these folds are finished and evaluated", "start a new run")
+        if self.first is None and self.planned is None:
+            raise CheckpointError(f"{self.folder.path}: its first fold had not begun", AGAIN)
+
+    @property
+    def planned(self) -> Path | None:
+        """The configuration of the first fold, which all take; None where it has not begun."""
+        attempts = self.job(1, 1).attempts(self.folder)
+        return next((place.config for place in attempts if place.config.is_file()), None)
+
+    def job(self, repeat: int, fold: int, **arguments: Any) -> Job:
+        """The run of a fold."""
+        name = f"fold-{fold}" if repeat == 1 else f"repeat-{repeat}-fold-{fold}"
+        title = f"fold {fold} of {self.divided.folds}" + (f" of repeat {repeat}" if self.divided.repeats > 1 else "")
+        title += f": {self.divided.sites[fold - 1]}" if self.divided.sites else ""
+        return Job(name, title, {**arguments, "fold": fold, "offline": self.offline})
+
+    def jobs(self) -> Iterator[Job | None]:
+        """As `Study.jobs`: the others wait for the plan of the first."""
+        window = self.divided.window  # chosen anew from the training images of each fold
+        wide = "null" if window is None else json.dumps(window)
+        for repeat, fold in self.divided.places:
+            if self.first is not None and (repeat, fold) == (1, 1):
+                yield self.job(1, 1, **self.first)
+                continue
+            while self.planned is None:
+                yield None
+            yield self.job(repeat, fold, config=self.planned, sets=(f"data.window={wide}", f"data.repeat={repeat}"))
+
+    def done(self) -> list[RunFolder]:
+        """The runs that are finished, in their order."""
+        runs = [self.job(*place).done(self.folder) for place in self.divided.places]
+        return [run for run in runs if run is not None]
+
+    def finish(self) -> Evaluation:
+        """As `Study.finish`."""
+        pooled = self.folder.path / "test"
+        if not (pooled / PREDICTIONS).is_file():  # else an earlier process ended before it joined the folds
+            report_evaluation(_pool(self.folder, self.done(), self.divided), {})
+        found = read_evaluation(pooled / PREDICTIONS)
+        return Evaluation(found.predictions, Results.read(found.metrics), pooled)
 
 
-def _pool(folder: RunFolder, places: Sequence[RunFolder], study: Study) -> Evaluation:
+def _pool(folder: RunFolder, places: Sequence[RunFolder], study: Divided) -> Evaluation:
     """One report of the tests of all folds."""
     saved = [load_checkpoint(place.best) for place in places]
     first, tests = saved[0], [_test_of(place, one) for place, one in zip(places, saved, strict=True)]
@@ -220,77 +272,3 @@ def by_name(notes: Sequence[Sequence[str]]) -> list[str]:
         name = f"fold{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}: "
         found.append(note if len(numbers) == len(notes) else name + note)
     return found
-
-
-@dataclass(frozen=True)
-class Study:
-    """What folds.json holds.
-
-    Attributes:
-        folds: of each repeat; repeats: how often the images are divided.
-        window: of the configuration; each fold chooses its own from it.
-        sites: names of the folds, where each is a site; else ().
-    """
-
-    folds: int
-    repeats: int
-    window: Any
-    sites: tuple[str, ...]
-
-    @classmethod
-    def read(cls, folder: RunFolder) -> Study:
-        """Raises CheckpointError for a damaged file."""
-        try:
-            asked = json_of(folder.folds.read_text(encoding="utf-8"))
-            return cls(
-                int(asked["folds"]), int(asked.get("repeats", 1)), asked["window"], tuple(asked.get("sites", ()))
-            )
-        except (OSError, ValueError, KeyError, TypeError):
-            fix = "start again with vitmed cross-validate"
-            raise CheckpointError(f"{folder.folds}: cannot be read", fix) from None
-
-    @property
-    def notes(self) -> list[str]:
-        """What must be known of the folds before the numbers are believed."""
-        if self.sites:
-            return [f"Each fold is a site that its model never saw: {numbered(self.sites)}."]
-        if self.repeats == 1:
-            return []
-        return [
-            f"The images were divided {self.repeats} times: folds 1 to {self.folds} are the first time, and so on. "
-            f"Each image has predictions of {self.repeats} models that never saw it; the pooled numbers are those of "
-            "their mean, and so of a small ensemble. The numbers by fold are those of single models."
-        ]
-
-    @property
-    def places(self) -> list[tuple[int, int]]:
-        """(repeat, fold) of every run, from 1."""
-        return [(repeat, fold) for repeat in range(1, self.repeats + 1) for fold in range(1, self.folds + 1)]
-
-
-def fold_jobs(folder: RunFolder, study: Study, first: Mapping[str, Any] | None, offline: bool) -> Iterator[Job]:
-    """The runs of all folds. All have the plan of the first one, which must have begun when the next is asked for.
-
-    Args:
-        first: the arguments of `train` for the first fold; None where it has begun.
-    """
-    wide = "null" if study.window is None else json.dumps(study.window)  # chosen anew from its training images
-    for repeat, fold in study.places:
-        again = f" of repeat {repeat}" if study.repeats > 1 else ""
-        title = f"fold {fold} of {study.folds}{again}" + (f": {study.sites[fold - 1]}" if study.sites else "")
-        arguments: dict[str, Any] = {**(first or {}), "fold": fold}
-        if first is None or (repeat, fold) != (1, 1):
-            sets = (f"data.window={wide}", f"data.repeat={repeat}")
-            arguments = {"config": planned(folder), "sets": sets, "fold": fold}
-        yield Job(fold_name(repeat, fold), title, {**arguments, "offline": offline})
-
-
-def planned(folder: RunFolder) -> Path | None:
-    """The configuration of the first fold; None where it has not begun."""
-    there = Job(fold_name(1, 1), "").attempts(folder)
-    return next((place.config for place in there if place.config.is_file()), None)
-
-
-def fold_name(repeat: int, fold: int) -> str:
-    """The name of the run folder of a fold."""
-    return f"fold-{fold}" if repeat == 1 else f"repeat-{repeat}-fold-{fold}"
