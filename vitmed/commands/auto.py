@@ -163,8 +163,10 @@ def _go_on(folder: RunFolder, state: dict[str, Any], save: Save, parallel: int) 
             what = "the plan, from random weights" if one is None else f"fine-tuned from {Path(one).name}"
             own = {**arguments, **state["divided"], **short, "weights": one}
             jobs[name] = Job(f"way-{name}", f"{name}: {what}", own, "val")
-        only: dict[str, Any] = {"tried": [], "winner": next(iter(jobs)), "why": "the only way here"}
-        state |= only if len(jobs) == 1 else conduct(Ways(folder, jobs, parallel, save))
+        chosen: dict[str, Any] = {"tried": [], "winner": next(iter(jobs)), "why": "the only way here"}
+        if len(jobs) > 1:
+            chosen = conduct(Ways(folder, jobs, parallel, save))
+        state |= chosen
         save()
     place, joined = (RunFolder(folder.path / part) for part in ("folds", "folds/ensemble"))
     if place.folds.is_file() and not (place.path / "test" / PREDICTIONS).is_file():

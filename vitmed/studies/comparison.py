@@ -245,11 +245,16 @@ def _digests(model: Model) -> dict[str, str]:
         return {}
     try:
         split = model.known.metrics["flow"]["evaluated"]["split"]  # None: not the run's own
-        text = RunFolder(model.file.parent.parent).splits.read_text(encoding="utf-8")
-        rows = csv.DictReader(io.StringIO(text, newline=""))
-        return {from_cell(row["path"]): row["sha256"] for row in rows if row["split"] == split}
+        rows = split_rows(RunFolder(model.file.parent.parent))
+        return {path: row["sha256"] for path, row in rows.items() if row["split"] == split}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error):  # not there, or not vitmed's
         return {}
+
+
+def split_rows(run: RunFolder) -> dict[str, dict[str, str]]:
+    """Path -> the row of each image in splits.csv. Raises OSError, ValueError, KeyError, TypeError or csv.Error."""
+    text = run.splits.read_text(encoding="utf-8")
+    return {from_cell(row["path"]): row for row in csv.DictReader(io.StringIO(text, newline=""))}
 
 
 def _picked(found: Any, paths: Sequence[str], form: Any, positive: str | None) -> AnyPredictions:

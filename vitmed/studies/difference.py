@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import csv
-import io
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +29,7 @@ from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation
 from vitmed.decisions.targets import TARGETS
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.estimates import Estimate
-from vitmed.studies.comparison import Model, align, compare_models, table_of
+from vitmed.studies.comparison import Model, align, compare_models, split_rows, table_of
 from vitmed.studies.run_list import RunMetric, natural, read_head, read_run
 
 NO_FOLD = "no fold yet"
@@ -54,10 +53,8 @@ class ImageDifferences(Frozen):
     """How the images of the second run differ from those of the first. Images are matched by path.
 
     Attributes:
-        first, second: how many images each run has.
-        same_file: of those in both, how many are known to be the same file, by SHA-256.
+        same_file: of those in both runs, how many are known to be the same file, by SHA-256.
         counts: what happened -> how many images, such as "added" or "moved from train to test".
-        classes_added, classes_removed: names.
         files: what happened -> paths. Not in the JSON, since a path may name a patient.
     """
 
@@ -85,13 +82,10 @@ class RunDiff(Frozen):
     """What differs between two runs.
 
     Attributes:
-        first, second: short names of the runs.
         settings, environment: what differs; `environment` is None where one run does not say.
         images: None where the images of a run are not known.
         numbers: the first numbers of their tests.
-        result: which run is better, or why that cannot be said, in a sentence.
-        notes: what must be known of these differences.
-        verdict: what differs, in a sentence.
+        result: which run is better, or why that cannot be said, in a sentence; verdict: what differs.
     """
 
     first: str
@@ -107,19 +101,18 @@ class RunDiff(Frozen):
 
 def _settings(one: RunFacts, other: RunFacts) -> list[Difference]:
     """The settings that differ, in the order of the documentation, each with what it means."""
-    found = []
+    differences = []
     folds = "cross-validation" in (one.kind, other.kind)
     for key in dict.fromkeys((*one.settings, *other.settings)):
         if one.compared.get(key) == other.compared.get(key) or (folds and key in OF_A_FOLD):
             continue
         section, _, name = key.partition(".")
-        known = fields_of(one.fields, section) if section in one.fields.model_fields else {}
-        text = (known[name].description or "").partition(". ")[0].rstrip(".") if name in known else ""
-        a, b = one.settings.get(key), other.settings.get(key)
-        if a == b:
-            text = ELSEWHERE
-        found.append(Difference(name=key, first=a, second=b, meaning=text))
-    return found
+        fields = fields_of(one.fields, section) if section in one.fields.model_fields else {}
+        text = (fields[name].description or "").partition(". ")[0].rstrip(".") if name in fields else ""
+        first, second = one.settings.get(key), other.settings.get(key)
+        meaning = ELSEWHERE if first == second else text
+        differences.append(Difference(name=key, first=first, second=second, meaning=meaning))
+    return differences
 
 
 def _image_differences(
@@ -167,10 +160,9 @@ def _image_differences(
 def _result(one: RunFacts, other: RunFacts, names: Sequence[str]) -> tuple[list[ComparedNumber], str, list[str]]:
     """The numbers of both, which is better in a sentence, and notes."""
     if one.last is not None and other.last is not None:
-        number = ComparedNumber(
-            name="loss", title="Validation loss", first=one.last.estimate, second=other.last.estimate
-        )
-        return [number], "Pretraining has no test. The losses can be compared only with the same images and masks.", []
+        ends: dict[str, Any] = {"first": one.last.estimate, "second": other.last.estimate}
+        losses = "Pretraining has no test. The losses can be compared only with the same images and masks."
+        return [ComparedNumber(name="loss", title="Validation loss", **ends)], losses, []
     if one.table is None or other.table is None:
         missing = [f"{name}: {run.why_not}" for name, run in zip(names, (one, other), strict=True) if run.table is None]
         return [], f"There is no result to compare. {'; '.join(missing)}.", []
@@ -180,77 +172,50 @@ def _result(one: RunFacts, other: RunFacts, names: Sequence[str]) -> tuple[list[
             heads.append(read_head(file))
         except (OSError, ValueError):
             raise DataError(f"{file}: not the metrics.json of a report", "vitmed evaluate writes a new one") from None
-    what = [(head.target.kind, head.target.unit) for head in heads]
-    if what[0] != what[1]:
-        of = [f"{'a ' * (kind == 'number')}{kind}{f' in {unit}' if unit else ''}" for kind, unit in what]
+    targets = [(head.target.kind, head.target.unit) for head in heads]
+    if targets[0] != targets[1]:
+        of = [f"{'a ' * (kind == 'number')}{kind}{f' in {unit}' if unit else ''}" for kind, unit in targets]
         return [], f"The results cannot be compared: {names[0]} predicts {of[0]}, {names[1]} predicts {of[1]}.", []
-    kind = TARGETS[heads[0].target.kind]
+    kind, (first, second) = TARGETS[heads[0].target.kind], [head.overall for head in heads]
+    both = [name for name in kind.headline if name in first and name in second]
     numbers = [
-        ComparedNumber(
-            name=name, title=kind.metrics[name].title, first=heads[0].overall[name], second=heads[1].overall[name]
-        )
-        for name in kind.headline
-        if all(name in head.overall for head in heads)
+        ComparedNumber(name=name, title=kind.metrics[name].title, first=first[name], second=second[name])
+        for name in both
     ]
-    models = []
-    for name, run in zip(names, (one, other), strict=True):
-        assert run.table is not None
-        read = read_evaluation(run.table)
-        models.append(Model(name, read.predictions, known=read, file=run.table))
-    tests = [set(model.predictions.paths) for model in models]
-    if tests[0] != tests[1]:
-        shared = len(tests[0] & tests[1])
-        told = (
-            f"The test images are not the same ({counted_doing(shared, 'image')} in both): the numbers may differ for "
-        )
-        told += "that reason alone."
-        return numbers, f"{told} vitmed compare takes the shared images." if shared else told, []
+    read = [(table, read_evaluation(table)) for table in (one.table, other.table)]
+    models = [Model(name, e.predictions, known=e, file=file) for name, (file, e) in zip(names, read, strict=True)]
+    paths, expected = (set(model.predictions.paths) for model in models)
+    if paths != expected:
+        shared = counted_doing(len(paths & expected), "image")
+        why = f"The test images are not the same ({shared} in both): the numbers may differ for that reason alone."
+        return numbers, f"{why} vitmed compare takes the shared images." if paths & expected else why, []
     try:
-        aligned, notes = align(models)
+        models, notes = align(models)
     except DataError as error:
         return numbers, f"The tests are not the same: {error.problem}.", []
-    compared = compare_models(aligned, RESAMPLES)
-    pair = compared.pairs[0]
-    numbers = [
-        number.model_copy(
-            update={
-                "difference": pair.difference.get(number.name),
-                "p": pair.tests[number.name].p if number.name in pair.tests else None,
-            }
-        )
-        for number in numbers
-    ]
+    compared = compare_models(models, RESAMPLES)
+    gaps, tests = compared.pairs[0].difference, compared.pairs[0].tests
+    further = [{"difference": gaps.get(name), "p": tests[name].p if name in tests else None} for name in both]
+    numbers = [number.model_copy(update=more) for number, more in zip(numbers, further, strict=True)]
     return numbers, f"{compared.verdict}.", [*notes, *compared.notes]
 
 
-def _verdict(
-    names: Sequence[str],
-    settings: Sequence[Difference],
-    images: ImageDifferences | None,
-    environment: Sequence[Difference] | None,
-) -> str:
+def _verdict(found: RunDiff) -> str:
     """What differs, in a sentence."""
-    parts = []
-    keys = [one.name for one in settings]
+    keys, images = [setting.name for setting in found.settings], found.images
     data = images is not None and bool(images.counts or images.classes_added or images.classes_removed)
-    if keys:
-        parts.append(f"{counted(len(keys), 'setting')} ({listed(keys, 5)})")
-    parts += ["the images"] * data + ["the versions or the machine"] * bool(environment)
-    unknown = [what for what, known in (("images", images), ("versions", environment)) if known is None]
+    parts = [f"{counted(len(keys), 'setting')} ({listed(keys, 5)})"] * bool(keys)
+    parts += ["the images"] * data + ["the versions or the machine"] * bool(found.environment)
+    unknown = ["images"] * (images is None) + ["versions"] * (found.environment is None)
     but = f" The {' and '.join(unknown)} could not be compared." if unknown else ""
     if keys == [SEED] and len(parts) == 1:
-        seeds = settings[0]
-        return f"Only the seed differs: {seeds.first} in {names[0]}, {seeds.second} in {names[1]}.{but}"
+        seed = found.settings[0]
+        return f"Only the seed differs: {seed.first} in {found.first}, {seed.second} in {found.second}.{but}"
+    *before, last = parts or [part for part in ("settings", "images", "versions") if part not in unknown]
+    what = f"{', '.join(before)} and {last}" if before else last
     if not parts:
-        same = [part for part in ("settings", "images", "versions") if part not in unknown]
-        return f"Nothing differs: {names[0]} and {names[1]} have the same {_and(same)}.{but}"
-    return f"{names[0]} and {names[1]} differ in {_and(parts)}.{but}"
-
-
-def _and(parts: Iterable[str]) -> str:
-    """`a, b and c`."""
-    *first, last = parts
-    return f"{', '.join(first)} and {last}" if first else last
+        return f"Nothing differs: {found.first} and {found.second} have the same {what}.{but}"
+    return f"{found.first} and {found.second} differ in {what}.{but}"
 
 
 def difference(one: RunFacts, other: RunFacts, names: Sequence[str]) -> RunDiff:
@@ -282,8 +247,7 @@ def difference(one: RunFacts, other: RunFacts, names: Sequence[str]) -> RunDiff:
         pairs = ((key, one.environment.get(key), other.environment.get(key)) for key in keys)
         environment = [Difference(name=key, first=a, second=b) for key, a, b in pairs if a != b]
     numbers, result, more = _result(one, other, names)
-    verdict = _verdict(names, settings, images, environment)
-    return RunDiff(
+    found = RunDiff(
         first=names[0],
         second=names[1],
         settings=settings,
@@ -292,8 +256,9 @@ def difference(one: RunFacts, other: RunFacts, names: Sequence[str]) -> RunDiff:
         numbers=numbers,
         result=result,
         notes=notes + more,
-        verdict=verdict,
+        verdict="",
     )
+    return found.model_copy(update={"verdict": _verdict(found)})
 
 
 class Image(NamedTuple):
@@ -421,10 +386,9 @@ def _images(run: RunFolder) -> dict[str, Image] | None:
     if not run.splits.is_file():
         return None
     try:
-        rows = list(csv.DictReader(io.StringIO(run.splits.read_text(encoding="utf-8"), newline="")))
         return {
-            from_cell(row["path"]): Image(row["sha256"], from_cell(row["class"]), from_cell(row["group"]), row["split"])
-            for row in rows
+            path: Image(row["sha256"], from_cell(row["class"]), from_cell(row["group"]), row["split"])
+            for path, row in split_rows(run).items()
         }
     except (OSError, ValueError, KeyError, TypeError, csv.Error):
         raise DataError(f"{run.splits}: not the splits.csv of a run", "restore it, or name another run") from None
