@@ -6,10 +6,10 @@ its value a hash of the text, so that the same class has the same code in every 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -29,26 +29,25 @@ LONGEST = 64  # characters of a code's meaning (VR LO)
 MOST_CLASSES = 20  # likeliest classes whose probability a report has
 SERIES = 9100  # number of the series of reports in a study, far from those of a scanner
 UCUM = {  # what users call a unit -> its code
-    "years": "a", "year": "a", "months": "mo", "weeks": "wk", "days": "d", "hours": "h", "minutes": "min",
-    "percent": "%", "degrees": "deg",
-    "HU": "[hnsf'U]", "mmHg": "mm[Hg]", "ml": "mL",
+    "years": "a",
+    "year": "a",
+    "months": "mo",
+    "weeks": "wk",
+    "days": "d",
+    "hours": "h",
+    "minutes": "min",
+    "percent": "%",
+    "degrees": "deg",
+    "HU": "[hnsf'U]",
+    "mmHg": "mm[Hg]",
+    "ml": "mL",
     **{unit: unit for unit in ("%", "mm", "cm", "mm2", "cm2", "mL", "g", "kg", "mg", "ms", "s", "kg/m2", "g/L")},
-}  # fmt: skip
-UIDS = ("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID")  # that an image needs
-TYPE_2 = {  # what each report must have, if only empty -> whether a value can be written
-    **dict.fromkeys(("PatientID", "PatientName", "AccessionNumber", "StudyID", "ReferringPhysicianName"), bool),
-    "PatientBirthDate": lambda value: valuerep("DA", value),
-    "PatientSex": ("M", "F", "O").__contains__,
-    "StudyDate": lambda value: valuerep("DA", value),
-    "StudyTime": lambda value: valuerep("TM", value),
 }
-
-
-def valuerep(kind: str, value: Any) -> Any:
-    """A date (DA) or a time (TM). Raises ValueError."""
-    import pydicom.valuerep
-
-    return {"DA": pydicom.valuerep.DA, "TM": pydicom.valuerep.TM}[kind](value)
+UIDS = ("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID")  # that an image needs
+TYPE_2 = (  # what each report must have, if only empty
+    *("PatientID", "PatientName", "AccessionNumber", "StudyID", "ReferringPhysicianName"),
+    *("PatientBirthDate", "PatientSex", "StudyDate", "StudyTime"),
+)
 
 
 def derived_uid(*parts: str) -> str:
@@ -68,8 +67,7 @@ def report_uid(model: Model, image: str) -> str:
 def _identity(model: Model) -> str:
     policy = model.saved.policy
     decides = json.dumps(policy.to_json(), sort_keys=True) if policy else ""
-    told = f"{model.saved.weights_hash} {model.preprocessing.frame} {decides}"
-    return hashlib.sha256(told.encode()).hexdigest()
+    return hashlib.sha256(f"{model.saved.weights_hash} {model.preprocessing.frame} {decides}".encode()).hexdigest()
 
 
 @dataclass
@@ -150,8 +148,7 @@ def _class(group: Group, answer: Answer, policy: DecisionPolicy | None) -> None:
     group.finding = predicted if answer.answered else coded("no answer")
     if not answer.answered:
         group.say(coded("Predicted, but not answered"), predicted)
-    likeliest = sorted(answer.probabilities.items(), key=lambda item: -item[1])[:MOST_CLASSES]
-    for name, probability in likeliest:
+    for name, probability in sorted(answer.probabilities.items(), key=lambda item: -item[1])[:MOST_CLASSES]:
         group.measure(f"Probability of {name}", probability)
     if isinstance(policy, ClassPolicy) and policy.operating.positive is not None:
         threshold = policy.operating.threshold
@@ -232,18 +229,26 @@ def _filed(content: Any, model: Model, header: Any, uid: str) -> bytes:
 
     from vitmed import __version__
 
-    image = evidence(header)
+    image, number = evidence(header), 1
+    with contextlib.suppress(TypeError, ValueError):
+        number = max(1, int(header.get("InstanceNumber") or 1))
+    names = {"name": "vitmed: names of classes", "responsible_organization": "vitmed"}
     report = ComprehensiveSR(
-        [image], content,
+        [image],
+        content,
         series_instance_uid=derived_uid("series", _identity(model), str(image.StudyInstanceUID)),
-        series_number=SERIES, sop_instance_uid=uid, instance_number=_instance_number(header),
-        manufacturer="vitmed", manufacturer_model_name="vitmed", software_versions=__version__,
-        device_serial_number=model.saved.weights_hash, series_description=f"vitmed. {NOTICE}", is_complete=True,
+        series_number=SERIES,
+        sop_instance_uid=uid,
+        instance_number=number,
+        manufacturer="vitmed",
+        manufacturer_model_name="vitmed",
+        software_versions=__version__,
+        device_serial_number=model.saved.weights_hash,
+        series_description=f"vitmed. {NOTICE}",
+        is_complete=True,
         specific_character_set="ISO_IR 192",
-        coding_schemes=[highdicom.coding_schemes.CodingSchemeIdentificationItem(
-            SCHEME, name="vitmed: names of classes", responsible_organization="vitmed",
-        )],
-    )  # fmt: skip
+        coding_schemes=[highdicom.coding_schemes.CodingSchemeIdentificationItem(SCHEME, **names)],
+    )
     for keyword in ("IssuerOfPatientID", "OtherPatientIDsSequence"):
         if keyword in header:
             report.add(header[keyword])
@@ -296,6 +301,7 @@ def evidence(header: Any) -> Any:
         ValueError: a UID is missing, or there are several.
     """
     from pydicom.dataset import Dataset
+    from pydicom.valuerep import DA, TM
 
     kept = Dataset()
     for keyword in UIDS:
@@ -306,22 +312,12 @@ def evidence(header: Any) -> Any:
         of_patient = element.tag.group in (0x0008, 0x0010, 0x0020) or element.keyword == "NumberOfFrames"
         if of_patient and element.tag not in kept and element.VR != "SQ":
             kept.add(element)
-    for keyword, allowed in TYPE_2.items():
-        if keyword not in kept or not _is_valid(kept[keyword].value, allowed):
+    checks = {"PatientBirthDate": DA, "PatientSex": ("M", "F", "O").__contains__, "StudyDate": DA, "StudyTime": TM}
+    for keyword in TYPE_2:
+        try:
+            valid = keyword in kept and bool(checks.get(keyword, bool)(kept[keyword].value))
+        except (ValueError, TypeError):
+            valid = False
+        if not valid:
             setattr(kept, keyword, "")
     return kept
-
-
-def _is_valid(value: Any, allowed: Callable[[Any], Any]) -> bool:
-    try:
-        return bool(allowed(value))
-    except (ValueError, TypeError):
-        return False
-
-
-def _instance_number(header: Any) -> int:
-    """That of the image, from 1."""
-    try:
-        return max(1, int(header.get("InstanceNumber") or 1))
-    except (TypeError, ValueError):
-        return 1

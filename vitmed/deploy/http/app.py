@@ -31,7 +31,6 @@ from vitmed.deploy.http.content import (
     ModelHash,
     Problem,
     Reply,
-    image_answer,
     model_card,
 )
 from vitmed.deploy.http.counters import Counters
@@ -66,10 +65,8 @@ class Service:
             from vitmed.deploy.http.maps import Maps
 
             self.maps = Maps(model)
-        self.batcher: Batcher[Found] = Batcher(
-            self._work, batch or max(LEAST, model.network.batch), lambda: self.load.decoding,
-            self.counters.batch.observe,
-        )  # fmt: skip
+        size, began = batch or max(LEAST, model.network.batch), self.counters.batch.observe
+        self.batcher = Batcher[Found](self._work, size, lambda: self.load.decoding, began)
         if batch is not None:
             model.network.batch = batch
         self.decoders = min(DECODERS, cores())
@@ -182,7 +179,8 @@ class Service:
             self.load.decoding -= 1
         answer, found, line = await waiting
         self.counters.count(answer)
-        entry = image_answer(upload.name, answer, note, line)
+        about = {"image": upload.name, "note": note, "id": line, "picture": None}
+        entry = ImageAnswer(**{**vars(answer), **about})
         if pictures:
             entry.picture, entry.attention = png_address(square, PICTURE), found
         return entry, 200, answer
@@ -244,9 +242,7 @@ def create_app(
     app = FastAPI(
         title="vitmed", version=__version__, description=NOTICE, docs_url=None, redoc_url=None, openapi_url=guard.SCHEMA
     )
-    refusals: dict[int | str, dict[str, Any]] = {
-        status: {"model": Problem, "description": text} for status, text in STATUSES.items()
-    }
+    refusals: dict[Any, Any] = {status: {"model": Problem, "description": text} for status, text in STATUSES.items()}
     report = {"content": {reports.DICOM: {"schema": {"type": "string", "format": "binary"}}}}
 
     async def predict(request: Request, pictures: bool = False) -> Any:
@@ -292,29 +288,11 @@ def create_app(
     app.get(guard.PAGE, include_in_schema=False)(page)
     app.get(guard.DOCS, include_in_schema=False)(docs)
 
-    async def refuse(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, Refusal)
-        return guard.refused(error)
+    def handler(refusal: Callable[[Any], Refusal]) -> Callable[[Request, Exception], JSONResponse]:
+        return lambda request, error: guard.refused(refusal(error))
 
-    async def refuse_address(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, HTTPException)
-        return guard.refused(Refusal(error.status_code, str(error.detail).lower(), f"see {guard.DOCS}"))
-
-    async def refuse_value(request: Request, error: Exception) -> JSONResponse:
-        return guard.refused(Refusal(422, "a parameter has a wrong value", f"see {guard.DOCS}"))
-
-    async def refuse_all(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, CheckpointError)
-        return guard.refused(Refusal(503, "the answer of the model is not finite", "start the server again"))
-
-    async def refuse_bug(request: Request, error: Exception) -> JSONResponse:  # `Guard` logs it
-        return guard.refused(guard.of_bug())
-
-    app.add_exception_handler(Exception, refuse_bug)
-    app.add_exception_handler(Refusal, refuse)
-    app.add_exception_handler(HTTPException, refuse_address)
-    app.add_exception_handler(RequestValidationError, refuse_value)
-    app.add_exception_handler(CheckpointError, refuse_all)
+    for kind, refusal in REFUSALS.items():
+        app.add_exception_handler(kind, handler(refusal))
     return guard.Guard(app, key, hosts, service.counters, log)
 
 
@@ -331,6 +309,13 @@ FORM = {
             }
         },
     }
+}
+REFUSALS: dict[type[Exception], Callable[[Any], Refusal]] = {
+    Exception: lambda error: guard.of_bug(),  # `Guard` logs it
+    Refusal: lambda error: error,
+    HTTPException: lambda error: Refusal(error.status_code, str(error.detail).lower(), f"see {guard.DOCS}"),
+    RequestValidationError: lambda error: Refusal(422, "a parameter has a wrong value", f"see {guard.DOCS}"),
+    CheckpointError: lambda error: Refusal(503, "the answer of the model is not finite", "start the server again"),
 }
 STATUSES = {
     401: "The key is missing or wrong.",

@@ -12,9 +12,8 @@ from vitmed.core.run_folder import NUMBERS, RunFolder
 from vitmed.core.targets import Kind
 from vitmed.core.text import NOTICE
 from vitmed.decisions.evaluation_folder import find_evaluation, read_metrics
-from vitmed.inference.load import Answer, Model
+from vitmed.inference.load import Model
 from vitmed.inference.saved_model import SavedModel
-from vitmed.metrics.estimates import Estimate
 
 PICTURE = 256  # px of a picture
 
@@ -112,28 +111,24 @@ class ModelCard(ModelHash):
     notice: str = NOTICE
 
 
-def image_answer(name: str, answer: Answer, note: str = "", line: str | None = None) -> ImageAnswer:
-    """An answer as the server returns it."""
-    prediction = list(answer.prediction) if isinstance(answer.prediction, tuple) else answer.prediction
-    return ImageAnswer(
-        image=name, prediction=prediction, probability=answer.probability, probabilities=answer.probabilities,
-        prediction_set=None if answer.prediction_set is None else list(answer.prediction_set),
-        interval=answer.interval, unit=answer.unit, answered=answer.answered, reason=answer.reason,
-        ood_score=answer.ood_score, note=note, id=line,
-    )  # fmt: skip
-
-
 def model_card(model: Model) -> ModelCard:
     """What the model is, as far as its file and the folder beside it say."""
     saved, policy = model.saved, model.saved.policy
     return ModelCard(
-        weights_sha256=saved.weights_hash, kind=model.kind, classes=list(saved.classes), unit=model.unit,
-        image_size=saved.preprocessing.image_size, channels=saved.preprocessing.channels,
-        source="checkpoint" if model.network.model is not None else "onnx", precision=model.network.precision,
+        weights_sha256=saved.weights_hash,
+        kind=model.kind,
+        classes=list(saved.classes),
+        unit=model.unit,
+        image_size=saved.preprocessing.image_size,
+        channels=saved.preprocessing.channels,
+        source="checkpoint" if model.network.model is not None else "onnx",
+        precision=model.network.precision,
         policy=None if policy is None else policy.summary,
         policy_notes=[] if policy is None else list(policy.notes),
-        licence=saved.config.model.licence, terms=saved.config.model.terms, test=_headline(saved),
-    )  # fmt: skip
+        licence=saved.config.model.licence,
+        terms=saved.config.model.terms,
+        test=_headline(saved),
+    )
 
 
 def _headline(saved: SavedModel) -> Headline | None:
@@ -147,9 +142,8 @@ def _headline(saved: SavedModel) -> Headline | None:
         metrics = Results.read(read_metrics(file.with_name(NUMBERS)))
     except (DataError, ValueError):  # of another version
         return None
-
-    def number(title: str, of: Estimate) -> Number:
-        return Number(title=title, value=of.value, low=of.low, high=of.high)
-
-    numbers = {name: number(title, of) for name, title, of in headline_of(metrics)}
+    numbers = {
+        name: Number(title=title, value=number.value, low=number.low, high=number.high)
+        for name, title, number in headline_of(metrics)
+    }
     return Headline(images=metrics.n, patients=metrics.n_groups, numbers=numbers)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
@@ -27,12 +27,11 @@ class Refusal(Exception):
     """
 
     def __init__(
-        self, status: int, problem: str, fix: str, content: dict[str, object] | None = None,
-        headers: dict[str, str] | None = None,
-    ):  # fmt: skip
+        self, status: int, problem: str, fix: str, content: Mapping[str, Any] = {}, headers: Mapping[str, str] = {}
+    ):
         super().__init__(problem)
-        self.status, self.headers = status, headers or {}
-        self.content: dict[str, object] = {"problem": problem, "fix": fix, **(content or {})}
+        self.status, self.headers = status, dict(headers)
+        self.content = {"problem": problem, "fix": fix, **content}
 
 
 @dataclass(frozen=True)
