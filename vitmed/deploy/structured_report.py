@@ -232,7 +232,9 @@ def _filed(content: Any, model: Model, header: Any, uid: str) -> bytes:
     image, number = evidence(header), 1
     with contextlib.suppress(TypeError, ValueError):
         number = max(1, int(header.get("InstanceNumber") or 1))
-    names = {"name": "vitmed: names of classes", "responsible_organization": "vitmed"}
+    scheme = highdicom.coding_schemes.CodingSchemeIdentificationItem(
+        SCHEME, name="vitmed: names of classes", responsible_organization="vitmed"
+    )
     report = ComprehensiveSR(
         [image],
         content,
@@ -247,7 +249,7 @@ def _filed(content: Any, model: Model, header: Any, uid: str) -> bytes:
         series_description=f"vitmed. {NOTICE}",
         is_complete=True,
         specific_character_set="ISO_IR 192",
-        coding_schemes=[highdicom.coding_schemes.CodingSchemeIdentificationItem(SCHEME, **names)],
+        coding_schemes=[scheme],
     )
     for keyword in ("IssuerOfPatientID", "OtherPatientIDsSequence"):
         if keyword in header:
@@ -312,7 +314,8 @@ def evidence(header: Any) -> Any:
         of_patient = element.tag.group in (0x0008, 0x0010, 0x0020) or element.keyword == "NumberOfFrames"
         if of_patient and element.tag not in kept and element.VR != "SQ":
             kept.add(element)
-    checks = {"PatientBirthDate": DA, "PatientSex": ("M", "F", "O").__contains__, "StudyDate": DA, "StudyTime": TM}
+    dates: dict[str, Any] = {"PatientBirthDate": DA, "StudyDate": DA, "StudyTime": TM}
+    checks = {**dates, "PatientSex": ("M", "F", "O").__contains__}
     for keyword in TYPE_2:
         try:
             valid = keyword in kept and bool(checks.get(keyword, bool)(kept[keyword].value))
