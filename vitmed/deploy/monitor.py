@@ -297,7 +297,7 @@ def prometheus(found: Monitoring) -> str:
         if not chart.why_not:  # https://prometheus.io/docs/instrumenting/exposition_formats/
             name = chart.name.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
             charts[f'{{{model},chart="{name}"}}'] = chart
-    alarms = {label: float(chart.alarm is not None) for label, chart in charts.items()}
+    alarms: dict[str, float | None] = {label: float(chart.alarm is not None) for label, chart in charts.items()}
     deviations = "Sum of the deviations from the reference, in its standard deviations."
     gauges: dict[tuple[str, str], dict[str, float | None]] = {
         ("cusum", deviations): {label: chart.last for label, chart in charts.items()},
