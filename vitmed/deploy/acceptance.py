@@ -11,22 +11,22 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.files import why_unreadable, write_json, write_text
 from vitmed.core.text import NOTICE
 from vitmed.core.yaml_files import YamlError, read_yaml
-from vitmed.decisions.targets import TARGETS, TargetKind
+from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, estimate
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
 from vitmed.metrics.paired_comparison import ComparedPair, share_difference
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.subgroups import FEWEST, check_columns, strata
@@ -39,20 +39,21 @@ NUMBERS, PAGE = "acceptance.json", "acceptance.html"
 UNKNOWN = Estimate(value=None, low=None, high=None)
 
 
-def read_criteria(file: Path) -> tuple[Criteria, str]:
-    """The criteria in a YAML file, and the sha256 of the file. Raises UsageError for anything else."""
+def read_criteria(file: Path) -> Criteria:
+    """The criteria in a YAML file. Raises UsageError for anything else."""
     fix = "write it as docs/acceptance.md shows"
     if reason := why_unreadable(file):
         raise UsageError(f"{file}: {reason[0]}", reason[1])
     try:
-        found = Criteria.model_validate(read_yaml(file))
+        criteria = Criteria.model_validate(read_yaml(file))
     except YamlError as error:
         raise UsageError(f"{file}: {error}", error.fix) from None
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"])
         raise UsageError(f"{file}: {place or 'criteria'}: {first['msg']}", fix) from None
-    return found, hashlib.sha256(file.read_bytes()).hexdigest()
+    criteria._sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+    return criteria
 
 
 def check_criteria(criteria: Criteria, models: Sequence[Model], given: int) -> None:
@@ -87,31 +88,23 @@ def check_criteria(criteria: Criteria, models: Sequence[Model], given: int) -> N
 
 
 def judge(
-    criteria: Criteria,
-    digest: str,
-    read: Sequence[Model],
-    models: Sequence[Model],
-    pairs: Sequence[ComparedPair],
-    resamples: int,
-    created: str,
+    criteria: Criteria, read: Sequence[Model], models: Sequence[Model], pairs: Sequence[ComparedPair], resamples: int
 ) -> Acceptance:
     """Judge the first model by each criterion.
 
     Args:
-        digest: sha256 of the file of the criteria.
         read: the models with all their images and columns; models: on their common images; pairs: of these.
     """
-    kind = TARGETS[read[0].kind]
-    judged = []
-    whole: Numbers = kind.evaluate(read[0].predictions, resamples)
-    for one in criteria.criteria:
-        if one.worse_by_less_than is not None:
-            judged.append(_judged(one, "", _gap(one, models, pairs), kind))
-        elif one.in_each is None:
-            judged.append(_judged(one, "", _number(one, read[0].predictions, whole), kind))
+    kind, new = TARGETS[read[0].kind], read[0].predictions
+    numbers: Numbers = kind.evaluate(new, resamples)
+    judged = list[Judged]()
+    for criterion in criteria.criteria:
+        if criterion.in_each is not None:
+            judged += [_judged(criterion, *stratum) for stratum in _of_strata(criterion, new, kind, resamples)]
+        elif criterion.worse_by_less_than is not None:
+            judged.append(_judged(criterion, "", _gap(criterion, models, pairs)))
         else:
-            for name, found, why in _of_strata(one, read[0].predictions, kind, resamples):
-                judged.append(_judged(one, name, found, kind, why))
+            judged.append(_judged(criterion, "", _number(criterion, new, numbers)))
     described = list[dict[str, str]]()
     for model in read[:2]:
         known = model.known
@@ -120,9 +113,9 @@ def judge(
             described.append({"name": model.name} | {key: value for key, value in given.items() if value})
     return Acceptance(
         title=criteria.title,
-        criteria_sha256=digest,
-        created=created,
-        images=len(read[0].predictions),
+        criteria_sha256=criteria._sha256,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        images=len(new),
         models=described,
         judged=judged,
     )
@@ -151,34 +144,24 @@ def _gap(criterion: Criterion, models: Sequence[Model], pairs: Sequence[Compared
     if of is None:
         return pairs[0].difference.get(name, UNKNOWN)
     if name in ("sensitivity", "specificity"):
-        (truth, known), called, other = _truth(new, of), _called(new, of), _called(old, of)
+        (truth, known, called), (_, _, other) = _calls(new, of), _calls(old, of)
         positive = name == "sensitivity"
-        units = Units(new.units)
-        found = share_difference(called == positive, other == positive, known & (truth == positive), units).found
+        counted = known & (truth == positive)
+        found = share_difference(called == positive, other == positive, counted, Units(new.units)).found
         return estimate(found.value, found.low, found.high, found.method)
-    own: Mapping[str, Mapping[str, Estimate]] = TARGETS[models[0].kind].compare_each(new, old)
-    if of in own.get(name, {}):
-        return own[name][of]
-    both = ["sensitivity", "specificity", *own]
+    gaps: Mapping[str, Mapping[str, Estimate]] = TARGETS[models[0].kind].compare_each(new, old)
+    if of in gaps.get(name, {}):
+        return gaps[name][of]
+    both = ["sensitivity", "specificity", *gaps]
     raise UsageError(f"there is no paired difference of the {name} of {of}", f"use one of {', '.join(both)}")
 
 
-def _truth(predictions: AnyPredictions, of: str) -> tuple[np.ndarray, np.ndarray]:
-    """(S,) bool: images of a class or with a finding, and whether that is known."""
-    k = predictions.classes.index(of)
-    if isinstance(predictions, FindingPredictions):
-        assert predictions.labels is not None
-        return predictions.labels[:, k] == 1, predictions.labels[:, k] >= 0
-    assert isinstance(predictions, Predictions)
-    return known_labels(predictions) == k, np.ones(len(predictions), bool)
-
-
-def _called(predictions: AnyPredictions, of: str) -> np.ndarray:
-    k = predictions.classes.index(of)
-    if isinstance(predictions, FindingPredictions):
-        return predictions.predicted[:, k]
-    assert isinstance(predictions, Predictions)
-    return predictions.predicted == k
+def _calls(predictions: Any, of: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(S,) bool: images of a class or with a finding, whether that is known, and those that are called so."""
+    k, labels, called = predictions.classes.index(of), known_labels(predictions), predictions.predicted
+    if labels.ndim == 2:  # of findings
+        return labels[:, k] == 1, labels[:, k] >= 0, called[:, k]
+    return labels == k, np.ones(len(predictions), bool), called == k
 
 
 def _of_strata(
@@ -200,24 +183,22 @@ def _of_strata(
             yield f"{column} {name}", _number(criterion, part, kind.evaluate(part, resamples)), ""
 
 
-def _judged(criterion: Criterion, where: str, found: Estimate, kind: TargetKind, why: str = "") -> Judged:
+def _judged(criterion: Criterion, where: str, found: Estimate, why: str = "") -> Judged:
     """A criterion is met, not met, or not shown: then the number is good enough and its interval is not."""
-    limit, above = criterion.limit, criterion.at_most is None
-    if criterion.worse_by_less_than is not None:
-        metric = kind.metrics.get(criterion.metric)
+    limit, above, strict = criterion.limit, criterion.at_most is None, criterion.worse_by_less_than is not None
+    if strict:
+        metric = ALL_METRICS.get(criterion.metric)
         above = metric is None or metric.higher_is_better
         limit = -limit if above else limit
     value = math.nan if found.value is None else found.value
-    ends = (found.low, found.high) if above else (found.high, found.low)
-    against = value if criterion.by == "estimate" else math.nan if ends[0] is None else ends[0]
+    end = found.low if above else found.high
+    against = value if criterion.by == "estimate" else math.nan if end is None else end
 
     def good(number: float) -> bool:
-        strict = criterion.worse_by_less_than is not None
         return (number > limit if above else number < limit) or (number == limit and not strict)
 
-    state: State = (
-        "met" if good(against) and not why else "not shown" if math.isnan(value) or good(value) else "not met"
-    )
+    met = good(against) and not why
+    state: State = "met" if met else "not shown" if math.isnan(value) or good(value) else "not met"
     return Judged(criterion=criterion, where=where, found=found, state=state, why=why)
 
 
@@ -241,11 +222,16 @@ class Criterion(Frozen):
     by: Literal["interval", "estimate"] = "interval"
     why: str = ""
 
+    @property
+    def limits(self) -> dict[str, float]:
+        """Its words -> the number in the criterion."""
+        given = {"at least": self.at_least, "at most": self.at_most, "worse by less than": self.worse_by_less_than}
+        return {words: limit for words, limit in given.items() if limit is not None}
+
     @model_validator(mode="after")
     def _one_limit(self) -> Self:
-        given = [one for one in (self.at_least, self.at_most, self.worse_by_less_than) if one is not None]
-        if len(given) != 1:
-            raise ValueError(f"expected one of at_least, at_most and worse_by_less_than, found {len(given)}")
+        if len(self.limits) != 1:
+            raise ValueError(f"expected one of at_least, at_most and worse_by_less_than, found {len(self.limits)}")
         if self.in_each is not None and self.worse_by_less_than is not None:
             raise ValueError("in_each goes with at_least or at_most")
         return self
@@ -253,16 +239,14 @@ class Criterion(Frozen):
     @property
     def limit(self) -> float:
         """The number in the criterion."""
-        return next(one for one in (self.at_least, self.at_most, self.worse_by_less_than) if one is not None)
+        return next(iter(self.limits.values()))
 
     @property
     def text(self) -> str:
         """`sensitivity of sick at least 0.9 in each site`"""
         name = self.metric.replace("_", " ") + (f" of {self.of}" if self.of else "")
-        kinds = {"at least": self.at_least, "at most": self.at_most, "worse by less than": self.worse_by_less_than}
-        kind, limit = next((kind, limit) for kind, limit in kinds.items() if limit is not None)
-        where = f" in each {self.in_each}" if self.in_each else ""
-        return f"{name} {kind} {limit:g}{where}{' (the number alone)' if self.by == 'estimate' else ''}"
+        words, where = next(iter(self.limits)), f" in each {self.in_each}" if self.in_each else ""
+        return f"{name} {words} {self.limit:g}{where}{' (the number alone)' if self.by == 'estimate' else ''}"
 
 
 class Criteria(Frozen):
@@ -270,6 +254,7 @@ class Criteria(Frozen):
 
     title: str = "Acceptance of a model"
     criteria: list[Criterion] = Field(min_length=1)
+    _sha256: str = PrivateAttr("")  # of the file
 
 
 class Judged(Frozen):

@@ -34,7 +34,7 @@ from vitmed.deploy.http.content import (
     model_card,
 )
 from vitmed.deploy.http.counters import Counters
-from vitmed.deploy.http.limits import AGAIN, FIELD, Held, Limits, Load, Refusal, Upload, gone, read_uploads
+from vitmed.deploy.http.limits import AGAIN, FIELD, Limits, Load, Refusal, Upload, gone, read_uploads
 from vitmed.deploy.http.scores import ScoreLog
 from vitmed.imaging.decode import READERS, NotAnImageError
 from vitmed.imaging.raw_image import TooLargeError
@@ -130,10 +130,10 @@ class Service:
     async def predict(self, request: Request, pictures: bool) -> Reply | Response:
         """The answers to the images of a form; a Structured Report where the sender asks for it. Raises Refusal."""
         self.load.check_open()
-        with Held(self.load) as held:
+        with self.load.held() as add:
             try:
                 async with asyncio.timeout(self.limits.timeout):
-                    uploads = await read_uploads(request, held)
+                    uploads = await read_uploads(request, self.limits, add)
             except TimeoutError:
                 fix = "send fewer images, or start the server with a longer --timeout"
                 raise Refusal(408, f"the request did not arrive in {self.limits.timeout:g} s", fix) from None
