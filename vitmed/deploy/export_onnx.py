@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import tempfile
@@ -28,8 +29,6 @@ from vitmed.inference.exported_graph import ExportedGraph
 from vitmed.inference.onnx_model import FIX, IMAGES, KEY, NEEDED, describe_export, open_session
 from vitmed.inference.open_model import open_network
 from vitmed.inference.saved_model import SavedModel, score_column
-from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions_csv import ANSWER, YES
 
 OPSET = 20
@@ -115,7 +114,7 @@ def compare_export(
     return ExportGate(images=len(chosen), flipped=flipped, largest=largest, resized=graph.resize)
 
 
-def _differences(exact: AnyPredictions, again: AnyPredictions, theirs: Mapping[str, np.ndarray]) -> tuple[int, float]:
+def _differences(exact: Any, again: Any, theirs: Mapping[str, np.ndarray]) -> tuple[int, float]:
     """Images with another decision, and the largest difference of a probability.
 
     Args:
@@ -123,17 +122,15 @@ def _differences(exact: AnyPredictions, again: AnyPredictions, theirs: Mapping[s
         theirs: outputs of the exported network, whose decisions must be those of `again`.
     """
     flipped = theirs["answered"] != np.array([cell == YES for cell in again.columns[ANSWER]])
-    if isinstance(exact, NumberPredictions):
+    if exact.kind == "number":
         moved = np.abs(exact.values - theirs["value"]).max(initial=0) / exact.target.spread
         return int(flipped.sum()), float(moved)
-    assert not isinstance(again, NumberPredictions)
     flipped |= np.any((theirs["prediction"] != again.predicted).reshape(len(flipped), -1), axis=1)
     if "in_set" in theirs:
-        assert again.members is not None
         flipped |= np.any(theirs["in_set"] != again.members, axis=1)
-    found = compare_precision(ReducedPrecision(precision="fp32", device="cpu", speedup=1.0), exact, again)
+    reduced = compare_precision(ReducedPrecision(precision="fp32", device="cpu", speedup=1.0), exact, again)
     moved = np.abs(exact.probabilities - theirs["probabilities"]).max(initial=0)
-    return found.flipped + int(flipped.sum()), float(moved)
+    return reduced.flipped + int(flipped.sum()), float(moved)
 
 
 class OnnxFile:
@@ -159,7 +156,7 @@ class OnnxFile:
         height, width = (side + 3, side + 5) if graph.resize else (side, side)
         example = torch.zeros(2, height, width, graph.how.channels, dtype=torch.uint8)
         sizes = {1: torch.export.Dim("height"), 2: torch.export.Dim("width")} if graph.resize else {}
-        with _quiet(), torch.no_grad():
+        with _exporting(), quiet(), torch.no_grad():
             program = torch.onnx.export(
                 graph,
                 (example,),
@@ -191,24 +188,32 @@ class OnnxFile:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the exporter's warnings; and with the names that torch looks up of a user without any.
+def quiet() -> Iterator[None]:
+    """Without the messages, warnings and progress bars of another library."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+@contextlib.contextmanager
+def _exporting() -> Iterator[None]:
+    """With the names that torch looks up of a user without any, and its errors as ours.
 
     A container's user id may have no name, and then torch's compiler fails (tesseract-core #425).
     """
     given = {"USER": "vitmed", "TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / "vitmed-inductor")}
     added = [name for name in given if name not in os.environ]
-    before = logging.root.manager.disable
     os.environ.update({name: given[name] for name in added})
-    logging.disable(logging.ERROR)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
+        yield
     except (RuntimeError, ValueError, TypeError) as error:
         raise UsageError(f"torch cannot export this network ({first_line(error)})", "please report it") from error
     finally:
-        logging.disable(before)
         for name in added:
             del os.environ[name]
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
-import logging
 import tempfile
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +18,7 @@ from vitmed.core.files import whole_folder
 from vitmed.core.messages import bar
 from vitmed.core.text import counted, first_line
 from vitmed.data.thread_batches import check_readable
-from vitmed.deploy.export_onnx import validation_images
+from vitmed.deploy.export_onnx import quiet, validation_images
 from vitmed.deploy.weight_forms import CONFIG, FORMS, SAFETENSORS, WEIGHTS, Form
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.onnx_model import KEY, about_model
@@ -127,15 +124,10 @@ def write_weights(
             (written.path / WEIGHTS).replace(target)
         return WrittenWeights(target, target.stat().st_size, written.gate, written.form)
     with whole_folder(target) as folder:
-        made = form(
-            saved.config.model,
-            saved.model().state_dict(),
-            saved.preprocessing,
-            saved.classes,
-            several=saved.splits.target.kind == "findings",
-        )
+        state, several = saved.model().state_dict(), saved.splits.target.kind == "findings"
+        made = form(saved.config.model, state, saved.preprocessing, saved.classes, several=several)
         gate = WeightsGate(library=name)
-        _write(made, about(saved), folder, alone)
+        _write(made, saved, folder, alone)
         with contextlib.suppress(ImportError):
             gate = compare_weights(saved, made, folder, target, root)
         if not gate.passed:
@@ -149,21 +141,17 @@ def write_weights(
     return WrittenWeights(target, sum(file.stat().st_size for file in target.iterdir()), gate, made)
 
 
-def about(saved: Checkpoint) -> dict[str, Any]:
-    """What config.json keeps under `KEY`: calibration, operating point, licence; nothing of single images."""
-    found = about_model(saved)
-    found["policy"] = {key: value for key, value in found["policy"].items() if key not in ("ood_score", "other_scores")}
-    return found
-
-
-def _write(made: Form, content: dict[str, Any], folder: Path, alone: bool) -> None:
-    """Write configuration and tensors. One entry of metadata, as safetensors writes several in a random order."""
+def _write(made: Form, saved: Checkpoint, folder: Path, alone: bool) -> None:
+    """Write tensors and configuration, which under `KEY` keeps calibration, operating point and licence; nothing of
+    single images. One entry of metadata, as safetensors writes several in a random order."""
     try:
         from safetensors.torch import save
     except ImportError:
         raise UsageError(f"{WEIGHTS}: needs one more package", "pip install 'vitmed[weights]'") from None
     files = made.files
-    files[CONFIG] |= {KEY: content}
+    about = about_model(saved)
+    about["policy"] = {key: value for key, value in about["policy"].items() if key not in ("ood_score", "other_scores")}
+    files[CONFIG] |= {KEY: about}
     for file, fields in files.items():
         (folder / file).write_text(json.dumps(fields, indent=2, ensure_ascii=False), encoding="utf-8")
     state = {name: tensor.contiguous() for name, tensor in made.state.items()}
@@ -181,7 +169,7 @@ def compare_weights(saved: Checkpoint, made: Form, folder: Path, target: Path, r
     """
     how, chosen = saved.preprocessing, validation_images(saved)
     try:
-        with _quiet():
+        with quiet():
             network = made.load(folder)
     except ImportError:
         raise
@@ -208,15 +196,3 @@ def compare_weights(saved: Checkpoint, made: Form, folder: Path, target: Path, r
         largest=largest,
         relative=largest / max(1.0, float(exact.abs().max())),
     )
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the messages and progress bars of a library that loads weights."""
-    before = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        logging.disable(before)
