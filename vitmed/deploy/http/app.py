@@ -242,44 +242,10 @@ def create_app(
     app = FastAPI(
         title="vitmed", version=__version__, description=NOTICE, docs_url=None, redoc_url=None, openapi_url=guard.SCHEMA
     )
+    app.state.service, app.state.needs_key = service, key is not None
     refusals: dict[Any, Any] = {status: {"model": Problem, "description": text} for status, text in STATUSES.items()}
-    report = {"content": {reports.DICOM: {"schema": {"type": "string", "format": "binary"}}}}
-
-    async def predict(request: Request, pictures: bool = False) -> Any:
-        """Answer the images of a form. `pictures=true` adds what the network saw, and its attention map.
-
-        With the header `Accept: application/dicom` one DICOM image gets a Structured Report.
-        """
-        return await service.predict(request, pictures)
-
-    async def card() -> ModelCard:
-        """What the model is: classes, policy, licence, first numbers of its test."""
-        return service.card
-
-    async def live() -> dict[str, str]:
-        """The server runs."""
-        return {"status": "live"}
-
-    async def ready() -> dict[str, str]:
-        """A drawn image gives, through queue and model, the answer that the training stored with the model."""
-        await service.check_ready()
-        return {"status": "ready"}
-
-    async def metrics() -> Response:
-        """Numbers for Prometheus."""
-        return Response(service.counters.text(), media_type=CONTENT_TYPE_LATEST)
-
-    def shown(page: pages.Page) -> HTMLResponse:
-        return HTMLResponse(page.text, headers={"Content-Security-Policy": page.policy})
-
-    async def page() -> HTMLResponse:
-        return shown(pages.for_images(service.card, service.limits, key is not None))
-
-    async def docs() -> HTMLResponse:
-        return shown(pages.of_addresses(app.openapi()))
-
+    answers = {200: {"content": {reports.DICOM: {"schema": {"type": "string", "format": "binary"}}}}, **refusals}
     bearer: dict[str, Any] = {"security": [{"key": []}]} if key is not None else {}
-    answers = {200: report} | refusals
     app.post(guard.PREDICT, response_model=Reply, responses=answers, openapi_extra=FORM | bearer)(predict)
     app.get(guard.CARD, responses={401: refusals[401]}, openapi_extra=bearer)(card)
     app.get(guard.LIVE)(live)
@@ -294,6 +260,44 @@ def create_app(
     for kind, refusal in REFUSALS.items():
         app.add_exception_handler(kind, handler(refusal))
     return guard.Guard(app, key, hosts, service.counters, log)
+
+
+async def predict(request: Request, pictures: bool = False) -> Any:
+    """Answer the images of a form. `pictures=true` adds what the network saw, and its attention map.
+
+    With the header `Accept: application/dicom` one DICOM image gets a Structured Report.
+    """
+    return await request.app.state.service.predict(request, pictures)
+
+
+async def card(request: Request) -> ModelCard:
+    """What the model is: classes, policy, licence, first numbers of its test."""
+    return request.app.state.service.card  # type: ignore[no-any-return]
+
+
+async def live() -> dict[str, str]:
+    """The server runs."""
+    return {"status": "live"}
+
+
+async def ready(request: Request) -> dict[str, str]:
+    """A drawn image gives, through queue and model, the answer that the training stored with the model."""
+    await request.app.state.service.check_ready()
+    return {"status": "ready"}
+
+
+async def metrics(request: Request) -> Response:
+    """Numbers for Prometheus."""
+    return Response(request.app.state.service.counters.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+async def page(request: Request) -> HTMLResponse:
+    state = request.app.state
+    return pages.for_images(state.service.card, state.service.limits, state.needs_key)
+
+
+async def docs(request: Request) -> HTMLResponse:
+    return pages.of_addresses(request.app.openapi())
 
 
 FORM = {
