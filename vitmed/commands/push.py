@@ -9,8 +9,7 @@ from typing import Annotated
 from vitmed.core.downloads import is_offline
 from vitmed.core.errors import UsageError
 from vitmed.core.options import FIRST, FORM, Argument, Offline, Option, RunFile
-from vitmed.deploy.export_weights import USUAL, check_form
-from vitmed.deploy.push import Pushed, check_licence, upload
+from vitmed.deploy.export_weights import USUAL, Pushed, check_form, check_licence, upload
 from vitmed.inference.checkpoint import load_checkpoint
 
 REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*")

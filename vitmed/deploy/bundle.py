@@ -55,8 +55,7 @@ def write_bundle(file: Path, saved: SavedModel, models: Mapping[str, SavedModel]
     """Write an archive with wheels, models, what each answers to a drawn image, and lists of licences and parts.
 
     Args:
-        models: name in the archive -> best.pt, an exported model, or both.
-        extras: of vitmed, to add.
+        models: name in the archive -> best.pt, an exported model, or both; extras: of vitmed, to add.
 
     Raises:
         UsageError: no such extra, or a wheel that cannot be had.

@@ -40,8 +40,7 @@ class ExportGate(Frozen):
     """The exported network beside the checkpoint, on validation images.
 
     Attributes:
-        images: how many were compared.
-        flipped: images with another decision.
+        images: how many were compared; flipped: how many have another decision.
         largest: the largest difference of a calibrated probability; of a number in units of its spread.
         resized: whether the file resizes the images, so they were compared in their own sizes.
     """
@@ -78,8 +77,7 @@ def compare_export(
     The checkpoint resizes with Pillow and decides with numpy; the exported network does all in its graph, where it may.
 
     Args:
-        graph: what was exported; run: the exported network, images (B, H, W, C) uint8 -> outputs by name.
-        root: the data folder.
+        run: the exported network, images (B, H, W, C) uint8 -> outputs by name; root: the data folder.
 
     Raises:
         DataError: an image cannot be read.
@@ -134,15 +132,7 @@ def _differences(exact: Any, again: Any, theirs: Mapping[str, np.ndarray]) -> tu
 
 
 class OnnxFile:
-    """An exported network, which can be run before its file is written.
-
-    Args:
-        graph, saved: the network, and its checkpoint.
-        file: that will be written, for messages.
-
-    Raises:
-        UsageError: a package is not installed, or torch cannot export the network.
-    """
+    """An exported network, which can be run before its file is written. Raises as `write_onnx`."""
 
     def __init__(self, graph: ExportedGraph, saved: SavedModel, file: Path):
         self.graph, self.saved = graph, saved

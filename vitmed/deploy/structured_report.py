@@ -121,9 +121,6 @@ def groups_of(answer: Answer, policy: DecisionPolicy | None, kind: str) -> list[
     """What a report says: the image as a whole first, then each finding.
 
     An answer that the model does not give has no finding that a reader could take for one: its value is "no answer".
-
-    Args:
-        kind: of the model: "classes", "grades", "findings" or "number".
     """
     from pydicom.sr.codedict import codes
 
@@ -185,8 +182,7 @@ def structured_report(answer: Answer, model: Model, header: Any, uid: str, note:
 
     Args:
         header: the image's pydicom data set; its pixels are not needed.
-        uid: the SOP Instance UID of the report, as `report_uid` gives it.
-        note: what to know of the image.
+        uid: of the report, as `report_uid` gives it; note: what to know of the image.
 
     Raises:
         ValueError: the header has no study, series or SOP instance.

@@ -49,8 +49,7 @@ class Ways(Study[dict[str, Any]]):
     """The ways to train that are compared on validation; the best goes on. A way that fails is left out.
 
     Args:
-        ways: name of a way -> its run.
-        save: writes auto.json, after each epoch.
+        ways: name of a way -> its run; save: writes auto.json, after each epoch.
     """
 
     command = "auto"

@@ -268,7 +268,6 @@ def compare_models(
 
     Args:
         resamples: 0 leaves out the intervals that need them: of classes all but AUROC, accuracy and balanced accuracy.
-        notes: that are known about the models.
         labels: their kind; None: as the tables say.
     """
     notes, first = list(notes), models[0].predictions
@@ -372,12 +371,7 @@ def _adjusted(tests: Sequence[Test]) -> list[Test]:
 
 
 def _verdict(pair: ComparedPair, kind: TargetKind, one: Any, other: Any, pairs: int) -> str:
-    """Which of two is better, in a sentence: by the first number that is tested, or by the second where the first is
-    undefined or the same.
-
-    Args:
-        pairs: that are compared; p is adjusted for them.
-    """
+    """Which of two is better, in a sentence; `pairs` are compared, and p is adjusted for them."""
     decided = one.kind == "number" or np.array_equal(one.predicted, other.predicted)
     if decided and same_predictions(one, other):
         return f"{pair.first} and {pair.second} are the same: they predict the same for every image"

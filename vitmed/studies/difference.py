@@ -219,14 +219,8 @@ def _verdict(found: RunDiff) -> str:
 
 
 def difference(one: RunFacts, other: RunFacts, names: Sequence[str]) -> RunDiff:
-    """Report what differs between two runs of one kind.
-
-    Args:
-        names: short names of the two.
-
-    Raises:
-        DataError: the result of a run cannot be read.
-    """
+    """Report what differs between two runs of one kind, by their short names. Raises DataError for a result that cannot
+    be read."""
     notes = list[str]()
     settings = _settings(one, other)
     if one.kind != other.kind:
@@ -276,13 +270,9 @@ class RunFacts:
 
     Attributes:
         kind: "training", "pretraining" or "cross-validation".
-        settings: "section.field" -> value as it is shown.
-        compared: what decides whether two values are the same: of a path, its place.
-        images: path -> image; None where they are not known.
-        environment: versions and machine; None where they are not known.
-        table: predictions.csv of its test.
-        why_not: why there is no such table, in a sentence.
-        last: of pretraining, its last number.
+        settings: "section.field" -> value as it is shown; compared: what decides whether two are the same.
+        images: path -> image; environment: versions and machine; None where they are not known.
+        table: predictions.csv of its test, or else `why_not`; last: of pretraining, its last number.
     """
 
     path: Path

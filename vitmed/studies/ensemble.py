@@ -60,10 +60,8 @@ class Candidate:
     """A run, or the folds of one configuration.
 
     Attributes:
-        members: their checkpoints.
         predictions: for images that the members that predict them never saw, or of validation; calibrated.
-        models: how many of the members predict each of these images.
-        folds: whether it is of folds.
+        models: how many of the members predict each of these images; folds: whether it is of folds.
     """
 
     folder: RunFolder
@@ -210,8 +208,7 @@ def join(candidates: Sequence[Candidate], place: RunFolder, way: str, advise: bo
     """Join candidates into one model with a policy of its own, and write it with its report into a new folder.
 
     Args:
-        candidates: of folds, or of runs with the same validation images.
-        way: a key of `WAYS`.
+        candidates: of folds, or of runs with the same validation images; way: a key of `WAYS`.
         advise: whether to say how to test the ensemble on its test.
 
     Raises:

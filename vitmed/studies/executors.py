@@ -123,7 +123,6 @@ def local(folder: RunFolder, parallel: int, *, devices: int | None = None, logge
     left saves its last.pt.
 
     Args:
-        folder: for the run folders.
         devices: of each job, as in `vitmed train --devices`; its processes are never this one.
         logged: keep what jobs say in FOLDER/JOB.log in any case.
 

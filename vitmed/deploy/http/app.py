@@ -20,7 +20,7 @@ from vitmed import __version__
 from vitmed.core.errors import CheckpointError, VitmedError
 from vitmed.core.process import cores
 from vitmed.core.text import NOTICE
-from vitmed.deploy.http import guard, pages, reports
+from vitmed.deploy.http import guard, reports
 from vitmed.deploy.http.batching import LEAST, Batcher
 from vitmed.deploy.http.content import (
     PICTURE,
@@ -32,6 +32,8 @@ from vitmed.deploy.http.content import (
     Problem,
     Reply,
     model_card,
+    page_for_images,
+    page_of_addresses,
 )
 from vitmed.deploy.http.counters import Counters
 from vitmed.deploy.http.limits import AGAIN, FIELD, Limits, Load, Refusal, Upload, gone, read_uploads
@@ -52,7 +54,7 @@ class Service:
     """A model that answers uploads.
 
     Args:
-        model: the model; limits: what a request may cost; scores: gets what it says of each image.
+        limits: what a request may cost; scores: gets what the model says of each image.
         batch: images computed at once; None: as many as `predict` computes.
     """
 
@@ -293,11 +295,11 @@ async def metrics(request: Request) -> Response:
 
 async def page(request: Request) -> HTMLResponse:
     state = request.app.state
-    return pages.for_images(state.service.card, state.service.limits, state.needs_key)
+    return page_for_images(state.service.card, state.service.limits, state.needs_key)
 
 
 async def docs(request: Request) -> HTMLResponse:
-    return pages.of_addresses(request.app.openapi())
+    return page_of_addresses(request.app.openapi())
 
 
 FORM = {

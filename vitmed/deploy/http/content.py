@@ -1,21 +1,29 @@
-"""What the addresses return, as typed data, which is also what /docs describes."""
+"""What the addresses return: typed data, which is also what /docs describes; and pages, which load nothing else."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 from pydantic import BaseModel, Field
+from starlette.responses import HTMLResponse
 
 from vitmed import __version__
 from vitmed.core.errors import DataError
 from vitmed.core.run_folder import NUMBERS, RunFolder
 from vitmed.core.targets import Kind
-from vitmed.core.text import NOTICE
+from vitmed.core.text import NOTICE, csp_hash
 from vitmed.decisions.evaluation_folder import find_evaluation, read_metrics
+from vitmed.deploy.http.limits import Limits
 from vitmed.inference.load import Model
 from vitmed.inference.saved_model import SavedModel
 
 PICTURE = 256  # px of a picture
+FOLDER = Path(__file__).parent
 
 
 class Problem(BaseModel):
@@ -147,3 +155,35 @@ def _headline(saved: SavedModel) -> Headline | None:
         for name, title, number in headline_of(metrics)
     }
     return Headline(images=metrics.n, patients=metrics.n_groups, numbers=numbers)
+
+
+def page_for_images(card: ModelCard, limits: Limits, needs_key: bool) -> HTMLResponse:
+    """The page to drop images on. With a key it says nothing of the model, since anyone may open it."""
+    return _page("page.html.j2", "page.js", card=None if needs_key else card, limits=limits, needs_key=needs_key)
+
+
+def page_of_addresses(schema: Mapping[str, Any]) -> HTMLResponse:
+    """A description of the addresses, from the OpenAPI schema."""
+    return _page("addresses.html.j2", None, schema=schema)
+
+
+def _page(template: str, script: str | None, **context: Any) -> HTMLResponse:
+    style, code = _read("page.css"), "" if script is None else _read(script)
+    scripts = f"; script-src '{csp_hash(code)}'; connect-src 'self'" if code else ""
+    policy = (
+        f"default-src 'none'; style-src '{csp_hash(style)}'; img-src data: blob:{scripts}; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'"
+    )
+    text = _environment().get_template(template).render(style=Markup(style), script=Markup(code), **context)
+    return HTMLResponse(text, headers={"Content-Security-Policy": policy})
+
+
+@cache
+def _read(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    loader = FileSystemLoader(FOLDER)
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)

@@ -109,8 +109,7 @@ def listen(
     """Answer requests until `asked` is true; then finish those that have come.
 
     Args:
-        app, service: from `create_app`; at: a bound socket.
-        began: called once, when requests are answered.
+        at: a bound socket; began: called once, when requests are answered.
     """
     files: dict[str, Any] = (
         {} if certificate is None else {"ssl_certfile": certificate.cert, "ssl_keyfile": certificate.key}
