@@ -18,7 +18,7 @@ from vitmed.core.text import counted
 from vitmed.data.samples import Sample, Splits
 from vitmed.data.scan_cache import hash_files
 from vitmed.data.splits import held_out
-from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation, validation_of
+from vitmed.decisions.evaluation_folder import validation_of
 from vitmed.decisions.policy import notes_of
 from vitmed.decisions.selection import greedy_selection, nested_predictions
 from vitmed.decisions.targets import TARGETS
@@ -85,18 +85,13 @@ def read_candidate(folder: RunFolder) -> Candidate:
         known = validation_of(saved.path, saved.weights_hash, saved.policy, saved.config.data.positive)
         return Candidate(folder, (saved,), saved.policy.apply(known), 1, False)
     study = CrossValidation(folder)
-    runs, folds = study.done(), len(study.divided.places)
-    if len(runs) < folds:
-        problem = f"{folder.path}: {folds - len(runs)} of {counted(folds, 'fold')} are not finished"
+    done, folds = len(study.done()), len(study.divided.places)
+    if done < folds:
+        problem = f"{folder.path}: {folds - done} of {counted(folds, 'fold')} are not finished"
         raise CheckpointError(problem, f"vitmed cross-validate --resume {folder.path}")
-    members = [load_checkpoint(run.best) for run in runs]
-    tests = []
-    for one in members:
-        file = find_evaluation(RunFolder(one.path.parent), "test", one.weights_hash, one.policy)
-        if file is None:
-            raise CheckpointError(f"{one.path}: has no evaluation on its test", f"vitmed evaluate {one.path}")
-        tests.append(read_evaluation(file).predictions)
-    return Candidate(folder, tuple(members), out_of_fold(tests, study.divided.folds), study.divided.repeats, True)
+    tested = study.tested()
+    tests = out_of_fold([fold.evaluated.predictions for fold in tested], study.divided.folds)
+    return Candidate(folder, tuple(fold.saved for fold in tested), tests, study.divided.repeats, True)
 
 
 def _choice(

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from pydantic import BaseModel
 
@@ -29,7 +29,6 @@ from vitmed.inference.checkpoint import Checkpoint, load_checkpoint
 from vitmed.metrics.ensembles import out_of_fold, pool
 from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
 from vitmed.metrics.kinds.finding_scoring import in_means
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
@@ -146,45 +145,64 @@ class CrossValidation(Study[Evaluation]):
         runs = [self.job(*place).done(self.folder) for place in self.divided.places]
         return [run for run in runs if run is not None]
 
+    def tested(self) -> list[Tested]:
+        """The finished runs with the evaluations of their tests. Raises CheckpointError for a best.pt without one."""
+        tested = []
+        for run in self.done():
+            saved = load_checkpoint(run.best)
+            table = find_evaluation(run, "test", saved.weights_hash, saved.policy)
+            if table is None:
+                problem = f"{run.path}: has no evaluation of its best.pt on its test"
+                raise CheckpointError(problem, f"vitmed evaluate {run.path}")
+            tested.append(Tested(run, saved, table, read_evaluation(table)))
+        return tested
+
     def finish(self) -> Evaluation:
         """As `Study.finish`."""
         pooled = self.folder.path / "test"
         if not (pooled / PREDICTIONS).is_file():  # else an earlier process ended before it joined the folds
-            report_evaluation(_pool(self.folder, self.done(), self.divided), {})
-        found = read_evaluation(pooled / PREDICTIONS)
-        return Evaluation(found.predictions, Results.read(found.metrics), pooled)
+            report_evaluation(_pool(self.folder, self.tested(), self.divided), {})
+        evaluated = read_evaluation(pooled / PREDICTIONS)
+        return Evaluation(evaluated.predictions, Results.read(evaluated.metrics), pooled)
 
 
-def _pool(folder: RunFolder, places: Sequence[RunFolder], study: Divided) -> Evaluation:
+class Tested(NamedTuple):
+    """A fold, with the evaluation of its best.pt on its test and the table of that."""
+
+    run: RunFolder
+    saved: Checkpoint
+    table: Path
+    evaluated: Evaluated
+
+
+def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Evaluation:
     """One report of the tests of all folds."""
-    saved = [load_checkpoint(place.best) for place in places]
-    first, tests = saved[0], [_test_of(place, one) for place, one in zip(places, saved, strict=True)]
-    root, config = first.data_root("put the folder there again"), first.config.evaluate
-    evaluated = [read_evaluation(test) for test in tests]
-    results = [Results.read(one.metrics) for one in evaluated]
-    once = slice(study.folds)  # the first repeat, whose tests hold every image once
-    pooled = out_of_fold([one.predictions for one in evaluated], study.folds)
+    runs, saved, tables, evaluated = zip(*tested, strict=True)
+    predictions, results = [e.predictions for e in evaluated], [Results.read(e.metrics) for e in evaluated]
+    root, config = saved[0].data_root("put the folder there again"), saved[0].config.evaluate
+    once = slice(divided.folds)  # the first repeat, whose tests hold every image once
+    pooled = out_of_fold(predictions, divided.folds)
     if isinstance(pooled, Predictions):
-        pooled = replace(pooled, positive=first.config.data.positive)
+        pooled = replace(pooled, positive=saved[0].config.data.positive)
     folds = _each(results, evaluated, pooled, config)
-    baselines = [read_baselines(test.parent) for test in tests]
-    shared = [key for key in baselines[0] if all(key in found for found in baselines)]
-    other_means = _other_means(pooled, [one.predictions for one in evaluated])
-    notes = [*fold_notes(folds), *study.notes, *other_means, *by_name([one.report.notes for one in results])]
+    baselines = [read_baselines(table.parent) for table in tables]
+    shared = [key for key in baselines[0] if all(key in of_fold for of_fold in baselines)]
+    other_means = _other_means(pooled, predictions)
+    notes = [*fold_notes(folds), *divided.notes, *other_means, *by_name([r.report.notes for r in results])]
     for note in (*undefined_notes(folds), *other_means):
         warn(note)
     with bar("drawing the report", unit="steps"):
         metrics = write_report(
             folder.path / "test",
             pooled,
-            title=f"{len(places)} folds of {data_folder(root).resolve().name}",
+            title=f"{len(runs)} folds of {data_folder(root).resolve().name}",
             facts=_facts(results, results[once], pooled, folds),
-            read=lambda path: thumbnail(root / path, first.preprocessing),
+            read=lambda path: thumbnail(root / path, saved[0].preprocessing),
             config=config,
             notes=notes,
             folds=folds,
-            baselines={key: pool([found[key] for found in baselines[once]]) for key in shared},
-            flow=folds_flow(saved[once], places[once], pooled, config.subgroups),
+            baselines={key: pool([of_fold[key] for of_fold in baselines[once]]) for key in shared},
+            flow=folds_flow(saved[once], runs[once], pooled, config.subgroups),
             run=folder.name,
         )
     kind = TARGETS[pooled.kind]
@@ -193,37 +211,22 @@ def _pool(folder: RunFolder, places: Sequence[RunFolder], study: Divided) -> Eva
     return Evaluation(pooled, metrics, folder.path / "test")
 
 
-def _test_of(place: RunFolder, saved: Checkpoint) -> Path:
-    """The test predictions.csv of a fold. Raises CheckpointError if its best.pt was not evaluated."""
-    file = find_evaluation(place, "test", saved.weights_hash, saved.policy)
-    if file is None:
-        problem = f"{place.path}: has no evaluation of its best.pt on its test"
-        raise CheckpointError(problem, f"vitmed evaluate {place.path}")
-    return file
-
-
-def _each(
-    results: Sequence[Results], evaluated: Sequence[Evaluated], pooled: AnyPredictions, config: EvaluateConfig
-) -> Folds:
+def _each(results: Sequence[Results], evaluated: Sequence[Evaluated], pooled: Any, config: EvaluateConfig) -> Folds:
     """The numbers of each fold on its test, and its policy, for the pooled report."""
-    policies, names = [one.policy for one in evaluated], by_fold_names(pooled.kind)
-    if isinstance(pooled, Predictions):
+    policies, names = [e.policy for e in evaluated], by_fold_names(pooled.kind)
+    if pooled.kind == "classes":
         return folds_of_classes(results, policies, names, metric_values(pooled)["auroc"], config)
-    names += [name for name in ("coverage", "width") if all(name in one.overall for one in results)]
-    each = [
-        Fold(images=one.n, patients=one.n_groups, numbers={name: one.overall[name] for name in names})
-        for one in results
-    ]
-    if not isinstance(pooled, FindingPredictions):
+    names += [name for name in ("coverage", "width") if all(name in r.overall for r in results)]
+    each = [Fold(images=r.n, patients=r.n_groups, numbers={name: r.overall[name] for name in names}) for r in results]
+    if pooled.kind == "number":
         return Folds(asked="default", target=None, costs=None, each=each)
-    tests: list[Any] = [one.predictions for one in evaluated]
-    asked, findings = asked_point(config, 2), {}
+    point, findings = asked_point(config, 2), {}
     for name in pooled.classes:
-        numbers = [evaluate_predictions(test.of(name), 0) for test in tests]
-        own = [policy.findings[name] if isinstance(policy, FindingPolicy) else None for policy in policies]
+        numbers = [evaluate_predictions(cast(Any, e.predictions).of(name), 0) for e in evaluated]
+        of_finding = [policy.findings[name] if isinstance(policy, FindingPolicy) else None for policy in policies]
         auroc = metric_values(pooled.of(name))["auroc"]
-        findings[name] = folds_of_classes(numbers, own, by_fold_names("classes"), auroc, config)
-    return Folds(asked=asked, target=target_of(config, asked), costs=None, each=each, findings=findings)
+        findings[name] = folds_of_classes(numbers, of_finding, by_fold_names("classes"), auroc, config)
+    return Folds(asked=point, target=target_of(config, point), costs=None, each=each, findings=findings)
 
 
 def by_fold_names(kind: str) -> list[str]:
@@ -233,42 +236,41 @@ def by_fold_names(kind: str) -> list[str]:
 
 def _facts(results: Sequence[Results], once: Sequence[Results], pooled: AnyPredictions, folds: Folds) -> dict[str, str]:
     """Data, model and training for the report, for all folds together or fold by fold; `once`: of the first repeat."""
-    facts = [one.report.facts for one in results]
+    facts = [r.report.facts for r in results]
     often = "once" if len(once) == len(results) else f"{len(results) // len(once)} times"
-    found = {"Images": f"{len(pooled):,}, each evaluated {often}: " + numbered([f"{one.n:,}" for one in once])}
-    if pooled.groups is None:
-        found["Patients"] = "unknown"
-    else:
-        patients = numbered([f"{one.n_groups:,}" for one in once])
-        found["Patients"] = f"{len(set(pooled.groups)):,}, each in the test of one fold: {patients}"
+    joined = {"Images": f"{len(pooled):,}, each evaluated {often}: " + numbered([f"{r.n:,}" for r in once])}
+    joined["Patients"] = "unknown"
+    if pooled.groups is not None:
+        patients = numbered([f"{r.n_groups:,}" for r in once])
+        joined["Patients"] = f"{len(set(pooled.groups)):,}, each in the test of one fold: {patients}"
     for key in facts[0]:
         if key not in OF_ONE_FOLD:
-            texts = [str(one.get(key, "not known")) for one in facts]
-            found[key] = texts[0] if len(set(texts)) == 1 else numbered(texts, "; ")
+            texts = [str(of_fold.get(key, "not known")) for of_fold in facts]
+            joined[key] = texts[0] if len(set(texts)) == 1 else numbered(texts, "; ")
     titles = {name: TARGETS[pooled.kind].metrics[name].title for name in by_fold_names(pooled.kind)}
-    return found | {f"{title} by fold": spread_of(folds.each, name) for name, title in titles.items()}
+    return joined | {f"{title} by fold": spread_of(folds.each, name) for name, title in titles.items()}
 
 
-def _other_means(pooled: AnyPredictions, tests: Sequence[Any]) -> list[str]:
+def _other_means(pooled: Any, tests: Sequence[Any]) -> list[str]:
     """A note where the means over findings of the test of a fold leave out findings that the pooled means count."""
-    if not isinstance(pooled, FindingPredictions):
+    if pooled.kind != "findings":
         return []
     means = in_means(pooled)
     fewer = [str(k) for k, test in enumerate(tests, 1) if (means & ~in_means(test)).any()]
-    if not fewer:
-        return []
-    where = f"fold{'s' if len(fewer) > 1 else ''} {', '.join(fewer)}"
     return [
-        f"The means over findings of {where} leave out findings that the pooled means count, because too few "
+        f"The means over findings of {_folds(fewer)} leave out findings that the pooled means count, because too few "
         "patients of a fold have them. Compare the folds in the report of each finding."
-    ]
+    ] * bool(fewer)
 
 
 def by_name(notes: Sequence[Sequence[str]]) -> list[str]:
     """The notes of all folds in one list: a common note once, the others with the numbers of their folds."""
-    found = []
-    for note in dict.fromkeys(note for own in notes for note in own):
-        numbers = [str(number) for number, own in enumerate(notes, 1) if note in own]
-        name = f"fold{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}: "
-        found.append(note if len(numbers) == len(notes) else name + note)
-    return found
+    joined = []
+    for note in dict.fromkeys(itertools.chain(*notes)):
+        numbers = [str(number) for number, of_fold in enumerate(notes, 1) if note in of_fold]
+        joined.append(note if len(numbers) == len(notes) else f"{_folds(numbers)}: {note}")
+    return joined
+
+
+def _folds(numbers: Sequence[str]) -> str:
+    return f"fold{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
