@@ -59,11 +59,9 @@ class Ways(Study[dict[str, Any]]):
         self.failed: dict[str, VitmedError] = {}
 
     def jobs(self) -> Iterator[Job]:
-        """As `Study.jobs`."""
         yield from self.ways.values()
 
     def watch(self, job: Job) -> AbstractContextManager[OnEpoch]:
-        """As `Study.watch`."""
         return nullcontext(lambda record: self.save() < 0)
 
     def ended(self, job: Job, run: Future[RunFolder | None]) -> None:

@@ -162,7 +162,14 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
     _check_content(models, paths)
     positive = next((found for m in models if (found := positive_of(m.predictions))), None)
     form = next((m for m in models if m.kind == "grades"), first).predictions
-    aligned = [replace(m, predictions=_picked(m.predictions, paths, form, positive)) for m in models]
+    aligned = []
+    for model in models:
+        rows = {path: row for row, path in enumerate(model.predictions.paths)}
+        picked: Any = model.predictions.take(np.array([rows[path] for path in paths], dtype=np.int64))
+        picked = replace(picked, columns={})
+        if isinstance(picked, Predictions):
+            picked = replace(picked, positive=positive)
+        aligned.append(replace(model, predictions=picked.like(form)))
     labels = known_labels(aligned[0].predictions)
     for model in aligned[1:]:
         other = np.flatnonzero((known_labels(model.predictions) != labels).reshape(len(paths), -1).any(axis=1))
@@ -250,15 +257,6 @@ def split_rows(run: RunFolder) -> dict[str, dict[str, str]]:
     """Path -> the row of each image in splits.csv. Raises OSError, ValueError, KeyError, TypeError or csv.Error."""
     text = run.splits.read_text(encoding="utf-8")
     return {from_cell(row["path"]): row for row in csv.DictReader(io.StringIO(text, newline=""))}
-
-
-def _picked(found: Any, paths: Sequence[str], form: Any, positive: str | None) -> AnyPredictions:
-    """The predictions for these paths, in the form of others."""
-    rows = {path: row for row, path in enumerate(found.paths)}
-    picked: AnyPredictions = replace(found.take(np.array([rows[path] for path in paths], dtype=np.int64)), columns={})
-    if isinstance(picked, Predictions):
-        picked = replace(picked, positive=positive)
-    return picked.like(form)
 
 
 def compare_models(

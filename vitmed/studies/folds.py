@@ -158,7 +158,6 @@ class CrossValidation(Study[Evaluation]):
         return tested
 
     def finish(self) -> Evaluation:
-        """As `Study.finish`."""
         pooled = self.folder.path / "test"
         if not (pooled / PREDICTIONS).is_file():  # else an earlier process ended before it joined the folds
             report_evaluation(_pool(self.folder, self.tested(), self.divided), {})

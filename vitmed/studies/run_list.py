@@ -196,29 +196,25 @@ def read_run(run: RunFolder, name: str, parent: str | None) -> ListedRun:
     """
     row: dict[str, Any] = {"kind": "not known"}
     try:
-        kinds = ((run.folds, _read_folds), (run.ensemble, _read_ensemble))
-        read = next((read for file, read in kinds if file.is_file()), _read_training)
-        read(run, row)
+        joined = run.folds.is_file() or run.ensemble.is_file()
+        (_read_joined if joined else _read_training)(run, row)
     except ValueError as error:
         row |= {"state": "damaged", "problem": str(error)}
     if is_running(run):
         row |= {"state": "running", "problem": ""}
-    elif row["state"] in UNFINISHED and (trial := _trial_of(run)).get("state") == "stopped":
-        row |= {"state": "stopped", "problem": str(trial.get("reason") or "")}
-    elif row["state"] in UNFINISHED and was_killed(run):
-        row["problem"] = KILLED
+    elif row["state"] in UNFINISHED:
+        trial = dict[str, Any]()
+        if name_of_trial := re.match(r"trial-\d{4,}", run.path.name):  # of which `vitmed tune` notes how it ended
+            with contextlib.suppress(OSError, ValueError, TypeError):
+                trial = dict(json.loads((run.path.parent / f"{name_of_trial[0]}.json").read_text(encoding="utf-8")))
+        if trial.get("state") == "stopped":
+            row |= {"state": "stopped", "problem": str(trial.get("reason") or "")}
+        elif was_killed(run):
+            row["problem"] = KILLED
     with contextlib.suppress(ValueError), _reading(run, run.environment):
         started = json.loads(run.environment.read_text(encoding="utf-8"))["started"]
         row["started"] = datetime.fromisoformat(started).isoformat()
     return ListedRun(run=name, parent=parent, **row)
-
-
-def _trial_of(run: RunFolder) -> dict[str, Any]:
-    """What the study of `vitmed tune` noted of a trial; {} for any other run."""
-    if name := re.match(r"trial-\d{4,}", run.path.name):
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            return dict(json.loads((run.path.parent / f"{name[0]}.json").read_text(encoding="utf-8")))
-    return {}
 
 
 @contextlib.contextmanager
@@ -233,18 +229,17 @@ def _reading(run: RunFolder, file: Path) -> Iterator[None]:
         raise ValueError(f"{file.relative_to(run.path).as_posix()}: cannot be read ({why})") from None
 
 
-def _read_folds(run: RunFolder, row: dict[str, Any]) -> None:
-    """A cross-validation; `with_parts` adds what its folds say."""
-    row["kind"] = "cross-validation"
-    with _reading(run, run.folds):
-        asked = json.loads(run.folds.read_text(encoding="utf-8"))
-        row["of"] = int(asked["folds"]) * int(asked.get("repeats", 1))
-    row["metric"] = _evaluated(run, "test")
-    row["state"] = "interrupted" if row["metric"] is None else "finished"
-
-
-def _read_ensemble(run: RunFolder, row: dict[str, Any]) -> None:
-    """Several models as one; its number is of the images on which its policy was chosen, until it is tested."""
+def _read_joined(run: RunFolder, row: dict[str, Any]) -> None:
+    """A cross-validation, to which `with_parts` adds what its folds say; or several models as one, whose number is of
+    the images on which its policy was chosen, until it is tested."""
+    if run.folds.is_file():
+        row["kind"] = "cross-validation"
+        with _reading(run, run.folds):
+            asked = json.loads(run.folds.read_text(encoding="utf-8"))
+            row["of"] = int(asked["folds"]) * int(asked.get("repeats", 1))
+        row["metric"] = _evaluated(run, "test")
+        row["state"] = "interrupted" if row["metric"] is None else "finished"
+        return
     row["kind"] = "ensemble"
     with _reading(run, run.ensemble):
         content = json.loads(run.ensemble.read_text(encoding="utf-8"))
