@@ -64,26 +64,27 @@ def check_criteria(criteria: Criteria, models: Sequence[Model], given: int) -> N
     """
     new = models[0].predictions
     kind = TARGETS[models[0].kind]
-    for one in criteria.criteria:
+    for criterion in criteria.criteria:
         of_class = set(ClassNumbers.model_fields) - {"n"}
         known = [*kind.metrics, *(of_class if new.kind != "number" else ())]
-        if one.metric not in known:
-            raise unknown_key("metric", one.metric, known, " in the criteria")
-        if one.of is not None and (new.kind == "number" or one.of not in new.classes):
-            raise unknown_key("class", one.of, new.classes, f" in the criterion of {one.metric}")
-        if one.of is not None and one.metric not in of_class:
-            raise UsageError(f"{one.metric} is not a number of one class", f"take out of: {one.of}")
-        if class_of(one, new) is None and one.metric not in kind.metrics:
-            raise UsageError(f"the criterion of {one.metric} names no class", f"of: {new.classes[0]}")
-        share = new.kind != "number" and (one.metric in of_class or kind.metrics[one.metric].higher_is_better)
-        if share and one.limit > 1:
+        if criterion.metric not in known:
+            raise unknown_key("metric", criterion.metric, known, " in the criteria")
+        if criterion.of is not None and (new.kind == "number" or criterion.of not in new.classes):
+            raise unknown_key("class", criterion.of, new.classes, f" in the criterion of {criterion.metric}")
+        if criterion.of is not None and criterion.metric not in of_class:
+            raise UsageError(f"{criterion.metric} is not a number of one class", f"take out of: {criterion.of}")
+        if class_of(criterion, new) is None and criterion.metric not in kind.metrics:
+            raise UsageError(f"the criterion of {criterion.metric} names no class", f"of: {new.classes[0]}")
+        share = criterion.metric in of_class or kind.metrics[criterion.metric].higher_is_better
+        if share and new.kind != "number" and criterion.limit > 1:
+            limit = f"the limit is {criterion.limit:g}"
             raise UsageError(
-                f"{one.metric} is at most 1, and the limit is {one.limit:g}: the criterion can show nothing",
+                f"{criterion.metric} is at most 1, and {limit}: the criterion can show nothing",
                 "write a share, such as 0.05 for 5 %",
             )
-        if one.in_each is not None:
-            check_columns([one.in_each], new.columns, "in_each:")
-        if one.worse_by_less_than is not None and given < 2:
+        if criterion.in_each is not None:
+            check_columns([criterion.in_each], new.columns, "in_each:")
+        if criterion.worse_by_less_than is not None and given < 2:
             raise UsageError("worse_by_less_than compares with a second model", "vitmed compare NEW OLD --accept FILE")
 
 
@@ -280,15 +281,15 @@ class Acceptance(Frozen):
     @property
     def accepted(self) -> bool:
         """Whether every criterion is met."""
-        return all(one.state == "met" for one in self.judged)
+        return all(entry.state == "met" for entry in self.judged)
 
     @property
     def verdict(self) -> str:
         """`not accepted: sensitivity of sick at least 0.9 is not shown`"""
-        open_ = [one for one in self.judged if one.state != "met"]
+        open_ = [entry for entry in self.judged if entry.state != "met"]
         if not open_:
             return "accepted: every criterion is met"
-        names = [f"{one.criterion.text}{f', {one.where}' if one.where else ''} is {one.state}" for one in open_]
+        names = [f"{e.criterion.text}{f', {e.where}' if e.where else ''} is {e.state}" for e in open_]
         return f"not accepted: {'; '.join(names)}"
 
     def to_dict(self) -> dict[str, Any]:

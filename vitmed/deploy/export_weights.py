@@ -84,7 +84,7 @@ def check_form(saved: Checkpoint, name: str) -> type[Form]:
         part = "each image normalised by itself"
     else:
         part = FORMS[name].lacks(fields := resolved(saved.config.model).model_dump())
-        other = next((one for one in FORMS if FORMS[one].lacks(fields) is None), None)
+        other = next((form for form in FORMS if FORMS[form].lacks(fields) is None), None)
         if part and other:
             raise UsageError(f"{saved.path}: the model needs {part}, which {name} lacks", f"--form {other}")
     if part:

@@ -149,7 +149,8 @@ class _Watched:
         self.streams = {name: newest(stream, period) for name, stream in streams.items()}
         self.reference = TARGETS[target_of(known.predictions).kind].watch(known.predictions)
         self.units, self.notes = Units(known.predictions.units), [*self.new.notes]
-        watched = {name: one for name, one in self.reference.items() if not one.why_not and name in self.streams}
+        usable = {name: stream for name, stream in self.reference.items() if not stream.why_not}
+        watched = {name: stream for name, stream in usable.items() if name in self.streams}
         if known.predictions.groups is None:
             text = "Patients of the reference are unknown: its images count as independent, so the limits are low."
             self.notes.append(text)
@@ -170,9 +171,9 @@ class _Watched:
             say(f"simulating {counted(2 * SIMULATIONS, 'period')} of {period:,} images")
             self.limits = choose_limits(self.standard, self.shift, period, false_alarms, SIMULATIONS)
             values = self.standard.standardised(self.streams)
-            for c, (name, one) in enumerate(watched.items()):
+            for c, (name, stream) in enumerate(watched.items()):
                 signed = {"rise": values[:, c], "fall": -values[:, c]}
-                self.tracks[name] = {side: sums(signed[side], self.shift / 2) for side in one.sides}
+                self.tracks[name] = {side: sums(signed[side], self.shift / 2) for side in stream.sides}
 
     def chart(self, name: str) -> Chart:
         """The chart of a stream, with its alarm."""
@@ -225,11 +226,11 @@ def _streams_of(table: Table, known: Evaluated) -> tuple[AnyPredictions, Streams
     if labelled.any():
         rows = np.flatnonzero(labelled)
         part = _rows(replace(table, rows=[{**row, "path": ""} for row in table.rows]), rows.tolist())
-        for name, one in watch(_read(part, known)).items():
+        for name, stream in watch(_read(part, known)).items():
             if name not in streams:
                 values = np.full(len(table.rows), np.nan)
-                values[rows] = one.values
-                streams[name] = replace(one, values=values)
+                values[rows] = stream.values
+                streams[name] = replace(stream, values=values)
     return found, streams
 
 
@@ -281,9 +282,9 @@ def write_monitoring(folder: Path, found: Monitoring, sums: Tracks) -> None:
     page = fill(
         "monitoring.html.j2",
         found=found,
-        alarms=[alarm_text(one) for one in found.alarms],
-        watched=[one for one in found.charts if not one.why_not],
-        left_out=[one for one in found.charts if one.why_not],
+        alarms=[alarm_text(chart) for chart in found.alarms],
+        watched=[chart for chart in found.charts if not chart.why_not],
+        left_out=[chart for chart in found.charts if chart.why_not],
         picture=None if picture is None else data_uri(picture),
         notice=NOTICE,
     )

@@ -196,30 +196,30 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
 
 def _check_comparable(model: Model, first: Model) -> None:
     """Raise DataError where two models do not answer the same question."""
-    one, other = model.predictions, first.predictions
+    a, b = model.predictions, first.predictions
     words = {"classes": "classes", "findings": "findings", "number": "a number"}
-    if one.kind != other.kind:
-        of_finding = "; of one finding: RUN/test/findings/FINDING" if "findings" in (one.kind, other.kind) else ""
+    if a.kind != b.kind:
+        of_finding = "; of one finding: RUN/test/findings/FINDING" if "findings" in (a.kind, b.kind) else ""
         raise DataError(
-            f"{model.name} has predictions of {words[one.kind]}, {first.name} of {words[other.kind]}",
+            f"{model.name} has predictions of {words[a.kind]}, {first.name} of {words[b.kind]}",
             f"compare models of one kind of label{of_finding}",
         )
-    if set(one.classes) != set(other.classes):
-        what = one.kind
+    if set(a.classes) != set(b.classes):
+        what = a.kind
         fix = f"compare models of the same {what}"
-        fix += ", or one finding of both: RUN/test/findings/FINDING" * (one.kind == "findings")
-        has = f"{model.name} has the {what} {listed(one.classes)}; {first.name} has {listed(other.classes)}"
+        fix += ", or one finding of both: RUN/test/findings/FINDING" * (a.kind == "findings")
+        has = f"{model.name} has the {what} {listed(a.classes)}; {first.name} has {listed(b.classes)}"
         raise DataError(has, fix)
-    if (unit := target_of(one).unit) != target_of(other).unit:
-        has = f"{model.name} predicts in the unit '{unit}', {first.name} in '{target_of(other).unit}'"
+    if (unit := target_of(a).unit) != target_of(b).unit:
+        has = f"{model.name} predicts in the unit '{unit}', {first.name} in '{target_of(b).unit}'"
         raise DataError(has, "train both with the same --unit")
-    if model.kind == first.kind == "grades" and one.classes != other.classes:
+    if model.kind == first.kind == "grades" and a.classes != b.classes:
         raise DataError(
-            f"the grades of {model.name} are in the order {listed(one.classes)}, those of {first.name} in the order "
-            f"{listed(other.classes)}",
+            f"the grades of {model.name} are in the order {listed(a.classes)}, those of {first.name} in the order "
+            f"{listed(b.classes)}",
             "train both with the same --ordinal",
         )
-    positive, expected = positive_of(one), positive_of(other)
+    positive, expected = positive_of(a), positive_of(b)
     if positive not in (None, expected or positive):
         raise DataError(
             f"the positive class of {model.name} is {positive}, that of {first.name} {expected}",
