@@ -99,34 +99,32 @@ class RunDiff(Frozen):
     verdict: str
 
 
-def _settings(one: RunFacts, other: RunFacts) -> list[Difference]:
+def _settings(first: RunFacts, second: RunFacts) -> list[Difference]:
     """The settings that differ, in the order of the documentation, each with what it means."""
     differences = []
-    folds = "cross-validation" in (one.kind, other.kind)
-    for key in dict.fromkeys((*one.settings, *other.settings)):
-        if one.compared.get(key) == other.compared.get(key) or (folds and key in OF_A_FOLD):
+    folds = "cross-validation" in (first.kind, second.kind)
+    for key in dict.fromkeys((*first.settings, *second.settings)):
+        if first.compared.get(key) == second.compared.get(key) or (folds and key in OF_A_FOLD):
             continue
         section, _, name = key.partition(".")
-        fields = fields_of(one.fields, section) if section in one.fields.model_fields else {}
+        fields = fields_of(first.fields, section) if section in first.fields.model_fields else {}
         text = (fields[name].description or "").partition(". ")[0].rstrip(".") if name in fields else ""
-        first, second = one.settings.get(key), other.settings.get(key)
-        meaning = ELSEWHERE if first == second else text
-        differences.append(Difference(name=key, first=first, second=second, meaning=meaning))
+        before, after = first.settings.get(key), second.settings.get(key)
+        meaning = ELSEWHERE if before == after else text
+        differences.append(Difference(name=key, first=before, second=after, meaning=meaning))
     return differences
 
 
-def _image_differences(
-    one: RunFacts, other: RunFacts, first: dict[str, Image], second: dict[str, Image]
-) -> ImageDifferences:
+def _image_differences(first: RunFacts, second: RunFacts) -> ImageDifferences:
     """The images that were added, removed, renamed, changed or moved, and the classes.
 
     Splits are compared of two runs, or of two cross-validations.
     """
-    files: dict[str, list[str]] = {}
-    both = [path for path in first if path in second]
-    added, removed = [p for p in second if p not in first], [p for p in first if p not in second]
-    moved = Counter(second[path].sha256 for path in added) & Counter(first[path].sha256 for path in removed)
-    for what, images, paths in (("removed", first, removed), ("added", second, added)):
+    before, after, files = first.images or {}, second.images or {}, dict[str, list[str]]()
+    both = [path for path in before if path in after]
+    added, removed = [p for p in after if p not in before], [p for p in before if p not in after]
+    moved = Counter(after[path].sha256 for path in added) & Counter(before[path].sha256 for path in removed)
+    for what, images, paths in (("removed", before, removed), ("added", after, added)):
         left = Counter({digest: n for digest, n in moved.items() if digest})  # the same file under another path
         for path in paths:
             digest = images[path].sha256
@@ -136,8 +134,8 @@ def _image_differences(
             elif what == "added":
                 files.setdefault("renamed", []).append(path)
     for path in both:
-        a, b = first[path], second[path]
-        if one.kind == other.kind and a.split != b.split and NO_FOLD not in (a.split, b.split):
+        a, b = before[path], after[path]
+        if first.kind == second.kind and a.split != b.split and NO_FOLD not in (a.split, b.split):
             files.setdefault(f"moved from {a.split} to {b.split}", []).append(path)
         for what, differs in (
             ("another content", a.sha256 and b.sha256 and a.sha256 != b.sha256),
@@ -147,27 +145,27 @@ def _image_differences(
             if differs:
                 files.setdefault(what, []).append(path)
     return ImageDifferences(
-        first=len(first),
-        second=len(second),
-        same_file=sum(first[path].sha256 == second[path].sha256 != "" for path in both),
+        first=len(before),
+        second=len(after),
+        same_file=sum(before[path].sha256 == after[path].sha256 != "" for path in both),
         counts={what: len(paths) for what, paths in files.items()},
-        classes_added=sorted(other.classes - one.classes),
-        classes_removed=sorted(one.classes - other.classes),
+        classes_added=sorted(second.classes - first.classes),
+        classes_removed=sorted(first.classes - second.classes),
         files=files,
     )
 
 
-def _result(one: RunFacts, other: RunFacts, names: Sequence[str]) -> tuple[list[ComparedNumber], str, list[str]]:
+def _result(first: RunFacts, second: RunFacts, names: Sequence[str]) -> tuple[list[ComparedNumber], str, list[str]]:
     """The numbers of both, which is better in a sentence, and notes."""
-    if one.last is not None and other.last is not None:
-        ends: dict[str, Any] = {"first": one.last.estimate, "second": other.last.estimate}
+    if first.last is not None and second.last is not None:
+        ends: dict[str, Any] = {"first": first.last.estimate, "second": second.last.estimate}
         losses = "Pretraining has no test. The losses can be compared only with the same images and masks."
         return [ComparedNumber(name="loss", title="Validation loss", **ends)], losses, []
-    if one.table is None or other.table is None:
-        missing = [f"{name}: {run.why_not}" for name, run in zip(names, (one, other), strict=True) if run.table is None]
+    if first.table is None or second.table is None:
+        missing = [f"{n}: {run.why_not}" for n, run in zip(names, (first, second), strict=True) if run.table is None]
         return [], f"There is no result to compare. {'; '.join(missing)}.", []
     heads = []
-    for file in (table.with_name(NUMBERS) for table in (one.table, other.table)):
+    for file in (table.with_name(NUMBERS) for table in (first.table, second.table)):
         try:
             heads.append(read_head(file))
         except (OSError, ValueError):
@@ -176,13 +174,13 @@ def _result(one: RunFacts, other: RunFacts, names: Sequence[str]) -> tuple[list[
     if targets[0] != targets[1]:
         of = [f"{'a ' * (kind == 'number')}{kind}{f' in {unit}' if unit else ''}" for kind, unit in targets]
         return [], f"The results cannot be compared: {names[0]} predicts {of[0]}, {names[1]} predicts {of[1]}.", []
-    kind, (first, second) = TARGETS[heads[0].target.kind], [head.overall for head in heads]
-    both = [name for name in kind.headline if name in first and name in second]
+    kind, (before, after) = TARGETS[heads[0].target.kind], [head.overall for head in heads]
+    both = [name for name in kind.headline if name in before and name in after]
     numbers = [
-        ComparedNumber(name=name, title=kind.metrics[name].title, first=first[name], second=second[name])
+        ComparedNumber(name=name, title=kind.metrics[name].title, first=before[name], second=after[name])
         for name in both
     ]
-    read = [(table, read_evaluation(table)) for table in (one.table, other.table)]
+    read = [(table, read_evaluation(table)) for table in (first.table, second.table)]
     models = [Model(name, e.predictions, known=e, file=file) for name, (file, e) in zip(names, read, strict=True)]
     paths, expected = (set(model.predictions.paths) for model in models)
     if paths != expected:
@@ -218,29 +216,29 @@ def _verdict(found: RunDiff) -> str:
     return f"{found.first} and {found.second} differ in {what}.{but}"
 
 
-def difference(one: RunFacts, other: RunFacts, names: Sequence[str]) -> RunDiff:
+def difference(first: RunFacts, second: RunFacts, names: Sequence[str]) -> RunDiff:
     """Report what differs between two runs of one kind, by their short names. Raises DataError for a result that cannot
     be read."""
     notes = list[str]()
-    settings = _settings(one, other)
-    if one.kind != other.kind:
+    settings = _settings(first, second)
+    if first.kind != second.kind:
         notes.append("One is a cross-validation and the other a single run, so their splits are not compared.")
     images = None
-    if one.images is None or other.images is None:
-        unknown = listed([name for name, run in zip(names, (one, other), strict=True) if run.images is None])
+    if first.images is None or second.images is None:
+        unknown = listed([name for name, run in zip(names, (first, second), strict=True) if run.images is None])
         notes.append(f"The images of {unknown} are not known: splits.csv is missing.")
     else:
-        images = _image_differences(one, other, one.images, other.images)
-        if images.same_file == len(one.images) == len(other.images):  # a folder that was moved or copied
+        images = _image_differences(first, second)
+        if images.same_file == len(first.images) == len(second.images):  # a folder that was moved or copied
             settings = [setting for setting in settings if setting.meaning != ELSEWHERE]
     environment = None
-    if one.environment is None or other.environment is None:
+    if first.environment is None or second.environment is None:
         notes.append("The versions of one run are not known: environment.json is missing.")
     else:
-        keys = dict.fromkeys((*one.environment, *other.environment))
-        pairs = ((key, one.environment.get(key), other.environment.get(key)) for key in keys)
+        keys = dict.fromkeys((*first.environment, *second.environment))
+        pairs = ((key, first.environment.get(key), second.environment.get(key)) for key in keys)
         environment = [Difference(name=key, first=a, second=b) for key, a, b in pairs if a != b]
-    numbers, result, more = _result(one, other, names)
+    numbers, result, more = _result(first, second, names)
     found = RunDiff(
         first=names[0],
         second=names[1],
