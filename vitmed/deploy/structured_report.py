@@ -81,40 +81,40 @@ class Group:
     texts: list[tuple[Any, str]] = field(default_factory=list)
 
     def say(self, name: Any, value: Any) -> None:
-        from highdicom.sr import QualitativeEvaluation
+        from highdicom import sr
 
-        self.evaluations.append(QualitativeEvaluation(name=name, value=value))
+        self.evaluations.append(sr.QualitativeEvaluation(name=name, value=value))
 
     def measure(self, name: str, value: float | None, unit: Any = None) -> None:
         """Add a number; one that is not known or not finite is left out."""
-        from highdicom.sr import Measurement
+        from highdicom import sr
         from pydicom.sr.codedict import codes
 
         if value is not None and np.isfinite(value):
             of = codes.UCUM.NoUnits if unit is None else unit
-            self.measurements.append(Measurement(name=coded(name), value=float(value), unit=of))
+            self.measurements.append(sr.Measurement(name=coded(name), value=float(value), unit=of))
 
 
 def coded(text: str) -> Any:
     """The private code of a text, such as the name of a class."""
-    from highdicom.sr import CodedConcept
+    from highdicom import sr
 
     value = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16].upper()
     meaning = "".join(c if c.isprintable() and c != "\\" else " " for c in text)[:LONGEST].strip()
-    return CodedConcept(value, SCHEME, meaning or value)
+    return sr.CodedConcept(value, SCHEME, meaning or value)
 
 
 def unit_code(unit: str) -> Any:
     """The UCUM code of a user's unit; of one that UCUM does not know an annotation, {like this}."""
-    from highdicom.sr import CodedConcept
+    from highdicom import sr
     from pydicom.sr.codedict import codes
 
     if not unit:
         return codes.UCUM.NoUnits
     if known := UCUM.get(unit):
-        return CodedConcept(known, "UCUM", unit)
+        return sr.CodedConcept(known, "UCUM", unit)
     noted = "".join(c for c in unit if c.isascii() and c.isprintable() and c not in "{}\\")[:14]
-    return CodedConcept(f"{{{noted}}}" if noted.strip() else "1", "UCUM", coded(unit).meaning)
+    return sr.CodedConcept(f"{{{noted}}}" if noted.strip() else "1", "UCUM", coded(unit).meaning)
 
 
 def groups_of(answer: Answer, policy: DecisionPolicy | None, kind: str) -> list[Group]:
@@ -187,22 +187,21 @@ def structured_report(answer: Answer, model: Model, header: Any, uid: str, note:
     Raises:
         ValueError: the header has no study, series or SOP instance.
     """
-    import highdicom
-    from highdicom.sr import MeasurementReport, ObservationContext, ObserverContext
+    from highdicom import sr
     from pydicom.sr.codedict import codes
 
     image, weights = evidence(header), model.saved.weights_hash
     groups = groups_of(answer, model.saved.policy, model.kind)
     if note:
         groups[0].texts.append((codes.DCM.Comment, f"The image {note}."))
-    observer = ObserverContext(
+    observer = sr.ObserverContext(
         codes.DCM.Device,
-        highdicom.sr.DeviceObserverIdentifyingAttributes(
+        sr.DeviceObserverIdentifyingAttributes(
             derived_uid("device", weights), "vitmed", "vitmed", f"weights {weights[:12]}"
         ),
     )
-    content = MeasurementReport(
-        ObservationContext(observer),
+    content = sr.MeasurementReport(
+        sr.ObservationContext(observer),
         procedure_reported=codes.SCT.ImagingProcedure,
         imaging_measurements=[_container(group, model, image) for group in groups],
     )
@@ -211,17 +210,17 @@ def structured_report(answer: Answer, model: Model, header: Any, uid: str, note:
 
 def check_header(model: Model, header: Any) -> None:
     """Make a report without content: raises what pydicom and highdicom raise of a header that no report can have."""
-    from highdicom.sr import ContainerContentItem, ContentSequence
+    from highdicom import sr
 
-    content = ContainerContentItem(coded("trial"))
-    content.ContentSequence = ContentSequence()
+    content = sr.ContainerContentItem(coded("trial"))
+    content.ContentSequence = sr.ContentSequence()
     _filed(content, model, header, derived_uid("trial"))
 
 
 def _filed(content: Any, model: Model, header: Any, uid: str) -> bytes:
     """The DICOM file of a report in the study of an image; see `structured_report`."""
     import highdicom
-    from highdicom.sr import ComprehensiveSR
+    from highdicom import sr
 
     from vitmed import __version__
 
@@ -231,7 +230,7 @@ def _filed(content: Any, model: Model, header: Any, uid: str) -> bytes:
     scheme = highdicom.coding_schemes.CodingSchemeIdentificationItem(
         SCHEME, name="vitmed: names of classes", responsible_organization="vitmed"
     )
-    report = ComprehensiveSR(
+    report = sr.ComprehensiveSR(
         [image],
         content,
         series_instance_uid=derived_uid("series", _identity(model), str(image.StudyInstanceUID)),
@@ -257,14 +256,7 @@ def _filed(content: Any, model: Model, header: Any, uid: str) -> bytes:
 
 def _container(group: Group, model: Model, image: Any) -> Any:
     """The measurement group with the image that it is about, and the algorithm that made it."""
-    from highdicom.sr import (
-        AlgorithmIdentification,
-        MeasurementsAndQualitativeEvaluations,
-        RelationshipTypeValues,
-        SourceImageForMeasurementGroup,
-        TextContentItem,
-        TrackingIdentifier,
-    )
+    from highdicom import sr
     from pydicom.sr.codedict import codes
 
     from vitmed import __version__
@@ -279,16 +271,16 @@ def _container(group: Group, model: Model, image: Any) -> Any:
     frame = model.preprocessing.frame
     several = frame is not None and int(image.get("NumberOfFrames") or 1) > 1
     frames = [frame + 1] if frame is not None and several else None
-    made = MeasurementsAndQualitativeEvaluations(
-        TrackingIdentifier(derived_uid("tracking", group.name, image.SOPInstanceUID), group.name[:LONGEST]),
+    made = sr.MeasurementsAndQualitativeEvaluations(
+        sr.TrackingIdentifier(derived_uid("tracking", group.name, image.SOPInstanceUID), group.name[:LONGEST]),
         finding_type=group.finding,
-        algorithm_id=AlgorithmIdentification("vitmed", __version__, parameters),
+        algorithm_id=sr.AlgorithmIdentification("vitmed", __version__, parameters),
         measurements=group.measurements,
         qualitative_evaluations=group.evaluations,
-        source_images=[SourceImageForMeasurementGroup(image.SOPClassUID, image.SOPInstanceUID, frames)],
+        source_images=[sr.SourceImageForMeasurementGroup(image.SOPClassUID, image.SOPInstanceUID, frames)],
     )
     for name, text in (*group.texts, (codes.DCM.Comment, NOTICE)):
-        made[0].ContentSequence.append(TextContentItem(name, text, RelationshipTypeValues.CONTAINS))
+        made[0].ContentSequence.append(sr.TextContentItem(name, text, sr.RelationshipTypeValues.CONTAINS))
     return made
 
 
