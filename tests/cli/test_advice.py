@@ -54,6 +54,8 @@ BY_FUNCTION = {
     "--model": "train plan pretrain",
     "--allow-leakage": CONFIGURED,
     "--target": CONFIGURED,
+    "--public": "push",
+    "--may-share": "push",
 }
 FOREIGN = {"--shm-size", "--help"}  # of docker, of every command
 PLAIN_WORDS = {"runs"}  # commands whose name is a word of other sentences, and whose flags no fix names
