@@ -34,17 +34,15 @@ from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
+from vitmed.metrics.kinds.classes import PreparedPredictions
+from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings, finding_values
 
-from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.targets import UNKNOWN
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.selective_prediction import report_abstention
 from vitmed.metrics.areas import area_spread
 from vitmed.metrics.estimates import Estimate, estimate
-from vitmed.metrics.evaluation import PreparedPredictions
 from vitmed.metrics.intervals import NONE, Units, logit_interval, quantile, share_gap, share_ratio
-from vitmed.metrics.kinds.finding_evaluation import PreparedFindings
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.finding_scoring import finding_values
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.notes import FEWEST
 from vitmed.metrics.predictions import Predictions

@@ -30,10 +30,11 @@ from vitmed.inference.predict import predict_all
 from vitmed.metrics.scoring import metric_values
 from vitmed.models.vit import ViT
 from vitmed.training import loop
+from vitmed.training.environment import check_images
 from vitmed.training.finetune import Finetune
 from vitmed.training.optimiser import ema_decay, steps_per_epoch
 from vitmed.training.plan.make_plan import make_plan
-from vitmed.training.run import Run, Session, check_images
+from vitmed.training.run import Run, Session
 from vitmed.training.stream import Control
 from vitmed.training.train_state import TrainState
 

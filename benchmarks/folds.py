@@ -51,10 +51,11 @@ def cnn(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
     from vitmed.data.samples import labelled
     from vitmed.imaging.preprocessing import Preprocessing
     from vitmed.inference.predict import predict_all
+    from vitmed.training.environment import check_images
     from vitmed.training.finetune import Finetune
     from vitmed.training.loop import fit
     from vitmed.training.plan.make_plan import make_plan
-    from vitmed.training.run import Run, Session, check_images
+    from vitmed.training.run import Run, Session
     from vitmed.training.stream import Control
 
     config = load_config(CONFIG, {"data.root": str(folder), "train.seed": 0}, sets)
@@ -113,8 +114,8 @@ def part(way: str, fold: int, options: argparse.Namespace) -> None:
 
 def report(options: argparse.Namespace) -> None:
     """The table over the folds and of the pooled predictions."""
-    from vitmed.metrics.evaluation import evaluate_predictions
-    from vitmed.metrics.paired_comparison import compare_predictions
+    from vitmed.metrics.kinds.classes import compare_predictions, evaluate_predictions
+
     from vitmed.metrics.predictions import Predictions
     from vitmed.metrics.scoring import metric_values
 

@@ -58,6 +58,7 @@ from medical_table import (
     tell_views,
 )
 from torch import nn
+from vitmed.metrics.kinds.classes import evaluate_predictions
 
 from vitmed.core.config import Config
 from vitmed.core.files import write_text
@@ -73,20 +74,20 @@ from vitmed.imaging.decode import read_image
 from vitmed.imaging.exact_views import VIEWS, Symmetry, views_of
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint
-from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.scoring import metric_values
 from vitmed.models.hardware import Precision, pick_precision, seeded
 from vitmed.models.vit import ViT
 from vitmed.training.baselines import fit_colours
+from vitmed.training.environment import check_images
 from vitmed.training.epoch_records import end_epoch
 from vitmed.training.finetune import Finetune
 from vitmed.training.learning import objective_of
 from vitmed.training.loop import train_epoch
 from vitmed.training.optimiser import ema_decay
 from vitmed.training.plan.make_plan import Plan, make_plan
-from vitmed.training.run import Run, Session, check_images
+from vitmed.training.run import Run, Session
 from vitmed.training.stream import Control, Stream
 from vitmed.training.train_state import new_state
 

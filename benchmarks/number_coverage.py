@@ -16,12 +16,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from vitmed.metrics.kinds.number import NumberPredictions, evaluate_number
+from vitmed.metrics.number_agreement import bland_altman
 
-from vitmed.core.targets import Target
+from vitmed.core.base_models import Target
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.kinds.number_agreement import bland_altman
-from vitmed.metrics.kinds.number_evaluation import evaluate_number
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
 
 LARGE = 400_000  # images whose numbers are the truth
 

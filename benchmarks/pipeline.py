@@ -89,7 +89,7 @@ def load_vitmed(options: argparse.Namespace, policy: str, cached: bool) -> Step:
     from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
     from vitmed.data.pixel_cache import PixelCache
     from vitmed.data.samples import Sample
-    from vitmed.data.scan_cache import digests_of, hash_files
+    from vitmed.data.scan import digests_of, hash_files
     from vitmed.imaging.augmentation import POLICIES, Augmenter, Policy
 
     POLICIES["flip, jitter"] = Policy(True, "What the others do here, by the library of vitmed.", flip_and_jitter)

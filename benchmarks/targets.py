@@ -51,6 +51,7 @@ from sklearn.metrics import (
 )
 from sklearn.model_selection import StratifiedGroupKFold
 from torch import nn
+from vitmed.metrics.kinds.number import NumberPredictions
 
 from vitmed.core.csv_files import csv_text
 from vitmed.core.files import read_json_lines, write_text
@@ -61,12 +62,12 @@ from vitmed.data.samples import labelled_by
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import seeded
+from vitmed.training.environment import check_images
 from vitmed.training.finetune import Finetune
 from vitmed.training.plan.make_plan import Plan, make_plan
-from vitmed.training.run import Run, Session, check_images
+from vitmed.training.run import Run, Session
 
 COMMONEST = ("Effusion", "Infiltration", "Atelectasis", "Cardiomegaly")
 NONE = "No Finding"

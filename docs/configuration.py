@@ -45,10 +45,9 @@ repeats the run.
 
 def text() -> str:
     """The whole page."""
-    from vitmed.core.config import Config
+    from vitmed.core.config import Config, PretrainConfig
     from vitmed.core.data_config import DataConfig
     from vitmed.core.exclusions import EXCLUSIONS
-    from vitmed.core.pretrain_config import PretrainConfig
     from vitmed.imaging.augmentation import POLICIES
     from vitmed.imaging.exact_views import safe_views
     from vitmed.metrics.metric_table import METRICS
@@ -111,7 +110,7 @@ def sections(config: Any, known: dict[str, Any] | None = None, title: str = "## 
 
 def flags(name: str, field: FieldInfo) -> str:
     """`--batch-size`, `-b`, or nothing where a field has no flag."""
-    from vitmed.core.flags import flag_of, spellings
+    from vitmed.core.settings import flag_of, spellings
 
     flag = flag_of(field)
     words = spellings(flag.name or name, field) if flag else []

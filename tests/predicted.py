@@ -8,9 +8,10 @@ import json
 import warnings
 from collections.abc import Callable
 
+from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.metrics.kinds.findings import FindingPredictions
+
 from vitmed.metrics.estimates import Numbers
-from vitmed.metrics.evaluation import evaluate_predictions
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
 from vitmed.metrics.metric_table import PER_CLASS
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values

@@ -12,8 +12,8 @@ import torch
 from conftest import TINY, TINY_SETS, Trained, python
 
 import vitmed
+from vitmed.core.config import FLAGS
 from vitmed.core.errors import UsageError
-from vitmed.core.flags import FLAGS
 
 PUBLIC = (
     "VitmedError auto build_model bundle check compare cross_validate demo diff ensemble evaluate explain export load "

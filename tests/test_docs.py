@@ -178,11 +178,12 @@ def test_every_exit_code_stands_in_the_readme() -> None:
 
 
 def test_every_name_stands_in_the_page_that_explains_it() -> None:
+    from vitmed.report.chapters import PLOTS
+
     from vitmed.core.run_folder import RunFolder
     from vitmed.imaging.augmentation import POLICIES
     from vitmed.imaging.decode import READERS
     from vitmed.metrics.metric_table import PER_CLASS, TITLES
-    from vitmed.report.plots.plot_table import PLOTS
 
     files = [path.name for path in vars(RunFolder(Path("run"))).values() if path.suffix]
     titles = [*(plot.title for plot in PLOTS.values()), *(TITLES[name] for name in PER_CLASS)]

@@ -24,25 +24,24 @@ import torch
 from conftest import Answer, draw_nothing, once, recording
 from PIL import Image
 from typer.main import get_command
+from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 
 from vitmed import check, evaluate, monitor, probe, train, tune
 from vitmed.cli.commands import APPS
 from vitmed.commands.probe import UNUSED
 from vitmed.commands.train import TrainResult
-from vitmed.core.config import Config
+from vitmed.core.base_models import Target
+from vitmed.core.config import FLAGS, Config, PretrainConfig
 from vitmed.core.errors import UsageError, VitmedError
-from vitmed.core.flags import FLAGS, fields_of, flags_of
 from vitmed.core.load_config import load_config
-from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.targets import Target
+from vitmed.core.settings import fields_of, flags_of
 from vitmed.data.splits import make_splits
 from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import build_vit

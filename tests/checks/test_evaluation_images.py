@@ -30,9 +30,9 @@ from PIL import Image
 from vitmed import evaluate, train
 from vitmed.checks.evaluation_images import ImageRequest, foreign_images, leakage
 from vitmed.commands.train import TrainResult
+from vitmed.core.base_models import Target
 from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.targets import Target
 from vitmed.data import patients, scan_cache
 from vitmed.data.listing import ALL, Listing
 from vitmed.data.samples import Sample, Splits

@@ -14,10 +14,8 @@ from typer.main import get_command
 
 import vitmed as package
 from vitmed.cli.commands import APPS
-from vitmed.core.config import Config
-from vitmed.core.flags import EVALUATE_FLAGS, FLAGS
+from vitmed.core.config import EVALUATE_FLAGS, FLAGS, PRETRAIN_FLAGS, Config
 from vitmed.core.load_config import load_config
-from vitmed.core.pretrain_config import PRETRAIN_FLAGS
 
 RUN = Callable[..., Answer]
 

@@ -32,6 +32,7 @@ from conftest import (
 from dicom_files import RAMP, write
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
+from vitmed.data.image_cache import VERSION
 
 from vitmed import check, train
 from vitmed.checks.problems import PROBLEMS
@@ -40,8 +41,8 @@ from vitmed.commands.check import DataCheck
 from vitmed.core.data_config import DataConfig
 from vitmed.core.dataset_cards import cards
 from vitmed.core.errors import DataError
-from vitmed.data.scan import scan
-from vitmed.data.scan_cache import VERSION, ScanCache, digests_of, hash_files
+from vitmed.data.scan import digests_of, hash_files, scan
+from vitmed.data.scan_cache import ScanCache
 from vitmed.data.splits import make_splits
 
 RUN = Callable[..., Answer]

@@ -12,19 +12,18 @@ import numpy as np
 import pytest
 from conftest import Answer, Trained, recording
 from scipy import stats
+from vitmed.metrics.kinds.classes import compare_classes, compare_predictions
+from vitmed.metrics.kinds.findings import FindingPredictions, compare_each_finding, compare_findings
+from vitmed.metrics.kinds.number import NumberPredictions, distribution_scores
 
 from vitmed import compare
 from vitmed.commands.compare import Comparison
+from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.evaluate_config import EvaluateConfig
-from vitmed.core.targets import Target
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.finding_comparison import compare_each_finding, compare_findings
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
-from vitmed.metrics.kinds.number_scoring import distribution_scores
-from vitmed.metrics.paired_comparison import compare_classes, compare_predictions, holm
+from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.report.write import write_report
 

@@ -17,7 +17,7 @@ from sklearn.metrics import roc_auc_score
 from vitmed import cross_validate, ensemble, evaluate, explain, export, load, predict, stress, train
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.core.run_folder import RunFolder
-from vitmed.imaging.joint_preprocessing import JointPreprocessing
+from vitmed.imaging.preprocessing import JointPreprocessing
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.inference.ensemble import load_ensemble
 from vitmed.inference.open_model import open_model

@@ -18,7 +18,7 @@ from vitmed.explanation.faithfulness import images_to_draw
 from vitmed.explanation.results import Maps, known_verdicts
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.plots.attention import attention_maps
+from vitmed.report.plots.pictures import attention_maps
 
 RUN = Callable[..., Answer]
 METHODS = ["rollout", "gradient_rollout", "grad_cam"]

@@ -12,6 +12,7 @@ from conftest import BARE, TINY_SETS, draw_nothing, interrupt_at
 from label_sets import FINDINGS
 from served import serving
 from sklearn.metrics import average_precision_score, roc_auc_score
+from vitmed.metrics.kinds.findings import FindingPredictions
 
 import vitmed
 from vitmed.core.errors import Interrupted, UsageError
@@ -19,7 +20,6 @@ from vitmed.core.messages import listening
 from vitmed.core.targets import UNKNOWN
 from vitmed.data.splits import make_splits
 from vitmed.inference.checkpoint import load_checkpoint
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
 from vitmed.metrics.paired_comparison import ClassDifference
 
 

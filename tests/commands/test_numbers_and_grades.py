@@ -13,11 +13,11 @@ from conftest import draw_nothing
 from label_sets import GRADES
 from served import serving
 from sklearn.metrics import cohen_kappa_score, mean_absolute_error, r2_score
+from vitmed.metrics.kinds.number import NumberPredictions
 
 import vitmed
 from vitmed.core.errors import UsageError
 from vitmed.inference.checkpoint import load_checkpoint
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 
 

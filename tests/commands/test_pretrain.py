@@ -28,19 +28,19 @@ from conftest import (
     recording,
 )
 from PIL import Image
+from vitmed.report.plots.curves import reconstruction_figure
 
 from vitmed import build_model, evaluate, pretrain, train
 from vitmed.commands.pretrain import PretrainResult
+from vitmed.core.config import PRETRAIN_FLAGS, PretrainConfig
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import listening
-from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig
 from vitmed.data.splits import make_splits
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.weights.pretrained import read_weights
 from vitmed.report.plots import drawing
 from vitmed.report.plots.drawing import png
-from vitmed.report.plots.training import reconstruction_figure
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 RUN = Callable[..., Answer]

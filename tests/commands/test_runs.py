@@ -13,8 +13,7 @@ from conftest import TINY, TINY_SETS, Answer, Trained, interrupt_at, listing, py
 from vitmed import pretrain, runs, train
 from vitmed.core.errors import Interrupted, UsageError
 from vitmed.core.messages import listening
-from vitmed.core.run_folder import RunFolder
-from vitmed.core.run_lock import run_lock
+from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.studies.run_list import ListedRun
 
 

@@ -22,12 +22,12 @@ from conftest import (
     recording,
 )
 from PIL import Image
+from vitmed.report.chapters import PLOTS
 
 from vitmed import check, predict, train
 from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
 from vitmed.core.messages import listening
-from vitmed.report.plots.plot_table import PLOTS
 from vitmed.training import finetune
 from vitmed.training.environment import without_folders
 from vitmed.training.finetune import Finetune

@@ -19,6 +19,7 @@ import yaml
 from conftest import TINY, TINY_SETS, Answer, Recorder, draw_image, draw_nothing, recording
 from PIL import Image
 from sklearn.metrics import brier_score_loss, roc_auc_score
+from vitmed.report.plots.curves import history_figure
 
 import vitmed
 from vitmed import train, tune
@@ -29,7 +30,6 @@ from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.tuning_study import TrialResult, TuningStudy, combined
-from vitmed.report.plots.tuning import history_figure
 from vitmed.studies.search import Search, TuneResult, _notes
 from vitmed.studies.search_plan import Asked, read_space
 from vitmed.training.plan.time_budget import Clock

@@ -11,11 +11,10 @@ import yaml
 from conftest import Recorder
 from PIL import Image
 
-from vitmed.core.config import Config
+from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.dataset_cards import cards, read_card
 from vitmed.core.errors import DataError
 from vitmed.core.load_config import build_config, load_config
-from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.data.splits import make_splits
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.training.plan.make_plan import make_plan

@@ -51,7 +51,7 @@ for args, code, found in {ASKED!r}:
 
 @pytest.mark.parametrize("name", ["amber_*.png", "link.png"])
 def test_patterns_and_links_are_left_to_the_command(tmp_path: Path, name: str) -> None:
-    from vitmed.core.inputs import check_images
+    from vitmed.core.places import check_images
 
     (tmp_path / "link.png").symlink_to(tmp_path / "gone.png")
     check_images([str(tmp_path / name)])

@@ -16,8 +16,7 @@ from conftest import exit_code, recording
 
 from vitmed.core.errors import UsageError
 from vitmed.core.files import whole_file, whole_folder
-from vitmed.core.run_folder import RunFolder
-from vitmed.core.run_lock import is_running, run_lock, was_killed
+from vitmed.core.run_folder import RunFolder, is_running, run_lock, was_killed
 
 
 def names(folder: Path) -> list[str]:

@@ -9,11 +9,11 @@ import pytest
 from conftest import Answer
 
 from vitmed.core import upgrade
+from vitmed.core.base_models import Target
+from vitmed.core.config import evaluate_config
 from vitmed.core.errors import UsageError
-from vitmed.core.evaluate_config import EvaluateConfig
-from vitmed.core.flags import evaluate_config
 from vitmed.core.load_config import build_config, load_config
-from vitmed.core.targets import Target
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.fixed_rates import FixedRates
 
 RUN = Callable[..., Answer]

@@ -30,15 +30,16 @@ from conftest import (
     recording,
 )
 from PIL import Image
+from vitmed.data.image_cache import Squares, pixel_folder
 
 import vitmed
 from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.data import pixel_cache, read_images
 from vitmed.data.loading import Images
-from vitmed.data.pixel_cache import PixelCache, Squares, pixel_folder
+from vitmed.data.pixel_cache import PixelCache
 from vitmed.data.samples import Sample
-from vitmed.data.scan_cache import digests_of
+from vitmed.data.scan import digests_of
 from vitmed.imaging import rasters
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint

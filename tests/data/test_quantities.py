@@ -9,7 +9,7 @@ import pytest
 from label_sets import by_path, label_set, split
 
 from vitmed.core.errors import DataError, UsageError
-from vitmed.data.quantities import number_strata
+from vitmed.data.label_kinds import number_strata
 
 
 def ages(folder: Path, cells: list[object], name: str = "label") -> Path:

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
+from vitmed.core.base_models import NO_FINDING, Target
 from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import UsageError
-from vitmed.core.targets import NO_FINDING, UNKNOWN, Target
+from vitmed.core.targets import UNKNOWN
 from vitmed.data import loading
 from vitmed.data.label_kinds import Asked, number_in
 from vitmed.data.loading import EpochBatches, Images, pick_place, pick_workers, targets_of
-from vitmed.data.proportions import LISTED, describe_split, proportion_lines
-from vitmed.data.rare_findings import notes_on_rare
-from vitmed.data.samples import Sample, Splits, labelled_by
+from vitmed.data.samples import LISTED, Sample, Splits, describe_split, labelled_by, proportion_lines
+from vitmed.data.splits import notes_on_rare
 from vitmed.imaging.preprocessing import Preprocessing
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

@@ -21,10 +21,10 @@ from conftest import TINY, TINY_SETS, draw_classes, draw_nothing, draw_splits
 from PIL import Image
 
 import vitmed
-from vitmed.core.cache_folder import cache_folder
+from vitmed.core.stored_paths import cache_folder
 from vitmed.data import scan_cache
-from vitmed.data.scan import scan
-from vitmed.data.scan_cache import ScanCache, first_copies, hash_files
+from vitmed.data.scan import first_copies, hash_files, scan
+from vitmed.data.scan_cache import ScanCache
 from vitmed.data.thread_batches import in_threads
 from vitmed.imaging import choose_window, rasters
 

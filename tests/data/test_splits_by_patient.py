@@ -16,7 +16,7 @@ from vitmed.core.load_config import build_config
 from vitmed.data.folders import image_names
 from vitmed.data.patients import patient_notes
 from vitmed.data.samples import Sample, Splits
-from vitmed.data.scan_cache import first_copies
+from vitmed.data.scan import first_copies
 from vitmed.data.splits import held_out, make_splits, site_names
 from vitmed.data.stratify import _balanced_folds
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from label_sets import by_path, label_set, split
 
+from vitmed.core.base_models import NO_FINDING
 from vitmed.core.errors import DataError
-from vitmed.core.targets import NO_FINDING
 from vitmed.data.samples import Splits
 from vitmed.data.stratify import (
     _enough_patients,

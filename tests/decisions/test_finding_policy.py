@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from vitmed.metrics.kinds.findings import FindingPredictions
 
-from vitmed.core.evaluate_config import EvaluateConfig
-from vitmed.decisions.finding_policy import FindingPolicy, choose_finding_policy
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
+from vitmed.core.train_config import EvaluateConfig
+from vitmed.decisions.finding_policy import choose_finding_policy
+from vitmed.decisions.policy import FindingPolicy
 
 
 def draw(patients: bool = True) -> FindingPredictions:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
+from vitmed.metrics.kinds.classes import evaluate_predictions
 
-from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.folds import (
     Fold,
     Folds,
@@ -24,7 +25,6 @@ from vitmed.decisions.folds import (
 )
 from vitmed.decisions.policy import ClassPolicy, choose_policy
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from vitmed.metrics.kinds.number import NumberPredictions
 
-from vitmed.core.targets import Target
-from vitmed.decisions.number_intervals import IntervalReach, fit_intervals, report_intervals, with_intervals
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
+from vitmed.core.base_models import Target
+from vitmed.decisions.conformal import IntervalReach, fit_intervals, report_intervals, with_intervals
 
 
 def draw(rng: np.random.Generator, patients: int, images: int = 1) -> NumberPredictions:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
+from vitmed.metrics.kinds.classes import evaluate_predictions
 
 from vitmed.core.errors import UsageError
-from vitmed.core.evaluate_config import EvaluateConfig, read_cost
+from vitmed.core.train_config import EvaluateConfig, read_cost
 from vitmed.decisions.calibration import Calibration
 from vitmed.decisions.folds import Fold, Folds, by_fold
 from vitmed.decisions.operating_points import Counts, PolicyPoint, PolicyPoints, apply_point, asked_point, choose_points
@@ -25,7 +26,6 @@ from vitmed.metrics.clinical_utility import (
     ranges,
 )
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 
 NAMES = ("infected", "uninfected")

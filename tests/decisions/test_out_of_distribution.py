@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from vitmed.metrics.kinds.classes import evaluate_predictions
 
-from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.out_of_distribution import OodScore, detection_auroc, fit_ood_score, report_ood_scores, scores_of
-from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
 

@@ -28,7 +28,7 @@ from scipy.special import softmax
 
 from vitmed import evaluate, predict, train
 from vitmed.core.errors import CheckpointError, UsageError
-from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.conformal import report_sets
 from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.operating_results import report_points

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from vitmed.metrics.kinds.number import NumberPredictions
 
-from vitmed.core.targets import Target
+from vitmed.core.base_models import Target
 from vitmed.decisions.reduced_precision import ReducedPrecision, compare_precision
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 
-from vitmed.core.targets import Target
+from vitmed.core.base_models import Target
 from vitmed.decisions.targets import TARGETS
 from vitmed.decisions.watched import watch_classes, watch_findings, watch_number
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 
 CHANCES = np.array([0.9, 0.2, 0.6, 0.4])  # of sick

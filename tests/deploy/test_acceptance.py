@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Answer, Trained
+from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.metrics.kinds.findings import FindingPredictions
 
 import vitmed as package
 from vitmed.core.errors import GateError, UsageError
 from vitmed.deploy.acceptance import Acceptance
-from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.intervals import Units
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
 from vitmed.metrics.paired_comparison import share_difference
 from vitmed.metrics.predictions import Predictions
 

@@ -19,9 +19,8 @@ from pydicom.data import get_charset_files, get_testdata_file
 
 import vitmed
 from vitmed.core.process import NO_WARNINGS
-from vitmed.decisions.finding_policy import FindingPolicy
-from vitmed.decisions.number_intervals import IntervalReach
-from vitmed.decisions.number_policy import NumberPolicy
+from vitmed.decisions.conformal import IntervalReach
+from vitmed.decisions.policy import FindingPolicy, NumberPolicy
 from vitmed.deploy.structured_report import report_uid, structured_report
 from vitmed.inference.load import Answer
 

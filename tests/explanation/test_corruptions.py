@@ -14,8 +14,8 @@ from PIL import Image
 from vitmed.core.errors import UsageError
 from vitmed.explanation import corruptions
 from vitmed.explanation.corruptions import CORRUPTIONS, HED, corrupt, is_grey, reduced
-from vitmed.imaging.colours import MODES
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.imaging.raw_image import MODES
 
 RNG = np.random.default_rng(0)
 

@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 from small_networks import small_vit
 
-from vitmed.core.targets import Kind
+from vitmed.core.base_models import Kind
 from vitmed.explanation import faithfulness
 from vitmed.explanation.attention import trace
 from vitmed.explanation.faithfulness import (

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn.metrics import balanced_accuracy_score, cohen_kappa_score, roc_auc_score
+from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.report.plots.curves import robustness, stress_curves, stress_samples
 
+from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError
-from vitmed.core.targets import Target
 from vitmed.explanation.corruptions import CORRUPTIONS
 from vitmed.explanation.robustness import known_stress, measure_robustness
-from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.report.plots.drawing import png
-from vitmed.report.plots.robustness import robustness, stress_curves, stress_samples
 from vitmed.report.results import Results
 
 

@@ -11,9 +11,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from vitmed.core.errors import UsageError
-from vitmed.imaging.augmentation import POLICIES, Augmenter, Changes, refuse_flips
+from vitmed.imaging.augmentation import POLICIES, Augmenter, Changes
 from vitmed.imaging.batch_augmentation import BatchAugmenter
-from vitmed.imaging.exact_views import VIEWS, safe_views
+from vitmed.imaging.exact_views import VIEWS, refuse_flips, safe_views
 
 RANDOM = [name for name in POLICIES if name != "none"]
 UPRIGHT = ["light", "medical", "chest_xray", "fundus", "ultrasound", "oct", "ct_mri"]

@@ -10,8 +10,7 @@ import pytest
 from PIL import Image
 
 from vitmed.core.errors import UsageError
-from vitmed.imaging.joint_preprocessing import JointPreprocessing, joint
-from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.imaging.preprocessing import JointPreprocessing, Preprocessing, joint
 
 SMALL = Preprocessing(8, 3, "pad", "imagenet")
 LARGE = Preprocessing(12, 3, "crop", "half", interpolation="bicubic")

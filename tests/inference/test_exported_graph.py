@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 
-from vitmed.core.evaluate_config import EvaluateConfig
-from vitmed.core.targets import Target
+from vitmed.core.base_models import Target
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.finding_policy import choose_finding_policy
 from vitmed.decisions.number_policy import choose_number_policy
 from vitmed.decisions.out_of_distribution import fit_ood_score
 from vitmed.decisions.policy import choose_policy
 from vitmed.inference.exported_graph import OodScoreGraph, decisions_of
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import ANSWER, SET, YES
 

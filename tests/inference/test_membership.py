@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from vitmed.core.targets import UNKNOWN, Target
+from vitmed.core.base_models import Target
+from vitmed.core.targets import UNKNOWN
 from vitmed.data.samples import Sample, Splits
 from vitmed.inference.membership import membership_of, read_membership
-from vitmed.training.run import splits_csv
+from vitmed.training.environment import splits_csv
 
 NAMES = ("train", "val", "test")
 

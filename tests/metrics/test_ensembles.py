@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 
+from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError
-from vitmed.core.targets import Target
 from vitmed.metrics.ensembles import aligned, averaged, disagreement, out_of_fold, pool
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 
 

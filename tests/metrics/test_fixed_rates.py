@@ -8,7 +8,7 @@ from scipy.optimize import brentq
 from scipy.stats import binomtest, t
 from sklearn.metrics import roc_curve
 
-from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.bootstrap import bootstrap_weights
 from vitmed.metrics.fixed_rates import GRID, LEVELS, fixed_rates
 from vitmed.metrics.predictions import Predictions

@@ -8,12 +8,12 @@ import pytest
 from predicted import quiet
 from scipy import stats
 from sklearn import metrics as sk
+from vitmed.metrics.kinds.classes import PreparedPredictions, bootstrap, evaluate_predictions
 
 from vitmed.core.errors import DataError
 from vitmed.metrics.areas import area_spread, class_areas, newcombe_area
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval, widened_level
 from vitmed.metrics.estimates import ImagesPerPatient
-from vitmed.metrics.evaluation import PreparedPredictions, bootstrap, evaluate_predictions
 from vitmed.metrics.intervals import (
     Units,
     correlation,

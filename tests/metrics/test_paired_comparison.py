@@ -3,15 +3,10 @@
 import numpy as np
 import pytest
 from scipy import stats
+from vitmed.metrics.kinds.classes import compare_predictions
 
 from vitmed.metrics.intervals import Units
-from vitmed.metrics.paired_comparison import (
-    compare_predictions,
-    right_difference,
-    share_difference,
-    tango,
-    tango_score,
-)
+from vitmed.metrics.paired_comparison import right_difference, share_difference, tango, tango_score
 from vitmed.metrics.predictions import Predictions
 
 Z = stats.norm.ppf(0.975)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
+from vitmed.metrics.predictions_files import read_part, write_part
 
 from vitmed import merge
-from vitmed.core.targets import Target
+from vitmed.core.base_models import Target
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.predictions_parquet import read_part, write_part
 
 
 def merged(folder: Path, before: AnyPredictions, features: int = 0) -> bytes:

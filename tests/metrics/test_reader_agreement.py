@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from conftest import COLOURS, TINY, TINY_SETS, draw_classes, recording
 from sklearn.metrics import cohen_kappa_score
+from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.metrics.readers import agreement
 
 from vitmed import evaluate, train
 from vitmed.core.errors import DataError, UsageError
-from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.reader_agreement import agreement
 
 GRADES = ("none", "mild", "severe")
 

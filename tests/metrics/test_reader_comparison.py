@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.stats import norm, t
+from vitmed.metrics.readers import compare_with_readers, reader_variances
 
 from vitmed.commands.evaluate import evaluate
 from vitmed.core.errors import DataError, UsageError
 from vitmed.metrics.areas import area_spread, class_areas
 from vitmed.metrics.intervals import Units, quantile, spread
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.reader_comparison import compare_with_readers, reader_variances
 
 # Van Dyke et al. 1993, as in the R package MRMCaov: 69 patients without and 45 with aortic dissection, two ways of MRI,
 # five readers, ratings 1 to 5.

@@ -11,14 +11,14 @@ import pytest
 from conftest import Answer
 from scipy.special import expit, logit
 from scipy.stats import binom, binomtest, t
+from vitmed.metrics.kinds.classes import evaluate_predictions
 
 from vitmed.commands.sample_size import sample_size
 from vitmed.core.errors import UsageError
-from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.sample_size import area_error, in_words, smallest
-from vitmed.report.limitations import more_images
+from vitmed.report.page import more_images
 from vitmed.report.results import Results
 
 

@@ -8,12 +8,11 @@ import pytest
 from predicted import quiet
 from scipy import stats
 from sklearn import metrics as sk
+from vitmed.metrics.kinds.classes import PreparedPredictions, bootstrap, compare_predictions, evaluate_predictions
 
 from vitmed.core.errors import DataError
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
-from vitmed.metrics.evaluation import PreparedPredictions, bootstrap, evaluate_predictions
 from vitmed.metrics.metric_table import METRICS, PER_CLASS
-from vitmed.metrics.paired_comparison import compare_predictions
 from vitmed.metrics.predictions import Predictions, group_index, positive_class
 from vitmed.metrics.ranking import threshold_counts
 from vitmed.metrics.scoring import Scorer, metric_values

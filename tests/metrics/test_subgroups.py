@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from conftest import COLOURS, TINY, TINY_SETS, draw_classes, recording
 from sklearn.metrics import recall_score, roc_auc_score
+from vitmed.metrics.kinds.classes import evaluate_predictions
 
 from vitmed import evaluate, train
 from vitmed.core.errors import UsageError
-from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import EMPTY, TITLES, Strata, compared, pair_wins, strata, subgroups
 from vitmed.report.write import write_report

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from vitmed.core.data_config import ModelConfig
 from vitmed.core.errors import UsageError
-from vitmed.core.model_config import ModelConfig
 from vitmed.core.process import cores
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.predict import predict_logits

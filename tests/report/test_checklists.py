@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.report.chapters import SECTIONS
 
 from vitmed.checks.data_check import COUNTS
 from vitmed.decisions.operating_results import OperatingPoints
@@ -12,12 +14,10 @@ from vitmed.decisions.reliability import CalibrationReport
 from vitmed.explanation.results import Robustness
 from vitmed.metrics.clinical_utility import DecisionCurve
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import Stratum, Subgroups
 from vitmed.report.checklists import CLAIM, GUIDELINES, STARD, TOPICS, TRIPOD, checklists
-from vitmed.report.limitations import limitations
-from vitmed.report.page import SECTIONS
+from vitmed.report.page import limitations
 from vitmed.report.results import Characteristic, EvaluatedImages, Flow, Results, Seen, Value
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from conftest import Trained, draw_classes, draw_only, recording
 from sklearn.metrics import roc_auc_score
+from vitmed.metrics.kinds.classes import evaluate_predictions
 
 from vitmed import evaluate
-from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
 from vitmed.report.external_data import Beside, compare_with_own_test

@@ -10,17 +10,15 @@ import numpy as np
 import pytest
 from conftest import draw_nothing
 from scipy.stats import binomtest
+from vitmed.metrics.kinds.findings import FindingPredictions, evaluate_findings
+from vitmed.report.chapters import MAIN, MANY, Plot
+from vitmed.report.plots.kinds import by_finding
 
-from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.targets import UNKNOWN
-from vitmed.metrics.kinds.finding_evaluation import evaluate_findings
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.report import write
-from vitmed.report.finding_reports import folder_names
-from vitmed.report.plots.findings import by_finding
-from vitmed.report.plots.plot_table import MAIN, MANY, Plot
 from vitmed.report.results import Results
-from vitmed.report.write import write_report
+from vitmed.report.write import folder_names, write_report
 
 
 def drawn(findings: int = 3, images: int = 120, skill: float = 2.0) -> FindingPredictions:

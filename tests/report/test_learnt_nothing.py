@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Trained, recording
+from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 
 from vitmed.commands.train import TrainResult
-from vitmed.core.evaluate_config import EvaluateConfig
-from vitmed.core.targets import Target
+from vitmed.core.base_models import Target
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.write import write_report

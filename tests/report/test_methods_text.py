@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import BaseModel
+from vitmed.metrics.kinds.classes import evaluate_predictions
 
-from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.methods import METHODS, REFERENCES, TESTS
 from vitmed.metrics.metric_table import TITLES
 from vitmed.metrics.predictions import Predictions

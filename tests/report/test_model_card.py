@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import yaml
 from conftest import Trained, recording
+from vitmed.metrics.kinds.classes import evaluate_predictions
 
 from vitmed import evaluate
-from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.model_card import CLASSES, model_card
 from vitmed.report.results import Origin, Results

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import recording
 
-from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.results import Results

@@ -13,7 +13,7 @@ import pytest
 from browser import PROGRAM, Page, browser
 from sklearn.metrics import confusion_matrix
 
-from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.write import write_report
 

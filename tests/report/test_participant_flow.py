@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from conftest import TINY, TINY_SETS, Trained, draw_classes, listing
 from matplotlib.text import Text
+from vitmed.metrics.kinds.classes import evaluate_predictions
 
 from vitmed import train
 from vitmed.data.samples import Sample, Splits
-from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report import participant_flow
 from vitmed.report.page import render

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from figures import is_png, of_patients, texts
+from vitmed.metrics.kinds.classes import evaluate_predictions
 
-from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.per_patient import outside, shares
 from vitmed.metrics.subgroups import subgroups
-from vitmed.report.plots.patients import forest, patient_spread
+from vitmed.report.plots.comparisons import forest, patient_spread
 from vitmed.report.results import Results
 
 

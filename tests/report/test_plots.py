@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from figures import is_png, texts
 from matplotlib.figure import Figure
+from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.report.chapters import PLOTS
+from vitmed.report.plots.curves import drawn_curves, training_curves
 
 from vitmed.core.errors import DataError
-from vitmed.core.evaluate_config import EvaluateConfig
-from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import CLASS_ANALYSES, Material
 from vitmed.report.plots import drawing, pictures
 from vitmed.report.plots.classification import confusion_matrix, precision_recall, roc
 from vitmed.report.plots.drawing import drawn, path_label, text_alternative
 from vitmed.report.plots.pictures import contact_sheet, errors, grid
-from vitmed.report.plots.plot_table import PLOTS
-from vitmed.report.plots.training import drawn_curves, training_curves
 from vitmed.report.results import Results
 
 NAMES = {

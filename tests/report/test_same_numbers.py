@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import yaml
+from vitmed.report.templates import in_percent
 
-from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.policy import choose_policy
 from vitmed.metrics.metric_table import METRICS, PER_CLASS, TITLES
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import headline
 from vitmed.report.markdown import to_markdown
 from vitmed.report.model_card import HUB, model_card
-from vitmed.report.page import in_percent
 from vitmed.report.write import write_report
 
 TRIPLE = re.compile(r"(-?\d+\.\d{3}) \((-?\d+\.\d{3}) to (-?\d+\.\d{3})\)")

@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
+from vitmed.report.templates import sampling_of, worth
 
-from vitmed.core.evaluate_config import EvaluateConfig
-from vitmed.core.targets import Target
+from vitmed.core.base_models import Target
 from vitmed.core.text import counted, format_probability, listed
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.policy import count_answers
-from vitmed.metrics.evaluation import evaluate_predictions
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.notes import learnt_nothing
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import headline
 from vitmed.report.headline import verdict as line_of
-from vitmed.report.page import sampling_of, worth
 from vitmed.report.results import Results
 from vitmed.report.write import write_report
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 import yaml
 from conftest import Trained
+from vitmed.metrics.kinds.findings import FindingPredictions
 
-from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.finding_policy import choose_finding_policy
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.report.weights_card import program, weights_card
+from vitmed.report.model_card import program, weights_card
 
 
 @pytest.mark.parametrize("method", ["temperature", "vector", "none"])

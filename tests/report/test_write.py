@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from conftest import draw_only
 from PIL import Image
+from vitmed.report.chapters import PLOTS
 
 from vitmed.core.errors import DataError
-from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.plots.drawing import Drawn, text_alternative
-from vitmed.report.plots.plot_table import PLOTS
 from vitmed.report.write import write_report
 
 KEPT = {"dpi", "jfif", "jfif_version", "jfif_unit", "jfif_density"}  # in the head of a picture on the page

@@ -27,8 +27,7 @@ from vitmed.core.errors import (
     VitmedError,
 )
 from vitmed.core.load_config import load_config
-from vitmed.core.run_folder import RunFolder
-from vitmed.core.run_lock import is_running
+from vitmed.core.run_folder import RunFolder, is_running
 from vitmed.studies.executors import Job, _error, _words, local
 
 SETS = (*TINY_SETS, "evaluate.report=false", "evaluate.map_images=0", "evaluate.resamples=20", "train.test=false")

@@ -27,6 +27,8 @@ from conftest import (
 from matplotlib.text import Text
 from PIL import Image
 from sklearn.metrics import roc_auc_score
+from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 
 from vitmed import compare, cross_validate, evaluate, train
 from vitmed.commands.train import TrainResult
@@ -37,8 +39,6 @@ from vitmed.data.folders import image_names
 from vitmed.decisions.evaluation_folder import read_evaluation
 from vitmed.decisions.folds import Fold, Folds, undefined_notes
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
 from vitmed.report.plots import participant_flow

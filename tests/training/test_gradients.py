@@ -19,9 +19,8 @@ from vitmed.core.messages import listening
 from vitmed.models.hardware import seeded
 from vitmed.models.mae import MAE
 from vitmed.models.vit import Block, ViT, checkpoint_gradients
-from vitmed.training.gradients import is_out_of_memory
+from vitmed.training.gradients import is_out_of_memory, memory_error
 from vitmed.training.processes import Ranks
-from vitmed.training.progress import memory_error
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 TOLERANCE = 1e-5

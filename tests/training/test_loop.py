@@ -39,11 +39,11 @@ from vitmed.models.vit import ViT
 from vitmed.training.epoch_records import epoch_record, validate
 from vitmed.training.failure_detection import LossWatch
 from vitmed.training.learning import objective_of
-from vitmed.training.loop import Step, fit
+from vitmed.training.loop import fit
 from vitmed.training.losses import class_weights
 from vitmed.training.mixing import mixer
 from vitmed.training.optimiser import scheduled_lr, steps_per_epoch
-from vitmed.training.stream import Control, Stream
+from vitmed.training.stream import Control, Step, Stream
 from vitmed.training.train_state import Record, TrainState, new_state
 
 CPU, FP32 = torch.device("cpu"), Precision("fp32", torch.float32, "")

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.core.config import PretrainConfig
 from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
 from vitmed.imaging.augmentation import POLICIES

@@ -10,9 +10,10 @@ import pytest
 import torch
 from sklearn.metrics import log_loss
 
+from vitmed.core.base_models import Target
 from vitmed.core.config import Config
 from vitmed.core.load_config import with_values
-from vitmed.core.targets import UNKNOWN, Target
+from vitmed.core.targets import UNKNOWN
 from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
 from vitmed.imaging.preprocessing import Preprocessing

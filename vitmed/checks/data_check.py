@@ -13,19 +13,18 @@ from typing import Any
 import numpy as np
 
 from vitmed.checks.detect import Copies, Image, decoded_with_labels, run_checks
-from vitmed.checks.folder_contents import FolderContents, named_in_table, read_contents
-from vitmed.checks.folder_problems import folder_problems
+from vitmed.checks.folder_contents import FolderContents, folder_problems, named_in_table, read_contents
 from vitmed.checks.problems import Problem, in_order, make
 from vitmed.checks.shortcuts import BASELINES, FAMILIES, leakage_gap
+from vitmed.core.base_models import CLASSES
 from vitmed.core.config import Config
 from vitmed.core.data_config import DataConfig
 from vitmed.core.dataset_cards import find_card
 from vitmed.core.errors import DataError
-from vitmed.core.inputs import data_folder
 from vitmed.core.messages import bar, say, warn
-from vitmed.core.targets import CLASSES
+from vitmed.core.places import data_folder
 from vitmed.core.text import counted, counted_doing
-from vitmed.data.folders import image_names, import_fix
+from vitmed.data.folders import SPLITS, image_names, import_fix
 from vitmed.data.label_kinds import Asked, Read
 from vitmed.data.label_tables import labels_from_table
 from vitmed.data.patient_names import Guess
@@ -33,9 +32,8 @@ from vitmed.data.patients import find_patients, groups_of, suggest_groups
 from vitmed.data.samples import Splits
 from vitmed.data.scan import scan
 from vitmed.data.scan_cache import ScanCache
-from vitmed.data.split_names import SPLITS
-from vitmed.imaging.augmentation import mirrored_pair
 from vitmed.imaging.choose_window import choose_window
+from vitmed.imaging.exact_views import mirrored_pair
 from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.window import Window
 

@@ -27,11 +27,12 @@ from vitmed.checks.problems import (
     make,
 )
 from vitmed.checks.shortcuts import FAMILIES, Shortcut, find_shortcuts
+from vitmed.core.base_models import NO_FINDING, Target
 from vitmed.core.messages import bar
-from vitmed.core.targets import NO_FINDING, UNKNOWN, Target
+from vitmed.core.targets import UNKNOWN
 from vitmed.core.text import counted, listed
-from vitmed.data.group_words import AS_ORIGINALS, group_word
-from vitmed.data.split_names import SPLITS
+from vitmed.data.folders import SPLITS
+from vitmed.data.patient_names import AS_ORIGINALS, group_word
 from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.personal_data import looks_like_a_person
 from vitmed.metrics.intervals import wilson

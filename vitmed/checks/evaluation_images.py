@@ -11,16 +11,16 @@ import numpy as np
 from vitmed.checks.duplicates import fingerprints, near_any
 from vitmed.core.data_config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.inputs import data_folder
 from vitmed.core.messages import say
+from vitmed.core.places import data_folder
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.data.folders import class_names, split_folders
 from vitmed.data.label_kinds import Asked
 from vitmed.data.listing import ALL, Listing, list_by_folder, list_by_table, with_patients
 from vitmed.data.patients import UNKNOWN, patient_notes, show_expression
 from vitmed.data.samples import Sample, labelled_by
-from vitmed.data.scan import scan
-from vitmed.data.scan_cache import ScanCache, hash_files
+from vitmed.data.scan import hash_files, scan
+from vitmed.data.scan_cache import ScanCache
 from vitmed.data.thread_batches import check_readable
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.saved_model import Outputs, SavedModel

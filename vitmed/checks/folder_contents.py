@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from vitmed.data.folders import list_folder
+from vitmed.data.folders import SPLITS, list_folder, split_of
 from vitmed.data.label_kinds import Read
 from vitmed.data.label_tables import Labels
-from vitmed.data.split_names import SPLITS, split_of
 
 
 class Place(NamedTuple):

@@ -53,7 +53,7 @@ weights = typer.Typer(help="Public weights by name: list, fetch and find.", **TY
 @functools.partial(with_options, verb="")
 def weights_list(as_json: AsJson = False) -> None:
     """List public weights: size, licence, and which are on this machine."""
-    from vitmed.commands.weights import weights_table
+    from vitmed.commands.data import weights_table
 
     if as_json:
         print_json({"weights": weights_table()})
@@ -68,7 +68,7 @@ def weights_fetch(as_json: AsJson = False, **options: Any) -> None:
 
     An interrupted download continues where it stopped.
     """
-    from vitmed.commands.weights import fetch_weights
+    from vitmed.commands.data import fetch_weights
 
     paths = fetch_weights(**options)
     if as_json:
@@ -80,6 +80,6 @@ def weights_fetch(as_json: AsJson = False, **options: Any) -> None:
 @weights.command("where")
 def weights_where(name: Annotated[str, typer.Argument(help="A name of `vitmed weights list`.")]) -> None:
     """Print the path of a fetched file; exit code 4 if there is none."""
-    from vitmed.commands.weights import fetch_weights
+    from vitmed.commands.data import fetch_weights
 
     typer.echo(fetch_weights([name], offline=True)[0])

@@ -17,11 +17,10 @@ from typer.core import TyperCommand
 import vitmed
 from vitmed.cli.terminal import TYPER, Terminal
 from vitmed.core import options
-from vitmed.core.config import Config, RunConfig
-from vitmed.core.flags import FLAGS, fields_of, flag_of, spellings
+from vitmed.core.config import FLAGS, Config, RunConfig
 from vitmed.core.messages import listening
 from vitmed.core.options import FIRST, LAST, Argument, Fields, Option
-from vitmed.core.settings import PANELS
+from vitmed.core.settings import PANELS, fields_of, flag_of, spellings
 
 FEW = 16  # up to this number of options need no panels
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
@@ -85,7 +84,7 @@ def with_options(run: Callable[..., None], verb: str) -> Callable[..., None]:
 
     @functools.wraps(run)
     def call(**given: Any) -> None:
-        from vitmed.core.inputs import check_inputs
+        from vitmed.core.places import check_inputs
 
         chosen = {name: value for name, value in given.items() if value is not None}
         with listening(Terminal(chosen.pop("quiet", False))):

@@ -97,7 +97,7 @@ def answer(
         devices: how many processes are to run the whole command line.
     """
     if devices is not None and devices > 1 and "RANK" not in os.environ:
-        from vitmed.training.launch import launch
+        from vitmed.training.processes import launch
 
         raise SystemExit(launch(devices, options.get("device", "auto"), sys.argv[1:]))
     found = None

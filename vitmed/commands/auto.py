@@ -8,23 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.commands.check import check
-from vitmed.commands.cross_validate import cross_validate
 from vitmed.commands.ensemble import ensemble
 from vitmed.commands.evaluate import evaluate
+from vitmed.commands.one_run import default_name
 from vitmed.commands.probe import OF_RANKING, probe
-from vitmed.commands.train import check_place, default_name
-from vitmed.core.config import Config
-from vitmed.core.durations import duration_text
+from vitmed.commands.train import check_place, cross_validate
+from vitmed.core.config import FLAGS, Config, read_overrides
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.exclusions import excluded
 from vitmed.core.files import json_of, write_json
-from vitmed.core.flags import FLAGS, read_overrides
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import say
 from vitmed.core.options import ConfigFile, Data, Offline, Parallel, Resume, RunName, RunsFolder, Sets, Settings
-from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
-from vitmed.core.run_lock import run_lock
-from vitmed.core.text import counted
+from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder, run_lock
+from vitmed.core.text import counted, duration_text
 from vitmed.core.upgrade import READER
 from vitmed.data.splits import make_splits
 from vitmed.metrics.estimates import value_text

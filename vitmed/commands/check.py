@@ -12,11 +12,10 @@ from vitmed.checks.problems import Problem
 from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import DataError
 from vitmed.core.files import free_name, whole_folder
-from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import bar, say
 from vitmed.core.options import Argument, Option
-from vitmed.core.places import refuse_file, refuse_inside
+from vitmed.core.places import data_folder, refuse_file, refuse_inside
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.data.patients import compile_group

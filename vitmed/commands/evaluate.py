@@ -7,20 +7,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from vitmed.checks.evaluation_images import ImageRequest, choose_samples
-from vitmed.core.config import Config
+from vitmed.core.config import EVALUATE_FLAGS, Config
 from vitmed.core.errors import unknown_key
 from vitmed.core.exclusions import excluded
-from vitmed.core.flags import EVALUATE_FLAGS
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.options import FIRST, PRECISION, AllowLeakage, Argument, Fields, Gates, LabelledData, Option, Split
 from vitmed.core.places import NewFolder
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
-from vitmed.data.split_names import SPLITS
+from vitmed.data.folders import SPLITS
 from vitmed.decisions.evaluation_folder import take_place
 from vitmed.decisions.policy import notes_of
-from vitmed.inference.open_model import open_model, open_network
-from vitmed.inference.saved_model import check_precision, policy_for
+from vitmed.inference.open_model import open_model, open_network, policy_for
+from vitmed.inference.saved_model import check_precision
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.report.evaluate import ModelOnImages, data_notes, evaluate_settings, report_images, score_other_images
 from vitmed.report.headline import Evaluation, parse_gates, report_evaluation

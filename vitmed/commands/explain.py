@@ -9,23 +9,23 @@ from typing import Annotated
 
 import numpy as np
 
+from vitmed.core.base_models import SIDES
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.messages import bar, say
 from vitmed.core.options import CHECKPOINT, Images, Option, Runs
 from vitmed.core.places import NewFolder
-from vitmed.core.targets import SIDES
 from vitmed.core.text import counted
 from vitmed.explanation.attention import METHODS
 from vitmed.explanation.explain import Explanation, explain_predictions, explanation_json, picture_name
 from vitmed.explanation.results import TITLES, UNCHECKED, known_verdicts
-from vitmed.imaging.joint_preprocessing import JointPreprocessing
+from vitmed.imaging.preprocessing import JointPreprocessing
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.ensemble import Ensemble
 from vitmed.inference.open_model import find_checkpoint
 from vitmed.inference.predict_files import find_named, list_images, open_files
-from vitmed.report.plots.attention import attention_maps as draw
 from vitmed.report.plots.drawing import png
+from vitmed.report.plots.pictures import attention_maps as draw
 
 FOLDER, NUMBERS = "explain", "explain.json"
 

@@ -10,7 +10,7 @@ from vitmed.core.options import Argument, Force, Option
 from vitmed.core.places import NewFile
 from vitmed.core.run_folder import PREDICTIONS
 from vitmed.core.upgrade import READER
-from vitmed.metrics.predictions_parquet import WrittenPredictions, check_pyarrow, merge_parts
+from vitmed.metrics.predictions_files import WrittenPredictions, check_pyarrow, merge_parts
 
 
 def merge(

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from vitmed.core.config import Config
+from vitmed.core.config import FLAGS, Config, read_overrides
 from vitmed.core.files import write_text
-from vitmed.core.flags import FLAGS, read_overrides
-from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import bar, say
 from vitmed.core.options import FIRST, ConfigFile, Data, Force, Offline, Option, Sets, Settings
-from vitmed.core.places import NewFile
+from vitmed.core.places import NewFile, data_folder
 from vitmed.models.hardware import describe as describe_device
 from vitmed.training.plan.make_plan import make_plan, plan_yaml, time_needed
 from vitmed.training.plan.rules import PlanInputs, PlannedSetting, describe

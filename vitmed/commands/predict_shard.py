@@ -15,12 +15,13 @@ from vitmed.core.files import make_folder, remove_abandoned
 from vitmed.core.messages import bar, say
 from vitmed.core.options import CHECKPOINT, Images, Option, Precision, Runs
 from vitmed.core.places import refuse_file, refuse_inside
-from vitmed.core.shards import AUTO, read_shard
+from vitmed.core.process import AUTO, read_shard
 from vitmed.core.text import counted
 from vitmed.inference.open_model import find_checkpoint
 from vitmed.inference.predict_files import find_named, list_images, open_files
 from vitmed.inference.saved_model import SavedModel, check_precision
-from vitmed.metrics.predictions_parquet import ERROR, WrittenPredictions, check_pyarrow, read_part, write_part
+from vitmed.metrics.predictions_files import WrittenPredictions, check_pyarrow, read_part, write_part
+from vitmed.metrics.predictions_parquet import ERROR
 
 
 def predict_shard(

@@ -6,48 +6,39 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from vitmed.commands.train import check_place, default_name
-from vitmed.core.config import Config
+from vitmed.commands.one_run import default_name
+from vitmed.commands.train import check_place
+from vitmed.core.config import PRETRAIN_FLAGS, Config, PretrainConfig, read_overrides
+from vitmed.core.data_config import ModelConfig, PretrainDataConfig
 from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import DataError, Interrupted, UsageError, unknown_key
 from vitmed.core.files import write_bytes
-from vitmed.core.flags import read_overrides
-from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import build_config, load_config
 from vitmed.core.messages import bar, say, warn
-from vitmed.core.model_config import ModelConfig
 from vitmed.core.options import Argument, ConfigFile, Fields, Resume, RunName, RunsFolder, Sets
-from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig, PretrainDataConfig
+from vitmed.core.places import data_folder
 from vitmed.core.process import is_rank
-from vitmed.core.run_folder import RunFolder
-from vitmed.core.run_lock import run_lock
+from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.core.text import counted
 from vitmed.data.folders import has_classes
 from vitmed.data.loading import images_of
 from vitmed.data.patients import show_expression
-from vitmed.data.pretraining_splits import pretraining_splits
 from vitmed.data.read_images import ReadSplits, read_all, read_splits
 from vitmed.data.samples import Splits
+from vitmed.data.splits import pretraining_splits
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_pretraining
 from vitmed.models.hardware import pick_device
+from vitmed.report.plots.curves import loss_curves, reconstruction_figure
 from vitmed.report.plots.drawing import png
-from vitmed.report.plots.training import loss_curves, reconstruction_figure
+from vitmed.training.environment import all_its_images, check_unchanged
 from vitmed.training.epoch_records import finished
 from vitmed.training.plan.make_plan import median_side, with_window
 from vitmed.training.plan.memory import one_batch
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, plan_settings
 from vitmed.training.pretraining import Pretrain, reconstructions
-from vitmed.training.run import (
-    Run,
-    Session,
-    all_its_images,
-    check_unchanged,
-    folder_to_resume,
-    resumed_settings,
-    train_and_draw,
-)
+from vitmed.training.run import Run, Session, folder_to_resume, resumed_settings, train_and_draw
 
 UNLABELLED_VAL = 0.05  # share of images for validation where there are no classes
 # Beside --resume: they change no result.

@@ -15,8 +15,8 @@ from vitmed.core.places import NewFolder
 from vitmed.explanation.results import Robustness
 from vitmed.explanation.robustness import FOLDER, NUMBERS, StressRequest, stress_images
 from vitmed.inference.open_model import open_model
+from vitmed.report.plots.curves import stress_curves, stress_samples
 from vitmed.report.plots.drawing import png
-from vitmed.report.plots.robustness import stress_curves, stress_samples
 from vitmed.report.run_description import describe_images
 
 CURVES, SAMPLES = "stress.png", "stress_samples.png"

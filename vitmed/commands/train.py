@@ -18,21 +18,16 @@ from vitmed.checks.duplicates import fingerprints
 from vitmed.commands.ensemble import ensemble
 from vitmed.commands.evaluate import evaluate
 from vitmed.core import upgrade
-from vitmed.core.config import Config
-from vitmed.core.durations import duration_text
+from vitmed.core.config import FLAGS, Config, PretrainConfig, read_overrides
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.exclusions import excluded
 from vitmed.core.files import write_bytes, write_json
-from vitmed.core.flags import FLAGS, read_overrides
-from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import build_config, load_config
 from vitmed.core.messages import Mute, bar, listener, listening, say, warn
 from vitmed.core.options import ConfigFile, Data, Gates, Offline, Parallel, Resume, RunName, RunsFolder, Sets, Settings
-from vitmed.core.places import check_name, refuse_file, refuse_inside
-from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.run_folder import RunFolder
-from vitmed.core.run_lock import run_lock
-from vitmed.core.text import counted, file_name
+from vitmed.core.places import check_name, data_folder, refuse_file, refuse_inside
+from vitmed.core.run_folder import RunFolder, run_lock
+from vitmed.core.text import counted, duration_text, file_name
 from vitmed.data.read_images import ReadSplits
 from vitmed.data.samples import Splits
 from vitmed.decisions.evaluation_folder import torn_evaluations
@@ -45,12 +40,13 @@ from vitmed.models.hardware import pick_device
 from vitmed.models.sizes import model_label
 from vitmed.report.headline import Evaluation, check_gates, known_evaluation, parse_gates
 from vitmed.report.model_card import write_card
+from vitmed.report.plots.curves import drawn_curves
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
-from vitmed.report.plots.training import drawn_curves
 from vitmed.studies.folds import CrossValidation
 from vitmed.studies.study import conduct
 from vitmed.training.baselines import Baselines
+from vitmed.training.environment import all_its_images, check_images, check_ranks, check_unchanged
 from vitmed.training.epoch_records import finished
 from vitmed.training.finetune import Finetune, augmented_examples
 from vitmed.training.fit_policy import fit_decision_policy
@@ -58,18 +54,7 @@ from vitmed.training.plan.make_plan import LAST_KEPT, make_plan, time_needed
 from vitmed.training.plan.rules import describe
 from vitmed.training.plan.time_budget import Clock
 from vitmed.training.processes import Ranks
-from vitmed.training.run import (
-    EachEpoch,
-    Run,
-    Session,
-    all_its_images,
-    check_images,
-    check_ranks,
-    check_unchanged,
-    folder_to_resume,
-    resumed_settings,
-    train_and_draw,
-)
+from vitmed.training.run import EachEpoch, Run, Session, folder_to_resume, resumed_settings, train_and_draw
 from vitmed.training.trackers import Tracking, check_trackers, tracked
 
 POOLING = 15.0  # s, for the report on all folds

@@ -6,12 +6,11 @@ import contextlib
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from vitmed.commands.train import check_place, default_name
-from vitmed.core.config import Config
+from vitmed.commands.one_run import default_name
+from vitmed.commands.train import check_place
+from vitmed.core.config import FLAGS, TUNE_FLAGS, Config, read_overrides
 from vitmed.core.errors import UsageError
 from vitmed.core.exclusions import excluded
-from vitmed.core.flags import FLAGS, TUNE_FLAGS, read_overrides
-from vitmed.core.inputs import data_folder
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import listener
 from vitmed.core.options import (
@@ -28,9 +27,9 @@ from vitmed.core.options import (
     RunsFolder,
     Sets,
 )
+from vitmed.core.places import data_folder
 from vitmed.core.process import is_rank
-from vitmed.core.run_folder import RunFolder
-from vitmed.core.run_lock import run_lock
+from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.metrics.tuning_study import SEED
 from vitmed.studies.search import Search, TuneResult
 from vitmed.studies.search_plan import new_study, plan_study, read_space, resumed_study

@@ -13,11 +13,9 @@ from typing import Any
 
 from pydantic import field_validator, model_validator
 
-from vitmed.core.data_config import DataConfig
-from vitmed.core.evaluate_config import SHARES, EvaluateConfig
-from vitmed.core.model_config import ModelConfig
+from vitmed.core.data_config import DataConfig, ModelConfig
 from vitmed.core.settings import Section
-from vitmed.core.train_config import AugmentConfig, TrainConfig
+from vitmed.core.train_config import SHARES, AugmentConfig, EvaluateConfig, TrainConfig
 
 
 class RunConfig(Section):

@@ -10,8 +10,8 @@ from pydantic.fields import FieldInfo
 
 from vitmed.core.config import Config, RunConfig, expected
 from vitmed.core.errors import UsageError
-from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.settings import Flag
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.core.upgrade import gone, without_gone
 
 

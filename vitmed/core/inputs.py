@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from vitmed.core.config import read_overrides
 from vitmed.core.errors import CheckpointError, DataError, UsageError
-from vitmed.core.flags import flags_of, read_overrides
 from vitmed.core.load_config import load_config
 from vitmed.core.run_folder import RunFolder
+from vitmed.core.settings import flags_of
 from vitmed.core.text import lines_of
 from vitmed.core.upgrade import READER
 

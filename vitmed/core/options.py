@@ -24,9 +24,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from vitmed.core.config import Config, RunConfig
-from vitmed.core.flags import EVALUATE_FLAGS, FLAGS, PROBE_FLAGS, SUMMARY_FLAGS, TUNE_FLAGS
-from vitmed.core.pretrain_config import PRETRAIN_FLAGS, PretrainConfig
+from vitmed.core.config import (
+    EVALUATE_FLAGS,
+    FLAGS,
+    PRETRAIN_FLAGS,
+    PROBE_FLAGS,
+    SUMMARY_FLAGS,
+    TUNE_FLAGS,
+    Config,
+    PretrainConfig,
+    RunConfig,
+)
 from vitmed.core.settings import PANELS
 
 SIGNATURES = (Collection, PretrainConfig, EVALUATE_FLAGS, PRETRAIN_FLAGS, PROBE_FLAGS, SUMMARY_FLAGS, TUNE_FLAGS)

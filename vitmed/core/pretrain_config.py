@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from vitmed.core.config import RunConfig
-from vitmed.core.data_config import DataConfig
-from vitmed.core.flags import flags_of
-from vitmed.core.model_config import ModelConfig
-from vitmed.core.settings import Flag, Section, setting
+from vitmed.core.data_config import DataConfig, ModelConfig
+from vitmed.core.settings import Flag, Section, flags_of, setting
 from vitmed.core.train_config import LoopConfig
 
 

@@ -13,9 +13,9 @@ import secrets
 from pathlib import Path
 from types import ModuleType
 
-from vitmed.core.cache_folder import cache_folder
 from vitmed.core.errors import UsageError
 from vitmed.core.files import write_text
+from vitmed.core.stored_paths import cache_folder
 
 UP = 3  # folders from a run up to its project: project/runs/folds/fold-1
 PRIVATE = ("home", "users", "root")  # folders that hold folders named after a person

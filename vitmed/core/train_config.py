@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
-from vitmed.core.durations import read_duration
 from vitmed.core.settings import Flag, Section, names_in, setting
+from vitmed.core.text import read_duration
 
 
 class AugmentConfig(Section):

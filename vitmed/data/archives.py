@@ -26,10 +26,10 @@ from typing import IO, Any, NamedTuple, cast
 
 from filelock import FileLock
 
-from vitmed.core.cache_folder import cache_folder
 from vitmed.core.downloads import check_room
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.messages import bar
+from vitmed.core.stored_paths import cache_folder
 
 BLOCK = 1 << 20  # bytes
 RATIO = 100  # unpacked bytes per packed byte above which an archive counts as a bomb; images stay below 10

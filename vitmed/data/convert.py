@@ -19,10 +19,9 @@ from vitmed.core.errors import DataError
 from vitmed.core.files import write_text
 from vitmed.core.text import counted
 from vitmed.data.archives import SUFFIXES, unpack
-from vitmed.data.folders import has_classes, image_files, image_names
+from vitmed.data.folders import has_classes, image_files, image_names, split_of
 from vitmed.data.patients import groups_of
 from vitmed.data.public_files import LABELS, OTHER, check_class_names, read_public_files, write_folder
-from vitmed.data.split_names import split_of
 
 TEXT = 1 << 20  # bytes of a .cls or .json, at most
 ENTRIES = ("label", "class", "cls")  # of a .json

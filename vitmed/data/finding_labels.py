@@ -13,8 +13,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from vitmed.core.base_models import NO_FINDING, Target
 from vitmed.core.errors import DataError, unknown_key
-from vitmed.core.targets import NO_FINDING, UNKNOWN, Target
+from vitmed.core.targets import UNKNOWN
 from vitmed.core.text import counted, listed
 from vitmed.data.label_kinds import MISSING, Asked, Read, number_in
 from vitmed.data.tables import LABEL_NAMES, Table

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.inputs import ARCHIVES
+from vitmed.core.places import ARCHIVES
 from vitmed.core.text import counted
-from vitmed.data.split_names import SPLITS, split_of
+from vitmed.data.folders import SPLITS, split_of
 from vitmed.imaging.decode import READERS, is_image
 
 RUBBISH = {"thumbs.db", "ehthumbs.db", "desktop.ini", ".ds_store", ".directory", "icon\r"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.targets import Target
 from vitmed.core.text import counted, listed
 from vitmed.data.label_kinds import Asked, Read, number_in
 from vitmed.data.tables import Table

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vitmed.core.base_models import Target
 from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import UsageError
-from vitmed.core.targets import Target
 
 MISSING = {"", "nan", "na", "n/a", "null", "unknown", "?"}  # cells of which the label is not known
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.text import counted_doing, lines_of
 from vitmed.core.upgrade import COLUMNS
-from vitmed.data.group_words import known_by_column
+from vitmed.data.folders import SPLIT_WORDS, split_of
 from vitmed.data.label_kinds import Asked, Read
-from vitmed.data.split_names import SPLIT_WORDS, split_of
+from vitmed.data.label_tables import read_targets
+from vitmed.data.patient_names import known_by_column
 from vitmed.data.tables import FIRST, GROUP_NAMES, LABEL_NAMES, PATH_NAMES, Table, read_table
-from vitmed.data.targets import read_targets
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, LABEL, LOGIT, OF_NUMBERS, PROB, WRITTEN
 
 SPLIT_COLUMN_NAMES = ("split", "subset", "partition")

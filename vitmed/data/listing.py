@@ -9,27 +9,27 @@ from pathlib import Path
 
 import numpy as np
 
+from vitmed.core.base_models import CLASSES, NO_FINDING, Target
 from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
-from vitmed.core.inputs import data_folder
-from vitmed.core.targets import CLASSES, NO_FINDING, UNKNOWN, Target
+from vitmed.core.places import data_folder
+from vitmed.core.targets import UNKNOWN
 from vitmed.core.text import listed
 from vitmed.data.finding_labels import finding_strata
 from vitmed.data.folders import (
+    SPLITS,
     class_names,
     image_names,
     import_fix,
     split_folders,
+    split_of,
     subfolders,
 )
-from vitmed.data.grades import grade_order
-from vitmed.data.group_words import group_word
-from vitmed.data.label_kinds import Asked
+from vitmed.data.label_kinds import Asked, grade_order
 from vitmed.data.label_tables import AUTO, Labels, labels_from_table
-from vitmed.data.patient_names import Guess
+from vitmed.data.patient_names import Guess, group_word
 from vitmed.data.patients import find_patients, suggest_groups
 from vitmed.data.samples import Sample
-from vitmed.data.split_names import SPLITS, split_of
 from vitmed.data.thread_batches import Progress
 
 ALL = "all"  # the part that is not split yet

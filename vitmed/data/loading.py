@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
+from vitmed.core.base_models import CLASSES, Target
 from vitmed.core.errors import DataError
 from vitmed.core.process import cores
-from vitmed.core.targets import CLASSES, Target
 from vitmed.core.text import lines_of
-from vitmed.data.pixel_cache import Squares
+from vitmed.data.image_cache import Squares
 from vitmed.data.samples import Sample, Splits
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.batch_augmentation import BatchAugmenter

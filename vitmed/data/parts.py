@@ -6,8 +6,8 @@ import numpy as np
 
 from vitmed.core.errors import DataError
 from vitmed.core.text import counted, counted_doing
+from vitmed.data.folders import SPLITS
 from vitmed.data.listing import ALL, Listing
-from vitmed.data.split_names import SPLITS
 from vitmed.data.stratify import (
     folds_by_kind,
     grouped_folds,

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from vitmed.data.split_names import SPLIT_WORDS
+from vitmed.data.folders import SPLIT_WORDS
 
 SAMPLE = 500  # paths to try first
 FEW = 5  # fewer ids may mean something else, such as a magnification or a batch

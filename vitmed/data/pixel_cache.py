@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from vitmed.core.cache_folder import cache_folder
+from vitmed.core.stored_paths import cache_folder
 from vitmed.imaging.decode import decoding_version
 from vitmed.imaging.preprocessing import Preprocessing
 

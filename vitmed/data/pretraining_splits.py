@@ -6,16 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 
+from vitmed.core.data_config import PretrainDataConfig
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.inputs import data_folder
-from vitmed.core.pretrain_config import PretrainDataConfig
-from vitmed.data.folders import image_names, split_folders
+from vitmed.core.places import data_folder
+from vitmed.data.folders import SPLITS, image_names, split_folders
 from vitmed.data.listing import Listing
-from vitmed.data.parts import split_off, stratified_sample
 from vitmed.data.patients import find_patients
 from vitmed.data.samples import Splits
-from vitmed.data.split_names import SPLITS
 from vitmed.data.splits import make_splits, with_copies, with_samples
+from vitmed.data.stratify import split_off, stratified_sample
 from vitmed.data.thread_batches import Progress
 
 

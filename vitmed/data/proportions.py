@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from vitmed.core.targets import NO_FINDING, UNKNOWN
+from vitmed.core.base_models import NO_FINDING
+from vitmed.core.targets import UNKNOWN
 from vitmed.core.text import counted, listed
 from vitmed.data.samples import Splits
 

@@ -27,7 +27,7 @@ from vitmed.core.dataset_cards import cards, medmnist_classes
 from vitmed.core.errors import DataError
 from vitmed.core.files import write_text
 from vitmed.core.messages import bar
-from vitmed.data.split_names import SPLITS
+from vitmed.data.folders import SPLITS
 from vitmed.data.thread_batches import in_threads
 
 PIXELS = 3 * 32 * 32

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError
-from vitmed.core.targets import Target
 from vitmed.core.text import counted_doing
 from vitmed.data.label_kinds import Asked, Read, number_in
 from vitmed.data.tables import LABEL_NAMES, Table

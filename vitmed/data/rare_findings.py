@@ -10,9 +10,8 @@ from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.data.listing import ALL, Listing
-from vitmed.data.parts import split_off, units_of
 from vitmed.data.samples import Splits
-from vitmed.data.stratify import folds_by_kind, unlearnable
+from vitmed.data.stratify import folds_by_kind, split_off, units_of, unlearnable
 
 FEW = 5  # positives in train below which little is learned of a finding
 ENOUGH = 0.8  # of the share of validation and test, below which rare findings are left out to reach it

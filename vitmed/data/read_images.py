@@ -16,8 +16,9 @@ from vitmed.core.errors import DataError
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.process import cores
 from vitmed.core.text import counted
+from vitmed.data.image_cache import Squares, pixel_folder
 from vitmed.data.loading import Images, UnusableFiles, images_of
-from vitmed.data.pixel_cache import PixelCache, Squares, pixel_folder
+from vitmed.data.pixel_cache import PixelCache
 from vitmed.data.samples import Splits
 from vitmed.data.scan import Scan, decoded_text
 from vitmed.data.scan_cache import ScanCache

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from vitmed.core.targets import CLASSES, NO_FINDING, UNKNOWN, Target
-from vitmed.data.group_words import group_word
+from vitmed.core.base_models import CLASSES, NO_FINDING, Target
+from vitmed.core.targets import UNKNOWN
+from vitmed.data.patient_names import group_word
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from vitmed.core.messages import bar, say
 from vitmed.core.text import counted
-from vitmed.data.scan_cache import BATCH, ScanCache, digests_of, hash_files
+from vitmed.data.scan import BATCH, digests_of, hash_files
+from vitmed.data.scan_cache import ScanCache
 from vitmed.data.thread_batches import Progress, batched, in_threads
 from vitmed.imaging.file_record import Examined, FileRecord, examine
 

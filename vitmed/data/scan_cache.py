@@ -21,10 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
-from vitmed.core.cache_folder import cache_folder
 from vitmed.core.errors import DataError
 from vitmed.core.files import check_regular
 from vitmed.core.messages import warn
+from vitmed.core.stored_paths import cache_folder
 from vitmed.data.thread_batches import Progress, batched, in_threads
 from vitmed.imaging.decode import decoding_version
 from vitmed.imaging.file_record import NUMBERS, SIDE, FileRecord

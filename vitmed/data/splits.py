@@ -13,12 +13,13 @@ import numpy as np
 from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.text import counted, counted_doing, lines_of, listed
+from vitmed.data.folders import SPLITS
 from vitmed.data.listing import ALL, Listing, list_images
-from vitmed.data.parts import split_off, stratified_sample, take_fold
-from vitmed.data.rare_findings import notes_on_rare, without_rarest, without_unlearnable
 from vitmed.data.samples import Sample, Splits
-from vitmed.data.scan_cache import ScanCache, first_copies
-from vitmed.data.split_names import SPLITS
+from vitmed.data.scan import first_copies
+from vitmed.data.scan_cache import ScanCache
+from vitmed.data.splits import notes_on_rare, without_rarest, without_unlearnable
+from vitmed.data.stratify import split_off, stratified_sample, take_fold
 from vitmed.data.thread_batches import Progress
 
 HELD_OUT = "held_out"  # the part that no fold contains

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vitmed.core.targets import CLASSES
+from vitmed.core.base_models import CLASSES
 from vitmed.core.text import counted
 from vitmed.data.finding_labels import BAR, columns_of_findings, read_findings
-from vitmed.data.grades import read_grades
-from vitmed.data.label_kinds import Asked, Read, number_in
-from vitmed.data.quantities import read_number
+from vitmed.data.label_kinds import Asked, Read, number_in, read_grades, read_number
 from vitmed.data.tables import LABEL_NAMES, Table
 
 MANY_VALUES = 20  # numbers with fractions of more different values are a quantity

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from vitmed.core import upgrade
+from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import json_of
 from vitmed.core.run_folder import BASELINE, ISSUES, NUMBERS, PREDICTIONS, REPORT, RunFolder
-from vitmed.core.targets import Target
 from vitmed.decisions.folds import Folds, by_fold
-from vitmed.decisions.policies import policy_of
-from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
-from vitmed.metrics.kinds.any_predictions import AnyPredictions, read_predictions
+from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, policy_of
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions_files import read_predictions
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 
 from vitmed.core.base_models import Names
-from vitmed.core.evaluate_config import EvaluateConfig
 from vitmed.core.text import listed
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.out_of_distribution import OodScore
 from vitmed.decisions.policy import (
     UNSURE,
@@ -21,8 +21,7 @@ from vitmed.decisions.policy import (
     policy_settings,
     with_columns,
 )
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions, absence
-from vitmed.metrics.kinds.finding_scoring import fewer_holders
+from vitmed.metrics.kinds.findings import FindingPredictions, absence, fewer_holders
 from vitmed.metrics.notes import FEWEST
 from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, SET
 

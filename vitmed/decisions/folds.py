@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.calibration import Calibration, CalibrationResult
 from vitmed.decisions.operating_points import TITLES, asked_point, target_of
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy

@@ -14,8 +14,7 @@ import numpy as np
 from vitmed.core.base_models import Frozen, Stored
 from vitmed.decisions.conformal import guaranteed_score
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.kinds.number_evaluation import evaluate_number
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.number import NumberPredictions, evaluate_number
 from vitmed.metrics.predictions import known_labels
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vitmed.core.evaluate_config import EvaluateConfig
-from vitmed.decisions.number_intervals import IntervalReach, fit_intervals, with_intervals
+from vitmed.core.train_config import EvaluateConfig
+from vitmed.decisions.conformal import IntervalReach, fit_intervals, with_intervals
 from vitmed.decisions.out_of_distribution import OodScore
 from vitmed.decisions.policy import (
     DecisionPolicy,
@@ -14,7 +14,7 @@ from vitmed.decisions.policy import (
     policy_settings,
     with_columns,
 )
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions_csv import ANSWER
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import ConfigDict
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.folds import Folds, by_fold
 from vitmed.decisions.operating_points import (
     LIKELIEST,
@@ -22,8 +22,8 @@ from vitmed.decisions.operating_points import (
 )
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.evaluation import PreparedPredictions
 from vitmed.metrics.intervals import Units
+from vitmed.metrics.kinds.classes import PreparedPredictions
 from vitmed.metrics.predictions import Predictions, is_called, known_labels, positive_index
 from vitmed.metrics.ranking import ratio
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vitmed.decisions.finding_policy import FindingPolicy
-from vitmed.decisions.number_policy import NumberPolicy
-from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
+from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy, NumberPolicy
 
 
 def policy_of(content: Mapping[str, Any], classes: Sequence[str]) -> DecisionPolicy:

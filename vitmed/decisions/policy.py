@@ -16,7 +16,7 @@ from pydantic import JsonValue, ValidationError
 
 from vitmed.core import upgrade
 from vitmed.core.base_models import Frozen, Numbers, Stored
-from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.calibration import Calibration, fit_calibration
 from vitmed.decisions.conformal import SetThresholds, fit_sets, prediction_sets
 from vitmed.decisions.operating_points import PolicyPoints, apply_point, choose_points

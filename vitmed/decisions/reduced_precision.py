@@ -10,8 +10,8 @@ from vitmed.core.base_models import Stored
 from vitmed.core.text import counted, counted_doing
 from vitmed.decisions.out_of_distribution import scores_of
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions, known_labels
 
 MOST_MOVED = 1e-3  # of a probability, where reduced precision is accepted

@@ -9,26 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.core.config import Config
+from vitmed.core.config import FLAGS, Config
 from vitmed.core.errors import UsageError
-from vitmed.core.flags import FLAGS
 from vitmed.decisions.finding_policy import choose_finding_policy
 from vitmed.decisions.number_policy import choose_number_policy
 from vitmed.decisions.policy import CHOOSING, DecisionPolicy, choose_policy
 from vitmed.decisions.watched import Streams, watch_classes, watch_findings, watch_number
 from vitmed.metrics.estimates import Numbers
-from vitmed.metrics.evaluation import evaluate_predictions
-from vitmed.metrics.kinds.finding_comparison import compare_each_finding, compare_findings
-from vitmed.metrics.kinds.finding_evaluation import evaluate_findings
-from vitmed.metrics.kinds.finding_scoring import drawn_findings, finding_values
-from vitmed.metrics.kinds.grade_comparison import compare_grades, drawn_grades
-from vitmed.metrics.kinds.grade_evaluation import evaluate_grades
-from vitmed.metrics.kinds.grade_scoring import grade_values
-from vitmed.metrics.kinds.number_comparison import compare_numbers
-from vitmed.metrics.kinds.number_evaluation import evaluate_number
-from vitmed.metrics.kinds.number_scoring import drawn_numbers, error_of_mean, number_values
+from vitmed.metrics.kinds.classes import compare_classes, compare_predictions, evaluate_predictions
+from vitmed.metrics.kinds.findings import (
+    compare_each_finding,
+    compare_findings,
+    drawn_findings,
+    evaluate_findings,
+    finding_values,
+)
+from vitmed.metrics.kinds.grades import compare_grades, drawn_grades, evaluate_grades, grade_values
+from vitmed.metrics.kinds.number import compare_numbers, drawn_numbers, error_of_mean, evaluate_number, number_values
 from vitmed.metrics.metric_table import FINDING_METRICS, GRADE_METRICS, METRICS, NUMBER_METRICS, Metric
-from vitmed.metrics.paired_comparison import ClassDifference, PairedComparison, compare_classes, compare_predictions
+from vitmed.metrics.paired_comparison import ClassDifference, PairedComparison
 from vitmed.metrics.predictions import known_labels
 from vitmed.metrics.scoring import Scorer, metric_values
 

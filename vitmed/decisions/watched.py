@@ -13,8 +13,8 @@ from vitmed.decisions.out_of_distribution import scores_of
 from vitmed.decisions.policy import unlike_training
 from vitmed.metrics.control_charts import Stream
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions, positive_index
 from vitmed.metrics.predictions_csv import ANSWER, YES
 

@@ -30,7 +30,7 @@ from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.paired_comparison import ComparedPair, share_difference
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.subgroups import FEWEST, check_columns, strata
-from vitmed.report.page import fill
+from vitmed.report.templates import fill
 from vitmed.studies.comparison import Model
 
 State = Literal["met", "not met", "not shown"]

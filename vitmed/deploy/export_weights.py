@@ -28,7 +28,7 @@ from vitmed.models.hardware import FULL_FP32
 from vitmed.models.sizes import resolved
 from vitmed.models.weights.catalogue import stops_sharing, terms_of
 from vitmed.report.headline import known_evaluation
-from vitmed.report.weights_card import weights_card
+from vitmed.report.model_card import weights_card
 
 CARD = "README.md"
 MOST_APART = 1e-4  # of two logits, as a share of the largest logit or of 1

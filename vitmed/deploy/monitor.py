@@ -22,14 +22,15 @@ from vitmed.decisions.watched import Streams
 from vitmed.metrics.control_charts import Reference, Side, Stream, choose_limits, newest, sums
 from vitmed.metrics.estimates import Estimate, difference, of_mean, of_share
 from vitmed.metrics.intervals import Units, share
-from vitmed.metrics.kinds.any_predictions import AnyPredictions, read_predictions, target_of
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.monitoring import Alarm, Chart, FalseAlarms, Monitoring, alarm_text
 from vitmed.metrics.notes import FEW_GROUPS
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions import Predictions, target_of
 from vitmed.metrics.predictions_csv import LABEL, PROB, Table
-from vitmed.report.page import data_uri, fill
+from vitmed.metrics.predictions_files import read_predictions
+from vitmed.report.plots.curves import control_charts
 from vitmed.report.plots.drawing import png
-from vitmed.report.plots.monitoring import control_charts
+from vitmed.report.templates import data_uri, fill
 
 TIME, WEIGHTS = "time", "weights_hash"  # columns of the log of `vitmed serve --scores`
 SIMULATIONS = 2000

@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vitmed.core.text import NOTICE
-from vitmed.decisions.finding_policy import FindingPolicy
-from vitmed.decisions.number_policy import NumberPolicy
-from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
+from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy, NumberPolicy
 
 if TYPE_CHECKING:
     from vitmed.inference.load import Answer, Model

@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitmed.core.targets import Kind
+from vitmed.core.base_models import Kind
 from vitmed.explanation.results import Maps, places, spread
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.hardware import FULL_FP32

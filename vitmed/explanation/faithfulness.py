@@ -24,8 +24,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from vitmed.core.base_models import Kind
 from vitmed.core.messages import bar, say
-from vitmed.core.targets import Kind
 from vitmed.core.text import counted
 from vitmed.explanation.attention import METHODS, attention_maps, centre_shift, relevance
 from vitmed.explanation.results import TITLES, Attention, MapCheck, Maps, cells

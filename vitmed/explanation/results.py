@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from pydantic import Field
 
-from vitmed.core.base_models import Frozen
+from vitmed.core.base_models import CLASSES, Frozen, Target
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.targets import CLASSES, Target
 from vitmed.decisions.evaluation_folder import is_of, read_metrics
 from vitmed.inference.saved_model import SavedModel
 from vitmed.metrics.estimates import Estimate

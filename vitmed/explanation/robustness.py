@@ -22,12 +22,12 @@ import numpy as np
 from PIL import Image
 
 from vitmed.checks.evaluation_images import EvaluationImages
+from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.messages import bar, say, warn
-from vitmed.core.targets import Target
 from vitmed.core.text import counted
+from vitmed.data.folders import SPLITS
 from vitmed.data.samples import labelled_by
-from vitmed.data.split_names import SPLITS
 from vitmed.data.thread_batches import in_threads
 from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.explanation.corruptions import CORRUPTIONS, corrupt, is_grey, reduced
@@ -38,9 +38,9 @@ from vitmed.inference.open_model import open_network
 from vitmed.inference.saved_model import SavedModel
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.kinds.any_predictions import AnyPredictions, target_of
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.metrics.notes import FEW_GROUPS
-from vitmed.metrics.predictions import Predictions, known_labels, positive_index
+from vitmed.metrics.predictions import Predictions, known_labels, positive_index, target_of
 
 FOLDER, NUMBERS = "stress", "stress.json"  # beside the checkpoint
 PART = "auroc of "  # opens the name of the AUROC of a finding among drawn numbers

@@ -8,8 +8,7 @@ import numpy as np
 from PIL import Image
 
 from vitmed.core.errors import DataError
-from vitmed.imaging.colours import MODES
-from vitmed.imaging.raw_image import ImageHeader, MinSize, RawImage, pick_frame, refuse_large
+from vitmed.imaging.raw_image import MODES, ImageHeader, MinSize, RawImage, pick_frame, refuse_large
 
 MAGIC = b"\x93NUMPY"
 

@@ -17,8 +17,7 @@ from vitmed.core.errors import DataError, VitmedError
 from vitmed.core.files import check_regular
 from vitmed.core.process import NO_WARNINGS
 from vitmed.imaging import arrays, dicom, rasters
-from vitmed.imaging.colours import to_mode
-from vitmed.imaging.raw_image import ImageHeader, MinSize, RawImage, too_large
+from vitmed.imaging.raw_image import ImageHeader, MinSize, RawImage, to_mode, too_large
 from vitmed.imaging.window import Linear, Window, file_window_index, to_grey
 
 # Packages that decode a file or compute with its pixels. Packages that are not installed count as absent.

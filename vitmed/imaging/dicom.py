@@ -17,8 +17,7 @@ from PIL import Image
 
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.process import NO_WARNINGS, SharedContext
-from vitmed.imaging.jpeg_headers import read_stream
-from vitmed.imaging.raw_image import BYTES, ImageHeader, MinSize, RawImage, pick_frame, refuse_large
+from vitmed.imaging.raw_image import BYTES, ImageHeader, MinSize, RawImage, pick_frame, read_stream, refuse_large
 from vitmed.imaging.window import FileWindow, Linear, Sigmoid, Table
 
 GREY = ("MONOCHROME1", "MONOCHROME2")

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from vitmed.core.config import Config
+from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.errors import DataError
-from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.imaging.decode import decode, read_image, to_8_bit
 from vitmed.imaging.raw_image import RawImage
 from vitmed.imaging.window import Window

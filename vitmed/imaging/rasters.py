@@ -12,8 +12,16 @@ from PIL import Image, ImageChops, TiffImagePlugin, UnidentifiedImageError
 
 from vitmed.core.errors import DataError
 from vitmed.core.process import SharedContext
-from vitmed.imaging.jpeg_headers import Stream, read_stream
-from vitmed.imaging.raw_image import FRAMES, ImageHeader, MinSize, RawImage, pick_frame, refuse_large
+from vitmed.imaging.raw_image import (
+    FRAMES,
+    ImageHeader,
+    MinSize,
+    RawImage,
+    Stream,
+    pick_frame,
+    read_stream,
+    refuse_large,
+)
 
 # Only these: Pillow would pass a PostScript file with any suffix to an external program.
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP", "GIF", "JPEG2000")

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.core.targets import NO_FINDING
+from vitmed.core.base_models import NO_FINDING
 from vitmed.core.text import NOTICE
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
 

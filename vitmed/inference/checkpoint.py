@@ -17,16 +17,14 @@ import numpy as np
 import torch
 
 from vitmed.core import upgrade
-from vitmed.core.config import Config
+from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.errors import CheckpointError, VitmedError
 from vitmed.core.files import whole_file
 from vitmed.core.load_config import AnyConfig, build_config, store_paths, without_places
-from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.stored_paths import NOWHERE, store_path
 from vitmed.core.text import first_line
 from vitmed.data.samples import Splits
-from vitmed.decisions.policies import policy_of
-from vitmed.decisions.policy import DecisionPolicy
+from vitmed.decisions.policy import DecisionPolicy, policy_of
 from vitmed.decisions.reduced_precision import ReducedPrecision
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.membership import expect, membership_of, read_membership

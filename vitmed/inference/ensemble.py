@@ -20,14 +20,13 @@ from vitmed.core.text import NOTICE, counted, first_line
 from vitmed.core.upgrade import policy_of_0_2
 from vitmed.data.samples import Splits
 from vitmed.data.thread_batches import read_batches
-from vitmed.decisions.policies import policy_of
-from vitmed.decisions.policy import DecisionPolicy
-from vitmed.imaging.joint_preprocessing import JointPreprocessing, joint
+from vitmed.decisions.policy import DecisionPolicy, policy_of
+from vitmed.imaging.preprocessing import JointPreprocessing, joint
 from vitmed.inference.membership import membership_of, read_membership
 from vitmed.inference.saved_model import Network, Outputs, SavedModel, score_column
 from vitmed.metrics.ensembles import averaged, disagreement
-from vitmed.metrics.kinds.any_predictions import unlabelled
 from vitmed.metrics.predictions_csv import DISAGREEMENT, OOD_SCORE
+from vitmed.metrics.predictions_files import unlabelled
 
 FORMAT, VERSION = "vitmed ensemble", 1
 AT_ONCE = 64  # images that all members predict before the next are read

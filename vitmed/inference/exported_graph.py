@@ -12,14 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vitmed.core.base_models import Target
 from vitmed.core.errors import UsageError
-from vitmed.core.targets import Target
-from vitmed.decisions.finding_policy import FindingPolicy
-from vitmed.decisions.number_policy import NumberPolicy
 from vitmed.decisions.operating_points import costs_of_balance
 from vitmed.decisions.out_of_distribution import OodScore
-from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
-from vitmed.imaging.joint_preprocessing import JointPreprocessing
+from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy, NumberPolicy
+from vitmed.imaging.preprocessing import JointPreprocessing
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.ensemble import Ensemble
 from vitmed.inference.pillow_resize import PillowResize

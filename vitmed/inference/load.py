@@ -14,19 +14,20 @@ from typing import overload
 import numpy as np
 from PIL import Image, ImageOps
 
+from vitmed.core.base_models import NO_FINDING
 from vitmed.core.errors import DataError, UsageError, VitmedError
 from vitmed.core.messages import Silent, listening
-from vitmed.core.targets import NO_FINDING
 from vitmed.core.text import MEMBERS, NOTICE, listed
 from vitmed.imaging.decode import decode
 from vitmed.imaging.dicom import has_magic
 from vitmed.imaging.raw_image import RawImage
 from vitmed.inference.open_model import open_model, open_network
 from vitmed.inference.saved_model import SavedModel, check_precision
-from vitmed.metrics.kinds.any_predictions import AnyPredictions, unlabelled
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions_csv import ANSWER, NO, OOD_SCORE, YES
+from vitmed.metrics.predictions_files import unlabelled
 
 ImageLike = str | Path | bytes | np.ndarray | Image.Image
 MEMORY = Path("/dev/shm")  # files that are never written to a disk

@@ -7,8 +7,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from vitmed.core.base_models import CLASSES, Target
 from vitmed.core.stored_paths import find_path, store_path
-from vitmed.core.targets import CLASSES, UNKNOWN, Target
+from vitmed.core.targets import UNKNOWN
 from vitmed.data.samples import Sample, Splits
 
 

@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 
 from vitmed.core import upgrade
+from vitmed.core.base_models import Target
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, UsageError, VitmedError
 from vitmed.core.files import json_of
 from vitmed.core.load_config import build_config, without_places
 from vitmed.core.process import cores
-from vitmed.core.targets import Target
 from vitmed.core.text import counted, first_line
 from vitmed.data.samples import Splits
 from vitmed.data.thread_batches import read_batches
-from vitmed.decisions.policies import policy_of
+from vitmed.decisions.policy import policy_of
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.membership import expect
 from vitmed.inference.saved_model import Network, Outputs, SavedModel, check_finite, score_column

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vitmed.core.inputs import newest_run
 from vitmed.core.messages import say
+from vitmed.core.places import newest_run
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.inference.ensemble import Ensemble, EnsembleNetwork, ensemble_file, load_ensemble
 from vitmed.inference.onnx_model import ONNX, OnnxModel, OnnxNetwork, load_onnx

@@ -11,15 +11,16 @@ from pathlib import Path
 import numpy as np
 
 from vitmed.core.errors import DataError
-from vitmed.core.inputs import refuse_archive
 from vitmed.core.messages import warn
+from vitmed.core.places import refuse_archive
 from vitmed.core.text import counted_doing
 from vitmed.data.folders import image_names, import_fix
 from vitmed.imaging.decode import read_header
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.open_model import open_network
 from vitmed.inference.saved_model import Network, Outputs, SavedModel
-from vitmed.metrics.kinds.any_predictions import AnyPredictions, unlabelled
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.predictions_files import unlabelled
 
 RAW = (
     "holds no decision policy: the probabilities are raw and the likeliest class is predicted; predict with the "

@@ -15,9 +15,9 @@ import numpy as np
 
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, unknown_key
-from vitmed.core.evaluate_config import EvaluateConfig
-from vitmed.core.inputs import refuse_archive
+from vitmed.core.places import refuse_archive
 from vitmed.core.stored_paths import is_elsewhere
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.data.samples import Splits
 from vitmed.decisions.evaluation_folder import validation_of
 from vitmed.decisions.operating_points import asked_point

@@ -9,9 +9,9 @@ import torch
 
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.inference.checkpoint import Checkpoint
-from vitmed.inference.choose_precision import choose_precision
 from vitmed.inference.predict import FP32, batch_size, logits_of, mean_features, predict_logits, work_of
 from vitmed.inference.saved_model import Network, Outputs, SavedModel, check_finite, score_column
+from vitmed.inference.torch_network import choose_precision
 from vitmed.models.hardware import Precision, describe, pick_device
 from vitmed.models.vit import ViT
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from vitmed.core.errors import DataError
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import LEAST, Predictions
 
 

@@ -8,14 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitmed.core.base_models import Frozen
+from vitmed.core.base_models import Frozen, Kind
 from vitmed.core.errors import DataError
-from vitmed.core.targets import Kind
 from vitmed.core.text import identity
 from vitmed.metrics.areas import Area, area_spread, class_areas
 from vitmed.metrics.bootstrap import percentile_interval, widened_level
 from vitmed.metrics.estimates import Estimate, estimate
-from vitmed.metrics.evaluation import AREAS, PreparedPredictions, bootstrap
+from vitmed.metrics.evaluation import AREAS
 from vitmed.metrics.intervals import (
     INFINITE,
     NONE,
@@ -32,6 +31,7 @@ from vitmed.metrics.intervals import (
     share,
 )
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.kinds.classes import PreparedPredictions, bootstrap
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.seed_spread import SeedSpread
 

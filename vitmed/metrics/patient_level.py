@@ -12,7 +12,7 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Sample
-from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.ranking import rank_auroc, threshold_counts
 

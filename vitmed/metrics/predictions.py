@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from vitmed.core.base_models import Kind
 from vitmed.core.errors import DataError
-from vitmed.core.targets import Kind
 from vitmed.metrics.predictions_csv import (
     FIXED_COLUMNS,
     LOGIT,

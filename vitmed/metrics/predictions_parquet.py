@@ -20,7 +20,7 @@ from vitmed.core.csv_files import from_cell
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import whole_file
 from vitmed.core.messages import bar, say
-from vitmed.core.shards import Shard
+from vitmed.core.process import Shard
 from vitmed.core.text import counted, lines_of
 from vitmed.core.upgrade import READER
 from vitmed.metrics.kinds.any_predictions import AnyPredictions

@@ -15,8 +15,7 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.text import listed
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.kinds.grade_evaluation import Grades, grade_errors, kappa_estimate
-from vitmed.metrics.kinds.grade_scoring import grades_of
+from vitmed.metrics.kinds.grades import Grades, grade_errors, grades_of, kappa_estimate
 from vitmed.metrics.predictions import Predictions, known_labels
 
 REFERENCE, MODEL = "the reference", "the model"

@@ -19,7 +19,7 @@ from vitmed.metrics.areas import Area, area_spread, class_areas
 from vitmed.metrics.estimates import Estimate, estimate, finite
 from vitmed.metrics.intervals import NONE, Spread, Units, quantile, spread
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
-from vitmed.metrics.reader_agreement import MOST, UNREAD, readings
+from vitmed.metrics.readers import MOST, UNREAD, readings
 
 RANDOM, FIXED = "obuchowski-rockette", "fixed-readers"
 

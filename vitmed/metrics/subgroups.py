@@ -24,9 +24,9 @@ import numpy as np
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.metrics.estimates import Estimate, difference, of_share
-from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.intervals import Units, share
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.ranking import rank_auroc
 

@@ -11,34 +11,31 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.evaluate_config import EvaluateConfig
-from vitmed.decisions.conformal import report_sets
+from vitmed.core.train_config import EvaluateConfig
+from vitmed.decisions.conformal import report_intervals, report_sets
 from vitmed.decisions.folds import Folds, by_fold
-from vitmed.decisions.member_disagreement import report_disagreement
-from vitmed.decisions.number_intervals import report_intervals
 from vitmed.decisions.operating_results import report_fold_points, report_points
 from vitmed.decisions.out_of_distribution import report_ood_scores
 from vitmed.decisions.policy import count_answers
 from vitmed.decisions.reliability import CalibrationReport, report_calibration
 from vitmed.decisions.selective_prediction import report_abstention
 from vitmed.metrics.clinical_utility import decision_curve, one_against_rest, prevalence_table
-from vitmed.metrics.confusions import mistakes
+from vitmed.metrics.confusions import co_occurrence, finding_errors, mistakes
+from vitmed.metrics.ensembles import report_disagreement
 from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.fixed_rates import fixed_rates
-from vitmed.metrics.kinds.finding_results import co_occurrence, finding_errors
-from vitmed.metrics.kinds.grade_evaluation import grade_results
-from vitmed.metrics.kinds.number_agreement import (
+from vitmed.metrics.kinds.grades import grade_results
+from vitmed.metrics.label_errors import label_errors
+from vitmed.metrics.number_agreement import (
     LevelCoverage,
     bland_altman,
     calibration_of_intervals,
     error_by_range,
     error_by_subgroup,
 )
-from vitmed.metrics.label_errors import label_errors
 from vitmed.metrics.patient_level import patient_level
 from vitmed.metrics.per_patient import per_patient
-from vitmed.metrics.reader_agreement import agreement
-from vitmed.metrics.reader_comparison import ReaderComparison, compare_with_readers
+from vitmed.metrics.readers import ReaderComparison, agreement, compare_with_readers
 from vitmed.metrics.subgroups import Subgroups, subgroups
 from vitmed.report.external_data import compare_with_own_test
 

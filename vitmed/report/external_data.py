@@ -8,7 +8,7 @@ from __future__ import annotations
 from vitmed.core.base_models import Frozen
 from vitmed.decisions.out_of_distribution import detection_auroc, scores_of
 from vitmed.metrics.estimates import Estimate, Numbers, difference, estimate
-from vitmed.metrics.evaluation import evaluate_predictions
+from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 
 OVERALL = ("auroc", "balanced_accuracy", "accuracy", "mcc", "log_loss", "brier")

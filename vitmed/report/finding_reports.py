@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.core.run_folder import REPORT
-from vitmed.decisions.finding_policy import FindingPolicy
 from vitmed.decisions.folds import fold_notes
+from vitmed.decisions.policy import FindingPolicy
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.finding_scoring import fewer_holders
+from vitmed.metrics.kinds.findings import FindingPredictions, fewer_holders
 from vitmed.metrics.notes import FEWEST
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import Material
+from vitmed.report.chapters import MAIN, MANY
 from vitmed.report.participant_flow import evaluated_images
-from vitmed.report.plots.plot_table import MAIN, MANY
 from vitmed.report.results import Flow, Results
 
 FOLDER = "findings"

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitmed.core.base_models import Kind
 from vitmed.core.errors import GateError, UsageError, unknown_key
 from vitmed.core.messages import say, warn
 from vitmed.core.run_folder import METHODS_TEXT, NUMBERS, REPORT, RunFolder
-from vitmed.core.targets import Kind
 from vitmed.core.text import counted_doing, listed
 from vitmed.decisions.evaluation_folder import find_evaluation, is_torn, read_evaluation
 from vitmed.decisions.targets import ALL_METRICS, RANKING, TARGETS
@@ -18,8 +18,8 @@ from vitmed.metrics.estimates import value_text
 from vitmed.metrics.fixed_rates import FixedRates
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
 from vitmed.report.external_data import External
-from vitmed.report.page import main_methods, number, title_of
 from vitmed.report.results import Baseline, Results
+from vitmed.report.templates import main_methods, number, title_of
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from vitmed.core.text import listed
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import Estimate
 from vitmed.report.headline import Evaluation
-from vitmed.report.limitations import limitations
-from vitmed.report.page import fill, headline_of
+from vitmed.report.page import limitations
 from vitmed.report.results import Results
+from vitmed.report.templates import fill, headline_of
 
 CLASSES = 50  # that the tables list
 # Names of the hub for our numbers; those it has no name for keep ours.

@@ -28,12 +28,12 @@ from vitmed.metrics.methods import METHODS
 from vitmed.metrics.metric_table import PER_CLASS, TITLES, phrase
 from vitmed.metrics.notes import FEW_GROUPS, FEWEST
 from vitmed.metrics.subgroups import TITLES as GAP_TITLES
+from vitmed.report.chapters import MANY, PLOTS, TRAINING_CURVES, Plot
 from vitmed.report.checklists import checklists
-from vitmed.report.limitations import limitations
 from vitmed.report.markdown import escape
 from vitmed.report.methods_text import methods_text, name_of
+from vitmed.report.page import limitations
 from vitmed.report.plots.drawing import Drawn, plain
-from vitmed.report.plots.plot_table import MANY, PLOTS, TRAINING_CURVES, Plot
 from vitmed.report.results import Results
 from vitmed.report.slider import Slider, at, rows
 

@@ -17,7 +17,7 @@ from vitmed.core.files import json_of
 from vitmed.core.run_folder import RunFolder
 from vitmed.data.samples import Splits
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
+from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.subgroups import FEWEST, MOST, strata
 from vitmed.report.results import Cell, Characteristic, Count, EvaluatedImages, Flow, Seen, SplitFlow, Value

@@ -9,14 +9,11 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from vitmed.core import upgrade
-from vitmed.core.base_models import Frozen
-from vitmed.core.targets import CLASSES, Target
+from vitmed.core.base_models import CLASSES, Frozen, Target
 from vitmed.core.text import identity
-from vitmed.data.group_words import group_word
-from vitmed.decisions.conformal import PredictionSets
+from vitmed.data.patient_names import group_word
+from vitmed.decisions.conformal import IntervalResults, PredictionSets
 from vitmed.decisions.folds import Folds
-from vitmed.decisions.member_disagreement import MemberDisagreement
-from vitmed.decisions.number_intervals import IntervalResults
 from vitmed.decisions.operating_results import OperatingPoints
 from vitmed.decisions.out_of_distribution import OutOfDistribution
 from vitmed.decisions.policy import AnswerCounts
@@ -25,19 +22,18 @@ from vitmed.decisions.selective_prediction import SelectivePrediction
 from vitmed.decisions.targets import ALL_METRICS
 from vitmed.explanation.results import Attention, Robustness
 from vitmed.metrics.clinical_utility import DecisionCurve, OneAgainstRest, PrevalenceTable
-from vitmed.metrics.confusions import Mistakes
+from vitmed.metrics.confusions import CoOccurrence, FindingErrors, Mistakes
+from vitmed.metrics.ensembles import MemberDisagreement
 from vitmed.metrics.estimates import Estimate, Numbers
 from vitmed.metrics.fixed_rates import FixedRates
-from vitmed.metrics.kinds.finding_results import CoOccurrence, FindingErrors
-from vitmed.metrics.kinds.grade_evaluation import GradeResults
-from vitmed.metrics.kinds.number_agreement import BlandAltman, LevelCoverage
+from vitmed.metrics.kinds.grades import GradeResults
 from vitmed.metrics.label_errors import LabelErrors
 from vitmed.metrics.notes import FEW_GROUPS
+from vitmed.metrics.number_agreement import BlandAltman, LevelCoverage
 from vitmed.metrics.paired_comparison import ClassDifference, PairedComparison
 from vitmed.metrics.patient_level import PatientLevel
 from vitmed.metrics.per_patient import PerPatient
-from vitmed.metrics.reader_agreement import Agreement
-from vitmed.metrics.reader_comparison import ReaderComparison
+from vitmed.metrics.readers import Agreement, ReaderComparison
 from vitmed.metrics.subgroups import Subgroups
 from vitmed.report.external_data import External
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from vitmed.checks.evaluation_images import EvaluationImages
-from vitmed.core.durations import duration_text
+from vitmed.core.text import duration_text
 from vitmed.core.train_config import TrainConfig
 from vitmed.data.patients import describe_patients
 from vitmed.decisions.targets import TARGETS

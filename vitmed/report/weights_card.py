@@ -10,16 +10,15 @@ import yaml
 
 from vitmed.core.text import NOTICE, listed
 from vitmed.decisions.calibration import Calibration
-from vitmed.decisions.finding_policy import FindingPolicy
-from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
+from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.saved_model import SavedModel
 from vitmed.models.weights.catalogue import CATALOGUE, terms_of
-from vitmed.report.limitations import limitations
 from vitmed.report.model_card import CLASSES, card_header
-from vitmed.report.page import fill, headline_of
+from vitmed.report.page import limitations
 from vitmed.report.results import Results
+from vitmed.report.templates import fill, headline_of
 
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}  # Pillow's, by channels
 FITS = {"pad": "ImageOps.pad(image, {}, {})", "squash": "image.resize({}, {})", "crop": "ImageOps.fit(image, {}, {})"}

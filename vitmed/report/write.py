@@ -12,32 +12,32 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vitmed.core.base_models import Frozen
-from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.base_models import CLASSES, Frozen
 from vitmed.core.files import whole_folder, write_bytes, write_json, write_text
 from vitmed.core.run_folder import BASELINE, ISSUES, METHODS_TEXT, NUMBERS, PREDICTIONS, REPORT
-from vitmed.core.targets import CLASSES
 from vitmed.core.text import counted, now
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.folds import Folds
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.decisions.targets import TARGETS
 from vitmed.explanation.results import Maps
 from vitmed.metrics.estimates import Numbers
-from vitmed.metrics.kinds.any_predictions import AnyPredictions, read_predictions, target_of
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
+from vitmed.metrics.kinds.any_predictions import AnyPredictions
+from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.label_errors import issues_csv
 from vitmed.metrics.notes import learnt_nothing, missing_interval_note
 from vitmed.metrics.paired_comparison import holm
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions import Predictions, target_of
+from vitmed.metrics.predictions_files import read_predictions
 from vitmed.report.analyses import ANALYSES, Material
+from vitmed.report.chapters import PLOTS
 from vitmed.report.finding_reports import write_finding_reports
 from vitmed.report.markdown import to_markdown
 from vitmed.report.methods_text import methods_markdown
 from vitmed.report.page import render
+from vitmed.report.plots.curves import drawn_curves
 from vitmed.report.plots.drawing import Drawn, drawn
 from vitmed.report.plots.pictures import Read
-from vitmed.report.plots.plot_table import PLOTS
-from vitmed.report.plots.training import drawn_curves
 from vitmed.report.results import Baseline, Flow, Origin, Results
 from vitmed.report.slider import slider_data
 

@@ -19,8 +19,8 @@ from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import evaluated_images, flow_of, why_left_out
 from vitmed.report.write import baseline_text, write_report
 from vitmed.training.baselines import fit_colours
+from vitmed.training.environment import check_images, splits_csv
 from vitmed.training.plan.make_plan import check_against_splits, config_of_target, standardised, with_window
-from vitmed.training.run import check_images, splits_csv
 
 
 def open_folder(config: Config, output: str | Path, parts: str) -> tuple[Config, Splits]:

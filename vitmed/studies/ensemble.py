@@ -16,7 +16,7 @@ from vitmed.core.messages import Silent, bar, listening, say, warn
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.data.samples import Sample, Splits
-from vitmed.data.scan_cache import hash_files
+from vitmed.data.scan import hash_files
 from vitmed.data.splits import held_out
 from vitmed.decisions.evaluation_folder import validation_of
 from vitmed.decisions.policy import notes_of

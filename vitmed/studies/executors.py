@@ -25,13 +25,12 @@ from typing import Any
 
 import vitmed
 from vitmed.core import errors
+from vitmed.core.config import FLAGS
 from vitmed.core.errors import DiskFullError, EndedByCaller, Interrupted, OutOfMemoryError, UsageError, VitmedError
 from vitmed.core.files import read_json_lines
-from vitmed.core.flags import FLAGS
 from vitmed.core.messages import Logged, listener, listening, say, warn
 from vitmed.core.process import DRIVER, cores
-from vitmed.core.run_folder import PREDICTIONS, RunFolder
-from vitmed.core.run_lock import is_running
+from vitmed.core.run_folder import PREDICTIONS, RunFolder, is_running
 from vitmed.training.train_state import Record
 
 PAUSE = 0.2  # s between two looks at a process

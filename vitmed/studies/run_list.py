@@ -14,17 +14,13 @@ from typing import Any, Literal, NamedTuple, get_args
 from pydantic import ConfigDict
 
 from vitmed.core import upgrade
-from vitmed.core.base_models import Frozen
-from vitmed.core.config import Config
-from vitmed.core.durations import duration_text
+from vitmed.core.base_models import CLASSES, Frozen, Target
+from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.errors import UsageError, VitmedError
 from vitmed.core.files import read_json_lines
 from vitmed.core.load_config import build_config, read_config
-from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.run_folder import NUMBERS, RunFolder
-from vitmed.core.run_lock import is_running, was_killed
-from vitmed.core.targets import CLASSES, Target
-from vitmed.core.text import counted, first_line
+from vitmed.core.run_folder import NUMBERS, RunFolder, is_running, was_killed
+from vitmed.core.text import counted, duration_text, first_line
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.models.sizes import model_label

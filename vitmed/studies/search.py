@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.durations import duration_text
 from vitmed.core.errors import (
     CheckpointError,
     DataError,
@@ -31,13 +30,13 @@ from vitmed.core.files import read_json_lines, write_bytes, write_json, write_te
 from vitmed.core.load_config import load_config, store_paths
 from vitmed.core.messages import Silent, listener, say
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
-from vitmed.core.text import counted, first_line, listed
+from vitmed.core.text import counted, duration_text, first_line, listed
 from vitmed.decisions.evaluation_folder import read_evaluation, read_metrics
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.metrics.tuning_study import SEED, TrialResult, TuningStudy, combined
+from vitmed.report.plots.curves import history_figure
 from vitmed.report.plots.drawing import png
-from vitmed.report.plots.tuning import history_figure
 from vitmed.report.results import Results
 from vitmed.studies.executors import Job, OnEpoch, local
 from vitmed.studies.search_plan import BASE, NEW, REFIT, Asked, as_sets, as_text, suggest

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vitmed.core.evaluate_config import EvaluateConfig
+from vitmed.core.train_config import EvaluateConfig
 from vitmed.data.samples import Sample
-from vitmed.metrics.kinds.grade_scoring import grades_of
-from vitmed.metrics.reader_agreement import readings
-from vitmed.metrics.reader_comparison import check_scores, read_scores
+from vitmed.metrics.kinds.grades import grades_of
+from vitmed.metrics.readers import check_scores, read_scores, readings
 
 
 def check_readers(

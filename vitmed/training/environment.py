@@ -17,8 +17,7 @@ from typing import Any
 import torch
 
 from vitmed import __version__
-from vitmed.core.config import Config
-from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.text import now
 from vitmed.models.hardware import Precision, describe
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.core.config import Config
+from vitmed.core.base_models import CLASSES, Kind, Target
+from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.errors import VitmedError
-from vitmed.core.pretrain_config import PretrainConfig
-from vitmed.core.targets import CLASSES, Kind, Target
 from vitmed.data.loading import Images
 from vitmed.data.samples import labelled_by
 from vitmed.decisions.targets import TARGETS

@@ -9,9 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from vitmed.core.config import Config
+from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.errors import VitmedError
-from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.training.stream import Control, Stream
 from vitmed.training.train_state import TrainState
 

@@ -13,15 +13,13 @@ import numpy as np
 import torch
 
 from vitmed.core.config import Config
-from vitmed.core.durations import about
 from vitmed.core.errors import CheckpointError
 from vitmed.core.files import write_json, write_text
 from vitmed.core.messages import say, warn
-from vitmed.core.text import counted, listed
+from vitmed.core.text import about, counted, listed
 from vitmed.data.loading import Images, images_of
 from vitmed.data.patients import report_patients
-from vitmed.data.proportions import describe_split, proportion_lines
-from vitmed.data.samples import Splits
+from vitmed.data.samples import Splits, describe_split, proportion_lines
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import save_checkpoint
 from vitmed.metrics.predictions import positive_class

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from vitmed.core.config import Config
-from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.core.config import Config, PretrainConfig
 
 TOKENS = ("cls_token", "reg_token", "pos_embed", "mask_token", "latent")  # parameters that are no weight matrices
 

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitmed.core.config import PretrainConfig
 from vitmed.core.errors import VitmedError
 from vitmed.core.messages import say
-from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.text import counted
 from vitmed.data.loading import Images, seed_of
 from vitmed.data.patients import report_patients

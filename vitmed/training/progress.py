@@ -5,13 +5,12 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 
-from vitmed.core.config import Config
+from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.errors import OutOfMemoryError, VitmedError
 from vitmed.core.messages import Advance
-from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.text import counted, first_line
 from vitmed.training.gradients import Relief, is_out_of_memory
-from vitmed.training.loop import Step
+from vitmed.training.stream import Step
 from vitmed.training.train_state import Record
 
 

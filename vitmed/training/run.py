@@ -18,14 +18,13 @@ from typing import Any, ClassVar, Generic
 import torch
 from torch import nn
 
-from vitmed.core.config import Config
+from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.csv_files import csv_text
 from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import CheckpointError, DataError, EndedByCaller, Interrupted, Reported, UsageError, VitmedError
 from vitmed.core.files import write_json, write_text
 from vitmed.core.load_config import AnyConfig, find_paths, store_paths, with_values
 from vitmed.core.messages import bar, say, warn
-from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.core.process import stop_signals
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line, listed
@@ -45,8 +44,8 @@ from vitmed.training.plan.autotune import autotune, is_open
 from vitmed.training.plan.memory import fit_memory
 from vitmed.training.plan.time_budget import Clock, TimeBudget
 from vitmed.training.processes import ALONE, Ranks
-from vitmed.training.progress import epoch_of, with_progress
-from vitmed.training.stream import Control, Stream
+from vitmed.training.progress import with_progress
+from vitmed.training.stream import Control, Stream, epoch_of
 from vitmed.training.train_state import Record, new_state
 
 AS_BEFORE = (

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from vitmed.core.config import Config
+from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.errors import DataError
-from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.data.loading import EpochBatches, Images, TrainImages, pick_workers, train_loader
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.batch_augmentation import BatchAugmenter

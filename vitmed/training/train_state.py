@@ -12,8 +12,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 from typing_extensions import TypedDict
 
-from vitmed.core.config import Config
-from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.core.config import Config, PretrainConfig
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT, checkpoint_gradients
 from vitmed.training.optimiser import adamw, averaged, ema_decay, steps_per_epoch

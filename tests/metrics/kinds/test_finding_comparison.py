@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 from scipy import stats
 from sklearn.metrics import average_precision_score, roc_auc_score
+from vitmed.metrics.kinds.classes import compare_predictions
+from vitmed.metrics.kinds.findings import FindingPredictions, compare_each_finding, compare_findings, evaluate_findings
 
 from vitmed.core.errors import DataError
 from vitmed.core.targets import UNKNOWN
-from vitmed.metrics.kinds.finding_comparison import compare_each_finding, compare_findings
-from vitmed.metrics.kinds.finding_evaluation import evaluate_findings
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
 from vitmed.metrics.metric_table import FINDING_METRICS
-from vitmed.metrics.paired_comparison import compare_predictions
 
 NAMES, PREVALENCE = ("edema", "mass", "hernia"), np.array([0.5, 0.3, 0.2])
 

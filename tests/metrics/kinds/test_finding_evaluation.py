@@ -6,14 +6,12 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 from sklearn import metrics as sk
+from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings, evaluate_findings, finding_values
 
 from vitmed.core.errors import DataError
 from vitmed.core.targets import UNKNOWN
 from vitmed.metrics.estimates import Estimate, Numbers
-from vitmed.metrics.evaluation import evaluate_predictions
-from vitmed.metrics.kinds.finding_evaluation import PreparedFindings, evaluate_findings
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.finding_scoring import finding_values
 from vitmed.metrics.metric_table import FINDING_METRICS, PER_CLASS
 from vitmed.metrics.notes import FEWEST
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from predicted import rewritten
+from vitmed.metrics.kinds.findings import FindingPredictions, is_of_findings
 
 from vitmed.core.errors import DataError
 from vitmed.core.targets import UNKNOWN
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions, is_of_findings
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import read_table
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from vitmed.metrics.kinds.findings import FindingPredictions
 
 from vitmed.core.errors import DataError
 from vitmed.core.targets import UNKNOWN
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.finding_results import CoOccurrence, FindingErrors, co_occurrence, finding_errors
+from vitmed.metrics.confusions import CoOccurrence, FindingErrors, co_occurrence, finding_errors
 
 LABELS = [  # edema, effusion, mass
     [1, 1, 0],

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 from sklearn import metrics as sk
+from vitmed.metrics.kinds.findings import FindingPredictions, drawn_findings, finding_values
 
 from vitmed.core.errors import DataError
 from vitmed.core.targets import UNKNOWN
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.finding_scoring import drawn_findings, finding_values
 from vitmed.metrics.metric_table import FINDING_METRICS
 
 

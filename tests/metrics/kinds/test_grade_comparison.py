@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from sklearn.metrics import cohen_kappa_score, mean_absolute_error
 from test_grade_scoring import draw
+from vitmed.metrics.kinds.classes import compare_predictions
+from vitmed.metrics.kinds.grades import compare_grades
 
 from vitmed.core.errors import DataError
-from vitmed.metrics.kinds.grade_comparison import compare_grades
 from vitmed.metrics.metric_table import GRADE_METRICS
-from vitmed.metrics.paired_comparison import compare_predictions
 from vitmed.metrics.predictions import Predictions
 
 REFERENCES = {

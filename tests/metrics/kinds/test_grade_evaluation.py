@@ -8,14 +8,21 @@ import pytest
 from scipy import stats
 from sklearn.metrics import cohen_kappa_score, mean_absolute_error, roc_auc_score
 from test_grade_scoring import KL, draw
+from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.metrics.kinds.grades import (
+    evaluate_grades,
+    grade_costs,
+    grade_results,
+    grade_values,
+    kappa_estimate,
+    ranked_probability_scores,
+)
+from vitmed.metrics.readers import agreement
 
 from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
-from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.intervals import Units
-from vitmed.metrics.kinds.grade_evaluation import evaluate_grades, grade_results, kappa_estimate
-from vitmed.metrics.kinds.grade_scoring import grade_costs, grade_values, ranked_probability_scores, weighted_kappa
+from vitmed.metrics.kinds.grade_scoring import weighted_kappa
 from vitmed.metrics.metric_table import GRADE_METRICS
-from vitmed.metrics.reader_agreement import agreement
 
 
 def test_the_values_are_those_of_scikit_learn() -> None:

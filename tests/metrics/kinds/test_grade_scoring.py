@@ -5,15 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from sklearn.metrics import brier_score_loss, cohen_kappa_score, roc_auc_score
+from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.metrics.kinds.grades import grade_costs, grade_values, predictions_at_cut, ranked_probability_scores
 
-from vitmed.metrics.evaluation import evaluate_predictions
-from vitmed.metrics.kinds.grade_scoring import (
-    grade_costs,
-    grade_values,
-    predictions_at_cut,
-    ranked_probability_scores,
-    weighted_kappa,
-)
+from vitmed.metrics.kinds.grade_scoring import weighted_kappa
 from vitmed.metrics.metric_table import GRADE_METRICS, METRICS
 from vitmed.metrics.predictions import Predictions, softmax
 from vitmed.metrics.scoring import metric_values

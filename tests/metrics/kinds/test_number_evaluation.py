@@ -7,12 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import stats
+from vitmed.metrics.kinds.number import NumberPredictions, evaluate_number, number_values
 
+from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError
-from vitmed.core.targets import Target
-from vitmed.metrics.kinds.number_evaluation import evaluate_number
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
-from vitmed.metrics.kinds.number_scoring import number_values
 from vitmed.metrics.metric_table import NUMBER_METRICS
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from vitmed.metrics.kinds.number import NumberPredictions, is_of_number
 
+from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError
-from vitmed.core.targets import Target
-from vitmed.metrics.kinds.number_predictions import NumberPredictions, is_of_number
 from vitmed.metrics.predictions import Predictions
 
 AGE = Target(kind="number", unit="years", centre=61.237, spread=11.0049)

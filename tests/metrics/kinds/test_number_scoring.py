@@ -6,11 +6,16 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 from sklearn.metrics import mean_absolute_error, median_absolute_error, r2_score, root_mean_squared_error
+from vitmed.metrics.kinds.number import (
+    NumberPredictions,
+    distribution_scores,
+    drawn_numbers,
+    error_of_mean,
+    number_values,
+)
 
+from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError
-from vitmed.core.targets import Target
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
-from vitmed.metrics.kinds.number_scoring import distribution_scores, drawn_numbers, error_of_mean, number_values
 from vitmed.metrics.metric_table import NUMBER_METRICS
 
 

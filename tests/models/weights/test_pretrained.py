@@ -19,15 +19,21 @@ from timm.models.vision_transformer import VisionTransformer
 
 import vitmed
 from vitmed import build_model, train
+from vitmed.core.data_config import ModelConfig
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.load_config import build_config
-from vitmed.core.model_config import ModelConfig
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.vit import ViT
 from vitmed.models.weights.layouts import HEAD
-from vitmed.models.weights.pretrained import LoadReport, config_for_weights, load_pretrained, open_weights, read_weights
-from vitmed.models.weights.resample import resample_positions
+from vitmed.models.weights.pretrained import (
+    LoadReport,
+    config_for_weights,
+    load_pretrained,
+    open_weights,
+    read_weights,
+    resample_positions,
+)
 from vitmed.training.plan.make_plan import config_with_weights
 
 SMALL = {"image_size": 16, "patch_size": 8, "width": 16, "depth": 2, "heads": 2}

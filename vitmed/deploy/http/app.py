@@ -41,7 +41,7 @@ from vitmed.deploy.http.scores import ScoreLog
 from vitmed.imaging.decode import READERS, NotAnImageError
 from vitmed.imaging.raw_image import TooLargeError
 from vitmed.inference.load import Answer, Model, png_address
-from vitmed.metrics.kinds.any_predictions import unlabelled
+from vitmed.metrics.predictions_files import unlabelled
 
 DECODERS = 4  # images decoded at once, at most: a large one takes a gigabyte
 CLOSE = 1e-3  # how far a probability, or the share of a number, may move between two answers to one image

@@ -13,9 +13,9 @@ from pydantic import BaseModel, Field
 from starlette.responses import HTMLResponse
 
 from vitmed import __version__
+from vitmed.core.base_models import Kind
 from vitmed.core.errors import DataError
 from vitmed.core.run_folder import NUMBERS, RunFolder
-from vitmed.core.targets import Kind
 from vitmed.core.text import NOTICE, csp_hash
 from vitmed.decisions.evaluation_folder import find_evaluation, read_metrics
 from vitmed.deploy.http.limits import Limits
@@ -143,8 +143,8 @@ def _headline(saved: SavedModel) -> Headline | None:
     file = find_evaluation(RunFolder(saved.path.parent), "test", saved.weights_hash, saved.policy)
     if file is None:
         return None
-    from vitmed.report.page import headline_of  # templates and tables: only where there is an evaluation
     from vitmed.report.results import Results
+    from vitmed.report.templates import headline_of
 
     try:
         metrics = Results.read(read_metrics(file.with_name(NUMBERS)))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 
-from vitmed.core.targets import NO_FINDING
+from vitmed.core.base_models import NO_FINDING
 from vitmed.inference.load import Answer
 
 NO_ANSWER = "no answer"

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.core.targets import Target
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions, is_of_findings
-from vitmed.metrics.kinds.number_predictions import NumberPredictions, is_of_number
+from vitmed.core.base_models import Target
+from vitmed.metrics.kinds.findings import FindingPredictions, is_of_findings
+from vitmed.metrics.kinds.number import NumberPredictions, is_of_number
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import Table, read_table
 

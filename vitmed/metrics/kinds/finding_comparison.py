@@ -7,9 +7,8 @@ from functools import partial
 import numpy as np
 
 from vitmed.metrics.estimates import Estimate, estimate
-from vitmed.metrics.kinds.finding_evaluation import PreparedFindings
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.finding_scoring import images_right, in_means, of_sums, summands
+from vitmed.metrics.kinds.finding_scoring import of_sums, summands
+from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings, images_right, in_means
 from vitmed.metrics.metric_table import FINDING_METRICS
 from vitmed.metrics.notes import FEWEST
 from vitmed.metrics.paired_comparison import (

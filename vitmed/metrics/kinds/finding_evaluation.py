@@ -15,11 +15,11 @@ import numpy as np
 from vitmed.core.targets import UNKNOWN
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.metrics.areas import Area
-from vitmed.metrics.estimates import Estimate, Numbers, estimate, of_share
-from vitmed.metrics.evaluation import LOSSES, PreparedPredictions, check_finite, describe_sample
+from vitmed.metrics.estimates import Estimate, Numbers, check_finite, estimate, of_share
+from vitmed.metrics.evaluation import describe_sample
 from vitmed.metrics.intervals import LEVEL, NONE, Part, Units, mean_interval, quantile, share
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.finding_scoring import images_right, images_without, in_means, pooled
+from vitmed.metrics.kinds.classes import LOSSES, PreparedPredictions
+from vitmed.metrics.kinds.findings import FindingPredictions, images_right, images_without, in_means, pooled
 from vitmed.metrics.metric_table import FINDING_METRICS, PER_CLASS
 from vitmed.metrics.notes import FEWEST, below_chance, few_notes
 from vitmed.metrics.predictions import known_labels

@@ -18,7 +18,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from vitmed.core.targets import NO_FINDING, UNKNOWN, Kind
+from vitmed.core.base_models import NO_FINDING, Kind
+from vitmed.core.targets import UNKNOWN
 from vitmed.metrics.predictions import LEAST, PerImage, Predictions, is_called, softmax
 from vitmed.metrics.predictions_csv import (
     BETWEEN,

@@ -11,8 +11,7 @@ from vitmed.core.base_models import Frozen
 from vitmed.metrics.confusions import PAIRS
 from vitmed.metrics.estimates import Estimate, of_share
 from vitmed.metrics.intervals import Units, share
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.finding_scoring import images_right, images_without
+from vitmed.metrics.kinds.findings import FindingPredictions, images_right, images_without
 from vitmed.metrics.predictions import known_labels
 from vitmed.metrics.ranking import ratio
 

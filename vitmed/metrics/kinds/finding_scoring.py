@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from vitmed.core.targets import UNKNOWN
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
+from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.metric_table import FINDING_METRICS
 from vitmed.metrics.notes import FEWEST
 from vitmed.metrics.predictions import Predictions, known_labels

@@ -6,10 +6,11 @@ import numpy as np
 
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.intervals import Units
+from vitmed.metrics.kinds.classes import compare_predictions
 from vitmed.metrics.kinds.grade_evaluation import grade_estimates
-from vitmed.metrics.kinds.grade_scoring import grade_costs, kappa_of_sums, kappa_summands
+from vitmed.metrics.kinds.grades import grade_costs, kappa_of_sums, kappa_summands
 from vitmed.metrics.metric_table import GRADE_METRICS
-from vitmed.metrics.paired_comparison import PairedComparison, compare_predictions, gap_of, jackknifed_gaps
+from vitmed.metrics.paired_comparison import PairedComparison, gap_of, jackknifed_gaps
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.ranking import ratio
 from vitmed.metrics.scoring import Scorer

@@ -9,9 +9,9 @@ import numpy as np
 from vitmed.core.base_models import Frozen
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, estimate, of_mean
-from vitmed.metrics.evaluation import evaluate_predictions
 from vitmed.metrics.intervals import NONE, influence_spread, log_interval, quantile, within
-from vitmed.metrics.kinds.grade_scoring import (
+from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.metrics.kinds.grades import (
     grade_costs,
     kappa_of_sums,
     kappa_summands,

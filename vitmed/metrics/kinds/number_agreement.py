@@ -15,8 +15,7 @@ import numpy as np
 from vitmed.core.base_models import Frozen
 from vitmed.metrics.estimates import Estimate, estimate, of_share
 from vitmed.metrics.intervals import NONE, Units, quantile, share
-from vitmed.metrics.kinds.number_evaluation import evaluate_number, jackknifed
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.number import NumberPredictions, evaluate_number, jackknifed
 from vitmed.metrics.predictions import known_labels
 from vitmed.metrics.ranking import ratio
 from vitmed.metrics.subgroups import PARTS, Strata, Stratum, Subgroups, check_columns, evaluate_strata, strata

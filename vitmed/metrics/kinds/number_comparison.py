@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from vitmed.metrics.intervals import Units
-from vitmed.metrics.kinds.number_evaluation import evaluate_number
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.number import NumberPredictions, evaluate_number
 from vitmed.metrics.kinds.number_scoring import of_sums, summands
 from vitmed.metrics.paired_comparison import PairedComparison, check_alike, gap_of, jackknifed_gaps
 

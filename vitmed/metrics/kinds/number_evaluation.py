@@ -31,7 +31,7 @@ from vitmed.metrics.intervals import (
     share,
     spread,
 )
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.kinds.number_scoring import inside, of_sums, summands
 from vitmed.metrics.metric_table import NUMBER_METRICS
 from vitmed.metrics.notes import FEW_IMAGES, few_notes

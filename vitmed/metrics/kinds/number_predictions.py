@@ -14,8 +14,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from vitmed.core.base_models import SIDES, Kind, Target
 from vitmed.core.errors import DataError
-from vitmed.core.targets import SIDES, Kind, Target
 from vitmed.core.upgrade import READER
 from vitmed.metrics.predictions import PerImage, known_labels
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OF_NUMBERS, RAW, TARGET, Table, read_table

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.metric_table import NUMBER_METRICS
 from vitmed.metrics.predictions import known_labels
 from vitmed.metrics.ranking import ratio

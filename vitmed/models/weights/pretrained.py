@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitmed.core.data_config import ModelConfig
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.messages import say
-from vitmed.core.model_config import ModelConfig
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import first_line
 from vitmed.imaging.preprocessing import Preprocessing
@@ -40,7 +40,7 @@ from vitmed.models.weights.catalogue import (
 )
 from vitmed.models.weights.files import AGAIN, State, check_digests, magic, read_npz, read_safetensors, safe_load
 from vitmed.models.weights.layouts import HEAD, LAYOUTS, PLAIN, convert, describe, is_rotary, join_positions
-from vitmed.models.weights.resample import fold_channels, resample_patches, resample_positions
+from vitmed.models.weights.pretrained import fold_channels, resample_patches, resample_positions
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from vitmed.explanation.results import TITLES, Maps, cells
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.report.plots.drawing import path_label, percent, short, show
 from vitmed.report.plots.pictures import label_outcome
 

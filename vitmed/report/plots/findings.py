@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from vitmed.metrics.estimates import ClassNumbers
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
+from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.metric_table import TITLES
 from vitmed.report.plots.drawing import BLUE, GREY, add_grid, draw_estimate, percent, short
 from vitmed.report.results import Results

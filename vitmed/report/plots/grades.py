@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.plots.drawing import BLUE, GREEN, ORANGE, add_grid, numbers, percent
-from vitmed.report.plots.findings import COLUMNS, draw_rates
+from vitmed.report.plots.kinds import COLUMNS, draw_rates
 from vitmed.report.results import Results
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.report.plots.drawing import BLACK, BLUE, GREY, RED, plot
 from vitmed.report.results import Results
 

@@ -17,11 +17,10 @@ from vitmed.core.targets import UNKNOWN
 from vitmed.core.text import counted
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.metrics.confusions import error_pairs
+from vitmed.metrics.confusions import error_pairs, wrong_rows
 from vitmed.metrics.kinds.any_predictions import AnyPredictions
-from vitmed.metrics.kinds.finding_predictions import FindingPredictions
-from vitmed.metrics.kinds.finding_results import wrong_rows
-from vitmed.metrics.kinds.number_predictions import NumberPredictions
+from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.label_errors import find_suspects
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.report.plots.drawing import GREEN, GREY, RED, hide_ticks, path_label, percent, png, sheet, short, show

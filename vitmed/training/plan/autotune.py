@@ -20,12 +20,11 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-from vitmed.core.cache_folder import cache_folder
-from vitmed.core.config import Config
+from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.files import make_folder, write_text
 from vitmed.core.messages import Advance, bar
-from vitmed.core.pretrain_config import PretrainConfig
+from vitmed.core.stored_paths import cache_folder
 from vitmed.core.text import counted, first_line, listed
 from vitmed.models.compile import compile_network, is_of_compiler, leave_uncompiled, missing_compiler
 from vitmed.models.hardware import busy, machine, pick_precision, seconds_of, seeded, using_threads

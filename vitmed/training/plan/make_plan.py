@@ -13,29 +13,29 @@ import torch
 import yaml
 
 from vitmed.core.config import Config
+from vitmed.core.data_config import ModelConfig
 from vitmed.core.dataset_cards import report_card
-from vitmed.core.durations import duration_text, round_up
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
 from vitmed.core.messages import bar, say, warn
-from vitmed.core.model_config import ModelConfig
 from vitmed.core.stored_paths import as_written
+from vitmed.core.text import duration_text, round_up
 from vitmed.core.train_config import TrainConfig
 from vitmed.data.patients import show_expression
 from vitmed.data.samples import Splits
 from vitmed.data.splits import make_splits
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
-from vitmed.imaging.augmentation import POLICIES, refuse_flips
+from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.decode import read_size
-from vitmed.imaging.exact_views import refuse_views, safe_views
+from vitmed.imaging.exact_views import refuse_flips, refuse_views, safe_views
+from vitmed.metrics.reader_comparison import check_readers
 from vitmed.metrics.subgroups import check_columns
 from vitmed.models.hardware import pick_device
 from vitmed.models.sizes import SIZES
 from vitmed.models.vit import ViT
 from vitmed.models.weights.catalogue import terms_of
 from vitmed.models.weights.pretrained import Weights, config_for_weights, open_weights
-from vitmed.training.check_readers import check_readers
 from vitmed.training.learning import check_target
 from vitmed.training.plan.forecast import Forecast, Forecaster
 from vitmed.training.plan.memory import one_batch

@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from vitmed.core.config import Config
+from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.load_config import with_values
-from vitmed.core.pretrain_config import PretrainConfig
 from vitmed.models.weights.catalogue import DISTILLED, MASKED
 
 APART = 5  # images of the commonest class for each of the rarest, beyond which the plan speaks of imbalance

@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from vitmed.core.config import Config
-from vitmed.core.durations import about, duration_text, round_up
 from vitmed.core.errors import UsageError
-from vitmed.core.text import counted
+from vitmed.core.text import about, counted, duration_text, round_up
 from vitmed.training.plan.forecast import Forecast
 from vitmed.training.plan.rules import SMALL, PlanInputs, Rule, fields_set
 
