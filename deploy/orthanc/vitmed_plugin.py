@@ -5,6 +5,7 @@ The queue is Orthanc's own log of changes. Orthanc's database holds the number o
 model makes it of the same image: Orthanc keeps one. docs/orthanc.md explains the settings.
 """
 
+import contextlib
 import http.client
 import json
 import os
@@ -47,32 +48,21 @@ class Away(Exception):
     """vitmed, or the destination of the reports, takes no image at all now."""
 
 
-def ask(path, body=None, **headers):
-    """The status and the body of an answer of vitmed."""
+def ask(path, image=None):
+    """The status and the body of an answer of vitmed: on a DICOM file a Structured Report, or the problem."""
+    headers, form, line = {}, None, secrets.token_hex(16)
     if settings["Key"]:
         headers["Authorization"] = f"Bearer {settings['Key']}"
-    request = urllib.request.Request(settings["Url"].rstrip("/") + path, body, headers)
+    if image is not None:
+        head = f'--{line}\r\nContent-Disposition: form-data; name="images"; filename="image.dcm"\r\n\r\n'
+        form = head.encode() + image + f"\r\n--{line}--\r\n".encode()
+        headers |= {"Content-Type": f"multipart/form-data; boundary={line}", "Accept": "application/dicom"}
+    request = urllib.request.Request(settings["Url"].rstrip("/") + path, form, headers)
     try:
         with opener.open(request, timeout=settings["Timeout"]) as reply:
             return reply.status, reply.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()
-
-
-def is_ready():
-    try:
-        return ask("/health/ready")[0] == 200
-    except (OSError, http.client.HTTPException):
-        return False
-
-
-def predict(image):
-    """The status of vitmed's answer on a DICOM file, and the Structured Report or the problem."""
-    line = secrets.token_hex(16)
-    head = f'--{line}\r\nContent-Disposition: form-data; name="images"; filename="image.dcm"\r\n\r\n'
-    form = head.encode() + image + f"\r\n--{line}--\r\n".encode()
-    headers = {"Content-Type": f"multipart/form-data; boundary={line}", "Accept": "application/dicom"}
-    return ask("/v1/predict", form, **headers)
 
 
 def send(report):
@@ -94,7 +84,7 @@ def answer(instance):
     wanted = all(tags.get(keyword) in values for keyword, values in settings["Only"].items())
     if not wanted or "Rows" not in tags or tags.get("Modality") == "SR":
         return None
-    status, body = predict(orthanc.RestApiGet(f"/instances/{instance}/file"))
+    status, body = ask("/v1/predict", orthanc.RestApiGet(f"/instances/{instance}/file"))
     if status == 200:
         report = json.loads(orthanc.RestApiPost("/instances", body))["ID"]
         if settings["SendTo"]:
@@ -110,16 +100,6 @@ def answer(instance):
     raise (Away if status < 500 else RuntimeError)(f"vitmed answers {status}: {told}")
 
 
-def mark(instance, text):
-    """Note on an image, for people, what became of it."""
-    try:
-        orthanc.RestApiPut(f"/instances/{instance}/metadata/{MARK}", text)
-    except orthanc.OrthancException as error:  # such as CheckRevisions, which lets nobody change an earlier note
-        orthanc.LogWarning(f"vitmed: instance {instance} cannot be marked: {error}")
-    if not text.startswith("report"):
-        orthanc.LogWarning(f"vitmed: instance {instance} {text}")
-
-
 def work_off(instance):
     """Return once an image has its report, is refused, or was tried too often; also when Orthanc stops."""
     pause, failures = 1, 0
@@ -129,7 +109,8 @@ def work_off(instance):
         except Exception as error:
             if isinstance(error, orthanc.OrthancException) and error.args[0] == UNKNOWN:  # deleted meanwhile
                 return
-            failures += not isinstance(error, Away) and is_ready()
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                failures += not isinstance(error, Away) and ask("/health/ready")[0] == 200
             if failures < ATTEMPTS:
                 problem = f"{error or type(error).__name__}"
                 if state["problem"] != problem:
@@ -139,9 +120,14 @@ def work_off(instance):
                 pause *= 2
                 continue
             became = f"failed {error}"
-        if became:
-            mark(instance, became)
         state["problem"] = ""
+        if became:
+            try:
+                orthanc.RestApiPut(f"/instances/{instance}/metadata/{MARK}", became)
+            except orthanc.OrthancException as error:  # such as CheckRevisions: nobody may change an earlier note
+                orthanc.LogWarning(f"vitmed: instance {instance} cannot be marked: {error}")
+            if not became.startswith("report"):
+                orthanc.LogWarning(f"vitmed: instance {instance} {became}")
         return
 
 

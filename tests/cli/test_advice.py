@@ -21,7 +21,7 @@ RAISED_BY = {
     "train pretrain predict evaluate explain stress": "cli/entry",
     "train cross-validate": "studies/folds",
     "cross-validate": "studies/executors",
-    "tune": "studies/search studies/trials",
+    "tune": "studies/search studies/search_plan",
     "stress": "explanation/robustness",
     "probe": "studies/rank_weights",
     "serve": "deploy/http/limits deploy/http/listening deploy/http/scores",

@@ -19,7 +19,6 @@ import yaml
 from conftest import TINY, TINY_SETS, Answer, Recorder, draw_image, draw_nothing, recording
 from PIL import Image
 from sklearn.metrics import brier_score_loss, roc_auc_score
-from vitmed.studies.search_plan import Asked, read_space
 
 import vitmed
 from vitmed import train, tune
@@ -31,8 +30,8 @@ from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.tuning_study import TrialResult, TuningStudy, combined
 from vitmed.report.plots.curves import history_figure
-from vitmed.studies.search import TuneResult, _notes
-from vitmed.studies.trials import Trials
+from vitmed.studies.search import Search, TuneResult, _notes
+from vitmed.studies.search_plan import Asked, read_space
 from vitmed.training.plan.time_budget import Clock
 
 optuna = pytest.importorskip("optuna")
@@ -175,12 +174,12 @@ def test_what_you_set_is_not_searched_and_the_clock_counts_what_a_killed_process
         low, high = map(float, ends.split(".."))
         assert low <= asked.planned[name] <= high
     asked = asked.model_copy(update={"time": 1000.0, "before": 10.0, "one_pass": 4.0, "after": 20.0})
-    first = Trials(optuna, folder, asked, Clock())
+    first = Search(optuna, folder, asked, Clock())
     assert first.reserve == 10 + 2 * 4 + 20 and not first.late
     file = folder.path / "trial-0001.json"
     spent = {"spent": 970.0}  # of the whole command, at its last sign
     file.write_text(json.dumps(json.loads(file.read_text()) | spent))
-    assert Trials(optuna, folder, asked, Clock()).late  # 1000 - 38 s are for trials
+    assert Search(optuna, folder, asked, Clock()).late  # 1000 - 38 s are for trials
 
 
 def test_a_trial_that_fails_is_recorded_and_the_study_goes_on(
@@ -282,10 +281,10 @@ def test_two_processes_share_the_trials(data: Path, tmp_path: Path) -> None:
 def test_when_the_time_is_used_trials_end_and_the_winner_is_trained(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def late(self: Trials) -> bool:
+    def late(self: Search) -> bool:
         return len(self.files) > 1 and bool(self.study.trials[1].intermediate_values)
 
-    monkeypatch.setattr(Trials, "late", property(late))
+    monkeypatch.setattr(Search, "late", property(late))
     found = run(data, tmp_path, trials=9, epochs=3)
     assert [(t.state, t.epochs) for t in found.study.trials] == [("done", 3), ("stopped", 1)]
     assert found.study.of(2).reason == "the time was used" and found.study.test is not None
@@ -310,7 +309,7 @@ def test_with_a_time_the_plan_is_one_that_fits_often(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plan for so few images is 300 epochs; then no trial is begun, because the time is used."""
-    monkeypatch.setattr(Trials, "late", property(lambda self: True))
+    monkeypatch.setattr(Search, "late", property(lambda self: True))
     with pytest.raises(DataError, match="no trial ended well"):
         run(data, tmp_path, trials=None, epochs=None, time="4m", sets=())
     asked, base = Asked.read(RunFolder(tmp_path / "t")), load_config(tmp_path / "t" / "base.yaml")

@@ -27,9 +27,10 @@ from vitmed.core.upgrade import READER
 from vitmed.data.splits import make_splits
 from vitmed.metrics.estimates import value_text
 from vitmed.report.data_check_page import PAGE
-from vitmed.studies.auto import FILES, AutoRun, Save, compare_ways, find_stored, headline_number, stored
+from vitmed.studies.auto import FILES, AutoRun, Save, Ways, find_stored, headline_number, stored
 from vitmed.studies.executors import Job
 from vitmed.studies.rank_weights import ALL_LOCAL
+from vitmed.studies.study import check_same_data, conduct
 from vitmed.training.plan.make_plan import config_of_target
 
 USUAL, LEAST = 3600.0, 300.0  # s
@@ -141,9 +142,7 @@ def _go_on(folder: RunFolder, state: dict[str, Any], save: Save, parallel: int) 
     arguments, limit = {"data": None, "config": None, **state["arguments"]}, float(state["limit"])
     arguments |= {key: find_stored(arguments[key], folder) for key in FILES if arguments.get(key)}
     settings = _settings(arguments)
-    if make_splits(settings.data, ordinal=settings.evaluate.ordinal).digest != state["identity"]:
-        problem = f"{settings.data.root}: other images, labels or splits than {folder.path} began with"
-        raise DataError(problem, "restore them, or start anew")
+    check_same_data(settings, state["identity"], folder)
     if "weights" not in state:
         state |= _ranked(folder, state, arguments)
         save()
@@ -158,7 +157,10 @@ def _go_on(folder: RunFolder, state: dict[str, Any], save: Save, parallel: int) 
             what = "the plan, from random weights" if one is None else f"fine-tuned from {Path(one).name}"
             own = {**arguments, **state["divided"], **short, "weights": one}
             jobs[name] = Job(f"way-{name}", f"{name}: {what}", own, "val")
-        state |= compare_ways(folder, jobs, parallel, save)
+        chosen: dict[str, Any] = {"tried": [], "winner": next(iter(jobs)), "why": "the only way here"}
+        if len(jobs) > 1:
+            chosen = conduct(Ways(folder, jobs, parallel, save))
+        state |= chosen
         save()
     place, joined = (RunFolder(folder.path / part) for part in ("folds", "folds/ensemble"))
     if place.folds.is_file() and not (place.path / "test" / PREDICTIONS).is_file():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,14 +60,13 @@ def compare(
     stated = None if accept is None else read_criteria(Path(accept))
     read = read_all(paths)
     if stated is not None:
-        check_criteria(stated[0], read, len(paths))
+        check_criteria(stated, read, len(paths))
     models, notes = align(read)
     notes += [f"{model.name}: {note}" for model in read for note in model.predictions.notes]
     content = compare_models(models, resamples, notes)
     judged = None
     if stated is not None:
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        judged = judge(*stated, read, models, content.pairs, resamples, now)
+        judged = judge(stated, read, models, content.pairs, resamples)
     if folder is not None:
         from vitmed.report.plots.comparisons import differences
         from vitmed.report.plots.drawing import png

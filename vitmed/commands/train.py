@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,8 @@ from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.core.text import duration_text, file_name
 from vitmed.inference.ensemble import load_ensemble
 from vitmed.report.headline import Evaluation, check_gates, parse_gates
-from vitmed.studies.folds import new_folds, train_folds
-from vitmed.studies.study import Study
+from vitmed.studies.folds import CrossValidation
+from vitmed.studies.study import conduct
 from vitmed.training.plan.time_budget import Clock
 from vitmed.training.processes import Ranks
 from vitmed.training.run import EachEpoch, folder_to_resume
@@ -121,12 +122,12 @@ def _begin(run: OneRun, arguments: dict[str, Any], flags: dict[str, Any], parall
         return _result(*run.new(settings, config is None))
     of = f"{settings.data.folds}-folds" if settings.data.sites is None else file_name(settings.data.sites)
     name = run.name or f"{default_name(data_folder(settings.data.root), settings)}_{of}"
-    folder, first = new_folds(settings, run.output, name), {**arguments, **flags}
+    study, first = CrossValidation.new(settings, run.output, name), {**arguments, **flags}
     if (limit := settings.train.time) is not None:
-        rounds = -(-len(Study.read(folder).places) // parallel)
+        rounds = -(-len(study.divided.places) // parallel)
         first["time"] = (limit - POOLING - run.clock.seconds()) / rounds
         say(f"--time {duration_text(limit)}: {duration_text(first['time'])} for each fold")
-    return _train_folds(folder, first, parallel, run.offline)
+    return _train_folds(CrossValidation(study.folder, first, run.offline, parallel))
 
 
 def _resume(run: OneRun, resume: Path, arguments: dict[str, Any], flags: dict[str, Any], parallel: int) -> TrainResult:
@@ -136,7 +137,7 @@ def _resume(run: OneRun, resume: Path, arguments: dict[str, Any], flags: dict[st
         _refuse_ranks(run.ranks, "folds", "one fold at a time: --folds N --fold I")
         if (run.name, config, data) != (None, None, None) or sets or overrides:
             raise excluded("resume of folds")
-        return _train_folds(RunFolder(resume), None, parallel, run.offline)
+        return _train_folds(CrossValidation(RunFolder(resume), None, run.offline, parallel))
     changes = [*overrides, *sets] + ["config"] * (config is not None)
     folder = run.ranks.first(lambda: folder_to_resume(resume, run.name, changes, FLAGS, RESUMABLE))
     return _result(*run.resume(folder, data, overrides))
@@ -151,10 +152,16 @@ def _refuse_ranks(ranks: Ranks, what: str, fix: str) -> None:
         raise UsageError(f"{what}: not with {ranks.world} processes", fix)
 
 
-def _train_folds(folder: RunFolder, first: dict[str, Any] | None, parallel: int, offline: bool) -> TrainResult:
+def _train_folds(study: CrossValidation) -> TrainResult:
+    folder = study.folder
     with run_lock(folder):
-        test, places = train_folds(folder, first, parallel, offline)
-        if all(place.best.is_file() for place in places):
+        study.check_open()
+        try:
+            test = conduct(study)
+        finally:
+            if study.first and not any(path.is_dir() for path in folder.path.iterdir()):  # refused: nothing began
+                shutil.rmtree(folder.path)
+        if all(run.best.is_file() for run in study.done()):
             joined = ensemble([folder.path])
             if load_ensemble(RunFolder(joined.folder).ensemble).splits.samples["test"]:
                 evaluate(joined.folder)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from vitmed.commands.one_run import default_name
 from vitmed.core.config import FLAGS, TUNE_FLAGS, Config, read_overrides
-from vitmed.core.errors import Interrupted, UsageError
+from vitmed.core.errors import UsageError
 from vitmed.core.exclusions import excluded
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import listener
@@ -30,9 +30,9 @@ from vitmed.core.places import check_run_place, data_folder
 from vitmed.core.process import is_rank
 from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.metrics.tuning_study import SEED
-from vitmed.studies.search import TuneResult, lead
+from vitmed.studies.search import Search, TuneResult
 from vitmed.studies.search_plan import new_study, plan_study, read_space, resumed_study
-from vitmed.studies.trials import Trials
+from vitmed.studies.study import conduct
 from vitmed.training.plan.time_budget import Clock
 
 
@@ -121,9 +121,7 @@ def tune(
         stack.callback(optuna.logging.set_verbosity, optuna.logging.get_verbosity())
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         stack.enter_context(run_lock(folder))
-        try:
-            study = lead(Trials(optuna, folder, asked, clock), parallel, devices)
-        except (Interrupted, KeyboardInterrupt) as error:
-            problem = error.problem if isinstance(error, Interrupted) else "stopped; what is trained is saved"
-            raise Interrupted(problem, f"vitmed tune --resume {folder.path}") from None
+        search = Search(optuna, folder, asked, clock, parallel, devices)
+        search.announce()
+        study = conduct(search)
     return TuneResult(folder.path, study)

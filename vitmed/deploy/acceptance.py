@@ -11,18 +11,19 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.files import why_unreadable, write_json, write_text
 from vitmed.core.text import NOTICE
 from vitmed.core.yaml_files import YamlError, read_yaml
-from vitmed.decisions.targets import TARGETS, TargetKind
+from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, estimate
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.paired_comparison import ComparedPair, share_difference
@@ -37,20 +38,21 @@ NUMBERS, PAGE = "acceptance.json", "acceptance.html"
 UNKNOWN = Estimate(value=None, low=None, high=None)
 
 
-def read_criteria(file: Path) -> tuple[Criteria, str]:
-    """The criteria in a YAML file, and the sha256 of the file. Raises UsageError for anything else."""
+def read_criteria(file: Path) -> Criteria:
+    """The criteria in a YAML file. Raises UsageError for anything else."""
     fix = "write it as docs/acceptance.md shows"
     if reason := why_unreadable(file):
         raise UsageError(f"{file}: {reason[0]}", reason[1])
     try:
-        found = Criteria.model_validate(read_yaml(file))
+        criteria = Criteria.model_validate(read_yaml(file))
     except YamlError as error:
         raise UsageError(f"{file}: {error}", error.fix) from None
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"])
         raise UsageError(f"{file}: {place or 'criteria'}: {first['msg']}", fix) from None
-    return found, hashlib.sha256(file.read_bytes()).hexdigest()
+    criteria._sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+    return criteria
 
 
 def check_criteria(criteria: Criteria, models: Sequence[Model], given: int) -> None:
@@ -61,55 +63,48 @@ def check_criteria(criteria: Criteria, models: Sequence[Model], given: int) -> N
     """
     new = models[0].predictions
     kind = TARGETS[models[0].kind]
-    for one in criteria.criteria:
+    for criterion in criteria.criteria:
         of_class = set(ClassNumbers.model_fields) - {"n"}
         known = [*kind.metrics, *(of_class if new.kind != "number" else ())]
-        if one.metric not in known:
-            raise unknown_key("metric", one.metric, known, " in the criteria")
-        if one.of is not None and (new.kind == "number" or one.of not in new.classes):
-            raise unknown_key("class", one.of, new.classes, f" in the criterion of {one.metric}")
-        if one.of is not None and one.metric not in of_class:
-            raise UsageError(f"{one.metric} is not a number of one class", f"take out of: {one.of}")
-        if class_of(one, new) is None and one.metric not in kind.metrics:
-            raise UsageError(f"the criterion of {one.metric} names no class", f"of: {new.classes[0]}")
-        share = new.kind != "number" and (one.metric in of_class or kind.metrics[one.metric].higher_is_better)
-        if share and one.limit > 1:
+        if criterion.metric not in known:
+            raise unknown_key("metric", criterion.metric, known, " in the criteria")
+        if criterion.of is not None and (new.kind == "number" or criterion.of not in new.classes):
+            raise unknown_key("class", criterion.of, new.classes, f" in the criterion of {criterion.metric}")
+        if criterion.of is not None and criterion.metric not in of_class:
+            raise UsageError(f"{criterion.metric} is not a number of one class", f"take out of: {criterion.of}")
+        if class_of(criterion, new) is None and criterion.metric not in kind.metrics:
+            raise UsageError(f"the criterion of {criterion.metric} names no class", f"of: {new.classes[0]}")
+        share = criterion.metric in of_class or kind.metrics[criterion.metric].higher_is_better
+        if share and new.kind != "number" and criterion.limit > 1:
+            limit = f"the limit is {criterion.limit:g}"
             raise UsageError(
-                f"{one.metric} is at most 1, and the limit is {one.limit:g}: the criterion can show nothing",
+                f"{criterion.metric} is at most 1, and {limit}: the criterion can show nothing",
                 "write a share, such as 0.05 for 5 %",
             )
-        if one.in_each is not None:
-            check_columns([one.in_each], new.columns, "in_each:")
-        if one.worse_by_less_than is not None and given < 2:
+        if criterion.in_each is not None:
+            check_columns([criterion.in_each], new.columns, "in_each:")
+        if criterion.worse_by_less_than is not None and given < 2:
             raise UsageError("worse_by_less_than compares with a second model", "vitmed compare NEW OLD --accept FILE")
 
 
 def judge(
-    criteria: Criteria,
-    digest: str,
-    read: Sequence[Model],
-    models: Sequence[Model],
-    pairs: Sequence[ComparedPair],
-    resamples: int,
-    created: str,
+    criteria: Criteria, read: Sequence[Model], models: Sequence[Model], pairs: Sequence[ComparedPair], resamples: int
 ) -> Acceptance:
     """Judge the first model by each criterion.
 
     Args:
-        digest: sha256 of the file of the criteria.
         read: the models with all their images and columns; models: on their common images; pairs: of these.
     """
-    kind = TARGETS[read[0].kind]
-    judged = []
-    whole: Numbers = kind.evaluate(read[0].predictions, resamples)
-    for one in criteria.criteria:
-        if one.worse_by_less_than is not None:
-            judged.append(_judged(one, "", _gap(one, models, pairs), kind))
-        elif one.in_each is None:
-            judged.append(_judged(one, "", _number(one, read[0].predictions, whole), kind))
+    kind, new = TARGETS[read[0].kind], read[0].predictions
+    numbers: Numbers = kind.evaluate(new, resamples)
+    judged = list[Judged]()
+    for criterion in criteria.criteria:
+        if criterion.in_each is not None:
+            judged += [_judged(criterion, *stratum) for stratum in _of_strata(criterion, new, kind, resamples)]
+        elif criterion.worse_by_less_than is not None:
+            judged.append(_judged(criterion, "", _gap(criterion, models, pairs)))
         else:
-            for name, found, why in _of_strata(one, read[0].predictions, kind, resamples):
-                judged.append(_judged(one, name, found, kind, why))
+            judged.append(_judged(criterion, "", _number(criterion, new, numbers)))
     described = list[dict[str, str]]()
     for model in read[:2]:
         known = model.known
@@ -118,9 +113,9 @@ def judge(
             described.append({"name": model.name} | {key: value for key, value in given.items() if value})
     return Acceptance(
         title=criteria.title,
-        criteria_sha256=digest,
-        created=created,
-        images=len(read[0].predictions),
+        criteria_sha256=criteria._sha256,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        images=len(new),
         models=described,
         judged=judged,
     )
@@ -149,27 +144,24 @@ def _gap(criterion: Criterion, models: Sequence[Model], pairs: Sequence[Compared
     if of is None:
         return pairs[0].difference.get(name, UNKNOWN)
     if name in ("sensitivity", "specificity"):
-        (truth, known), called, other = _truth(new, of), _called(new, of), _called(old, of)
+        (truth, known, called), (_, _, other) = _calls(new, of), _calls(old, of)
         positive = name == "sensitivity"
-        units = Units(new.units)
-        found = share_difference(called == positive, other == positive, known & (truth == positive), units).found
+        counted = known & (truth == positive)
+        found = share_difference(called == positive, other == positive, counted, Units(new.units)).found
         return estimate(found.value, found.low, found.high, found.method)
-    own: Mapping[str, Mapping[str, Estimate]] = TARGETS[models[0].kind].compare_each(new, old)
-    if of in own.get(name, {}):
-        return own[name][of]
-    both = ["sensitivity", "specificity", *own]
+    gaps: Mapping[str, Mapping[str, Estimate]] = TARGETS[models[0].kind].compare_each(new, old)
+    if of in gaps.get(name, {}):
+        return gaps[name][of]
+    both = ["sensitivity", "specificity", *gaps]
     raise UsageError(f"there is no paired difference of the {name} of {of}", f"use one of {', '.join(both)}")
 
 
-def _truth(predictions: Predictions, of: str) -> tuple[np.ndarray, np.ndarray]:
-    """(S,) bool: images of a class or with a finding, and whether that is known."""
-    k, labels = predictions.classes.index(of), known_labels(predictions)
-    return (labels[:, k] == 1, labels[:, k] >= 0) if labels.ndim == 2 else (labels == k, np.ones(len(labels), bool))
-
-
-def _called(predictions: Predictions, of: str) -> np.ndarray:
-    k, predicted = predictions.classes.index(of), predictions.predicted
-    return np.asarray(predicted[:, k] if predicted.ndim == 2 else predicted == k)
+def _calls(predictions: Predictions, of: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(S,) bool: images of a class or with a finding, whether that is known, and those that are called so."""
+    k, labels, called = predictions.classes.index(of), known_labels(predictions), predictions.predicted
+    if labels.ndim == 2:  # of findings
+        return labels[:, k] == 1, labels[:, k] >= 0, called[:, k]
+    return labels == k, np.ones(len(predictions), bool), called == k
 
 
 def _of_strata(
@@ -191,24 +183,22 @@ def _of_strata(
             yield f"{column} {name}", _number(criterion, part, kind.evaluate(part, resamples)), ""
 
 
-def _judged(criterion: Criterion, where: str, found: Estimate, kind: TargetKind, why: str = "") -> Judged:
+def _judged(criterion: Criterion, where: str, found: Estimate, why: str = "") -> Judged:
     """A criterion is met, not met, or not shown: then the number is good enough and its interval is not."""
-    limit, above = criterion.limit, criterion.at_most is None
-    if criterion.worse_by_less_than is not None:
-        metric = kind.metrics.get(criterion.metric)
+    limit, above, strict = criterion.limit, criterion.at_most is None, criterion.worse_by_less_than is not None
+    if strict:
+        metric = ALL_METRICS.get(criterion.metric)
         above = metric is None or metric.higher_is_better
         limit = -limit if above else limit
     value = math.nan if found.value is None else found.value
-    ends = (found.low, found.high) if above else (found.high, found.low)
-    against = value if criterion.by == "estimate" else math.nan if ends[0] is None else ends[0]
+    end = found.low if above else found.high
+    against = value if criterion.by == "estimate" else math.nan if end is None else end
 
     def good(number: float) -> bool:
-        strict = criterion.worse_by_less_than is not None
         return (number > limit if above else number < limit) or (number == limit and not strict)
 
-    state: State = (
-        "met" if good(against) and not why else "not shown" if math.isnan(value) or good(value) else "not met"
-    )
+    met = good(against) and not why
+    state: State = "met" if met else "not shown" if math.isnan(value) or good(value) else "not met"
     return Judged(criterion=criterion, where=where, found=found, state=state, why=why)
 
 
@@ -232,11 +222,16 @@ class Criterion(Frozen):
     by: Literal["interval", "estimate"] = "interval"
     why: str = ""
 
+    @property
+    def limits(self) -> dict[str, float]:
+        """Its words -> the number in the criterion."""
+        given = {"at least": self.at_least, "at most": self.at_most, "worse by less than": self.worse_by_less_than}
+        return {words: limit for words, limit in given.items() if limit is not None}
+
     @model_validator(mode="after")
     def _one_limit(self) -> Self:
-        given = [one for one in (self.at_least, self.at_most, self.worse_by_less_than) if one is not None]
-        if len(given) != 1:
-            raise ValueError(f"expected one of at_least, at_most and worse_by_less_than, found {len(given)}")
+        if len(self.limits) != 1:
+            raise ValueError(f"expected one of at_least, at_most and worse_by_less_than, found {len(self.limits)}")
         if self.in_each is not None and self.worse_by_less_than is not None:
             raise ValueError("in_each goes with at_least or at_most")
         return self
@@ -244,16 +239,14 @@ class Criterion(Frozen):
     @property
     def limit(self) -> float:
         """The number in the criterion."""
-        return next(one for one in (self.at_least, self.at_most, self.worse_by_less_than) if one is not None)
+        return next(iter(self.limits.values()))
 
     @property
     def text(self) -> str:
         """`sensitivity of sick at least 0.9 in each site`"""
         name = self.metric.replace("_", " ") + (f" of {self.of}" if self.of else "")
-        kinds = {"at least": self.at_least, "at most": self.at_most, "worse by less than": self.worse_by_less_than}
-        kind, limit = next((kind, limit) for kind, limit in kinds.items() if limit is not None)
-        where = f" in each {self.in_each}" if self.in_each else ""
-        return f"{name} {kind} {limit:g}{where}{' (the number alone)' if self.by == 'estimate' else ''}"
+        words, where = next(iter(self.limits)), f" in each {self.in_each}" if self.in_each else ""
+        return f"{name} {words} {self.limit:g}{where}{' (the number alone)' if self.by == 'estimate' else ''}"
 
 
 class Criteria(Frozen):
@@ -261,6 +254,7 @@ class Criteria(Frozen):
 
     title: str = "Acceptance of a model"
     criteria: list[Criterion] = Field(min_length=1)
+    _sha256: str = PrivateAttr("")  # of the file
 
 
 class Judged(Frozen):
@@ -286,15 +280,15 @@ class Acceptance(Frozen):
     @property
     def accepted(self) -> bool:
         """Whether every criterion is met."""
-        return all(one.state == "met" for one in self.judged)
+        return all(entry.state == "met" for entry in self.judged)
 
     @property
     def verdict(self) -> str:
         """`not accepted: sensitivity of sick at least 0.9 is not shown`"""
-        open_ = [one for one in self.judged if one.state != "met"]
+        open_ = [entry for entry in self.judged if entry.state != "met"]
         if not open_:
             return "accepted: every criterion is met"
-        names = [f"{one.criterion.text}{f', {one.where}' if one.where else ''} is {one.state}" for one in open_]
+        names = [f"{e.criterion.text}{f', {e.where}' if e.where else ''} is {e.state}" for e in open_]
         return f"not accepted: {'; '.join(names)}"
 
     def to_dict(self) -> dict[str, Any]:

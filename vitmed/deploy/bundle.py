@@ -55,8 +55,7 @@ def write_bundle(file: Path, saved: SavedModel, models: Mapping[str, SavedModel]
     """Write an archive with wheels, models, what each answers to a drawn image, and lists of licences and parts.
 
     Args:
-        models: name in the archive -> best.pt, an exported model, or both.
-        extras: of vitmed, to add.
+        models: name in the archive -> best.pt, an exported model, or both; extras: of vitmed, to add.
 
     Raises:
         UsageError: no such extra, or a wheel that cannot be had.
@@ -71,7 +70,7 @@ def write_bundle(file: Path, saved: SavedModel, models: Mapping[str, SavedModel]
         (top / "install.sh").chmod(0o755)
         machine = f"{sys.version_info[0]}.{sys.version_info[1]} {os.uname().sysname} {os.uname().machine}\n"
         (top / "machine.txt").write_text(machine)
-        sums = [f"{digest_of(one)}  {one.relative_to(top)}\n" for one in sorted(top.rglob("*")) if one.is_file()]
+        sums = [f"{digest_of(part)}  {part.relative_to(top)}\n" for part in sorted(top.rglob("*")) if part.is_file()]
         (top / "SHA256SUMS").write_text("".join(sums))
         nobody: Any = {"uid": 0, "gid": 0, "uname": "", "gname": "", "mtime": 0, "deep": False}  # nor a time
         with whole_file(file) as stream, tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
@@ -90,7 +89,7 @@ def _add_wheels(folder: Path, place: Path, extras: Collection[str], models: Coll
     if unknown := [extra for extra in extras if extra not in known]:
         fix = f"one of: {listed(known, 50)}; after an update of a checkout: pip install -e . again"
         raise UsageError(f"--extras {unknown[0]}: vitmed has no such extra", fix)
-    stated = next(Path(str(one.locate())) for one in about.files or () if one.name == "METADATA")
+    stated = next(Path(str(part.locate())) for part in about.files or () if part.name == "METADATA")
     info = shutil.copytree(stated.parent, place / "own" / stated.parent.name, ignore=LEFT_HERE)
     shutil.copytree(package, place / "own" / "vitmed", ignore=LEFT_HERE)
     for beside in ("configs", "datasets"):  # in a wheel inside the package, in a checkout beside it
@@ -111,13 +110,13 @@ def _add_models(top: Path, saved: SavedModel, models: Mapping[str, SavedModel]) 
         folder.mkdir(parents=True)
     shape = (how.image_size * 5 // 4, how.image_size, how.channels)  # its size changes on the way to the network
     Image.fromarray(np.random.default_rng(0).integers(0, 256, shape, np.uint8).squeeze()).save(picture)
-    for name, one in models.items():
-        if isinstance(one, OnnxModel):
-            shutil.copyfile(one.path, top / "model" / name)
+    for name, model in models.items():
+        if isinstance(model, OnnxModel):
+            shutil.copyfile(model.path, top / "model" / name)
         else:
             from vitmed.inference.checkpoint import write_without_names
 
-            write_without_names(one.path, top / "model" / name)
+            write_without_names(model.path, top / "model" / name)
         again = open_model(top / "model" / name)
         with listening(Silent()):
             network, files = open_files([picture.as_posix()], again, "cpu", "fp32", None)

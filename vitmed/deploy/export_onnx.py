@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import tempfile
@@ -40,8 +41,7 @@ class ExportGate(Frozen):
     """The exported network beside the checkpoint, on validation images.
 
     Attributes:
-        images: how many were compared.
-        flipped: images with another decision.
+        images: how many were compared; flipped: how many have another decision.
         largest: the largest difference of a calibrated probability; of a number in units of its spread.
         resized: whether the file resizes the images, so they were compared in their own sizes.
     """
@@ -78,8 +78,7 @@ def compare_export(
     The checkpoint resizes with Pillow and decides with numpy; the exported network does all in its graph, where it may.
 
     Args:
-        graph: what was exported; run: the exported network, images (B, H, W, C) uint8 -> outputs by name.
-        root: the data folder.
+        run: the exported network, images (B, H, W, C) uint8 -> outputs by name; root: the data folder.
 
     Raises:
         DataError: an image cannot be read.
@@ -127,23 +126,14 @@ def _differences(exact: Predictions, again: Predictions, theirs: Mapping[str, np
         return int(flipped.sum()), float(moved)
     flipped |= np.any((theirs["prediction"] != again.predicted).reshape(len(flipped), -1), axis=1)
     if "in_set" in theirs:
-        assert again.members is not None
         flipped |= np.any(theirs["in_set"] != again.members, axis=1)
-    found = compare_precision(ReducedPrecision(precision="fp32", device="cpu", speedup=1.0), exact, again)
+    reduced = compare_precision(ReducedPrecision(precision="fp32", device="cpu", speedup=1.0), exact, again)
     moved = np.abs(exact.probabilities - theirs["probabilities"]).max(initial=0)
-    return found.flipped + int(flipped.sum()), float(moved)
+    return reduced.flipped + int(flipped.sum()), float(moved)
 
 
 class OnnxFile:
-    """An exported network, which can be run before its file is written.
-
-    Args:
-        graph, saved: the network, and its checkpoint.
-        file: that will be written, for messages.
-
-    Raises:
-        UsageError: a package is not installed, or torch cannot export the network.
-    """
+    """An exported network, which can be run before its file is written. Raises as `write_onnx`."""
 
     def __init__(self, graph: ExportedGraph, saved: SavedModel, file: Path):
         self.graph, self.saved = graph, saved
@@ -157,7 +147,7 @@ class OnnxFile:
         height, width = (side + 3, side + 5) if graph.resize else (side, side)
         example = torch.zeros(2, height, width, graph.how.channels, dtype=torch.uint8)
         sizes = {1: torch.export.Dim("height"), 2: torch.export.Dim("width")} if graph.resize else {}
-        with _quiet(), torch.no_grad():
+        with _exporting(), quiet(), torch.no_grad():
             program = torch.onnx.export(
                 graph,
                 (example,),
@@ -189,24 +179,32 @@ class OnnxFile:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the exporter's warnings; and with the names that torch looks up of a user without any.
+def quiet() -> Iterator[None]:
+    """Without the messages, warnings and progress bars of another library."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+@contextlib.contextmanager
+def _exporting() -> Iterator[None]:
+    """With the names that torch looks up of a user without any, and its errors as ours.
 
     A container's user id may have no name, and then torch's compiler fails (tesseract-core #425).
     """
     given = {"USER": "vitmed", "TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / "vitmed-inductor")}
     added = [name for name in given if name not in os.environ]
-    before = logging.root.manager.disable
     os.environ.update({name: given[name] for name in added})
-    logging.disable(logging.ERROR)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
+        yield
     except (RuntimeError, ValueError, TypeError) as error:
         raise UsageError(f"torch cannot export this network ({first_line(error)})", "please report it") from error
     finally:
-        logging.disable(before)
         for name in added:
             del os.environ[name]
 

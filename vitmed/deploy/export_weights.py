@@ -1,13 +1,11 @@
-"""`vitmed export` into a folder: the trained network for timm or transformers, with preprocessing and a card."""
+"""The trained network for timm or transformers, with preprocessing and a card: in a folder, or on a model hub."""
 
 from __future__ import annotations
 
 import contextlib
-import io
 import json
-import logging
 import tempfile
-from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,16 +16,17 @@ from torch import Tensor
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import GateError, UsageError, unknown_key
 from vitmed.core.files import whole_folder
-from vitmed.core.messages import bar
+from vitmed.core.messages import bar, say, warn
 from vitmed.core.text import counted, first_line
 from vitmed.data.thread_batches import check_readable
-from vitmed.deploy.export_onnx import validation_images
+from vitmed.deploy.export_onnx import quiet, validation_images
 from vitmed.deploy.weight_forms import CONFIG, FORMS, SAFETENSORS, WEIGHTS, Form
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.onnx_model import KEY, about_model
 from vitmed.inference.torch_network import TorchNetwork
 from vitmed.models.hardware import FULL_FP32
 from vitmed.models.sizes import resolved
+from vitmed.models.weights.catalogue import stops_sharing, terms_of
 from vitmed.report.headline import known_evaluation
 from vitmed.report.model_card import weights_card
 
@@ -40,8 +39,7 @@ class WeightsGate(Frozen):
     """The logits of the other library beside ours, on validation images.
 
     Attributes:
-        library: with its version; "" where it is not installed, and nothing was compared.
-        images: how many were compared.
+        library: with its version; images: how many were compared; 0 where the library is not installed.
         largest: the largest difference of two logits; relative: as a share of the largest logit, or of 1.
     """
 
@@ -86,7 +84,7 @@ def check_form(saved: Checkpoint, name: str) -> type[Form]:
         part = "each image normalised by itself"
     else:
         part = FORMS[name].lacks(fields := resolved(saved.config.model).model_dump())
-        other = next((one for one in FORMS if FORMS[one].lacks(fields) is None), None)
+        other = next((form for form in FORMS if FORMS[form].lacks(fields) is None), None)
         if part and other:
             raise UsageError(f"{saved.path}: the model needs {part}, which {name} lacks", f"--form {other}")
     if part:
@@ -109,8 +107,7 @@ def write_weights(
 
     Args:
         target: a new folder; a name with .safetensors: the weights alone.
-        name: of the form, a key of `FORMS`.
-        root: the data folder.
+        name: of the form, a key of `FORMS`; root: the data folder.
         address: by which the library finds the folder; default `Form.local`.
         alone: whether the weights will leave the folder: then their metadata repeat config.json.
 
@@ -127,15 +124,10 @@ def write_weights(
             (written.path / WEIGHTS).replace(target)
         return WrittenWeights(target, target.stat().st_size, written.gate, written.form)
     with whole_folder(target) as folder:
-        made = form(
-            saved.config.model,
-            saved.model().state_dict(),
-            saved.preprocessing,
-            saved.classes,
-            several=saved.splits.target.kind == "findings",
-        )
+        state, several = saved.model().state_dict(), saved.splits.target.kind == "findings"
+        made = form(saved.config.model, state, saved.preprocessing, saved.classes, several=several)
         gate = WeightsGate(library=name)
-        _write(made, about(saved), folder, alone)
+        _write(made, saved, folder, alone)
         with contextlib.suppress(ImportError):
             gate = compare_weights(saved, made, folder, target, root)
         if not gate.passed:
@@ -149,21 +141,17 @@ def write_weights(
     return WrittenWeights(target, sum(file.stat().st_size for file in target.iterdir()), gate, made)
 
 
-def about(saved: Checkpoint) -> dict[str, Any]:
-    """What config.json keeps under `KEY`: calibration, operating point, licence; nothing of single images."""
-    found = about_model(saved)
-    found["policy"] = {key: value for key, value in found["policy"].items() if key not in ("ood_score", "other_scores")}
-    return found
-
-
-def _write(made: Form, content: dict[str, Any], folder: Path, alone: bool) -> None:
-    """Write configuration and tensors. One entry of metadata, as safetensors writes several in a random order."""
+def _write(made: Form, saved: Checkpoint, folder: Path, alone: bool) -> None:
+    """Write tensors and configuration, which under `KEY` keeps calibration, operating point and licence; nothing of
+    single images. One entry of metadata, as safetensors writes several in a random order."""
     try:
         from safetensors.torch import save
     except ImportError:
         raise UsageError(f"{WEIGHTS}: needs one more package", "pip install 'vitmed[weights]'") from None
     files = made.files
-    files[CONFIG] |= {KEY: content}
+    about = about_model(saved)
+    about["policy"] = {key: value for key, value in about["policy"].items() if key not in ("ood_score", "other_scores")}
+    files[CONFIG] |= {KEY: about}
     for file, fields in files.items():
         (folder / file).write_text(json.dumps(fields, indent=2, ensure_ascii=False), encoding="utf-8")
     state = {name: tensor.contiguous() for name, tensor in made.state.items()}
@@ -181,7 +169,7 @@ def compare_weights(saved: Checkpoint, made: Form, folder: Path, target: Path, r
     """
     how, chosen = saved.preprocessing, validation_images(saved)
     try:
-        with _quiet():
+        with quiet():
             network = made.load(folder)
     except ImportError:
         raise
@@ -210,13 +198,69 @@ def compare_weights(saved: Checkpoint, made: Form, folder: Path, target: Path, r
     )
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the messages and progress bars of a library that loads weights."""
-    before = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        logging.disable(before)
+@dataclass(frozen=True)
+class Pushed:
+    """Where a model lies: the address of its page, its files, whether only its owner sees it, and the comparison."""
+
+    url: str
+    files: tuple[str, ...]
+    private: bool
+    gate: WeightsGate
+
+
+def check_licence(licence: str | None, weights: str | None, may_share: bool) -> None:
+    """State the terms of the starting weights. Raises UsageError if their licence may forbid sharing the model."""
+    why = stops_sharing(licence)
+    if why is not None and not may_share:
+        raise UsageError(f"the licence of the starting weights, {licence}, {why}", "read it; if you may: --may-share")
+    if weights is not None and licence is None:
+        warn(f"the licence of the starting weights, {Path(weights).name}, is not known; read it before you share")
+    if (terms := terms_of(licence)) is not None:
+        warn(terms)
+
+
+def _refused(repository: str, error: Any) -> UsageError:
+    """What the hub or the connection said, and what helps."""
+    fix = "hf auth login, or set HF_TOKEN to a token that may write; behind a mirror set HF_ENDPOINT"
+    return UsageError(f"{repository}: nothing was uploaded ({first_line(error)})", fix)
+
+
+def upload(saved: Checkpoint, repository: str, form: str, data: str | Path | None, public: bool) -> Pushed:
+    """Write a model for another library, and upload it with its card.
+
+    Args:
+        repository: owner/name; it is made if it is not there. form: "transformers" or "timm".
+        data: the data folder of the run, where it has moved; the logits of its validation images are compared.
+        public: everybody may see the repository.
+
+    Raises:
+        UsageError: everybody can see the repository and `public` is false, or the hub refuses.
+        GateError: the library's logits differ from ours; nothing is uploaded. DataError: the data folder is missing.
+    """
+    import huggingface_hub as hub
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    address = check_form(saved, form).hub.format(repository)
+    api = hub.HfApi()
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            seen = not api.repo_info(repository).private
+        except RepositoryNotFoundError:
+            seen = public
+        except Exception as error:  # of the hub, its HTTP library or the system; they differ between versions
+            raise _refused(repository, error) from None
+        if seen and not public:
+            raise UsageError(f"{repository}: everybody can see this repository", "--public, or another name")
+        root = saved.data_root() if data is None else Path(data)
+        folder = Path(place) / repository.partition("/")[2]
+        written = write_weights(saved, folder, form, root, address)
+        say(f"{repository}: {written.gate.in_words}")
+        files = tuple(sorted(file.name for file in folder.iterdir()))
+        try:
+            url = str(api.create_repo(repository, private=not public, exist_ok=True))
+            api.upload_folder(repo_id=repository, folder_path=folder, commit_message="Upload a model of vitmed")
+        except Exception as error:
+            raise _refused(repository, error) from None
+    who = "everybody" if seen else "only its owner"
+    say(f"{url}: {', '.join(files)}; {who} can see it; load it with\n{written.form.line(address)}")
+    return Pushed(url, files, not seen, written.gate)

@@ -19,7 +19,7 @@ from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.decisions.targets import TARGETS
 from vitmed.decisions.watched import Streams
-from vitmed.metrics.control_charts import Limits, Reference, Side, Stream, choose_limits, newest, sums
+from vitmed.metrics.control_charts import Reference, Side, Stream, choose_limits, newest, sums
 from vitmed.metrics.estimates import Estimate, difference, of_mean, of_share
 from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.monitoring import Alarm, Chart, FalseAlarms, Monitoring, alarm_text
@@ -109,46 +109,19 @@ def watch(
     Raises:
         DataError: predictions of another kind of label or of other classes.
     """
-    period, false_alarms, shift = settings
-    found, streams = _streams_of(table, known)
-    streams = {name: newest(one, period) for name, one in streams.items()}
-    reference = TARGETS[target_of(known.predictions).kind].watch(known.predictions)
-    watched = {name: one for name, one in reference.items() if not one.why_not and name in streams}
-    units = Units(known.predictions.units)
-    notes = [*notes, *found.notes]
-    if known.predictions.groups is None:
-        notes.append("Patients of the reference are unknown: its images count as independent, so the limits are low.")
-    elif units.count < 2 * FEW_GROUPS:
-        notes.append(f"The reference has {counted(units.count, 'patient')}: the limits are uncertain.")
-    if not watched:
-        notes.append("Nothing can be watched: the reference is too small.")
-    if len(found) > period:
-        which = "newest" if TIME in table.header else "last in that order,"
-        notes.append(
-            f"Each chart watches the {which} {period:,} of the {len(found):,} images, with labels those up to the last "
-            f"label, so that the length of the log raises no false alarms; --period {len(found)} watches all."
-        )
-    limits: Limits | None = None
-    standard = Reference.of(watched, units.index) if watched else None
-    if standard is not None:
-        say(f"simulating {counted(2 * SIMULATIONS, 'period')} of {period:,} images")
-        limits = choose_limits(standard, shift, period, false_alarms, SIMULATIONS)
-    tracks = _tracks(standard, streams, shift)
-    charts = [
-        _chart(name, one, units, streams.get(name), Units(found.units), standard, limits, tracks, table, shift)
-        for name, one in reference.items()
-    ]
-    times = table.cells(TIME) if TIME in table.header else []
+    watched = _Watched(known, table, settings)
+    reference, new, (_, false_alarms, shift) = known.predictions, watched.new, settings
+    limits, times = watched.limits, watched.times
     content = Monitoring(
         run=RunFolder(folder.parent).name or known.run,
         weights_hash=known.weights_hash,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         split=folder.name.split("-")[0],
-        reference_images=len(known.predictions),
-        reference_patients=None if known.predictions.groups is None else units.count,
-        images=len(found),
+        reference_images=len(reference),
+        reference_patients=None if reference.groups is None else watched.units.count,
+        images=len(new),
         labelled=int(_labelled(table).sum()),
-        patients=None if found.groups is None else Units(found.units).count,
+        patients=None if new.groups is None else Units(new.units).count,
         first=times[0] if times else None,
         last=times[-1] if times else None,
         shift=shift,
@@ -156,14 +129,82 @@ def watch(
         if limits is None
         else FalseAlarms(
             asked=false_alarms,
-            period=period,
+            period=settings[0],
             found=limits.false_alarms[0] / limits.false_alarms[1],
             simulated=limits.false_alarms[1],
         ),
-        charts=charts,
-        notes=notes,
+        charts=[watched.chart(name) for name in watched.reference],
+        notes=[*notes, *watched.notes],
     )
-    return content, tracks
+    return content, watched.tracks
+
+
+class _Watched:
+    """The streams of the reference and of the new images, the limits of their sums, and the sums of the new images."""
+
+    def __init__(self, known: Evaluated, table: Table, settings: tuple[int, float, float]) -> None:
+        period, false_alarms, self.shift = settings
+        self.times: list[str] = table.cells(TIME) if TIME in table.header else []
+        self.new, streams = _streams_of(table, known)
+        self.streams = {name: newest(stream, period) for name, stream in streams.items()}
+        self.reference = TARGETS[target_of(known.predictions).kind].watch(known.predictions)
+        self.units, self.notes = Units(known.predictions.units), [*self.new.notes]
+        usable = {name: stream for name, stream in self.reference.items() if not stream.why_not}
+        watched = {name: stream for name, stream in usable.items() if name in self.streams}
+        if known.predictions.groups is None:
+            text = "Patients of the reference are unknown: its images count as independent, so the limits are low."
+            self.notes.append(text)
+        elif self.units.count < 2 * FEW_GROUPS:
+            self.notes.append(f"The reference has {counted(self.units.count, 'patient')}: the limits are uncertain.")
+        if not watched:
+            self.notes.append("Nothing can be watched: the reference is too small.")
+        if len(self.new) > period:
+            which = "newest" if self.times else "last in that order,"
+            self.notes.append(
+                f"Each chart watches the {which} {period:,} of the {len(self.new):,} images, with labels those up to "
+                "the last label, so that the length of the log raises no false alarms; "
+                f"--period {len(self.new)} watches all."
+            )
+        self.tracks, self.limits = Tracks(), None
+        if watched:
+            self.standard = Reference.of(watched, self.units.index)
+            say(f"simulating {counted(2 * SIMULATIONS, 'period')} of {period:,} images")
+            self.limits = choose_limits(self.standard, self.shift, period, false_alarms, SIMULATIONS)
+            values = self.standard.standardised(self.streams)
+            for c, (name, stream) in enumerate(watched.items()):
+                signed = {"rise": values[:, c], "fall": -values[:, c]}
+                self.tracks[name] = {side: sums(signed[side], self.shift / 2) for side in stream.sides}
+
+    def chart(self, name: str) -> Chart:
+        """The chart of a stream, with its alarm."""
+        reference, new = self.reference[name], self.streams.get(name)
+        before = mean_of(reference, self.units)
+        after = Estimate(value=None, low=None, high=None) if new is None else mean_of(new, Units(self.new.units))
+        n, gap = 0 if new is None else int(np.isfinite(new.values).sum()), difference(after, before)
+        about = Chart(name=name, n=n, reference=before, now=after, difference=gap, sides=list(reference.sides))
+        if self.limits is None or name not in self.tracks:
+            return about.model_copy(update={"why_not": reference.why_not or "the new images have no labels"})
+        c, tracks = list(self.tracks).index(name), self.tracks[name]
+        limit, delay = float(self.limits.limits[c]), self.limits.delays[c]
+        sign = 1 if "rise" in reference.sides else -1
+        shifted = float(self.standard.centre[c] + sign * self.shift * self.standard.spread[c])
+        rows = {side: int((track > limit).argmax()) for side, track in tracks.items() if (track > limit).any()}
+        alarm = None
+        if rows:
+            side = min(rows, key=rows.__getitem__)
+            since = int(np.flatnonzero(np.append(0, tracks[side][: rows[side]]) == 0)[-1])  # the sum has not been 0
+            first, last = [self.times[row] if self.times else None for row in (since, rows[side])]
+            alarm = Alarm(side=side, row=rows[side] + 1, time=last, since_row=since + 1, since_time=first)
+        return about.model_copy(
+            update={
+                "limit": limit,
+                "last": float(max(track[-1] for track in tracks.values())),
+                "peak": float(max(track.max() for track in tracks.values())),
+                "found_shift": min(max(shifted, 0.0), 1.0) if reference.share else shifted,
+                "delay": None if np.isnan(delay) else int(delay),
+                "alarm": alarm,
+            }
+        )
 
 
 def _labelled(table: Table) -> np.ndarray:
@@ -185,11 +226,11 @@ def _streams_of(table: Table, known: Evaluated) -> tuple[Predictions, Streams]:
     if labelled.any():
         rows = np.flatnonzero(labelled)
         part = _rows(replace(table, rows=[{**row, "path": ""} for row in table.rows]), rows.tolist())
-        for name, one in watch(_read(part, known)).items():
+        for name, stream in watch(_read(part, known)).items():
             if name not in streams:
                 values = np.full(len(table.rows), np.nan)
-                values[rows] = one.values
-                streams[name] = replace(one, values=values)
+                values[rows] = stream.values
+                streams[name] = replace(stream, values=values)
     return found, streams
 
 
@@ -217,62 +258,6 @@ def _read(table: Table, known: Evaluated) -> Predictions:
     return found
 
 
-def _tracks(standard: Reference | None, new: Streams, shift: float) -> Tracks:
-    if standard is None:
-        return {}
-    values = standard.standardised(new)
-    return {
-        name: {side: sums(values[:, c] if side == "rise" else -values[:, c], shift / 2) for side in one.sides}
-        for c, (name, one) in enumerate(standard.streams.items())
-    }
-
-
-def _chart(
-    name: str,
-    reference: Stream,
-    units: Units,
-    new: Stream | None,
-    new_units: Units,
-    standard: Reference | None,
-    limits: Limits | None,
-    tracks: dict[str, dict[Side, np.ndarray]],
-    table: Table,
-    shift: float,
-) -> Chart:
-    before = mean_of(reference, units)
-    after = Estimate(value=None, low=None, high=None) if new is None else mean_of(new, new_units)
-    gap = difference(after, before)
-    n = 0 if new is None else int(np.isfinite(new.values).sum())
-    about = Chart(name=name, n=n, reference=before, now=after, difference=gap, sides=list(reference.sides))
-    if reference.why_not or new is None or standard is None or limits is None:
-        why = reference.why_not or "the new images have no labels"
-        return about.model_copy(update={"why_not": why})
-    c = list(standard.streams).index(name)
-    limit, own = float(limits.limits[c]), tracks[name]
-    alarms = {side: int((track > limit).argmax()) for side, track in own.items() if (track > limit).any()}
-    side = min(alarms, key=lambda one: alarms[one], default=None)
-    sign = 1 if "rise" in reference.sides else -1
-    shifted = float(standard.centre[c] + sign * shift * standard.spread[c])
-    delay = limits.delays[c]
-    return about.model_copy(
-        update={
-            "limit": limit,
-            "last": float(max(track[-1] for track in own.values())),
-            "peak": float(max(track.max() for track in own.values())),
-            "found_shift": min(max(shifted, 0.0), 1.0) if reference.share else shifted,
-            "delay": None if np.isnan(delay) else int(delay),
-            "alarm": None if side is None else _alarm(side, alarms[side], own[side], table),
-        }
-    )
-
-
-def _alarm(side: Side, row: int, track: np.ndarray, table: Table) -> Alarm:
-    zero = np.flatnonzero(track[:row] == 0)
-    since = int(zero[-1]) + 1 if len(zero) else 0
-    times: Sequence[str | None] = table.cells(TIME) if TIME in table.header else [None] * len(track)
-    return Alarm(side=side, row=row + 1, time=times[row], since_row=since + 1, since_time=times[since])
-
-
 def mean_of(stream: Stream, units: Units) -> Estimate:
     """The mean of the values that count, or their share, with its interval."""
     known = np.isfinite(stream.values)
@@ -295,9 +280,9 @@ def write_monitoring(folder: Path, found: Monitoring, sums: Tracks) -> None:
     page = fill(
         "monitoring.html.j2",
         found=found,
-        alarms=[alarm_text(one) for one in found.alarms],
-        watched=[one for one in found.charts if not one.why_not],
-        left_out=[one for one in found.charts if one.why_not],
+        alarms=[alarm_text(chart) for chart in found.alarms],
+        watched=[chart for chart in found.charts if not chart.why_not],
+        left_out=[chart for chart in found.charts if chart.why_not],
         picture=None if picture is None else data_uri(picture),
         notice=NOTICE,
     )
@@ -306,28 +291,23 @@ def write_monitoring(folder: Path, found: Monitoring, sums: Tracks) -> None:
 
 def prometheus(found: Monitoring) -> str:
     """The charts in Prometheus' text format, for the textfile collector of its node exporter."""
-    rows: dict[tuple[str, str], list[str]] = {}
+    model, charts = f'model="{(found.weights_hash or "")[:12]}"', dict[str, Chart]()
     for chart in found.charts:
-        if chart.why_not:
-            continue
-        labels = f'{{model="{(found.weights_hash or "")[:12]}",chart="{_escaped(chart.name)}"}}'
-        values = {
-            ("cusum", "Sum of the deviations from the reference, in its standard deviations."): chart.last,
-            ("cusum_limit", "Limit of the sum."): chart.limit,
-            ("alarm", "Whether the sum has been above its limit."): float(chart.alarm is not None),
-            ("mean", "Mean, or share, of the new images."): chart.now.value,
-        }
-        for key, value in values.items():
-            if value is not None:
-                rows.setdefault(key, []).append(f"vitmed_monitor_{key[0]}{labels} {value!r}")
-    of_model = f'{{model="{(found.weights_hash or "")[:12]}"}}'
-    rows[("images", "New images.")] = [f"vitmed_monitor_images{of_model} {found.images}"]
-    lines = []
-    for (name, text), own in rows.items():
-        lines += [f"# HELP vitmed_monitor_{name} {text}", f"# TYPE vitmed_monitor_{name} gauge", *own]
+        if not chart.why_not:  # https://prometheus.io/docs/instrumenting/exposition_formats/
+            name = chart.name.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+            charts[f'{{{model},chart="{name}"}}'] = chart
+    alarms: dict[str, float | None] = {label: float(chart.alarm is not None) for label, chart in charts.items()}
+    deviations = "Sum of the deviations from the reference, in its standard deviations."
+    gauges: dict[tuple[str, str], dict[str, float | None]] = {
+        ("cusum", deviations): {label: chart.last for label, chart in charts.items()},
+        ("cusum_limit", "Limit of the sum."): {label: chart.limit for label, chart in charts.items()},
+        ("alarm", "Whether the sum has been above its limit."): alarms,
+        ("mean", "Mean, or share, of the new images."): {label: chart.now.value for label, chart in charts.items()},
+        ("images", "New images."): {f"{{{model}}}": found.images},
+    }
+    lines = list[str]()
+    for (name, text), values in gauges.items():
+        rows = [f"vitmed_monitor_{name}{label} {value!r}" for label, value in values.items() if value is not None]
+        if rows:
+            lines += [f"# HELP vitmed_monitor_{name} {text}", f"# TYPE vitmed_monitor_{name} gauge", *rows]
     return "\n".join(lines) + "\n"
-
-
-def _escaped(text: str) -> str:
-    """A value of a label: https://prometheus.io/docs/instrumenting/exposition_formats/"""
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -6,10 +6,10 @@ its value a hash of the text, so that the same class has the same code in every 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -27,26 +27,25 @@ LONGEST = 64  # characters of a code's meaning (VR LO)
 MOST_CLASSES = 20  # likeliest classes whose probability a report has
 SERIES = 9100  # number of the series of reports in a study, far from those of a scanner
 UCUM = {  # what users call a unit -> its code
-    "years": "a", "year": "a", "months": "mo", "weeks": "wk", "days": "d", "hours": "h", "minutes": "min",
-    "percent": "%", "degrees": "deg",
-    "HU": "[hnsf'U]", "mmHg": "mm[Hg]", "ml": "mL",
+    "years": "a",
+    "year": "a",
+    "months": "mo",
+    "weeks": "wk",
+    "days": "d",
+    "hours": "h",
+    "minutes": "min",
+    "percent": "%",
+    "degrees": "deg",
+    "HU": "[hnsf'U]",
+    "mmHg": "mm[Hg]",
+    "ml": "mL",
     **{unit: unit for unit in ("%", "mm", "cm", "mm2", "cm2", "mL", "g", "kg", "mg", "ms", "s", "kg/m2", "g/L")},
-}  # fmt: skip
-UIDS = ("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID")  # that an image needs
-TYPE_2 = {  # what each report must have, if only empty -> whether a value can be written
-    **dict.fromkeys(("PatientID", "PatientName", "AccessionNumber", "StudyID", "ReferringPhysicianName"), bool),
-    "PatientBirthDate": lambda value: valuerep("DA", value),
-    "PatientSex": ("M", "F", "O").__contains__,
-    "StudyDate": lambda value: valuerep("DA", value),
-    "StudyTime": lambda value: valuerep("TM", value),
 }
-
-
-def valuerep(kind: str, value: Any) -> Any:
-    """A date (DA) or a time (TM). Raises ValueError."""
-    import pydicom.valuerep
-
-    return {"DA": pydicom.valuerep.DA, "TM": pydicom.valuerep.TM}[kind](value)
+UIDS = ("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID")  # that an image needs
+TYPE_2 = (  # what each report must have, if only empty
+    *("PatientID", "PatientName", "AccessionNumber", "StudyID", "ReferringPhysicianName"),
+    *("PatientBirthDate", "PatientSex", "StudyDate", "StudyTime"),
+)
 
 
 def derived_uid(*parts: str) -> str:
@@ -66,8 +65,7 @@ def report_uid(model: Model, image: str) -> str:
 def _identity(model: Model) -> str:
     policy = model.saved.policy
     decides = json.dumps(policy.to_json(), sort_keys=True) if policy else ""
-    told = f"{model.saved.weights_hash} {model.preprocessing.frame} {decides}"
-    return hashlib.sha256(told.encode()).hexdigest()
+    return hashlib.sha256(f"{model.saved.weights_hash} {model.preprocessing.frame} {decides}".encode()).hexdigest()
 
 
 @dataclass
@@ -81,49 +79,46 @@ class Group:
     texts: list[tuple[Any, str]] = field(default_factory=list)
 
     def say(self, name: Any, value: Any) -> None:
-        from highdicom.sr import QualitativeEvaluation
+        from highdicom import sr
 
-        self.evaluations.append(QualitativeEvaluation(name=name, value=value))
+        self.evaluations.append(sr.QualitativeEvaluation(name=name, value=value))
 
     def measure(self, name: str, value: float | None, unit: Any = None) -> None:
         """Add a number; one that is not known or not finite is left out."""
-        from highdicom.sr import Measurement
+        from highdicom import sr
         from pydicom.sr.codedict import codes
 
         if value is not None and np.isfinite(value):
             of = codes.UCUM.NoUnits if unit is None else unit
-            self.measurements.append(Measurement(name=coded(name), value=float(value), unit=of))
+            self.measurements.append(sr.Measurement(name=coded(name), value=float(value), unit=of))
 
 
 def coded(text: str) -> Any:
     """The private code of a text, such as the name of a class."""
-    from highdicom.sr import CodedConcept
+    from highdicom import sr
 
     value = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16].upper()
     meaning = "".join(c if c.isprintable() and c != "\\" else " " for c in text)[:LONGEST].strip()
-    return CodedConcept(value, SCHEME, meaning or value)
+    return sr.CodedConcept(value, SCHEME, meaning or value)
 
 
 def unit_code(unit: str) -> Any:
     """The UCUM code of a user's unit; of one that UCUM does not know an annotation, {like this}."""
-    from highdicom.sr import CodedConcept
+    from highdicom import sr
     from pydicom.sr.codedict import codes
 
     if not unit:
         return codes.UCUM.NoUnits
     if known := UCUM.get(unit):
-        return CodedConcept(known, "UCUM", unit)
+        return sr.CodedConcept(known, "UCUM", unit)
     noted = "".join(c for c in unit if c.isascii() and c.isprintable() and c not in "{}\\")[:14]
-    return CodedConcept(f"{{{noted}}}" if noted.strip() else "1", "UCUM", coded(unit).meaning)
+    return sr.CodedConcept(f"{{{noted}}}" if noted.strip() else "1", "UCUM", coded(unit).meaning)
 
 
 def groups_of(answer: Answer, policy: DecisionPolicy | None, kind: str) -> list[Group]:
     """What a report says: the image as a whole first, then each finding.
 
     An answer that the model does not give has no finding that a reader could take for one: its value is "no answer".
-
-    Args:
-        kind: of the model: "classes", "grades", "findings" or "number".
     """
     from pydicom.sr.codedict import codes
 
@@ -148,8 +143,7 @@ def _class(group: Group, answer: Answer, policy: DecisionPolicy | None) -> None:
     group.finding = predicted if answer.answered else coded("no answer")
     if not answer.answered:
         group.say(coded("Predicted, but not answered"), predicted)
-    likeliest = sorted(answer.probabilities.items(), key=lambda item: -item[1])[:MOST_CLASSES]
-    for name, probability in likeliest:
+    for name, probability in sorted(answer.probabilities.items(), key=lambda item: -item[1])[:MOST_CLASSES]:
         group.measure(f"Probability of {name}", probability)
     if isinstance(policy, ClassPolicy) and policy.operating.positive is not None:
         threshold = policy.operating.threshold
@@ -186,28 +180,26 @@ def structured_report(answer: Answer, model: Model, header: Any, uid: str, note:
 
     Args:
         header: the image's pydicom data set; its pixels are not needed.
-        uid: the SOP Instance UID of the report, as `report_uid` gives it.
-        note: what to know of the image.
+        uid: of the report, as `report_uid` gives it; note: what to know of the image.
 
     Raises:
         ValueError: the header has no study, series or SOP instance.
     """
-    import highdicom
-    from highdicom.sr import MeasurementReport, ObservationContext, ObserverContext
+    from highdicom import sr
     from pydicom.sr.codedict import codes
 
     image, weights = evidence(header), model.saved.weights_hash
     groups = groups_of(answer, model.saved.policy, model.kind)
     if note:
         groups[0].texts.append((codes.DCM.Comment, f"The image {note}."))
-    observer = ObserverContext(
+    observer = sr.ObserverContext(
         codes.DCM.Device,
-        highdicom.sr.DeviceObserverIdentifyingAttributes(
+        sr.DeviceObserverIdentifyingAttributes(
             derived_uid("device", weights), "vitmed", "vitmed", f"weights {weights[:12]}"
         ),
     )
-    content = MeasurementReport(
-        ObservationContext(observer),
+    content = sr.MeasurementReport(
+        sr.ObservationContext(observer),
         procedure_reported=codes.SCT.ImagingProcedure,
         imaging_measurements=[_container(group, model, image) for group in groups],
     )
@@ -216,32 +208,42 @@ def structured_report(answer: Answer, model: Model, header: Any, uid: str, note:
 
 def check_header(model: Model, header: Any) -> None:
     """Make a report without content: raises what pydicom and highdicom raise of a header that no report can have."""
-    from highdicom.sr import ContainerContentItem, ContentSequence
+    from highdicom import sr
 
-    content = ContainerContentItem(coded("trial"))
-    content.ContentSequence = ContentSequence()
+    content = sr.ContainerContentItem(coded("trial"))
+    content.ContentSequence = sr.ContentSequence()
     _filed(content, model, header, derived_uid("trial"))
 
 
 def _filed(content: Any, model: Model, header: Any, uid: str) -> bytes:
     """The DICOM file of a report in the study of an image; see `structured_report`."""
     import highdicom
-    from highdicom.sr import ComprehensiveSR
+    from highdicom import sr
 
     from vitmed import __version__
 
-    image = evidence(header)
-    report = ComprehensiveSR(
-        [image], content,
+    image, number = evidence(header), 1
+    with contextlib.suppress(TypeError, ValueError):
+        number = max(1, int(header.get("InstanceNumber") or 1))
+    scheme = highdicom.coding_schemes.CodingSchemeIdentificationItem(
+        SCHEME, name="vitmed: names of classes", responsible_organization="vitmed"
+    )
+    report = sr.ComprehensiveSR(
+        [image],
+        content,
         series_instance_uid=derived_uid("series", _identity(model), str(image.StudyInstanceUID)),
-        series_number=SERIES, sop_instance_uid=uid, instance_number=_instance_number(header),
-        manufacturer="vitmed", manufacturer_model_name="vitmed", software_versions=__version__,
-        device_serial_number=model.saved.weights_hash, series_description=f"vitmed. {NOTICE}", is_complete=True,
+        series_number=SERIES,
+        sop_instance_uid=uid,
+        instance_number=number,
+        manufacturer="vitmed",
+        manufacturer_model_name="vitmed",
+        software_versions=__version__,
+        device_serial_number=model.saved.weights_hash,
+        series_description=f"vitmed. {NOTICE}",
+        is_complete=True,
         specific_character_set="ISO_IR 192",
-        coding_schemes=[highdicom.coding_schemes.CodingSchemeIdentificationItem(
-            SCHEME, name="vitmed: names of classes", responsible_organization="vitmed",
-        )],
-    )  # fmt: skip
+        coding_schemes=[scheme],
+    )
     for keyword in ("IssuerOfPatientID", "OtherPatientIDsSequence"):
         if keyword in header:
             report.add(header[keyword])
@@ -252,14 +254,7 @@ def _filed(content: Any, model: Model, header: Any, uid: str) -> bytes:
 
 def _container(group: Group, model: Model, image: Any) -> Any:
     """The measurement group with the image that it is about, and the algorithm that made it."""
-    from highdicom.sr import (
-        AlgorithmIdentification,
-        MeasurementsAndQualitativeEvaluations,
-        RelationshipTypeValues,
-        SourceImageForMeasurementGroup,
-        TextContentItem,
-        TrackingIdentifier,
-    )
+    from highdicom import sr
     from pydicom.sr.codedict import codes
 
     from vitmed import __version__
@@ -274,16 +269,16 @@ def _container(group: Group, model: Model, image: Any) -> Any:
     frame = model.preprocessing.frame
     several = frame is not None and int(image.get("NumberOfFrames") or 1) > 1
     frames = [frame + 1] if frame is not None and several else None
-    made = MeasurementsAndQualitativeEvaluations(
-        TrackingIdentifier(derived_uid("tracking", group.name, image.SOPInstanceUID), group.name[:LONGEST]),
+    made = sr.MeasurementsAndQualitativeEvaluations(
+        sr.TrackingIdentifier(derived_uid("tracking", group.name, image.SOPInstanceUID), group.name[:LONGEST]),
         finding_type=group.finding,
-        algorithm_id=AlgorithmIdentification("vitmed", __version__, parameters),
+        algorithm_id=sr.AlgorithmIdentification("vitmed", __version__, parameters),
         measurements=group.measurements,
         qualitative_evaluations=group.evaluations,
-        source_images=[SourceImageForMeasurementGroup(image.SOPClassUID, image.SOPInstanceUID, frames)],
+        source_images=[sr.SourceImageForMeasurementGroup(image.SOPClassUID, image.SOPInstanceUID, frames)],
     )
     for name, text in (*group.texts, (codes.DCM.Comment, NOTICE)):
-        made[0].ContentSequence.append(TextContentItem(name, text, RelationshipTypeValues.CONTAINS))
+        made[0].ContentSequence.append(sr.TextContentItem(name, text, sr.RelationshipTypeValues.CONTAINS))
     return made
 
 
@@ -294,6 +289,7 @@ def evidence(header: Any) -> Any:
         ValueError: a UID is missing, or there are several.
     """
     from pydicom.dataset import Dataset
+    from pydicom.valuerep import DA, TM
 
     kept = Dataset()
     for keyword in UIDS:
@@ -304,22 +300,13 @@ def evidence(header: Any) -> Any:
         of_patient = element.tag.group in (0x0008, 0x0010, 0x0020) or element.keyword == "NumberOfFrames"
         if of_patient and element.tag not in kept and element.VR != "SQ":
             kept.add(element)
-    for keyword, allowed in TYPE_2.items():
-        if keyword not in kept or not _is_valid(kept[keyword].value, allowed):
+    dates: dict[str, Any] = {"PatientBirthDate": DA, "StudyDate": DA, "StudyTime": TM}
+    checks = {**dates, "PatientSex": ("M", "F", "O").__contains__}
+    for keyword in TYPE_2:
+        try:
+            valid = keyword in kept and bool(checks.get(keyword, bool)(kept[keyword].value))
+        except (ValueError, TypeError):
+            valid = False
+        if not valid:
             setattr(kept, keyword, "")
     return kept
-
-
-def _is_valid(value: Any, allowed: Callable[[Any], Any]) -> bool:
-    try:
-        return bool(allowed(value))
-    except (ValueError, TypeError):
-        return False
-
-
-def _instance_number(header: Any) -> int:
-    """That of the image, from 1."""
-    try:
-        return max(1, int(header.get("InstanceNumber") or 1))
-    except (TypeError, ValueError):
-        return 1

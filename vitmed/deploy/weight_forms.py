@@ -22,6 +22,25 @@ from vitmed.models.weights.files import State
 
 CONFIG, PREPROCESSOR, SAFETENSORS = "config.json", "preprocessor_config.json", ".safetensors"
 WEIGHTS = f"model{SAFETENSORS}"
+TIMM_SIZES = {
+    "img_size": "image_size",
+    "patch_size": "patch_size",
+    "in_chans": "channels",
+    "embed_dim": "width",
+    "depth": "depth",
+    "num_heads": "heads",
+}
+TRANSFORMERS_SIZES = {
+    "hidden_size": "width",
+    "num_hidden_layers": "depth",
+    "num_attention_heads": "heads",
+    "intermediate_size": "hidden",
+    "hidden_act": "act",
+    "layer_norm_eps": "norm_eps",
+    "image_size": "image_size",
+    "patch_size": "patch_size",
+    "num_channels": "channels",
+}
 TIMM_CROPS = {"pad": "border", "squash": "squash", "crop": "center"}
 TIMM_POOLS = {"cls": "token", "mean": "avg", "attention": "map"}
 
@@ -41,16 +60,25 @@ class Form(ABC):
     def __init__(
         self, model: ModelConfig, state: State, how: Preprocessing, classes: Sequence[str], several: bool = False
     ):
-        self.fields, self.name, self.how, self.classes, self.several = (
-            resolved(model).model_dump(), model.name, how, list(classes), several,
-        )  # fmt: skip
-        self.given = state
+        self.fields, self.name = resolved(model).model_dump(), model.name
+        self.given, self.how, self.classes, self.several = state, how, list(classes), several
         self.mean, self.std = (list(values) for values in how.constants(how.channels))
+        self.hidden = int(self.fields["width"] * self.fields["mlp_ratio"] + 1e-6)  # width of the MLP
 
     @classmethod
-    @abstractmethod
     def lacks(cls, fields: dict[str, Any]) -> str | None:
         """What of a network, the keyword arguments of `ViT`, the library cannot express; None for nothing."""
+        parts = {
+            f"a stem of convolutions ({fields['stem']})": fields["stem"] != "patch",
+            "rotary positions": fields["positions"] == "rotary",
+            f"the read-out {fields['pool']}": fields["pool"] in ("cls_mean", "coca"),
+        }
+        return next((part for part, there in (*parts.items(), *cls.missing(fields).items()) if there), None)
+
+    @staticmethod
+    @abstractmethod
+    def missing(fields: dict[str, Any]) -> dict[str, bool]:
+        """Parts that this library lacks, beside those that both lack -> whether the network has them."""
 
     @property
     @abstractmethod
@@ -76,21 +104,6 @@ class Form(ABC):
         """(B, K), of what the library's network returns."""
         return found  # type: ignore[no-any-return]
 
-    @property
-    def hidden(self) -> int:
-        """Width of the MLP."""
-        return int(self.fields["width"] * self.fields["mlp_ratio"] + 1e-6)
-
-
-def stopped(fields: dict[str, Any]) -> str | None:
-    """What of a network neither library has, as far as vitmed writes it."""
-    parts = {
-        f"a stem of convolutions ({fields['stem']})": fields["stem"] != "patch",
-        "rotary positions": fields["positions"] == "rotary",
-        f"the read-out {fields['pool']}": fields["pool"] in ("cls_mean", "coca"),
-    }
-    return next((part for part, there in parts.items() if there), None)
-
 
 class Timm(Form):
     """`timm.create_model("local-dir:FOLDER", pretrained=True)`: its VisionTransformer, from timm 1.0.15."""
@@ -98,16 +111,14 @@ class Timm(Form):
     library = "timm"
     local, hub = "local-dir:{}", "hf-hub:{}"
 
-    @classmethod
-    def lacks(cls, fields: dict[str, Any]) -> str | None:
-        """As `Form.lacks`."""
+    @staticmethod
+    def missing(fields: dict[str, Any]) -> dict[str, bool]:
         gated, eps = fields["mlp"] == "swiglu", fields["norm_eps"]
-        parts = {
+        return {
             f"an epsilon of {eps:g} in its layer norms": eps not in ((1e-6,) if gated else (1e-6, 1e-5)),
             "attention pooling of another width": fields["pool_width"] not in (None, fields["width"]),
             "attention pooling with SwiGLU": gated and fields["pool"] == "attention",
         }
-        return stopped(fields) or next((part for part, there in parts.items() if there), None)
 
     @property
     def architecture(self) -> str:
@@ -119,20 +130,23 @@ class Timm(Form):
     @property
     def arguments(self) -> dict[str, Any]:
         """Of `timm.create_model`, beside the name of the architecture."""
-        own, gated = self.fields, self.fields["mlp"] == "swiglu"
+        fields, gated = self.fields, self.fields["mlp"] == "swiglu"
         hidden = self.hidden * (2 if gated else 1)  # of SwiGLU gate and value together
         return {
-            "img_size": own["image_size"], "patch_size": own["patch_size"], "in_chans": own["channels"],
-            "embed_dim": own["width"], "depth": own["depth"], "num_heads": own["heads"],
-            "mlp_ratio": math.ceil(hidden / own["width"] * 1e6) / 1e6,  # timm rounds their product down
-            "global_pool": TIMM_POOLS[own["pool"]], "class_token": own["class_token"], "reg_tokens": own["registers"],
-            "no_embed_class": own["registers"] > 0, "init_values": 1e-5 if own["layer_scale"] else None,
-            "pre_norm": own["norm_pre"], **({} if gated else {"act_layer": own["mlp"]}),
-        }  # fmt: skip
+            **{theirs: fields[ours] for theirs, ours in TIMM_SIZES.items()},
+            "mlp_ratio": math.ceil(hidden / fields["width"] * 1e6) / 1e6,  # timm rounds their product down
+            "global_pool": TIMM_POOLS[fields["pool"]],
+            "class_token": fields["class_token"],
+            "reg_tokens": fields["registers"],
+            "no_embed_class": fields["registers"] > 0,
+            "init_values": 1e-5 if fields["layer_scale"] else None,
+            "pre_norm": fields["norm_pre"],
+            **({} if gated else {"act_layer": fields["mlp"]}),
+        }
 
     @property
     def state(self) -> State:
-        """As `Form.state`: registers have no positions, and patches before a first norm no bias."""
+        """Registers have no positions, and patches before a first norm no bias."""
         state = dict(self.given)
         if self.fields["norm_pre"]:
             places = state["pos_embed"].clone()
@@ -145,22 +159,24 @@ class Timm(Form):
 
     @property
     def files(self) -> dict[str, dict[str, Any]]:
-        """As `Form.files`."""
-        how = self.how
+        how, outputs = self.how, {"num_classes": len(self.classes)}
         pretrained = {
-            "input_size": [how.channels, how.image_size, how.image_size], "fixed_input_size": True,
-            "interpolation": how.interpolation, "crop_pct": 1.0, "crop_mode": TIMM_CROPS[how.resize],
-            "mean": self.mean, "std": self.std, "num_classes": len(self.classes), "label_names": self.classes,
-            "first_conv": "patch_embed.proj", "classifier": "head",
-        }  # fmt: skip
-        content = {
-            "architecture": self.architecture, "num_classes": len(self.classes), "num_features": self.fields["width"],
-            "model_args": self.arguments, "pretrained_cfg": pretrained,
-        }  # fmt: skip
-        return {CONFIG: content}
+            "input_size": [how.channels, how.image_size, how.image_size],
+            "fixed_input_size": True,
+            "interpolation": how.interpolation,
+            "crop_pct": 1.0,
+            "crop_mode": TIMM_CROPS[how.resize],
+            "mean": self.mean,
+            "std": self.std,
+            **outputs,
+            "label_names": self.classes,
+            "first_conv": "patch_embed.proj",
+            "classifier": "head",
+        }
+        content = {"architecture": self.architecture, **outputs, "num_features": self.fields["width"]}
+        return {CONFIG: {**content, "model_args": self.arguments, "pretrained_cfg": pretrained}}
 
     def line(self, address: str) -> str:
-        """As `Form.line`."""
         if not address.endswith(SAFETENSORS):
             return f'timm.create_model("{address}", pretrained=True)'
         given = {"checkpoint_path": address, "num_classes": len(self.classes), **self.arguments}
@@ -168,7 +184,6 @@ class Timm(Form):
 
     @staticmethod
     def load(folder: Path) -> nn.Module:
-        """As `Form.load`."""
         import timm
 
         return timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
@@ -179,10 +194,9 @@ class Transformers(Form):
 
     library = "transformers"
 
-    @classmethod
-    def lacks(cls, fields: dict[str, Any]) -> str | None:
-        """As `Form.lacks`."""
-        parts = {
+    @staticmethod
+    def missing(fields: dict[str, Any]) -> dict[str, bool]:
+        return {
             f"the read-out {fields['pool']}": fields["pool"] != "cls",
             "registers": fields["registers"] > 0,
             "LayerScale": fields["layer_scale"],
@@ -190,57 +204,57 @@ class Transformers(Form):
             "a norm before the blocks": fields["norm_pre"],
             "an input channel of transparency": fields["channels"] in (2, 4),
         }
-        return stopped(fields) or next((part for part, there in parts.items() if there), None)
 
     @property
     def state(self) -> State:
-        """As `Form.state`."""
-        found: State = {}
+        state: State = {}
         for name, value in self.given.items():
             new = next(m.expand(becomes) for pattern, becomes in NAMES if (m := re.fullmatch(pattern, name)))
-            if "{}" not in new:
-                found[new] = value
-                continue
-            parts = zip(("query", "key", "value"), value.chunk(3), strict=True)
-            found |= {new.format(part): tensor.contiguous() for part, tensor in parts}
-        return found
+            if "{}" in new:
+                parts = zip(("query", "key", "value"), value.chunk(3), strict=True)
+                state |= {new.format(part): tensor.contiguous() for part, tensor in parts}
+            else:
+                state[new] = value
+        return state
 
     @property
     def files(self) -> dict[str, dict[str, Any]]:
-        """As `Form.files`."""
-        own, how = self.fields, self.how
-        act = next(theirs for theirs, ours in ACTIVATIONS.items() if ours == own["mlp"])
+        act = next(theirs for theirs, ours in ACTIVATIONS.items() if ours == self.fields["mlp"])
+        fields, how = {**self.fields, "hidden": self.hidden, "act": act}, self.how
         content = {
-            "architectures": ["ViTForImageClassification"], "model_type": "vit", "hidden_size": own["width"],
-            "num_hidden_layers": own["depth"], "num_attention_heads": own["heads"], "intermediate_size": self.hidden,
-            "hidden_act": act, "layer_norm_eps": own["norm_eps"], "image_size": own["image_size"],
-            "patch_size": own["patch_size"], "num_channels": own["channels"], "qkv_bias": True,
+            "architectures": ["ViTForImageClassification"],
+            "model_type": "vit",
+            **{theirs: fields[ours] for theirs, ours in TRANSFORMERS_SIZES.items()},
+            "qkv_bias": True,
             "problem_type": f"{'multi' if self.several else 'single'}_label_classification",
-            "id2label": dict(enumerate(self.classes)), "label2id": {name: i for i, name in enumerate(self.classes)},
-        }  # fmt: skip
-        side = {"height": how.image_size, "width": how.image_size}
+            "id2label": dict(enumerate(self.classes)),
+            "label2id": {name: i for i, name in enumerate(self.classes)},
+        }
         pixels = {
-            "image_processor_type": "ViTImageProcessor", "do_resize": True, "size": side,
-            "resample": int(RESAMPLING[how.interpolation]), "do_rescale": True, "rescale_factor": 1 / 255,
-            "do_normalize": True, "image_mean": self.mean, "image_std": self.std,
+            "image_processor_type": "ViTImageProcessor",
+            "do_resize": True,
+            "size": {"height": how.image_size, "width": how.image_size},
+            "resample": int(RESAMPLING[how.interpolation]),
+            "do_rescale": True,
+            "rescale_factor": 1 / 255,
+            "do_normalize": True,
+            "image_mean": self.mean,
+            "image_std": self.std,
             "do_convert_rgb": how.channels == 3,
-        }  # fmt: skip
+        }
         return {CONFIG: content, PREPROCESSOR: pixels}
 
     def line(self, address: str) -> str:
-        """As `Form.line`."""
         return f'ViTForImageClassification.from_pretrained("{address}")'
 
     @staticmethod
     def load(folder: Path) -> nn.Module:
-        """As `Form.load`."""
         from transformers import ViTForImageClassification
 
         return ViTForImageClassification.from_pretrained(folder, local_files_only=True).eval()  # type: ignore[no-any-return]
 
     @staticmethod
     def logits(found: Any) -> Tensor:
-        """As `Form.logits`."""
         return found.logits  # type: ignore[no-any-return]
 
 

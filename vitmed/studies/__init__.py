@@ -1,13 +1,14 @@
 """Many runs as one study: folds, search, and the tables of runs.
 
-folds            which there are, how they are trained, and one report of all their tests
+study            what a study of many runs says of itself, and the one way to conduct it
+executors        who trains the runs: this process, or one for each
+folds            a run for each fold, and one report of all their tests
+search           a search over settings: its trials, its winner, and what it found
+search_plan      what a search is asked for: settings, ranges, and the plan of its trials
+auto             the ways to train that auto compares
 comparison       tables of several models on their common images, and which model is better
 ensemble         members of folds or runs, and the policy of their mean
-executors        one driver submits jobs; each is a run in a process of its own
-search           a search over settings, and what it found
-trials           the trials of a search, and the settings that they may change
 difference       what is known of two runs, and what differs
-auto             the ways that auto compares, and what it keeps
 colours          what colours and size alone reveal about the labels
 rank_weights     which weights suit these images, by their frozen features
 run_list         the runs of a folder, a row each

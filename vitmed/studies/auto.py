@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.report.results import Results
 from vitmed.studies.comparison import Model, compare_models
-from vitmed.studies.executors import Job, local
+from vitmed.studies.executors import Job, OnEpoch
+from vitmed.studies.study import Study
 
 FILES = ("data", "config", "groups", "labels", "weights")  # arguments that may name one
 Save = Callable[[], float]  # writes auto.json, and returns the seconds used
@@ -42,42 +45,59 @@ def find_stored(text: str, folder: RunFolder) -> str | Path:
     return place if place.exists() else text
 
 
-def compare_ways(folder: RunFolder, jobs: dict[str, Job], parallel: int, save: Save) -> dict[str, Any]:
-    """Train each way, and choose the best by its number on validation.
+class Ways(Study[dict[str, Any]]):
+    """The ways to train that are compared on validation; the best goes on. A way that fails is left out.
 
     Args:
-        jobs: name of a way -> its run.
-        save: writes auto.json after each epoch.
-
-    Returns:
-        what auto.json gets: the ways with their numbers, the winner, and why.
-
-    Raises:
-        VitmedError: of the last way, where all failed. Interrupted: the command is to stop.
+        ways: name of a way -> its run; save: writes auto.json, after each epoch.
     """
-    if len(jobs) == 1:
-        return {"tried": [], "winner": next(iter(jobs)), "why": "the only way here"}
-    with local(folder, parallel) as executor:
-        futures = {name: executor.submit(job, lambda record: save() < 0) for name, job in jobs.items()}
-        failed = {name: error for name, future in futures.items() if (error := future.exception())}
-    for name, error in failed.items():
-        if isinstance(error, Interrupted) or not isinstance(error, VitmedError) or len(failed) == len(jobs):
-            raise error
-        warn(f"{jobs[name].title}: {error.line}")
-    places = {name: run.path / "val" for name, job in jobs.items() if (run := job.done(folder)) is not None}
-    tried, values = [{"name": name, "failure": f"{error}"} for name, error in failed.items()], dict[str, float]()
-    for name, place in places.items():
-        metric, number, _ = headline_number(place)
-        sign = 1 if ALL_METRICS[metric].higher_is_better else -1
-        values[name] = float("-inf") if number.value is None else sign * number.value
-        tried.append({"name": name, "metric": metric, **number.to_dict()})
-        say(f"{jobs[name].title}: {metric} {value_text(number)} on validation")
-    read = {name: read_evaluation(place / PREDICTIONS) for name, place in places.items()}
-    models = [Model(name, one.predictions, known=one) for name, one in read.items()]
-    best = max(values, key=values.__getitem__)
-    why = compare_models(models, 500).verdict if len(models) > 1 else "the other way failed"
-    say(f"{best} goes on: {why}")
-    return {"tried": tried, "winner": best, "why": why}
+
+    command = "auto"
+
+    def __init__(self, folder: RunFolder, ways: Mapping[str, Job], parallel: int, save: Save) -> None:
+        self.folder, self.ways, self.parallel, self.save = folder, ways, parallel, save
+        self.failed: dict[str, VitmedError] = {}
+
+    def jobs(self) -> Iterator[Job]:
+        yield from self.ways.values()
+
+    def watch(self, job: Job) -> AbstractContextManager[OnEpoch]:
+        return nullcontext(lambda record: self.save() < 0)
+
+    def ended(self, job: Job, run: Future[RunFolder | None]) -> None:
+        """As `Study.ended`: raises what ends the command."""
+        error = run.exception()
+        if isinstance(error, VitmedError) and not isinstance(error, Interrupted):
+            self.failed[next(name for name, way in self.ways.items() if way is job)] = error
+        else:
+            run.result()
+
+    def finish(self) -> dict[str, Any]:
+        """What auto.json gets: the ways with their numbers, the winner, and why.
+
+        Raises:
+            VitmedError: of the first way, where all failed.
+        """
+        failed = {name: self.failed[name] for name in self.ways if name in self.failed}
+        if len(failed) == len(self.ways):
+            raise next(iter(failed.values()))
+        for name, error in failed.items():
+            warn(f"{self.ways[name].title}: {error.line}")
+        tried: list[dict[str, Any]] = [{"name": name, "failure": f"{error}"} for name, error in failed.items()]
+        values, models = dict[str, float](), list[Model]()
+        for name, job in self.ways.items():
+            if (run := job.done(self.folder)) is not None:
+                metric, number, _ = headline_number(run.path / "val")
+                sign = 1 if ALL_METRICS[metric].higher_is_better else -1
+                values[name] = float("-inf") if number.value is None else sign * number.value
+                tried.append({"name": name, "metric": metric, **number.to_dict()})
+                say(f"{job.title}: {metric} {value_text(number)} on validation")
+                evaluated = read_evaluation(run.path / "val" / PREDICTIONS)
+                models.append(Model(name, evaluated.predictions, known=evaluated))
+        best = max(values, key=values.__getitem__)
+        why = compare_models(models, 500).verdict if len(models) > 1 else "the other way failed"
+        say(f"{best} goes on: {why}")
+        return {"tried": tried, "winner": best, "why": why}
 
 
 def headline_number(place: Path) -> tuple[str, Estimate, int]:

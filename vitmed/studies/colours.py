@@ -48,8 +48,7 @@ def evaluate_colours(
     """Fit a linear model of colours and size on train, and evaluate it on val and test, each with a report.
 
     Args:
-        config, splits: from `open_folder`.
-        output: the folder of the run folder; name: of that.
+        config, splits: from `open_folder`; output: the folder of the run folder; name: of that.
 
     Raises:
         DataError: an image that cannot be read, or a problem of the data that training refuses.

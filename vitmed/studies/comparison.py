@@ -6,7 +6,7 @@ import csv
 import io
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +24,6 @@ from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_
 from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.metric_table import METRICS, Metric
 from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.paired_comparison import (
     ClassDifference,
@@ -67,22 +66,21 @@ def read_all(paths: Sequence[Path]) -> list[Model]:
     tables = [table_of(path) for path in paths]
     models: list[Model] = []
     for name, file in zip(_names(tables), tables, strict=True):
-        read, own = read_evaluation(file), not file.name.startswith(BASELINE)
-        models.append(Model(name, read.predictions, known=read if own else None, file=file if own else None))
-    named = [model.predictions for model in models if model.known is None]
-    baselines: list[Model] = []
-    for model, file in zip(models, tables, strict=True):
-        if model.known is None:
-            continue
-        for key, found in read_baselines(file.parent).items():
-            if not any(same_predictions(other, found) for other in (*named, *(b.predictions for b in baselines))):
-                taken = any(b.name == key for b in baselines)
-                name = f"{key} of {model.name}" if taken else key
-                found = replace(found, positive=model.predictions.positive)
-                baselines.append(Model(name, found, model.name))
+        read, of_run = read_evaluation(file), not file.name.startswith(BASELINE)
+        models.append(Model(name, read.predictions, known=read if of_run else None, file=file if of_run else None))
+    other = [model.predictions for model in models if model.known is None]
+    baselines = dict[str, Model]()
+    for model in models:
+        for key, predictions in {} if model.file is None else read_baselines(model.file.parent).items():
+            if any(same_predictions(known, predictions) for known in other):
+                continue
+            other.append(predictions)
+            name = f"{key} of {model.name}" if key in baselines else key
+            predictions = replace(predictions, positive=model.predictions.positive)
+            baselines[name] = Model(name, predictions, model.name)
     if len(models) + len(baselines) < 2 or not models:
         raise UsageError("there is nothing to compare: one model without baselines", "vitmed compare RUN_A RUN_B")
-    return [*models, *baselines]
+    return [*models, *baselines.values()]
 
 
 def positive_of(predictions: Predictions) -> str | None:
@@ -92,17 +90,14 @@ def positive_of(predictions: Predictions) -> str | None:
 
 def same_predictions(a: Predictions, b: Predictions) -> bool:
     """Whether two tables hold the same probabilities or numbers for the same images, in any order."""
-    alike = a.kind == b.kind and set(a.paths) == set(b.paths) and set(a.classes) == set(b.classes)
-    if not alike or len(a) != len(b):
+    if (a.kind, set(a.paths), set(a.classes), len(a)) != (b.kind, set(b.paths), set(b.classes), len(b)):
         return False
-    rows = np.argsort(np.array(a.paths)), np.argsort(np.array(b.paths))
-    return np.allclose(_answers(a, a)[rows[0]], _answers(b, a)[rows[1]], rtol=0, atol=SAME)
-
-
-def _answers(found: Any, first: Any) -> np.ndarray:
-    """(S, K) what `same_predictions` compares, in the form of `first`."""
-    found = found.like(first)
-    return np.asarray(found.logits if found.kind == "number" else found.probabilities)
+    answers = list[np.ndarray]()  # (S, K) of each, in the form of the first and the order of paths
+    for predictions in (a, b):
+        like = predictions.like(a)
+        values = np.asarray(like.logits if like.kind == "number" else like.probabilities)
+        answers.append(values[np.argsort(np.array(predictions.paths))])
+    return np.allclose(answers[0], answers[1], rtol=0, atol=SAME)
 
 
 def table_of(path: Path) -> Path:
@@ -164,7 +159,14 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
     _check_content(models, paths)
     positive = next((found for m in models if (found := positive_of(m.predictions))), None)
     form = next((m for m in models if m.kind == "grades"), first).predictions
-    aligned = [replace(m, predictions=_picked(m.predictions, paths, form, positive)) for m in models]
+    aligned = []
+    for model in models:
+        rows = {path: row for row, path in enumerate(model.predictions.paths)}
+        picked: Any = model.predictions.take(np.array([rows[path] for path in paths], dtype=np.int64))
+        picked = replace(picked, columns={})
+        if isinstance(picked, Predictions):
+            picked = replace(picked, positive=positive)
+        aligned.append(replace(model, predictions=picked.like(form)))
     labels = known_labels(aligned[0].predictions)
     for model in aligned[1:]:
         other = np.flatnonzero((known_labels(model.predictions) != labels).reshape(len(paths), -1).any(axis=1))
@@ -191,30 +193,30 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
 
 def _check_comparable(model: Model, first: Model) -> None:
     """Raise DataError where two models do not answer the same question."""
-    one, other = model.predictions, first.predictions
+    a, b = model.predictions, first.predictions
     words = {"classes": "classes", "findings": "findings", "number": "a number"}
-    if one.kind != other.kind:
-        of_finding = "; of one finding: RUN/test/findings/FINDING" if "findings" in (one.kind, other.kind) else ""
+    if a.kind != b.kind:
+        of_finding = "; of one finding: RUN/test/findings/FINDING" if "findings" in (a.kind, b.kind) else ""
         raise DataError(
-            f"{model.name} has predictions of {words[one.kind]}, {first.name} of {words[other.kind]}",
+            f"{model.name} has predictions of {words[a.kind]}, {first.name} of {words[b.kind]}",
             f"compare models of one kind of label{of_finding}",
         )
-    if set(one.classes) != set(other.classes):
-        what = one.kind
+    if set(a.classes) != set(b.classes):
+        what = a.kind
         fix = f"compare models of the same {what}"
-        fix += ", or one finding of both: RUN/test/findings/FINDING" * (one.kind == "findings")
-        has = f"{model.name} has the {what} {listed(one.classes)}; {first.name} has {listed(other.classes)}"
+        fix += ", or one finding of both: RUN/test/findings/FINDING" * (a.kind == "findings")
+        has = f"{model.name} has the {what} {listed(a.classes)}; {first.name} has {listed(b.classes)}"
         raise DataError(has, fix)
-    if (unit := target_of(one).unit) != target_of(other).unit:
-        has = f"{model.name} predicts in the unit '{unit}', {first.name} in '{target_of(other).unit}'"
+    if (unit := target_of(a).unit) != target_of(b).unit:
+        has = f"{model.name} predicts in the unit '{unit}', {first.name} in '{target_of(b).unit}'"
         raise DataError(has, "train both with the same --unit")
-    if model.kind == first.kind == "grades" and one.classes != other.classes:
+    if model.kind == first.kind == "grades" and a.classes != b.classes:
         raise DataError(
-            f"the grades of {model.name} are in the order {listed(one.classes)}, those of {first.name} in the order "
-            f"{listed(other.classes)}",
+            f"the grades of {model.name} are in the order {listed(a.classes)}, those of {first.name} in the order "
+            f"{listed(b.classes)}",
             "train both with the same --ordinal",
         )
-    positive, expected = positive_of(one), positive_of(other)
+    positive, expected = positive_of(a), positive_of(b)
     if positive not in (None, expected or positive):
         raise DataError(
             f"the positive class of {model.name} is {positive}, that of {first.name} {expected}",
@@ -242,18 +244,16 @@ def _digests(model: Model) -> dict[str, str]:
         return {}
     try:
         split = model.known.metrics["flow"]["evaluated"]["split"]  # None: not the run's own
-        text = RunFolder(model.file.parent.parent).splits.read_text(encoding="utf-8")
-        rows = csv.DictReader(io.StringIO(text, newline=""))
-        return {from_cell(row["path"]): row["sha256"] for row in rows if row["split"] == split}
+        rows = split_rows(RunFolder(model.file.parent.parent))
+        return {path: row["sha256"] for path, row in rows.items() if row["split"] == split}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error):  # not there, or not vitmed's
         return {}
 
 
-def _picked(found: Any, paths: Sequence[str], form: Any, positive: str | None) -> Predictions:
-    """The predictions for these paths, in the form of others."""
-    rows = {path: row for row, path in enumerate(found.paths)}
-    picked: Predictions = replace(found.take(np.array([rows[path] for path in paths], dtype=np.int64)), columns={})
-    return replace(picked, positive=positive).like(form)
+def split_rows(run: RunFolder) -> dict[str, dict[str, str]]:
+    """Path -> the row of each image in splits.csv. Raises OSError, ValueError, KeyError, TypeError or csv.Error."""
+    text = run.splits.read_text(encoding="utf-8")
+    return {from_cell(row["path"]): row for row in csv.DictReader(io.StringIO(text, newline=""))}
 
 
 def compare_models(
@@ -263,42 +263,56 @@ def compare_models(
 
     Args:
         resamples: 0 leaves out the intervals that need them: of classes all but AUROC, accuracy and balanced accuracy.
-        notes: that are known about the models.
         labels: their kind; None: as the tables say.
     """
     notes, first = list(notes), models[0].predictions
     units = int(first.units.max()) + 1
-    said: Kind = next((model.kind for model in models if model.kind == "grades"), first.kind)
-    of = said if labels is None else labels
+    graded: Kind = next((model.kind for model in models if model.kind == "grades"), first.kind)
+    of = graded if labels is None else labels
     kind = TARGETS[of]
     numbers = {model.name: kind.evaluate(model.predictions, resamples).overall for model in models}
-    pairs = _compare_pairs(models, kind, resamples, units)
-    unit = "image" if first.groups is None else "patient"
+    pairs = _compare_pairs(models, kind, resamples)
+    unit, deciding = "image" if first.groups is None else "patient", list(pairs[0].tests)[:2]
     seeds = [
-        seed_spread(group, [numbers[name] for name in group], unit, kind.metrics, list(pairs[0].tests)[:2])
+        seed_spread(group, [numbers[name] for name in group], unit, kind.metrics, deciding)
         for group in _seed_groups(models)
     ]
-    own = {model.name for model in models if model.baseline_of is None}
-    only_seeds = bool(seeds) and own == set(seeds[0].seeds)  # which seed is best says nothing
-    last = seeds[0].text if only_seeds else pairs[_best_and_next(models, numbers, pairs)].verdict
+    trained = {model.name for model in models if model.baseline_of is None}
+    only_seeds = bool(seeds) and trained == set(seeds[0].seeds)  # which seed is best says nothing
+
+    def height(model: Model) -> tuple[bool, float]:  # the best first, a baseline last
+        known = ((name, numbers[model.name][name].value) for name in deciding)
+        name, value = next(((name, value) for name, value in known if value is not None), (deciding[0], 0.0))
+        return model.baseline_of is not None, -value if ALL_METRICS[name].higher_is_better else value
+
+    best, following = (model.name for model in sorted(models, key=height)[:2])
+    verdict = next(pair.verdict for pair in pairs if {pair.first, pair.second} == {best, following})
     if first.groups is None:
         notes.append(UNKNOWN)
     elif units < FEW_GROUPS:
         verb = "is" if units == 1 else "are"
         notes.append(f"There {verb} only {counted(units, 'patient')}: too few to show which model is better.")
+    described = dict[str, ComparedModel]()
+    for model in models:
+        known: dict[str, Any] = {}
+        if model.known is not None:  # the report beside the table of a baseline is about another model
+            given = {name: getattr(model.known, name) for name in ("run", "created", "weights_hash")}
+            known = {name: value for name, value in given.items() if value}
+        overall = numbers[model.name]
+        described[model.name] = ComparedModel(baseline_of=model.baseline_of, overall=overall, **known)
     return ComparisonResults(
         kind=of,
         images=len(first),
         patients=None if first.groups is None else units,
         level=LEVEL,
         resamples=resamples,
-        resampling="by image" if first.groups is None else "by patient",
+        resampling=f"by {unit}",
         classes=list(first.classes),
         positive_class=positive_of(first),
-        models={m.name: _described(m, numbers[m.name]) for m in models},
+        models=described,
         pairs=pairs,
         notes=notes,
-        verdict=last,
+        verdict=seeds[0].text if only_seeds else verdict,
         **({"seeds": seeds} if seeds else {}),
     )
 
@@ -308,9 +322,8 @@ def _seed_groups(models: Sequence[Model]) -> list[dict[str, int]]:
     groups: dict[str, dict[str, int]] = {}
     for model in models:
         if model.file is not None:
-            config = RunFolder(model.file.parent.parent).config
             try:
-                content = read_yaml(config)
+                content = read_yaml(RunFolder(model.file.parent.parent).config)
                 seed = int(content["train"].pop("seed"))
             except (YamlError, KeyError, TypeError, ValueError):  # a table without a run, or not vitmed's
                 continue
@@ -318,42 +331,33 @@ def _seed_groups(models: Sequence[Model]) -> list[dict[str, int]]:
     return [group for group in groups.values() if len(set(group.values())) == len(group) > 1]
 
 
-def _described(model: Model, overall: dict[str, Estimate]) -> ComparedModel:
-    """A model in compare.json; the report beside the table of a baseline is about another model."""
-    found = model.known
-    given = {} if found is None else {"run": found.run, "created": found.created, "weights_hash": found.weights_hash}
-    known = {name: value for name, value in given.items() if value}
-    return ComparedModel(baseline_of=model.baseline_of, overall=overall, **known)
-
-
-def _compare_pairs(models: Sequence[Model], kind: TargetKind, resamples: int, units: int) -> list[ComparedPair]:
+def _compare_pairs(models: Sequence[Model], kind: TargetKind, resamples: int) -> list[ComparedPair]:
     """Every two models that are not both baselines, with a verdict.
 
     The p of each test is adjusted over all pairs, that of a class or finding over all pairs and all of these.
     """
     together = [p for p in itertools.combinations(models, 2) if not all(m.baseline_of for m in p)]
-    found, each = [], []
+    overall, each = [], []
     with bar("comparing", unit="pairs") as advance:
         for a, b in together:
-            found.append(kind.compare(a.predictions, b.predictions, resamples))
+            overall.append(kind.compare(a.predictions, b.predictions, resamples))
             each.append(kind.compare_each(a.predictions, b.predictions))
-            advance(len(found), len(together))
-    tests = {name: iter(_adjusted([one.tests[name] for one in found])) for name in found[0].tests}
-    areas = {name: iter(_adjusted([gap for own in each for gap in own[name].values()])) for name in each[0]}
+            advance(len(overall), len(together))
+    tests = {name: iter(_adjusted([compared.tests[name] for compared in overall])) for name in overall[0].tests}
+    areas = {name: iter(_adjusted([gap for gaps in each for gap in gaps[name].values()])) for name in each[0]}
     pairs = []
-    for (a, b), one, own in zip(together, found, each, strict=True):
-        parts = {name: {part: next(areas[name]) for part in own[name]} for name in own}
-        further: dict[str, Any] = {name: gaps for name, gaps in parts.items() if name != "auroc"}
+    for (a, b), compared, gaps in zip(together, overall, each, strict=True):
+        parts: dict[str, Any] = {name: {part: next(areas[name]) for part in gaps[name]} for name in gaps}
         pair = ComparedPair(
             first=a.name,
             second=b.name,
-            difference=one.difference,
+            difference=compared.difference,
             tests={name: next(adjusted) for name, adjusted in tests.items()},
-            classes=parts.get("auroc"),
-            **further,
+            classes=parts.pop("auroc", None),
+            **parts,
         )
-        said = _verdict_of(pair, kind, a.predictions, b.predictions, units, len(together))
-        pairs.append(pair.model_copy(update={"verdict": said}))
+        text = _verdict(pair, kind, a.predictions, b.predictions, len(together))
+        pairs.append(pair.model_copy(update={"verdict": text}))
     return pairs
 
 
@@ -361,37 +365,17 @@ def _adjusted(tests: Sequence[Test]) -> list[Test]:
     return [test.model_copy(update={"p_holm": p}) for test, p in zip(tests, holm([t.p for t in tests]), strict=True)]
 
 
-def _verdict_of(pair: ComparedPair, kind: TargetKind, one: Any, other: Any, units: int, pairs: int) -> str:
+def _verdict(pair: ComparedPair, kind: TargetKind, one: Any, other: Any, pairs: int) -> str:
+    """Which of two is better, in a sentence; `pairs` are compared, and p is adjusted for them."""
     decided = one.kind == "number" or np.array_equal(one.predicted, other.predicted)
     if decided and same_predictions(one, other):
         return f"{pair.first} and {pair.second} are the same: they predict the same for every image"
-    return verdict(pair, units, one.groups is not None, pairs, kind.metrics, target_of(one).unit)
-
-
-def verdict(
-    pair: ComparedPair,
-    units: int,
-    patients: bool,
-    pairs: int = 1,
-    metrics: Mapping[str, Metric] = METRICS,
-    unit: str = "",
-) -> str:
-    """Which of two is better, in a sentence: by the first number that is tested, or by the second where the first is
-    undefined or the same.
-
-    Args:
-        units: how many patients, or images.
-        patients: whether the units are patients.
-        pairs: that are compared; p is adjusted for them.
-        metrics: of the kind of label.
-        unit: of a number.
-    """
-    usual, other = list(pair.tests)[:2]
-    name = _deciding(pair)
-    same = name == other and pair.difference[usual].value is not None
+    (usual, second), name, metrics = list(pair.tests)[:2], _deciding(pair), kind.metrics
+    units, patients, unit = int(one.units.max()) + 1, one.groups is not None, target_of(one).unit
+    same = name == second and pair.difference[usual].value is not None
     gap, p, names = pair.difference[name], pair.tests[name].p_holm, (pair.first, pair.second)
     if gap.value is None:
-        both = f"{metrics[other].phrase} and {metrics[usual].phrase}"
+        both = f"{metrics[second].phrase} and {metrics[usual].phrase}"
         return f"{names[0]} and {names[1]} cannot be compared: {both} are undefined"
     if (gap.value < 0) == metrics[name].higher_is_better and gap.value:
         names, gap = names[::-1], gap.reversed
@@ -413,41 +397,24 @@ def better(pair: ComparedPair, units: int, patients: bool) -> str | None:
     """The better of two; None if they cannot be told apart: too few patients, or a difference that may be chance.
 
     Args:
-        units, patients: as for `verdict`.
+        units: how many patients, or images; patients: whether they are patients.
     """
     name = _deciding(pair)
     gap, p = pair.difference[name], pair.tests[name].p_holm
     few = patients and units < FEW_GROUPS
     if few or p is None or p >= 1 - LEVEL or gap.low is None or gap.high is None:
         return None
-    above = pair.first if ALL_METRICS[name].higher_is_better else pair.second
-    below = pair.second if above == pair.first else pair.first
-    return above if gap.low > 0 else below if gap.high < 0 else None
+    names = (pair.first, pair.second) if ALL_METRICS[name].higher_is_better else (pair.second, pair.first)
+    return names[0] if gap.low > 0 else names[1] if gap.high < 0 else None
 
 
 def _deciding(pair: ComparedPair) -> str:
     """The number that decides: the first that is tested, or the second where that is undefined or the same."""
-    usual, other = list(pair.tests)[:2]
-    same = _no_gap(pair.difference[usual]) and not _no_gap(pair.difference[other])
-    return other if same or pair.difference[usual].value is None else usual
+    usual, second = list(pair.tests)[:2]
+    same = _no_gap(pair.difference[usual]) and not _no_gap(pair.difference[second])
+    return second if same or pair.difference[usual].value is None else usual
 
 
 def _no_gap(gap: Estimate) -> bool:
     """Whether a difference and its interval are exactly 0."""
     return gap.value == 0 and gap.low in (0, None) and gap.high in (0, None)
-
-
-def _best_and_next(
-    models: Sequence[Model], numbers: Mapping[str, Mapping[str, Estimate]], pairs: Sequence[ComparedPair]
-) -> int:
-    """The number of the pair of the best model and the next; a baseline comes last."""
-    deciding = list(pairs[0].tests)[:2]
-
-    def height(model: Model) -> float:
-        known = ((name, numbers[model.name][name].value) for name in deciding)
-        name, value = next(((name, value) for name, value in known if value is not None), (deciding[0], 0.0))
-        return value if ALL_METRICS[name].higher_is_better else -value
-
-    ranked = sorted(models, key=lambda m: (m.baseline_of is not None, -height(m)))
-    wanted = {ranked[0].name, ranked[1].name}
-    return next(i for i, pair in enumerate(pairs) if {pair.first, pair.second} == wanted)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import csv
-import io
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +28,7 @@ from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation
 from vitmed.decisions.targets import TARGETS
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.estimates import Estimate
-from vitmed.studies.comparison import Model, align, compare_models, table_of
+from vitmed.studies.comparison import Model, align, compare_models, split_rows, table_of
 from vitmed.studies.run_list import RunMetric, natural, read_head, read_run
 
 NO_FOLD = "no fold yet"
@@ -53,10 +52,8 @@ class ImageDifferences(Frozen):
     """How the images of the second run differ from those of the first. Images are matched by path.
 
     Attributes:
-        first, second: how many images each run has.
-        same_file: of those in both, how many are known to be the same file, by SHA-256.
+        same_file: of those in both runs, how many are known to be the same file, by SHA-256.
         counts: what happened -> how many images, such as "added" or "moved from train to test".
-        classes_added, classes_removed: names.
         files: what happened -> paths. Not in the JSON, since a path may name a patient.
     """
 
@@ -84,13 +81,10 @@ class RunDiff(Frozen):
     """What differs between two runs.
 
     Attributes:
-        first, second: short names of the runs.
         settings, environment: what differs; `environment` is None where one run does not say.
         images: None where the images of a run are not known.
         numbers: the first numbers of their tests.
-        result: which run is better, or why that cannot be said, in a sentence.
-        notes: what must be known of these differences.
-        verdict: what differs, in a sentence.
+        result: which run is better, or why that cannot be said, in a sentence; verdict: what differs.
     """
 
     first: str
@@ -104,35 +98,32 @@ class RunDiff(Frozen):
     verdict: str
 
 
-def _settings(one: RunFacts, other: RunFacts) -> list[Difference]:
+def _settings(first: RunFacts, second: RunFacts) -> list[Difference]:
     """The settings that differ, in the order of the documentation, each with what it means."""
-    found = []
-    folds = "cross-validation" in (one.kind, other.kind)
-    for key in dict.fromkeys((*one.settings, *other.settings)):
-        if one.compared.get(key) == other.compared.get(key) or (folds and key in OF_A_FOLD):
+    differences = []
+    folds = "cross-validation" in (first.kind, second.kind)
+    for key in dict.fromkeys((*first.settings, *second.settings)):
+        if first.compared.get(key) == second.compared.get(key) or (folds and key in OF_A_FOLD):
             continue
         section, _, name = key.partition(".")
-        known = fields_of(one.fields, section) if section in one.fields.model_fields else {}
-        text = (known[name].description or "").partition(". ")[0].rstrip(".") if name in known else ""
-        a, b = one.settings.get(key), other.settings.get(key)
-        if a == b:
-            text = ELSEWHERE
-        found.append(Difference(name=key, first=a, second=b, meaning=text))
-    return found
+        fields = fields_of(first.fields, section) if section in first.fields.model_fields else {}
+        text = (fields[name].description or "").partition(". ")[0].rstrip(".") if name in fields else ""
+        before, after = first.settings.get(key), second.settings.get(key)
+        meaning = ELSEWHERE if before == after else text
+        differences.append(Difference(name=key, first=before, second=after, meaning=meaning))
+    return differences
 
 
-def _image_differences(
-    one: RunFacts, other: RunFacts, first: dict[str, Image], second: dict[str, Image]
-) -> ImageDifferences:
+def _image_differences(first: RunFacts, second: RunFacts) -> ImageDifferences:
     """The images that were added, removed, renamed, changed or moved, and the classes.
 
     Splits are compared of two runs, or of two cross-validations.
     """
-    files: dict[str, list[str]] = {}
-    both = [path for path in first if path in second]
-    added, removed = [p for p in second if p not in first], [p for p in first if p not in second]
-    moved = Counter(second[path].sha256 for path in added) & Counter(first[path].sha256 for path in removed)
-    for what, images, paths in (("removed", first, removed), ("added", second, added)):
+    before, after, files = first.images or {}, second.images or {}, dict[str, list[str]]()
+    both = [path for path in before if path in after]
+    added, removed = [p for p in after if p not in before], [p for p in before if p not in after]
+    moved = Counter(after[path].sha256 for path in added) & Counter(before[path].sha256 for path in removed)
+    for what, images, paths in (("removed", before, removed), ("added", after, added)):
         left = Counter({digest: n for digest, n in moved.items() if digest})  # the same file under another path
         for path in paths:
             digest = images[path].sha256
@@ -142,8 +133,8 @@ def _image_differences(
             elif what == "added":
                 files.setdefault("renamed", []).append(path)
     for path in both:
-        a, b = first[path], second[path]
-        if one.kind == other.kind and a.split != b.split and NO_FOLD not in (a.split, b.split):
+        a, b = before[path], after[path]
+        if first.kind == second.kind and a.split != b.split and NO_FOLD not in (a.split, b.split):
             files.setdefault(f"moved from {a.split} to {b.split}", []).append(path)
         for what, differs in (
             ("another content", a.sha256 and b.sha256 and a.sha256 != b.sha256),
@@ -153,136 +144,101 @@ def _image_differences(
             if differs:
                 files.setdefault(what, []).append(path)
     return ImageDifferences(
-        first=len(first),
-        second=len(second),
-        same_file=sum(first[path].sha256 == second[path].sha256 != "" for path in both),
+        first=len(before),
+        second=len(after),
+        same_file=sum(before[path].sha256 == after[path].sha256 != "" for path in both),
         counts={what: len(paths) for what, paths in files.items()},
-        classes_added=sorted(other.classes - one.classes),
-        classes_removed=sorted(one.classes - other.classes),
+        classes_added=sorted(second.classes - first.classes),
+        classes_removed=sorted(first.classes - second.classes),
         files=files,
     )
 
 
-def _result(one: RunFacts, other: RunFacts, names: Sequence[str]) -> tuple[list[ComparedNumber], str, list[str]]:
+def _result(first: RunFacts, second: RunFacts, names: Sequence[str]) -> tuple[list[ComparedNumber], str, list[str]]:
     """The numbers of both, which is better in a sentence, and notes."""
-    if one.last is not None and other.last is not None:
-        number = ComparedNumber(
-            name="loss", title="Validation loss", first=one.last.estimate, second=other.last.estimate
-        )
-        return [number], "Pretraining has no test. The losses can be compared only with the same images and masks.", []
-    if one.table is None or other.table is None:
-        missing = [f"{name}: {run.why_not}" for name, run in zip(names, (one, other), strict=True) if run.table is None]
+    if first.last is not None and second.last is not None:
+        ends: dict[str, Any] = {"first": first.last.estimate, "second": second.last.estimate}
+        losses = "Pretraining has no test. The losses can be compared only with the same images and masks."
+        return [ComparedNumber(name="loss", title="Validation loss", **ends)], losses, []
+    if first.table is None or second.table is None:
+        missing = [f"{n}: {run.why_not}" for n, run in zip(names, (first, second), strict=True) if run.table is None]
         return [], f"There is no result to compare. {'; '.join(missing)}.", []
     heads = []
-    for file in (table.with_name(NUMBERS) for table in (one.table, other.table)):
+    for file in (table.with_name(NUMBERS) for table in (first.table, second.table)):
         try:
             heads.append(read_head(file))
         except (OSError, ValueError):
             raise DataError(f"{file}: not the metrics.json of a report", "vitmed evaluate writes a new one") from None
-    what = [(head.target.kind, head.target.unit) for head in heads]
-    if what[0] != what[1]:
-        of = [f"{'a ' * (kind == 'number')}{kind}{f' in {unit}' if unit else ''}" for kind, unit in what]
+    targets = [(head.target.kind, head.target.unit) for head in heads]
+    if targets[0] != targets[1]:
+        of = [f"{'a ' * (kind == 'number')}{kind}{f' in {unit}' if unit else ''}" for kind, unit in targets]
         return [], f"The results cannot be compared: {names[0]} predicts {of[0]}, {names[1]} predicts {of[1]}.", []
-    kind = TARGETS[heads[0].target.kind]
+    kind, (before, after) = TARGETS[heads[0].target.kind], [head.overall for head in heads]
+    both = [name for name in kind.headline if name in before and name in after]
     numbers = [
-        ComparedNumber(
-            name=name, title=kind.metrics[name].title, first=heads[0].overall[name], second=heads[1].overall[name]
-        )
-        for name in kind.headline
-        if all(name in head.overall for head in heads)
+        ComparedNumber(name=name, title=kind.metrics[name].title, first=before[name], second=after[name])
+        for name in both
     ]
-    models = []
-    for name, run in zip(names, (one, other), strict=True):
-        assert run.table is not None
-        read = read_evaluation(run.table)
-        models.append(Model(name, read.predictions, known=read, file=run.table))
-    tests = [set(model.predictions.paths) for model in models]
-    if tests[0] != tests[1]:
-        shared = len(tests[0] & tests[1])
-        told = (
-            f"The test images are not the same ({counted_doing(shared, 'image')} in both): the numbers may differ for "
-        )
-        told += "that reason alone."
-        return numbers, f"{told} vitmed compare takes the shared images." if shared else told, []
+    read = [(table, read_evaluation(table)) for table in (first.table, second.table)]
+    models = [Model(name, e.predictions, known=e, file=file) for name, (file, e) in zip(names, read, strict=True)]
+    paths, expected = (set(model.predictions.paths) for model in models)
+    if paths != expected:
+        shared = counted_doing(len(paths & expected), "image")
+        why = f"The test images are not the same ({shared} in both): the numbers may differ for that reason alone."
+        return numbers, f"{why} vitmed compare takes the shared images." if paths & expected else why, []
     try:
-        aligned, notes = align(models)
+        models, notes = align(models)
     except DataError as error:
         return numbers, f"The tests are not the same: {error.problem}.", []
-    compared = compare_models(aligned, RESAMPLES)
-    pair = compared.pairs[0]
-    numbers = [
-        number.model_copy(
-            update={
-                "difference": pair.difference.get(number.name),
-                "p": pair.tests[number.name].p if number.name in pair.tests else None,
-            }
-        )
-        for number in numbers
-    ]
+    compared = compare_models(models, RESAMPLES)
+    gaps, tests = compared.pairs[0].difference, compared.pairs[0].tests
+    further = [{"difference": gaps.get(name), "p": tests[name].p if name in tests else None} for name in both]
+    numbers = [number.model_copy(update=more) for number, more in zip(numbers, further, strict=True)]
     return numbers, f"{compared.verdict}.", [*notes, *compared.notes]
 
 
-def _verdict(
-    names: Sequence[str],
-    settings: Sequence[Difference],
-    images: ImageDifferences | None,
-    environment: Sequence[Difference] | None,
-) -> str:
+def _verdict(found: RunDiff) -> str:
     """What differs, in a sentence."""
-    parts = []
-    keys = [one.name for one in settings]
+    keys, images = [setting.name for setting in found.settings], found.images
     data = images is not None and bool(images.counts or images.classes_added or images.classes_removed)
-    if keys:
-        parts.append(f"{counted(len(keys), 'setting')} ({listed(keys, 5)})")
-    parts += ["the images"] * data + ["the versions or the machine"] * bool(environment)
-    unknown = [what for what, known in (("images", images), ("versions", environment)) if known is None]
+    parts = [f"{counted(len(keys), 'setting')} ({listed(keys, 5)})"] * bool(keys)
+    parts += ["the images"] * data + ["the versions or the machine"] * bool(found.environment)
+    unknown = ["images"] * (images is None) + ["versions"] * (found.environment is None)
     but = f" The {' and '.join(unknown)} could not be compared." if unknown else ""
     if keys == [SEED] and len(parts) == 1:
-        seeds = settings[0]
-        return f"Only the seed differs: {seeds.first} in {names[0]}, {seeds.second} in {names[1]}.{but}"
+        seed = found.settings[0]
+        return f"Only the seed differs: {seed.first} in {found.first}, {seed.second} in {found.second}.{but}"
+    *before, last = parts or [part for part in ("settings", "images", "versions") if part not in unknown]
+    what = f"{', '.join(before)} and {last}" if before else last
     if not parts:
-        same = [part for part in ("settings", "images", "versions") if part not in unknown]
-        return f"Nothing differs: {names[0]} and {names[1]} have the same {_and(same)}.{but}"
-    return f"{names[0]} and {names[1]} differ in {_and(parts)}.{but}"
+        return f"Nothing differs: {found.first} and {found.second} have the same {what}.{but}"
+    return f"{found.first} and {found.second} differ in {what}.{but}"
 
 
-def _and(parts: Iterable[str]) -> str:
-    """`a, b and c`."""
-    *first, last = parts
-    return f"{', '.join(first)} and {last}" if first else last
-
-
-def difference(one: RunFacts, other: RunFacts, names: Sequence[str]) -> RunDiff:
-    """Report what differs between two runs of one kind.
-
-    Args:
-        names: short names of the two.
-
-    Raises:
-        DataError: the result of a run cannot be read.
-    """
+def difference(first: RunFacts, second: RunFacts, names: Sequence[str]) -> RunDiff:
+    """Report what differs between two runs of one kind, by their short names. Raises DataError for a result that cannot
+    be read."""
     notes = list[str]()
-    settings = _settings(one, other)
-    if one.kind != other.kind:
+    settings = _settings(first, second)
+    if first.kind != second.kind:
         notes.append("One is a cross-validation and the other a single run, so their splits are not compared.")
     images = None
-    if one.images is None or other.images is None:
-        unknown = listed([name for name, run in zip(names, (one, other), strict=True) if run.images is None])
+    if first.images is None or second.images is None:
+        unknown = listed([name for name, run in zip(names, (first, second), strict=True) if run.images is None])
         notes.append(f"The images of {unknown} are not known: splits.csv is missing.")
     else:
-        images = _image_differences(one, other, one.images, other.images)
-        if images.same_file == len(one.images) == len(other.images):  # a folder that was moved or copied
+        images = _image_differences(first, second)
+        if images.same_file == len(first.images) == len(second.images):  # a folder that was moved or copied
             settings = [setting for setting in settings if setting.meaning != ELSEWHERE]
     environment = None
-    if one.environment is None or other.environment is None:
+    if first.environment is None or second.environment is None:
         notes.append("The versions of one run are not known: environment.json is missing.")
     else:
-        keys = dict.fromkeys((*one.environment, *other.environment))
-        pairs = ((key, one.environment.get(key), other.environment.get(key)) for key in keys)
+        keys = dict.fromkeys((*first.environment, *second.environment))
+        pairs = ((key, first.environment.get(key), second.environment.get(key)) for key in keys)
         environment = [Difference(name=key, first=a, second=b) for key, a, b in pairs if a != b]
-    numbers, result, more = _result(one, other, names)
-    verdict = _verdict(names, settings, images, environment)
-    return RunDiff(
+    numbers, result, more = _result(first, second, names)
+    found = RunDiff(
         first=names[0],
         second=names[1],
         settings=settings,
@@ -291,8 +247,9 @@ def difference(one: RunFacts, other: RunFacts, names: Sequence[str]) -> RunDiff:
         numbers=numbers,
         result=result,
         notes=notes + more,
-        verdict=verdict,
+        verdict="",
     )
+    return found.model_copy(update={"verdict": _verdict(found)})
 
 
 class Image(NamedTuple):
@@ -310,13 +267,9 @@ class RunFacts:
 
     Attributes:
         kind: "training", "pretraining" or "cross-validation".
-        settings: "section.field" -> value as it is shown.
-        compared: what decides whether two values are the same: of a path, its place.
-        images: path -> image; None where they are not known.
-        environment: versions and machine; None where they are not known.
-        table: predictions.csv of its test.
-        why_not: why there is no such table, in a sentence.
-        last: of pretraining, its last number.
+        settings: "section.field" -> value as it is shown; compared: what decides whether two are the same.
+        images: path -> image; environment: versions and machine; None where they are not known.
+        table: predictions.csv of its test, or else `why_not`; last: of pretraining, its last number.
     """
 
     path: Path
@@ -420,10 +373,9 @@ def _images(run: RunFolder) -> dict[str, Image] | None:
     if not run.splits.is_file():
         return None
     try:
-        rows = list(csv.DictReader(io.StringIO(run.splits.read_text(encoding="utf-8"), newline="")))
         return {
-            from_cell(row["path"]): Image(row["sha256"], from_cell(row["class"]), from_cell(row["group"]), row["split"])
-            for row in rows
+            path: Image(row["sha256"], from_cell(row["class"]), from_cell(row["group"]), row["split"])
+            for path, row in split_rows(run).items()
         }
     except (OSError, ValueError, KeyError, TypeError, csv.Error):
         raise DataError(f"{run.splits}: not the splits.csv of a run", "restore it, or name another run") from None

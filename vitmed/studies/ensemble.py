@@ -18,7 +18,7 @@ from vitmed.core.text import counted
 from vitmed.data.samples import Sample, Splits
 from vitmed.data.scan import hash_files
 from vitmed.data.splits import held_out
-from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation, validation_of
+from vitmed.decisions.evaluation_folder import validation_of
 from vitmed.decisions.policy import choose_policy, notes_of
 from vitmed.decisions.selection import greedy_selection, nested_predictions
 from vitmed.decisions.targets import TARGETS
@@ -32,9 +32,7 @@ from vitmed.report.analyses import Extra
 from vitmed.report.headline import Evaluation
 from vitmed.report.run_description import facts
 from vitmed.report.write import About, Report
-from vitmed.studies.executors import Job
-from vitmed.studies.folds import fold_name
-from vitmed.studies.study import Study
+from vitmed.studies.folds import CrossValidation
 from vitmed.training.run import resumed_settings
 
 WAYS = {
@@ -62,10 +60,8 @@ class Candidate:
     """A run, or the folds of one configuration.
 
     Attributes:
-        members: their checkpoints.
         predictions: for images that the members that predict them never saw, or of validation; calibrated.
-        models: how many of the members predict each of these images.
-        folds: whether it is of folds.
+        models: how many of the members predict each of these images; folds: whether it is of folds.
     """
 
     folder: RunFolder
@@ -88,19 +84,14 @@ def read_candidate(folder: RunFolder) -> Candidate:
             raise CheckpointError(f"{saved.path}: holds no decision policy", "name the best.pt of a finished run")
         known = validation_of(saved.path, saved.weights_hash, saved.policy, saved.config.data.positive)
         return Candidate(folder, (saved,), saved.policy.apply(known), 1, False)
-    study = Study.read(folder)
-    places = [Job(fold_name(*place), "").done(folder) for place in study.places]
-    if None in places:
-        problem = f"{folder.path}: {places.count(None)} of {counted(len(places), 'fold')} are not finished"
+    study = CrossValidation(folder)
+    done, folds = len(study.done()), len(study.divided.places)
+    if done < folds:
+        problem = f"{folder.path}: {folds - done} of {counted(folds, 'fold')} are not finished"
         raise CheckpointError(problem, f"vitmed cross-validate --resume {folder.path}")
-    members = [load_checkpoint(place.best) for place in places if place is not None]
-    tests = []
-    for one in members:
-        file = find_evaluation(RunFolder(one.path.parent), "test", one.weights_hash, one.policy)
-        if file is None:
-            raise CheckpointError(f"{one.path}: has no evaluation on its test", f"vitmed evaluate {one.path}")
-        tests.append(read_evaluation(file).predictions)
-    return Candidate(folder, tuple(members), out_of_fold(tests, study.folds), study.repeats, True)
+    tested = study.tested()
+    tests = out_of_fold([fold.evaluated.predictions for fold in tested], study.divided.folds)
+    return Candidate(folder, tuple(fold.saved for fold in tested), tests, study.divided.repeats, True)
 
 
 def _choice(
@@ -115,7 +106,7 @@ def _choice(
         overall = kind.evaluate(predictions, resamples).overall
         return {name: overall[name] for name in names}
 
-    rows: dict[str, dict[str, Estimate]] = {one.name: numbers(part) for one, part in zip(found, parts, strict=True)}
+    rows = {candidate.name: numbers(part) for candidate, part in zip(found, parts, strict=True)}
     notes: list[str] = []
     if len(found) > 1:
         rows["together"] = numbers(averaged(parts, shares.tolist()))
@@ -133,13 +124,14 @@ def _choice(
                     f"choice is {without - loss:.3f}."
                 )
     for name, row in rows.items():
-        say(f"{name}: " + ", ".join(f"{kind.metrics[key].title} {value_text(one)}" for key, one in row.items()))
+        values = [f"{kind.metrics[key].title} {value_text(estimate)}" for key, estimate in row.items()]
+        say(f"{name}: {', '.join(values)}")
     for note in notes:
         say(note)
-    weighted = [f"{one.name} {share:.2f}" for one, share in zip(found, shares.tolist(), strict=True) if share > 0]
+    weighted = [f"{c.name} {share:.2f}" for c, share in zip(found, shares.tolist(), strict=True) if share > 0]
     folds = f"the mean of {counted(len(found[0].members), 'fold')}"
     words = f"the mean of {', '.join(weighted)}" if len(found) > 1 else folds
-    table = {name: {key: one.to_dict() for key, one in row.items()} for name, row in rows.items()}
+    table = {name: {key: estimate.to_dict() for key, estimate in row.items()} for name, row in rows.items()}
     return f"{words}, {WAYS[way]}" if len(found) > 1 else words, {"way": way, "numbers": table, "notes": notes}
 
 
@@ -159,9 +151,9 @@ def _images(found: Sequence[Candidate], members: Sequence[Checkpoint]) -> tuple[
     first = members[0]
     known = {
         sample.path: (sample, digest)
-        for one in members
-        for name, samples in one.splits.samples.items()
-        for sample, digest in zip(samples, one.hashes[name], strict=True)
+        for member in members
+        for name, samples in member.splits.samples.items()
+        for sample, digest in zip(samples, member.hashes[name], strict=True)
     }
     if found[0].folds:
         test, val = _held_out(first), []
@@ -186,14 +178,14 @@ def _trained_on_test(members: Sequence[Checkpoint], splits: Splits, hashes: dict
     """A sentence for each member that was trained on an image of the test, or on a patient of it, unless its run was
     allowed to have patients in two splits."""
     found, owners = [], {sample.group for sample in splits.samples["test"]} - {None}
-    for one in members:
-        digests = {digest for name in ("train", "val") for digest in one.hashes[name]}
-        groups = {sample.group for name in ("train", "val") for sample in one.splits.samples[name]}
+    for member in members:
+        digests = {digest for name in ("train", "val") for digest in member.hashes[name]}
+        groups = {sample.group for name in ("train", "val") for sample in member.splits.samples[name]}
         images = sum(digest in digests for digest in hashes["test"])
-        patients = set() if one.config.data.allow_leakage else owners & groups
+        patients = set() if member.config.data.allow_leakage else owners & groups
         if images or patients:
             what = counted(images, "image") if images else f"images of {counted(len(patients), splits.unit)}"
-            found.append(f"{one.path}: was trained on {what} of the test of {members[0].path}")
+            found.append(f"{member.path}: was trained on {what} of the test of {members[0].path}")
     return found
 
 
@@ -212,19 +204,18 @@ def join(candidates: Sequence[Candidate], place: RunFolder, way: str, advise: bo
     """Join candidates into one model with a policy of its own, and write it with its report into a new folder.
 
     Args:
-        candidates: of folds, or of runs with the same validation images.
-        way: a key of `WAYS`.
+        candidates: of folds, or of runs with the same validation images; way: a key of `WAYS`.
         advise: whether to say how to test the ensemble on its test.
 
     Raises:
         DataError: runs of which one was trained on an image or a patient of the test.
     """
-    parts = aligned([one.predictions for one in candidates])
+    parts = aligned([candidate.predictions for candidate in candidates])
     shares = np.full(len(candidates), 1 / len(candidates)) if way == "mean" else greedy_selection(parts)
     words, chosen = _choice(candidates, parts, shares, way)
-    used = [(one, share) for one, share in zip(candidates, shares.tolist(), strict=True) if share > 0]
-    members = [member for one, _ in used for member in one.members]
-    each = [share / len(one.members) for one, share in used for _ in one.members]
+    used = [(candidate, share) for candidate, share in zip(candidates, shares.tolist(), strict=True) if share > 0]
+    members = [member for candidate, _ in used for member in candidate.members]
+    each = [share / len(candidate.members) for candidate, share in used for _ in candidate.members]
     splits, hashes = _images(candidates, members)
     leaks = _trained_on_test(members, splits, hashes)
     if leaks and not candidates[0].folds:
@@ -259,5 +250,5 @@ def join(candidates: Sequence[Candidate], place: RunFolder, way: str, advise: bo
     if splits.samples["test"] and advise:
         say(f"to test it once: vitmed evaluate {place.path}")
     say(f"{place.path}: {words}; vitmed predict IMAGE --checkpoint {place.path}")
-    names = [one.name for one in candidates]
+    names = [candidate.name for candidate in candidates]
     return EnsembleResult(place.path, dict(zip(names, shares.tolist(), strict=True)), val)

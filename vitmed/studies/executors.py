@@ -21,21 +21,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import vitmed
+from vitmed.core import errors
 from vitmed.core.config import FLAGS
-from vitmed.core.errors import (
-    CheckpointError,
-    DataError,
-    DiskFullError,
-    EndedByCaller,
-    GateError,
-    Interrupted,
-    OutOfMemoryError,
-    UsageError,
-    VitmedError,
-)
+from vitmed.core.errors import DiskFullError, EndedByCaller, Interrupted, OutOfMemoryError, UsageError, VitmedError
 from vitmed.core.files import read_json_lines
 from vitmed.core.messages import Logged, listener, listening, say, warn
 from vitmed.core.process import DRIVER, cores
@@ -45,7 +36,7 @@ from vitmed.training.train_state import Record
 PAUSE = 0.2  # s between two looks at a process
 GRACE = 30.0  # s that a process has to save its last.pt
 TRIES = 3  # starts of a job whose process is killed or has no memory
-ERRORS = (UsageError, DataError, CheckpointError, OutOfMemoryError, GateError, Interrupted)
+ERRORS = (*(UsageError, errors.DataError, errors.CheckpointError, OutOfMemoryError, errors.GateError, Interrupted),)
 OnEpoch = Callable[[Record], bool]
 
 
@@ -85,8 +76,11 @@ class Job:
         return {**self.arguments, "output": folder.path, "name": self.name}
 
 
-class Executor(Protocol):
-    """Trains jobs."""
+class Executor:
+    """Trains jobs in this process, each when it is submitted."""
+
+    def __init__(self, folder: RunFolder, logged: bool) -> None:
+        self.folder, self.logged = folder, logged
 
     def submit(self, job: Job, on_epoch: OnEpoch | None = None) -> Future[RunFolder | None]:
         """Train a job, from its last.pt where there is one; at once if it is done.
@@ -98,44 +92,6 @@ class Executor(Protocol):
         Returns:
             the finished run, or the VitmedError that ended the job.
         """
-
-
-@contextlib.contextmanager
-def local(folder: RunFolder, parallel: int, *, devices: int | None = None, logged: bool = False) -> Iterator[Executor]:
-    """Train jobs on this machine.
-
-    With one at a time this process trains each when it is submitted. Otherwise each of `parallel` slots trains in a
-    process of its own, with its share of the CPU cores and with one GPU in turn; what it says is in FOLDER/JOB.log. A
-    process that is killed or has no memory is tried again. At the end, also by Ctrl-C or SIGTERM, every process that is
-    left saves its last.pt.
-
-    Args:
-        folder: for the run folders.
-        devices: of each job, as in `vitmed train --devices`; its processes are never this one.
-        logged: keep what jobs say in FOLDER/JOB.log in any case.
-
-    Raises:
-        UsageError: fewer than one process.
-    """
-    if parallel < 1:
-        raise UsageError(f"--parallel {parallel}: expected at least 1", "--parallel 2")
-    if parallel == 1 and (devices or 1) == 1:
-        yield _Here(folder, logged)
-        return
-    processes = _Processes(folder, parallel, devices or 1, logged)
-    try:
-        yield processes
-    finally:
-        processes.end()
-
-
-class _Here:
-    """Trains a job in this process, when it is submitted."""
-
-    def __init__(self, folder: RunFolder, logged: bool) -> None:
-        self.folder, self.logged = folder, logged
-
-    def submit(self, job: Job, on_epoch: OnEpoch | None = None) -> Future[RunFolder | None]:
         future: Future[RunFolder | None] = Future()
         try:
             if job.done(self.folder) is None:
@@ -156,13 +112,42 @@ class _Here:
         return future
 
 
-class _Processes:
+@contextlib.contextmanager
+def local(folder: RunFolder, parallel: int, *, devices: int | None = None, logged: bool = False) -> Iterator[Executor]:
+    """Train jobs on this machine.
+
+    With one at a time this process trains each when it is submitted. Otherwise each of `parallel` slots trains in a
+    process of its own, with its share of the CPU cores and with one GPU in turn; what it says is in FOLDER/JOB.log. A
+    process that is killed or has no memory is tried again. At the end, also by Ctrl-C or SIGTERM, every process that is
+    left saves its last.pt.
+
+    Args:
+        devices: of each job, as in `vitmed train --devices`; its processes are never this one.
+        logged: keep what jobs say in FOLDER/JOB.log in any case.
+
+    Raises:
+        UsageError: fewer than one process.
+    """
+    if parallel < 1:
+        raise UsageError(f"--parallel {parallel}: expected at least 1", "--parallel 2")
+    if parallel == 1 and (devices or 1) == 1:
+        yield Executor(folder, logged)
+        return
+    processes = _Processes(folder, parallel, devices or 1, logged)
+    try:
+        yield processes
+    finally:
+        processes.end()
+
+
+class _Processes(Executor):
     """Trains each job by `python -m vitmed train`, as many at a time as there are slots."""
 
     def __init__(self, folder: RunFolder, parallel: int, devices: int, logged: bool) -> None:
         import torch
 
-        self.folder, self.devices, self.logged = folder, devices, logged
+        super().__init__(folder, logged)
+        self.devices = devices
         self.threads = max(1, cores() // (parallel * devices))
         gpus = ",".join(map(str, range(torch.cuda.device_count())))
         self.gpus = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", gpus).split(",") if name]
@@ -213,15 +198,12 @@ class _Processes:
         if 1 < len(self.gpus) >= self.devices:
             mine = [self.gpus[(slot * self.devices + k) % len(self.gpus)] for k in range(self.devices)]
             own["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
-        words = [f"--devices={self.devices}"] if self.devices > 1 else []
-        words += _words(job.start(self.folder))
+        words = [f"--devices={self.devices}"] * (self.devices > 1) + _words(job.start(self.folder))
+        command = [sys.executable, "-m", "vitmed", "train", "--json", *words]
         ended, deadline = False, None
-        with log.open("ab") as stream:
-            child = subprocess.Popen(
-                [sys.executable, "-m", "vitmed", "train", "--json", *words], env=os.environ | own,
-                stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
-                start_new_session=True,  # Ctrl-C in a terminal is for the driver, which then asks each process once
-            )  # fmt: skip
+        with log.open("ab") as out:  # Ctrl-C in a terminal is for the driver, which then asks each process once
+            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out}
+            child = subprocess.Popen(command, env=os.environ | own, start_new_session=True, **streams)
             try:
                 while True:
                     with contextlib.suppress(subprocess.TimeoutExpired):

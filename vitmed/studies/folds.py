@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
+
+from pydantic import BaseModel
 
 from vitmed.core.config import Config
-from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
-from vitmed.core.files import json_of, write_json
+from vitmed.core.errors import CheckpointError, DataError, UsageError
+from vitmed.core.files import write_json
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.places import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder
@@ -35,188 +36,14 @@ from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import folds_flow
 from vitmed.report.results import Results
 from vitmed.report.write import About, Report, read_baselines
-from vitmed.studies.executors import Job, local
+from vitmed.studies.executors import Job
+from vitmed.studies.study import Study, read_study
 
+AGAIN = "start again with vitmed cross-validate"
 OF_ONE_FOLD = ("Images", "Patients of the run", "Splits of the run")  # facts that do not hold for all folds
 
 
-def new_folds(config: Config, output: str | Path, name: str) -> RunFolder:
-    """A new folder for the folds, each in a folder of its own."""
-    data, sites = config.data, list[str]()
-    if data.sites is not None:
-        sites = site_names(data, ordinal=config.evaluate.ordinal)
-        if len(sites) < 2:
-            raise DataError(f"{data.root}: the column {data.sites} has one value: {sites[0]}", "--folds 5")
-        say(f"a fold for each {data.sites}: {', '.join(sites)}")
-    folder = RunFolder.create(output, name)
-    content = {"folds": data.folds or len(sites), "window": data.window, "repeats": data.repeats, "sites": sites}
-    write_json(folder.folds, content)
-    return folder
-
-
-def train_folds(
-    folder: RunFolder, first: Mapping[str, Any] | None, parallel: int = 1, offline: bool = False
-) -> tuple[Evaluation, list[RunFolder]]:
-    """Train and evaluate each fold that is not finished, and evaluate the tests of all folds together.
-
-    Args:
-        folder: from `new_folds`.
-        first: arguments of `train` for the first fold, None to resume; the other folds take its configuration.
-        parallel: how many folds to train at the same time.
-        offline: open no connection.
-
-    Returns:
-        the evaluation of the pooled predictions, each from models that were not trained on the image; the run folders.
-
-    Raises:
-        CheckpointError: the first fold of folds to resume has not begun.
-    """
-    study = Study.read(folder)
-    if RunFolder(folder.joined).ensemble.is_file():
-        raise UsageError(f"{folder.path}: these folds are finished and evaluated", "start a new run")
-    if first is None and planned(folder) is None:
-        fix = "start again with vitmed cross-validate"
-        raise CheckpointError(f"{folder.path}: its first fold had not begun", fix)
-    try:
-        with local(folder, parallel) as executor:
-            runs: list[Future[RunFolder | None]] = []
-            for job in fold_jobs(folder, study, first, offline):
-                runs.append(executor.submit(job))
-                while planned(folder) is None and not runs[0].done():  # it has the plan of all
-                    wait(runs, 0.5)
-                for run in runs:
-                    if run.done():
-                        run.result()  # raises its error before another fold begins
-            wait(runs, return_when=FIRST_EXCEPTION)
-            places = [place for run in runs if (place := run.result()) is not None]
-    except (Interrupted, KeyboardInterrupt) as error:
-        problem = error.problem if isinstance(error, Interrupted) else "stopped; what is trained is saved"
-        raise Interrupted(problem, f"vitmed cross-validate --resume {folder.path}") from None
-    finally:
-        if first and not any(path.is_dir() for path in folder.path.iterdir()):  # refused: nothing began
-            shutil.rmtree(folder.path)
-    pooled = folder.path / "test"
-    if not (pooled / PREDICTIONS).is_file():  # else an earlier process ended before it joined the folds
-        report_evaluation(_pool(folder, places, study), {})
-    found = read_evaluation(pooled / PREDICTIONS)
-    return Evaluation(found.predictions, Results.read(found.metrics), pooled), places
-
-
-def _pool(folder: RunFolder, places: Sequence[RunFolder], study: Study) -> Evaluation:
-    """One report of the tests of all folds."""
-    saved = [load_checkpoint(place.best) for place in places]
-    first, tests = saved[0], [_test_of(place, one) for place, one in zip(places, saved, strict=True)]
-    root, config = first.data_root("put the folder there again"), first.config.evaluate
-    evaluated = [read_evaluation(test) for test in tests]
-    results = [Results.read(one.metrics) for one in evaluated]
-    once = slice(study.folds)  # the first repeat, whose tests hold every image once
-    pooled = out_of_fold([one.predictions for one in evaluated], study.folds)
-    pooled = replace(pooled, positive=first.config.data.positive)
-    folds = _each(results, evaluated, pooled, config)
-    baselines = [read_baselines(test.parent) for test in tests]
-    shared = [key for key in baselines[0] if all(key in found for found in baselines)]
-    other_means = _other_means(pooled, [one.predictions for one in evaluated])
-    notes = [*fold_notes(folds), *study.notes, *other_means, *by_name([one.report.notes for one in results])]
-    for note in (*undefined_notes(folds), *other_means):
-        warn(note)
-    with bar("drawing the report", unit="steps"):
-        about = About(
-            title=f"{len(places)} folds of {data_folder(root).resolve().name}",
-            facts=_facts(results, results[once], pooled, folds),
-            notes=notes,
-            run=folder.name,
-            flow=folds_flow(saved[once], places[once], pooled, config.subgroups),
-        )
-        others = {key: pool([found[key] for found in baselines[once]]) for key in shared}
-        extra = Extra(folds=folds, baselines=others, read=lambda path: thumbnail(root / path, first.preprocessing))
-        metrics = Report.of(pooled, about, config, extra).write(folder.path / "test")
-    kind = TARGETS[pooled.kind]
-    for name in kind.headline[:2]:
-        say(f"{kind.metrics[name].title} by fold: {spread_of(folds.each, name)}")
-    return Evaluation(pooled, metrics, folder.path / "test")
-
-
-def _test_of(place: RunFolder, saved: Checkpoint) -> Path:
-    """The test predictions.csv of a fold. Raises CheckpointError if its best.pt was not evaluated."""
-    file = find_evaluation(place, "test", saved.weights_hash, saved.policy)
-    if file is None:
-        problem = f"{place.path}: has no evaluation of its best.pt on its test"
-        raise CheckpointError(problem, f"vitmed evaluate {place.path}")
-    return file
-
-
-def _each(results: Sequence[Results], evaluated: Sequence[Evaluated], pooled: Any, config: EvaluateConfig) -> Folds:
-    """The numbers of each fold on its test, and its policy, for the pooled report."""
-    policies, names = [one.policy for one in evaluated], by_fold_names(pooled.kind)
-    if pooled.kind == "classes":
-        return folds_of_classes(results, policies, names, metric_values(pooled)["auroc"], config)
-    names += [name for name in ("coverage", "width") if all(name in one.overall for one in results)]
-    each = [
-        Fold(images=one.n, patients=one.n_groups, numbers={name: one.overall[name] for name in names})
-        for one in results
-    ]
-    if pooled.kind != "findings":
-        return Folds(asked="default", target=None, costs=None, each=each)
-    tests: list[Any] = [one.predictions for one in evaluated]
-    asked, findings = asked_point(config, 2), {}
-    for name in pooled.classes:
-        numbers = [evaluate_predictions(test.of(name), 0) for test in tests]
-        own = [policy.findings[name] if isinstance(policy, FindingPolicy) else None for policy in policies]
-        auroc = metric_values(pooled.of(name))["auroc"]
-        findings[name] = folds_of_classes(numbers, own, by_fold_names("classes"), auroc, config)
-    return Folds(asked=asked, target=target_of(config, asked), costs=None, each=each, findings=findings)
-
-
-def by_fold_names(kind: str) -> list[str]:
-    """The numbers that are reported for each fold, with mean and spread."""
-    return [*TARGETS[kind].headline[:3], TARGETS[kind].val_loss]
-
-
-def _facts(results: Sequence[Results], once: Sequence[Results], pooled: Predictions, folds: Folds) -> dict[str, str]:
-    """Data, model and training for the report, for all folds together or fold by fold; `once`: of the first repeat."""
-    facts = [one.report.facts for one in results]
-    often = "once" if len(once) == len(results) else f"{len(results) // len(once)} times"
-    found = {"Images": f"{len(pooled):,}, each evaluated {often}: " + numbered([f"{one.n:,}" for one in once])}
-    if pooled.groups is None:
-        found["Patients"] = "unknown"
-    else:
-        patients = numbered([f"{one.n_groups:,}" for one in once])
-        found["Patients"] = f"{len(set(pooled.groups)):,}, each in the test of one fold: {patients}"
-    for key in facts[0]:
-        if key not in OF_ONE_FOLD:
-            texts = [str(one.get(key, "not known")) for one in facts]
-            found[key] = texts[0] if len(set(texts)) == 1 else numbered(texts, "; ")
-    titles = {name: TARGETS[pooled.kind].metrics[name].title for name in by_fold_names(pooled.kind)}
-    return found | {f"{title} by fold": spread_of(folds.each, name) for name, title in titles.items()}
-
-
-def _other_means(pooled: Any, tests: Sequence[Any]) -> list[str]:
-    """A note where the means over findings of the test of a fold leave out findings that the pooled means count."""
-    if pooled.kind != "findings":
-        return []
-    means = in_means(pooled)
-    fewer = [str(k) for k, test in enumerate(tests, 1) if (means & ~in_means(test)).any()]
-    if not fewer:
-        return []
-    where = f"fold{'s' if len(fewer) > 1 else ''} {', '.join(fewer)}"
-    return [
-        f"The means over findings of {where} leave out findings that the pooled means count, because too few "
-        "patients of a fold have them. Compare the folds in the report of each finding."
-    ]
-
-
-def by_name(notes: Sequence[Sequence[str]]) -> list[str]:
-    """The notes of all folds in one list: a common note once, the others with the numbers of their folds."""
-    found = []
-    for note in dict.fromkeys(note for own in notes for note in own):
-        numbers = [str(number) for number, own in enumerate(notes, 1) if note in own]
-        name = f"fold{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}: "
-        found.append(note if len(numbers) == len(notes) else name + note)
-    return found
-
-
-@dataclass(frozen=True)
-class Study:
+class Divided(BaseModel):
     """What folds.json holds.
 
     Attributes:
@@ -226,21 +53,14 @@ class Study:
     """
 
     folds: int
-    repeats: int
+    repeats: int = 1
     window: Any
-    sites: tuple[str, ...]
+    sites: tuple[str, ...] = ()
 
-    @classmethod
-    def read(cls, folder: RunFolder) -> Study:
-        """Raises CheckpointError for a damaged file."""
-        try:
-            asked = json_of(folder.folds.read_text(encoding="utf-8"))
-            return cls(
-                int(asked["folds"]), int(asked.get("repeats", 1)), asked["window"], tuple(asked.get("sites", ()))
-            )
-        except (OSError, ValueError, KeyError, TypeError):
-            fix = "start again with vitmed cross-validate"
-            raise CheckpointError(f"{folder.folds}: cannot be read", fix) from None
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """(repeat, fold) of every run, from 1."""
+        return list(itertools.product(range(1, self.repeats + 1), range(1, self.folds + 1)))
 
     @property
     def notes(self) -> list[str]:
@@ -255,35 +75,197 @@ class Study:
             "their mean, and so of a small ensemble. The numbers by fold are those of single models."
         ]
 
-    @property
-    def places(self) -> list[tuple[int, int]]:
-        """(repeat, fold) of every run, from 1."""
-        return [(repeat, fold) for repeat in range(1, self.repeats + 1) for fold in range(1, self.folds + 1)]
 
-
-def fold_jobs(folder: RunFolder, study: Study, first: Mapping[str, Any] | None, offline: bool) -> Iterator[Job]:
-    """The runs of all folds. All have the plan of the first one, which must have begun when the next is asked for.
+class CrossValidation(Study[Evaluation]):
+    """A run for each fold, and one evaluation of all their tests: each image by models that were not trained on it.
 
     Args:
-        first: the arguments of `train` for the first fold; None where it has begun.
+        first: arguments of `train` for the first fold, None to resume; the other folds take its configuration.
+
+    Raises:
+        CheckpointError: folds.json is damaged.
     """
-    wide = "null" if study.window is None else json.dumps(study.window)  # chosen anew from its training images
-    for repeat, fold in study.places:
-        again = f" of repeat {repeat}" if study.repeats > 1 else ""
-        title = f"fold {fold} of {study.folds}{again}" + (f": {study.sites[fold - 1]}" if study.sites else "")
-        arguments: dict[str, Any] = {**(first or {}), "fold": fold}
-        if first is None or (repeat, fold) != (1, 1):
-            sets = (f"data.window={wide}", f"data.repeat={repeat}")
-            arguments = {"config": planned(folder), "sets": sets, "fold": fold}
-        yield Job(fold_name(repeat, fold), title, {**arguments, "offline": offline})
+
+    command = "cross-validate"
+
+    def __init__(
+        self, folder: RunFolder, first: Mapping[str, Any] | None = None, offline: bool = False, parallel: int = 1
+    ) -> None:
+        self.folder, self.first, self.offline, self.parallel = folder, first, offline, parallel
+        self.divided = read_study(folder.folds, Divided, AGAIN)
+
+    @classmethod
+    def new(cls, config: Config, output: str | Path, name: str) -> CrossValidation:
+        """Make a folder for the folds. Raises DataError for a single site."""
+        data, sites = config.data, list[str]()
+        if data.sites is not None:
+            sites = site_names(data, ordinal=config.evaluate.ordinal)
+            if len(sites) < 2:
+                raise DataError(f"{data.root}: the column {data.sites} has one value: {sites[0]}", "--folds 5")
+            say(f"a fold for each {data.sites}: {', '.join(sites)}")
+        folder = RunFolder.create(output, name)
+        content = {"folds": data.folds or len(sites), "window": data.window, "repeats": data.repeats, "sites": sites}
+        write_json(folder.folds, content)
+        return cls(folder)
+
+    def check_open(self) -> None:
+        """Raise UsageError if nothing is left to do, CheckpointError if there is nothing to resume."""
+        if RunFolder(self.folder.joined).ensemble.is_file():
+            raise UsageError(f"{self.folder.path}: these folds are finished and evaluated", "start a new run")
+        if self.first is None and self.planned is None:
+            raise CheckpointError(f"{self.folder.path}: its first fold had not begun", AGAIN)
+
+    @property
+    def planned(self) -> Path | None:
+        """The configuration of the first fold, which all take; None where it has not begun."""
+        attempts = self.job(1, 1).attempts(self.folder)
+        return next((place.config for place in attempts if place.config.is_file()), None)
+
+    def job(self, repeat: int, fold: int, **arguments: Any) -> Job:
+        """The run of a fold."""
+        name = f"fold-{fold}" if repeat == 1 else f"repeat-{repeat}-fold-{fold}"
+        title = f"fold {fold} of {self.divided.folds}" + (f" of repeat {repeat}" if self.divided.repeats > 1 else "")
+        title += f": {self.divided.sites[fold - 1]}" if self.divided.sites else ""
+        return Job(name, title, {**arguments, "fold": fold, "offline": self.offline})
+
+    def jobs(self) -> Iterator[Job | None]:
+        """As `Study.jobs`: the others wait for the plan of the first."""
+        window = self.divided.window  # chosen anew from the training images of each fold
+        wide = "null" if window is None else json.dumps(window)
+        for repeat, fold in self.divided.places:
+            if self.first is not None and (repeat, fold) == (1, 1):
+                yield self.job(1, 1, **self.first)
+                continue
+            while self.planned is None:
+                yield None
+            yield self.job(repeat, fold, config=self.planned, sets=(f"data.window={wide}", f"data.repeat={repeat}"))
+
+    def done(self) -> list[RunFolder]:
+        """The runs that are finished, in their order."""
+        runs = [self.job(*place).done(self.folder) for place in self.divided.places]
+        return [run for run in runs if run is not None]
+
+    def tested(self) -> list[Tested]:
+        """The finished runs with the evaluations of their tests. Raises CheckpointError for a best.pt without one."""
+        tested = []
+        for run in self.done():
+            saved = load_checkpoint(run.best)
+            table = find_evaluation(run, "test", saved.weights_hash, saved.policy)
+            if table is None:
+                problem = f"{run.path}: has no evaluation of its best.pt on its test"
+                raise CheckpointError(problem, f"vitmed evaluate {run.path}")
+            tested.append(Tested(run, saved, table, read_evaluation(table)))
+        return tested
+
+    def finish(self) -> Evaluation:
+        pooled = self.folder.path / "test"
+        if not (pooled / PREDICTIONS).is_file():  # else an earlier process ended before it joined the folds
+            report_evaluation(_pool(self.folder, self.tested(), self.divided), {})
+        evaluated = read_evaluation(pooled / PREDICTIONS)
+        return Evaluation(evaluated.predictions, Results.read(evaluated.metrics), pooled)
 
 
-def planned(folder: RunFolder) -> Path | None:
-    """The configuration of the first fold; None where it has not begun."""
-    there = Job(fold_name(1, 1), "").attempts(folder)
-    return next((place.config for place in there if place.config.is_file()), None)
+class Tested(NamedTuple):
+    """A fold, with the evaluation of its best.pt on its test and the table of that."""
+
+    run: RunFolder
+    saved: Checkpoint
+    table: Path
+    evaluated: Evaluated
 
 
-def fold_name(repeat: int, fold: int) -> str:
-    """The name of the run folder of a fold."""
-    return f"fold-{fold}" if repeat == 1 else f"repeat-{repeat}-fold-{fold}"
+def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Evaluation:
+    """One report of the tests of all folds."""
+    runs, saved, tables, evaluated = zip(*tested, strict=True)
+    predictions, results = [e.predictions for e in evaluated], [Results.read(e.metrics) for e in evaluated]
+    root, config = saved[0].data_root("put the folder there again"), saved[0].config.evaluate
+    once = slice(divided.folds)  # the first repeat, whose tests hold every image once
+    pooled = out_of_fold(predictions, divided.folds)
+    pooled = replace(pooled, positive=saved[0].config.data.positive)
+    folds = _each(results, evaluated, pooled, config)
+    baselines = [read_baselines(table.parent) for table in tables]
+    shared = [key for key in baselines[0] if all(key in of_fold for of_fold in baselines)]
+    other_means = _other_means(pooled, predictions)
+    notes = [*fold_notes(folds), *divided.notes, *other_means, *by_name([r.report.notes for r in results])]
+    for note in (*undefined_notes(folds), *other_means):
+        warn(note)
+    with bar("drawing the report", unit="steps"):
+        about = About(
+            title=f"{len(runs)} folds of {data_folder(root).resolve().name}",
+            facts=_facts(results, results[once], pooled, folds),
+            notes=notes,
+            run=folder.name,
+            flow=folds_flow(saved[once], runs[once], pooled, config.subgroups),
+        )
+        others = {key: pool([of_fold[key] for of_fold in baselines[once]]) for key in shared}
+        extra = Extra(folds=folds, baselines=others, read=lambda path: thumbnail(root / path, saved[0].preprocessing))
+        metrics = Report.of(pooled, about, config, extra).write(folder.path / "test")
+    kind = TARGETS[pooled.kind]
+    for name in kind.headline[:2]:
+        say(f"{kind.metrics[name].title} by fold: {spread_of(folds.each, name)}")
+    return Evaluation(pooled, metrics, folder.path / "test")
+
+
+def _each(results: Sequence[Results], evaluated: Sequence[Evaluated], pooled: Any, config: EvaluateConfig) -> Folds:
+    """The numbers of each fold on its test, and its policy, for the pooled report."""
+    policies, names = [e.policy for e in evaluated], by_fold_names(pooled.kind)
+    if pooled.kind == "classes":
+        return folds_of_classes(results, policies, names, metric_values(pooled)["auroc"], config)
+    names += [name for name in ("coverage", "width") if all(name in r.overall for r in results)]
+    each = [Fold(images=r.n, patients=r.n_groups, numbers={name: r.overall[name] for name in names}) for r in results]
+    if pooled.kind == "number":
+        return Folds(asked="default", target=None, costs=None, each=each)
+    point, findings = asked_point(config, 2), {}
+    for name in pooled.classes:
+        numbers = [evaluate_predictions(cast(Any, e.predictions).of(name), 0) for e in evaluated]
+        of_finding = [policy.findings[name] if isinstance(policy, FindingPolicy) else None for policy in policies]
+        auroc = metric_values(pooled.of(name))["auroc"]
+        findings[name] = folds_of_classes(numbers, of_finding, by_fold_names("classes"), auroc, config)
+    return Folds(asked=point, target=target_of(config, point), costs=None, each=each, findings=findings)
+
+
+def by_fold_names(kind: str) -> list[str]:
+    """The numbers that are reported for each fold, with mean and spread."""
+    return [*TARGETS[kind].headline[:3], TARGETS[kind].val_loss]
+
+
+def _facts(results: Sequence[Results], once: Sequence[Results], pooled: Predictions, folds: Folds) -> dict[str, str]:
+    """Data, model and training for the report, for all folds together or fold by fold; `once`: of the first repeat."""
+    facts = [r.report.facts for r in results]
+    often = "once" if len(once) == len(results) else f"{len(results) // len(once)} times"
+    joined = {"Images": f"{len(pooled):,}, each evaluated {often}: " + numbered([f"{r.n:,}" for r in once])}
+    joined["Patients"] = "unknown"
+    if pooled.groups is not None:
+        patients = numbered([f"{r.n_groups:,}" for r in once])
+        joined["Patients"] = f"{len(set(pooled.groups)):,}, each in the test of one fold: {patients}"
+    for key in facts[0]:
+        if key not in OF_ONE_FOLD:
+            texts = [str(of_fold.get(key, "not known")) for of_fold in facts]
+            joined[key] = texts[0] if len(set(texts)) == 1 else numbered(texts, "; ")
+    titles = {name: TARGETS[pooled.kind].metrics[name].title for name in by_fold_names(pooled.kind)}
+    return joined | {f"{title} by fold": spread_of(folds.each, name) for name, title in titles.items()}
+
+
+def _other_means(pooled: Any, tests: Sequence[Any]) -> list[str]:
+    """A note where the means over findings of the test of a fold leave out findings that the pooled means count."""
+    if pooled.kind != "findings":
+        return []
+    means = in_means(pooled)
+    fewer = [str(k) for k, test in enumerate(tests, 1) if (means & ~in_means(test)).any()]
+    return [
+        f"The means over findings of {_folds(fewer)} leave out findings that the pooled means count, because too few "
+        "patients of a fold have them. Compare the folds in the report of each finding."
+    ] * bool(fewer)
+
+
+def by_name(notes: Sequence[Sequence[str]]) -> list[str]:
+    """The notes of all folds in one list: a common note once, the others with the numbers of their folds."""
+    joined = []
+    for note in dict.fromkeys(itertools.chain(*notes)):
+        numbers = [str(number) for number, of_fold in enumerate(notes, 1) if note in of_fold]
+        joined.append(note if len(numbers) == len(notes) else f"{_folds(numbers)}: {note}")
+    return joined
+
+
+def _folds(numbers: Sequence[str]) -> str:
+    return f"fold{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"

@@ -6,12 +6,12 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from pydantic import ConfigDict, model_validator
+from pydantic import ConfigDict
 
 from vitmed.core import upgrade
 from vitmed.core.base_models import CLASSES, Frozen, Target
@@ -68,12 +68,10 @@ class ListedRun(Frozen):
     """A run, as far as its files can be read.
 
     Attributes:
-        run: the path in the folder that is listed.
-        parent: the run that it is a part of, such as the cross-validation of a fold.
+        run: the path in the folder that is listed; parent: that of the run that it is a part of.
         data, model: names; "" where they are not known.
         done, of: epochs, or the folds of a cross-validation; `of` is None where it is not known.
-        seconds: spent in the epochs; None where none is recorded.
-        started: ISO date and time, UTC.
+        seconds: spent in the epochs; started: ISO date and time, UTC; None where they are not recorded.
         problem: why the run is not finished, or which file cannot be read.
     """
 
@@ -153,58 +151,37 @@ def in_order(runs: Iterable[ListedRun], column: str) -> list[ListedRun]:
 
 def with_parts(runs: Sequence[ListedRun]) -> list[ListedRun]:
     """The rows; those of cross-validations with data, model, start and time of their folds, and how many are done."""
-    folds: dict[str | None, list[ListedRun]] = {}
+    rows = []
     for run in runs:
-        folds.setdefault(run.parent, []).append(run)
-    return [_joined(run, folds.get(run.run, [])) if run.kind == "cross-validation" else run for run in runs]
+        if run.kind == "cross-validation":
+            folds = [part for part in runs if part.parent == run.run and part.kind != "ensemble"]
+            known: dict[str, Any] = {"done": sum(fold.state == "finished" for fold in folds)}
+            if first := next((fold for fold in folds if fold.data), None):
+                known |= {"data": first.data, "model": first.model}
+            if seconds := [fold.seconds for fold in folds if fold.seconds is not None]:
+                known["seconds"] = sum(seconds)
+            if started := [fold.started for fold in folds if fold.started is not None]:
+                known["started"] = min(started)
+            run = run.model_copy(update=known)
+        rows.append(run)
+    return rows
 
 
-def _joined(run: ListedRun, folds: Sequence[ListedRun]) -> ListedRun:
-    folds = [part for part in folds if part.kind != "ensemble"]
-    first = next((fold for fold in folds if fold.data), None)
-    known: dict[str, Any] = {"done": sum(fold.state == "finished" for fold in folds)}
-    if first is not None:
-        known |= {"data": first.data, "model": first.model}
-    if seconds := [fold.seconds for fold in folds if fold.seconds is not None]:
-        known["seconds"] = sum(seconds)
-    if started := [fold.started for fold in folds if fold.started is not None]:
-        known["started"] = min(started)
-    return run.model_copy(update=known)
-
-
-class _Part(Frozen):
-    """A part of metrics.json, without what a table does not show: it is read in a tenth of the time of `Results`, and
-    where a later version changed another part."""
+class Head(Frozen):
+    """The numbers of an evaluation, and what it is of: a part of metrics.json, which is read in a tenth of the time of
+    `Results`, and where a later version changed another part."""
 
     model_config = ConfigDict(extra="ignore")
-
-
-class _EvaluatedImages(_Part):
-    split: str | None = None
-    folds: int | None = None
-
-
-class _Flow(_Part):
-    evaluated: _EvaluatedImages | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_today(cls, content: Any) -> Any:
-        return upgrade.flow(content) if isinstance(content, Mapping) else content
-
-
-class Head(_Part):
-    """The numbers of an evaluation, and what it is of."""
 
     overall: dict[str, Estimate]
     target: Target = CLASSES
     weights_hash: str | None = None
-    flow: _Flow | None = None
+    flow: dict[str, Any] | None = None
 
     def is_of(self, split: str) -> bool:
         """Whether it is of a split of the run's own images, or of the tests of folds."""
-        of = None if self.flow is None else self.flow.evaluated
-        return of is None or of.split == split or of.folds is not None
+        evaluated = None if self.flow is None else upgrade.flow(self.flow).get("evaluated")
+        return evaluated is None or evaluated.get("split") == split or evaluated.get("folds") is not None
 
 
 def read_run(run: RunFolder, name: str, parent: str | None) -> ListedRun:
@@ -215,29 +192,25 @@ def read_run(run: RunFolder, name: str, parent: str | None) -> ListedRun:
     """
     row: dict[str, Any] = {"kind": "not known"}
     try:
-        kinds = ((run.folds, _read_folds), (run.ensemble, _read_ensemble))
-        read = next((read for file, read in kinds if file.is_file()), _read_training)
-        read(run, row)
+        joined = run.folds.is_file() or run.ensemble.is_file()
+        (_read_joined if joined else _read_training)(run, row)
     except ValueError as error:
         row |= {"state": "damaged", "problem": str(error)}
     if is_running(run):
         row |= {"state": "running", "problem": ""}
-    elif row["state"] in UNFINISHED and (trial := _trial_of(run)).get("state") == "stopped":
-        row |= {"state": "stopped", "problem": str(trial.get("reason") or "")}
-    elif row["state"] in UNFINISHED and was_killed(run):
-        row["problem"] = KILLED
+    elif row["state"] in UNFINISHED:
+        trial = dict[str, Any]()
+        if name_of_trial := re.match(r"trial-\d{4,}", run.path.name):  # of which `vitmed tune` notes how it ended
+            with contextlib.suppress(OSError, ValueError, TypeError):
+                trial = dict(json.loads((run.path.parent / f"{name_of_trial[0]}.json").read_text(encoding="utf-8")))
+        if trial.get("state") == "stopped":
+            row |= {"state": "stopped", "problem": str(trial.get("reason") or "")}
+        elif was_killed(run):
+            row["problem"] = KILLED
     with contextlib.suppress(ValueError), _reading(run, run.environment):
         started = json.loads(run.environment.read_text(encoding="utf-8"))["started"]
         row["started"] = datetime.fromisoformat(started).isoformat()
     return ListedRun(run=name, parent=parent, **row)
-
-
-def _trial_of(run: RunFolder) -> dict[str, Any]:
-    """What the study of `vitmed tune` noted of a trial; {} for any other run."""
-    if name := re.match(r"trial-\d{4,}", run.path.name):
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            return dict(json.loads((run.path.parent / f"{name[0]}.json").read_text(encoding="utf-8")))
-    return {}
 
 
 @contextlib.contextmanager
@@ -252,23 +225,22 @@ def _reading(run: RunFolder, file: Path) -> Iterator[None]:
         raise ValueError(f"{file.relative_to(run.path).as_posix()}: cannot be read ({why})") from None
 
 
-def _read_folds(run: RunFolder, row: dict[str, Any]) -> None:
-    """A cross-validation; `with_parts` adds what its folds say."""
-    row["kind"] = "cross-validation"
-    with _reading(run, run.folds):
-        asked = json.loads(run.folds.read_text(encoding="utf-8"))
-        row["of"] = int(asked["folds"]) * int(asked.get("repeats", 1))
-    row["metric"] = _evaluated(run, "test")
-    row["state"] = "interrupted" if row["metric"] is None else "finished"
-
-
-def _read_ensemble(run: RunFolder, row: dict[str, Any]) -> None:
-    """Several models as one; its number is of the images on which its policy was chosen, until it is tested."""
+def _read_joined(run: RunFolder, row: dict[str, Any]) -> None:
+    """A cross-validation, to which `with_parts` adds what its folds say; or several models as one, whose number is of
+    the images on which its policy was chosen, until it is tested."""
+    if run.folds.is_file():
+        row["kind"] = "cross-validation"
+        with _reading(run, run.folds):
+            asked = json.loads(run.folds.read_text(encoding="utf-8"))
+            row["of"] = int(asked["folds"]) * int(asked.get("repeats", 1))
+        row["metric"] = _evaluated(run, "test")
+        row["state"] = "interrupted" if row["metric"] is None else "finished"
+        return
     row["kind"] = "ensemble"
     with _reading(run, run.ensemble):
         content = json.loads(run.ensemble.read_text(encoding="utf-8"))
         row |= {"model": counted(len(content["members"]), "model"), "data": _data_name(content["data"]["root"], run)}
-    row |= {"state": "finished", "metric": _evaluated(run, "test") or _evaluated(run, "val")}
+    row |= {"state": "finished", "metric": _evaluated(run, "test", "val")}
 
 
 def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
@@ -290,7 +262,7 @@ def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
         row["state"] = "incomplete" if row["metric"] is None else "finished"
         return
     if run.best.is_file() and not (run.metrics.is_file() or run.last.is_file()):  # a soup of 0.2.0
-        row |= {"kind": "ensemble", "state": "finished", "metric": _evaluated(run, "test") or _evaluated(run, "val")}
+        row |= {"kind": "ensemble", "state": "finished", "metric": _evaluated(run, "test", "val")}
         return
     row |= {"kind": "training" if isinstance(config, Config) else "pretraining", "of": config.train.epochs}
     with _reading(run, run.metrics):
@@ -330,8 +302,7 @@ def _ended(records: Records, config: Config | PretrainConfig) -> bool:
 
 def _kept(records: Records) -> int:
     """The index of the epoch of best.pt, or else of the last."""
-    last = len(records) - 1
-    return next((i for i in range(last, -1, -1) if records[i].get("kept")), last)
+    return max((i for i, record in enumerate(records) if record.get("kept")), default=len(records) - 1)
 
 
 def _last_metric(records: Records, monitor: str) -> RunMetric | None:
@@ -339,27 +310,29 @@ def _last_metric(records: Records, monitor: str) -> RunMetric | None:
     if not records:
         return None
     title = "loss" if monitor == "loss" else ALL_METRICS[monitor].title
-    found = Estimate(value=records[_kept(records)].get(f"val_{monitor}"), low=None, high=None)
-    return RunMetric(name=monitor, title=title, estimate=found, of="validation")
+    value = Estimate(value=records[_kept(records)].get(f"val_{monitor}"), low=None, high=None)
+    return RunMetric(name=monitor, title=title, estimate=value, of="validation")
 
 
-def _evaluated(run: RunFolder, split: str) -> RunMetric | None:
-    """The first number of the run's own test, or validation; None where it was not evaluated.
+def _evaluated(run: RunFolder, *splits: str) -> RunMetric | None:
+    """The first number of the run's own images of the first of these splits that was evaluated; None where none was.
 
     Of several evaluations counts the newest of the weights that the newest validation is of: best.pt, since the others
     are of checkpoints of single epochs.
     """
-    found = _heads(run, split)
-    if len(found) > 1:
-        best = [head.weights_hash for head in _heads(run, "val")][-1:]
-        found = [head for head in found if [head.weights_hash] == best] or found
-    if not found:
-        return None
-    kind = TARGETS[found[-1].target.kind]
-    name = kind.headline[0]
-    unit = found[-1].target.unit if kind.metrics[name].in_unit else ""
-    of: Any = "test" if split == "test" else "validation"
-    return RunMetric(name=name, title=kind.metrics[name].title, estimate=found[-1].overall[name], unit=unit, of=of)
+    for split in splits:
+        heads = _heads(run, split)
+        if len(heads) > 1:
+            best = [head.weights_hash for head in _heads(run, "val")][-1:]
+            heads = [head for head in heads if [head.weights_hash] == best] or heads
+        if heads:
+            target, overall = heads[-1].target, heads[-1].overall
+            name = TARGETS[target.kind].headline[0]
+            metric = TARGETS[target.kind].metrics[name]
+            of: Any = "test" if split == "test" else "validation"
+            unit = target.unit if metric.in_unit else ""
+            return RunMetric(name=name, title=metric.title, estimate=overall[name], unit=unit, of=of)
+    return None
 
 
 def read_head(file: Path) -> Head:
@@ -372,13 +345,13 @@ def read_head(file: Path) -> Head:
 
 def _heads(run: RunFolder, split: str) -> list[Head]:
     """The evaluations of a split of the run, the oldest first."""
-    found = []
+    heads = list[Head]()
     for file in (folder / NUMBERS for folder in run.evaluations(split)):
         if file.is_file():
             with _reading(run, file):
                 head = read_head(file)
-            found += [head] * head.is_of(split)
-    return found
+                heads += [head] * head.is_of(split)
+    return heads
 
 
 def run_folders(top: Path) -> Iterator[tuple[Path, Path | None]]:

@@ -1,38 +1,72 @@
-"""A search over settings: its plan, its trials, the winner once more, and what must be known before it is believed."""
+"""A search over settings: its plan, its trials, the winner once more, and what must be known before it is believed.
+
+`trial-0001.json` holds the settings of a trial and why it ended early, `trial-0001/` is its run. Optuna, in memory,
+suggests and stops; on --resume it gets all trials again, in their order.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import math
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from vitmed.core.config import Config
-from vitmed.core.errors import DataError, UsageError
-from vitmed.core.exclusions import excluded
-from vitmed.core.files import write_bytes, write_json, write_text
-from vitmed.core.load_config import load_config, store_paths, with_values
-from vitmed.core.messages import say
-from vitmed.core.run_folder import PREDICTIONS, RunFolder
-from vitmed.core.text import counted, duration_text, listed, round_up
-from vitmed.data.splits import make_splits
-from vitmed.decisions.evaluation_folder import read_evaluation
-from vitmed.decisions.targets import TARGETS
-from vitmed.metrics.estimates import value_text
-from vitmed.metrics.tuning_study import SEED, TuningStudy, combined
+from vitmed.core.base_models import Frozen
+from vitmed.core.errors import (
+    CheckpointError,
+    DataError,
+    DiskFullError,
+    EndedByCaller,
+    Interrupted,
+    VitmedError,
+)
+from vitmed.core.files import read_json_lines, write_bytes, write_json, write_text
+from vitmed.core.load_config import load_config, store_paths
+from vitmed.core.messages import Silent, listener, say
+from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
+from vitmed.core.text import counted, duration_text, first_line, listed
+from vitmed.decisions.evaluation_folder import read_evaluation, read_metrics
+from vitmed.decisions.targets import ALL_METRICS, TARGETS
+from vitmed.metrics.estimates import Estimate, value_text
+from vitmed.metrics.tuning_study import SEED, TrialResult, TuningStudy, combined
 from vitmed.report.plots.curves import history_figure
 from vitmed.report.plots.drawing import png
-from vitmed.studies.executors import Job, local
-from vitmed.studies.search_plan import Asked, as_sets, as_text, default_space, value_of
-from vitmed.studies.trials import BASE, Trials
-from vitmed.training.plan.make_plan import Plan, make_plan, plan_yaml
-from vitmed.training.plan.rules import fields_set
+from vitmed.report.results import Results
+from vitmed.studies.executors import Job, OnEpoch, local
+from vitmed.studies.search_plan import BASE, NEW, REFIT, Asked, as_sets, as_text, suggest
+from vitmed.studies.study import Study
+from vitmed.training.plan.time_budget import Clock
+from vitmed.training.train_state import Record
 
-USUAL, MOST = 20, 1000  # trials
-SHARE = 6  # a run takes at most this part of --time
-TABLE, HISTORY, REFIT = "trials.csv", "history.png", "winner"
+NAME = "tune"  # of the study in Optuna, by which Hyperband deals the trials
+TABLE, HISTORY = "trials.csv", "history.png"
+QUICK = ("train.test=false", "train.baseline=false", "evaluate.report=false", "evaluate.map_images=0")
+REDUCTION = 3  # Hyperband keeps one of so many trials
+RUNGS = REDUCTION**2  # the first look at a trial is after one of so many parts of its epochs
+STARTUP = 5  # trials at random, before the tree-structured Parzen estimator has something to learn from
+STARTS = 3  # of a trial without a new epoch, before it is given up
+ENOUGH = 6  # finished trials, from which importance is estimated
+
+
+class TrialFile(Frozen):
+    """What is known of a trial beside its run.
+
+    Attributes:
+        state, reason: of one that ended early; starts: the epochs that it had at each start without an end.
+        spent: seconds of the whole command so far.
+    """
+
+    values: dict[str, Any]
+    state: Literal["", "stopped", "failed"] = ""
+    reason: str = ""
+    starts: list[int] = []
+    spent: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -47,153 +81,261 @@ class TuneResult:
         return self.study.to_dict()
 
 
-def plan_study(
-    settings: Config, plans: bool, seconds: float | None, offline: bool, processes: int
-) -> tuple[Plan, dict[str, float]]:
-    """Plan the base of all trials; with `seconds`, of as many epochs as fit `SHARE` times into it, and forecast a run.
+class Search(Study[TuningStudy]):
+    """The trials of a study, also in memory for Optuna. Raises CheckpointError for a damaged file of a trial."""
 
-    Raises:
-        UsageError: settings that do not go with a search, or too little time for a trial and the winner.
-    """
-    if settings.data.divided or settings.train.freeze or not settings.train.test:
-        raise excluded("choices of tune")
-    prepared = make_plan(settings, plans, offline, processes)
-    if seconds is None:
-        return prepared, {}
-    forecast, free = prepared.forecaster.of(prepared.config), plans and "epochs" not in fields_set(settings, "train")
-    passes = int(forecast.passes_in(seconds / SHARE))
-    if free and 1 <= passes < prepared.config.train.epochs:
-        prepared = make_plan(with_values(settings, {"train.epochs": passes}), plans, offline, processes)
-    both = 2 * forecast.total(prepared.config.train.epochs)
-    if both > seconds:
-        problem = f"--time {duration_text(seconds)} is too short for a trial and the training of the winner"
-        enough = SHARE * forecast.total(1) if free else both
-        raise UsageError(problem, f"--time {duration_text(round_up(enough))}")
-    return prepared, forecast._asdict()
+    command, logged = "tune", True
 
+    def __init__(
+        self, optuna: Any, folder: RunFolder, asked: Asked, clock: Clock, parallel: int = 1, devices: int | None = None
+    ) -> None:
+        self.optuna, self.folder, self.asked, self.clock = optuna, folder, asked, clock
+        self.parallel, self.devices = parallel, devices
+        self.metric, self.pace, self.queue = ALL_METRICS[asked.metric], asked.one_pass, asked.queue
+        self.most = len(self.queue) if asked.seeds else asked.trials
+        pruner = optuna.pruners.NopPruner()
+        if asked.prune:
+            first = -(-asked.epochs // RUNGS)  # then the looks are at a ninth and a third, and none near the end
+            pruner = optuna.pruners.HyperbandPruner(first, asked.epochs, REDUCTION)
+        direction = "maximize" if self.metric.higher_is_better else "minimize"
+        self.study = optuna.create_study(study_name=NAME, direction=direction, pruner=pruner)
+        self.files: list[TrialFile] = []
+        self.open: dict[int, Any] = {}  # trials that have begun and not ended
+        while (path := self._path(number := len(self.files))).is_file():
+            try:
+                trial = self._ask(file := TrialFile.model_validate_json(path.read_bytes()))
+            except ValueError:
+                raise CheckpointError(f"{path}: cannot be read", NEW) from None
+            for record in (records := self._records(number)):
+                self._look(trial, record)
+            if not file.state and file.starts.count(len(records)) >= STARTS:
+                reason = f"its process ended {STARTS} times, perhaps for lack of memory"
+                self._note(number, state="failed", reason=reason)
+            if self.files[number].state or self.result(number).value is not None:
+                self._tell(number)
+        clock.go_on(max((file.spent for file in self.files), default=0))
 
-def new_study(prepared: Plan, what: dict[str, Any], output: str | Path, name: str) -> tuple[RunFolder, Asked]:
-    """Begin a study: a new folder with the base configuration and what was asked for.
+    def _path(self, number: int) -> Path:
+        return self.folder.path / f"trial-{number + 1:04d}.json"
 
-    Args:
-        what: `space`, `trials`, `time` in s and `prune` of `Asked`, and the forecast of a run where there is a time.
+    def _job(self, number: int) -> Job:
+        sets = (*as_sets(self.files[number].values), *QUICK)
+        arguments = {"config": self.folder.path / BASE, "sets": sets, "offline": self.asked.offline}
+        return Job(self._path(number).stem, f"trial {number + 1}", arguments, "val")
 
-    Raises:
-        UsageError: no setting is left to search, or a grid of too many trials.
-    """
-    config, train = prepared.config, prepared.config.train
-    domains = what["space"] = what["space"] or default_space(prepared)
-    if not domains:
-        raise UsageError("nothing to search: every setting is fixed", "leave some out, or name --space")
-    if SEED in domains and (count := math.prod(len(domain.split(",")) for domain in domains.values())) > MOST:
-        raise UsageError(f"{count:,} trials, more than {MOST:,}", "fewer values or seeds")
-    if what["trials"] is None and what["time"] is None and SEED not in domains:
-        what["trials"] = USUAL
-    epochs = domains.get("train.epochs", str(train.epochs))  # Hyperband counts to the most
-    asked = Asked(
-        planned={place: value_of(config, place) for place in domains},
-        seed=train.seed,
-        metric=train.monitor,
-        epochs=max(int(part) for part in epochs.replace("..", ",").split(",")),
-        data=prepared.splits.digest,
-        **what,
-    )
-    folder = RunFolder.create(output, name)
-    write_text(folder.path / BASE, plan_yaml(prepared, folder.path))
-    write_json(folder.tune, asked.to_dict())  # last: a folder with it is complete
-    return folder, asked
+    def number(self, job: Job) -> int:
+        """Of the trial, from 0."""
+        return int(job.name.rpartition("-")[2]) - 1
 
+    def _records(self, number: int) -> list[Record]:
+        runs = self._job(number).attempts(self.folder)
+        return read_json_lines(runs[-1].metrics) if runs else []
 
-def resumed_study(folder: RunFolder, trials: int | None, seconds: float | None) -> tuple[RunFolder, Asked]:
-    """Open a study again, with more trials or time.
+    def _note(self, number: int, **values: Any) -> None:
+        """Write what is known of a trial."""
+        self.files[number] = self.files[number].model_copy(update={**values, "spent": self.clock.seconds()})
+        write_json(self._path(number), self.files[number].model_dump())
 
-    Raises:
-        UsageError: its winner is chosen already. DataError: other images, labels or splits.
-    """
-    asked, more = Asked.read(folder), {"trials": trials, "time": seconds}
-    settings = load_config(folder.path / BASE)
-    if make_splits(settings.data, ordinal=settings.evaluate.ordinal).digest != asked.data:
-        problem = f"{settings.data.root}: other images, labels or splits than those that {folder.path} began with"
-        raise DataError(problem, "restore them, or start a new study")
-    if more := {key: value for key, value in more.items() if value is not None}:
-        if Job(REFIT, "").attempts(folder):
-            raise UsageError(f"{folder.path}: its winner is chosen, and trained once more", "start a new study")
-        if trials is not None and asked.seeds:
-            raise UsageError(f"--trials {trials}: a grid has all its combinations", "leave it out")
-        asked = asked.model_copy(update=more)
-        write_json(folder.tune, asked.to_dict())
-    return folder, asked
+    def _ask(self, file: TrialFile | None = None) -> Any:
+        """The next trial, with known values or new ones: a function of the seed, its number and the results so far."""
+        number = len(self.files)
+        self.study.sampler = self.optuna.samplers.TPESampler(
+            seed=self.asked.seed * 10_000 + number, n_startup_trials=STARTUP, multivariate=True, constant_liar=True
+        )
+        if file is not None or number < len(self.queue):
+            self.study.enqueue_trial(self.queue[number] if file is None else file.values)
+        trial = self.open[number] = self.study.ask()
+        self.files.append(file or TrialFile(values={}))
+        values = suggest(trial, self.asked.space)
+        self.files[number] = self.files[number].model_copy(update={"values": values})
+        return trial
 
+    def _look(self, trial: Any, record: Record) -> bool:
+        """Report an epoch to Optuna: whether it would end the trial. It never ends one of the queue."""
+        value = record.get(f"val_{self.asked.metric}")
+        if record["epoch"] not in self.study.trials[trial.number].intermediate_values:  # it is, where repeated
+            trial.report(math.nan if value is None else value, record["epoch"])
+        return trial.number >= len(self.queue) and bool(trial.should_prune())
 
-def lead(state: Trials, parallel: int, devices: int | None) -> TuningStudy:
-    """Train all trials, then the winner once more, and write what was found."""
-    folder, asked = state.folder, state.asked
-    many = "trials" if state.most is None else counted(state.most, "trial")
-    limit = "" if asked.time is None else f" in {duration_text(asked.time)}"
-    say(f"{many}{limit} of at most {counted(asked.epochs, 'epoch')} in {folder.path}; they search:")
-    for setting, domain in asked.space.items():
-        say(f"  {setting} {domain}, planned {as_text(asked.planned[setting])}")
-    with local(folder, parallel, devices=devices, logged=True) as executor:
-        state.work(executor, parallel)
-    study = _chosen(state)
-    best = study.of(study.best)
-    sets = [*as_sets(best.values), f"train.seed={max([asked.seed, *asked.seeds]) + 1}"]
-    left = {} if asked.time is None else {"time": max(asked.time - state.clock.seconds(), state.reserve)}
-    title = f"trial {best.number} is the best on validation; its settings once more, with another seed"
-    job = Job(REFIT, title, {"config": folder.path / BASE, "sets": sets, "offline": asked.offline, **left})
-    with local(folder, 1, devices=devices) as executor:
-        run = executor.submit(job).result()
-    assert run is not None
-    val, test = state.estimate(run, "val"), state.estimate(run, "test")
-    study = study.model_copy(update={"refit_val": val, "test": test})
-    study = study.model_copy(update={"notes": _notes(study)})
-    changed = [f"#   {p} {as_text(v)}  (planned: {as_text(asked.planned[p])})" for p, v in study.changed.items()]
-    tuned = store_paths(load_config(folder.path / BASE, None, as_sets(study.changed)), folder.path)
-    than = "# The plan, except for:" if changed else "# The plan: no other trial was better."
-    lines = [f"# vitmed tune: trial {best.number} of {folder.path.resolve().name}", than, *changed]
-    write_text(folder.tuned, "\n".join(lines) + "\n" + tuned.to_yaml())
-    write_text(folder.path / TABLE, _table(study))
-    write_bytes(folder.path / HISTORY, png(history_figure(study)))
-    for note in study.notes:
-        say(note)
-    say(f"to train with these settings: vitmed train DIR --config {folder.tuned}")
-    return study
+    def _tell(self, number: int) -> None:
+        """Tell Optuna how a trial ended."""
+        states, state = self.optuna.trial.TrialState, self.files[number].state
+        how = {"": states.COMPLETE, "stopped": states.PRUNED, "failed": states.FAIL}[state]
+        self.study.tell(self.open.pop(number), None if state else self.result(number).value, state=how)
 
+    @property
+    def reserve(self) -> float:
+        """Seconds that training the winner once more takes."""
+        return self.asked.before + self.asked.epochs * self.pace + self.asked.after
 
-def _chosen(state: Trials) -> TuningStudy:
-    """The trials, their combinations and the winner. Raises DataError where no trial ended well."""
-    asked, higher, optimism = state.asked, state.metric.higher_is_better, None
-    trials = [state.result(number) for number in range(len(state.files))]
-    if not any(t.value is not None and (t.state == "done" or not asked.seeds) for t in trials):
-        reasons = listed(sorted({trial.reason for trial in trials if trial.reason}), 3, "; ")
-        raise DataError(f"{state.folder.path}: no trial ended well: {reasons}", "mend that and start a new study")
-    combinations = trials
-    if asked.seeds:
-        done = {t.number: state.folder.path / str(t.run) for t in trials if t.state == "done"}
-        found = {number: read_evaluation(run / "val" / PREDICTIONS).predictions for number, run in done.items()}
-        kind = TARGETS[next(iter(found.values())).kind]
-        combinations, optimism = combined(trials, found, kind, asked.metric, higher)
-    pool = [one for one in combinations if one.value is not None]
-    pool = [one for one in pool if one.state == "done"] or [one for one in pool if one.reason] or pool
-    best = max(pool, key=lambda one: ((one.value or 0.0) * (1 if higher else -1), -one.number))
-    planned = {place: as_text(value) for place, value in asked.planned.items() if place != SEED}
-    changed = {place: value for place, value in best.values.items() if as_text(value) != planned[place]}
-    plan = [one.number for one in combinations if {p: as_text(v) for p, v in one.values.items()} == planned]
-    plan = plan if asked.seeds else [1][: len(state.queue)]
-    return TuningStudy(
-        metric=asked.metric,
-        title=state.metric.title,
-        higher=higher,
-        epochs=asked.epochs,
-        seeds=asked.seeds,
-        trials=trials,
-        combinations=combinations,
-        best=best.number,
-        changed=changed,
-        optimism=optimism,
-        plan=next(iter(plan), None),
-        importance=state.importance(),
-    )
+    @property
+    def late(self) -> bool:
+        """Whether only the time to train the winner once more is left."""
+        return self.asked.time is not None and self.clock.seconds() > self.asked.time - self.reserve
+
+    def jobs(self) -> Iterator[Job]:
+        """As `Study.jobs`: until there are enough trials, or the time is used."""
+        waiting = list(self.open)
+        while waiting or not self.late:
+            if not waiting and self.most is not None and len(self.files) >= self.most:
+                return
+            number = waiting.pop(0) if waiting else self._ask().number
+            self._note(number, starts=[*self.files[number].starts, len(self._records(number))])
+            yield self._job(number)
+
+    @contextlib.contextmanager
+    def watch(self, job: Job) -> Iterator[OnEpoch]:
+        """As `Study.watch`: a trial ends early where Optuna says so, or the time is used."""
+        number, began, first = self.number(job), time.monotonic(), list[int]()
+
+        def on_epoch(record: Record) -> bool:
+            epoch = record["epoch"]
+            first.append(epoch)
+            self.pace = max(self.pace, (time.monotonic() - began) / (epoch - first[0] + 1))
+            advance(epoch, self.asked.epochs)
+            poor, late = self._look(self.open[number], record), self.late and epoch < self.asked.epochs
+            if late or self.asked.time is not None:
+                self._note(number, reason="the time was used" if late else "")
+            return late or (poor and epoch < self.asked.epochs)
+
+        with (listener() if self.parallel == 1 else Silent()).bar(job.title, "epochs") as advance:
+            yield on_epoch
+
+    def ended(self, job: Job, run: Future[RunFolder | None]) -> None:
+        """Note and say how a trial ended. Raises what would end every trial."""
+        number, error = self.number(job), run.exception()
+        if isinstance(error, EndedByCaller):
+            self._note(number, state="stopped")
+        elif isinstance(error, VitmedError) and not isinstance(error, (Interrupted, DataError, DiskFullError)):
+            several = "\n" in error.problem  # such as the files of a batch, which are in the log
+            reason = first_line(error.problem).rstrip(":") if several else error.line
+            self._note(number, state="failed", reason=reason)
+        else:
+            run.result()
+            if self.result(number).value is None:
+                self._note(number, state="failed", reason=f"validation {self.asked.metric} is undefined")
+        self._tell(number)
+        trial, of = self.result(number), "" if self.most is None else f" of {self.most}"
+        value = "undefined" if trial.value is None else f"{trial.value:.3f}"
+        ended = f"stopped after epoch {trial.epochs} of {self.asked.epochs}" if trial.state == "stopped" else ""
+        text = f"{self.metric.title} {value}, {ended or f'{trial.epochs} epochs'}, {trial.seconds:,.0f} s"
+        text = f"failed: {trial.reason}" if trial.state == "failed" else text
+        say(f"trial {trial.number}{of}: {text}; {', '.join(as_sets(trial.values))}")
+
+    def interrupted(self) -> None:
+        """As `Study.interrupted`, which says nothing about the trials under way."""
+        for number in self.open:
+            self._note(number, starts=self.files[number].starts[:-1])
+
+    def estimate(self, run: RunFolder, split: str) -> Estimate:
+        """The metric of an evaluated run with its interval; a metric of epochs alone has none."""
+        overall = Results.read(read_metrics(run.path / split / NUMBERS)).overall
+        if self.asked.metric in overall:
+            return overall[self.asked.metric]
+        kept = [record for record in read_json_lines(run.metrics) if record["kept"]]
+        value = kept[-1].get(f"val_{self.asked.metric}") if kept and split == "val" else None
+        return Estimate(value=value, low=None, high=None)
+
+    def result(self, number: int) -> TrialResult:
+        """What a trial reached."""
+        file, job, records = self.files[number], self._job(number), self._records(number)
+        runs, run = job.attempts(self.folder), None if file.state else job.done(self.folder)
+        estimate = None if run is None else self.estimate(run, "val")
+        value = records[-1].get(f"val_{self.asked.metric}") if file.state == "stopped" and records else None
+        return TrialResult(
+            number=number + 1,
+            trials=[number + 1],
+            state=file.state or "done",
+            estimate=estimate,
+            values={k: float(f"{v:.3g}") if isinstance(v, float) else v for k, v in file.values.items()},
+            value=value if estimate is None else estimate.value,
+            epochs=len(records),
+            reason=file.reason,
+            seconds=sum(record["seconds"] for record in records),
+            run=runs[-1].path.name if runs else None,
+        )
+
+    def importance(self) -> dict[str, float]:
+        """Setting -> share of the variance of finished trials that it explains (fANOVA); {} for too few trials."""
+        if sum(not file.state for file in self.files) < ENOUGH or len(self.asked.space) < 2:
+            return {}
+        how = self.optuna.importance.FanovaImportanceEvaluator(seed=0)
+        try:
+            found = self.optuna.importance.get_param_importances(self.study, evaluator=how)
+        except (RuntimeError, ValueError):  # all trials are equal
+            return {}
+        return {place: float(share) for place, share in found.items() if math.isfinite(share)}
+
+    def announce(self) -> None:
+        """Say what is searched, and for how long."""
+        folder, asked = self.folder, self.asked
+        many = "trials" if self.most is None else counted(self.most, "trial")
+        limit = "" if asked.time is None else f" in {duration_text(asked.time)}"
+        say(f"{many}{limit} of at most {counted(asked.epochs, 'epoch')} in {folder.path}; they search:")
+        for setting, domain in asked.space.items():
+            say(f"  {setting} {domain}, planned {as_text(asked.planned[setting])}")
+
+    def finish(self) -> TuningStudy:
+        """As `Study.finish`: train the winner once more, and write what was found."""
+        folder, asked = self.folder, self.asked
+        study = self.chosen()
+        best = study.of(study.best)
+        sets = [*as_sets(best.values), f"train.seed={max([asked.seed, *asked.seeds]) + 1}"]
+        left = {} if asked.time is None else {"time": max(asked.time - self.clock.seconds(), self.reserve)}
+        title = f"trial {best.number} is the best on validation; its settings once more, with another seed"
+        job = Job(REFIT, title, {"config": folder.path / BASE, "sets": sets, "offline": asked.offline, **left})
+        with local(folder, 1, devices=self.devices) as executor:
+            run = executor.submit(job).result()
+        assert run is not None
+        val, test = self.estimate(run, "val"), self.estimate(run, "test")
+        study = study.model_copy(update={"refit_val": val, "test": test})
+        study = study.model_copy(update={"notes": _notes(study)})
+        changed = [f"#   {p} {as_text(v)}  (planned: {as_text(asked.planned[p])})" for p, v in study.changed.items()]
+        tuned = store_paths(load_config(folder.path / BASE, None, as_sets(study.changed)), folder.path)
+        than = "# The plan, except for:" if changed else "# The plan: no other trial was better."
+        lines = [f"# vitmed tune: trial {best.number} of {folder.path.resolve().name}", than, *changed]
+        write_text(folder.tuned, "\n".join(lines) + "\n" + tuned.to_yaml())
+        write_text(folder.path / TABLE, _table(study))
+        write_bytes(folder.path / HISTORY, png(history_figure(study)))
+        for note in study.notes:
+            say(note)
+        say(f"to train with these settings: vitmed train DIR --config {folder.tuned}")
+        return study
+
+    def chosen(self) -> TuningStudy:
+        """The trials, their combinations and the winner. Raises DataError where no trial ended well."""
+        asked, higher, optimism = self.asked, self.metric.higher_is_better, None
+        trials = [self.result(number) for number in range(len(self.files))]
+        if not any(t.value is not None and (t.state == "done" or not asked.seeds) for t in trials):
+            reasons = listed(sorted({trial.reason for trial in trials if trial.reason}), 3, "; ")
+            raise DataError(f"{self.folder.path}: no trial ended well: {reasons}", "mend that and start a new study")
+        combinations = trials
+        if asked.seeds:
+            done = {t.number: self.folder.path / str(t.run) for t in trials if t.state == "done"}
+            found = {number: read_evaluation(run / "val" / PREDICTIONS).predictions for number, run in done.items()}
+            kind = TARGETS[next(iter(found.values())).kind]
+            combinations, optimism = combined(trials, found, kind, asked.metric, higher)
+        pool = [one for one in combinations if one.value is not None]
+        pool = [one for one in pool if one.state == "done"] or [one for one in pool if one.reason] or pool
+        best = max(pool, key=lambda one: ((one.value or 0.0) * (1 if higher else -1), -one.number))
+        planned = {place: as_text(value) for place, value in asked.planned.items() if place != SEED}
+        changed = {place: value for place, value in best.values.items() if as_text(value) != planned[place]}
+        plan = [one.number for one in combinations if {p: as_text(v) for p, v in one.values.items()} == planned]
+        plan = plan if asked.seeds else [1][: len(self.queue)]
+        return TuningStudy(
+            metric=asked.metric,
+            title=self.metric.title,
+            higher=higher,
+            epochs=asked.epochs,
+            seeds=asked.seeds,
+            trials=trials,
+            combinations=combinations,
+            best=best.number,
+            changed=changed,
+            optimism=optimism,
+            plan=next(iter(plan), None),
+            importance=self.importance(),
+        )
 
 
 def _notes(study: TuningStudy) -> list[str]:

@@ -20,7 +20,7 @@ from vitmed import __version__
 from vitmed.core.errors import CheckpointError, VitmedError
 from vitmed.core.process import cores
 from vitmed.core.text import NOTICE
-from vitmed.deploy.http import guard, pages, reports
+from vitmed.deploy.http import guard, reports
 from vitmed.deploy.http.batching import LEAST, Batcher
 from vitmed.deploy.http.content import (
     PICTURE,
@@ -31,11 +31,12 @@ from vitmed.deploy.http.content import (
     ModelHash,
     Problem,
     Reply,
-    image_answer,
     model_card,
+    page_for_images,
+    page_of_addresses,
 )
 from vitmed.deploy.http.counters import Counters
-from vitmed.deploy.http.limits import AGAIN, FIELD, Held, Limits, Load, Refusal, Upload, gone, read_uploads
+from vitmed.deploy.http.limits import AGAIN, FIELD, Limits, Load, Refusal, Upload, gone, read_uploads
 from vitmed.deploy.http.scores import ScoreLog
 from vitmed.imaging.decode import READERS, NotAnImageError
 from vitmed.imaging.raw_image import TooLargeError
@@ -53,7 +54,7 @@ class Service:
     """A model that answers uploads.
 
     Args:
-        model: the model; limits: what a request may cost; scores: gets what it says of each image.
+        limits: what a request may cost; scores: gets what the model says of each image.
         batch: images computed at once; None: as many as `predict` computes.
     """
 
@@ -66,10 +67,8 @@ class Service:
             from vitmed.deploy.http.maps import Maps
 
             self.maps = Maps(model)
-        self.batcher: Batcher[Found] = Batcher(
-            self._work, batch or max(LEAST, model.network.batch), lambda: self.load.decoding,
-            self.counters.batch.observe,
-        )  # fmt: skip
+        size, began = batch or max(LEAST, model.network.batch), self.counters.batch.observe
+        self.batcher = Batcher[Found](self._work, size, lambda: self.load.decoding, began)
         if batch is not None:
             model.network.batch = batch
         self.decoders = min(DECODERS, cores())
@@ -133,10 +132,10 @@ class Service:
     async def predict(self, request: Request, pictures: bool) -> Reply | Response:
         """The answers to the images of a form; a Structured Report where the sender asks for it. Raises Refusal."""
         self.load.check_open()
-        with Held(self.load) as held:
+        with self.load.held() as add:
             try:
                 async with asyncio.timeout(self.limits.timeout):
-                    uploads = await read_uploads(request, held)
+                    uploads = await read_uploads(request, self.limits, add)
             except TimeoutError:
                 fix = "send fewer images, or start the server with a longer --timeout"
                 raise Refusal(408, f"the request did not arrive in {self.limits.timeout:g} s", fix) from None
@@ -182,7 +181,8 @@ class Service:
             self.load.decoding -= 1
         answer, found, line = await waiting
         self.counters.count(answer)
-        entry = image_answer(upload.name, answer, note, line)
+        about = {"image": upload.name, "note": note, "id": line, "picture": None}
+        entry = ImageAnswer(**{**vars(answer), **about})
         if pictures:
             entry.picture, entry.attention = png_address(square, PICTURE), found
         return entry, 200, answer
@@ -244,46 +244,10 @@ def create_app(
     app = FastAPI(
         title="vitmed", version=__version__, description=NOTICE, docs_url=None, redoc_url=None, openapi_url=guard.SCHEMA
     )
-    refusals: dict[int | str, dict[str, Any]] = {
-        status: {"model": Problem, "description": text} for status, text in STATUSES.items()
-    }
-    report = {"content": {reports.DICOM: {"schema": {"type": "string", "format": "binary"}}}}
-
-    async def predict(request: Request, pictures: bool = False) -> Any:
-        """Answer the images of a form. `pictures=true` adds what the network saw, and its attention map.
-
-        With the header `Accept: application/dicom` one DICOM image gets a Structured Report.
-        """
-        return await service.predict(request, pictures)
-
-    async def card() -> ModelCard:
-        """What the model is: classes, policy, licence, first numbers of its test."""
-        return service.card
-
-    async def live() -> dict[str, str]:
-        """The server runs."""
-        return {"status": "live"}
-
-    async def ready() -> dict[str, str]:
-        """A drawn image gives, through queue and model, the answer that the training stored with the model."""
-        await service.check_ready()
-        return {"status": "ready"}
-
-    async def metrics() -> Response:
-        """Numbers for Prometheus."""
-        return Response(service.counters.text(), media_type=CONTENT_TYPE_LATEST)
-
-    def shown(page: pages.Page) -> HTMLResponse:
-        return HTMLResponse(page.text, headers={"Content-Security-Policy": page.policy})
-
-    async def page() -> HTMLResponse:
-        return shown(pages.for_images(service.card, service.limits, key is not None))
-
-    async def docs() -> HTMLResponse:
-        return shown(pages.of_addresses(app.openapi()))
-
+    app.state.service, app.state.needs_key = service, key is not None
+    refusals: dict[Any, Any] = {status: {"model": Problem, "description": text} for status, text in STATUSES.items()}
+    answers = {200: {"content": {reports.DICOM: {"schema": {"type": "string", "format": "binary"}}}}, **refusals}
     bearer: dict[str, Any] = {"security": [{"key": []}]} if key is not None else {}
-    answers = {200: report} | refusals
     app.post(guard.PREDICT, response_model=Reply, responses=answers, openapi_extra=FORM | bearer)(predict)
     app.get(guard.CARD, responses={401: refusals[401]}, openapi_extra=bearer)(card)
     app.get(guard.LIVE)(live)
@@ -292,30 +256,50 @@ def create_app(
     app.get(guard.PAGE, include_in_schema=False)(page)
     app.get(guard.DOCS, include_in_schema=False)(docs)
 
-    async def refuse(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, Refusal)
-        return guard.refused(error)
+    def handler(refusal: Callable[[Any], Refusal]) -> Callable[[Request, Exception], JSONResponse]:
+        return lambda request, error: guard.refused(refusal(error))
 
-    async def refuse_address(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, HTTPException)
-        return guard.refused(Refusal(error.status_code, str(error.detail).lower(), f"see {guard.DOCS}"))
-
-    async def refuse_value(request: Request, error: Exception) -> JSONResponse:
-        return guard.refused(Refusal(422, "a parameter has a wrong value", f"see {guard.DOCS}"))
-
-    async def refuse_all(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, CheckpointError)
-        return guard.refused(Refusal(503, "the answer of the model is not finite", "start the server again"))
-
-    async def refuse_bug(request: Request, error: Exception) -> JSONResponse:  # `Guard` logs it
-        return guard.refused(guard.of_bug())
-
-    app.add_exception_handler(Exception, refuse_bug)
-    app.add_exception_handler(Refusal, refuse)
-    app.add_exception_handler(HTTPException, refuse_address)
-    app.add_exception_handler(RequestValidationError, refuse_value)
-    app.add_exception_handler(CheckpointError, refuse_all)
+    for kind, refusal in REFUSALS.items():
+        app.add_exception_handler(kind, handler(refusal))
     return guard.Guard(app, key, hosts, service.counters, log)
+
+
+async def predict(request: Request, pictures: bool = False) -> Any:
+    """Answer the images of a form. `pictures=true` adds what the network saw, and its attention map.
+
+    With the header `Accept: application/dicom` one DICOM image gets a Structured Report.
+    """
+    return await request.app.state.service.predict(request, pictures)
+
+
+async def card(request: Request) -> ModelCard:
+    """What the model is: classes, policy, licence, first numbers of its test."""
+    return request.app.state.service.card  # type: ignore[no-any-return]
+
+
+async def live() -> dict[str, str]:
+    """The server runs."""
+    return {"status": "live"}
+
+
+async def ready(request: Request) -> dict[str, str]:
+    """A drawn image gives, through queue and model, the answer that the training stored with the model."""
+    await request.app.state.service.check_ready()
+    return {"status": "ready"}
+
+
+async def metrics(request: Request) -> Response:
+    """Numbers for Prometheus."""
+    return Response(request.app.state.service.counters.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+async def page(request: Request) -> HTMLResponse:
+    state = request.app.state
+    return page_for_images(state.service.card, state.service.limits, state.needs_key)
+
+
+async def docs(request: Request) -> HTMLResponse:
+    return page_of_addresses(request.app.openapi())
 
 
 FORM = {
@@ -331,6 +315,13 @@ FORM = {
             }
         },
     }
+}
+REFUSALS: dict[type[Exception], Callable[[Any], Refusal]] = {
+    Exception: lambda error: guard.of_bug(),  # `Guard` logs it
+    Refusal: lambda error: error,
+    HTTPException: lambda error: Refusal(error.status_code, str(error.detail).lower(), f"see {guard.DOCS}"),
+    RequestValidationError: lambda error: Refusal(422, "a parameter has a wrong value", f"see {guard.DOCS}"),
+    CheckpointError: lambda error: Refusal(503, "the answer of the model is not finite", "start the server again"),
 }
 STATUSES = {
     401: "The key is missing or wrong.",

@@ -34,9 +34,8 @@ class Batcher(Generic[Found]):
     Args:
         work: squares, and which of them want a map -> one result each; runs in the thread.
         size: images in a batch, at most.
-        on_the_way: how many images will come soon; a batch waits for them, and otherwise not.
+        on_the_way: how many images will come soon; a batch waits for them, at most `wait` s.
         began: called with the number of images in each batch.
-        wait: s that a batch waits, at most.
     """
 
     def __init__(

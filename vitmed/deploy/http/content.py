@@ -1,22 +1,29 @@
-"""What the addresses return, as typed data, which is also what /docs describes."""
+"""What the addresses return: typed data, which is also what /docs describes; and pages, which load nothing else."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 from pydantic import BaseModel, Field
+from starlette.responses import HTMLResponse
 
 from vitmed import __version__
 from vitmed.core.base_models import Kind
 from vitmed.core.errors import DataError
 from vitmed.core.run_folder import NUMBERS, RunFolder
-from vitmed.core.text import NOTICE
+from vitmed.core.text import NOTICE, csp_hash
 from vitmed.decisions.evaluation_folder import find_evaluation, read_metrics
-from vitmed.inference.load import Answer, Model
+from vitmed.deploy.http.limits import Limits
+from vitmed.inference.load import Model
 from vitmed.inference.saved_model import SavedModel
-from vitmed.metrics.estimates import Estimate
 
 PICTURE = 256  # px of a picture
+FOLDER = Path(__file__).parent
 
 
 class Problem(BaseModel):
@@ -112,28 +119,24 @@ class ModelCard(ModelHash):
     notice: str = NOTICE
 
 
-def image_answer(name: str, answer: Answer, note: str = "", line: str | None = None) -> ImageAnswer:
-    """An answer as the server returns it."""
-    prediction = list(answer.prediction) if isinstance(answer.prediction, tuple) else answer.prediction
-    return ImageAnswer(
-        image=name, prediction=prediction, probability=answer.probability, probabilities=answer.probabilities,
-        prediction_set=None if answer.prediction_set is None else list(answer.prediction_set),
-        interval=answer.interval, unit=answer.unit, answered=answer.answered, reason=answer.reason,
-        ood_score=answer.ood_score, note=note, id=line,
-    )  # fmt: skip
-
-
 def model_card(model: Model) -> ModelCard:
     """What the model is, as far as its file and the folder beside it say."""
     saved, policy = model.saved, model.saved.policy
     return ModelCard(
-        weights_sha256=saved.weights_hash, kind=model.kind, classes=list(saved.classes), unit=model.unit,
-        image_size=saved.preprocessing.image_size, channels=saved.preprocessing.channels,
-        source="checkpoint" if model.network.model is not None else "onnx", precision=model.network.precision,
+        weights_sha256=saved.weights_hash,
+        kind=model.kind,
+        classes=list(saved.classes),
+        unit=model.unit,
+        image_size=saved.preprocessing.image_size,
+        channels=saved.preprocessing.channels,
+        source="checkpoint" if model.network.model is not None else "onnx",
+        precision=model.network.precision,
         policy=None if policy is None else policy.summary,
         policy_notes=[] if policy is None else list(policy.notes),
-        licence=saved.config.model.licence, terms=saved.config.model.terms, test=_headline(saved),
-    )  # fmt: skip
+        licence=saved.config.model.licence,
+        terms=saved.config.model.terms,
+        test=_headline(saved),
+    )
 
 
 def _headline(saved: SavedModel) -> Headline | None:
@@ -147,9 +150,40 @@ def _headline(saved: SavedModel) -> Headline | None:
         metrics = Results.read(read_metrics(file.with_name(NUMBERS)))
     except (DataError, ValueError):  # of another version
         return None
-
-    def number(title: str, of: Estimate) -> Number:
-        return Number(title=title, value=of.value, low=of.low, high=of.high)
-
-    numbers = {name: number(title, of) for name, title, of in headline_of(metrics)}
+    numbers = {
+        name: Number(title=title, value=number.value, low=number.low, high=number.high)
+        for name, title, number in headline_of(metrics)
+    }
     return Headline(images=metrics.n, patients=metrics.n_groups, numbers=numbers)
+
+
+def page_for_images(card: ModelCard, limits: Limits, needs_key: bool) -> HTMLResponse:
+    """The page to drop images on. With a key it says nothing of the model, since anyone may open it."""
+    return _page("page.html.j2", "page.js", card=None if needs_key else card, limits=limits, needs_key=needs_key)
+
+
+def page_of_addresses(schema: Mapping[str, Any]) -> HTMLResponse:
+    """A description of the addresses, from the OpenAPI schema."""
+    return _page("addresses.html.j2", None, schema=schema)
+
+
+def _page(template: str, script: str | None, **context: Any) -> HTMLResponse:
+    style, code = _read("page.css"), "" if script is None else _read(script)
+    scripts = f"; script-src '{csp_hash(code)}'; connect-src 'self'" if code else ""
+    policy = (
+        f"default-src 'none'; style-src '{csp_hash(style)}'; img-src data: blob:{scripts}; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'"
+    )
+    text = _environment().get_template(template).render(style=Markup(style), script=Markup(code), **context)
+    return HTMLResponse(text, headers={"Content-Security-Policy": policy})
+
+
+@cache
+def _read(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    loader = FileSystemLoader(FOLDER)
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)

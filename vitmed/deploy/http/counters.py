@@ -30,17 +30,10 @@ class Counters:
             "vitmed_request_seconds", "Seconds of a request", ["route"], buckets=SECONDS, registry=own
         )
         self.images = Counter("vitmed_images", "Images, read or unreadable", ["result"], registry=own)
-        self.answers = Counter(
-            "vitmed_answers", "Answers by decision; an image with several findings counts for each", ["decision"],
-            registry=own,
-        )  # fmt: skip
-        self.probabilities = Histogram(
-            "vitmed_probability",
-            "Calibrated probability, of each class or finding",
-            ["of"],
-            buckets=TENTHS,
-            registry=own,
-        )
+        each = "Answers by decision; an image with several findings counts for each"
+        self.answers = Counter("vitmed_answers", each, ["decision"], registry=own)
+        each = "Calibrated probability, of each class or finding"
+        self.probabilities = Histogram("vitmed_probability", each, ["of"], buckets=TENTHS, registry=own)
         self.ood = Histogram("vitmed_ood_score", "Out-of-distribution score", buckets=OOD, registry=own)
         self.batch = Histogram("vitmed_batch_images", "Images in a batch", buckets=IMAGES, registry=own)
         Gauge("vitmed_queue_images", "Images that wait now", registry=own).set_function(waiting)

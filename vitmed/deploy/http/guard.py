@@ -35,7 +35,6 @@ class Guard:
     """An application around another.
 
     Args:
-        app: the one that answers.
         key: that a request must bring; None: none.
         hosts: names by which a request may call the server; none: any. A web page of another host could otherwise reach
             a server on this machine (DNS rebinding), or send it images.

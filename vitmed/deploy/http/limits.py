@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
@@ -27,12 +27,11 @@ class Refusal(Exception):
     """
 
     def __init__(
-        self, status: int, problem: str, fix: str, content: dict[str, object] | None = None,
-        headers: dict[str, str] | None = None,
-    ):  # fmt: skip
+        self, status: int, problem: str, fix: str, content: Mapping[str, Any] = {}, headers: Mapping[str, str] = {}
+    ):
         super().__init__(problem)
-        self.status, self.headers = status, headers or {}
-        self.content: dict[str, object] = {"problem": problem, "fix": fix, **(content or {})}
+        self.status, self.headers = status, dict(headers)
+        self.content = {"problem": problem, "fix": fix, **content}
 
 
 @dataclass(frozen=True)
@@ -91,6 +90,28 @@ class Load:
         finally:
             self.images -= count
 
+    @contextmanager
+    def held(self) -> Iterator[Callable[[int], None]]:
+        """Give what adds bytes to those of a request, which count until the block ends.
+
+        Adding raises Refusal: 413 the request has too many bytes, 429 all requests together have.
+        """
+        held = 0
+
+        def add(count: int) -> None:
+            nonlocal held
+            held += count
+            self.bytes += count
+            if held > self.limits.bytes:
+                raise too_many_bytes(self.limits)
+            if self.bytes > TOGETHER * self.limits.bytes:
+                raise Refusal(429, "memory is full of other requests", "send it again in a second", headers=AGAIN)
+
+        try:
+            yield add
+        finally:
+            self.bytes -= held
+
     def check_open(self) -> None:
         """Raises Refusal 503 once the server stops."""
         if self.stopping:
@@ -101,28 +122,6 @@ class _InMemory(MultiPartParser):
     """Starlette's parser writes larger files to a disk; `serve` checks that this name is the one that it reads."""
 
     spool_max_size = 2**62
-
-
-class Held:
-    """The bytes of one request; they count until the block ends."""
-
-    def __init__(self, load: Load):
-        self.load, self.bytes = load, 0
-
-    def __enter__(self) -> Held:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.load.bytes -= self.bytes
-
-    def add(self, count: int) -> None:
-        """Raises Refusal: 413 the request has too many bytes, 429 all requests together have."""
-        self.bytes += count
-        self.load.bytes += count
-        if self.bytes > self.load.limits.bytes:
-            raise too_many_bytes(self.load.limits)
-        if self.load.bytes > TOGETHER * self.load.limits.bytes:
-            raise Refusal(429, "memory is full of other requests", "send it again in a second", headers=AGAIN)
 
 
 def too_many_bytes(limits: Limits) -> Refusal:
@@ -136,17 +135,16 @@ def gone() -> Refusal:
     return Refusal(400, "the sender has gone", "send it again")
 
 
-async def read_uploads(request: Request, held: Held) -> list[Upload]:
+async def read_uploads(request: Request, limits: Limits, add: Callable[[int], None]) -> list[Upload]:
     """The files of a form, in memory.
 
     Args:
-        held: counts their bytes.
+        add: counts their bytes.
 
     Raises:
         Refusal: 413 too many bytes or images, 415 another kind of request, 422 no image or not a form, 429 memory is
             full of other requests, 400 the sender has gone.
     """
-    limits = held.load.limits
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         fix = "send a form: curl -F images=@image.png ADDRESS/v1/predict"
         raise Refusal(415, "the request is not multipart/form-data", fix)
@@ -156,7 +154,7 @@ async def read_uploads(request: Request, held: Held) -> list[Upload]:
 
     async def chunks() -> AsyncIterator[bytes]:
         async for chunk in request.stream():
-            held.add(len(chunk))
+            add(len(chunk))
             yield chunk
 
     parser = _InMemory(request.headers, chunks(), max_files=limits.images, max_fields=limits.images)  # type: ignore[arg-type]

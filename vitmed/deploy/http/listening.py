@@ -25,6 +25,17 @@ from vitmed.deploy.http.app import Service
 KEY = "VITMED_API_KEY"  # the environment variable
 SHORTEST = 16  # characters of a key
 TICK = 0.1  # s between two looks at signals and connections
+SETTINGS: dict[str, Any] = {
+    "http": "h11",
+    "ws": "none",
+    "loop": "asyncio",
+    "lifespan": "off",
+    "log_config": None,
+    "log_level": "critical",
+    "access_log": False,
+    "server_header": False,
+    "proxy_headers": False,
+}
 NEW_KEY = "openssl rand -hex 32 > key.txt"
 
 
@@ -88,22 +99,23 @@ class _Server(uvicorn.Server):
 
 
 def listen(
-    app: ASGIApp, service: Service, at: socket.socket, certificate: Certificate | None, asked: Callable[[], bool],
+    app: ASGIApp,
+    service: Service,
+    at: socket.socket,
+    certificate: Certificate | None,
+    asked: Callable[[], bool],
     began: Callable[[], None] = lambda: None,
-) -> None:  # fmt: skip
+) -> None:
     """Answer requests until `asked` is true; then finish those that have come.
 
     Args:
-        app, service: from `create_app`; at: a bound socket.
-        began: called once, when requests are answered.
+        at: a bound socket; began: called once, when requests are answered.
     """
-    config = uvicorn.Config(
-        app, http="h11", ws="none", loop="asyncio", lifespan="off", log_config=None, log_level="critical",
-        access_log=False, server_header=False, proxy_headers=False,
-        timeout_graceful_shutdown=math.ceil(2 * service.limits.timeout) + 1,
-        ssl_certfile=None if certificate is None else str(certificate.cert),
-        ssl_keyfile=None if certificate is None or certificate.key is None else str(certificate.key),
-    )  # fmt: skip
+    files: dict[str, Any] = (
+        {} if certificate is None else {"ssl_certfile": certificate.cert, "ssl_keyfile": certificate.key}
+    )
+    wait = math.ceil(2 * service.limits.timeout) + 1
+    config = uvicorn.Config(app, **SETTINGS, timeout_graceful_shutdown=wait, **files)
     asyncio.run(_run(_Server(config), service, at, asked, began))
 
 

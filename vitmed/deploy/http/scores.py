@@ -27,7 +27,6 @@ class ScoreLog:
 
     Args:
         file: a new one, or the log of an earlier start of the same model, which is continued.
-        model: the one that answers.
         warn: called once if a line cannot be written; the server goes on without the log.
 
     Raises:
