@@ -45,7 +45,7 @@ from vitmed.metrics.kinds.finding_predictions import FindingPredictions
 from vitmed.metrics.kinds.number_predictions import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import Precision
-from vitmed.models.vit import build_vit
+from vitmed.models.vit import ViT
 from vitmed.report.rebuild import note_prevalence
 from vitmed.report.write import write_report
 from vitmed.training.learning import objective_of
@@ -117,7 +117,7 @@ def pixels(config: Config, kind: str) -> Any:
 
 def network(config: Config, kind: str) -> Any:
     torch.manual_seed(0)
-    model = build_vit(config.model, 3).train()
+    model = ViT(config.model, 3).train()
     for value in model.parameters():
         torch.nn.init.normal_(value, std=0.3)
     found = model(torch.ones(2, config.model.channels, config.model.image_size, config.model.image_size))
@@ -135,7 +135,7 @@ def loss(config: Config, kind: str) -> Any:
     torch.manual_seed(0)
     np.random.seed(0)
     outputs = 2 if kind == "number" else len(NAMES[kind])
-    model = build_vit(config.model, outputs)
+    model = ViT(config.model, outputs)
     torch.nn.init.normal_(model.head.weight, std=1.0)
     labels = np.arange(12) % 3 // 2 if outputs == 2 else np.array([0] * 7 + [1] * 3 + [2] * 2)
     targets = torch.from_numpy(labels)
@@ -151,7 +151,7 @@ def loss(config: Config, kind: str) -> Any:
 
 def steps(config: Config, kind: str) -> Any:
     """Rates and decay of every parameter."""
-    groups = parameter_groups(build_vit(config.model, 3), config.train.weight_decay, config.train.layer_decay)
+    groups = parameter_groups(ViT(config.model, 3), config.train.weight_decay, config.train.layer_decay)
     return [({k: v for k, v in group.items() if k != "params"}, len(group["params"])) for group in groups]
 
 
