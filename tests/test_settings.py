@@ -32,7 +32,7 @@ from vitmed.cli.commands import APPS
 from vitmed.commands.probe import UNUSED
 from vitmed.commands.train import TrainResult
 from vitmed.core.config import Config
-from vitmed.core.errors import UsageError, VitmedError
+from vitmed.core.errors import EndedByCaller, UsageError, VitmedError
 from vitmed.core.flags import FLAGS, fields_of, flags_of
 from vitmed.core.load_config import load_config
 from vitmed.core.pretrain_config import PretrainConfig
@@ -159,17 +159,19 @@ def steps(config: Config, kind: str) -> Any:
 
 def weights(config: Config, kind: str) -> Any:
     """After an epoch of two classes; the loop is the same for every kind, and so are the settings that it reads."""
-    return trained_weights(config.to_yaml()) if kind == "two" else config.to_yaml()
+    return trained_weights(config.to_yaml(), config.train.epochs) if kind == "two" else config.to_yaml()
 
 
 @functools.cache
-def trained_weights(config: str) -> Any:
+def trained_weights(config: str, epochs: int) -> Any:
+    """Of a run that ends before its evaluation."""
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         draw_nothing(patch)
-        file = Path(place) / "config.yaml"
+        file, runs = Path(place) / "config.yaml", Path(place) / "runs"
         file.write_text(config)
-        best = train(config=file, output=Path(place) / "runs", name="one", **BARE_RUN).checkpoint
-        return load_checkpoint(best).weights_hash
+        with pytest.raises(EndedByCaller):
+            train(config=file, output=runs, name="one", each_epoch=lambda one: one["epoch"] == epochs, **BARE_RUN)
+        return load_checkpoint(runs / "one" / "best.pt").weights_hash
 
 
 BARE_RUN = {"report": False, "baseline": False, "test": False, "workers": 0, "device": "cpu", "precision": "fp32"}
@@ -381,7 +383,7 @@ SETTINGS: dict[str, dict[str, Cell] | Shown] = {
     "train.baseline": shown("tests/commands/test_labels_table.py"),
     "train.smoothing": row(0.3, loss, **OF_CLASSES),
     "train.balance": row("loss", loss, number="not for number"),
-    "train.ema": row(False, weights, {"train.epochs": 5}),
+    "train.ema": row(False, weights, {"train.batch_size": 2}),
     "train.ema_decay": row(0.5, weights),
     "train.monitor": shown("tests/commands/test_numbers_and_grades.py"),
     "train.choose": shown("tests/training/plan/test_plan_rules.py"),
