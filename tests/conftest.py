@@ -78,12 +78,13 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Looks for garbage neither while all libraries and tests are imported nor, later, through these."""
+    """Looks for garbage neither while libraries and tests are imported nor, later, through these, and less often."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(10_000, 20, 20)
         gc.enable()
 
 
