@@ -76,6 +76,18 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         options.dist = "worksteal"  # neighbours, which share fixtures, stay together as long as there is work for all
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Looks for garbage neither while libraries and tests are imported nor, later, through these, and less often."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.set_threshold(10_000, 20, 20)
+        gc.enable()
+
+
 def draw_image(rng: np.random.Generator, colour: Sequence[int], side: int = 20) -> np.ndarray:
     """A blob of one colour anywhere on grey noise, (side, side, 3) uint8: easy to learn, no two alike."""
     image = rng.integers(90, 130, (side, side, 3), dtype=np.uint8)
@@ -402,7 +414,6 @@ def quick() -> Iterator[None]:
         patch.setattr(pictures, "PICTURES", 4)
         patch.setattr(pictures, "WIDE", 2)
         patch.setattr(os, "fsync", lambda handle: None)
-        gc.freeze()  # a collection need not look through all libraries and tests
         yield
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import hashlib
 import json
 import re
 import tempfile
@@ -22,6 +23,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Answer, draw_nothing, once, recording
+from filelock import FileLock
 from PIL import Image
 from reports import write_report
 from typer.main import get_command
@@ -32,7 +34,7 @@ from vitmed.commands.probe import UNUSED
 from vitmed.commands.train import TrainResult
 from vitmed.core.base_models import Target
 from vitmed.core.config import FLAGS, Config, PretrainConfig
-from vitmed.core.errors import UsageError, VitmedError
+from vitmed.core.errors import EndedByCaller, UsageError, VitmedError
 from vitmed.core.load_config import load_config
 from vitmed.core.settings import fields_of, flags_of
 from vitmed.data.splits import make_splits
@@ -156,17 +158,19 @@ def steps(config: Config, kind: str) -> Any:
 
 def weights(config: Config, kind: str) -> Any:
     """After an epoch of two classes; the loop is the same for every kind, and so are the settings that it reads."""
-    return trained_weights(config.to_yaml()) if kind == "two" else config.to_yaml()
+    return trained_weights(config.to_yaml(), config.train.epochs) if kind == "two" else config.to_yaml()
 
 
 @functools.cache
-def trained_weights(config: str) -> Any:
+def trained_weights(config: str, epochs: int) -> Any:
+    """Of a run that ends before its evaluation."""
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         draw_nothing(patch)
-        file = Path(place) / "config.yaml"
+        file, runs = Path(place) / "config.yaml", Path(place) / "runs"
         file.write_text(config)
-        best = train(config=file, output=Path(place) / "runs", name="one", **BARE_RUN).checkpoint
-        return load_checkpoint(best).weights_hash
+        with pytest.raises(EndedByCaller):
+            train(config=file, output=runs, name="one", each_epoch=lambda one: one["epoch"] == epochs, **BARE_RUN)
+        return load_checkpoint(runs / "one" / "best.pt").weights_hash
 
 
 BARE_RUN = {"report": False, "baseline": False, "test": False, "workers": 0, "device": "cpu", "precision": "fp32"}
@@ -185,7 +189,7 @@ def predictions(kind: str, seed: int) -> Any:
     if kind == "findings":
         labels = (rng.random((SIZE, 3)) < 0.3).astype(np.int8)
         logits = (rng.normal(-1, 1, (SIZE, 3)) + 2 * labels).astype(np.float32)
-        return FindingPredictions(names, paths, groups, labels, logits, columns=columns)
+        return FindingPredictions(names[:2], paths, groups, labels[:, :2], logits[:, :2], columns=columns)
     labels = rng.choice(len(names), SIZE, p=(0.7, 0.3) if kind == "two" else (0.6, 0.25, 0.15))
     logits = rng.normal(0, 1.5, (SIZE, len(names)))
     logits[np.arange(SIZE), labels] += 2
@@ -196,17 +200,34 @@ def predictions(kind: str, seed: int) -> Any:
     return Predictions(names, paths, groups, labels, logits.astype(np.float32), columns=columns)
 
 
-def numbers(config: Config, kind: str, page: bool = False, policy: bool = True) -> Any:
-    """metrics.json and predictions.csv of a test, after validation has chosen; with `page` report.html too."""
-    one = config.evaluate.model_copy(update={"report": page and config.evaluate.report})
+def decided(config: Config, kind: str) -> tuple[Any, Any]:
+    """The policy that validation chooses, and a test to which it is applied."""
     test = predictions(kind, 1)
     if kind in OF or kind == "grades":
         test = replace(test, positive=config.data.positive)
-    chosen = choose_policy(predictions(kind, 0), one, None, None) if policy else None
-    test = chosen.apply(test) if chosen is not None else test
-    place = Path(str(config.data.root)) / "reports" / f"{abs(hash((kind, page, policy, config.to_yaml())))}"
-    if not place.is_dir():
-        write_report(place, test, title="test", facts={}, config=one, policy=chosen)
+    chosen = choose_policy(predictions(kind, 0), config.evaluate, None, None)
+    return chosen, chosen.apply(test)
+
+
+def policy(config: Config, kind: str) -> Any:
+    """The policy, which a report repeats (that it does, `numbers` of the coverage shows), and its decisions."""
+    chosen, test = decided(config, kind)
+    return chosen.to_json(), test.columns
+
+
+def numbers(config: Config, kind: str, page: bool = False, policy: bool = True) -> Any:
+    """metrics.json and predictions.csv of a test, after validation has chosen; with `page` report.html too.
+
+    A report that several cells need is written once, for all processes of the tests.
+    """
+    one = config.evaluate.model_copy(update={"report": page and config.evaluate.report})
+    name = f"{kind} {policy} {config.model_copy(update={'evaluate': one}).to_yaml()}"
+    place = Path(str(config.data.root)) / "reports" / hashlib.sha256(name.encode()).hexdigest()
+    place.parent.mkdir(exist_ok=True)
+    with FileLock(f"{place}.lock"):
+        if not place.is_dir():
+            chosen, test = decided(config, kind) if policy else (None, predictions(kind, 1))
+            write_report(place, test, title="test", facts={}, config=one, policy=chosen)
     files = {file.relative_to(place).as_posix(): file for file in place.rglob("*") if file.is_file()}
     found = [json.loads(file.read_text()) for name, file in sorted(files.items()) if name.endswith("metrics.json")]
     for one in found:
@@ -260,6 +281,7 @@ OF_CLASSES = {"findings": f"{NOTHING} findings", **NOT_NUMBER}
 TWO_ALONE = {"three": "a threshold decides between two classes", "grades": "a threshold decides between two classes"}
 TINIER = {"train.epochs": 1, "train.batch_size": 8, "train.warmup_epochs": 0.0, "train.choose": "last"}
 TINIER |= {"model.image_size": 16, "model.patch_size": 8, "model.width": 16, "model.depth": 2, "model.heads": 2}
+TINIER |= {"evaluate.resamples": 0}
 PERMITS = "tests/data/test_splits_by_patient.py"
 
 SETTINGS: dict[str, dict[str, Cell] | Shown] = {
@@ -360,7 +382,7 @@ SETTINGS: dict[str, dict[str, Cell] | Shown] = {
     "train.baseline": shown("tests/commands/test_labels_table.py"),
     "train.smoothing": row(0.3, loss, **OF_CLASSES),
     "train.balance": row("loss", loss, number="not for number"),
-    "train.ema": row(False, weights, {"train.epochs": 5}),
+    "train.ema": row(False, weights, {"train.batch_size": 2}),
     "train.ema_decay": row(0.5, weights),
     "train.monitor": shown("tests/commands/test_numbers_and_grades.py"),
     "train.choose": shown("tests/training/plan/test_plan_rules.py"),
@@ -377,22 +399,22 @@ SETTINGS: dict[str, dict[str, Cell] | Shown] = {
         ["c", "b", "a"], numbers, two=Cell(["ill", "healthy"], numbers), grades=Cell(["g2", "g1", "g0"], numbers),
         findings="no column for the label", number="grade",
     ),
-    "evaluate.calibration": row("none", numbers, **NOT_NUMBER),
-    "evaluate.youden": row(True, numbers, **TWO_ALONE, **NOT_NUMBER),
+    "evaluate.calibration": row("none", policy, **NOT_NUMBER),
+    "evaluate.youden": row(True, policy, **TWO_ALONE, **NOT_NUMBER),
     "evaluate.balanced": row(
-        True, numbers, two="of two classes --youden", findings="of two classes --youden", **NOT_NUMBER
+        True, policy, two="of two classes --youden", findings="of two classes --youden", **NOT_NUMBER
     ),
-    "evaluate.target_sensitivity": row(0.95, numbers, **TWO_ALONE, **NOT_NUMBER),
-    "evaluate.target_specificity": row(0.95, numbers, **TWO_ALONE, **NOT_NUMBER),
+    "evaluate.target_sensitivity": row(0.95, policy, **TWO_ALONE, **NOT_NUMBER),
+    "evaluate.target_specificity": row(0.95, policy, **TWO_ALONE, **NOT_NUMBER),
     "evaluate.cost": row(
-        "10:1", numbers, **NOT_NUMBER,
-        **dict.fromkeys(("three", "grades"), Cell([[0.0, 9.0, 9.0], [1.0, 0.0, 1.0], [1.0, 1.0, 0.0]], numbers)),
+        "10:1", policy, **NOT_NUMBER,
+        **dict.fromkeys(("three", "grades"), Cell([[0.0, 9.0, 9.0], [1.0, 0.0, 1.0], [1.0, 1.0, 0.0]], policy)),
     ),
     "evaluate.prevalence": row(
         0.05, numbers, **NOT_NUMBER, three="changes nothing: it is for two classes", grades="changes nothing"
     ),
     "evaluate.coverage": row(0.6, numbers),
-    "evaluate.max_risk": row(0.1, numbers, **NOT_NUMBER),
+    "evaluate.max_risk": row(0.1, policy, **NOT_NUMBER),
     "evaluate.map_images": shown("tests/commands/test_train.py"),
     "evaluate.format": row("html,md", pages),
     "data.unlabelled": shown("tests/commands/test_pretrain.py"),
@@ -636,11 +658,12 @@ def test_a_probe_without_a_network_names_what_has_no_effect(folder: Path, tmp_pa
     (said,) = [text for text in ui.warned if "no effect" in text]
     named = {"evaluate.youden", "evaluate.max_risk", "evaluate.coverage", "evaluate.map_images", "train.seed"}
     assert set(said.partition("effect: ")[2].split(", ")) == {*named, "train.lr", "train.clip_norm"}
-    for name, cell in SETTINGS.items():  # what it does not name changes a report without a decision policy
+    unused = {}  # what changes nothing in a report without a decision policy
+    for name, cell in SETTINGS.items():
         if name.removeprefix("evaluate.") in UNUSED - {"map_images"} and isinstance(cell, dict):
-            value = cell["three" if name == "evaluate.balanced" else "two"].value
-            plain, other = (config_of(folder, "three", one) for one in ({}, {name: value}))
-            assert numbers(plain, "three", policy=False) == numbers(other, "three", policy=False), name
+            unused[name] = cell["three" if name == "evaluate.balanced" else "two"].value
+    plain, other = (config_of(folder, "three", {**TINIER, **values}) for values in ({}, unused))
+    assert len(unused) > 5 and numbers(plain, "three", policy=False) == numbers(other, "three", policy=False)
 
 
 def test_what_a_number_does_not_show_is_said(ages: TrainResult, vitmed: Callable[..., Answer]) -> None:

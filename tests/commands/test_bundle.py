@@ -20,8 +20,6 @@ import numpy as np
 import pytest
 from checkpoints import rewrite
 from conftest import Answer, Trained, python, recording
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from wheels import LICENCE, write_wheel
 
 import vitmed as package
@@ -122,6 +120,9 @@ def test_the_requirements_pin_each_wheel_in_the_version_that_is_installed_here(u
 
 def test_the_bill_of_materials_and_the_licences(unpacked: Path, shop: Path, trained: Trained) -> None:
     text = (unpacked / "sbom.cdx.json").read_text()
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator  # a second, which every process of the tests would take
+
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     content = json.loads(text)
     parts = {part["name"]: part for part in content["components"] if part["type"] == "library"}

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import jsonschema
 import pytest
 from conftest import Trained
 from pydantic import ValidationError
@@ -27,6 +26,8 @@ def test_a_run_fits_the_schema(trained: Trained) -> None:
         json.loads(file.read_text(encoding="utf-8")) for file in (SCHEMA, trained.folder / "test" / "metrics.json")
     )
     assert set(schema["required"]) <= set(content) <= set(schema["properties"])
+    import jsonschema  # a second, which every process of the tests would take
+
     jsonschema.validate(content, schema)
 
 

@@ -162,10 +162,8 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
     aligned = []
     for model in models:
         rows = {path: row for row, path in enumerate(model.predictions.paths)}
-        picked: Any = model.predictions.take(np.array([rows[path] for path in paths], dtype=np.int64))
-        picked = replace(picked, columns={})
-        if isinstance(picked, Predictions):
-            picked = replace(picked, positive=positive)
+        picked = model.predictions.take(np.array([rows[path] for path in paths], dtype=np.int64))
+        picked = replace(picked, columns={}, positive=positive)
         aligned.append(replace(model, predictions=picked.like(form)))
     labels = known_labels(aligned[0].predictions)
     for model in aligned[1:]:
