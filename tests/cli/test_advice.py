@@ -49,6 +49,8 @@ RAISED_BY = {
 # Advice beside the point of one command: a function that only the others of its module call.
 BY_FUNCTION = {
     "--unlabelled": "pretrain",
+    "--public": "push",
+    "--may-share": "push",
     "--name": "train probe pretrain",
     "--model": "train plan pretrain",
     "--allow-leakage": CONFIGURED,

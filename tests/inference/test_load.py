@@ -15,7 +15,7 @@ from PIL import Image
 import vitmed
 from vitmed.cli.terminal import print_predictions
 from vitmed.core.errors import CheckpointError, DataError
-from vitmed.deploy.http.content import image_answer
+from vitmed.deploy.http.content import ImageAnswer
 from vitmed.deploy.structured_report import groups_of
 from vitmed.inference.answers import predictions_json
 from vitmed.inference.load import Model
@@ -86,7 +86,9 @@ def test_a_large_set_comes_whole_to_programs_and_is_shortened_for_readers(capsys
     found = replace(found, columns={"set": (" | ".join(names),), "answer": ("no: 25 classes are possible",)})
     shown = SimpleNamespace(unit="", preprocessing=SimpleNamespace(shown=lambda square: square))
     answer = next(Model.answers(shown, found, [np.zeros((4, 4, 3), np.uint8)]))  # type: ignore[arg-type]
-    assert answer.prediction_set == names and image_answer("x", answer).prediction_set == list(names)
+    assert answer.prediction_set == names and ImageAnswer(
+        **{**vars(answer), "image": "x", "note": "", "id": None, "picture": None}
+    ).prediction_set == list(names)
     whole = groups_of(answer, None, "classes")[0]
     said = [one.value.meaning for one in whole.evaluations if one.name.meaning == "Cannot be excluded"]
     assert said == list(names)

@@ -42,13 +42,11 @@ class Verb(NamedTuple):
 
     Attributes:
         content: the result as JSON; show: prints it otherwise, where messages do not say it all.
-        place: the file of the function, where it has another name.
     """
 
     help: str
     content: Callable[[Any], dict[str, Any]]
     show: Callable[[Any], None] = lambda found: None
-    place: str = ""
 
 
 def plan_json(found: Any) -> dict[str, Any]:
@@ -97,7 +95,6 @@ VERBS = {
     "cross-validate": Verb(
         "Train and test on every fold in turn, 5 by default; pool what each model says of images it never saw.",
         train_json,
-        place="train",
     ),
     "ensemble": Verb(
         "Join folds or runs into one model, which every other command takes.",
@@ -117,7 +114,6 @@ VERBS = {
         "Report what differs between two runs: settings, images, versions, and the result on the same test images.",
         lambda found: found.to_dict(),
         print_diff,
-        "runs",
     ),
     "evaluate": Verb(
         "Evaluate a checkpoint on its held-out test split, or on another labelled folder, and write the report.",
@@ -139,7 +135,6 @@ VERBS = {
     "push": Verb(
         "Upload weights, preprocessing and card of a model to the Hugging Face hub, for timm or transformers.",
         lambda found: {"url": found.url, "files": found.files, "private": found.private, "gate": found.gate.to_dict()},
-        place="export",
     ),
     "monitor": Verb(
         "Watch a model at work: exit code 6 where its scores, its answers or its errors are no longer what they were.",
@@ -156,7 +151,7 @@ def application(name: str, verb: Verb) -> typer.Typer:
         answer(getattr(vitmed, function), options, as_json, verb.content, verb.show)
 
     run.__doc__ = verb.help
-    return command(run, f"{verb.place or function}.{function}")
+    return command(run, function)
 
 
 def train(as_json: AsJson = False, devices: Devices = None, **options: Any) -> None:
@@ -273,5 +268,5 @@ def summary(**options: Any) -> None:
 
 APPS = {name: application(name, verb) for name, verb in VERBS.items()}
 APPS |= {run.__name__: command(run) for run in (train, check, compare, explain, bundle, serve, summary)}
-APPS |= {"merge": command(merge, "predict_shard.merge"), "predict": command(predict, "predict_shard")}
+APPS |= {"merge": command(merge), "predict": command(predict, "predict_shard")}
 APPS |= {"data": data, "weights": weights}
