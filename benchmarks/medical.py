@@ -80,12 +80,12 @@ from vitmed.metrics.scoring import metric_values
 from vitmed.models.hardware import Precision, pick_precision, seeded
 from vitmed.models.vit import ViT
 from vitmed.training.baselines import fit_colours
+from vitmed.training.early_stopping import end_epoch
 from vitmed.training.environment import check_images
-from vitmed.training.epoch_records import end_epoch
 from vitmed.training.finetune import Finetune
 from vitmed.training.learning import objective_of
 from vitmed.training.loop import train_epoch
-from vitmed.training.optimiser import ema_decay
+from vitmed.training.moving_average import ema_decay
 from vitmed.training.plan.make_plan import Plan, make_plan
 from vitmed.training.run import Run, Session
 from vitmed.training.stream import Control, Stream

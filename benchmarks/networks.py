@@ -42,7 +42,7 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     from vitmed.models.compile import compile_network
     from vitmed.models.hardware import pick_device, pick_precision
     from vitmed.models.vit import ViT, use_attention
-    from vitmed.training.epoch_records import end_epoch
+    from vitmed.training.early_stopping import end_epoch
     from vitmed.training.gradients import Gradients
     from vitmed.training.learning import objective_of
     from vitmed.training.loop import optimiser_step

@@ -14,7 +14,7 @@ from vitmed.core.config import evaluate_config
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import build_config, load_config
 from vitmed.core.train_config import EvaluateConfig
-from vitmed.metrics.fixed_rates import FixedRates
+from vitmed.metrics.roc import FixedRates
 
 RUN = Callable[..., Answer]
 SETS = {"prediction_sets": {"score": "raps"}}

@@ -64,7 +64,7 @@ def test_the_row_that_is_counted_is_marked_and_stands_apart(tmp_path: Path) -> N
     assert "What a result means at another prevalence of ill" in text and "where ill is rarer" not in text
 
 
-def test_fixed_rates_are_the_same_on_the_page_and_in_the_terminal(tmp_path: Path) -> None:
+def test_roc_are_the_same_on_the_page_and_in_the_terminal(tmp_path: Path) -> None:
     text, metrics, said = written(tmp_path, draw())
     found = metrics.fixed_rates
     start = next(i for i, line in enumerate(said) if line.startswith("specificity  sensitivity"))

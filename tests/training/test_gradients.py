@@ -19,7 +19,7 @@ from vitmed.core.messages import listening
 from vitmed.models.hardware import seeded
 from vitmed.models.mae import MAE
 from vitmed.models.vit import Block, ViT, checkpoint_gradients
-from vitmed.training.gradients import is_out_of_memory, memory_error
+from vitmed.training.out_of_memory import is_out_of_memory, memory_error
 from vitmed.training.processes import Ranks
 
 pytestmark = pytest.mark.usefixtures("no_figures")

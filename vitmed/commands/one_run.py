@@ -39,8 +39,8 @@ from vitmed.report.plots.curves import drawn_curves
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
 from vitmed.training.baselines import Baselines
+from vitmed.training.early_stopping import finished
 from vitmed.training.environment import all_its_images, check_images, check_ranks, check_unchanged
-from vitmed.training.epoch_records import finished
 from vitmed.training.finetune import Finetune, augmented_examples
 from vitmed.training.fit_policy import fit_decision_policy
 from vitmed.training.plan.make_plan import LAST_KEPT, make_plan, time_needed

@@ -31,8 +31,8 @@ from vitmed.inference.checkpoint import load_pretraining
 from vitmed.models.hardware import pick_device
 from vitmed.report.plots.curves import loss_curves, reconstruction_figure
 from vitmed.report.plots.drawing import png
+from vitmed.training.early_stopping import finished
 from vitmed.training.environment import all_its_images, check_unchanged
-from vitmed.training.epoch_records import finished
 from vitmed.training.plan.make_plan import median_side, with_window
 from vitmed.training.plan.memory import one_batch
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, plan_settings

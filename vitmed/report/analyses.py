@@ -24,7 +24,6 @@ from vitmed.metrics.clinical_utility import decision_curve, one_against_rest, pr
 from vitmed.metrics.confusions import co_occurrence, finding_errors, mistakes
 from vitmed.metrics.ensembles import report_disagreement
 from vitmed.metrics.estimates import Numbers
-from vitmed.metrics.fixed_rates import fixed_rates
 from vitmed.metrics.kinds.grades import grade_results
 from vitmed.metrics.label_errors import label_errors
 from vitmed.metrics.number_agreement import (
@@ -38,6 +37,7 @@ from vitmed.metrics.patient_level import patient_level
 from vitmed.metrics.per_patient import per_patient
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.readers import ReaderComparison, agreement, compare_with_readers
+from vitmed.metrics.roc import fixed_rates
 from vitmed.metrics.subgroups import Subgroups, subgroups
 from vitmed.report.external_data import compare_with_own_test
 from vitmed.report.plots.pictures import Read

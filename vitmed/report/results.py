@@ -25,7 +25,6 @@ from vitmed.metrics.clinical_utility import DecisionCurve, OneAgainstRest, Preva
 from vitmed.metrics.confusions import CoOccurrence, FindingErrors, Mistakes
 from vitmed.metrics.ensembles import MemberDisagreement
 from vitmed.metrics.estimates import Estimate, Numbers
-from vitmed.metrics.fixed_rates import FixedRates
 from vitmed.metrics.kinds.grades import GradeResults
 from vitmed.metrics.label_errors import LabelErrors
 from vitmed.metrics.notes import FEW_GROUPS
@@ -34,6 +33,7 @@ from vitmed.metrics.paired_comparison import ClassDifference, PairedComparison
 from vitmed.metrics.patient_level import PatientLevel
 from vitmed.metrics.per_patient import PerPatient
 from vitmed.metrics.readers import Agreement, ReaderComparison
+from vitmed.metrics.roc import FixedRates
 from vitmed.metrics.subgroups import Subgroups
 from vitmed.report.external_data import External
 

@@ -30,7 +30,7 @@ from vitmed.models.weights.files import magic
 from vitmed.models.weights.pretrained import load_pretrained, open_weights
 from vitmed.studies.comparison import Model, align, better, compare_models, short_names
 from vitmed.training.baselines import fit_colours, fit_logistic, frozen_features
-from vitmed.training.gradients import is_out_of_memory
+from vitmed.training.out_of_memory import is_out_of_memory
 from vitmed.training.plan.make_plan import config_with_weights
 
 ALL_LOCAL = "all-local"

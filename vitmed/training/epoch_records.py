@@ -14,12 +14,12 @@ from vitmed.data.loading import Images
 from vitmed.data.samples import labelled_by
 from vitmed.decisions.targets import TARGETS
 from vitmed.inference.predict import predict_all
-from vitmed.metrics.metric_table import Metric
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import Precision
+from vitmed.training.early_stopping import order_of
 from vitmed.training.optimiser import scheduled_lr
 from vitmed.training.processes import ALONE, Ranks
-from vitmed.training.train_state import RUNNING, Record, TrainState
+from vitmed.training.train_state import Record, TrainState
 
 
 def validate(
@@ -43,12 +43,6 @@ def validate(
     return epoch_record(state, predictions, config, val.target.kind)
 
 
-def end_epoch(state: TrainState, record: Record) -> None:
-    """Store the record and move to the start of the next epoch."""
-    state.history.append(record)
-    state.epoch, state.batch, state.running = state.epoch + 1, 0, dict.fromkeys(RUNNING, 0.0)
-
-
 def epoch_record(state: TrainState, predictions: Predictions, config: Config, kind: Kind = "classes") -> Record:
     """The epoch's line of metrics.jsonl, without undefined metrics; also updates the best epoch of the state.
 
@@ -63,7 +57,7 @@ def epoch_record(state: TrainState, predictions: Predictions, config: Config, ki
     target, monitor = TARGETS[kind], config.train.monitor
     values = {name: v for name, v in target.values(predictions).items() if math.isfinite(v)}
     value, loss, metric = values.get(monitor), values[target.val_loss], target.metrics[monitor]
-    best = state.epoch == 0 or _rank(metric, value, loss) > _rank(metric, state.best, state.best_loss)
+    best = state.epoch == 0 or order_of(metric, value, loss) > order_of(metric, state.best, state.best_loss)
     kept = best or config.train.choose == "last"
     if best:
         state.best, state.best_loss = value, loss
@@ -100,27 +94,6 @@ def common_record(state: TrainState, val_loss: float, config: Config | PretrainC
         "wait_share": wait_share,
         "seconds": running["seconds"],
     }
-
-
-def _rank(monitor: Metric, value: float | None, loss: float) -> tuple[bool, float, float]:
-    """A key that is larger for the better of two epochs; of equal monitors the lower loss wins."""
-    sign = 1 if monitor.higher_is_better else -1
-    return value is not None, sign * (value or 0.0), -loss
-
-
-def finished(state: TrainState, config: Config | PretrainConfig) -> bool:
-    """Whether all epochs are done, training stops early, or the time is used.
-
-    What was learned is validated first: the time ends neither the first epoch nor one under way.
-    """
-    time_used = state.share >= 1 and state.epoch > 0 and state.batch == 0
-    return state.epoch >= config.train.epochs or stops_early(state, config) or time_used
-
-
-def stops_early(state: TrainState, config: Config | PretrainConfig) -> bool:
-    """Early stopping: whether the monitor has not improved for `patience` epochs."""
-    train = config.train
-    return train.choose == "best" and train.patience is not None and state.epoch >= state.best_epoch + train.patience
 
 
 def speed(state: TrainState) -> tuple[float, float]:

@@ -29,7 +29,8 @@ from vitmed.models.lora import add_low_rank, merged
 from vitmed.models.sizes import describe_model, summarise
 from vitmed.models.vit import ViT
 from vitmed.models.weights.pretrained import LoadReport, Weights, load_pretrained
-from vitmed.training.epoch_records import finished, stops_early, validate
+from vitmed.training.early_stopping import finished, stops_early
+from vitmed.training.epoch_records import validate
 from vitmed.training.failure_detection import stuck
 from vitmed.training.learning import LEARNING, objective_of
 from vitmed.training.losses import Objective

@@ -34,9 +34,9 @@ from vitmed.models.hardware import Precision, pick_precision, using_threads
 from vitmed.models.vit import checkpoint_gradients, checkpoints_gradients, use_attention
 from vitmed.models.weights.files import AGAIN
 from vitmed.training.environment import environment, splits_csv
-from vitmed.training.gradients import explained
 from vitmed.training.loop import fit
 from vitmed.training.losses import Objective
+from vitmed.training.out_of_memory import explained
 from vitmed.training.plan.autotune import autotune, is_open
 from vitmed.training.plan.memory import fit_memory
 from vitmed.training.plan.time_budget import Clock, TimeBudget

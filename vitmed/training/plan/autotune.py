@@ -24,8 +24,8 @@ from vitmed.core.text import counted, first_line, listed
 from vitmed.models.compile import compile_network, is_of_compiler, leave_uncompiled, missing_compiler
 from vitmed.models.hardware import busy, pick_precision, seconds_of, seeded, using_threads
 from vitmed.models.vit import prefers_explicit, use_attention
-from vitmed.training.gradients import is_out_of_memory
 from vitmed.training.losses import Objective
+from vitmed.training.out_of_memory import is_out_of_memory
 from vitmed.training.plan.forecast import keep_measured, measured_file
 
 # Fields of the configuration that count for it.

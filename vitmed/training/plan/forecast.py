@@ -33,8 +33,8 @@ from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.hardware import busy, machine, pick_precision, seconds_of, seeded
 from vitmed.models.vit import ViT
 from vitmed.training.environment import versions
-from vitmed.training.gradients import is_out_of_memory
 from vitmed.training.loop import optimiser_step
+from vitmed.training.out_of_memory import is_out_of_memory
 from vitmed.training.train_state import new_state
 
 STEPS = 4  # timed, after one untimed step

@@ -18,7 +18,7 @@ from vitmed.core.process import control_groups
 from vitmed.core.text import counted
 from vitmed.models.hardware import Precision, seeded
 from vitmed.models.vit import checkpoint_gradients
-from vitmed.training.gradients import is_out_of_memory
+from vitmed.training.out_of_memory import is_out_of_memory
 from vitmed.training.train_state import TrainState
 
 SHARE = 0.8  # of the free memory of a machine; loader processes and the system need some
