@@ -39,7 +39,7 @@ RAISED_BY = {
     "train plan probe evaluate": "decisions/operating_points metrics/readers",
     "train predict evaluate explain stress": "imaging/decode imaging/preprocessing imaging/raw_image",
     "train pretrain":
-        "models/compile training/environment training/out_of_memory training/loop training/run",
+        "models/compile training/environment training/gradients training/loop training/out_of_memory training/run",
     f"{CONFIGURED} summary": "models/vit",
     "train": "training/processes training/epoch_records",
     "evaluate": "report/rebuild training/fit_policy",
