@@ -18,6 +18,7 @@ from vitmed.commands.push import push
 from vitmed.core.errors import UsageError
 
 hub = pytest.importorskip("huggingface_hub")
+pytest.importorskip("huggingface_hub.constants")  # of the library, loaded when it is used
 
 
 class Hub:
