@@ -19,10 +19,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.rendezvous import rendezvous
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from vitmed.core.errors import Interrupted, OutOfMemoryError, Reported, UsageError, VitmedError
 from vitmed.core.process import cores, is_rank
@@ -218,6 +215,9 @@ class Ranks:
 
     def fsdp(self, model: nn.Module, parts: nn.ModuleList, device: torch.device) -> None:
         """Divide the parameters of a network among the ranks (FSDP); each part is gathered when it is computed."""
+        from torch.distributed.device_mesh import init_device_mesh  # here: FSDP takes 2 s to import
+        from torch.distributed.fsdp import fully_shard
+
         mesh = init_device_mesh(device.type, (self.world,))
         for module in (*parts, model):
             fully_shard(module, mesh=mesh, reshard_after_forward=True)
@@ -232,26 +232,34 @@ def sync_gradients(network: nn.Module, on: bool) -> None:
     """Whether the next backward pass ends with the mean over the ranks: only in the last batch of a step."""
     if isinstance(network, nn.parallel.DistributedDataParallel):
         network.require_backward_grad_sync = on  # as its no_sync() does
-    elif isinstance(network, FSDPModule):
-        network.set_requires_gradient_sync(on)
+    elif hasattr(network, "set_requires_gradient_sync"):  # of FSDP
+        network.set_requires_gradient_sync(on)  # type: ignore[operator]
+
+
+def is_divided(value: Any) -> bool:
+    """Whether a value is a tensor whose parts lie on several ranks (DTensor), without importing its module."""
+    return hasattr(value, "full_tensor")
 
 
 def full(value: Any) -> Any:
     """A tree of states with the whole of every tensor that is divided, on the CPU; all ranks call this together."""
     if isinstance(value, dict):
         return {key: full(part) for key, part in value.items()}
-    return whole(value).cpu() if isinstance(value, DTensor) else value
+    return whole(value).cpu() if is_divided(value) else value
 
 
 def whole(value: Tensor) -> Tensor:
     """The whole of a tensor that may be divided among the ranks; all ranks call this together."""
-    return value.full_tensor() if isinstance(value, DTensor) else value
+    return value.full_tensor() if is_divided(value) else value  # type: ignore[attr-defined]
 
 
 def sharded_like(value: Any, own: Tensor) -> Any:
     """This rank's part of a whole tensor, where its own tensor of that shape is divided among the ranks."""
-    if not isinstance(own, DTensor) or not isinstance(value, Tensor) or value.shape != own.shape:
+    if not is_divided(own) or not isinstance(value, Tensor) or value.shape != own.shape:
         return value
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(own, DTensor)
     return distribute_tensor(value.to(own.device), own.device_mesh, own.placements, src_data_rank=None)
 
 
