@@ -72,7 +72,8 @@ def picture() -> str:
         y += height + GAP
     arrows, right = [], 8 + WIDTH
     for lane, room in enumerate(ROOMS):
-        below = [other for other in ROOMS[lane:] if other in imported(room)]
+        rooms = imported(room)
+        below = [other for other in ROOMS[lane:] if other in rooms]
         if below:
             x, begin = right + 14 + STEP * (len(ROOMS) - lane), middle[room] - 4
             end = max(middle[other] for other in below) + 4 - 0.6 * lane

@@ -227,9 +227,10 @@ def test_no_placeholder_and_no_path_of_a_machine_is_left(page: Path) -> None:
 
 def test_the_map_of_the_package_is_up_to_date() -> None:
     module = script("architecture")
-    assert read(module.FILE) == module.picture(), "run: python docs/architecture.py"
+    picture = module.picture()  # takes seconds
+    assert read(module.FILE) == picture, "run: python docs/architecture.py"
     rooms = [path.parent.name for path in (ROOT / "vitmed").glob("*/__init__.py")]
-    assert len(rooms) == 15 and [room for room in rooms if f">{room}/</text>" not in module.picture()] == []
+    assert len(rooms) == 15 and [room for room in rooms if f">{room}/</text>" not in picture] == []
 
 
 def test_every_module_that_the_map_names_exists() -> None:
