@@ -258,9 +258,8 @@ def _read(
 
 def _is_evaluated(run: RunFolder) -> bool:
     """Whether a report holds the last evaluation of the weights in best.pt, and the model card is written."""
-    if not load_checkpoint(run.best).config.train.test:
-        return known_evaluation(open_model(run.best), "val") is not None
-    return known_evaluation(open_model(run.best), "test") is not None and run.model_card.is_file()
+    split = "test" if load_checkpoint(run.best).config.train.test else "val"
+    return known_evaluation(open_model(run.best), split) is not None and (split == "val" or run.model_card.is_file())
 
 
 def default_name(root: Path, config: Config | PretrainConfig) -> str:

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from vitmed.commands.one_run import NO_RESULT, default_name
 from vitmed.core.config import PRETRAIN_FLAGS, Config, PretrainConfig, read_overrides
-from vitmed.core.data_config import ModelConfig
 from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import DataError, Interrupted, UsageError, unknown_key
 from vitmed.core.files import write_bytes
@@ -114,7 +113,13 @@ def _new_run(config: PretrainConfig, output: str | Path, name: str | None) -> tu
     check_run_place(config, output, name)
     if config.augment.policy not in POLICIES:
         raise unknown_key("policy", config.augment.policy, POLICIES)
-    model, data = _default_model(config.model), config.data
+    model, data = config.model, config.data
+    if model.weights is not None:
+        raise UsageError("pretraining starts from random weights", "leave model.weights out")
+    stem, pool = ("patch" if model.stem == "auto" else model.stem), ("mean" if model.pool == "auto" else model.pool)
+    positions = model.positions if "positions" in model.model_fields_set else "sincos_2d"
+    # The class token learns nothing, so a later head uses the mean of the patches, as in the paper.
+    model = model.model_copy(update={"stem": stem, "pool": pool, "positions": positions})
     if data.unlabelled or not (data.labels is not None or has_classes(data_folder(data.root))):
         fraction = data.val_fraction if "val_fraction" in data.model_fields_set else UNLABELLED_VAL
         data = data.model_copy(update={"unlabelled": True, "val_fraction": fraction})
@@ -136,18 +141,6 @@ def _new_run(config: PretrainConfig, output: str | Path, name: str | None) -> tu
     run = Run.new(task, config, read, folder, session)
     say(f"run folder: {folder.path}")
     return run, task
-
-
-def _default_model(model: ModelConfig) -> ModelConfig:
-    """The model with the defaults of pretraining: a patch stem with fixed positions, mean pooling.
-
-    Pretraining teaches the class token nothing, so a later head uses the mean of the patches, as in the paper.
-    """
-    if model.weights is not None:
-        raise UsageError("pretraining starts from random weights", "leave model.weights out")
-    stem, pool = ("patch" if model.stem == "auto" else model.stem), ("mean" if model.pool == "auto" else model.pool)
-    positions = model.positions if "positions" in model.model_fields_set else "sincos_2d"
-    return model.model_copy(update={"stem": stem, "pool": pool, "positions": positions})
 
 
 def _default_sizes(config: PretrainConfig, splits: Splits) -> PretrainConfig:
