@@ -30,8 +30,8 @@ from typer.main import get_command
 
 from vitmed import check, evaluate, monitor, probe, train, tune
 from vitmed.cli.commands import APPS
+from vitmed.commands.one_run import TrainResult
 from vitmed.commands.probe import UNUSED
-from vitmed.commands.train import TrainResult
 from vitmed.core.base_models import Target
 from vitmed.core.config import FLAGS, Config, PretrainConfig
 from vitmed.core.errors import EndedByCaller, UsageError, VitmedError

@@ -15,21 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import (
-    TINY,
-    TINY_SETS,
-    draw_classes,
-    draw_patients,
-    draw_splits,
-    once,
-    recording,
-)
+from conftest import TINY, TINY_SETS, draw_classes, draw_patients, draw_splits, once, recording
 from label_sets import label_set
 from PIL import Image
 
 from vitmed import evaluate, train
 from vitmed.checks.evaluation_images import ImageRequest, foreign_images, leakage
-from vitmed.commands.train import TrainResult
+from vitmed.commands.one_run import TrainResult
 from vitmed.core.base_models import Target
 from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError, UsageError

@@ -18,17 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import (
-    TINY,
-    TINY_SETS,
-    Answer,
-    Recorder,
-    Trained,
-    draw_classes,
-    draw_image,
-    draw_splits,
-    recording,
-)
+from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_classes, draw_image, draw_splits, recording
 from dicom_files import RAMP, write
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo

@@ -31,7 +31,7 @@ from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 
 from vitmed import VitmedError, explain, train
-from vitmed.commands.train import TrainResult
+from vitmed.commands.one_run import TrainResult
 from vitmed.core.messages import listening
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.estimates import Estimate

@@ -14,7 +14,7 @@ from checkpoints import save
 from conftest import TINY, TINY_SETS, draw_classes, draw_splits, once, recording
 
 from vitmed import evaluate, train
-from vitmed.commands.train import TrainResult
+from vitmed.commands.one_run import TrainResult
 from vitmed.core.errors import DataError, UsageError
 from vitmed.data.samples import labelled
 from vitmed.inference.checkpoint import load_checkpoint

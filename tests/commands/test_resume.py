@@ -15,17 +15,7 @@ import pytest
 import torch
 import yaml
 from checkpoints import same, save
-from conftest import (
-    BARE,
-    TINY_ARGS,
-    TINY_SETS,
-    Recorder,
-    Trained,
-    draw_splits,
-    exit_code,
-    interrupt_at,
-    recording,
-)
+from conftest import BARE, TINY_ARGS, TINY_SETS, Recorder, Trained, draw_splits, exit_code, interrupt_at, recording
 
 from vitmed import train
 from vitmed.core.errors import CheckpointError, DataError, EndedByCaller, Interrupted, UsageError

@@ -9,15 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import (
-    BARE,
-    TINY_SETS,
-    Answer,
-    Trained,
-    draw_only,
-    draw_splits,
-    recording,
-)
+from conftest import BARE, TINY_SETS, Answer, Trained, draw_only, draw_splits, recording
 
 import vitmed as package
 from vitmed.core.errors import CheckpointError, DataError, UsageError

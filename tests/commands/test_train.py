@@ -9,18 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import (
-    BARE,
-    TINY,
-    TINY_ARGS,
-    TINY_SETS,
-    Answer,
-    Recorder,
-    draw_classes,
-    draw_only,
-    draw_splits,
-    recording,
-)
+from conftest import BARE, TINY, TINY_ARGS, TINY_SETS, Answer, Recorder, draw_classes, draw_only, draw_splits, recording
 from PIL import Image
 
 from vitmed import check, predict, train

@@ -16,17 +16,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import (
-    BARE,
-    TINY,
-    TINY_NETWORK,
-    TINY_SETS,
-    Recorder,
-    draw_classes,
-    draw_splits,
-    python,
-    recording,
-)
+from conftest import BARE, TINY, TINY_NETWORK, TINY_SETS, Recorder, draw_classes, draw_splits, python, recording
 
 from vitmed import pretrain, train
 from vitmed.core.errors import Interrupted, UsageError

@@ -21,16 +21,7 @@ import numpy as np
 import platformdirs
 import pytest
 import torch
-from conftest import (
-    TINY,
-    TINY_ARGS,
-    Answer,
-    Recorder,
-    Trained,
-    exit_code,
-    python,
-    recording,
-)
+from conftest import TINY, TINY_ARGS, Answer, Recorder, Trained, exit_code, python, recording
 from local_server import serving
 from platformdirs import windows
 from platformdirs.macos import MacOS

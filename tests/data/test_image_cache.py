@@ -18,17 +18,7 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import save
-from conftest import (
-    COLOURS,
-    TINY,
-    TINY_SETS,
-    Answer,
-    Recorder,
-    draw_image,
-    draw_splits,
-    listing,
-    recording,
-)
+from conftest import COLOURS, TINY, TINY_SETS, Answer, Recorder, draw_image, draw_splits, listing, recording
 from PIL import Image
 
 import vitmed

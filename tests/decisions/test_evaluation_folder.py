@@ -8,15 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import (
-    TINY,
-    TINY_SETS,
-    Trained,
-    draw_classes,
-    draw_splits,
-    once,
-    recording,
-)
+from conftest import TINY, TINY_SETS, Trained, draw_classes, draw_splits, once, recording
 
 from vitmed import compare, evaluate, train
 from vitmed.core.errors import DataError

@@ -15,15 +15,7 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import save
-from conftest import (
-    TINY,
-    TINY_NETWORK,
-    Trained,
-    draw_classes,
-    draw_splits,
-    once,
-    recording,
-)
+from conftest import TINY, TINY_NETWORK, Trained, draw_classes, draw_splits, once, recording
 from reports import write_report
 from scipy.special import softmax
 

@@ -9,7 +9,7 @@ import pytest
 from conftest import Trained, recording
 from reports import write_report
 
-from vitmed.commands.train import TrainResult
+from vitmed.commands.one_run import TrainResult
 from vitmed.core.base_models import Target
 from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.kinds.findings import FindingPredictions

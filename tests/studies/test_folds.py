@@ -14,22 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import (
-    TINY,
-    TINY_ARGS,
-    TINY_SETS,
-    Answer,
-    Recorder,
-    draw_nothing,
-    draw_pairs,
-    recording,
-)
+from conftest import TINY, TINY_ARGS, TINY_SETS, Answer, Recorder, draw_nothing, draw_pairs, recording
 from matplotlib.text import Text
 from PIL import Image
 from sklearn.metrics import roc_auc_score
 
 from vitmed import compare, cross_validate, evaluate, train
-from vitmed.commands.train import TrainResult
+from vitmed.commands.one_run import TrainResult
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.run_folder import RunFolder

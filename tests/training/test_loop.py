@@ -13,17 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import (
-    BARE,
-    TINY,
-    TINY_NETWORK,
-    TINY_SETS,
-    Recorder,
-    Trained,
-    draw_classes,
-    draw_splits,
-    recording,
-)
+from conftest import BARE, TINY, TINY_NETWORK, TINY_SETS, Recorder, Trained, draw_classes, draw_splits, recording
 from tiny_config import tiny_config
 
 from vitmed import VitmedError, train

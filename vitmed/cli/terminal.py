@@ -154,7 +154,9 @@ def print_rows(
     fits = sum(narrow) <= inside
     for i in paths:
         room = narrow[i] if fits else console.width - max(len(title) for title in titles) - FRAME
-        cells = [[*row[:i], _end(row[i], room), *row[i + 1 :]] for row in cells]
+        for row in cells:
+            if len(row[i]) > room:  # the end of a long path tells images apart: `…/cells/17.png`
+                row[i] = "…" + row[i][len(row[i]) - room + 1 :]
     table = _table(titles, cells, narrow) if fits else _records(titles, cells)
     console.print(table)
     for line in (caption, *lines):
@@ -164,11 +166,6 @@ def print_rows(
 def _column(titles: Sequence[str], cells: Sequence[Sequence[str]], i: int) -> list[str]:
     """The title of a column and its cells."""
     return [titles[i].lstrip(">/"), *(row[i] for row in cells if i < len(row))]
-
-
-def _end(path: str, room: int) -> str:
-    """`…/cells/17.png`: the end of a long path, which tells images apart."""
-    return path if len(path) <= room else "…" + path[len(path) - room + 1 :]
 
 
 def _table(titles: Sequence[str], cells: Sequence[Sequence[str]], widths: Sequence[int]) -> Table:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitmed.commands.train import TrainResult, train
+from vitmed.commands.one_run import TrainResult
+from vitmed.commands.train import train
 from vitmed.core.errors import CheckpointError
 from vitmed.core.load_config import load_config
 from vitmed.core.options import ConfigFile, Data, Gates, Offline, Parallel, Resume, RunName, RunsFolder, Sets, Settings

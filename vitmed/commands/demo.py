@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from vitmed.commands.train import TrainResult, train
+from vitmed.commands.one_run import TrainResult
+from vitmed.commands.train import train
 from vitmed.core.errors import unknown_key
 from vitmed.core.messages import bar, say
 from vitmed.core.options import Gates, Option

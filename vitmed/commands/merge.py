@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.options import Argument, Force, Option
 from vitmed.core.places import new_file
 from vitmed.core.run_folder import PREDICTIONS
 from vitmed.core.upgrade import READER
-from vitmed.metrics.predictions_files import (
-    WrittenPredictions,
-    check_pyarrow,
-    merge_parts,
-)
-
-if TYPE_CHECKING:
-    pass
+from vitmed.metrics.predictions_files import WrittenPredictions, check_pyarrow, merge_parts
 
 
 def merge(

@@ -47,22 +47,27 @@ from vitmed.training.plan.make_plan import LAST_KEPT, make_plan, time_needed
 from vitmed.training.plan.rules import describe
 from vitmed.training.plan.time_budget import Clock
 from vitmed.training.processes import Ranks
-from vitmed.training.run import (
-    EachEpoch,
-    Run,
-    Session,
-    resumed_settings,
-    train_and_draw,
-)
+from vitmed.training.run import EachEpoch, Run, Session, resumed_settings, train_and_draw
 from vitmed.training.trackers import Tracking, check_trackers, tracked
-
-# The run folder, and its evaluations of validation and, unless it is left out, of the test.
-Evaluated = tuple[RunFolder, Evaluation, Evaluation | None]
 
 # Settings allowed beside --resume: those that change no result of any run, and the length of the training.
 NO_RESULT = {"train.device", "train.workers", "train.micro_batch", "train.grad_checkpointing"}
 NO_RESULT |= {"data.cache", "data.cache_gb"}
 RESUMABLE = NO_RESULT | {"train.epochs", "train.time", "train.patience", "train.compile", "train.shard", "train.track"}
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """The run folder, the best checkpoint and its evaluations.
+
+    The checkpoint is None without a network and with several folds; `test` then covers the tests of all folds. It is
+    None with `test=False`.
+    """
+
+    folder: Path
+    checkpoint: Path | None
+    val: Evaluation | None
+    test: Evaluation | None
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,7 @@ class OneRun:
     offline: bool
     each_epoch: EachEpoch | None
 
-    def new(self, config: Config, plans: bool) -> Evaluated:
+    def new(self, config: Config, plans: bool) -> TrainResult:
         """Begin a run, train it and evaluate it; with `plans`, settings that were not made are planned."""
         ranks = self.ranks
         if ranks.leads:
@@ -115,7 +120,7 @@ class OneRun:
         with alone(ranks, folder):
             return self._finish(run, task)
 
-    def resume(self, folder: RunFolder, data: str | Path | None, overrides: dict[str, Any]) -> Evaluated:
+    def resume(self, folder: RunFolder, data: str | Path | None, overrides: dict[str, Any]) -> TrainResult:
         """Continue an interrupted run, with its data perhaps in another place."""
         with alone(self.ranks, folder):
             return self._finish(*self._resumed(folder, data, overrides))
@@ -162,25 +167,25 @@ class OneRun:
             )
         return run, task
 
-    def _finish(self, run: Run[Config], task: Finetune) -> Evaluated:
+    def _finish(self, run: Run[Config], task: Finetune) -> TrainResult:
         """Train and evaluate, with the trackers of the run."""
         config = run.config
         with tracked(config.train.track if self.ranks.leads else (), run.folder, self.offline) as tracking:
             tracking.start(config)
             tracking.epochs(run.state.history)
-            folder, val, test = self._train_and_evaluate(run, task, tracking)
+            result = self._train_and_evaluate(run, task, tracking)
             if config.train.time is not None:
                 used, limit = (duration_text(seconds) for seconds in (self.clock.seconds(), config.train.time))
                 say(f"time: {used} of {limit} used")
-            say(f"to predict images: vitmed predict IMAGE --checkpoint {folder.path}")
-            for split, evaluation in (("val", val), ("test", test)):
+            say(f"to predict images: vitmed predict IMAGE --checkpoint {result.folder}")
+            for split, evaluation in (("val", result.val), ("test", result.test)):
                 if evaluation is not None and config.train.track:
                     pages = not config.evaluate.show_names  # a page that names images stays here
                     metrics = evaluation.metrics.overall
                     tracking.result(split, metrics, evaluation.folder, run.state.epoch, pages)
-        return folder, val, test
+        return result
 
-    def _train_and_evaluate(self, run: Run[Config], task: Finetune, tracking: Tracking) -> Evaluated:
+    def _train_and_evaluate(self, run: Run[Config], task: Finetune, tracking: Tracking) -> TrainResult:
         folder, leads, freeze = run.folder, self.ranks.leads, run.config.train.freeze
         trained = not freeze and finished(run.state, run.config)
 
@@ -214,7 +219,7 @@ def alone(ranks: Ranks, folder: RunFolder) -> Iterator[None]:
         yield
 
 
-def _evaluated(run: Run[Config], baselines: Baselines | None, trained: bool) -> Evaluated:
+def _evaluated(run: Run[Config], baselines: Baselines | None, trained: bool) -> TrainResult:
     """Choose the decision policy on validation, and evaluate val and, unless it is left out, test; where the run was
     `trained` when this process began, only what is not evaluated yet."""
     assert baselines is not None
@@ -230,11 +235,11 @@ def _evaluated(run: Run[Config], baselines: Baselines | None, trained: bool) -> 
 
     val = evaluated("val")
     if not run.config.train.test:
-        return folder, val, None
+        return TrainResult(folder.path, best, val, None)
     test = evaluated("test")
     if not folder.model_card.is_file():
         write_card(folder, test)
-    return folder, val, test
+    return TrainResult(folder.path, best, val, test)
 
 
 def _read(

@@ -17,13 +17,7 @@ from vitmed.core.options import CHECKPOINT, Images, Option, Precision, Runs
 from vitmed.core.places import refuse_file, refuse_inside
 from vitmed.core.process import AUTO, read_shard
 from vitmed.core.text import counted
-from vitmed.metrics.predictions_files import (
-    ERROR,
-    WrittenPredictions,
-    check_pyarrow,
-    read_part,
-    write_part,
-)
+from vitmed.metrics.predictions_files import ERROR, WrittenPredictions, check_pyarrow, read_part, write_part
 
 if TYPE_CHECKING:
     from vitmed.inference.saved_model import SavedModel

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from vitmed.commands.one_run import default_name
-from vitmed.commands.train import TrainResult, train
+from vitmed.commands.one_run import TrainResult, default_name
+from vitmed.commands.train import train
 from vitmed.core.config import FLAGS, PROBE_FLAGS, Config, read_overrides
 from vitmed.core.csv_files import csv_text
 from vitmed.core.errors import UsageError

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.options import Argument, Option
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.studies.run_list import COLUMNS, STATES, ListedRun, in_order, read_run, run_folders, with_parts
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vitmed.commands.ensemble import ensemble
 from vitmed.commands.evaluate import evaluate
-from vitmed.commands.one_run import RESUMABLE, OneRun, default_name
+from vitmed.commands.one_run import RESUMABLE, OneRun, TrainResult, default_name
 from vitmed.core.config import FLAGS, read_overrides
 from vitmed.core.errors import UsageError
 from vitmed.core.exclusions import excluded
@@ -21,7 +20,7 @@ from vitmed.core.places import check_run_place, data_folder
 from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.core.text import duration_text, file_name
 from vitmed.inference.ensemble import load_ensemble
-from vitmed.report.headline import Evaluation, check_gates, parse_gates
+from vitmed.report.headline import check_gates, parse_gates
 from vitmed.studies.folds import CrossValidation
 from vitmed.studies.study import conduct
 from vitmed.training.plan.time_budget import Clock
@@ -30,20 +29,6 @@ from vitmed.training.run import EachEpoch, folder_to_resume
 from vitmed.training.trackers import check_trackers
 
 POOLING = 15.0  # s, for the report on all folds
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """The run folder, the best checkpoint and its evaluations.
-
-    The checkpoint is None without a network and with several folds; `test` then covers the tests of all folds. It is
-    None with `test=False`.
-    """
-
-    folder: Path
-    checkpoint: Path | None
-    val: Evaluation | None
-    test: Evaluation | None
 
 
 def train(
@@ -103,7 +88,7 @@ def _begin(run: OneRun, arguments: dict[str, Any], flags: dict[str, Any], parall
         restart, name = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)), run.name
         if restart and (folder := run.ranks.first(lambda: RunFolder.newest_called(run.output, name))):
             say(f"restart {restart}: going on from {folder.last}")
-            return _result(*run.resume(folder, data, {}))
+            return run.resume(folder, data, {})
     settings = load_config(config, {"data.root": data, **overrides}, sets)
     check_trackers(settings.train.track)
     divided = settings.data.divided and settings.data.fold is None
@@ -118,7 +103,7 @@ def _begin(run: OneRun, arguments: dict[str, Any], flags: dict[str, Any], parall
         raise excluded("parallel", given=parallel)
     check_run_place(settings, run.output, run.name)
     if not divided:
-        return _result(*run.new(settings, config is None))
+        return run.new(settings, config is None)
     of = f"{settings.data.folds}-folds" if settings.data.sites is None else file_name(settings.data.sites)
     name = run.name or f"{default_name(data_folder(settings.data.root), settings)}_{of}"
     study, first = CrossValidation.new(settings, run.output, name), {**arguments, **flags}
@@ -139,11 +124,7 @@ def _resume(run: OneRun, resume: Path, arguments: dict[str, Any], flags: dict[st
         return _train_folds(CrossValidation(RunFolder(resume), None, run.offline, parallel))
     changes = [*overrides, *sets] + ["config"] * (config is not None)
     folder = run.ranks.first(lambda: folder_to_resume(resume, run.name, changes, FLAGS, RESUMABLE))
-    return _result(*run.resume(folder, data, overrides))
-
-
-def _result(folder: RunFolder, val: Evaluation, test: Evaluation | None) -> TrainResult:
-    return TrainResult(folder.path, folder.best, val, test)
+    return run.resume(folder, data, overrides)
 
 
 def _refuse_ranks(ranks: Ranks, what: str, fix: str) -> None:

@@ -20,14 +20,7 @@ from vitmed.data.listing import ALL, Listing, list_images
 from vitmed.data.patients import find_patients
 from vitmed.data.samples import Sample, Splits
 from vitmed.data.scan import first_copies
-from vitmed.data.stratify import (
-    folds_by_kind,
-    split_off,
-    stratified_sample,
-    take_fold,
-    units_of,
-    unlearnable,
-)
+from vitmed.data.stratify import folds_by_kind, split_off, stratified_sample, take_fold, units_of, unlearnable
 from vitmed.data.thread_batches import Progress
 
 HELD_OUT = "held_out"  # the part that no fold contains

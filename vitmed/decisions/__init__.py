@@ -13,5 +13,4 @@ selective_prediction    the model abstains where it is unsure
 reduced_precision       what 16-bit floats change in the decisions
 out_of_distribution     the OOD score: how unlike the training images an image is
 watched                 what `vitmed monitor` watches of each kind of predictions
-selection               members of an ensemble, chosen on images that they never saw
 """

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -244,7 +243,7 @@ def _read(table: Table, known: Evaluated) -> Predictions:
             "give a table of vitmed predict --csv or vitmed serve --scores",
         )
 
-    def calibrate(read: Any) -> Any:
+    def calibrate(read: Predictions) -> Predictions:
         if read.kind != like.kind or (like.kind != "number" and set(read.classes) != set(like.classes)):
             raise DataError(
                 f"{table.file}: is of {', '.join(read.classes)}, the model of {', '.join(like.classes)}",

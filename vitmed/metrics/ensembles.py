@@ -67,7 +67,7 @@ def pool(parts: Sequence[Any]) -> Any:
     )
 
 
-def out_of_fold(tests: Sequence[Any], folds: int) -> Any:
+def out_of_fold(tests: Sequence[Predictions], folds: int) -> Predictions:
     """What models say of images that they never saw: the tests of folds, pooled, averaged over repeats of all
     folds. `tests` are of the folds of each repeat in turn."""
     repeats = aligned([pool(tests[start : start + folds]) for start in range(0, len(tests), folds)])
@@ -110,7 +110,7 @@ def aligned(parts: Sequence[Any]) -> list[Any]:
     return found
 
 
-def averaged(parts: Sequence[Any], weights: Sequence[float] | np.ndarray | None = None) -> Any:
+def averaged(parts: Sequence[Predictions], weights: Sequence[float] | np.ndarray | None = None) -> Predictions:
     """The mean of several models for the same images: one prediction, as if of one model.
 
     Of classes, grades and findings it is the mean of the calibrated probabilities; the logits are their logarithms, or

@@ -19,16 +19,7 @@ from vitmed.core.base_models import CLASSES, Kind, Target
 from vitmed.core.csv_files import csv_text
 from vitmed.core.errors import DataError
 from vitmed.core.text import listed
-from vitmed.metrics.predictions_csv import (
-    FIXED_COLUMNS,
-    LOGIT,
-    NEAR,
-    PROB,
-    Table,
-    read_table,
-    rounded_note,
-    rounding,
-)
+from vitmed.metrics.predictions_csv import FIXED_COLUMNS, LOGIT, NEAR, PROB, Table, read_table, rounded_note, rounding
 
 LEAST = float(np.finfo(np.float32).tiny)  # stands for a probability of 0
 NEGATIONS = {"no", "non", "not", "without"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,14 +21,15 @@ from vitmed.data.scan import hash_files
 from vitmed.data.splits import held_out
 from vitmed.decisions.evaluation_folder import validation_of
 from vitmed.decisions.policy import choose_policy, notes_of
-from vitmed.decisions.selection import greedy_selection, nested_predictions
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.preprocessing import thumbnail
 from vitmed.inference.checkpoint import Checkpoint, load_checkpoint
 from vitmed.inference.ensemble import join_members, save_ensemble
 from vitmed.inference.open_model import open_network
-from vitmed.metrics.ensembles import aligned, averaged, out_of_fold
+from vitmed.metrics.ensembles import aligned, averaged, out_of_fold, pool
 from vitmed.metrics.estimates import Estimate, value_text
+from vitmed.metrics.intervals import Units
+from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import Extra
 from vitmed.report.headline import Evaluation
 from vitmed.report.run_description import facts
@@ -40,6 +42,10 @@ WAYS = {
     "greedy": "chosen and weighted by their loss on these images (Caruana et al. 2004)",
 }
 LEAST_RESAMPLES = 200
+
+
+ROUNDS = 25  # of greedy selection
+PARTS = 5  # of the images, by patient, for the nested estimate
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,7 @@ class Candidate:
 
     folder: RunFolder
     members: tuple[Checkpoint, ...]
-    predictions: Any
+    predictions: Predictions
     models: int
     folds: bool
 
@@ -102,7 +108,7 @@ def _choice(
     names = (kind.headline[0], kind.val_loss)
     resamples = max(LEAST_RESAMPLES, found[0].members[0].config.evaluate.resamples)
 
-    def numbers(predictions: Any) -> dict[str, Estimate]:
+    def numbers(predictions: Predictions) -> dict[str, Estimate]:
         overall = kind.evaluate(predictions, resamples).overall
         return {name: overall[name] for name in names}
 
@@ -252,3 +258,44 @@ def join(candidates: Sequence[Candidate], place: RunFolder, way: str, advise: bo
     say(f"{place.path}: {words}; vitmed predict IMAGE --checkpoint {place.path}")
     names = [candidate.name for candidate in candidates]
     return EnsembleResult(place.path, dict(zip(names, shares.tolist(), strict=True)), val)
+
+
+def loss_of(predictions: Any) -> float:
+    """The loss that selection lowers, that of `TargetKind.val_loss`; infinite where it is undefined."""
+    kind = TARGETS[predictions.kind]
+    value = kind.values(predictions)[kind.val_loss]
+    return value if math.isfinite(value) else math.inf
+
+
+def greedy_selection(parts: Sequence[Any], rounds: int = ROUNDS) -> np.ndarray:
+    """(M,) float64 shares of M models that sum to 1.
+
+    Round by round the model is added, perhaps again, that lowers the loss of the mean most; the best of all rounds is
+    taken (Caruana et al., ICML 2004, figure 1, with replacement). `parts` are predictions as `aligned` returns them.
+    """
+    counts, best, kept = np.zeros(len(parts)), math.inf, np.zeros(len(parts))
+    for _ in range(rounds):
+        trials = [counts + one for one in np.eye(len(parts))]
+        losses = [loss_of(averaged(parts, trial / trial.sum())) for trial in trials]
+        counts = trials[int(np.argmin(losses))]
+        if min(losses) < best:
+            best, kept = min(losses), counts
+    return kept / kept.sum() if kept.any() else np.full(len(parts), 1 / len(parts))
+
+
+def nested_predictions(parts: Sequence[Any]) -> Any | None:
+    """The mean of selected models for every image, selected each time without the patient of the image.
+
+    Its numbers are free of the optimism of selection. Images are in `PARTS` parts, by patient where known; None where
+    there are too few patients. Arguments are those of `greedy_selection`.
+    """
+    units = Units.of(parts[0])
+    if units.count < 2 * PARTS:
+        return None
+    part_of = np.random.default_rng(0).permutation(units.count)[units.index] % PARTS  # (S,)
+    found = []
+    for number in range(PARTS):
+        rest, held = np.flatnonzero(part_of != number), np.flatnonzero(part_of == number)
+        shares = greedy_selection([part.take(rest) for part in parts])
+        found.append(averaged([part.take(held) for part in parts], shares))
+    return pool(found)

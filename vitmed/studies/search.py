@@ -18,14 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.errors import (
-    CheckpointError,
-    DataError,
-    DiskFullError,
-    EndedByCaller,
-    Interrupted,
-    VitmedError,
-)
+from vitmed.core.errors import CheckpointError, DataError, DiskFullError, EndedByCaller, Interrupted, VitmedError
 from vitmed.core.files import read_json_lines, write_bytes, write_json, write_text
 from vitmed.core.load_config import load_config, store_paths
 from vitmed.core.messages import Silent, listener, say

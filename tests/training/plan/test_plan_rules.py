@@ -11,15 +11,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import (
-    TINY_SETS,
-    Answer,
-    Trained,
-    draw_classes,
-    draw_splits,
-    listing,
-    recording,
-)
+from conftest import TINY_SETS, Answer, Trained, draw_classes, draw_splits, listing, recording
 
 from vitmed import plan, train
 from vitmed.core.config import Config

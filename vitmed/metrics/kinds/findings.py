@@ -33,14 +33,7 @@ from vitmed.metrics.paired_comparison import (
     same_answers,
 )
 from vitmed.metrics.predictions import LEAST, Predictions, is_called, known_labels, softmax
-from vitmed.metrics.predictions_csv import (
-    BETWEEN,
-    LABEL,
-    LOGIT,
-    NEAR,
-    PROB,
-    Table,
-)
+from vitmed.metrics.predictions_csv import BETWEEN, LABEL, LOGIT, NEAR, PROB, Table
 from vitmed.metrics.ranking import ratio, weighted_areas
 from vitmed.metrics.scoring import image_losses
 

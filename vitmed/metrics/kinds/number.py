@@ -22,23 +22,8 @@ import numpy as np
 from vitmed.core.base_models import SIDES, Kind, Target
 from vitmed.core.errors import DataError
 from vitmed.core.upgrade import READER
-from vitmed.metrics.estimates import (
-    Estimate,
-    Numbers,
-    SampleSize,
-    check_finite,
-    estimate,
-    numbers_of,
-    of_share,
-)
-from vitmed.metrics.intervals import (
-    NONE,
-    Units,
-    correlation,
-    jackknife_interval,
-    share,
-    spread,
-)
+from vitmed.metrics.estimates import Estimate, Numbers, SampleSize, check_finite, estimate, numbers_of, of_share
+from vitmed.metrics.intervals import NONE, Units, correlation, jackknife_interval, share, spread
 from vitmed.metrics.metric_table import NUMBER_METRICS
 from vitmed.metrics.notes import FEW_IMAGES, few_notes
 from vitmed.metrics.paired_comparison import PairedComparison, check_alike, gap_of, jackknifed_gaps

@@ -14,18 +14,7 @@ from vitmed.metrics.estimates import ClassNumbers, Numbers, value_text
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.ranking import threshold_counts
-from vitmed.report.plots.drawing import (
-    BLACK,
-    BLUE,
-    COLOURS,
-    GREY,
-    LEGEND,
-    draw_band,
-    numbers,
-    percent,
-    plot,
-    short,
-)
+from vitmed.report.plots.drawing import BLACK, BLUE, COLOURS, GREY, LEGEND, draw_band, numbers, percent, plot, short
 from vitmed.report.results import Results
 
 WRITTEN = 40  # classes: with more, cells have a colour but no number

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import log_loss
 
-from vitmed.decisions.selection import greedy_selection, loss_of, nested_predictions
 from vitmed.metrics.ensembles import averaged
 from vitmed.metrics.predictions import Predictions
+from vitmed.studies.ensemble import greedy_selection, loss_of, nested_predictions
 
 
 def models(signals: list[float], images: int = 200, seed: int = 0, patients: int | None = None) -> list[Predictions]:
