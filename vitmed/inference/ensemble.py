@@ -105,11 +105,11 @@ def hash_of_members(
     Args:
         written: how a version writes a policy.
     """
-    told = [
+    stated = [
         [one.weights_hash, share, None if one.policy is None else written(one.policy.to_json())]
         for one, share in zip(members, shares, strict=True)
     ]
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()
 
 
 def save_ensemble(ensemble: Ensemble) -> None:

@@ -185,11 +185,11 @@ def _parse(path: Path, content: dict[str, Any], session: Any) -> OnnxModel:
         raise ValueError(f"classes {classes}")
     expect("weights_sha256 and precision", (content["weights_sha256"], content["precision"]), str)
     config = build_config(upgrade.settings(content["config"]), Config)
-    how, told = Preprocessing.of(config), dict(content["preprocessing"])
+    how, stated = Preprocessing.of(config), dict(content["preprocessing"])
     for name in ("mean", "std", "window"):
-        told[name] = tuple(told[name]) if isinstance(told[name], list) else told[name]
-    if Preprocessing(**told) != how:
-        raise ValueError(f"preprocessing {told}")
+        stated[name] = tuple(stated[name]) if isinstance(stated[name], list) else stated[name]
+    if Preprocessing(**stated) != how:
+        raise ValueError(f"preprocessing {stated}")
     target = Target.model_validate(content["target"])
     splits = Splits(path, classes, {}, dict(content["made"]), patients=content["patients"], target=target, bins=bins)
     hashes, fingerprints = (

@@ -82,7 +82,7 @@ class ComparedModel(Frozen):
 
     @property
     def identity(self) -> str:
-        """What tells two models of the same name apart, in a line; "" where nothing is known."""
+        """What distinguishes two models of the same name, in a line; "" where nothing is known."""
         return identity(self.run, self.created, self.weights_hash)
 
 

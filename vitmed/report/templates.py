@@ -214,8 +214,8 @@ def worth(metrics: Numbers) -> str:
             f"{text} {seen}, so the images cannot show how alike those of one {unit} are: the intervals assume an "
             f"intraclass correlation of {LIKENESS}."
         )
-    tells = right.icc is not None and abs(right.icc) >= 0.005  # else it would be 0.00 beside a design effect above 1
-    alike = f"intraclass correlation of being right {right.icc:.2f}, " if tells else ""
+    shown = right.icc is not None and abs(right.icc) >= 0.005  # else it would be 0.00 beside a design effect above 1
+    alike = f"intraclass correlation of being right {right.icc:.2f}, " if shown else ""
     how = f"{alike}design effect {right.design_effect:.1f}"
     if right.design_effect <= 1:
         how = f"images of one {unit} are no more alike in being right than those of different {unit}s"
