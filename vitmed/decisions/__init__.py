@@ -4,7 +4,7 @@ policy                  `DecisionPolicy`: everything together, as it is chosen, 
 evaluation_folder       an evaluation read back with its decision policy
 calibration             temperature and vector scaling
 reliability             measures of calibration, before and after the fitted calibration
-targets                 how each kind of label is judged
+targets                 how each kind of label is judged, and what `vitmed monitor` watches of it
 operating_points        thresholds and costs
 operating_results       what the operating points reach on the evaluated images and on pooled folds
 folds                   what each of pooled folds has
@@ -12,5 +12,4 @@ conformal               prediction sets, and intervals around a number, with a c
 selective_prediction    the model abstains where it is unsure
 reduced_precision       what 16-bit floats change in the decisions
 out_of_distribution     the OOD score: how unlike the training images an image is
-watched                 what `vitmed monitor` watches of each kind of predictions
 """

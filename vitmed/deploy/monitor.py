@@ -16,8 +16,7 @@ from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
 from vitmed.core.text import NOTICE, counted
 from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation
 from vitmed.decisions.policy import DecisionPolicy
-from vitmed.decisions.targets import TARGETS
-from vitmed.decisions.watched import Streams
+from vitmed.decisions.targets import TARGETS, Streams
 from vitmed.metrics.control_charts import Reference, Side, Stream, choose_limits, newest, sums
 from vitmed.metrics.estimates import Estimate, difference, of_mean, of_share
 from vitmed.metrics.intervals import Units, share
