@@ -5,8 +5,7 @@ evaluation_folder       an evaluation read back with its decision policy
 calibration             temperature and vector scaling
 reliability             measures of calibration, before and after the fitted calibration
 targets                 how each kind of label is judged, and what `vitmed monitor` watches of it
-operating_points        thresholds and costs
-operating_results       what the operating points reach on the evaluated images and on pooled folds
+operating_points        thresholds and costs, and what they reach on the evaluated images
 folds                   what each of pooled folds has
 conformal               prediction sets, and intervals around a number, with a chosen coverage
 selective_prediction    the model abstains where it is unsure

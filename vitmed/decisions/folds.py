@@ -10,9 +10,19 @@ from typing import Any
 from vitmed.core.base_models import Frozen
 from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.calibration import Calibration, CalibrationResult
-from vitmed.decisions.operating_points import TITLES, asked_point, target_of
+from vitmed.decisions.operating_points import (
+    TITLES,
+    OperatingPoint,
+    OperatingPoints,
+    PolicyPoints,
+    asked_point,
+    reached_by,
+    report_points,
+    target_of,
+)
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy
 from vitmed.metrics.estimates import Estimate, Numbers
+from vitmed.metrics.predictions import Predictions, positive_index
 
 NOTICEABLE = 0.01  # difference between the pooled AUROC and the mean of the folds
 OF_POSITIVE = ("sensitivity", "specificity")  # reported for each fold of two classes
@@ -99,6 +109,24 @@ def by_fold(folds: Folds | None) -> bool:
     if folds is None:
         return False
     return any(fold.point != "default" for fold in folds.each) or any(map(by_fold, folds.findings.values()))
+
+
+def report_fold_points(predictions: Predictions, folds: Folds, config: EvaluateConfig) -> OperatingPoints | None:
+    """`report_points` of pooled folds: the likeliest class, and the decisions of each fold at its own threshold."""
+    asked, positive = folds.asked, positive_index(predictions)
+    if positive is None:
+        costs = None if folds.costs is None else [tuple(row) for row in folds.costs]
+        operating = PolicyPoints(positive=None, chosen=asked, points={}, costs=costs, notes=())
+        return report_points(predictions, operating, config)
+    report = report_points(predictions, None, config)
+    if not by_fold(folds) or report is None:
+        return report
+    reached = reached_by(predictions, predictions.predicted == positive, folds.costs, config)
+    point = OperatingPoint(
+        title=TITLES[asked], promised=None, threshold=None, asked=folds.target, why="", reached=reached
+    )
+    thresholds = [fold.threshold for fold in folds.each]
+    return report.model_copy(update={"chosen": asked, "by_fold": thresholds, "points": {**report.points, asked: point}})
 
 
 def fold_notes(folds: Folds) -> list[str]:
