@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import JsonValue, ValidationError
@@ -27,7 +27,7 @@ from vitmed.decisions.conformal import (
     prediction_sets,
     with_intervals,
 )
-from vitmed.decisions.operating_points import PolicyPoints, apply_point, choose_points
+from vitmed.decisions.operating_points import TITLES, PolicyPoints, apply_point, choose_points
 from vitmed.decisions.out_of_distribution import OodScore, scores_of
 from vitmed.decisions.selective_prediction import Abstention, certainty, choose_abstention
 from vitmed.metrics.bootstrap import Bootstrap
@@ -40,17 +40,8 @@ from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, BLANK, NO, OOD_SCORE, SET, WRITTEN, YES
 
 UNLIKE, SEVERAL, UNSURE = "unlike the training images", "classes are possible", "too unsure for the chosen risk"
-CHOOSING = {  # fields of `evaluate` that change what is chosen
-    "calibration",
-    "youden",
-    "balanced",
-    "target_sensitivity",
-    "target_specificity",
-    "cost",
-    "prevalence",
-    "coverage",
-    "max_risk",
-}
+# fields of `evaluate` that change what is chosen
+CHOOSING = {*TITLES, "calibration", "prevalence", "coverage", "max_risk"} - {"default"}
 
 
 class DecisionPolicy(Stored):
@@ -94,34 +85,12 @@ class DecisionPolicy(Stored):
         """Raises ValueError if the policy does not fit the classes, findings, grades or number."""
         raise NotImplementedError
 
-    @classmethod
-    def of(cls, content: Mapping[str, Any], classes: Sequence[str]) -> Self:
-        """Read what a checkpoint or a metrics.json holds, for a model of these classes.
-
-        Raises:
-            ValueError: it is not such a policy; the message names the part and the expected content.
-        """
-        try:
-            policy = cls.model_validate(upgrade.policy(content))
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-        except AttributeError:
-            raise ValueError(f"expected a decision policy, found {type(content).__name__}") from None
-        policy.check_classes(classes)
-        return policy
-
 
 def with_columns(
     predictions: Predictions, ours: Mapping[str, tuple[str, ...]], reasons: Sequence[Sequence[str]]
 ) -> Any:
-    """The predictions with the columns of a policy, which stand first and replace those of an earlier one.
-
-    Args:
-        predictions: whose column `answer` may name images without content.
-        ours: without `answer`, which is added: "yes", or "no: " and why.
-        reasons: of each image, why it is not answered, beside being blank or unlike the training images.
-    """
+    """The predictions with `ours` and the column `answer` ("yes", or "no: " and why) in front, in place of those of an
+    earlier policy. `reasons`: why each image is not answered, beside being blank or unlike the training images."""
     columns, answers = predictions.columns, list[str]()
     blank = [BLANK in cell for cell in columns.get(ANSWER, [""] * len(predictions))]
     for empty, strange, others in zip(blank, unlike_training(predictions), reasons, strict=True):
@@ -145,13 +114,9 @@ class ClassPolicy(DecisionPolicy):
         units, labels = Units.of(validation), known_labels(validation)
         calibration = fit_calibration(validation.logits, labels, config.calibration, units)
         plain = calibration.calibrate(validation)
-        operating = choose_points(plain, config)
-        return {
-            "calibration": calibration,
-            "operating": operating,
-            "prediction_sets": fit_sets(plain, config.coverage),
-            "abstention": choose_abstention(apply_point(plain, operating), config.max_risk),
-        }
+        operating, sets = choose_points(plain, config), fit_sets(plain, config.coverage)
+        abstention = choose_abstention(apply_point(plain, operating), config.max_risk)
+        return {"calibration": calibration, "operating": operating, "prediction_sets": sets, "abstention": abstention}
 
     def calibrate(self, predictions: Predictions) -> Predictions:
         return self.calibration.calibrate(predictions)
@@ -173,15 +138,12 @@ class ClassPolicy(DecisionPolicy):
 
     @property
     def summary(self) -> str:
-        known, operating = self.calibration, self.operating
-        names = {
-            "none": "are not calibrated",
-            "temperature": f"are calibrated by temperature {1 / known.scale[0]:.3g}",
-            "vector": "are calibrated by vector scaling",
-        }
-        text = f"the probabilities {names[known.method]}" + (f": {known.note}" if known.note else "")
-        if known.trials:
-            gains = [f"{one.method} scaling {-one.gain:+.3f} (standard error {one.error:.3f})" for one in known.trials]
+        fitted, operating = self.calibration, self.operating
+        by = f"temperature {1 / fitted.scale[0]:.3g}" if fitted.method == "temperature" else "vector scaling"
+        text = f"the probabilities are {'not calibrated' if fitted.method == 'none' else f'calibrated by {by}'}"
+        text += f": {fitted.note}" if fitted.note else ""
+        if fitted.trials:
+            gains = [f"{t.method} scaling {-t.gain:+.3f} (standard error {t.error:.3f})" for t in fitted.trials]
             text += f" (change of the log loss in cross-validation: {', '.join(gains)})"
         if operating.threshold is not None:
             text += f"; {operating.positive!r} is predicted from a probability of {operating.threshold:.3g}"
@@ -225,23 +187,14 @@ class FindingPolicy(DecisionPolicy):
 
     @classmethod
     def chosen(cls, validation: FindingPredictions, config: EvaluateConfig) -> dict[str, Any]:
-        few = tuple(np.array(validation.classes)[fewer_holders(validation) < FEWEST].tolist())
-        usual = EvaluateConfig(calibration="none")
-        return {
-            "findings": {
-                name: choose_policy(validation.of(name), usual if name in few else config)
-                for name in validation.classes
-            },
-            "few": few,
-            "unit": "images" if validation.groups is None else "patients",
-        }
+        names, usual = validation.classes, EvaluateConfig(calibration="none")
+        few = tuple(np.array(names)[fewer_holders(validation) < FEWEST].tolist())
+        policies = {name: choose_policy(validation.of(name), usual if name in few else config) for name in names}
+        return {"findings": policies, "few": few, "unit": "images" if validation.groups is None else "patients"}
 
     def apply(self, predictions: FindingPredictions) -> FindingPredictions:
-        """Calibrate the probabilities, decide, and add the columns `set` and `answer`.
-
-        The set of an image names the findings that cannot be excluded at the coverage that was asked for. An image is
-        not answered if it is unlike those of training, or if a finding is too unsure for the risk that was asked for.
-        """
+        """As of classes. The set of an image names the findings that cannot be excluded at the chosen coverage. It is
+        not answered if it is unlike those of training, or a finding is too unsure for the chosen risk."""
         raw = replace(predictions, labels=None)
         views = [self.findings[name].apply(raw.of(name)) for name in predictions.classes]
         possible = [view.predicted == 1 if view.members is None else view.members[:, 1] for view in views]
@@ -252,27 +205,25 @@ class FindingPolicy(DecisionPolicy):
             members=np.stack(possible, axis=1),
         )
         rows = range(len(decided))
-        sets = tuple(BETWEEN.join(decided.set_of(row)) for row in rows)
         unsure = [[f"{v.classes[1]} is {UNSURE}" for v in views if UNSURE in v.columns[ANSWER][row]] for row in rows]
-        return with_columns(decided, {SET: sets}, unsure)
+        return with_columns(decided, {SET: tuple(BETWEEN.join(decided.set_of(row)) for row in rows)}, unsure)
 
     @property
     def summary(self) -> str:
-        calibrated = sum(one.calibration.method != "none" for one in self.findings.values())
-        text = f"{calibrated} of {len(self.findings)} findings calibrated"
-        moved = {name: one.operating.threshold for name, one in self.findings.items()}
+        calibrated = sum(policy.calibration.method != "none" for policy in self.findings.values())
+        moved = {name: policy.operating.threshold for name, policy in self.findings.items()}
         thresholds = [f"{name} {at:.3g}" for name, at in moved.items() if at is not None]
+        text = f"{calibrated} of {len(self.findings)} findings calibrated"
         return text + (f"; called at a probability of: {listed(thresholds)}" if thresholds else "")
 
     @property
     def notes(self) -> tuple[str, ...]:
-        found = [f"{name}: {note}" for name, one in self.findings.items() for note in one.notes]
-        if self.few:
-            found.append(
-                f"Validation has fewer than {FEWEST} {self.unit} with, or without, {listed(self.few)}: a raw "
-                "probability of 0.5 decides there, and no threshold was chosen."
-            )
-        return tuple(found)
+        few = (
+            f"Validation has fewer than {FEWEST} {self.unit} with, or without, {listed(self.few)}: a raw "
+            "probability of 0.5 decides there, and no threshold was chosen."
+        )
+        notes = [f"{name}: {note}" for name, policy in self.findings.items() for note in policy.notes]
+        return (*notes, few) if self.few else tuple(notes)
 
     def check_classes(self, classes: Sequence[str]) -> None:
         if list(self.findings) != list(classes):
@@ -333,15 +284,26 @@ def choose_policy(
         UsageError: an operating point that does not fit the number of classes, or two points.
     """
     policy, settings = POLICIES[validation.kind], policy_settings(config)
-    head: dict[str, Any] = {"asked": settings, "n": len(validation), "weights_hash": weights_hash}
-    return policy(**head, **policy.chosen(validation, config), ood_score=ood_score)
+    chosen = policy.chosen(validation, config)
+    return policy(asked=settings, n=len(validation), weights_hash=weights_hash, **chosen, ood_score=ood_score)
 
 
 def policy_of(content: Mapping[str, Any], classes: Sequence[str]) -> DecisionPolicy:
-    """Read what a checkpoint or a metrics.json holds. Raises ValueError for anything else."""
-    kind = {"findings": "findings", "intervals": "number"}
-    keys = content if isinstance(content, Mapping) else ()
-    return POLICIES[next((kind[key] for key in kind if key in keys), "classes")].of(content, classes)
+    """Read what a checkpoint or a metrics.json holds, for a model of these classes.
+
+    Raises:
+        ValueError: it is not such a policy; the message names the part and the expected content.
+    """
+    if not isinstance(content, Mapping):
+        raise ValueError(f"expected a decision policy, found {type(content).__name__}")
+    kind = "findings" if "findings" in content else "number" if "intervals" in content else "classes"
+    try:
+        policy = POLICIES[kind].model_validate(upgrade.policy(content))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    policy.check_classes(classes)
+    return policy
 
 
 class AnswerCounts(Frozen):
@@ -373,10 +335,14 @@ def count_answers(predictions: Predictions) -> AnswerCounts | None:
     reasons = [reason for cell in cells if cell != YES for reason in cell.removeprefix(NO).split(", ")]
     why = Counter(SEVERAL if reason.endswith(SEVERAL) else reason for reason in reasons)
     wrong = predictions.predicted != known_labels(predictions)
-    share = boot.proportion(answered, np.ones(len(cells), bool))
-    errors = {"wrong_answered": boot.proportion(wrong, answered), "wrong_unanswered": boot.proportion(wrong, ~answered)}
-    unanswered = dict(why.most_common())
-    return AnswerCounts(n=len(cells), n_answered=int(answered.sum()), answered=share, **errors, unanswered=unanswered)
+    return AnswerCounts(
+        n=len(cells),
+        n_answered=int(answered.sum()),
+        answered=boot.proportion(answered, np.ones(len(cells), bool)),
+        wrong_answered=boot.proportion(wrong, answered),
+        wrong_unanswered=boot.proportion(wrong, ~answered),
+        unanswered=dict(why.most_common()),
+    )
 
 
 def own_columns(predictions: Predictions) -> tuple[str, ...]:
