@@ -121,7 +121,7 @@ def report_fold_points(predictions: Predictions, folds: Folds, config: EvaluateC
     report = report_points(predictions, None, config)
     if not by_fold(folds) or report is None:
         return report
-    reached = reached_by(predictions, predictions.predicted == positive, folds.costs, config)
+    reached = reached_by(predictions, predictions.predicted, folds.costs, config)
     point = OperatingPoint(
         title=TITLES[asked], promised=None, threshold=None, asked=folds.target, why="", reached=reached
     )

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from pydantic import ConfigDict
@@ -112,14 +111,7 @@ class RatesAndCost(DecisionCost, Rates):
 
 
 class OperatingPoint(PolicyPoint):
-    """One operating point.
-
-    Attributes:
-        threshold: None where the likelier class decides, or the lowest expected cost.
-        asked: its target; why: why it cannot be chosen, "" where it can.
-        promised: what it reaches on validation; None where that is not known.
-        reached: on the evaluated images; None where it cannot be chosen.
-    """
+    """One operating point, and what it `reached` on the evaluated images; None where it cannot be chosen."""
 
     model_config = ConfigDict(strict=False, extra="forbid")
 
@@ -128,12 +120,7 @@ class OperatingPoint(PolicyPoint):
 
 
 class OperatingPoints(Frozen):
-    """Every operating point by its key in `TITLES`; the `chosen` one decides.
-
-    Attributes:
-        positive: the positive class; None with more than two classes.
-        by_fold: of pooled folds, the threshold of each.
-    """
+    """As `PolicyPoints`, on the evaluated images; `by_fold` is the threshold of each of pooled folds."""
 
     positive: str | None
     chosen: str
@@ -170,10 +157,7 @@ def cost_matrix(
 ) -> np.ndarray | None:
     """(K, K) float64, the cost of predicting the column's class for an image of the row's. None: no costs were given.
 
-    Args:
-        classes: K.
-        positive: the positive one of two.
-        grades: (K,) int64 grade of each class; None: they stand in order.
+    `positive` is that of two classes. `grades` (K,) int64 are those of the classes; None: they stand in order.
 
     Raises:
         UsageError: the costs do not fit the number of classes, or an error costs less than a right answer.
@@ -230,10 +214,9 @@ def choose_points(validation: Predictions, config: EvaluateConfig) -> PolicyPoin
         expected = tuple(validation.probabilities.mean(axis=0).tolist())
         counts = np.bincount(labels, minlength=len(classes))
         few = [f"{count} of {name}" for name, count in zip(classes, counts, strict=True) if count < FEW]
-        notes = [f"Validation has few images of some classes ({listed(few)}); the decisions for these are unreliable."]
-        notes = notes if few and asked == "balanced" else []
-        head: dict[str, Any] = {"positive": None, "chosen": asked, "points": points, "costs": stored}
-        return PolicyPoints(**head, expected=expected, notes=tuple(notes))
+        note = f"Validation has few images of some classes ({listed(few)}); the decisions for these are unreliable."
+        doubt = (note,) if few and asked == "balanced" else ()
+        return PolicyPoints(positive=None, chosen=asked, points=points, costs=stored, expected=expected, notes=doubt)
     truth, scores, units = labels == positive, validation.probabilities[:, positive], Units.of(validation)
     ordered = costs if costs is None or positive == 0 else costs[::-1, ::-1]  # the positive class first
     absent = positive if not truth.any() else 1 - positive if truth.all() else None
@@ -246,16 +229,19 @@ def choose_points(validation: Predictions, config: EvaluateConfig) -> PolicyPoin
             threshold, why = _threshold(key, scores, truth, config, ordered)
         promised = None if why else rates(is_called(scores, threshold), truth, units)
         points[key] = PolicyPoint(threshold=threshold, asked=target_of(config, key), why=why, promised=promised)
-    chosen, notes = asked, []
+    chosen, notes = asked, [] if asked == "default" else _weak(truth, units, config)
     if why := points[asked].why:
-        chosen = "default"
-        notes = [
-            f"The operating point that you asked for cannot be chosen: {why}. The likeliest class decides instead."
-        ]
-    elif chosen != "default":
-        notes = _weak(truth, units, config)
-    head = {"positive": classes[positive], "chosen": chosen, "points": points, "costs": stored, "notes": tuple(notes)}
-    return PolicyPoints(**head, positives=int(truth.sum()), negatives=int((~truth).sum()))
+        chosen, note = "default", f"The operating point that you asked for cannot be chosen: {why}."
+        notes = [f"{note} The likeliest class decides instead."]
+    return PolicyPoints(
+        positive=classes[positive],
+        chosen=chosen,
+        points=points,
+        costs=stored,
+        notes=tuple(notes),
+        positives=int(truth.sum()),
+        negatives=int((~truth).sum()),
+    )
 
 
 def target_of(config: EvaluateConfig, asked: str) -> float | str | list[list[float]] | None:
@@ -266,8 +252,8 @@ def target_of(config: EvaluateConfig, asked: str) -> float | str | list[list[flo
 def _threshold(
     key: str, scores: np.ndarray, truth: np.ndarray, config: EvaluateConfig, costs: np.ndarray | None
 ) -> tuple[float | None, str]:
-    """The threshold of a point, or None and the reason, from the probability (S,) of the positive class, the truth (S,)
-    bool, and the costs (2, 2) with the positive class first."""
+    """The threshold of a point, or None and the reason, from the probability (S,) of the positive class and the truth
+    (S,) bool. The costs (2, 2) have the positive class first."""
     tp, fp = threshold_counts(scores, truth)  # (T + 1,) at and above each distinct score, from high to low
     sensitivity, specificity = tp / tp[-1], 1 - fp / fp[-1]
     last = len(tp) - 1  # every image is predicted positive; at 0 none is
@@ -309,20 +295,16 @@ def _weak(truth: np.ndarray, units: Units, config: EvaluateConfig) -> list[str]:
             few.append(what)
         elif target is not None and images * (1 - target) < 1:
             notes.append(f"Validation has {what}, so {target:g} means that not one of them may be missed.")
-    if few:
-        notes.append(
-            f"The threshold rests on {' and '.join(few)} in validation; its numbers on validation are unreliable."
-        )
-    return notes
+    doubt = f"The threshold rests on {' and '.join(few)} in validation; its numbers on validation are unreliable."
+    return [*notes, doubt] if few else notes
 
 
 def rates(called: np.ndarray, truth: np.ndarray, units: Units) -> Rates:
     """The rates with intervals and the counts, of decisions (S,) bool against the truth (S,) bool."""
     shares = class_shares(truth, called, units)
     cells = {"tp": truth & called, "fp": ~truth & called, "fn": truth & ~called, "tn": ~truth & ~called}
-    proportions = {name: of_share(shares[name]) for name in ("sensitivity", "specificity", "ppv", "npv")}
     return Rates(
-        **proportions,
+        **{name: of_share(shares[name]) for name in ("sensitivity", "specificity", "ppv", "npv")},
         f1=of_f1(shares["f1"]),
         lr_plus=estimate(*share_ratio(truth, ~truth, called, units), "mover"),
         lr_minus=estimate(*share_ratio(truth, ~truth, ~called, units), "mover"),
@@ -354,51 +336,49 @@ def report_points(
 ) -> OperatingPoints | None:
     """What each operating point reaches on the evaluated images, beside what it reaches on validation.
 
-    Without operating points the likeliest class alone is reported, or None with more than two classes.
+    Without operating points the likeliest class alone is reported. None with more than two classes and one way to
+    decide.
     """
-    positive, points = positive_index(predictions), dict[str, OperatingPoint]()
-    if positive is None:
-        return None if operating is None else _report_classes(predictions, operating, config)
-    name, scores = predictions.classes[positive], predictions.probabilities[:, positive]
+    positive = positive_index(predictions)
+    name = None if positive is None else predictions.classes[positive]
     if operating is None or operating.positive != name:
         operating = PolicyPoints(positive=None, chosen="default", points={"default": LIKELIEST}, costs=None, notes=())
-    for key, point in operating.points.items():
-        called = is_called(scores, point.threshold)
+    if positive is None:
+        ways = {"default": predictions.likeliest}
+        if operating.expected is not None:
+            ways["balanced"] = replace(predictions, costs=costs_of_balance(operating.expected), decided=None).predicted
+        ways[operating.chosen] = predictions.predicted
+        if len(ways) == 1:
+            return None
+        decisions = {key: (LIKELIEST, called) for key, called in ways.items()}
+    else:
+        scores, points_of = predictions.probabilities[:, positive], operating.points.items()
+        decisions = {
+            key: (point, np.where(is_called(scores, point.threshold), positive, 1 - positive))
+            for key, point in points_of
+        }
+    points = dict[str, OperatingPoint]()
+    for key, (point, called) in decisions.items():
         reached = None if point.why else reached_by(predictions, called, operating.costs, config)
         points[key] = OperatingPoint(title=TITLES[key], **dict(point), reached=reached)
-    chosen, threshold, notes = operating.chosen, predictions.threshold, list(operating.notes)
-    return OperatingPoints(positive=name, chosen=chosen, threshold=threshold, points=points, notes=notes)
+    threshold, notes = None if positive is None else predictions.threshold, list(operating.notes)
+    return OperatingPoints(positive=name, chosen=operating.chosen, threshold=threshold, points=points, notes=notes)
 
 
-def reached_by(predictions: Predictions, called: np.ndarray, costs: Costs | None, config: EvaluateConfig) -> Rates:
-    """The rates of decisions (S,) bool between two classes, and their cost where costs are given."""
-    positive = positive_index(predictions)
-    reached = rates(called, known_labels(predictions) == positive, Units.of(predictions))
-    if not costs or positive is None:
-        return reached
-    taken = np.where(called, positive, 1 - positive)
-    return RatesAndCost(**dict(reached), **dict(decision_cost(costs, predictions, taken, config)))
-
-
-def _report_classes(
-    predictions: Predictions, operating: PolicyPoints, config: EvaluateConfig
-) -> OperatingPoints | None:
-    """What decisions between more than two classes reach; None where there is but one way to decide."""
-    points, ways = {}, {"default": predictions.likeliest}
-    if operating.expected is not None:
-        ways["balanced"] = replace(predictions, costs=costs_of_balance(operating.expected), decided=None).predicted
-    ways[operating.chosen] = predictions.predicted
-    for key, called in ways.items():
+def reached_by(
+    predictions: Predictions, called: np.ndarray, costs: Costs | None, config: EvaluateConfig
+) -> Rates | DecisionShares:
+    """What decisions (S,) int64 reach, and their cost where costs are given."""
+    positive, labels = positive_index(predictions), known_labels(predictions)
+    if positive is not None:
+        reached: Rates | DecisionShares = rates(called == positive, labels == positive, Units.of(predictions))
+    else:
         overall, _ = PreparedPredictions(replace(predictions, decided=called)).estimates()
         reached = DecisionShares(accuracy=overall["accuracy"], balanced_accuracy=overall["balanced_accuracy"])
-        if operating.costs:
-            cost = decision_cost(operating.costs, predictions, called, config)
-            reached = SharesAndCost(**{**dict(cost), **dict(reached)})
-        points[key] = OperatingPoint(title=TITLES[key], threshold=None, asked=None, why="", reached=reached)
-    if len(points) == 1:
-        return None
-    notes = list(operating.notes)
-    return OperatingPoints(positive=None, chosen=operating.chosen, threshold=None, points=points, notes=notes)
+    if not costs:
+        return reached
+    both = {**dict(decision_cost(costs, predictions, called, config)), **dict(reached)}
+    return SharesAndCost(**both) if positive is None else RatesAndCost(**both)
 
 
 def decision_cost(costs: Costs, predictions: Predictions, called: np.ndarray, config: EvaluateConfig) -> DecisionCost:
