@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from pydantic import ConfigDict
@@ -354,8 +355,8 @@ def report_points(
     else:
         scores = predictions.probabilities[:, positive]
         decisions = {
-            key: (point, np.where(is_called(scores, point.threshold), positive, 1 - positive))
-            for key, point in points_of
+            key: (dict(point), np.where(is_called(scores, point.threshold), positive, 1 - positive))
+            for key, point in operating.points.items()
         }
     points = dict[str, OperatingPoint]()
     for key, (point, called) in decisions.items():
