@@ -10,7 +10,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from vitmed.core.train_config import EvaluateConfig
-from vitmed.decisions.folds import (
+from vitmed.decisions.evaluation_folder import (
     Fold,
     Folds,
     FoldsAuroc,

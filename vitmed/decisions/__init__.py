@@ -1,12 +1,11 @@
 """What validation chooses and the checkpoint keeps: together one `DecisionPolicy`. No torch.
 
 policy                  `DecisionPolicy`: everything together, as it is chosen, stored and applied, for each kind
-evaluation_folder       an evaluation read back with its decision policy
+evaluation_folder       an evaluation read back with its decision policy; `Folds`: what each of pooled folds has
 calibration             temperature and vector scaling
 reliability             measures of calibration, before and after the fitted calibration
 targets                 how each kind of label is judged, and what `vitmed monitor` watches of it
 operating_points        thresholds and costs, and what they reach on the evaluated images
-folds                   what each of pooled folds has
 conformal               prediction sets, and intervals around a number, with a chosen coverage
 selective_prediction    the model abstains where it is unsure
 reduced_precision       what 16-bit floats change in the decisions
