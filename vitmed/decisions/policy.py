@@ -2,10 +2,12 @@
 
 It is chosen once, after the training, on what best.pt predicts for the validation images; the checkpoint stores it, and
 every prediction of the checkpoint goes through it. Choosing takes scipy and scikit-learn; applying takes numpy alone.
+Beside it stands `ReducedPrecision`: whether 16-bit floats change a decision.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +18,7 @@ from pydantic import JsonValue, ValidationError
 
 from vitmed.core import upgrade
 from vitmed.core.base_models import Frozen, Names, Numbers, Stored
-from vitmed.core.text import listed
+from vitmed.core.text import counted, counted_doing, listed
 from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.calibration import Calibration, fit_calibration
 from vitmed.decisions.conformal import (
@@ -42,6 +44,9 @@ from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, BLANK, NO, OOD_SCORE
 UNLIKE, SEVERAL, UNSURE = "unlike the training images", "classes are possible", "too unsure for the chosen risk"
 # fields of `evaluate` that change what is chosen
 CHOOSING = {*TITLES, "calibration", "prevalence", "coverage", "max_risk"} - {"default"}
+MOST_MOVED = 1e-3  # of a probability, where reduced precision is accepted
+MOST_OF_ERROR = 0.01  # the same of a predicted number, as a share of the mean absolute error
+FASTER = 1.1  # than fp32, reduced precision at least; else the comparison is not made
 
 
 class DecisionPolicy(Stored):
@@ -364,3 +369,75 @@ def notes_of(policy: DecisionPolicy | None) -> list[str]:
             "no prediction sets. (best.pt of a run of this version has them.)"
         ]
     return list(policy.notes)
+
+
+class ReducedPrecision(Stored):
+    """What 16-bit floats change in the decisions and numbers of a network: the comparison with fp32, made once, after
+    training. A decision is the class that the policy predicts, the likeliest one, and whether the image is unlike the
+    training images; of a number only the last.
+    """
+
+    precision: str  # "bf16" or "fp16"
+    device: str  # the kind that computed it, "cpu" or "cuda"
+    speedup: float  # how many times as fast as fp32
+    images: int = 0  # of validation that were compared; 0 where `speedup` is below `FASTER`
+    flipped: int = 0  # images with another decision
+    largest: float = 0.0  # change of a calibrated probability, or of a number or an end of its interval, in the unit
+    largest_raw: float = 0.0  # change of a raw probability, or of a predicted number
+    mae: float | None = None  # of a number, on these images in fp32; None for other kinds
+    unit: str = ""  # of the number
+    finite: bool = True  # whether the outputs are finite in this precision; otherwise nothing was compared
+    accepted: bool = False  # no decision flips, and `largest` is at most `MOST_MOVED`, or `MOST_OF_ERROR` of `mae`
+
+    @property
+    def in_words(self) -> str:
+        """What was found, such as "on 240 validation images no decision flips and ..."."""
+        faster = f"{self.precision} is {self.speedup:.1f} times as fast as fp32"
+        if not self.images:
+            return f"{faster}, so the decisions were not compared"
+        start = f"on {counted(self.images, 'validation image')}"
+        if not self.finite:
+            return f"{start} the outputs are not finite in {self.precision}; {faster}"
+        if self.mae is None:
+            what, limit = "probability", f"{MOST_MOVED:g}"
+            far = f"{math.ceil(1e4 * self.largest) / 1e4:g}" if self.accepted else f"{self.largest:.2g}"
+            flips = counted_doing(self.flipped, "decision", "flips", "flip") if self.flipped else "no decision flips"
+            flips += " and " if self.flipped or self.accepted else " but "
+        else:
+            what, limit = "number", f"{100 * MOST_OF_ERROR:g} %"
+            far = f"{self.largest:.2g}{f' {self.unit}' * bool(self.unit)}"
+            far += f", {100 * self.largest / (self.mae or math.nan):.2g} % of the mean absolute error"
+            flips = counted_doing(self.flipped, "out-of-distribution flag", "changes", "change") + " and "
+            flips *= bool(self.flipped)
+        moved = f"no {what} moves by more than {far}" if self.accepted else f"a {what} moves by {far} (limit {limit})"
+        return f"{start} {flips}{moved}; {faster}"
+
+    @property
+    def choice(self) -> str:
+        """The precision to use on this kind of device, and why."""
+        choice = f"{self.precision} instead of fp32" if self.accepted else f"fp32, not {self.precision}"
+        return f"{choice}: {self.in_words}"
+
+
+def compare_precision(found: ReducedPrecision, exact: Predictions, reduced: Predictions) -> ReducedPrecision:
+    """`found` with the differences between two predictions of the same images, to both of which the policy is applied:
+    `exact` in fp32, `reduced` in the precision of `found`."""
+    update: dict[str, Any] = {"images": len(exact)}
+    flips: np.ndarray = np.zeros(len(exact), bool)
+    if exact.kind == "number":
+        error = np.abs(exact.amounts[:, 0] - known_labels(exact)).mean()
+        update |= {"mae": float(error), "unit": exact.target.unit}
+    else:
+        flips |= np.atleast_2d((exact.predicted != reduced.predicted).T).any(axis=0)  # of any finding
+    if exact.kind == "classes":
+        flips |= exact.likeliest != reduced.likeliest
+    scores = scores_of(exact), scores_of(reduced)
+    if scores[0] is not None and scores[1] is not None:
+        # One validation image is the edge itself, with a score of 1; any rounding would flip it.
+        flips |= ((scores[0] > 1) != (scores[1] > 1)) & (scores[0] != 1)
+    moved = np.abs(exact.amounts - reduced.amounts).max(initial=0)
+    raw = np.abs(exact.undecided().amounts - reduced.undecided().amounts).max(initial=0)
+    update |= {"flipped": int(flips.sum()), "largest": float(moved), "largest_raw": float(raw)}
+    limit = MOST_MOVED if update.get("mae") is None else MOST_OF_ERROR * update["mae"]
+    update["accepted"] = bool(len(exact) and not flips.any() and moved <= limit)
+    return found.model_copy(update=update)
