@@ -140,14 +140,11 @@ def compared(found: Mapping[str, Subgroups] | None) -> bool:
 
 
 def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: int = 4) -> Strata:
-    """A column cut into strata: one per value, or the quartiles of the images where it holds many numbers.
+    """A column cut into strata: one per value, or so many `parts` of the images where it holds many numbers.
 
     Empty cells are a stratum of their own, the last. Where fewer than `FEWEST` patients lie in a quartile, its edges
-    would disclose one of them; then there are no strata.
-
-    Args:
-        units: the patient (or image) of each cell; unit: "patients" or "images".
-        parts: into how many, as in `PARTS`, many numbers are cut.
+    would disclose one of them; then there are no strata. `units` are the patients (or images) of the cells, `unit` is
+    what they are called.
     """
     cells = [cell.strip() for cell in cells]
     numbers = np.array([math.nan if cell.lower() in BLANKS else _number(cell) for cell in cells])
@@ -190,9 +187,8 @@ def evaluate_strata(
         numbers: makes from predictions and atoms what compares strata, such as `_Numbers`.
         resamples: to be recorded.
     """
-    units = predictions.units
     images = np.bincount(found.of, minlength=len(found.names))
-    patients = np.array([len(np.unique(units[found.of == g])) for g in range(len(found.names))])
+    patients = np.array([len(np.unique(predictions.units[found.of == g])) for g in range(len(found.names))])
     why = found.why
     if found.names == (EMPTY,):
         why = "the column is empty for all images"
@@ -202,8 +198,7 @@ def evaluate_strata(
         return Subgroups(cut=found.cut, strata=[], further=0, too_small=0, gaps={}, worst={}, reason=why)
     large = (images >= FEWEST) & (patients >= FEWEST)
     shown = [int(g) for g in np.argsort(-images, kind="stable") if large[g]][:MOST]
-    few = int((~large).sum())
-    listed: list[Stratum] = []
+    few, listed = int((~large).sum()), list[Stratum]()
     for g, name in enumerate(found.names):
         if g in shown:
             listed.append(evaluate(name, predictions.take(np.flatnonzero(found.of == g))))
@@ -212,13 +207,11 @@ def evaluate_strata(
     gaps: dict[str, Any] = {"gaps": {}, "worst": {}, "reason": "fewer than two strata are large enough to be compared"}
     if len(shown) > 1:
         gaps = _gaps(predictions, found, sorted(shown), {stratum.name: stratum for stratum in listed}, numbers)
-    return Subgroups(
-        cut=found.cut, resamples=resamples, strata=listed, further=int(large.sum()) - len(shown), too_small=few, **gaps
-    )
+    gaps["further"] = int(large.sum()) - len(shown)
+    return Subgroups(cut=found.cut, resamples=resamples, strata=listed, too_small=few, **gaps)
 
 
 def _stratum(name: str, part: Predictions, resamples: int) -> Stratum:
-    """The headline numbers of one stratum."""
     head: dict[str, Any] = {"name": name, "n": len(part)}
     head["n_groups"] = None if part.groups is None else len(set(part.units))
     if len(part.classes) > MANY_CLASSES:
@@ -241,11 +234,7 @@ def _gaps(
     numbers: Callable[[Any, np.ndarray], Any],
 ) -> dict[str, Any]:
     """The fields of `Subgroups` from `gaps` on: the larger minus the smaller of each number, of the best and the worst.
-
-    Args:
-        shown: the strata that are compared; evaluated: strata by name, with their own intervals.
-        numbers: as in `evaluate_strata`.
-    """
+    The strata that are `shown` are compared; `evaluated` has them by name, with their own intervals."""
     inside, names = np.flatnonzero(np.isin(found.of, shown)), [found.names[g] for g in shown]
     part, of = predictions.take(inside), found.of[inside]
     _, owner = np.unique(predictions.units[inside], return_inverse=True)
@@ -292,15 +281,11 @@ def _gap(name: str, values: np.ndarray, wide: np.ndarray, strata: Sequence[str])
 
 
 def _range(values: np.ndarray) -> np.ndarray:
-    """Largest minus smallest value of the strata (G, R) that have one, (R,); -1 where fewer than two have.
-
-    NaN where more or fewer have one than in the first column, as these are no measure of how wide that is.
-    """
+    """Largest minus smallest value of the strata (G, R) that have one, (R,); -1 where fewer than two have, NaN where
+    more or fewer have one than in the first column, as these are no measure of how wide that is."""
     known = np.isfinite(values)
     top, bottom = np.where(known, values, -np.inf).max(axis=0), np.where(known, values, np.inf).min(axis=0)
-    with np.errstate(invalid="ignore"):
-        wide = top - bottom
-    count = known.sum(axis=0)
+    count, wide = known.sum(axis=0), top - bottom
     wide = np.where(count > 1, np.where(wide < 1e-12, 0.0, wide), -1.0)
     return np.where(count == count[0], wide, np.nan)
 
