@@ -209,7 +209,7 @@ def read_scores(cells: Sequence[str], paths: Sequence[str], column: str) -> np.n
 def reader_variances(
     values: np.ndarray, influences: np.ndarray, spread_of: Callable[[np.ndarray], Spread]
 ) -> tuple[Spread, Spread]:
-    """The spread of the mean of a number over J readers: with other readers and patients, and with other patients alone.
+    """The spread of the mean of a number over J readers: with other readers and patients, and with other patients.
 
     With random readers the variance is (MS + J max(Cov, 0)) / J: MS is the variance of the values between readers, Cov
     the mean covariance of two readers. Hillis' degrees of freedom are (MS + J max(Cov, 0))^2 (J - 1) / MS^2; where
