@@ -406,7 +406,7 @@ def decision_cost(costs: Costs, predictions: Predictions, called: np.ndarray, co
 
     pairs = zip(costs_of(whole), costs_of(drawn), strict=True)
     expected, normalised = (boot.estimate(float(value), resampled) for value, resampled in pairs)
-    accuracy = boot.proportion(called == labels, np.ones(len(labels), bool))
+    accuracy = boot.proportion(called == labels)
     return DecisionCost(expected_cost=expected, normalised_cost=normalised, accuracy=accuracy)
 
 

@@ -343,7 +343,7 @@ def count_answers(predictions: Predictions) -> AnswerCounts | None:
     return AnswerCounts(
         n=len(cells),
         n_answered=int(answered.sum()),
-        answered=boot.proportion(answered, np.ones(len(cells), bool)),
+        answered=boot.proportion(answered),
         wrong_answered=boot.proportion(wrong, answered),
         wrong_unanswered=boot.proportion(wrong, ~answered),
         unanswered=dict(why.most_common()),
