@@ -43,32 +43,23 @@ class SetNumbers(Frozen):
 
 
 class ClassSets(SetNumbers):
-    """The sets of the images of one class; `least` is the score from which the class belongs to a set.
+    """The sets of the images of one class."""
 
-    `calibrated_on` counts patients (or images) of validation; `promised` is False where they are too few.
-    """
-
-    least: float
-    calibrated_on: int
-    promised: bool
+    least: float  # the score from which the class belongs to a set
+    calibrated_on: int  # patients (or images) of validation
+    promised: bool  # False where they are too few
 
 
 class PredictionSets(Frozen):
-    """How often the sets hold the truth, and how large they are.
-
-    Attributes:
-        asked: the coverage that was asked for, `by` "patient" or "image"; without: classes without a guarantee.
-        per_class: the first `SHOWN` classes.
-        sizes: how many images have a set of 0, 1, 2, ... classes.
-    """
+    """How often the sets hold the truth, and how large they are; `asked`, `by` and `note` as in `Guarantee`."""
 
     asked: float
     by: str
     note: str
     overall: SetNumbers
-    per_class: dict[str, ClassSets]
-    sizes: list[int]
-    without: list[str]
+    per_class: dict[str, ClassSets]  # the first `SHOWN` classes
+    sizes: list[int]  # how many images have a set of 0, 1, 2, ... classes
+    without: list[str]  # classes without a guarantee
 
 
 class IntervalResults(Frozen):
@@ -190,16 +181,12 @@ def report_sets(
         coverage, single = (boot.proportion(hits, of[:, i]) for hits in (held, sizes == 1))
         return {"n": int(whole[0][i]), "coverage": coverage, "size": size, "single": single}
 
-    per_class = {
-        name: ClassSets(
-            **numbers(1 + c), least=fitted.least[c], calibrated_on=fitted.units[c], promised=name not in fitted.without
-        )
-        for c, name in enumerate(shown)
-    }
-    sizes_of, without = np.bincount(sizes).tolist(), list(fitted.without)
-    return PredictionSets(
-        **fitted.promise, overall=SetNumbers(**numbers(0)), per_class=per_class, sizes=sizes_of, without=without
-    )
+    per_class = dict[str, ClassSets]()
+    for c, (name, least, units) in enumerate(zip(shown, fitted.least, fitted.units, strict=False)):
+        promised = name not in fitted.without
+        per_class[name] = ClassSets(**numbers(1 + c), least=least, calibrated_on=units, promised=promised)
+    overall, sizes_of, without = SetNumbers(**numbers(0)), np.bincount(sizes).tolist(), list(fitted.without)
+    return PredictionSets(**fitted.promise, overall=overall, per_class=per_class, sizes=sizes_of, without=without)
 
 
 def with_intervals(predictions: NumberPredictions, fitted: IntervalReach | None) -> NumberPredictions:
