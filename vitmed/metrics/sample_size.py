@@ -83,13 +83,8 @@ class NeededSample(Frozen):
 
 
 def needed_sample(number: str, expected: float, goal: Goal, design: Design) -> NeededSample | None:
-    """The smallest sample that reaches a goal; None where it has more than `MOST` patients.
-
-    Args:
-        number: one of `NUMBERS`.
-        expected: its value, in (0, 1); of an AUROC in (0.5, 1).
-        design: with the prevalence for an AUROC.
-    """
+    """The smallest sample with which one of `NUMBERS` reaches a goal; None where it has more than `MOST` patients. The
+    expected value is in (0, 1), of an AUROC in (0.5, 1) and with a prevalence."""
     each, effect, share = design.images_per_patient, design.design_effect, design.prevalence
     ends = partial(_area_ends, expected, design) if number == "auroc" else partial(_rate_ends, expected, each, effect)
     patients = goal.smallest(ends)
@@ -143,11 +138,9 @@ def smallest(reached: Callable[[int], bool]) -> int | None:
 
 
 def area_error(value: float, positives: float, negatives: float) -> float:
-    """Standard error of an AUROC from so many independent images: Hanley & McNeil 1982, eq. 1 and 2.
-
-    Their scores vary more among positives than among negatives. Where positives are the commoner kind this gives a
-    variance far too small for other scores; then the two kinds change places.
-    """
+    """Standard error of an AUROC from so many independent images: Hanley & McNeil 1982, eq. 1 and 2. Their scores vary
+    more among positives than among negatives. Where positives are the commoner kind this gives a variance far too small
+    for other scores; then the two kinds change places."""
     fewer, more = sorted((positives, negatives))
     of_fewer, of_more = value / (2 - value) - value**2, 2 * value**2 / (1 + value) - value**2
     spread = value * (1 - value) + (fewer - 1) * of_fewer + (more - 1) * of_more

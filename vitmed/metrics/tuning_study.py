@@ -69,12 +69,11 @@ def combined(
 ) -> tuple[list[TrialResult], float | None]:
     """The combinations of a grid, and the optimism of choosing the best of them; None where it is not known.
 
+    `found` has the predictions for validation of each finished trial, `kind` is the `TargetKind` of the labels.
+
     An interval resamples patients, the same for all seeds, and takes the mean over seeds each time; the spread over
     seeds is apart from it. The optimism is Efron's: in each resample the best combination is chosen, and its number
     there is compared with its number on all patients (Harrell et al., Stat. Med. 15 (1996) 361).
-
-    Args:
-        found: number of a finished trial -> its predictions for validation; kind: the `TargetKind` of the labels.
     """
     first, groups = next(iter(found.values())), dict[Any, list[TrialResult]]()
     for trial in trials:
