@@ -419,9 +419,9 @@ class ReducedPrecision(Stored):
         return f"{choice}: {self.in_words}"
 
 
-def compare_precision(found: ReducedPrecision, exact: Predictions, reduced: Predictions) -> ReducedPrecision:
-    """`found` with the differences between two predictions of the same images, to both of which the policy is applied:
-    `exact` in fp32, `reduced` in the precision of `found`."""
+def compare_precision(measured: ReducedPrecision, exact: Predictions, reduced: Predictions) -> ReducedPrecision:
+    """`measured` with the differences of two predictions of the same images, to both of which the policy is applied:
+    `exact` in fp32, `reduced` in the precision of `measured`."""
     update: dict[str, Any] = {"images": len(exact)}
     flips: np.ndarray = np.zeros(len(exact), bool)
     if exact.kind == "number":
@@ -440,4 +440,4 @@ def compare_precision(found: ReducedPrecision, exact: Predictions, reduced: Pred
     update |= {"flipped": int(flips.sum()), "largest": float(moved), "largest_raw": float(raw)}
     limit = MOST_MOVED if update.get("mae") is None else MOST_OF_ERROR * update["mae"]
     update["accepted"] = bool(len(exact) and not flips.any() and moved <= limit)
-    return found.model_copy(update=update)
+    return measured.model_copy(update=update)

@@ -165,14 +165,14 @@ def _scores(predictions: Predictions, boot: Bootstrap) -> dict[str, Estimate]:
     if not _has_errors(predictions):  # no resample knows what one would cost
         drawn = drawn[:0]
     resampled = of(drawn)
-    found = {name: boot.estimate(float(value), resampled[name]) for name, value in of(whole).items()}
+    scores = {name: boot.estimate(float(value), resampled[name]) for name, value in of(whole).items()}
     if classes > CLASSES:
         share = np.bincount(labels, minlength=classes) / max(size, 1)
         skill = 1 - squares.mean() / (1 - (share**2).sum()) if (share > 0).sum() > 1 else float("nan")
-        found["brier_skill"] = boot.estimate(float(skill), np.empty(0))
+        scores["brier_skill"] = boot.estimate(float(skill), np.empty(0))
     if size and _too_few(labels == np.bincount(labels).argmax(), boot.units):
-        found["brier_skill"] = _without_ends(found["brier_skill"])
-    return found
+        scores["brier_skill"] = _without_ends(scores["brier_skill"])
+    return scores
 
 
 def _has_errors(predictions: Predictions) -> bool:

@@ -248,7 +248,7 @@ def refuse_idle(config: Config, kind: str, usual: Config | None = None) -> None:
     """
     for place in TARGETS[kind].idle:
         section, _, name = place.partition(".")
-        value, default = (getattr(getattr(one, section), name) for one in (config, usual or Config()))
+        value, default = (getattr(getattr(settings, section), name) for settings in (config, usual or Config()))
         if value and value != default:
             flag = next(keyword for keyword, field in FLAGS.items() if field == place).replace("_", "-")
             raise UsageError(f"--{flag} ({place}): changes nothing for labels of the kind {kind}", "leave it out")

@@ -101,26 +101,26 @@ def share(hits: np.ndarray, counted: np.ndarray | None, units: Units) -> Share:
     if not units.clustered:
         low, high = wilson(value, n, quantile()) if n > 1 else NONE
         return Share(value, low, high, "wilson", n, n, effective_n=float(n))
-    sizes, found = _unit_counts(hits, counted, units)
+    sizes, hit = _unit_counts(hits, counted, units)
     if len(sizes) < 2:
         return Share(value, *NONE, "wilson-cluster", n, len(sizes))
     likeness, others = LIKENESS, _unit_counts(hits, ~counted, units)
     if len(others[0]) > 1 and (most := assumed_effect(others[0], 1.0)) > 1:
         likeness = min(1.0, max(LIKENESS, (_design_effect(*others, LIKENESS) - 1) / (most - 1)))
-    effect, degrees = _design_effect(sizes, found, likeness), satterthwaite(sizes, likeness)
-    seen = max(FEWEST_DEGREES, kurtosis_degrees(found - value * sizes)) if 0 < value < 1 else INFINITE
+    effect, degrees = _design_effect(sizes, hit, likeness), satterthwaite(sizes, likeness)
+    seen = max(FEWEST_DEGREES, kurtosis_degrees(hit - value * sizes)) if 0 < value < 1 else INFINITE
     low, high = wilson(value, n / max(1.0, effect), quantile(min(degrees, seen)))
     flawless, _ = wilson(1.0, n / assumed_effect(sizes, likeness), quantile(degrees))
     shown = effect if 0 < value < 1 else float("nan")
-    icc = correlation(sizes, found, found)
+    icc = correlation(sizes, hit, hit)
     limits = min(low, flawless), max(high, 1 - flawless)
     return Share(value, *limits, "wilson-cluster", n, len(sizes), icc, shown, n / max(1.0, effect))
 
 
 def _unit_counts(hits: np.ndarray, counted: np.ndarray, units: Units) -> tuple[np.ndarray, np.ndarray]:
     """(G,) each: the counted images, and the hits among them, of each unit that has any."""
-    sizes, found = units.sums(counted.astype(np.float64)), units.sums((hits & counted).astype(np.float64))
-    return sizes[sizes > 0], found[sizes > 0]
+    sizes, hit = units.sums(counted.astype(np.float64)), units.sums((hits & counted).astype(np.float64))
+    return sizes[sizes > 0], hit[sizes > 0]
 
 
 def assumed_effect(sizes: np.ndarray, likeness: float) -> float:
@@ -333,10 +333,10 @@ def degrees_between(sizes: np.ndarray, sums: np.ndarray, squares: np.ndarray) ->
 def influence_spread(influence: np.ndarray, units: Units) -> Spread:
     """Variance of any number by the influence (S,) of each image, as in `spread`, with the degrees of freedom of
     `kurtosis_degrees`; with patients at most those of `spread`."""
-    found = spread(influence, units)
-    if not found.variance > 0:
-        return found
-    return Spread(found.variance, min(found.degrees, kurtosis_degrees(units.sums(influence))))
+    by_unit = spread(influence, units)
+    if not by_unit.variance > 0:
+        return by_unit
+    return Spread(by_unit.variance, min(by_unit.degrees, kurtosis_degrees(units.sums(influence))))
 
 
 def kurtosis_degrees(sums: np.ndarray) -> float:
@@ -351,31 +351,30 @@ def jackknife_spread(moved: np.ndarray) -> Spread:
     """Variance of a number by its values (G,) without each of G units (Efron 1982, chapter 3, as in `spread`), with
     degrees of freedom as `influence_spread`."""
     count = len(moved)
-    found = influence_spread((moved.mean() - moved) * (count - 1) / count, Units(np.arange(count)))
-    return Spread(found.variance, min(found.degrees, count - 1))
+    between = influence_spread((moved.mean() - moved) * (count - 1) / count, Units(np.arange(count)))
+    return Spread(between.variance, min(between.degrees, count - 1))
 
 
 def jackknife_interval(value: float, moved: np.ndarray, skewed: bool) -> tuple[float, float]:
     """The interval of a number by its values (G,) without each of G units, as `jackknife_spread`, with Student's t.
 
-    Args:
-        skewed: whether a few units with large errors may decide the number, as they do a mean error. Student's interval
-            ends too low then. Hall, J. R. Stat. Soc. B 54 (1992) 221, removes the skewness of what the units add.
+    It ends too low where a few units with large errors may decide the number, as they do a mean error: where `skewed`,
+    the skewness of what the units add is removed as by Hall, J. R. Stat. Soc. B 54 (1992) 221.
     """
-    found, pull = jackknife_spread(moved), moved.mean() - moved
-    if not found.variance > 0:
+    between, pull = jackknife_spread(moved), moved.mean() - moved
+    if not between.variance > 0:
         return NONE
     skewness = float((pull**3).sum() / (pull**2).sum() ** 1.5) if skewed else 0.0
-    reach = quantile(found.degrees) * np.array([1.0, -1.0])
+    reach = quantile(between.degrees) * np.array([1.0, -1.0])
     if abs(skewness) > 1e-6:
         reach = 3 / skewness * (np.cbrt(1 + skewness * (reach - skewness / 6)) - 1)
-    low, high = value - reach * found.variance**0.5
+    low, high = value - reach * between.variance**0.5
     return float(low), float(high)
 
 
-def log_interval(value: float, found: Spread) -> tuple[float, float]:
+def log_interval(value: float, between: Spread) -> tuple[float, float]:
     """The interval of a number above 0, such as a mean loss, on the scale of its logarithm: most errors cost little."""
-    if not (value > 0 and found.variance > 0):
+    if not (value > 0 and between.variance > 0):
         return NONE
-    reach = quantile(found.degrees) * found.variance**0.5 / value
+    reach = quantile(between.degrees) * between.variance**0.5 / value
     return value * float(np.exp(-reach)), value * float(np.exp(reach))

@@ -134,9 +134,9 @@ def subgroups(predictions: Predictions, columns: Sequence[str], resamples: int =
     return {name: evaluate_strata(predictions, cut, evaluate, _Numbers, fewer) for name, cut in cuts.items()}
 
 
-def compared(found: Mapping[str, Subgroups] | None) -> bool:
+def compared(columns: Mapping[str, Subgroups] | None) -> bool:
     """Whether any column has numbers of at least two strata."""
-    return any(sum(bool(s.overall) for s in column.strata) > 1 for column in (found or {}).values())
+    return any(sum(bool(s.overall) for s in column.strata) > 1 for column in (columns or {}).values())
 
 
 def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: int = 4) -> Strata:
@@ -175,7 +175,7 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: in
 
 def evaluate_strata(
     predictions: Predictions,
-    found: Strata,
+    column: Strata,
     evaluate: Callable[[str, Any], Stratum],
     numbers: Callable[[Any, np.ndarray], Any],
     resamples: int | None = None,
@@ -187,28 +187,28 @@ def evaluate_strata(
         numbers: makes from predictions and atoms what compares strata, such as `_Numbers`.
         resamples: to be recorded.
     """
-    images = np.bincount(found.of, minlength=len(found.names))
-    patients = np.array([len(np.unique(predictions.units[found.of == g])) for g in range(len(found.names))])
-    why = found.why
-    if found.names == (EMPTY,):
+    images = np.bincount(column.of, minlength=len(column.names))
+    patients = np.array([len(np.unique(predictions.units[column.of == g])) for g in range(len(column.names))])
+    why = column.why
+    if column.names == (EMPTY,):
         why = "the column is empty for all images"
-    elif len(found.names) > 1 and patients.max() == 1:
+    elif len(column.names) > 1 and patients.max() == 1:
         why = "each value belongs to one patient (or image), so it may name them"
     if why:
-        return Subgroups(cut=found.cut, strata=[], further=0, too_small=0, gaps={}, worst={}, reason=why)
+        return Subgroups(cut=column.cut, strata=[], further=0, too_small=0, gaps={}, worst={}, reason=why)
     large = (images >= FEWEST) & (patients >= FEWEST)
     shown = [int(g) for g in np.argsort(-images, kind="stable") if large[g]][:MOST]
     few, listed = int((~large).sum()), list[Stratum]()
-    for g, name in enumerate(found.names):
+    for g, name in enumerate(column.names):
         if g in shown:
-            listed.append(evaluate(name, predictions.take(np.flatnonzero(found.of == g))))
+            listed.append(evaluate(name, predictions.take(np.flatnonzero(column.of == g))))
         elif not large[g] and patients[g] > 1 and few <= MOST:
             listed.append(Stratum(name=name, n=f"<{FEWEST}", suppressed=True))
     gaps: dict[str, Any] = {"gaps": {}, "worst": {}, "reason": "fewer than two strata are large enough to be compared"}
     if len(shown) > 1:
-        gaps = _gaps(predictions, found, sorted(shown), {stratum.name: stratum for stratum in listed}, numbers)
+        gaps = _gaps(predictions, column, sorted(shown), {stratum.name: stratum for stratum in listed}, numbers)
     gaps["further"] = int(large.sum()) - len(shown)
-    return Subgroups(cut=found.cut, resamples=resamples, strata=listed, too_small=few, **gaps)
+    return Subgroups(cut=column.cut, resamples=resamples, strata=listed, too_small=few, **gaps)
 
 
 def _stratum(name: str, part: Predictions, resamples: int) -> Stratum:
@@ -228,18 +228,18 @@ def _stratum(name: str, part: Predictions, resamples: int) -> Stratum:
 
 def _gaps(
     predictions: Predictions,
-    found: Strata,
+    column: Strata,
     shown: list[int],
     evaluated: Mapping[str, Stratum],
     numbers: Callable[[Any, np.ndarray], Any],
 ) -> dict[str, Any]:
     """The fields of `Subgroups` from `gaps` on: the larger minus the smaller of each number, of the best and the worst.
     The strata that are `shown` are compared; `evaluated` has them by name, with their own intervals."""
-    inside, names = np.flatnonzero(np.isin(found.of, shown)), [found.names[g] for g in shown]
-    part, of = predictions.take(inside), found.of[inside]
+    inside, names = np.flatnonzero(np.isin(column.of, shown)), [column.names[g] for g in shown]
+    part, of = predictions.take(inside), column.of[inside]
     _, owner = np.unique(predictions.units[inside], return_inverse=True)
-    pairs, atoms = np.unique(owner * len(found.names) + of, return_inverse=True)  # a patient's images in one stratum
-    home = pairs % len(found.names)  # (A,)
+    pairs, atoms = np.unique(owner * len(column.names) + of, return_inverse=True)  # a patient's images in one stratum
+    home = pairs % len(column.names)  # (A,)
     number = numbers(part, atoms)
     dealt = home[None]  # (1 + R, A), the first row as they are
     if len(pairs) == owner.max() + 1:  # each patient is in one stratum
