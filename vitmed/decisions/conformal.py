@@ -28,7 +28,6 @@ from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.kinds.number import NumberPredictions, evaluate_number
 from vitmed.metrics.predictions import Predictions, known_labels
-from vitmed.metrics.ranking import ratio
 
 SHOWN = 30  # classes whose coverage and set size the report shows
 
@@ -174,12 +173,11 @@ def report_sets(
     held, sizes = inside[np.arange(len(labels)), labels], inside.sum(axis=1)
     shown = predictions.classes[:SHOWN]
     of = np.concatenate([np.ones((len(labels), 1), bool), labels[:, None] == np.arange(len(shown))], axis=1)  # (S, 1+C)
-    whole, drawn = (np.split(sums, 2, axis=-1) for sums in boot.sums(np.concatenate([of, of * sizes[:, None]], axis=1)))
+    size_of = boot.ratios(of * sizes[:, None], of)
 
     def numbers(i: int) -> dict[str, Any]:
-        size = boot.estimate(float(ratio(whole[1][i], whole[0][i])), ratio(drawn[1][:, i], drawn[0][:, i]))
         coverage, single = (boot.proportion(hits, of[:, i]) for hits in (held, sizes == 1))
-        return {"n": int(whole[0][i]), "coverage": coverage, "size": size, "single": single}
+        return {"n": int(of[:, i].sum()), "coverage": coverage, "size": size_of[i], "single": single}
 
     per_class = dict[str, ClassSets]()
     for c, (name, least, units) in enumerate(zip(shown, fitted.least, fitted.units, strict=False)):

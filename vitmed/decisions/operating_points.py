@@ -393,21 +393,18 @@ def decision_cost(costs: Costs, predictions: Predictions, called: np.ndarray, co
     matrix, labels = np.array(costs, dtype=np.float64), known_labels(predictions)
     boot, positive = Bootstrap.of(predictions, config.resamples), positive_index(predictions)
     kinds = np.eye(len(matrix))[labels]  # (S, K)
-    whole, drawn = boot.sums(np.concatenate([kinds, kinds * matrix[labels, called][:, None]], axis=1))
 
-    def costs_of(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Expected and normalised cost (...) from sums (..., 2 K)."""
+    def costs_of(sums: np.ndarray) -> dict[str, np.ndarray]:
+        """From sums (..., 2 K)."""
         images, lost = np.split(sums, 2, axis=-1)
         common = ratio(images, images.sum(axis=-1, keepdims=True))
         if positive is not None and config.prevalence is not None:
             common = np.where(np.arange(2) == positive, config.prevalence, 1 - config.prevalence) + 0 * images
         expected = np.where(common > 0, common * ratio(lost, images), 0.0).sum(axis=-1)
-        return expected, ratio(expected, (common @ matrix).min(axis=-1))
+        return {"expected_cost": expected, "normalised_cost": ratio(expected, (common @ matrix).min(axis=-1))}
 
-    pairs = zip(costs_of(whole), costs_of(drawn), strict=True)
-    expected, normalised = (boot.estimate(float(value), resampled) for value, resampled in pairs)
-    accuracy = boot.proportion(called == labels)
-    return DecisionCost(expected_cost=expected, normalised_cost=normalised, accuracy=accuracy)
+    costed = boot.estimates(np.concatenate([kinds, kinds * matrix[labels, called][:, None]], axis=1), costs_of)
+    return DecisionCost(**costed, accuracy=boot.proportion(called == labels))
 
 
 TITLES = {

@@ -161,11 +161,9 @@ def _scores(predictions: Predictions, boot: Bootstrap) -> dict[str, Estimate]:
         constant = 1 - (share**2).sum(axis=-1) if positive is None else (share * (1 - share))[..., positive]
         return {"log_loss": ratio(nats, images)[..., 0], "brier": brier, "brier_skill": 1 - ratio(brier, constant)}
 
-    whole, drawn = boot.sums(np.concatenate([np.ones((size, 1)), nats[:, None], squares[:, None], counts], axis=1))
-    if not _has_errors(predictions):  # no resample knows what one would cost
-        drawn = drawn[:0]
-    resampled = of(drawn)
-    scores = {name: boot.estimate(float(value), resampled[name]) for name, value in of(whole).items()}
+    # without an error, no resample knows what one would cost
+    drawn = boot if _has_errors(predictions) else replace(boot, resamples=0)
+    scores = drawn.estimates(np.concatenate([np.ones((size, 1)), nats[:, None], squares[:, None], counts], axis=1), of)
     if classes > CLASSES:
         share = np.bincount(labels, minlength=classes) / max(size, 1)
         skill = 1 - squares.mean() / (1 - (share**2).sum()) if (share > 0).sum() > 1 else float("nan")
@@ -274,13 +272,12 @@ def _against_the_rest(
     """
     chances, odds = predictions.probabilities[:, shown], log_odds(predictions.calibrated_logits)[:, shown]  # (S, J)
     events = known_labels(predictions)[:, None] == np.array(shown)
-    whole, drawn = (np.split(sums, 2, axis=-1) for sums in boot.sums(np.concatenate([events, chances], axis=1)))
+    ratios = boot.ratios(events, chances)
     per_class, why = dict[str, ClassReliability](), dict[str, str]()
     for j, c in enumerate(shown):
         name, of_class = predictions.classes[c], events[:, j]
-        o_e = boot.estimate(float(ratio(whole[0][j], whole[1][j])), ratio(drawn[0][:, j], drawn[1][:, j]))
-        if of_class.all() or not of_class.any():  # then O:E depends on the number of images alone
-            o_e = boot.estimate(float("nan"), np.empty(0))
+        # of all or no images, O:E depends on their number alone
+        o_e = ratios[j] if 0 < of_class.sum() < len(of_class) else boot.estimate(float("nan"), np.empty(0))
         intercept, slope, reason = _line(odds[:, j], of_class, boot)
         numbers = {"o_e": o_e, "intercept": intercept, "slope": slope}
         if _too_few(of_class, boot.units):

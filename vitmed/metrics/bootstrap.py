@@ -7,7 +7,7 @@ Introduction to the Bootstrap (1993), chapter 13; resamples of whole groups: Fie
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -16,6 +16,7 @@ import numpy as np
 from vitmed.metrics.estimates import Estimate, estimate, of_share
 from vitmed.metrics.intervals import LEVEL, NONE, Units, share
 from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.ranking import ratio
 
 CHUNK = 2**19  # image weights held at once (4 MB): larger is slower, because it leaves the processor's cache
 MOST = 500  # resamples behind a curve: with more, the ends of an interval move by a tenth of its width
@@ -81,6 +82,19 @@ class Bootstrap:
             return whole, np.empty((0, values.shape[1]))
         drawn = [weights @ table for weights in bootstrap_weights(np.arange(count), self.resamples, seed=0)]
         return whole, np.concatenate(drawn)
+
+    def estimates(
+        self, values: np.ndarray, numbers: Callable[[np.ndarray], dict[str, np.ndarray]]
+    ) -> dict[str, Estimate]:
+        """Numbers that are a function of sums (..., F), from the values (S, F) of the images."""
+        whole, drawn = map(numbers, self.sums(values))
+        return {name: self.estimate(float(value), drawn[name]) for name, value in whole.items()}
+
+    def ratios(self, top: np.ndarray, bottom: np.ndarray) -> list[Estimate]:
+        """The sum of `top` over that of `bottom`, (S, J) each, by column."""
+        sums = self.sums(np.concatenate([top, bottom], axis=1))
+        whole, drawn = (ratio(*np.split(both, 2, axis=-1)) for both in sums)
+        return [self.estimate(float(value), column) for value, column in zip(whole, drawn.T, strict=True)]
 
     def proportion(self, hits: np.ndarray, counted: np.ndarray | None = None) -> Estimate:
         """The share of hits (S,) bool among the counted images (S,) bool, or all, as in `evaluate_predictions`."""
