@@ -278,12 +278,8 @@ POLICIES: dict[str, type[DecisionPolicy]] = {  # by the kind of predictions
 def choose_policy(
     validation: Any, config: EvaluateConfig, ood_score: OodScore | None = None, weights_hash: str | None = None
 ) -> Any:
-    """Choose everything on what a model predicts for its validation images.
-
-    Args:
-        validation: with labels; of two classes `positive` as in the configuration of the run.
-        ood_score: fitted before, since it needs features.
-        weights_hash: of the model.
+    """Choose everything on what a model predicts for its validation images, which have labels, and of two classes
+    `positive` as in the configuration of the run. The `ood_score` is fitted before, since it needs features.
 
     Raises:
         UsageError: an operating point that does not fit the number of classes, or two points.

@@ -116,12 +116,10 @@ def highest(values: np.ndarray, sides: tuple[Side, ...], allowance: float) -> np
 def choose_limits(
     reference: Reference, shift: float, period: int, false_alarms: float, simulations: int = 2000, seed: int = 0
 ) -> Limits:
-    """Limits with which a share `false_alarms` of periods without a change gives any alarm.
+    """Limits with which a share `false_alarms` of periods of N images without a change gives any alarm.
 
-    Args:
-        shift: of the mean, in standard deviations, that the charts find soonest; the allowance is half of it.
-        period: N images.
-        simulations: that choose the limits; as many others count the false alarms, and fewer the delays.
+    The charts find a `shift` of the mean, in standard deviations, soonest; the allowance is half of it. So many
+    simulations choose the limits; as many others count the false alarms, and fewer the delays.
     """
     draw, sides = _periods(reference, period, seed), [stream.sides for stream in reference.streams.values()]
 

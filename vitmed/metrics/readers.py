@@ -108,34 +108,24 @@ def agreement(
 
 
 class ReaderTest(Frozen):
-    """The difference, model minus mean of the readers, and the test of no difference; None where it is undefined.
-
-    `degrees` are those of Student's t; None stands for the normal distribution.
-    """
+    """The difference, model minus mean of the readers, and the test of no difference; None where it is undefined."""
 
     difference: Estimate
     statistic: float | None
-    degrees: float | None
+    degrees: float | None  # of Student's t; None stands for the normal distribution
     p: float | None
 
 
 class ReaderComparison(Frozen):
-    """The model and readers by one number, on the `n` images that count for it and that all of them have read.
+    """The model and readers by one number, on the `n` images that count for it and that all of them have read."""
 
-    Attributes:
-        number: "auroc", "sensitivity", "specificity", or of more than two classes "accuracy".
-        model, mean: of the model, and the mean of the readers; None where undefined.
-        readers: column -> number.
-        random_readers: for readers like these; None with one reader. fixed_readers: for these readers alone.
-    """
-
-    number: str
+    number: str  # "auroc", "sensitivity", "specificity", or of more than two classes "accuracy"
     n: int
-    model: float | None
-    mean: float | None
-    readers: dict[str, float | None]
-    random_readers: ReaderTest | None
-    fixed_readers: ReaderTest
+    model: float | None  # None where undefined
+    mean: float | None  # of the readers
+    readers: dict[str, float | None]  # by column
+    random_readers: ReaderTest | None  # for readers like these; None with one reader
+    fixed_readers: ReaderTest  # for these readers alone
 
 
 def compare_with_readers(
@@ -215,9 +205,7 @@ def reader_variances(
     the mean covariance of two readers. Hillis' degrees of freedom are (MS + J max(Cov, 0))^2 (J - 1) / MS^2; where
     patients have several images, at most those of the variance between patients.
 
-    Args:
-        values: (J,) the number for each reader; influences: (J, S) of each image on it.
-        spread_of: influence (S,) -> variance of such a number, and its degrees of freedom.
+    Values are (J,), influences (J, S) those of each image; `spread_of` is the spread of such a number by its influence.
     """
     j, fixed = len(values), spread_of(influences.mean(axis=0))
     if j < 2:

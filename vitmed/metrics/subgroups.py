@@ -78,16 +78,15 @@ class Stratum(Frozen):
 
 
 class Gap(Estimate):
-    """How far the best stratum and the worst are apart, of one metric; `reason` where it is undefined.
-
-    `by_chance` is None beside an interval, with patients in several strata, and where no shuffle compares as many.
-    """
+    """How far the best stratum and the worst are apart, of one metric; `reason` where it is undefined."""
 
     metric: str | None = None
     best: str | None = None
     worst: str | None = None
     compared: int | None = None  # strata
-    by_chance: float | None = None  # share with at least that gap, of the shuffles that compare as many strata
+    # share with at least that gap, of the shuffles that compare as many strata; None where there are none, beside an
+    # interval, and with patients in several strata
+    by_chance: float | None = None
     reason: str | None = None
 
 
@@ -119,11 +118,7 @@ def check_columns(asked: Iterable[str], columns: Iterable[str], flag: str = "--s
 
 def subgroups(predictions: Predictions, columns: Sequence[str], resamples: int = 2000) -> dict[str, Subgroups] | None:
     """The strata, and the gaps between them, of each of these `predictions.columns`; None where none is asked for.
-
-    Raises:
-        UsageError: there is no such column.
-        DataError: the predictions have no labels.
-    """
+    Raises UsageError if there is no such column."""
     check_columns(columns, predictions.columns)
     if not columns or not len(predictions):
         return None
