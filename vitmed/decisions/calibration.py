@@ -29,12 +29,13 @@ LOWEST, HIGHEST = 0.05, 20.0  # of 1 / temperature
 
 
 class Trial(Stored):
-    """A calibration against a simpler one, on validation images that its fit did not see."""
+    """A calibration method against a simpler one, `than`, on validation images that its fit did not see: by how many
+    nats the log loss of an image is lower on average (`gain`), and the standard error of that (`error`)."""
 
-    method: str  # as in `Calibration`
-    than: str  # the simpler one
-    gain: float  # by how many nats the log loss of an image is lower on average
-    error: float  # the standard error of the gain
+    method: str
+    than: str
+    gain: float
+    error: float
 
     @property
     def text(self) -> str:
@@ -58,13 +59,17 @@ def why_chosen(method: str, trials: Sequence[Trial]) -> str:
 
 
 class Calibration(Stored):
-    """calibrated logits = scale * logits + bias, K numbers each; every scale is above 0."""
+    """calibrated logits = scale * logits + bias, K numbers each; every scale is above 0.
 
-    method: str  # "none", "temperature" (one scale for all, no bias) or "vector"
+    The method is "none", "temperature" (one scale for all, no bias) or "vector", chosen by the `trials`; none where it
+    was asked for. The `note` is what a reader must know about the fit; "" if nothing.
+    """
+
+    method: str
     scale: Numbers
     bias: Numbers
-    note: str = ""  # what a reader must know about the fit; "" if nothing
-    trials: Annotated[tuple[Trial, ...], Field(strict=False)] = ()  # that chose the method; none where it was asked for
+    note: str = ""
+    trials: Annotated[tuple[Trial, ...], Field(strict=False)] = ()
 
     @model_validator(mode="after")
     def _fits(self) -> Calibration:

@@ -42,23 +42,28 @@ class SetNumbers(Frozen):
 
 
 class ClassSets(SetNumbers):
-    """The sets of the images of one class."""
+    """The sets of the images of one class; `least` is the score from which the class belongs to a set.
 
-    least: float  # the score from which the class belongs to a set
-    calibrated_on: int  # patients (or images) of validation
-    promised: bool  # False where they are too few
+    `calibrated_on` counts patients (or images) of validation; `promised` is False where they are too few.
+    """
+
+    least: float
+    calibrated_on: int
+    promised: bool
 
 
 class PredictionSets(Frozen):
-    """How often the sets hold the truth, and how large they are; `asked`, `by` and `note` as in `Guarantee`."""
+    """How often the sets hold the truth, and how large they are: the coverage that was `asked` for, `by` "patient" or
+    "image", the numbers of all images and of the first `SHOWN` classes, how many images have a set of 0, 1, 2, ...
+    classes (`sizes`), and the classes `without` a guarantee."""
 
     asked: float
     by: str
     note: str
     overall: SetNumbers
-    per_class: dict[str, ClassSets]  # the first `SHOWN` classes
-    sizes: list[int]  # how many images have a set of 0, 1, 2, ... classes
-    without: list[str]  # classes without a guarantee
+    per_class: dict[str, ClassSets]
+    sizes: list[int]
+    without: list[str]
 
 
 class IntervalResults(Frozen):

@@ -112,7 +112,9 @@ class RatesAndCost(DecisionCost, Rates):
 
 
 class OperatingPoint(PolicyPoint):
-    """One operating point, and what it `reached` on the evaluated images; None where it cannot be chosen."""
+    """One operating point: its `threshold` (None where the likelier class decides, or the lowest expected cost), the
+    target that was `asked` for, `why` it cannot be chosen, or "", and what it `promised` on validation and `reached` on
+    the evaluated images; None where that is not known, or it cannot be chosen."""
 
     model_config = ConfigDict(strict=False, extra="forbid")
 
@@ -121,7 +123,8 @@ class OperatingPoint(PolicyPoint):
 
 
 class OperatingPoints(Frozen):
-    """As `PolicyPoints`, on the evaluated images; `by_fold` is the threshold of each of pooled folds."""
+    """Every operating point by its key in `TITLES`; the `chosen` one decides. Of two classes one is `positive`, and
+    `by_fold` has the threshold of each of pooled folds."""
 
     positive: str | None
     chosen: str

@@ -103,14 +103,18 @@ class Unlike(Frozen):
 
 
 class OutOfDistribution(Frozen):
-    """How many of the evaluated images are unlike the training images."""
+    """How many of the evaluated images are unlike the training images, by a score that `n` training images gave.
 
-    n: int  # training images behind the score
-    n_above: int  # images with a score above 1
-    flagged: Estimate  # their share
-    quantiles: list[float]  # of the scores, at `QUANTILES`
+    `n_above` images have a score above 1, a share `flagged`. The quantiles of the scores are at 5, 25, 50, 75 and 95 %.
+    The error rates are the shares of errors among images with a score up to 1, and above.
+    """
+
+    n: int
+    n_above: int
+    flagged: Estimate
+    quantiles: list[float]
     unlike: Unlike | None  # None without other images
-    error_rate_below: Estimate | None = None  # the share of errors among images with a score up to 1
+    error_rate_below: Estimate | None = None
     error_rate_above: Estimate | None = None
 
 

@@ -85,18 +85,22 @@ class Reliability(Frozen):
 
 
 class CalibrationReport(Frozen):
-    """The fitted `Calibration`, and every measure before and after it."""
+    """The fitted `Calibration`, and every measure before and after it; `about` is the probability that is measured.
 
-    method: str  # also "by fold", with neither scale nor bias
+    The method may also be "by fold", with neither scale nor bias, and the calibration of each of pooled `folds`. The
+    `change` is after minus before, of the same images, for `log_loss` and `brier`; none without a calibration.
+    """
+
+    method: str
     scale: list[float] | None
     bias: list[float] | None
     note: str
     trials: tuple[Trial, ...] = ()
-    about: str  # which probability is measured
+    about: str
     before: Reliability | None  # None without a calibration
     after: Reliability
-    change: dict[str, Estimate] = {}  # after minus before, of the same images, for `log_loss` and `brier`
-    folds: list[CalibrationResult] | None = None  # of pooled folds, the calibration of each
+    change: dict[str, Estimate] = {}
+    folds: list[CalibrationResult] | None = None
 
 
 def report_calibration(

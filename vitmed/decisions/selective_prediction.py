@@ -21,14 +21,16 @@ GRID = 101  # points of the curve
 
 
 class Abstention(Stored):
-    """From which certainty the model answers."""
+    """The `least` certainty with which the model answers, so that at most a share `max_risk` of the answers is wrong;
+    if None, it never answers, and `why` gives the reason. Of validation, the share answered (`coverage`), its share of
+    errors (`risk`), and the upper `bound` of that."""
 
-    max_risk: float  # the limit for the share of errors among the answers
-    least: float | None  # the certainty; None: the model never answers, and `why` gives the reason
+    max_risk: float
+    least: float | None
     why: str
-    coverage: float | None = None  # the share of validation that is answered
-    risk: float | None = None  # the share of errors in that
-    bound: float | None = None  # the upper bound of `risk`
+    coverage: float | None = None
+    risk: float | None = None
+    bound: float | None = None
 
 
 class RiskCoverage(Frozen):
@@ -50,13 +52,18 @@ class Answered(Frozen):
 
 
 class SelectivePrediction(Frozen):
-    """The risk-coverage curve, and what the chosen certainty reaches."""
+    """The risk-coverage curve, and what the chosen certainty reaches.
 
-    error_rate: Estimate  # with every image answered
-    area: Estimate  # the mean risk over all shares answered; images of equal certainty share their errors
+    `error_rate` is that with every image answered, `area` the mean risk over all shares answered, where images of equal
+    certainty share their errors. `chosen` and `reached` are None without a limit of the risk, `reached` also where no
+    image is answered.
+    """
+
+    error_rate: Estimate
+    area: Estimate
     curve: RiskCoverage
-    chosen: Abstention | None  # None without a limit of the risk
-    reached: Answered | None  # also None where no image is answered
+    chosen: Abstention | None
+    reached: Answered | None
 
 
 def certainty(predictions: Predictions) -> np.ndarray:

@@ -43,15 +43,16 @@ class PrevalenceTable(Frozen):
 class NetBenefit(Frozen):
     """Net benefit at each of T thresholds where the positive class has one prevalence; acting on none is 0 everywhere.
 
-    `useful` and `harmful` are [low, high] of runs of thresholds; None with fewer than `FEW_GROUPS` patients (or images)
-    of either class. `sentence` has them in words.
+    `useful` is [low, high] of each run of thresholds at which the intervals of the differences from acting on all and
+    on none lie above 0, `harmful` where that of the difference from none lies below 0; both are None with fewer than
+    `FEW_GROUPS` patients (or images) of either class. `sentence` has them in words.
     """
 
     prevalence: float | None = None
     model: list[Estimate] = []
     all: list[float] = []  # of acting on all images
-    useful: list[list[float]] | None = None  # the differences from acting on all and on none are clearly above 0
-    harmful: list[list[float]] | None = None  # the difference from acting on none is clearly below 0
+    useful: list[list[float]] | None = None
+    harmful: list[list[float]] | None = None
     sentence: str = ""
 
 

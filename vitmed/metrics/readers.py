@@ -108,24 +108,30 @@ def agreement(
 
 
 class ReaderTest(Frozen):
-    """The difference, model minus mean of the readers, and the test of no difference; None where it is undefined."""
+    """The difference, model minus mean of the readers, and the test of no difference; None where it is undefined. The
+    `degrees` are those of Student's t; None stands for the normal distribution."""
 
     difference: Estimate
     statistic: float | None
-    degrees: float | None  # of Student's t; None stands for the normal distribution
+    degrees: float | None
     p: float | None
 
 
 class ReaderComparison(Frozen):
-    """The model and readers by one number, on the `n` images that count for it and that all of them have read."""
+    """The model and readers by one number, on the `n` images that count for it and that all of them have read.
 
-    number: str  # "auroc", "sensitivity", "specificity", or of more than two classes "accuracy"
+    It is "auroc", "sensitivity", "specificity", or of more than two classes "accuracy": of the model, the mean of the
+    readers, and of each by its column; None where undefined. The tests are for readers like these (None with one
+    reader), and for these readers alone.
+    """
+
+    number: str
     n: int
-    model: float | None  # None where undefined
-    mean: float | None  # of the readers
-    readers: dict[str, float | None]  # by column
-    random_readers: ReaderTest | None  # for readers like these; None with one reader
-    fixed_readers: ReaderTest  # for these readers alone
+    model: float | None
+    mean: float | None
+    readers: dict[str, float | None]
+    random_readers: ReaderTest | None
+    fixed_readers: ReaderTest
 
 
 def compare_with_readers(

@@ -33,11 +33,11 @@ class AtRate(Frozen):
 
 
 class FixedRates(Frozen):
-    """Sensitivities at fixed specificities."""
+    """The sensitivity at each specificity of `LEVELS`, and at each of `GRID`: the pointwise `band` of the ROC curve."""
 
     positive: str
-    sensitivity: list[AtRate]  # at each specificity of `LEVELS`
-    band: list[AtRate]  # at each of `GRID`: the pointwise band of the ROC curve
+    sensitivity: list[AtRate]
+    band: list[AtRate]
 
 
 def fixed_rates(predictions: Predictions, config: EvaluateConfig) -> FixedRates | None:

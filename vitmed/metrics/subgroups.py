@@ -78,15 +78,16 @@ class Stratum(Frozen):
 
 
 class Gap(Estimate):
-    """How far the best stratum and the worst are apart, of one metric; `reason` where it is undefined."""
+    """How far the best stratum and the worst are apart, of one metric; `reason` where it is undefined.
+
+    `by_chance` is None beside an interval, with patients in several strata, and where no shuffle compares as many.
+    """
 
     metric: str | None = None
     best: str | None = None
     worst: str | None = None
     compared: int | None = None  # strata
-    # share with at least that gap, of the shuffles that compare as many strata; None where there are none, beside an
-    # interval, and with patients in several strata
-    by_chance: float | None = None
+    by_chance: float | None = None  # share with at least that gap, of the shuffles that compare as many strata
     reason: str | None = None
 
 
