@@ -144,9 +144,12 @@ class ClassPolicy(DecisionPolicy):
     @property
     def summary(self) -> str:
         fitted, operating = self.calibration, self.operating
-        by = f"temperature {1 / fitted.scale[0]:.3g}" if fitted.method == "temperature" else "vector scaling"
-        text = f"the probabilities are {'not calibrated' if fitted.method == 'none' else f'calibrated by {by}'}"
-        text += f": {fitted.note}" if fitted.note else ""
+        names = {
+            "none": "are not calibrated",
+            "temperature": f"are calibrated by temperature {1 / fitted.scale[0]:.3g}",
+            "vector": "are calibrated by vector scaling",
+        }
+        text = f"the probabilities {names[fitted.method]}" + (f": {fitted.note}" if fitted.note else "")
         if fitted.trials:
             gains = [f"{t.method} scaling {-t.gain:+.3f} (standard error {t.error:.3f})" for t in fitted.trials]
             text += f" (change of the log loss in cross-validation: {', '.join(gains)})"
