@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vitmed.core.train_config import EvaluateConfig
-from vitmed.decisions.policy import FindingPolicy, choose_policy
+from vitmed.decisions.policy import choose_policy, policy_of
 from vitmed.metrics.kinds.findings import FindingPredictions
 
 
@@ -27,7 +27,7 @@ def test_few_are_counted_by_patient_where_patients_are_known() -> None:
     assert by_patient.few == ("rare",) and by_patient.findings["rare"].operating.threshold is None
     assert "fewer than 5 patients with, or without, rare" in " ".join(by_patient.notes)
     assert by_image.few == () and by_image.findings["rare"].operating.threshold is not None
-    assert FindingPolicy.of(by_patient.model_dump(mode="json"), ("edema", "rare")) == by_patient
+    assert policy_of(by_patient.model_dump(mode="json"), ("edema", "rare")) == by_patient
 
 
 @pytest.mark.parametrize(("holders", "few"), [(4, ("rare",)), (5, ()), (15, ()), (16, ("rare",))])
@@ -61,7 +61,7 @@ def test_what_is_not_answered_and_what_cannot_be_excluded() -> None:
     assert found.columns["answer"][79].startswith("no: unlike the training images")
     assert {"yes"} < set(found.columns["answer"]) and (found.labels == p.labels).all()
     with pytest.raises(ValueError, match="findings: expected edema, mass, found edema, rare"):
-        FindingPolicy.of(policy.model_dump(mode="json"), ("edema", "mass"))
+        policy_of(policy.model_dump(mode="json"), ("edema", "mass"))
     limited = choose_policy(p, EvaluateConfig(target_sensitivity=0.9, calibration="temperature"))
     at = limited.findings["edema"].operating.threshold
     assert limited.summary == f"1 of 2 findings calibrated; called at a probability of: edema {at:.3g}"

@@ -23,8 +23,7 @@ from vitmed import evaluate, predict, train
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.conformal import report_sets
-from vitmed.decisions.operating_points import asked_point
-from vitmed.decisions.operating_results import report_points
+from vitmed.decisions.operating_points import asked_point, report_points
 from vitmed.decisions.out_of_distribution import report_ood_scores
 from vitmed.decisions.policy import (
     ClassPolicy,
@@ -32,6 +31,7 @@ from vitmed.decisions.policy import (
     count_answers,
     notes_of,
     own_columns,
+    policy_of,
     policy_settings,
     unlike_training,
 )
@@ -227,7 +227,7 @@ def test_every_part_that_is_used_later_is_looked_at_when_it_is_read(run: Trained
             else:
                 inside[way[-1]] = {1}
             try:
-                policy = ClassPolicy.of(damaged, ("amber", "blue"))
+                policy = policy_of(damaged, ("amber", "blue"))
             except ValueError:
                 caught += 1
                 continue
@@ -399,7 +399,7 @@ COSTS = [[0, 1, 5], [1, 0, 1], [4, 1, 0]]
 @pytest.mark.parametrize("asked", [{}, {"cost": COSTS}, {"balanced": True}, {"max_risk": 0.3}, {"max_risk": 1e-6}])
 def test_a_policy_of_three_classes_is_read_and_its_damaged_parts_are_refused(asked: dict[str, Any]) -> None:
     stored = three(**asked).model_dump(mode="json")
-    assert ClassPolicy.of(stored, tuple("abc")) == three(**asked)
+    assert policy_of(stored, tuple("abc")) == three(**asked)
     damages: list[tuple[str, str, Any]] = [
         ("calibration", "scale", [1.0] * 2), ("operating", "positive", "a"), ("operating", "chosen", "youden"),
         ("operating", "expected", [0.5, 0.5]), ("prediction_sets", "least", [0.5] * 2),
@@ -418,24 +418,24 @@ def test_a_policy_of_three_classes_is_read_and_its_damaged_parts_are_refused(ask
         if key == "scale":
             damaged[part]["bias"] = value
         with pytest.raises(ValueError, match=f"{part}(:|\\.{key}|\\.points)"):
-            ClassPolicy.of(damaged, tuple("abc"))
+            policy_of(damaged, tuple("abc"))
     for classes in ("ab", "abcd"):
         with pytest.raises(ValueError, match="does not fit the classes"):
-            ClassPolicy.of(stored, tuple(classes))
+            policy_of(stored, tuple(classes))
 
 
 def test_a_policy_of_two_classes_is_for_these_two() -> None:
     """Its positive class is one of them, and what is wrong in one place is told by its place."""
     policy = choose_policy(draw(), EvaluateConfig(resamples=0, youden=True))
     stored = policy.model_dump(mode="json")
-    assert stored["operating"]["positive"] == "ill" and ClassPolicy.of(stored, ("ill", "normal")) == policy
+    assert stored["operating"]["positive"] == "ill" and policy_of(stored, ("ill", "normal")) == policy
     for positive in (None, "other"):
         with pytest.raises(ValueError, match=r"operating\.positive: does not fit the classes"):
-            ClassPolicy.of(stored | {"operating": stored["operating"] | {"positive": positive}}, ("ill", "normal"))
+            policy_of(stored | {"operating": stored["operating"] | {"positive": positive}}, ("ill", "normal"))
     with pytest.raises(ValueError, match=r"^n: "):
-        ClassPolicy.of(stored | {"n": "many"}, ("ill", "normal"))
+        policy_of(stored | {"n": "many"}, ("ill", "normal"))
     with pytest.raises(ValueError, match="expected a decision policy, found list"):
-        ClassPolicy.of([1], ("ill", "normal"))  # type: ignore[arg-type]
+        policy_of([1], ("ill", "normal"))  # type: ignore[arg-type]
 
 
 def test_a_score_of_one_is_like_the_training_images() -> None:
@@ -498,7 +498,7 @@ def test_an_image_is_not_answered_for_each_reason() -> None:
 def test_it_is_the_same_after_json_and_has_no_arrays_there() -> None:
     policy = choose_policy(draw(100), EvaluateConfig(resamples=10, youden=True))
     text = json.dumps(policy.to_json(), allow_nan=False)
-    assert ClassPolicy.of(json.loads(text), ("ill", "normal")) == policy
+    assert policy_of(json.loads(text), ("ill", "normal")) == policy
 
 
 def test_what_chose_the_calibration_is_printed_and_in_the_report(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field, PlainSerializer, model_validator
 
 from vitmed.core.base_models import Numbers, Stored
-from vitmed.core.text import counted
+from vitmed.core.text import counted_doing
 from vitmed.metrics.intervals import Units, spread
 from vitmed.metrics.predictions import Predictions, softmax
 
@@ -29,12 +29,8 @@ LOWEST, HIGHEST = 0.05, 20.0  # of 1 / temperature
 
 
 class Trial(Stored):
-    """A calibration against a simpler one, on validation images that its fit did not see.
-
-    Attributes:
-        method: as in `Calibration`; than: the simpler one.
-        gain: by how many nats the log loss of an image is lower on average; error: the standard error of the gain.
-    """
+    """A calibration method against a simpler one, `than`, on validation images that its fit did not see: by how many
+    nats the log loss of an image is lower on average (`gain`), and the standard error of that (`error`)."""
 
     method: str
     than: str
@@ -65,10 +61,8 @@ def why_chosen(method: str, trials: Sequence[Trial]) -> str:
 class Calibration(Stored):
     """calibrated logits = scale * logits + bias, K numbers each; every scale is above 0.
 
-    Attributes:
-        method: "none", "temperature" (one scale for all, no bias) or "vector".
-        note: what a reader must know about the fit; "" if nothing.
-        trials: that chose the method; none where it was asked for.
+    The method is "none", "temperature" (one scale for all, no bias) or "vector", chosen by the `trials`; none where it
+    was asked for. The `note` is what a reader must know about the fit; "" if nothing.
     """
 
     method: str
@@ -105,25 +99,21 @@ CalibrationResult = Annotated[Calibration, PlainSerializer(lambda known: known.m
 
 
 def fit_calibration(logits: np.ndarray, labels: np.ndarray, method: str, units: Units) -> Calibration:
-    """The calibration with the lowest log loss on validation.
+    """The calibration with the lowest log loss on validation, from raw logits (S, K) and labels (S,) int64. `method` is
+    a key of `METHODS`, "none", or "auto" to choose one by cross-validation: see `_choose`.
 
     If validation is too small or uniform (fewer than 50 images, one class alone, logits that do not differ), the logits
     stay as they are and the note gives the reason. If validation has almost no errors, the loss keeps falling as the
     temperature goes to 0; the temperature then stops where the mean confidence is (n + 1) / (n + 2), Laplace's rule of
     succession: n images without an error support no more.
-
-    Args:
-        logits: (S, K), as the network gives them; labels: (S,) int64.
-        method: a key of `METHODS`, "none", or "auto" to choose one by cross-validation: see `_choose`.
-        units: of the images.
     """
     size, classes = logits.shape
     counts = np.bincount(labels, minlength=classes)
     if method == "none":
         return Calibration.none(classes, "switched off")
     if size < FEWEST:
-        why = f"{counted(size, 'validation image')} {'is' if size == 1 else 'are'} too few to fit a calibration"
-        return Calibration.none(classes, f"{why} (at least {FEWEST})")
+        few = counted_doing(size, "validation image", "is", "are")
+        return Calibration.none(classes, f"{few} too few to fit a calibration (at least {FEWEST})")
     if (counts > 0).sum() < 2:
         return Calibration.none(classes, "validation holds images of one class alone")
     if not np.ptp(logits, axis=1).any():
@@ -217,9 +207,8 @@ def _vector(logits: np.ndarray, labels: np.ndarray) -> Calibration:
 
     bounds = [(LOWEST, HIGHEST)] * classes + [(None, None)] * classes
     options = {"maxiter": 500, "ftol": 1e-12, "gtol": 1e-8}
-    found = minimize(loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x.tolist()
-    scale, bias = tuple(found[:classes]), tuple(found[classes:])
-    return Calibration(method="vector", scale=scale, bias=bias, note=start.note)
+    fitted = tuple(minimize(loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x.tolist())
+    return Calibration(method="vector", scale=fitted[:classes], bias=fitted[classes:], note=start.note)
 
 
 METHODS: dict[str, Callable[[np.ndarray, np.ndarray], Calibration]] = {"temperature": _temperature, "vector": _vector}

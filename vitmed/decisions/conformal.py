@@ -28,7 +28,6 @@ from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.kinds.number import NumberPredictions, evaluate_number
 from vitmed.metrics.predictions import Predictions, known_labels
-from vitmed.metrics.ranking import ratio
 
 SHOWN = 30  # classes whose coverage and set size the report shows
 
@@ -54,13 +53,9 @@ class ClassSets(SetNumbers):
 
 
 class PredictionSets(Frozen):
-    """How often the sets hold the truth, and how large they are.
-
-    Attributes:
-        asked: the coverage that was asked for, `by` "patient" or "image"; without: classes without a guarantee.
-        per_class: the first `SHOWN` classes.
-        sizes: how many images have a set of 0, 1, 2, ... classes.
-    """
+    """How often the sets hold the truth, and how large they are: the coverage that was `asked` for, `by` "patient" or
+    "image", the numbers of all images and of the first `SHOWN` classes, how many images have a set of 0, 1, 2, ...
+    classes (`sizes`), and the classes `without` a guarantee."""
 
     asked: float
     by: str
@@ -183,23 +178,18 @@ def report_sets(
     held, sizes = inside[np.arange(len(labels)), labels], inside.sum(axis=1)
     shown = predictions.classes[:SHOWN]
     of = np.concatenate([np.ones((len(labels), 1), bool), labels[:, None] == np.arange(len(shown))], axis=1)  # (S, 1+C)
-    whole, drawn = (np.split(sums, 2, axis=-1) for sums in boot.sums(np.concatenate([of, of * sizes[:, None]], axis=1)))
+    size_of = boot.ratios(of * sizes[:, None], of)
 
     def numbers(i: int) -> dict[str, Any]:
-        size = boot.estimate(float(ratio(whole[1][i], whole[0][i])), ratio(drawn[1][:, i], drawn[0][:, i]))
         coverage, single = (boot.proportion(hits, of[:, i]) for hits in (held, sizes == 1))
-        return {"n": int(whole[0][i]), "coverage": coverage, "size": size, "single": single}
+        return {"n": int(of[:, i].sum()), "coverage": coverage, "size": size_of[i], "single": single}
 
-    per_class = {
-        name: ClassSets(
-            **numbers(1 + c), least=fitted.least[c], calibrated_on=fitted.units[c], promised=name not in fitted.without
-        )
-        for c, name in enumerate(shown)
-    }
-    sizes_of, without = np.bincount(sizes).tolist(), list(fitted.without)
-    return PredictionSets(
-        **fitted.promise, overall=SetNumbers(**numbers(0)), per_class=per_class, sizes=sizes_of, without=without
-    )
+    per_class = dict[str, ClassSets]()
+    for c, (name, least, units) in enumerate(zip(shown, fitted.least, fitted.units, strict=False)):
+        promised = name not in fitted.without
+        per_class[name] = ClassSets(**numbers(1 + c), least=least, calibrated_on=units, promised=promised)
+    overall, sizes_of, without = SetNumbers(**numbers(0)), np.bincount(sizes).tolist(), list(fitted.without)
+    return PredictionSets(**fitted.promise, overall=overall, per_class=per_class, sizes=sizes_of, without=without)
 
 
 def with_intervals(predictions: NumberPredictions, fitted: IntervalReach | None) -> NumberPredictions:

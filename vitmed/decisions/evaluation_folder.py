@@ -1,10 +1,13 @@
-"""Reads the folder of an evaluation: predictions.csv with its decision policy, and metrics.json beside it."""
+"""Reads the folder of an evaluation: predictions.csv with its decision policy, and metrics.json beside it.
+
+`Folds` is what metrics.json holds of pooled folds: the numbers and the policy of each."""
 
 from __future__ import annotations
 
 import filecmp
 import shutil
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +15,61 @@ from typing import Any
 import numpy as np
 
 from vitmed.core import upgrade
-from vitmed.core.base_models import Target
+from vitmed.core.base_models import Frozen, Target
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import json_of
 from vitmed.core.run_folder import BASELINE, ISSUES, NUMBERS, PREDICTIONS, REPORT, RunFolder
-from vitmed.decisions.folds import Folds, by_fold
+from vitmed.core.train_config import EvaluateConfig
+from vitmed.decisions.calibration import Calibration, CalibrationResult
+from vitmed.decisions.operating_points import (
+    TITLES,
+    OperatingPoint,
+    OperatingPoints,
+    PolicyPoints,
+    asked_point,
+    reached_by,
+    report_points,
+    target_of,
+)
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, policy_of
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.estimates import Estimate, Numbers, finite
+from vitmed.metrics.predictions import Predictions, positive_index
 from vitmed.metrics.predictions_files import read_predictions
+
+NOTICEABLE = 0.01  # difference between the pooled AUROC and the mean of the folds
+OF_POSITIVE = ("sensitivity", "specificity")  # reported for each fold of two classes
+
+
+class Fold(Frozen):
+    """One fold: its numbers; of classes also its calibration, the key of the `point` that decides, its threshold, and
+    `why` the point that you asked for does not decide; "" where it does."""
+
+    images: int
+    patients: int | None
+    numbers: dict[str, Estimate]
+    calibration: CalibrationResult | None = None
+    point: str = "default"
+    threshold: float | None = None
+    why: str = ""
+
+
+class FoldsAuroc(Frozen):
+    """AUROC of the pooled images, and the mean over the folds; None where undefined."""
+
+    pooled: float | None
+    mean: float | None
+
+
+class Folds(Frozen):
+    """Pooled folds: the key of the operating point that was `asked` for, its target and the costs, and `each` fold;
+    the same of each finding."""
+
+    asked: str
+    target: float | str | list[list[float]] | None
+    costs: list[list[float]] | None
+    each: list[Fold]
+    auroc: FoldsAuroc | None = None
+    findings: dict[str, Folds] = {}
 
 
 @dataclass(frozen=True)
@@ -43,8 +93,8 @@ class Evaluated:
     @property
     def created(self) -> str | None:
         """When the images were evaluated, UTC; None where it is not known."""
-        found = self.metrics.get("report", {}).get("created")
-        return None if found is None else str(found)
+        time = self.metrics.get("report", {}).get("created")
+        return None if time is None else str(time)
 
 
 def read_evaluation(file: Path) -> Evaluated:
@@ -125,13 +175,8 @@ def _no_report(file: Path) -> DataError:
 
 
 def find_evaluation(run: RunFolder, split: str, weights_hash: str | None, policy: DecisionPolicy | None) -> Path | None:
-    """The predictions.csv of an evaluation of these weights on a split of the run; None where there is none.
-
-    Args:
-        split: "val" or "test": the search covers the folders `test`, `test-2`, ...
-        weights_hash: None: not known.
-        policy: of the weights; it identifies an evaluation of 0.1.0.
-    """
+    """The predictions.csv of an evaluation of these weights on "val" or "test" of the run, also in `test-2`, ...; None
+    where there is none. The policy of the weights identifies an evaluation of 0.1.0."""
     for folder in run.evaluations(split):
         try:
             metrics = read_metrics(folder / NUMBERS)
@@ -146,10 +191,8 @@ def find_evaluation(run: RunFolder, split: str, weights_hash: str | None, policy
 
 
 def is_torn(folder: Path) -> bool:
-    """Whether the writing of an evaluation was cut off here; by vitmed 0.1, since a folder now appears when complete.
-
-    False for a folder with other content, and for one with metrics.json: its page can be made again, or was deleted.
-    """
+    """Whether the writing of an evaluation was cut off here; by vitmed 0.1, since a folder now appears when complete. A
+    folder with metrics.json is whole: its page can be made again, or was deleted."""
     names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
     return NUMBERS not in names and (not names or PREDICTIONS in names)
 
@@ -161,11 +204,8 @@ def torn_evaluations(run: RunFolder) -> list[Path]:
 
 
 def take_place(folder: Path, place: Path) -> Path:
-    """Move a new evaluation to `place` if nothing is lost there, and return where it is.
-
-    Nothing is lost if the writing of `place` was cut off, or if it holds tables alone (`--no-report`), the same
-    predictions, and the new evaluation has the page.
-    """
+    """Move a new evaluation to `place` if nothing is lost there, and return where it is. Nothing is lost if the writing
+    of `place` was cut off, or if it holds the same predictions and no page, and the new evaluation has one."""
     if folder == place or not place.is_dir() or place.is_symlink():
         return folder
     files = folder / PREDICTIONS, place / PREDICTIONS
@@ -212,3 +252,122 @@ def validation_of(
             f"vitmed evaluate {checkpoint} --split val writes it",
         )
     return with_positive(read_evaluation(file).predictions.undecided(), positive)  # type: ignore[no-any-return]
+
+
+def folds_of_classes(
+    results: Sequence[Numbers],
+    policies: Sequence[DecisionPolicy | None],
+    names: Sequence[str],
+    auroc: float,
+    config: EvaluateConfig,
+) -> Folds:
+    """Folds of classes, or of one finding, from the numbers of each fold on its test, and its policy. `names` are those
+    of the numbers that are kept, `auroc` is that of the pooled images, NaN where undefined."""
+    k, each, costs = len(results[0].classes), list[Fold](), None
+    asked = asked_point(config, k)
+    for result, policy in zip(results, policies, strict=True):
+        numbers = {name: result.overall[name] for name in names}
+        if result.positive_class is not None:
+            numbers |= {name: result.per_class[result.positive_class][name] for name in OF_POSITIVE}
+        calibration = Calibration.none(k, "no calibration is known for these predictions")
+        decided: dict[str, Any] = {"calibration": calibration, "point": "default", "threshold": None, "why": ""}
+        if policy is not None:
+            assert isinstance(policy, ClassPolicy)
+            operating = policy.operating
+            costs = operating.model_dump(mode="json")["costs"] if not each else costs
+            decided = {"calibration": policy.calibration, "point": operating.chosen, "threshold": operating.threshold}
+            decided["why"] = operating.points[asked].why if asked in operating.points else ""
+        each.append(Fold(images=result.n, patients=result.n_groups, numbers=numbers, **decided))
+    areas = [value for fold in each if (value := fold.numbers["auroc"].value) is not None]
+    mean = statistics.mean(areas) if len(areas) == len(each) else None  # of classes undefined in one fold, so in all
+    areas_of = FoldsAuroc(pooled=finite(auroc), mean=mean)
+    return Folds(asked=asked, target=target_of(config, asked), costs=costs, each=each, auroc=areas_of)
+
+
+def by_fold(folds: Folds | None) -> bool:
+    """Whether a fold decides at a point of its own validation and not by the likeliest class."""
+    if folds is None:
+        return False
+    return any(fold.point != "default" for fold in folds.each) or any(map(by_fold, folds.findings.values()))
+
+
+def report_fold_points(predictions: Predictions, folds: Folds, config: EvaluateConfig) -> OperatingPoints | None:
+    """`report_points` of pooled folds: the likeliest class, and the decisions of each fold at its own threshold."""
+    asked, positive = folds.asked, positive_index(predictions)
+    if positive is None:
+        costs = None if folds.costs is None else [tuple(row) for row in folds.costs]
+        operating = PolicyPoints(positive=None, chosen=asked, points={}, costs=costs, notes=())
+        return report_points(predictions, operating, config)
+    report = report_points(predictions, None, config)
+    if not by_fold(folds) or report is None:
+        return report
+    reached = reached_by(predictions, predictions.predicted, folds.costs, config)
+    head: dict[str, Any] = {
+        "title": TITLES[asked],
+        "promised": None,
+        "threshold": None,
+        "asked": folds.target,
+        "why": "",
+    }
+    points = {**report.points, asked: OperatingPoint(**head, reached=reached)}
+    return report.model_copy(update={"chosen": asked, "by_fold": [f.threshold for f in folds.each], "points": points})
+
+
+def fold_notes(folds: Folds) -> list[str]:
+    """What must be known before the pooled numbers are believed."""
+    notes = [
+        f"Pooled over {len(folds.each)} models, one for each fold; no model has seen its test images.",
+        "The intervals of the pooled numbers describe chance among the tested patients or images. The spread over "
+        "folds (±, one standard deviation) describes how models and their tests differ.",
+    ]
+    if folds.asked != "default":
+        notes.append(_decisions(folds))
+    pooled, mean = (None, None) if folds.auroc is None else (folds.auroc.pooled, folds.auroc.mean)
+    if pooled is not None and mean is not None and abs(pooled - mean) >= NOTICEABLE:
+        notes.append(
+            f"The pooled AUROC is {pooled:.3f}; the folds have {spread_of(folds.each, 'auroc')}. Within a fold one "
+            "model ranks the images. The pooled AUROC ranks images of different models against each other, and the "
+            "same probability from two models need not mean the same. The mean of the folds shows how well one model "
+            "separates the classes."
+        )
+    return [*notes, *undefined_notes(folds)]
+
+
+def undefined_notes(folds: Folds) -> list[str]:
+    """A note on each finding that a fold says nothing about."""
+    notes = []
+    for name, of_finding in (folds.findings or {"the finding": folds}).items():
+        numbers = [fold.numbers.get("auroc") for fold in of_finding.each]
+        lacking = [str(k) for k, auroc in enumerate(numbers, 1) if auroc is not None and auroc.value is None]
+        if lacking:
+            where = f"fold{'s' if len(lacking) > 1 else ''} {', '.join(lacking)}"
+            notes.append(f"The AUROC of {name} is undefined in {where}: no test image has it, or every one has it.")
+    return notes
+
+
+def _decisions(folds: Folds) -> str:
+    """What decides, where you asked for more than the likeliest class."""
+    asked = TITLES[folds.asked].lower() + ("" if folds.target is None else f" {folds.target}")
+    if folds.findings:
+        return f"Each fold calls each finding from its own threshold, chosen on its validation ({asked})."
+    thresholds = [fold.threshold for fold in folds.each]
+    if folds.costs is not None and all(limit is None for limit in thresholds) and by_fold(folds):
+        return "Each fold predicts the class with the lowest expected cost, by the costs of the configuration."
+    if folds.asked == "balanced":
+        return "Each fold predicts the class with the largest ratio of probability to prevalence in its validation."
+    texts = numbered(["the likelier class" if limit is None else f"from {limit:.3g}" for limit in thresholds])
+    return f"Each fold decides at its own threshold, chosen on its validation ({asked}): {texts}."
+
+
+def spread_of(each: Sequence[Fold], name: str) -> str:
+    """Mean and standard deviation over folds, and each value: `0.911 ± 0.012 (0.903, 0.919)`."""
+    values: list[Any] = [fold.numbers[name].value for fold in each]
+    texts = ", ".join("undefined" if value is None else f"{value:.3f}" for value in values)
+    if None in values:
+        return texts
+    return f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f} ({texts})"
+
+
+def numbered(texts: Sequence[str], between: str = ", ") -> str:
+    """`fold 1: a, fold 2: b`."""
+    return between.join(f"fold {number}: {text}" for number, text in enumerate(texts, 1))

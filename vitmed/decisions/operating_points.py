@@ -17,18 +17,22 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from pydantic import ConfigDict
 
 from vitmed.core.base_models import Frozen, Names, Numbers, Stored
 from vitmed.core.errors import UsageError
 from vitmed.core.text import counted, listed
 from vitmed.core.train_config import GRADE_ERRORS, EvaluateConfig
+from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate, estimate, of_f1, of_share
 from vitmed.metrics.intervals import Units, class_shares, share_ratio
+from vitmed.metrics.kinds.classes import PreparedPredictions
 from vitmed.metrics.kinds.grades import grade_costs, grades_of
 from vitmed.metrics.predictions import Predictions, is_called, known_labels, positive_index
-from vitmed.metrics.ranking import threshold_counts
+from vitmed.metrics.ranking import ratio, threshold_counts
 
 FEW = 10  # positive or negative images, or patients, below which a choice on validation is unreliable
+Costs = Sequence[Sequence[float]]  # K x K
 MOST_SHOWN = 6  # classes for which a message shows an example of a matrix
 
 
@@ -84,6 +88,52 @@ class PolicyPoints(Stored):
         return self.points[self.chosen].threshold
 
 
+class DecisionCost(Frozen):
+    """What decisions cost; see `decision_cost`."""
+
+    expected_cost: Estimate
+    normalised_cost: Estimate
+    accuracy: Estimate
+
+
+class DecisionShares(Frozen):
+    """How often decisions between three classes or more are right: of all images, and on average over the classes."""
+
+    accuracy: Estimate
+    balanced_accuracy: Estimate
+
+
+class SharesAndCost(DecisionCost, DecisionShares):
+    """What decisions between three classes or more reach where costs are given."""
+
+
+class RatesAndCost(DecisionCost, Rates):
+    """What decisions between two classes reach where costs are given."""
+
+
+class OperatingPoint(PolicyPoint):
+    """One operating point: its `threshold` (None where the likelier class decides, or the lowest expected cost), the
+    target that was `asked` for, `why` it cannot be chosen, or "", and what it `promised` on validation and `reached` on
+    the evaluated images; None where that is not known, or it cannot be chosen."""
+
+    model_config = ConfigDict(strict=False, extra="forbid")
+
+    title: str
+    reached: RatesAndCost | Rates | SharesAndCost | DecisionShares | DecisionCost | None
+
+
+class OperatingPoints(Frozen):
+    """Every operating point by its key in `TITLES`; the `chosen` one decides. Of two classes one is `positive`, and
+    `by_fold` has the threshold of each of pooled folds."""
+
+    positive: str | None
+    chosen: str
+    threshold: float | None
+    points: dict[str, OperatingPoint]
+    notes: list[str]
+    by_fold: list[float | None] | None = None
+
+
 def asked_point(config: EvaluateConfig, classes: int) -> str:
     """The key of the point that you asked for; "default" without one.
 
@@ -111,10 +161,7 @@ def cost_matrix(
 ) -> np.ndarray | None:
     """(K, K) float64, the cost of predicting the column's class for an image of the row's. None: no costs were given.
 
-    Args:
-        classes: K.
-        positive: the positive one of two.
-        grades: (K,) int64 grade of each class; None: they stand in order.
+    `positive` is that of two classes. `grades` (K,) int64 are those of the classes; None: they stand in order.
 
     Raises:
         UsageError: the costs do not fit the number of classes, or an error costs less than a right answer.
@@ -171,10 +218,9 @@ def choose_points(validation: Predictions, config: EvaluateConfig) -> PolicyPoin
         expected = tuple(validation.probabilities.mean(axis=0).tolist())
         counts = np.bincount(labels, minlength=len(classes))
         few = [f"{count} of {name}" for name, count in zip(classes, counts, strict=True) if count < FEW]
-        notes = [f"Validation has few images of some classes ({listed(few)}); the decisions for these are unreliable."]
-        notes = notes if few and asked == "balanced" else []
-        head: dict[str, Any] = {"positive": None, "chosen": asked, "points": points, "costs": stored}
-        return PolicyPoints(**head, expected=expected, notes=tuple(notes))
+        note = f"Validation has few images of some classes ({listed(few)}); the decisions for these are unreliable."
+        doubt = (note,) if few and asked == "balanced" else ()
+        return PolicyPoints(positive=None, chosen=asked, points=points, costs=stored, expected=expected, notes=doubt)
     truth, scores, units = labels == positive, validation.probabilities[:, positive], Units.of(validation)
     ordered = costs if costs is None or positive == 0 else costs[::-1, ::-1]  # the positive class first
     absent = positive if not truth.any() else 1 - positive if truth.all() else None
@@ -187,16 +233,21 @@ def choose_points(validation: Predictions, config: EvaluateConfig) -> PolicyPoin
             threshold, why = _threshold(key, scores, truth, config, ordered)
         promised = None if why else rates(is_called(scores, threshold), truth, units)
         points[key] = PolicyPoint(threshold=threshold, asked=target_of(config, key), why=why, promised=promised)
-    chosen, notes = asked, []
+    chosen, notes = asked, [] if asked == "default" else _weak(truth, units, config)
     if why := points[asked].why:
         chosen = "default"
         notes = [
             f"The operating point that you asked for cannot be chosen: {why}. The likeliest class decides instead."
         ]
-    elif chosen != "default":
-        notes = _weak(truth, units, config)
-    head = {"positive": classes[positive], "chosen": chosen, "points": points, "costs": stored, "notes": tuple(notes)}
-    return PolicyPoints(**head, positives=int(truth.sum()), negatives=int((~truth).sum()))
+    return PolicyPoints(
+        positive=classes[positive],
+        chosen=chosen,
+        points=points,
+        costs=stored,
+        notes=tuple(notes),
+        positives=int(truth.sum()),
+        negatives=int((~truth).sum()),
+    )
 
 
 def target_of(config: EvaluateConfig, asked: str) -> float | str | list[list[float]] | None:
@@ -207,8 +258,8 @@ def target_of(config: EvaluateConfig, asked: str) -> float | str | list[list[flo
 def _threshold(
     key: str, scores: np.ndarray, truth: np.ndarray, config: EvaluateConfig, costs: np.ndarray | None
 ) -> tuple[float | None, str]:
-    """The threshold of a point, or None and the reason, from the probability (S,) of the positive class, the truth (S,)
-    bool, and the costs (2, 2) with the positive class first."""
+    """The threshold of a point, or None and the reason, from the probability (S,) of the positive class and the truth
+    (S,) bool. The costs (2, 2) have the positive class first."""
     tp, fp = threshold_counts(scores, truth)  # (T + 1,) at and above each distinct score, from high to low
     sensitivity, specificity = tp / tp[-1], 1 - fp / fp[-1]
     last = len(tp) - 1  # every image is predicted positive; at 0 none is
@@ -250,20 +301,16 @@ def _weak(truth: np.ndarray, units: Units, config: EvaluateConfig) -> list[str]:
             few.append(what)
         elif target is not None and images * (1 - target) < 1:
             notes.append(f"Validation has {what}, so {target:g} means that not one of them may be missed.")
-    if few:
-        notes.append(
-            f"The threshold rests on {' and '.join(few)} in validation; its numbers on validation are unreliable."
-        )
-    return notes
+    doubt = f"The threshold rests on {' and '.join(few)} in validation; its numbers on validation are unreliable."
+    return [*notes, doubt] if few else notes
 
 
 def rates(called: np.ndarray, truth: np.ndarray, units: Units) -> Rates:
     """The rates with intervals and the counts, of decisions (S,) bool against the truth (S,) bool."""
     shares = class_shares(truth, called, units)
     cells = {"tp": truth & called, "fp": ~truth & called, "fn": truth & ~called, "tn": ~truth & ~called}
-    proportions = {name: of_share(shares[name]) for name in ("sensitivity", "specificity", "ppv", "npv")}
     return Rates(
-        **proportions,
+        **{name: of_share(shares[name]) for name in ("sensitivity", "specificity", "ppv", "npv")},
         f1=of_f1(shares["f1"]),
         lr_plus=estimate(*share_ratio(truth, ~truth, called, units), "mover"),
         lr_minus=estimate(*share_ratio(truth, ~truth, ~called, units), "mover"),
@@ -288,6 +335,81 @@ def apply_point(predictions: Predictions, operating: PolicyPoints) -> Prediction
         assert operating.costs is not None
         return replace(predictions, costs=tuple(operating.costs))
     return replace(predictions, positive=operating.positive, threshold=operating.threshold)
+
+
+def report_points(
+    predictions: Predictions, operating: PolicyPoints | None, config: EvaluateConfig
+) -> OperatingPoints | None:
+    """What each operating point reaches on the evaluated images, beside what it reaches on validation.
+
+    Without operating points the likeliest class alone is reported. None with more than two classes and one way to
+    decide.
+    """
+    positive = positive_index(predictions)
+    name = None if positive is None else predictions.classes[positive]
+    if operating is None or operating.positive != name:
+        operating = PolicyPoints(positive=None, chosen="default", points={"default": LIKELIEST}, costs=None, notes=())
+    if positive is None:
+        ways = {"default": predictions.likeliest}
+        if operating.expected is not None:
+            ways["balanced"] = replace(predictions, costs=costs_of_balance(operating.expected), decided=None).predicted
+        ways[operating.chosen] = predictions.predicted
+        if len(ways) == 1:
+            return None
+        decisions = {key: (dict[str, Any](threshold=None, asked=None, why=""), ways[key]) for key in ways}
+    else:
+        scores = predictions.probabilities[:, positive]
+        decisions = {
+            key: (dict(point), np.where(is_called(scores, point.threshold), positive, 1 - positive))
+            for key, point in operating.points.items()
+        }
+    points = dict[str, OperatingPoint]()
+    for key, (point, called) in decisions.items():
+        reached = None if point["why"] else reached_by(predictions, called, operating.costs, config)
+        points[key] = OperatingPoint(title=TITLES[key], **point, reached=reached)
+    threshold, notes = None if positive is None else predictions.threshold, list(operating.notes)
+    return OperatingPoints(positive=name, chosen=operating.chosen, threshold=threshold, points=points, notes=notes)
+
+
+def reached_by(
+    predictions: Predictions, called: np.ndarray, costs: Costs | None, config: EvaluateConfig
+) -> Rates | DecisionShares:
+    """What decisions (S,) int64 reach, and their cost where costs are given."""
+    positive, labels = positive_index(predictions), known_labels(predictions)
+    if positive is not None:
+        reached: Rates | DecisionShares = rates(called == positive, labels == positive, Units.of(predictions))
+    else:
+        overall, _ = PreparedPredictions(replace(predictions, decided=called)).estimates()
+        reached = DecisionShares(accuracy=overall["accuracy"], balanced_accuracy=overall["balanced_accuracy"])
+    if not costs:
+        return reached
+    both = {**dict(decision_cost(costs, predictions, called, config)), **dict(reached)}
+    return SharesAndCost(**both) if positive is None else RatesAndCost(**both)
+
+
+def decision_cost(costs: Costs, predictions: Predictions, called: np.ndarray, config: EvaluateConfig) -> DecisionCost:
+    """What decisions cost, and their accuracy on these images.
+
+    `expected_cost` is by image; `normalised_cost` divides it by the expected cost of predicting the cheapest class for
+    every image (Ferrer, arXiv 2209.05355: above 1 the model is worth less than no model). Two classes are as common as
+    `config.prevalence` states, where it is given; else classes are as common as on these images. `called` (S,) int64 is
+    the class that is predicted.
+    """
+    matrix, labels = np.array(costs, dtype=np.float64), known_labels(predictions)
+    boot, positive = Bootstrap.of(predictions, config.resamples), positive_index(predictions)
+    kinds = np.eye(len(matrix))[labels]  # (S, K)
+
+    def costs_of(sums: np.ndarray) -> dict[str, np.ndarray]:
+        """From sums (..., 2 K)."""
+        images, lost = np.split(sums, 2, axis=-1)
+        common = ratio(images, images.sum(axis=-1, keepdims=True))
+        if positive is not None and config.prevalence is not None:
+            common = np.where(np.arange(2) == positive, config.prevalence, 1 - config.prevalence) + 0 * images
+        expected = np.where(common > 0, common * ratio(lost, images), 0.0).sum(axis=-1)
+        return {"expected_cost": expected, "normalised_cost": ratio(expected, (common @ matrix).min(axis=-1))}
+
+    costed = boot.estimates(np.concatenate([kinds, kinds * matrix[labels, called][:, None]], axis=1), costs_of)
+    return DecisionCost(**costed, accuracy=boot.proportion(called == labels))
 
 
 TITLES = {

@@ -103,21 +103,17 @@ class Unlike(Frozen):
 
 
 class OutOfDistribution(Frozen):
-    """How many of the evaluated images are unlike the training images.
+    """How many of the evaluated images are unlike the training images, by a score that `n` training images gave.
 
-    Attributes:
-        n: training images behind the score.
-        n_above: images with a score above 1; flagged: their share.
-        quantiles: of the scores, at 5, 25, 50, 75 and 95 %.
-        unlike: None without other images.
-        error_rate_below, error_rate_above: the share of errors among images with a score up to, or above, 1.
+    `n_above` images have a score above 1, a share `flagged`. The quantiles of the scores are at 5, 25, 50, 75 and 95 %.
+    The error rates are the shares of errors among images with a score up to 1, and above.
     """
 
     n: int
     n_above: int
     flagged: Estimate
     quantiles: list[float]
-    unlike: Unlike | None
+    unlike: Unlike | None  # None without other images
     error_rate_below: Estimate | None = None
     error_rate_above: Estimate | None = None
 
@@ -126,21 +122,20 @@ def report_ood_scores(
     predictions: Predictions, fitted: OodScore | None, others: Sequence[float], config: EvaluateConfig
 ) -> OutOfDistribution | None:
     """How many of the evaluated images are unlike the training images, and of classes how often their predictions are
-    wrong; None where the predictions hold no scores. `others` are the scores of other images.
-    """
+    wrong; None where the predictions hold no scores. `others` are the scores of other images."""
     scores = scores_of(predictions)
     if scores is None or fitted is None or not len(scores):
         return None
-    boot, above, every = Bootstrap.of(predictions, config.resamples), scores > 1, np.ones(len(scores), bool)
+    boot, above = Bootstrap.of(predictions, config.resamples), scores > 1
     unlike, other, errors = None, np.array(others, dtype=np.float64), dict[str, Any]()
     if len(other):
-        flagged = of_share(share(other > 1, np.ones(len(other), bool), Units(np.arange(len(other)))))
+        flagged = of_share(share(other > 1, None, Units(np.arange(len(other)))))
         auroc, listed = detection_auroc(scores, predictions.groups, other), [float(f"{score:.5g}") for score in other]
         unlike = Unlike(n=len(other), auroc=auroc, flagged=flagged, scores=listed)
     if predictions.kind == "classes" and predictions.labels is not None:
         wrong, parts = predictions.predicted != predictions.labels, {"below": ~above, "above": above}
         errors = {f"error_rate_{name}": boot.proportion(wrong, part) for name, part in parts.items()}
-    counts: dict[str, Any] = {"n": fitted.n, "n_above": int(above.sum()), "flagged": boot.proportion(above, every)}
+    counts: dict[str, Any] = {"n": fitted.n, "n_above": int(above.sum()), "flagged": boot.proportion(above)}
     return OutOfDistribution(**counts, quantiles=np.quantile(scores, QUANTILES).tolist(), unlike=unlike, **errors)
 
 

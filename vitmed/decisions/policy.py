@@ -2,21 +2,23 @@
 
 It is chosen once, after the training, on what best.pt predicts for the validation images; the checkpoint stores it, and
 every prediction of the checkpoint goes through it. Choosing takes scipy and scikit-learn; applying takes numpy alone.
+Beside it stands `ReducedPrecision`: whether 16-bit floats change a decision.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import JsonValue, ValidationError
 
 from vitmed.core import upgrade
 from vitmed.core.base_models import Frozen, Names, Numbers, Stored
-from vitmed.core.text import listed
+from vitmed.core.text import counted, counted_doing, listed
 from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.calibration import Calibration, fit_calibration
 from vitmed.decisions.conformal import (
@@ -27,7 +29,7 @@ from vitmed.decisions.conformal import (
     prediction_sets,
     with_intervals,
 )
-from vitmed.decisions.operating_points import PolicyPoints, apply_point, choose_points
+from vitmed.decisions.operating_points import TITLES, PolicyPoints, apply_point, choose_points
 from vitmed.decisions.out_of_distribution import OodScore, scores_of
 from vitmed.decisions.selective_prediction import Abstention, certainty, choose_abstention
 from vitmed.metrics.bootstrap import Bootstrap
@@ -40,17 +42,11 @@ from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, BLANK, NO, OOD_SCORE, SET, WRITTEN, YES
 
 UNLIKE, SEVERAL, UNSURE = "unlike the training images", "classes are possible", "too unsure for the chosen risk"
-CHOOSING = {  # fields of `evaluate` that change what is chosen
-    "calibration",
-    "youden",
-    "balanced",
-    "target_sensitivity",
-    "target_specificity",
-    "cost",
-    "prevalence",
-    "coverage",
-    "max_risk",
-}
+# fields of `evaluate` that change what is chosen
+CHOOSING = {*TITLES, "calibration", "prevalence", "coverage", "max_risk"} - {"default"}
+MOST_MOVED = 1e-3  # of a probability, where reduced precision is accepted
+MOST_OF_ERROR = 0.01  # the same of a predicted number, as a share of the mean absolute error
+FASTER = 1.1  # than fp32, reduced precision at least; else the comparison is not made
 
 
 class DecisionPolicy(Stored):
@@ -94,34 +90,12 @@ class DecisionPolicy(Stored):
         """Raises ValueError if the policy does not fit the classes, findings, grades or number."""
         raise NotImplementedError
 
-    @classmethod
-    def of(cls, content: Mapping[str, Any], classes: Sequence[str]) -> Self:
-        """Read what a checkpoint or a metrics.json holds, for a model of these classes.
-
-        Raises:
-            ValueError: it is not such a policy; the message names the part and the expected content.
-        """
-        try:
-            policy = cls.model_validate(upgrade.policy(content))
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-        except AttributeError:
-            raise ValueError(f"expected a decision policy, found {type(content).__name__}") from None
-        policy.check_classes(classes)
-        return policy
-
 
 def with_columns(
     predictions: Predictions, ours: Mapping[str, tuple[str, ...]], reasons: Sequence[Sequence[str]]
 ) -> Any:
-    """The predictions with the columns of a policy, which stand first and replace those of an earlier one.
-
-    Args:
-        predictions: whose column `answer` may name images without content.
-        ours: without `answer`, which is added: "yes", or "no: " and why.
-        reasons: of each image, why it is not answered, beside being blank or unlike the training images.
-    """
+    """The predictions with `ours` and the column `answer` ("yes", or "no: " and why) in front, in place of those of an
+    earlier policy. `reasons`: why each image is not answered, beside being blank or unlike the training images."""
     columns, answers = predictions.columns, list[str]()
     blank = [BLANK in cell for cell in columns.get(ANSWER, [""] * len(predictions))]
     for empty, strange, others in zip(blank, unlike_training(predictions), reasons, strict=True):
@@ -145,13 +119,9 @@ class ClassPolicy(DecisionPolicy):
         units, labels = Units.of(validation), known_labels(validation)
         calibration = fit_calibration(validation.logits, labels, config.calibration, units)
         plain = calibration.calibrate(validation)
-        operating = choose_points(plain, config)
-        return {
-            "calibration": calibration,
-            "operating": operating,
-            "prediction_sets": fit_sets(plain, config.coverage),
-            "abstention": choose_abstention(apply_point(plain, operating), config.max_risk),
-        }
+        operating, sets = choose_points(plain, config), fit_sets(plain, config.coverage)
+        abstention = choose_abstention(apply_point(plain, operating), config.max_risk)
+        return {"calibration": calibration, "operating": operating, "prediction_sets": sets, "abstention": abstention}
 
     def calibrate(self, predictions: Predictions) -> Predictions:
         return self.calibration.calibrate(predictions)
@@ -173,15 +143,15 @@ class ClassPolicy(DecisionPolicy):
 
     @property
     def summary(self) -> str:
-        known, operating = self.calibration, self.operating
+        fitted, operating = self.calibration, self.operating
         names = {
             "none": "are not calibrated",
-            "temperature": f"are calibrated by temperature {1 / known.scale[0]:.3g}",
+            "temperature": f"are calibrated by temperature {1 / fitted.scale[0]:.3g}",
             "vector": "are calibrated by vector scaling",
         }
-        text = f"the probabilities {names[known.method]}" + (f": {known.note}" if known.note else "")
-        if known.trials:
-            gains = [f"{one.method} scaling {-one.gain:+.3f} (standard error {one.error:.3f})" for one in known.trials]
+        text = f"the probabilities {names[fitted.method]}" + (f": {fitted.note}" if fitted.note else "")
+        if fitted.trials:
+            gains = [f"{t.method} scaling {-t.gain:+.3f} (standard error {t.error:.3f})" for t in fitted.trials]
             text += f" (change of the log loss in cross-validation: {', '.join(gains)})"
         if operating.threshold is not None:
             text += f"; {operating.positive!r} is predicted from a probability of {operating.threshold:.3g}"
@@ -225,23 +195,14 @@ class FindingPolicy(DecisionPolicy):
 
     @classmethod
     def chosen(cls, validation: FindingPredictions, config: EvaluateConfig) -> dict[str, Any]:
-        few = tuple(np.array(validation.classes)[fewer_holders(validation) < FEWEST].tolist())
-        usual = EvaluateConfig(calibration="none")
-        return {
-            "findings": {
-                name: choose_policy(validation.of(name), usual if name in few else config)
-                for name in validation.classes
-            },
-            "few": few,
-            "unit": "images" if validation.groups is None else "patients",
-        }
+        names, usual = validation.classes, EvaluateConfig(calibration="none")
+        few = tuple(np.array(names)[fewer_holders(validation) < FEWEST].tolist())
+        policies = {name: choose_policy(validation.of(name), usual if name in few else config) for name in names}
+        return {"findings": policies, "few": few, "unit": "images" if validation.groups is None else "patients"}
 
     def apply(self, predictions: FindingPredictions) -> FindingPredictions:
-        """Calibrate the probabilities, decide, and add the columns `set` and `answer`.
-
-        The set of an image names the findings that cannot be excluded at the coverage that was asked for. An image is
-        not answered if it is unlike those of training, or if a finding is too unsure for the risk that was asked for.
-        """
+        """As of classes. The set of an image names the findings that cannot be excluded at the chosen coverage. It is
+        not answered if it is unlike those of training, or a finding is too unsure for the chosen risk."""
         raw = replace(predictions, labels=None)
         views = [self.findings[name].apply(raw.of(name)) for name in predictions.classes]
         possible = [view.predicted == 1 if view.members is None else view.members[:, 1] for view in views]
@@ -252,27 +213,25 @@ class FindingPolicy(DecisionPolicy):
             members=np.stack(possible, axis=1),
         )
         rows = range(len(decided))
-        sets = tuple(BETWEEN.join(decided.set_of(row)) for row in rows)
         unsure = [[f"{v.classes[1]} is {UNSURE}" for v in views if UNSURE in v.columns[ANSWER][row]] for row in rows]
-        return with_columns(decided, {SET: sets}, unsure)
+        return with_columns(decided, {SET: tuple(BETWEEN.join(decided.set_of(row)) for row in rows)}, unsure)
 
     @property
     def summary(self) -> str:
-        calibrated = sum(one.calibration.method != "none" for one in self.findings.values())
-        text = f"{calibrated} of {len(self.findings)} findings calibrated"
-        moved = {name: one.operating.threshold for name, one in self.findings.items()}
+        calibrated = sum(policy.calibration.method != "none" for policy in self.findings.values())
+        moved = {name: policy.operating.threshold for name, policy in self.findings.items()}
         thresholds = [f"{name} {at:.3g}" for name, at in moved.items() if at is not None]
+        text = f"{calibrated} of {len(self.findings)} findings calibrated"
         return text + (f"; called at a probability of: {listed(thresholds)}" if thresholds else "")
 
     @property
     def notes(self) -> tuple[str, ...]:
-        found = [f"{name}: {note}" for name, one in self.findings.items() for note in one.notes]
-        if self.few:
-            found.append(
-                f"Validation has fewer than {FEWEST} {self.unit} with, or without, {listed(self.few)}: a raw "
-                "probability of 0.5 decides there, and no threshold was chosen."
-            )
-        return tuple(found)
+        few = (
+            f"Validation has fewer than {FEWEST} {self.unit} with, or without, {listed(self.few)}: a raw "
+            "probability of 0.5 decides there, and no threshold was chosen."
+        )
+        notes = [f"{name}: {note}" for name, policy in self.findings.items() for note in policy.notes]
+        return (*notes, few) if self.few else tuple(notes)
 
     def check_classes(self, classes: Sequence[str]) -> None:
         if list(self.findings) != list(classes):
@@ -322,26 +281,33 @@ POLICIES: dict[str, type[DecisionPolicy]] = {  # by the kind of predictions
 def choose_policy(
     validation: Any, config: EvaluateConfig, ood_score: OodScore | None = None, weights_hash: str | None = None
 ) -> Any:
-    """Choose everything on what a model predicts for its validation images.
-
-    Args:
-        validation: with labels; of two classes `positive` as in the configuration of the run.
-        ood_score: fitted before, since it needs features.
-        weights_hash: of the model.
+    """Choose everything on what a model predicts for its validation images, which have labels, and of two classes
+    `positive` as in the configuration of the run. The `ood_score` is fitted before, since it needs features.
 
     Raises:
         UsageError: an operating point that does not fit the number of classes, or two points.
     """
     policy, settings = POLICIES[validation.kind], policy_settings(config)
-    head: dict[str, Any] = {"asked": settings, "n": len(validation), "weights_hash": weights_hash}
-    return policy(**head, **policy.chosen(validation, config), ood_score=ood_score)
+    chosen = policy.chosen(validation, config)
+    return policy(asked=settings, n=len(validation), weights_hash=weights_hash, **chosen, ood_score=ood_score)
 
 
 def policy_of(content: Mapping[str, Any], classes: Sequence[str]) -> DecisionPolicy:
-    """Read what a checkpoint or a metrics.json holds. Raises ValueError for anything else."""
-    kind = {"findings": "findings", "intervals": "number"}
-    keys = content if isinstance(content, Mapping) else ()
-    return POLICIES[next((kind[key] for key in kind if key in keys), "classes")].of(content, classes)
+    """Read what a checkpoint or a metrics.json holds, for a model of these classes.
+
+    Raises:
+        ValueError: it is not such a policy; the message names the part and the expected content.
+    """
+    if not isinstance(content, Mapping):
+        raise ValueError(f"expected a decision policy, found {type(content).__name__}")
+    kind = "findings" if "findings" in content else "number" if "intervals" in content else "classes"
+    try:
+        policy = POLICIES[kind].model_validate(upgrade.policy(content))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    policy.check_classes(classes)
+    return policy
 
 
 class AnswerCounts(Frozen):
@@ -373,10 +339,14 @@ def count_answers(predictions: Predictions) -> AnswerCounts | None:
     reasons = [reason for cell in cells if cell != YES for reason in cell.removeprefix(NO).split(", ")]
     why = Counter(SEVERAL if reason.endswith(SEVERAL) else reason for reason in reasons)
     wrong = predictions.predicted != known_labels(predictions)
-    share = boot.proportion(answered, np.ones(len(cells), bool))
-    errors = {"wrong_answered": boot.proportion(wrong, answered), "wrong_unanswered": boot.proportion(wrong, ~answered)}
-    unanswered = dict(why.most_common())
-    return AnswerCounts(n=len(cells), n_answered=int(answered.sum()), answered=share, **errors, unanswered=unanswered)
+    return AnswerCounts(
+        n=len(cells),
+        n_answered=int(answered.sum()),
+        answered=boot.proportion(answered),
+        wrong_answered=boot.proportion(wrong, answered),
+        wrong_unanswered=boot.proportion(wrong, ~answered),
+        unanswered=dict(why.most_common()),
+    )
 
 
 def own_columns(predictions: Predictions) -> tuple[str, ...]:
@@ -398,3 +368,75 @@ def notes_of(policy: DecisionPolicy | None) -> list[str]:
             "no prediction sets. (best.pt of a run of this version has them.)"
         ]
     return list(policy.notes)
+
+
+class ReducedPrecision(Stored):
+    """What 16-bit floats change in the decisions and numbers of a network: the comparison with fp32, made once, after
+    training. A decision is the class that the policy predicts, the likeliest one, and whether the image is unlike the
+    training images; of a number only the last.
+    """
+
+    precision: str  # "bf16" or "fp16"
+    device: str  # the kind that computed it, "cpu" or "cuda"
+    speedup: float  # how many times as fast as fp32
+    images: int = 0  # of validation that were compared; 0 where `speedup` is below `FASTER`
+    flipped: int = 0  # images with another decision
+    largest: float = 0.0  # change of a calibrated probability, or of a number or an end of its interval, in the unit
+    largest_raw: float = 0.0  # change of a raw probability, or of a predicted number
+    mae: float | None = None  # of a number, on these images in fp32; None for other kinds
+    unit: str = ""  # of the number
+    finite: bool = True  # whether the outputs are finite in this precision; otherwise nothing was compared
+    accepted: bool = False  # no decision flips, and `largest` is at most `MOST_MOVED`, or `MOST_OF_ERROR` of `mae`
+
+    @property
+    def in_words(self) -> str:
+        """What was found, such as "on 240 validation images no decision flips and ..."."""
+        faster = f"{self.precision} is {self.speedup:.1f} times as fast as fp32"
+        if not self.images:
+            return f"{faster}, so the decisions were not compared"
+        start = f"on {counted(self.images, 'validation image')}"
+        if not self.finite:
+            return f"{start} the outputs are not finite in {self.precision}; {faster}"
+        if self.mae is None:
+            what, limit = "probability", f"{MOST_MOVED:g}"
+            far = f"{math.ceil(1e4 * self.largest) / 1e4:g}" if self.accepted else f"{self.largest:.2g}"
+            flips = counted_doing(self.flipped, "decision", "flips", "flip") if self.flipped else "no decision flips"
+            flips += " and " if self.flipped or self.accepted else " but "
+        else:
+            what, limit = "number", f"{100 * MOST_OF_ERROR:g} %"
+            far = f"{self.largest:.2g}{f' {self.unit}' * bool(self.unit)}"
+            far += f", {100 * self.largest / (self.mae or math.nan):.2g} % of the mean absolute error"
+            flips = counted_doing(self.flipped, "out-of-distribution flag", "changes", "change") + " and "
+            flips *= bool(self.flipped)
+        moved = f"no {what} moves by more than {far}" if self.accepted else f"a {what} moves by {far} (limit {limit})"
+        return f"{start} {flips}{moved}; {faster}"
+
+    @property
+    def choice(self) -> str:
+        """The precision to use on this kind of device, and why."""
+        choice = f"{self.precision} instead of fp32" if self.accepted else f"fp32, not {self.precision}"
+        return f"{choice}: {self.in_words}"
+
+
+def compare_precision(measured: ReducedPrecision, exact: Predictions, reduced: Predictions) -> ReducedPrecision:
+    """`measured` with the differences of two predictions of the same images, to both of which the policy is applied:
+    `exact` in fp32, `reduced` in the precision of `measured`."""
+    update: dict[str, Any] = {"images": len(exact)}
+    flips: np.ndarray = np.zeros(len(exact), bool)
+    if exact.kind == "number":
+        error = np.abs(exact.amounts[:, 0] - known_labels(exact)).mean()
+        update |= {"mae": float(error), "unit": exact.target.unit}
+    else:
+        flips |= np.atleast_2d((exact.predicted != reduced.predicted).T).any(axis=0)  # of any finding
+    if exact.kind == "classes":
+        flips |= exact.likeliest != reduced.likeliest
+    scores = scores_of(exact), scores_of(reduced)
+    if scores[0] is not None and scores[1] is not None:
+        # One validation image is the edge itself, with a score of 1; any rounding would flip it.
+        flips |= ((scores[0] > 1) != (scores[1] > 1)) & (scores[0] != 1)
+    moved = np.abs(exact.amounts - reduced.amounts).max(initial=0)
+    raw = np.abs(exact.undecided().amounts - reduced.undecided().amounts).max(initial=0)
+    update |= {"flipped": int(flips.sum()), "largest": float(moved), "largest_raw": float(raw)}
+    limit = MOST_MOVED if update.get("mae") is None else MOST_OF_ERROR * update["mae"]
+    update["accepted"] = bool(len(exact) and not flips.any() and moved <= limit)
+    return measured.model_copy(update=update)

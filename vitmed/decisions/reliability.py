@@ -85,14 +85,10 @@ class Reliability(Frozen):
 
 
 class CalibrationReport(Frozen):
-    """The fitted calibration, and every measure before and after it.
+    """The fitted `Calibration`, and every measure before and after it; `about` is the probability that is measured.
 
-    Attributes:
-        method, note, trials: as in `Calibration`; the method also "by fold", with neither scale nor bias.
-        about: which probability is measured.
-        before: None without a calibration.
-        change: after minus before, of the same images, for `log_loss` and `brier`; empty without a calibration.
-        folds: of pooled folds, the calibration of each.
+    The method may also be "by fold", with neither scale nor bias, and the calibration of each of pooled `folds`. The
+    `change` is after minus before, of the same images, for `log_loss` and `brier`; none without a calibration.
     """
 
     method: str
@@ -101,7 +97,7 @@ class CalibrationReport(Frozen):
     note: str
     trials: tuple[Trial, ...] = ()
     about: str
-    before: Reliability | None
+    before: Reliability | None  # None without a calibration
     after: Reliability
     change: dict[str, Estimate] = {}
     folds: list[CalibrationResult] | None = None
@@ -111,20 +107,20 @@ def report_calibration(
     predictions: Predictions, calibration: Calibration | None, config: EvaluateConfig
 ) -> CalibrationReport:
     """Every measure of calibration, with intervals, and the calibration of these predictions; None: not known."""
-    known = calibration or Calibration.none(len(predictions.classes), "no calibration is known for these predictions")
-    positive, about = positive_index(predictions), "confidence in the likeliest class"
-    if positive is not None:
-        about = f"probability of {predictions.classes[positive]}"
-    before, change = None, dict[str, Estimate]()
-    if known.method != "none":
+    fitted = calibration or Calibration.none(len(predictions.classes), "no calibration is known for these predictions")
+    positive, before, change = positive_index(predictions), None, dict[str, Estimate]()
+    if fitted.method != "none":
         raw = replace(predictions, calibrated=None)
         before = _measures(raw, config)
         gaps = zip(("log_loss", "brier"), image_losses(predictions), image_losses(raw), strict=True)
-        change = {name: of_mean(own - former, Units.of(predictions)) for name, own, former in gaps}
+        change = {name: of_mean(now - former, Units.of(predictions)) for name, now, former in gaps}
         if not _has_errors(predictions):  # an error's cost is unseen
             change = {name: _without_ends(difference) for name, difference in change.items()}
+    about = (
+        "confidence in the likeliest class" if positive is None else f"probability of {predictions.classes[positive]}"
+    )
     after = _measures(predictions, config)
-    return CalibrationReport(**dict(known), about=about, before=before, after=after, change=change)
+    return CalibrationReport(**dict(fitted), about=about, before=before, after=after, change=change)
 
 
 def _measures(predictions: Predictions, config: EvaluateConfig) -> Reliability:
@@ -136,27 +132,23 @@ def _measures(predictions: Predictions, config: EvaluateConfig) -> Reliability:
         shown = sorted(np.argsort(-np.bincount(labels, minlength=classes), kind="stable")[:CLASSES].tolist())
     else:
         scores, events, shown = chances[:, positive], labels == positive, [positive]
-    binned = dict[str, list[_Binned]](ece=[], ece_classwise=[])
-    undefined, few = dict[str, str](), size < 2 * PER_BIN
-    if not few:
-        binned["ece"] = [_Binned(scores, events, boot.units)]
-    if not few and classes <= MOST_CLASSES:
-        signs = [1, -1] if classes == 2 else [1] * classes
-        binned["ece_classwise"] = [
-            _Binned(chances[:, c], labels == c, boot.units, sign) for c, sign in enumerate(signs)
-        ]
-    numbers: dict[str, Any] = _scores(predictions, boot) | _errors(binned, boot)
-    per_class, why = _against_the_rest(predictions, shown, boot)
-    if numbers["brier_skill"].value is None:
+    binned, undefined = dict[str, list[_Binned]](ece=[], ece_classwise=[]), dict[str, str]()
+    scored = _scores(predictions, boot)
+    if scored["brier_skill"].value is None:
         undefined["brier_skill"] = "all images are of one class" if size else "there are no images"
-    if few:
+    if size < 2 * PER_BIN:
         seen = counted_doing(size, "image", "is evaluated", "are evaluated")
         undefined |= dict.fromkeys(binned, f"it needs two bins of {PER_BIN} images, and only {seen}")
-    elif classes > MOST_CLASSES:
-        undefined["ece_classwise"] = f"it is left out of more than {MOST_CLASSES} classes"
+    else:
+        binned["ece"] = [_Binned(scores, events, boot.units)]
+        signs = [1, -1] if classes == 2 else [1] * classes if classes <= MOST_CLASSES else []
+        binned["ece_classwise"] = [_Binned(chances[:, c], labels == c, boot.units, s) for c, s in enumerate(signs)]
+        if not signs:
+            undefined["ece_classwise"] = f"it is left out of more than {MOST_CLASSES} classes"
+    per_class, why = _against_the_rest(predictions, shown, boot)
     undefined |= {f"slope of {name}": text for name, text in why.items()}
-    curve = _bins(scores, events, boot)
-    return Reliability(undefined=undefined, **numbers, curve=curve, per_class=per_class)
+    numbers: dict[str, Any] = scored | _errors(binned, boot)
+    return Reliability(undefined=undefined, **numbers, curve=_bins(scores, events, boot), per_class=per_class)
 
 
 def _scores(predictions: Predictions, boot: Bootstrap) -> dict[str, Estimate]:
@@ -173,18 +165,16 @@ def _scores(predictions: Predictions, boot: Bootstrap) -> dict[str, Estimate]:
         constant = 1 - (share**2).sum(axis=-1) if positive is None else (share * (1 - share))[..., positive]
         return {"log_loss": ratio(nats, images)[..., 0], "brier": brier, "brier_skill": 1 - ratio(brier, constant)}
 
-    whole, drawn = boot.sums(np.concatenate([np.ones((size, 1)), nats[:, None], squares[:, None], counts], axis=1))
-    if not _has_errors(predictions):  # no resample knows what one would cost
-        drawn = drawn[:0]
-    resampled = of(drawn)
-    found = {name: boot.estimate(float(value), resampled[name]) for name, value in of(whole).items()}
+    # without an error, no resample knows what one would cost
+    drawn = boot if _has_errors(predictions) else replace(boot, resamples=0)
+    scores = drawn.estimates(np.concatenate([np.ones((size, 1)), nats[:, None], squares[:, None], counts], axis=1), of)
     if classes > CLASSES:
         share = np.bincount(labels, minlength=classes) / max(size, 1)
         skill = 1 - squares.mean() / (1 - (share**2).sum()) if (share > 0).sum() > 1 else float("nan")
-        found["brier_skill"] = boot.estimate(float(skill), np.empty(0))
+        scores["brier_skill"] = boot.estimate(float(skill), np.empty(0))
     if size and _too_few(labels == np.bincount(labels).argmax(), boot.units):
-        found["brier_skill"] = _without_ends(found["brier_skill"])
-    return found
+        scores["brier_skill"] = _without_ends(scores["brier_skill"])
+    return scores
 
 
 def _has_errors(predictions: Predictions) -> bool:
@@ -195,11 +185,10 @@ def _has_errors(predictions: Predictions) -> bool:
 def _bins(scores: np.ndarray, events: np.ndarray, boot: Bootstrap) -> list[Bin]:
     """The bins of the reliability diagram, of the probability (S,) and whether it comes true, (S,) bool."""
     place, curve = np.searchsorted(bin_edges(scores), scores, side="right"), []
-    for i in np.unique(place):
-        inside = place == i
-        ends = {"from": float(scores[inside].min()), "to": float(scores[inside].max())}
-        seen = boot.proportion(events, inside)
-        curve.append(Bin(said=float(scores[inside].mean()), seen=seen, n=int(inside.sum()), **ends))
+    for inside in (place == i for i in np.unique(place)):
+        said, seen = scores[inside], boot.proportion(events, inside)
+        ends = {"from": float(said.min()), "to": float(said.max())}
+        curve.append(Bin(said=float(said.mean()), seen=seen, n=len(said), **ends))
     return curve
 
 
@@ -219,11 +208,8 @@ class _Binned:
 
     Over the images the mean of |seen - said| of their bin, with bins of about equally many images. Of the confidence
     it is the expected calibration error (Guo et al., ICML 2017); of each class, averaged over the classes, the
-    class-wise one (Kull et al., NeurIPS 2019).
-
-    Args:
-        units: of the images. Their intraclass correlation is that of `events - scores`.
-        sign: -1 draws the complement of what 1 draws: of two classes one comes true.
+    class-wise one (Kull et al., NeurIPS 2019). The intraclass correlation of the units is that of `events - scores`.
+    The `sign` -1 draws the complement of what 1 draws: of two classes one comes true.
     """
 
     def __init__(self, scores: np.ndarray, events: np.ndarray, units: Units, sign: int = 1):
@@ -250,10 +236,8 @@ class _Binned:
 
 
 def _errors(binned: dict[str, list[_Binned]], boot: Bootstrap) -> dict[str, Any]:
-    """The calibration errors, each the mean over its parts, and what they would be if the probabilities were right.
-
-    The latter by consistency resampling: Broecker & Smith, Weather and Forecasting 22 (2007) 651.
-    """
+    """The calibration errors, each the mean over its parts, and what they would be if the probabilities were right, by
+    consistency resampling: Broecker & Smith, Weather and Forecasting 22 (2007) 651."""
     numbers, rng, units = dict[str, Any](), np.random.default_rng(0), boot.units
     draws = min(boot.resamples, max(LEAST_DRAWS, WORK // max(1, len(units.index) * sum(map(len, binned.values())))))
     redrawn: dict[str, list[float]] = {name: [] for name, parts in binned.items() if parts}
@@ -292,13 +276,12 @@ def _against_the_rest(
     """
     chances, odds = predictions.probabilities[:, shown], log_odds(predictions.calibrated_logits)[:, shown]  # (S, J)
     events = known_labels(predictions)[:, None] == np.array(shown)
-    whole, drawn = (np.split(sums, 2, axis=-1) for sums in boot.sums(np.concatenate([events, chances], axis=1)))
+    ratios = boot.ratios(events, chances)
     per_class, why = dict[str, ClassReliability](), dict[str, str]()
     for j, c in enumerate(shown):
         name, of_class = predictions.classes[c], events[:, j]
-        o_e = boot.estimate(float(ratio(whole[0][j], whole[1][j])), ratio(drawn[0][:, j], drawn[1][:, j]))
-        if of_class.all() or not of_class.any():  # then O:E depends on the number of images alone
-            o_e = boot.estimate(float("nan"), np.empty(0))
+        # of all or no images, O:E depends on their number alone
+        o_e = ratios[j] if 0 < of_class.sum() < len(of_class) else boot.estimate(float("nan"), np.empty(0))
         intercept, slope, reason = _line(odds[:, j], of_class, boot)
         numbers = {"o_e": o_e, "intercept": intercept, "slope": slope}
         if _too_few(of_class, boot.units):
@@ -337,8 +320,7 @@ def _line(odds: np.ndarray, events: np.ndarray, boot: Bootstrap) -> tuple[Estima
 
 def _recalibrate(x: np.ndarray, offset: np.ndarray, events: np.ndarray, boot: Bootstrap) -> Estimate:
     """The first coefficient of a logistic regression of events (S,) on x (S, F) with an offset, by Newton's method;
-    `NOTHING` where it does not converge.
-    """
+    `NOTHING` where it does not converge."""
     weights = np.zeros(x.shape[1])
     for _ in range(STEPS):
         p = 1 / (1 + np.exp(-np.clip(offset + x @ weights, -700, 700)))
@@ -358,8 +340,8 @@ def _recalibrate(x: np.ndarray, offset: np.ndarray, events: np.ndarray, boot: Bo
     low, high, value = None, None, float(weights[0])
     if boot.units.count >= 2:
         bread, scores = np.linalg.inv(curvature), boot.per_unit(x * (events - p)[:, None])  # (F, F), (G, F)
-        own = boot.per_unit((x[:, :, None] * x[:, None] * (p * (1 - p))[:, None, None]).reshape(len(x), -1))
-        rest = np.eye(len(bread)) - own.reshape(-1, *bread.shape) @ bread  # (G, F, F)
+        curves = boot.per_unit((x[:, :, None] * x[:, None] * (p * (1 - p))[:, None, None]).reshape(len(x), -1))
+        rest = np.eye(len(bread)) - curves.reshape(-1, *bread.shape) @ bread  # (G, F, F)
         try:
             pulls = np.linalg.solve(rest, scores[:, :, None])[:, :, 0] @ bread[0]  # (G,)
         except np.linalg.LinAlgError:  # one patient alone decides

@@ -21,13 +21,9 @@ GRID = 101  # points of the curve
 
 
 class Abstention(Stored):
-    """From which certainty the model answers.
-
-    Attributes:
-        max_risk: the limit for the share of errors among the answers.
-        least: the certainty; None: the model never answers, and `why` gives the reason.
-        coverage, risk, bound: on validation, the share answered, its share of errors, and the upper bound of the share.
-    """
+    """The `least` certainty with which the model answers, so that at most a share `max_risk` of the answers is wrong;
+    if None, it never answers, and `why` gives the reason. Of validation, the share answered (`coverage`), its share of
+    errors (`risk`), and the upper `bound` of that."""
 
     max_risk: float
     least: float | None
@@ -58,10 +54,9 @@ class Answered(Frozen):
 class SelectivePrediction(Frozen):
     """The risk-coverage curve, and what the chosen certainty reaches.
 
-    Attributes:
-        error_rate: with every image answered.
-        area: the mean risk over all shares answered; images of equal certainty share their errors.
-        chosen, reached: None without a limit of the risk; `reached` also where no image is answered.
+    `error_rate` is that with every image answered, `area` the mean risk over all shares answered, where images of equal
+    certainty share their errors. `chosen` and `reached` are None without a limit of the risk, `reached` also where no
+    image is answered.
     """
 
     error_rate: Estimate
@@ -73,8 +68,7 @@ class SelectivePrediction(Frozen):
 
 def certainty(predictions: Predictions) -> np.ndarray:
     """(S,) float64 in 0..1: the probability of the predicted class; with a threshold, the distance from it in log odds,
-    written as a probability.
-    """
+    written as a probability."""
     if predictions.threshold is None or predictions.positive is None:
         return predictions.confidence
     c = predictions.classes.index(predictions.positive)
@@ -117,10 +111,8 @@ def choose_abstention(validation: Predictions, max_risk: float | None) -> Absten
 
 
 def design_effect(wrong: np.ndarray, units: np.ndarray) -> float:
-    """Variance of the share of errors over patients / binomial variance (Kish, Survey Sampling, 1965, section 8.2).
-
-    At least 1. Without an error it is unknown; then each patient counts as one trial. Errors and patients are (S,).
-    """
+    """Variance of the share of errors over patients / binomial variance (Kish, Survey Sampling, 1965, section 8.2), at
+    least 1. Without an error it is unknown; then each patient counts as one trial. Errors and patients are (S,)."""
     size, share = len(wrong), float(wrong.mean())
     names, place = np.unique(units, return_inverse=True)
     most = size / len(names)
@@ -143,19 +135,17 @@ def report_abstention(
     predictions: Predictions, chosen: Abstention | None, config: EvaluateConfig
 ) -> SelectivePrediction:
     """The risk-coverage curve with its area (El-Yaniv & Wiener, J. Mach. Learn. Res. 11 (2010) 1605), and what the
-    chosen certainty reaches.
-    """
+    chosen certainty reaches."""
     labels, sure = known_labels(predictions), certainty(predictions)
     wrong, boot = predictions.predicted != labels, Bootstrap.of(predictions, config.resamples)
-    every, reached = np.ones(len(sure), bool), None
-    area, curve = _curve(sure, wrong, boot)
+    reached, (area, curve) = None, _curve(sure, wrong, boot)
     if chosen is not None and chosen.least is not None and len(sure):
         answered = sure >= chosen.least
-        coverage, risk = boot.proportion(answered, every), boot.proportion(wrong, answered)
+        coverage, risk = boot.proportion(answered), boot.proportion(wrong, answered)
         shown = enumerate(predictions.classes[:SHOWN])
         per_class = {name: boot.proportion(answered, labels == c) for c, name in shown}
         reached = Answered(n=int(answered.sum()), coverage=coverage, risk=risk, per_class=per_class)
-    rate = boot.proportion(wrong, every)
+    rate = boot.proportion(wrong)
     return SelectivePrediction(error_rate=rate, area=area, curve=curve, chosen=chosen, reached=reached)
 
 
@@ -195,13 +185,9 @@ def _curve(sure: np.ndarray, wrong: np.ndarray, boot: Bootstrap) -> tuple[Estima
 
 
 def area_influence(errors: np.ndarray, risks: np.ndarray, wrong: np.ndarray, tie: np.ndarray) -> np.ndarray:
-    """The derivative (S,) of the area by the weight of each image. All are (S,) in the order of certainty.
-
-    Args:
-        errors, risks: the error of each image, and the risk with all up to it answered.
-        wrong: bool.
-        tie: int64, the number of each image's certainty: images of one number share their errors.
-    """
+    """The derivative (S,) of the area by the weight of each image, from its error, the risk with all up to it answered,
+    whether it is wrong, and the number of its certainty (images of one number share their errors). All are (S,) in the
+    order of certainty."""
     n = len(errors)
     per_place = 1 / np.arange(1, n + 1)
     later = [values[::-1].cumsum()[::-1] for values in (per_place, risks * per_place)]

@@ -3,19 +3,22 @@ vitmed.decisions.policy, and one in `LEARNING` of vitmed.training.learning, whic
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from vitmed.core.base_models import UNKNOWN
 from vitmed.core.config import FLAGS, Config
 from vitmed.core.errors import UsageError
-from vitmed.decisions.policy import CHOOSING
-from vitmed.decisions.watched import Streams, watch_classes, watch_findings, watch_number
+from vitmed.decisions.out_of_distribution import scores_of
+from vitmed.decisions.policy import CHOOSING, unlike_training
+from vitmed.metrics.control_charts import Stream
 from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.kinds.classes import compare_classes, compare_predictions, evaluate_predictions
 from vitmed.metrics.kinds.findings import (
+    FindingPredictions,
     compare_each_finding,
     compare_findings,
     drawn_findings,
@@ -23,11 +26,22 @@ from vitmed.metrics.kinds.findings import (
     finding_values,
 )
 from vitmed.metrics.kinds.grades import compare_grades, drawn_grades, evaluate_grades, grade_values
-from vitmed.metrics.kinds.number import compare_numbers, drawn_numbers, error_of_mean, evaluate_number, number_values
+from vitmed.metrics.kinds.number import (
+    NumberPredictions,
+    compare_numbers,
+    drawn_numbers,
+    error_of_mean,
+    evaluate_number,
+    number_values,
+)
 from vitmed.metrics.metric_table import FINDING_METRICS, GRADE_METRICS, METRICS, NUMBER_METRICS, Metric
 from vitmed.metrics.paired_comparison import ClassDifference, PairedComparison
-from vitmed.metrics.predictions import known_labels
+from vitmed.metrics.predictions import Predictions, known_labels, positive_index
+from vitmed.metrics.predictions_csv import ANSWER, YES
 from vitmed.metrics.scoring import Scorer, metric_values
+
+LEAST = 0.05  # standard deviation of a probability: of a class that is always clear, a shift of 0.0005 means nothing
+Streams = dict[str, Stream]  # what `vitmed monitor` watches: one chart each, in this order
 
 
 @dataclass(frozen=True)
@@ -71,6 +85,70 @@ class TargetKind:
     followed: str = "the probability of the predicted class"  # while patches of an attention map are taken away
     words: Words = Words()
     idle: tuple[str, ...] = ()  # "section.field" of settings that change nothing for this kind
+
+
+def watch_classes(predictions: Predictions) -> Streams:
+    """Of classes and grades: of two the positive class, of more each class against the others."""
+    positive, labels, each = positive_index(predictions), predictions.labels, np.arange(len(predictions.classes))
+    true = None if labels is None else labels[:, None] == each
+    called = predictions.predicted[:, None] == each
+    streams = _watch(predictions, each.tolist() if positive is None else [positive], true, called)
+    if positive is None and labels is not None:
+        streams["accuracy"] = Stream(predictions.predicted == labels, ("fall",), share=True)
+    return streams
+
+
+def watch_findings(predictions: FindingPredictions) -> Streams:
+    """Of each finding."""
+    labels = predictions.labels
+    true, known = (None, True) if labels is None else (labels == 1, labels != UNKNOWN)
+    return _watch(predictions, range(len(predictions.classes)), true, predictions.predicted, known)
+
+
+def watch_number(predictions: NumberPredictions) -> Streams:
+    """Of a number, in its unit."""
+    streams = {"predicted number": Stream(predictions.values)} | _answers(predictions)
+    if predictions.labels is None:
+        return streams
+    error = predictions.values - predictions.labels
+    streams |= {"error": Stream(error), "absolute error": Stream(np.abs(error), ("rise",))}
+    if predictions.intervals is not None:
+        streams["true numbers inside the intervals"] = Stream(predictions.right, ("fall",), share=True)
+    return streams
+
+
+def _watch(
+    predictions: Any,
+    watched: Iterable[int],
+    true: np.ndarray | None,
+    called: np.ndarray,
+    known: np.ndarray | bool = True,
+) -> Streams:
+    """The probability of each of these classes or findings, `_answers`, and with labels what is right of each against
+    the others: `true`, `called` and whether it is known, (S, K) bool."""
+    names, chances = predictions.classes, predictions.probabilities
+    streams = {f"probability of {names[k]}": Stream(chances[:, k], least=LEAST) for k in watched}
+    streams |= _answers(predictions)
+    if true is None:
+        return streams
+
+    gaps = np.where(known, true - chances, np.nan).astype(np.float64)
+    hits, passes = np.where(known & true, called, np.nan), np.where(known & ~true, ~called, np.nan)
+    for k in watched:
+        streams[f"calibration of {names[k]}"] = Stream(gaps[:, k], least=LEAST)
+        streams[f"sensitivity of {names[k]}"] = Stream(hits[:, k], ("fall",), share=True)
+        streams[f"specificity of {names[k]}"] = Stream(passes[:, k], ("fall",), share=True)
+    return streams
+
+
+def _answers(predictions: Predictions) -> Streams:
+    """The shares of images that are unlike those of training, and that are not answered, where the policy says so."""
+    streams, cells = dict[str, Stream](), predictions.columns.get(ANSWER)
+    if scores_of(predictions) is not None:
+        streams["unlike the training images"] = Stream(unlike_training(predictions), ("rise",), share=True)
+    if cells is not None:
+        streams["not answered"] = Stream(np.array([cell != YES for cell in cells]), ("rise",), share=True)
+    return streams
 
 
 READERS = ("evaluate.raters", "evaluate.rater_scores", "evaluate.ordinal")
@@ -170,7 +248,7 @@ def refuse_idle(config: Config, kind: str, usual: Config | None = None) -> None:
     """
     for place in TARGETS[kind].idle:
         section, _, name = place.partition(".")
-        value, default = (getattr(getattr(one, section), name) for one in (config, usual or Config()))
+        value, default = (getattr(getattr(settings, section), name) for settings in (config, usual or Config()))
         if value and value != default:
             flag = next(keyword for keyword, field in FLAGS.items() if field == place).replace("_", "-")
             raise UsageError(f"--{flag} ({place}): changes nothing for labels of the kind {kind}", "leave it out")

@@ -23,6 +23,8 @@ number_agreement   limits of agreement; errors by range and subgroup; are the pr
 label_errors       images whose label is doubtful (confident learning)
 sample_size        how many images and patients an interval needs
 clinical_utility   predictive values by prevalence, and net benefit: the decision curve
-fixed_rates        sensitivity at a fixed specificity; the band of the ROC curve
+roc                sensitivity at a fixed specificity; the band of the ROC curve
 readers            Cohen's kappa of readers, reference and model; the model against readers: Obuchowski & Rockette
+control_charts     CUSUM charts, and what `vitmed monitor` finds by them
+tuning_study       what a search over settings found
 """

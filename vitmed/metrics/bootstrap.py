@@ -7,7 +7,7 @@ Introduction to the Bootstrap (1993), chapter 13; resamples of whole groups: Fie
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -16,6 +16,7 @@ import numpy as np
 from vitmed.metrics.estimates import Estimate, estimate, of_share
 from vitmed.metrics.intervals import LEVEL, NONE, Units, share
 from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.ranking import ratio
 
 CHUNK = 2**19  # image weights held at once (4 MB): larger is slower, because it leaves the processor's cache
 MOST = 500  # resamples behind a curve: with more, the ends of an interval move by a tenth of its width
@@ -23,17 +24,12 @@ ALIKE = 1e-12  # an interval no wider than this is none: all resamples gave the 
 
 
 def bootstrap_weights(units: np.ndarray, resamples: int, seed: int) -> Iterator[np.ndarray]:
-    """Draw units with replacement, as many as there are, `resamples` times.
-
-    Args:
-        units: (S,) int64, the unit (image or group) of each image, 0..G-1.
+    """Draw units with replacement, as many as there are, `resamples` times, from the unit of each image, (S,) int64.
 
     Yields:
         (r, S) float64 weights, how often each image was drawn; the r add up to `resamples`, and r x S is bounded.
     """
-    rng = np.random.default_rng(seed)
-    size = int(units.max()) + 1
-    rows = max(1, CHUNK // max(1, len(units)))
+    rng, size, rows = np.random.default_rng(seed), int(units.max()) + 1, max(1, CHUNK // max(1, len(units)))
     for start in range(0, resamples, rows):
         r = min(rows, resamples - start)
         drawn = rng.integers(size, size=(r, size)) + size * np.arange(r)[:, None]
@@ -51,10 +47,8 @@ def percentile_interval(values: np.ndarray, level: float = LEVEL) -> tuple[float
 
 
 def widened_level(degrees: float) -> float:
-    """The level of a percentile interval that corrects for few units: Hesterberg, Am. Stat. 69 (2015) 371.
-
-    A resample varies less than the sample, and the variance is uncertain; at 9 degrees 0.95 becomes 0.983.
-    """
+    """The level of a percentile interval that corrects for few units: a resample varies less than the sample, and the
+    variance is uncertain (Hesterberg, Am. Stat. 69 (2015) 371). At 9 degrees 0.95 becomes 0.983."""
     from scipy.special import stdtrit  # imported here: predict starts without it
 
     reach = float(stdtrit(degrees, (1 + LEVEL) / 2)) * ((degrees + 1) / degrees) ** 0.5
@@ -89,8 +83,21 @@ class Bootstrap:
         drawn = [weights @ table for weights in bootstrap_weights(np.arange(count), self.resamples, seed=0)]
         return whole, np.concatenate(drawn)
 
-    def proportion(self, hits: np.ndarray, counted: np.ndarray) -> Estimate:
-        """The share of hits (S,) bool among the counted images (S,) bool, as in `evaluate_predictions`."""
+    def estimates(
+        self, values: np.ndarray, numbers: Callable[[np.ndarray], dict[str, np.ndarray]]
+    ) -> dict[str, Estimate]:
+        """Numbers that are a function of sums (..., F), from the values (S, F) of the images."""
+        whole, drawn = map(numbers, self.sums(values))
+        return {name: self.estimate(float(value), drawn[name]) for name, value in whole.items()}
+
+    def ratios(self, top: np.ndarray, bottom: np.ndarray) -> list[Estimate]:
+        """The sum of `top` over that of `bottom`, (S, J) each, by column."""
+        sums = self.sums(np.concatenate([top, bottom], axis=1))
+        whole, drawn = (ratio(*np.split(both, 2, axis=-1)) for both in sums)
+        return [self.estimate(float(value), column) for value, column in zip(whole, drawn.T, strict=True)]
+
+    def proportion(self, hits: np.ndarray, counted: np.ndarray | None = None) -> Estimate:
+        """The share of hits (S,) bool among the counted images (S,) bool, or all, as in `evaluate_predictions`."""
         return of_share(share(hits, counted, self.units))
 
     def estimate(self, value: float, drawn: np.ndarray) -> Estimate:

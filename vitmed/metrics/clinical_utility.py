@@ -120,25 +120,24 @@ def in_words(row: AtPrevalence) -> str:
     """A row of the table in words."""
     where = f"at a prevalence of {percentage(row.prevalence)}"
     parts = []
-    for found, result in ((row.ppv, "positive"), (row.npv, "negative")):
-        if found.value is None:
+    for rate, result in ((row.ppv, "positive"), (row.npv, "negative")):
+        if rate.value is None:
             parts.append(f"There are no {result} results to count {where}.")
-        elif found.low is None or found.high is None:
+        elif rate.low is None or rate.high is None:
             parts.append(f"So few images or patients cannot show how many of 100 {result} results {where} are true.")
         else:
-            low, value, high = _of_100(found)
+            low, value, high = _of_100(rate.low, rate.value, rate.high)
             parts.append(f"Of 100 {result} results {where}, about {value} ({low} to {high}) are true.")
     return " ".join(parts)
 
 
-def _of_100(found: Estimate) -> tuple[str, str, str]:
+def _of_100(*shares: float) -> list[str]:
     """The lower end, the value and the upper end: 25, 99.7 or 0.4, never rounded to 100 or 0, or to one another."""
-    shares = [share for share in (found.low, found.value, found.high) if share is not None]
     for least in range(5):
-        low, value, high = (_rounded(100 * share, least) for share in shares)
-        if low != high or found.low == found.high:
+        texts = [_rounded(100 * share, least) for share in shares]
+        if texts[0] != texts[-1] or shares[0] == shares[-1]:
             break
-    return low, value, high
+    return texts
 
 
 def _rounded(x: float, least: int) -> str:
@@ -217,22 +216,22 @@ def _summed_up(nets: list[Net], prevalence: float, enough: bool, where: str) -> 
     useful = _runs([net[1] > 0 and over_all for net, over_all in nets]) if enough else None
     harmful = _runs([net[2] < 0 for net, _ in nets]) if enough else None
     than = "better than acting on all images or on none"
-    if useful is None:
-        text = f"there are too few patients or images of a class to know whether acting on the model is {than}."
+    if not enough:
+        text = f"there are too few patients or images of a class to know whether acting on the model is {than}"
+    elif useful:
+        text = f"acting on the model is clearly {than}, if you act from a probability of {ranges(useful)}"
     else:
         text = f"acting on the model is not clearly {than}, at any threshold"
-        if useful:
-            text = f"acting on the model is clearly {than}, if you act from a probability of {ranges(useful)}"
-        if harmful:
-            text += f"; it is clearly worse than acting on none from a probability of {ranges(harmful)}"
-        text += f"{' (each threshold on its own)' if useful or harmful else ''}."
+    if harmful:
+        text += f"; it is clearly worse than acting on none from a probability of {ranges(harmful)}"
+    text += " (each threshold on its own)" if useful or harmful else ""
     return {
         "prevalence": prevalence,
         "model": [estimate(*net, "mover") for net, _ in nets],
         "all": [prevalence - (1 - prevalence) * pt / (1 - pt) for pt in THRESHOLDS],
         "useful": useful,
         "harmful": harmful,
-        "sentence": f"{where}, {text}",
+        "sentence": f"{where}, {text}.",
     }
 
 

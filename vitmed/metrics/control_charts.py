@@ -22,6 +22,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from vitmed.core.base_models import Frozen
+from vitmed.core.text import counted, listed
+from vitmed.metrics.estimates import Estimate
+
 MOST = 3.0  # standard deviations
 FEWEST = 10  # values of the reference below which nothing is watched
 Side = Literal["rise", "fall"]
@@ -73,18 +77,12 @@ class Reference(NamedTuple):
         most = np.array([np.inf if stream.share else MOST for stream in watched])
         return cls(dict(streams), values, with_added, centre, spread, most)
 
-    @property
-    def values(self) -> np.ndarray:
-        """(S + 2, C) float64: the reference itself, standardised."""
-        return self._standardised(self.raw)
-
-    def standardised(self, new: Mapping[str, Stream]) -> np.ndarray:
-        """(T, C) float64: the values of new images, in standard deviations from the mean of the reference."""
-        return self._standardised(np.stack([new[name].values for name in self.streams], axis=1))
-
-    def _standardised(self, values: np.ndarray) -> np.ndarray:
-        own, given = (np.clip((x - self.centre) / self.spread, -self.most, self.most) for x in (self.raw, values))
-        return given - np.nanmean(own, axis=0)
+    def standardised(self, new: Mapping[str, Stream] | None = None) -> np.ndarray:
+        """(T, C) float64: the values of new images, in standard deviations from the mean of the reference; without
+        these those of the reference, (S + 2, C)."""
+        values = self.raw if new is None else np.stack([new[name].values for name in self.streams], axis=1)
+        before, after = (np.clip((x - self.centre) / self.spread, -self.most, self.most) for x in (self.raw, values))
+        return after - np.nanmean(before, axis=0)
 
 
 def newest(stream: Stream, period: int) -> Stream:
@@ -118,12 +116,10 @@ def highest(values: np.ndarray, sides: tuple[Side, ...], allowance: float) -> np
 def choose_limits(
     reference: Reference, shift: float, period: int, false_alarms: float, simulations: int = 2000, seed: int = 0
 ) -> Limits:
-    """Limits with which a share `false_alarms` of periods without a change gives any alarm.
+    """Limits with which a share `false_alarms` of periods of N images without a change gives any alarm.
 
-    Args:
-        shift: of the mean, in standard deviations, that the charts find soonest; the allowance is half of it.
-        period: N images.
-        simulations: that choose the limits; as many others count the false alarms, and fewer the delays.
+    The charts find a `shift` of the mean, in standard deviations, soonest; the allowance is half of it. So many
+    simulations choose the limits; as many others count the false alarms, and fewer the delays.
     """
     draw, sides = _periods(reference, period, seed), [stream.sides for stream in reference.streams.values()]
 
@@ -154,7 +150,7 @@ def choose_limits(
 def _periods(reference: Reference, period: int, seed: int) -> Iterator[np.ndarray]:
     """Draw periods (N, C) of standardised values without a change: of patients like those of the reference, who are a
     sample too."""
-    rng, standardised = np.random.default_rng(seed), reference.values
+    rng, standardised = np.random.default_rng(seed), reference.standardised()
     _, index = np.unique(reference.units, return_inverse=True)
     order, count = np.argsort(index, kind="stable"), np.bincount(index)  # images of each patient
     start, size = np.cumsum(count) - count, len(count)
@@ -167,3 +163,83 @@ def _periods(reference: Reference, period: int, seed: int) -> Iterator[np.ndarra
             first = np.repeat(start[drawn] - np.cumsum(lengths) + lengths, lengths)
             rows.append(order[first + np.arange(lengths.sum())])
         yield standardised[np.concatenate(rows)[:period]]
+
+
+class Alarm(Frozen):
+    """The first image at which a sum is above its limit."""
+
+    side: Side
+    row: int  # of the table, from 1
+    time: str | None  # of that row, if the table has times
+    since_row: int  # the first image after the sum was last 0, about where the change began (Page 1954)
+    since_time: str | None
+
+
+class Chart(Frozen):
+    """One CUSUM chart; `why_not`: why nothing is watched; then `limit` and what follows from it is None."""
+
+    name: str
+    n: int  # images of the newest period that count
+    reference: Estimate  # the mean, or the share
+    now: Estimate
+    difference: Estimate  # now minus reference
+    sides: list[Side]  # of the mean that give an alarm
+    limit: float | None = None  # of the sum, in standard deviations of the reference
+    last: float | None = None  # the sum after the last image; of two sides the larger
+    peak: float | None = None  # the highest sum
+    found_shift: float | None = None  # the mean after the smallest shift that the chart is made for
+    delay: int | None = None  # after how many images that count it is seen, at the median; None: not within a period
+    alarm: Alarm | None = None
+    why_not: str = ""
+
+
+class FalseAlarms(Frozen):
+    """`asked`: the share of periods without a change that may give an alarm; `found`: in simulated periods."""
+
+    asked: float
+    period: int
+    found: float
+    simulated: int
+
+
+class Monitoring(Frozen):
+    """The content of monitoring.json."""
+
+    run: str  # name of the run folder
+    weights_hash: str | None
+    created: str
+    split: str  # of the reference
+    reference_images: int
+    reference_patients: int | None  # None: patients are unknown
+    images: int  # new
+    labelled: int  # of them with a label
+    patients: int | None
+    first: str | None  # times of the first and the last new image
+    last: str | None
+    shift: float  # of a mean, in standard deviations, that the charts find soonest
+    false_alarms: FalseAlarms | None
+    charts: list[Chart]
+    notes: list[str]
+
+    @property
+    def alarms(self) -> list[Chart]:
+        """The charts with an alarm, the earliest first."""
+        rows = [(chart.alarm.row, chart) for chart in self.charts if chart.alarm is not None]
+        return [chart for _, chart in sorted(rows, key=lambda pair: pair[0])]
+
+    @property
+    def verdict(self) -> str:
+        """What was found, in a sentence."""
+        if self.alarms:
+            return f"alarm: {listed([alarm_text(chart) for chart in self.alarms], 4, '; ')}"
+        watched = sum(not chart.why_not for chart in self.charts)
+        return f"no alarm: {counted(self.images, 'image')}, {counted(watched, 'chart')}"
+
+
+def alarm_text(chart: Chart) -> str:
+    """`sensitivity falls at image 212 (2026-03-02), since about 2026-02-20`"""
+    alarm = chart.alarm
+    assert alarm is not None
+    if alarm.time is None:
+        return f"{chart.name} {alarm.side}s after {counted(alarm.row, 'image')}"
+    return f"{chart.name} {alarm.side}s at image {alarm.row:,} ({alarm.time}), since about {alarm.since_time}"

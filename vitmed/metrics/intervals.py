@@ -55,11 +55,8 @@ class Units:
 
     def leveraged(self, influence: np.ndarray, kinds: np.ndarray) -> np.ndarray:
         """The influence (S,) of each image as leaving out its unit shows it: over 1 - the unit's share of the images of
-        its kind, (S,) int64; at most twice as large.
-
-        Where few units have a kind, their own influence hides how much the number would be without them: MacKinnon &
-        White, J. Econometrics 29 (1985) 305 (HC3).
-        """
+        its kind, (S,) int64; at most twice as large. Where few units have a kind, their influence hides how much the
+        number would be without them: MacKinnon & White, J. Econometrics 29 (1985) 305 (HC3)."""
         _, cell, held = np.unique(kinds * self.count + self.index, return_inverse=True, return_counts=True)
         return influence / np.maximum(0.5, 1 - held[cell] / np.bincount(kinds)[kinds])
 
@@ -83,8 +80,8 @@ class Share:
     effective_n: float = float("nan")  # n / design effect, at most n; the interval rests on it
 
 
-def share(hits: np.ndarray, counted: np.ndarray, units: Units) -> Share:
-    """The proportion of the counted images that are hits.
+def share(hits: np.ndarray, counted: np.ndarray | None, units: Units) -> Share:
+    """The proportion of the counted images that are hits; None counts all.
 
     Independent images: Wilson, J. Am. Stat. Assoc. 22 (1927) 209. Patients with several images: the same with the
     effective number of images (Rao & Scott, Biometrics 48 (1992) 577) and Student's t with Satterthwaite's degrees of
@@ -96,35 +93,34 @@ def share(hits: np.ndarray, counted: np.ndarray, units: Units) -> Share:
     that of the other images where it is higher. And no interval reaches further up than that of as many images without
     an error, or further down than that of as many without a hit.
 
-    Args:
-        hits: (S,) bool. Those of images that are not counted only show how alike images of a patient are.
-        counted: (S,) bool.
+    Hits and counted images are (S,) bool. Hits that are not counted only show how alike images of a patient are.
     """
+    counted = np.ones(len(hits), bool) if counted is None else counted
     n = int(counted.sum())
     value = float((hits & counted).sum() / n) if n else float("nan")
     if not units.clustered:
         low, high = wilson(value, n, quantile()) if n > 1 else NONE
         return Share(value, low, high, "wilson", n, n, effective_n=float(n))
-    sizes, found = _unit_counts(hits, counted, units)
+    sizes, hit = _unit_counts(hits, counted, units)
     if len(sizes) < 2:
         return Share(value, *NONE, "wilson-cluster", n, len(sizes))
     likeness, others = LIKENESS, _unit_counts(hits, ~counted, units)
     if len(others[0]) > 1 and (most := assumed_effect(others[0], 1.0)) > 1:
         likeness = min(1.0, max(LIKENESS, (_design_effect(*others, LIKENESS) - 1) / (most - 1)))
-    effect, degrees = _design_effect(sizes, found, likeness), satterthwaite(sizes, likeness)
-    seen = max(FEWEST_DEGREES, kurtosis_degrees(found - value * sizes)) if 0 < value < 1 else INFINITE
+    effect, degrees = _design_effect(sizes, hit, likeness), satterthwaite(sizes, likeness)
+    seen = max(FEWEST_DEGREES, kurtosis_degrees(hit - value * sizes)) if 0 < value < 1 else INFINITE
     low, high = wilson(value, n / max(1.0, effect), quantile(min(degrees, seen)))
     flawless, _ = wilson(1.0, n / assumed_effect(sizes, likeness), quantile(degrees))
     shown = effect if 0 < value < 1 else float("nan")
-    icc = correlation(sizes, found, found)
+    icc = correlation(sizes, hit, hit)
     limits = min(low, flawless), max(high, 1 - flawless)
     return Share(value, *limits, "wilson-cluster", n, len(sizes), icc, shown, n / max(1.0, effect))
 
 
 def _unit_counts(hits: np.ndarray, counted: np.ndarray, units: Units) -> tuple[np.ndarray, np.ndarray]:
     """(G,) each: the counted images, and the hits among them, of each unit that has any."""
-    sizes, found = units.sums(counted.astype(np.float64)), units.sums((hits & counted).astype(np.float64))
-    return sizes[sizes > 0], found[sizes > 0]
+    sizes, hit = units.sums(counted.astype(np.float64)), units.sums((hits & counted).astype(np.float64))
+    return sizes[sizes > 0], hit[sizes > 0]
 
 
 def assumed_effect(sizes: np.ndarray, likeness: float) -> float:
@@ -198,11 +194,8 @@ def correlation(sizes: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> flo
 
 
 def satterthwaite(sizes: np.ndarray, icc: float) -> float:
-    """Degrees of freedom of a variance between units of these sizes, (G,), at this intraclass correlation.
-
-    The sum of n images of a unit has variance n (1 + (n - 1) icc); Satterthwaite, Biometrics Bull. 2 (1946) 110.
-    Units of one size give G - 1.
-    """
+    """Degrees of freedom of a variance between units of these sizes, (G,), at this intraclass correlation: the sum of n
+    images of a unit has variance n (1 + (n - 1) icc); Satterthwaite, Biometrics Bull. 2 (1946) 110."""
     rho = min(max(icc, 0.0), 1.0) if np.isfinite(icc) else 0.0
     variances = sizes * (1 + (sizes - 1) * rho)
     return max(1.0, float(variances.sum() ** 2 / (variances**2).sum()) - 1)
@@ -295,11 +288,8 @@ def share_ratio(top: np.ndarray, bottom: np.ndarray, hits: np.ndarray, units: Un
 
 def share_gap(first: np.ndarray, second: np.ndarray, weight: float, units: Units) -> tuple[float, float, float]:
     """share of `first`, (S,) bool, - weight x share of `second` among all images, with its interval: value, low, high.
-
-    From the intervals of both (MOVER: Zou & Donner, Stat. Med. 27 (2008) 1693, with the correlation of the two).
-    """
-    everyone = np.ones(len(first), bool)
-    a, b = share(first, everyone, units), share(second, everyone, units)
+    From the intervals of both (MOVER: Zou & Donner, Stat. Med. 27 (2008) 1693, with the correlation of the two)."""
+    a, b = share(first, None, units), share(second, None, units)
     alike, value = sum_correlation(first - a.value, second - b.value, units), a.value - weight * b.value
 
     def reach(arm: float, other: float) -> float:
@@ -324,10 +314,8 @@ class Spread(NamedTuple):
 
 
 def spread(influence: np.ndarray, units: Units) -> Spread:
-    """Variance of any number by the influence (S,) of each image; the infinitesimal jackknife by unit.
-
-    Efron, The Jackknife, the Bootstrap and Other Resampling Plans (1982), chapter 6.
-    """
+    """Variance of any number by the influence (S,) of each image; the infinitesimal jackknife by unit (Efron, The
+    Jackknife, the Bootstrap and Other Resampling Plans (1982), chapter 6)."""
     g = units.count
     if g < 2:
         return Spread(*NONE)
@@ -345,54 +333,48 @@ def degrees_between(sizes: np.ndarray, sums: np.ndarray, squares: np.ndarray) ->
 def influence_spread(influence: np.ndarray, units: Units) -> Spread:
     """Variance of any number by the influence (S,) of each image, as in `spread`, with the degrees of freedom of
     `kurtosis_degrees`; with patients at most those of `spread`."""
-    found = spread(influence, units)
-    if not found.variance > 0:
-        return found
-    return Spread(found.variance, min(found.degrees, kurtosis_degrees(units.sums(influence))))
+    by_unit = spread(influence, units)
+    if not by_unit.variance > 0:
+        return by_unit
+    return Spread(by_unit.variance, min(by_unit.degrees, kurtosis_degrees(units.sums(influence))))
 
 
 def kurtosis_degrees(sums: np.ndarray) -> float:
-    """Degrees of freedom of the variance of a sum by what each unit adds to it, (G,), around 0.
-
-    They are Satterthwaite's, 2 / (relative variance of the variance), by the kurtosis: a number that a few units decide
-    is known as well as their mean.
-    """
+    """Degrees of freedom of the variance of a sum by what each unit adds to it, (G,), around 0: Satterthwaite's, 2 /
+    (relative variance of the variance), by the kurtosis. A number that a few units decide is known as their mean is."""
     squares = sums**2
     excess = float(ratio((squares**2).sum(), squares.sum() ** 2)) - 1 / len(sums)
     return max(1.0, 2 / excess) if excess > 0 else INFINITE
 
 
 def jackknife_spread(moved: np.ndarray) -> Spread:
-    """Variance of a number by its values (G,) without each of G units, with degrees of freedom as `influence_spread`.
-
-    Efron, The Jackknife, the Bootstrap and Other Resampling Plans (1982), chapter 3.
-    """
+    """Variance of a number by its values (G,) without each of G units (Efron 1982, chapter 3, as in `spread`), with
+    degrees of freedom as `influence_spread`."""
     count = len(moved)
-    found = influence_spread((moved.mean() - moved) * (count - 1) / count, Units(np.arange(count)))
-    return Spread(found.variance, min(found.degrees, count - 1))
+    between = influence_spread((moved.mean() - moved) * (count - 1) / count, Units(np.arange(count)))
+    return Spread(between.variance, min(between.degrees, count - 1))
 
 
 def jackknife_interval(value: float, moved: np.ndarray, skewed: bool) -> tuple[float, float]:
     """The interval of a number by its values (G,) without each of G units, as `jackknife_spread`, with Student's t.
 
-    Args:
-        skewed: whether a few units with large errors may decide the number, as they do a mean error. Student's interval
-            ends too low then. Hall, J. R. Stat. Soc. B 54 (1992) 221, removes the skewness of what the units add.
+    It ends too low where a few units with large errors may decide the number, as they do a mean error: where `skewed`,
+    the skewness of what the units add is removed as by Hall, J. R. Stat. Soc. B 54 (1992) 221.
     """
-    found, pull = jackknife_spread(moved), moved.mean() - moved
-    if not found.variance > 0:
+    between, pull = jackknife_spread(moved), moved.mean() - moved
+    if not between.variance > 0:
         return NONE
     skewness = float((pull**3).sum() / (pull**2).sum() ** 1.5) if skewed else 0.0
-    reach = quantile(found.degrees) * np.array([1.0, -1.0])
+    reach = quantile(between.degrees) * np.array([1.0, -1.0])
     if abs(skewness) > 1e-6:
         reach = 3 / skewness * (np.cbrt(1 + skewness * (reach - skewness / 6)) - 1)
-    low, high = value - reach * found.variance**0.5
+    low, high = value - reach * between.variance**0.5
     return float(low), float(high)
 
 
-def log_interval(value: float, found: Spread) -> tuple[float, float]:
+def log_interval(value: float, between: Spread) -> tuple[float, float]:
     """The interval of a number above 0, such as a mean loss, on the scale of its logarithm: most errors cost little."""
-    if not (value > 0 and found.variance > 0):
+    if not (value > 0 and between.variance > 0):
         return NONE
-    reach = quantile(found.degrees) * found.variance**0.5 / value
+    reach = quantile(between.degrees) * between.variance**0.5 / value
     return value * float(np.exp(-reach)), value * float(np.exp(reach))

@@ -12,9 +12,8 @@ Performance Methods for Diagnostic Imaging (2017), chapter 22). Covariances come
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -86,16 +85,20 @@ def agreement(
     """
     if not raters and not ordinal:
         return None
-    if len(raters) > MOST:
-        raise UsageError(f"--rater: {len(raters)} columns, and at most {MOST} readers are compared", "name fewer")
+    _check_number("--rater", raters)
     grades = grades_of(ordinal, predictions.classes)
     boot, labels, k = Bootstrap.of(predictions, resamples), known_labels(predictions), len(predictions.classes)
     weights = 1.0 - np.eye(k) if grades is None else (grades[:, None] - grades).astype(np.float64) ** 2  # (K, K)
     seen = {name: readings(predictions.columns[name], predictions.classes, predictions.paths, name) for name in raters}
     both = {REFERENCE: labels, MODEL: predictions.predicted}
     couples = [*itertools.combinations(seen, 2), *itertools.product(seen, both), (MODEL, REFERENCE)]
-    everyone = both | seen
-    pairs = [_pair(a, b, everyone, weights, boot) for a, b in couples]
+    everyone, pairs = both | seen, list[PairAgreement]()
+    for a, b in couples:
+        first, second = everyone[a], everyone[b]  # (S,) each
+        read = (first != UNREAD) & (second != UNREAD)
+        beyond, why = kappa_estimate(first, second, weights, boot, read)
+        same = boot.proportion(first == second, read)
+        pairs.append(PairAgreement(first=a, second=b, n=int(read.sum()), agreement=same, kappa=beyond, why=why))
     if kappa is not None and (grades is None or k == 2):
         pairs[-1] = pairs[-1].model_copy(update={"kappa": kappa})
     if grades is None:
@@ -104,19 +107,9 @@ def agreement(
     return Agreement(weights="quadratic", grades=grade_errors(off, ordinal, boot), pairs=pairs)
 
 
-def _pair(a: str, b: str, everyone: Mapping[str, np.ndarray], weights: np.ndarray, boot: Bootstrap) -> PairAgreement:
-    first, second = everyone[a], everyone[b]  # (S,) each
-    read = (first != UNREAD) & (second != UNREAD)
-    beyond, why = kappa_estimate(first, second, weights, boot, read)
-    same = boot.proportion(first == second, read)
-    return PairAgreement(first=a, second=b, n=int(read.sum()), agreement=same, kappa=beyond, why=why)
-
-
 class ReaderTest(Frozen):
-    """The difference, model minus mean of the readers, and the test of no difference; None where it is undefined.
-
-    `degrees` are those of Student's t; None stands for the normal distribution.
-    """
+    """The difference, model minus mean of the readers, and the test of no difference; None where it is undefined. The
+    `degrees` are those of Student's t; None stands for the normal distribution."""
 
     difference: Estimate
     statistic: float | None
@@ -127,11 +120,9 @@ class ReaderTest(Frozen):
 class ReaderComparison(Frozen):
     """The model and readers by one number, on the `n` images that count for it and that all of them have read.
 
-    Attributes:
-        number: "auroc", "sensitivity", "specificity", or of more than two classes "accuracy".
-        model, mean: of the model, and the mean of the readers; None where undefined.
-        readers: column -> number.
-        random_readers: for readers like these; None with one reader. fixed_readers: for these readers alone.
+    It is "auroc", "sensitivity", "specificity", or of more than two classes "accuracy": of the model, the mean of the
+    readers, and of each by its column; None where undefined. The tests are for readers like these (None with one
+    reader), and for these readers alone.
     """
 
     number: str
@@ -141,13 +132,6 @@ class ReaderComparison(Frozen):
     readers: dict[str, float | None]
     random_readers: ReaderTest | None
     fixed_readers: ReaderTest
-
-
-class Variances(NamedTuple):
-    """The spread of a mean of differences over readers."""
-
-    random: Spread  # with other readers and other patients
-    fixed: Spread  # with the same readers and other patients
 
 
 def compare_with_readers(
@@ -194,10 +178,12 @@ def check_scores(columns: Sequence[str], classes: Sequence[str]) -> None:
             f"--rater-score: a score is for two classes, and there are {len(classes)}",
             "give the classes that readers saw with --rater",
         )
+    _check_number("--rater-score", columns)
+
+
+def _check_number(flag: str, columns: Sequence[str]) -> None:
     if len(columns) > MOST:
-        raise UsageError(
-            f"--rater-score: {len(columns)} columns, and at most {MOST} readers are compared", "name fewer"
-        )
+        raise UsageError(f"{flag}: {len(columns)} columns, and at most {MOST} readers are compared", "name fewer")
 
 
 def read_scores(cells: Sequence[str], paths: Sequence[str], column: str) -> np.ndarray:
@@ -218,26 +204,24 @@ def read_scores(cells: Sequence[str], paths: Sequence[str], column: str) -> np.n
 
 def reader_variances(
     values: np.ndarray, influences: np.ndarray, spread_of: Callable[[np.ndarray], Spread]
-) -> Variances:
-    """The spread of the mean of a number over J readers.
+) -> tuple[Spread, Spread]:
+    """The spread of the mean of a number over J readers: with other readers and patients, and with other patients.
 
     With random readers the variance is (MS + J max(Cov, 0)) / J: MS is the variance of the values between readers, Cov
     the mean covariance of two readers. Hillis' degrees of freedom are (MS + J max(Cov, 0))^2 (J - 1) / MS^2; where
     patients have several images, at most those of the variance between patients.
 
-    Args:
-        values: (J,) the number for each reader; influences: (J, S) of each image on it.
-        spread_of: influence (S,) -> variance of such a number, and its degrees of freedom.
+    Values are (J,), influences (J, S) those of each image; `spread_of` is the spread of such a number by its influence.
     """
     j, fixed = len(values), spread_of(influences.mean(axis=0))
     if j < 2:
-        return Variances(Spread(*NONE), fixed)
+        return Spread(*NONE), fixed
     own = sum(spread_of(influence).variance for influence in influences)
     between = float(values.var(ddof=1))
     alike = max(0.0, (j**2 * fixed.variance - own) / (j * (j - 1)))
     total = between + j * alike
     degrees = total**2 * (j - 1) / between**2 if between > 0 else np.inf
-    return Variances(Spread(total / j, min(degrees, fixed.degrees)), fixed)
+    return Spread(total / j, min(degrees, fixed.degrees)), fixed
 
 
 def _comparison(
@@ -247,7 +231,7 @@ def _comparison(
     model, *readers = areas
     gaps = [model.plus(reader, -1) for reader in readers]
     values = np.array([gap.value for gap in gaps])
-    variances = reader_variances(values, np.stack([gap.influence for gap in gaps]), spread_of)
+    random, fixed = reader_variances(values, np.stack([gap.influence for gap in gaps]), spread_of)
     mean, gap = finite(float(np.mean([reader.value for reader in readers]))), float(values.mean())
     numbers = {column: finite(reader.value) for column, reader in zip(columns, readers, strict=True)}
     return ReaderComparison(
@@ -256,8 +240,8 @@ def _comparison(
         model=finite(model.value),
         mean=mean,
         readers=numbers,
-        random_readers=_test(gap, variances.random, RANDOM) if len(readers) > 1 else None,
-        fixed_readers=_test(gap, variances.fixed, FIXED),
+        random_readers=_test(gap, random, RANDOM) if len(readers) > 1 else None,
+        fixed_readers=_test(gap, fixed, FIXED),
     )
 
 
@@ -284,11 +268,8 @@ def check_readers(
     paths: Sequence[str],
     classes: Sequence[str],
 ) -> None:
-    """Raises UsageError or DataError if grades or readers' answers do not fit the classes: now, not after hours.
-
-    Args:
-        columns: of the table of labels; rows: their cells for the images of `paths`.
-    """
+    """Raises UsageError or DataError if grades or readers' answers do not fit the classes: now, not after hours. `rows`
+    are the cells of the `columns` of the table of labels for the images of `paths`."""
     grades_of(config.ordinal, classes)
     for name in config.raters:
         readings([row[columns.index(name)] for row in rows], classes, paths, name)

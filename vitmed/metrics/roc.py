@@ -33,12 +33,7 @@ class AtRate(Frozen):
 
 
 class FixedRates(Frozen):
-    """Sensitivities at fixed specificities.
-
-    Attributes:
-        sensitivity: reached at each specificity of `LEVELS`.
-        band: sensitivity at each specificity of `GRID`: the pointwise band of the ROC curve.
-    """
+    """The sensitivity at each specificity of `LEVELS`, and at each of `GRID`: the pointwise `band` of the ROC curve."""
 
     positive: str
     sensitivity: list[AtRate]
@@ -60,11 +55,7 @@ def reached_at(
     scores: np.ndarray, truth: np.ndarray, levels: tuple[float, ...], units: Units, resamples: int
 ) -> list[AtRate]:
     """The largest share of the images of `truth` above a threshold that keeps a share `levels` of the others below it.
-
-    Args:
-        scores: (S,) float, any scale; truth: (S,) bool, with both kinds.
-        resamples: of whole units; 0: no intervals.
-    """
+    Scores are (S,) of any scale, truth is (S,) bool with both kinds; without resamples of units, no intervals."""
     values, drawn = _drawn(scores, truth, np.array(levels), units, resamples)
     _, fp = threshold_counts(scores, truth)
     cuts = np.append(np.inf, np.unique(scores)[::-1])  # (T + 1,) above each, as the counts

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from statistics import NormalDist
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.text import counted
-from vitmed.metrics.intervals import INFINITE, LEVEL, logit_interval, quantile, wilson
+from vitmed.metrics.intervals import INFINITE, LEVEL, NONE, logit_interval, quantile, wilson
 
 MOST = 10**8  # patients; a goal that needs more has no answer
 ROUNDING = 1e-9  # 158.00000000000003 images are 158
@@ -32,11 +33,20 @@ class Goal(Frozen):
     lower_bound: float | None = None
     power: float = 0.8
 
-    def is_met_by(self, low: float, high: float) -> bool:
-        """Whether an interval reaches the goal."""
-        if self.half_width is not None:
-            return (high - low) / 2 <= self.half_width
-        return self.lower_bound is not None and low >= self.lower_bound
+    def smallest(self, ends: Callable[[int, float], tuple[float, float]]) -> int | None:
+        """The smallest number of patients whose interval `ends(patients, luck)` reaches the goal; None for too many.
+
+        The value lies `luck` standard errors below what is expected: by bad luck, where a lower bound is the goal.
+        """
+        luck = 0.0 if self.lower_bound is None else NormalDist().inv_cdf(self.power)
+
+        def reached(patients: int) -> bool:
+            low, high = ends(patients, luck)
+            if self.half_width is not None:
+                return (high - low) / 2 <= self.half_width
+            return self.lower_bound is not None and low >= self.lower_bound
+
+        return smallest(reached)
 
 
 class Design(Frozen):
@@ -73,26 +83,16 @@ class NeededSample(Frozen):
 
 
 def needed_sample(number: str, expected: float, goal: Goal, design: Design) -> NeededSample | None:
-    """The smallest sample that reaches a goal; None where it has more than `MOST` patients.
-
-    Args:
-        number: one of `NUMBERS`.
-        expected: its value, in (0, 1); of an AUROC in (0.5, 1).
-        design: with the prevalence for an AUROC.
-    """
+    """The smallest sample with which one of `NUMBERS` reaches a goal; None where it has more than `MOST` patients. The
+    expected value is in (0, 1), of an AUROC in (0.5, 1) and with a prevalence."""
     each, effect, share = design.images_per_patient, design.design_effect, design.prevalence
-    if number == "auroc":
-        patients = smallest(lambda count: _area_reached(expected, goal, count, design))
-    else:
-        patients = patients_for_rate(expected, goal, each, effect)
+    ends = partial(_area_ends, expected, design) if number == "auroc" else partial(_rate_ends, expected, each, effect)
+    patients = goal.smallest(ends)
     if patients is None:
         return None
-    if number == "auroc":
-        error, z = _area_error(expected, patients, design)
-        (low, high), share = logit_interval(expected, error, z), 1.0
-    else:
-        low, high = wilson(expected, patients * each / effect, _quantile(patients, each))
-        share = 1 - share if share is not None and number == "specificity" else share
+    low, high = ends(patients, 0.0)
+    if share is not None:
+        share = {"auroc": 1.0, "specificity": 1 - share}.get(number, share)
     counted = math.ceil(patients * each - ROUNDING)
     images = None if share is None else math.ceil(counted / share - ROUNDING)
     return NeededSample(
@@ -115,14 +115,13 @@ def patients_for_rate(value: float, goal: Goal, each: float, effect: float) -> i
 
     Each patient has `each` images of the class, at least 1, with a design effect of at least 1.
     """
+    return goal.smallest(partial(_rate_ends, value, each, effect))
 
-    def reached(patients: int) -> bool:
-        n, seen = patients * each / effect, value
-        if goal.lower_bound is not None:  # by bad luck
-            seen = value - NormalDist().inv_cdf(goal.power) * math.sqrt(value * (1 - value) / n)
-        return seen >= 0 and goal.is_met_by(*wilson(seen, n, _quantile(patients, each)))
 
-    return smallest(reached)
+def _rate_ends(value: float, each: float, effect: float, patients: int, luck: float) -> tuple[float, float]:
+    n = patients * each / effect
+    seen = value - luck * math.sqrt(value * (1 - value) / n)
+    return wilson(seen, n, _quantile(patients, each)) if seen >= 0 else NONE
 
 
 def smallest(reached: Callable[[int], bool]) -> int | None:
@@ -139,33 +138,23 @@ def smallest(reached: Callable[[int], bool]) -> int | None:
 
 
 def area_error(value: float, positives: float, negatives: float) -> float:
-    """Standard error of an AUROC from so many independent images: Hanley & McNeil 1982, eq. 1 and 2.
-
-    Their scores vary more among positives than among negatives. Where positives are the commoner kind this gives a
-    variance far too small for other scores; then the two kinds change places.
-    """
+    """Standard error of an AUROC from so many independent images: Hanley & McNeil 1982, eq. 1 and 2. Their scores vary
+    more among positives than among negatives. Where positives are the commoner kind this gives a variance far too small
+    for other scores; then the two kinds change places."""
     fewer, more = sorted((positives, negatives))
     of_fewer, of_more = value / (2 - value) - value**2, 2 * value**2 / (1 + value) - value**2
     spread = value * (1 - value) + (fewer - 1) * of_fewer + (more - 1) * of_more
     return math.sqrt(spread / (positives * negatives))
 
 
-def _area_error(value: float, patients: int, design: Design) -> tuple[float, float]:
-    """The standard error of an AUROC, and how many of them its interval reaches."""
+def _area_ends(value: float, design: Design, patients: int, luck: float) -> tuple[float, float]:
+    """The interval of an AUROC; none with fewer than two patients of a class."""
     assert design.prevalence is not None
     share, each = design.prevalence, design.images_per_patient
+    if (fewer := patients * min(share, 1 - share)) < 2:
+        return NONE
     n = patients * each / design.design_effect
-    return area_error(value, n * share, n * (1 - share)), _quantile(patients * min(share, 1 - share), each)
-
-
-def _area_reached(value: float, goal: Goal, patients: int, design: Design) -> bool:
-    assert design.prevalence is not None
-    if patients * min(design.prevalence, 1 - design.prevalence) < 2:
-        return False
-    error, z = _area_error(value, patients, design)
-    return goal.is_met_by(
-        *logit_interval(value, error, z if goal.lower_bound is None else z + NormalDist().inv_cdf(goal.power))
-    )
+    return logit_interval(value, area_error(value, n * share, n * (1 - share)), _quantile(fewer, each) + luck)
 
 
 def _quantile(patients: float, each: float) -> float:

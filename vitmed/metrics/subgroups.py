@@ -119,11 +119,7 @@ def check_columns(asked: Iterable[str], columns: Iterable[str], flag: str = "--s
 
 def subgroups(predictions: Predictions, columns: Sequence[str], resamples: int = 2000) -> dict[str, Subgroups] | None:
     """The strata, and the gaps between them, of each of these `predictions.columns`; None where none is asked for.
-
-    Raises:
-        UsageError: there is no such column.
-        DataError: the predictions have no labels.
-    """
+    Raises UsageError if there is no such column."""
     check_columns(columns, predictions.columns)
     if not columns or not len(predictions):
         return None
@@ -134,20 +130,17 @@ def subgroups(predictions: Predictions, columns: Sequence[str], resamples: int =
     return {name: evaluate_strata(predictions, cut, evaluate, _Numbers, fewer) for name, cut in cuts.items()}
 
 
-def compared(found: Mapping[str, Subgroups] | None) -> bool:
+def compared(columns: Mapping[str, Subgroups] | None) -> bool:
     """Whether any column has numbers of at least two strata."""
-    return any(sum(bool(s.overall) for s in column.strata) > 1 for column in (found or {}).values())
+    return any(sum(bool(s.overall) for s in column.strata) > 1 for column in (columns or {}).values())
 
 
 def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: int = 4) -> Strata:
-    """A column cut into strata: one per value, or the quartiles of the images where it holds many numbers.
+    """A column cut into strata: one per value, or so many `parts` of the images where it holds many numbers.
 
     Empty cells are a stratum of their own, the last. Where fewer than `FEWEST` patients lie in a quartile, its edges
-    would disclose one of them; then there are no strata.
-
-    Args:
-        units: the patient (or image) of each cell; unit: "patients" or "images".
-        parts: into how many, as in `PARTS`, many numbers are cut.
+    would disclose one of them; then there are no strata. `units` are the patients (or images) of the cells, `unit` is
+    what they are called.
     """
     cells = [cell.strip() for cell in cells]
     numbers = np.array([math.nan if cell.lower() in BLANKS else _number(cell) for cell in cells])
@@ -178,7 +171,7 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: in
 
 def evaluate_strata(
     predictions: Predictions,
-    found: Strata,
+    column: Strata,
     evaluate: Callable[[str, Any], Stratum],
     numbers: Callable[[Any, np.ndarray], Any],
     resamples: int | None = None,
@@ -190,39 +183,35 @@ def evaluate_strata(
         numbers: makes from predictions and atoms what compares strata, such as `_Numbers`.
         resamples: to be recorded.
     """
-    units = predictions.units
-    images = np.bincount(found.of, minlength=len(found.names))
-    patients = np.array([len(np.unique(units[found.of == g])) for g in range(len(found.names))])
-    why = found.why
-    if found.names == (EMPTY,):
+    images = np.bincount(column.of, minlength=len(column.names))
+    patients = np.array([len(np.unique(predictions.units[column.of == g])) for g in range(len(column.names))])
+    why = column.why
+    if column.names == (EMPTY,):
         why = "the column is empty for all images"
-    elif len(found.names) > 1 and patients.max() == 1:
+    elif len(column.names) > 1 and patients.max() == 1:
         why = "each value belongs to one patient (or image), so it may name them"
     if why:
-        return Subgroups(cut=found.cut, strata=[], further=0, too_small=0, gaps={}, worst={}, reason=why)
+        return Subgroups(cut=column.cut, strata=[], further=0, too_small=0, gaps={}, worst={}, reason=why)
     large = (images >= FEWEST) & (patients >= FEWEST)
     shown = [int(g) for g in np.argsort(-images, kind="stable") if large[g]][:MOST]
-    few = int((~large).sum())
-    listed: list[Stratum] = []
-    for g, name in enumerate(found.names):
+    few, listed = int((~large).sum()), list[Stratum]()
+    for g, name in enumerate(column.names):
         if g in shown:
-            listed.append(evaluate(name, predictions.take(np.flatnonzero(found.of == g))))
+            listed.append(evaluate(name, predictions.take(np.flatnonzero(column.of == g))))
         elif not large[g] and patients[g] > 1 and few <= MOST:
             listed.append(Stratum(name=name, n=f"<{FEWEST}", suppressed=True))
     gaps: dict[str, Any] = {"gaps": {}, "worst": {}, "reason": "fewer than two strata are large enough to be compared"}
     if len(shown) > 1:
-        gaps = _gaps(predictions, found, sorted(shown), {stratum.name: stratum for stratum in listed}, numbers)
-    return Subgroups(
-        cut=found.cut, resamples=resamples, strata=listed, further=int(large.sum()) - len(shown), too_small=few, **gaps
-    )
+        gaps = _gaps(predictions, column, sorted(shown), {stratum.name: stratum for stratum in listed}, numbers)
+    gaps["further"] = int(large.sum()) - len(shown)
+    return Subgroups(cut=column.cut, resamples=resamples, strata=listed, too_small=few, **gaps)
 
 
 def _stratum(name: str, part: Predictions, resamples: int) -> Stratum:
-    """The headline numbers of one stratum."""
     head: dict[str, Any] = {"name": name, "n": len(part)}
     head["n_groups"] = None if part.groups is None else len(set(part.units))
     if len(part.classes) > MANY_CLASSES:
-        right = share(part.predicted == known_labels(part), np.ones(len(part), bool), Units.of(part))
+        right = share(part.predicted == known_labels(part), None, Units.of(part))
         return Stratum(**head, overall={"accuracy": of_share(right)}, notes=[])
     numbers = evaluate_predictions(part, resamples)
     overall = {metric: numbers.overall[metric] for metric in HEADLINE}
@@ -235,22 +224,18 @@ def _stratum(name: str, part: Predictions, resamples: int) -> Stratum:
 
 def _gaps(
     predictions: Predictions,
-    found: Strata,
+    column: Strata,
     shown: list[int],
     evaluated: Mapping[str, Stratum],
     numbers: Callable[[Any, np.ndarray], Any],
 ) -> dict[str, Any]:
     """The fields of `Subgroups` from `gaps` on: the larger minus the smaller of each number, of the best and the worst.
-
-    Args:
-        shown: the strata that are compared; evaluated: strata by name, with their own intervals.
-        numbers: as in `evaluate_strata`.
-    """
-    inside, names = np.flatnonzero(np.isin(found.of, shown)), [found.names[g] for g in shown]
-    part, of = predictions.take(inside), found.of[inside]
+    The strata that are `shown` are compared; `evaluated` has them by name, with their own intervals."""
+    inside, names = np.flatnonzero(np.isin(column.of, shown)), [column.names[g] for g in shown]
+    part, of = predictions.take(inside), column.of[inside]
     _, owner = np.unique(predictions.units[inside], return_inverse=True)
-    pairs, atoms = np.unique(owner * len(found.names) + of, return_inverse=True)  # a patient's images in one stratum
-    home = pairs % len(found.names)  # (A,)
+    pairs, atoms = np.unique(owner * len(column.names) + of, return_inverse=True)  # a patient's images in one stratum
+    home = pairs % len(column.names)  # (A,)
     number = numbers(part, atoms)
     dealt = home[None]  # (1 + R, A), the first row as they are
     if len(pairs) == owner.max() + 1:  # each patient is in one stratum
@@ -292,15 +277,11 @@ def _gap(name: str, values: np.ndarray, wide: np.ndarray, strata: Sequence[str])
 
 
 def _range(values: np.ndarray) -> np.ndarray:
-    """Largest minus smallest value of the strata (G, R) that have one, (R,); -1 where fewer than two have.
-
-    NaN where more or fewer have one than in the first column, as these are no measure of how wide that is.
-    """
+    """Largest minus smallest value of the strata (G, R) that have one, (R,); -1 where fewer than two have, NaN where
+    more or fewer have one than in the first column, as these are no measure of how wide that is."""
     known = np.isfinite(values)
     top, bottom = np.where(known, values, -np.inf).max(axis=0), np.where(known, values, np.inf).min(axis=0)
-    with np.errstate(invalid="ignore"):
-        wide = top - bottom
-    count = known.sum(axis=0)
+    count, wide = known.sum(axis=0), top - bottom
     wide = np.where(count > 1, np.where(wide < 1e-12, 0.0, wide), -1.0)
     return np.where(count == count[0], wide, np.nan)
 

@@ -65,18 +65,17 @@ class TuningStudy(Frozen):
 
 
 def combined(
-    trials: Sequence[TrialResult], found: Mapping[int, Any], kind: Any, metric: str, higher: bool
+    trials: Sequence[TrialResult], predictions: Mapping[int, Any], kind: Any, metric: str, higher: bool
 ) -> tuple[list[TrialResult], float | None]:
     """The combinations of a grid, and the optimism of choosing the best of them; None where it is not known.
+
+    `predictions` are for validation, by the number of a finished trial, `kind` is the `TargetKind` of the labels.
 
     An interval resamples patients, the same for all seeds, and takes the mean over seeds each time; the spread over
     seeds is apart from it. The optimism is Efron's: in each resample the best combination is chosen, and its number
     there is compared with its number on all patients (Harrell et al., Stat. Med. 15 (1996) 361).
-
-    Args:
-        found: number of a finished trial -> its predictions for validation; kind: the `TargetKind` of the labels.
     """
-    first, groups = next(iter(found.values())), dict[Any, list[TrialResult]]()
+    first, groups = next(iter(predictions.values())), dict[Any, list[TrialResult]]()
     for trial in trials:
         groups.setdefault(tuple(item for item in trial.values.items() if item[0] != SEED), []).append(trial)
     boot = Bootstrap.of(first, RESAMPLES)
@@ -92,7 +91,7 @@ def combined(
             new |= {"value": float(np.mean(each)), "sd": float(np.std(each, ddof=1)) if each[1:] else None}
             new |= {"estimate": None, "seconds": float(np.mean([trial.seconds for trial in done]))}
         if each and is_drawn:
-            parts = aligned([first, *(found[trial.number] for trial in done)])[1:]
+            parts = aligned([first, *(predictions[trial.number] for trial in done)])[1:]
             table.append(np.mean([drawn_metric(kind, part, weights, metric) for part in parts], axis=0))
             means.append(new["value"])
             new["estimate"] = boot.estimate(new["value"], table[-1])

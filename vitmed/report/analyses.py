@@ -13,8 +13,8 @@ from typing import Any
 from vitmed.core.base_models import Frozen
 from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.conformal import report_intervals, report_sets
-from vitmed.decisions.folds import Folds, by_fold
-from vitmed.decisions.operating_results import report_fold_points, report_points
+from vitmed.decisions.evaluation_folder import Folds, by_fold, report_fold_points
+from vitmed.decisions.operating_points import report_points
 from vitmed.decisions.out_of_distribution import report_ood_scores
 from vitmed.decisions.policy import count_answers
 from vitmed.decisions.reliability import CalibrationReport, report_calibration

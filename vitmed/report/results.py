@@ -13,8 +13,8 @@ from vitmed.core.base_models import CLASSES, Frozen, Target
 from vitmed.core.text import identity
 from vitmed.data.patient_names import group_word
 from vitmed.decisions.conformal import IntervalResults, PredictionSets
-from vitmed.decisions.folds import Folds
-from vitmed.decisions.operating_results import OperatingPoints
+from vitmed.decisions.evaluation_folder import Folds
+from vitmed.decisions.operating_points import OperatingPoints
 from vitmed.decisions.out_of_distribution import OutOfDistribution
 from vitmed.decisions.policy import AnswerCounts
 from vitmed.decisions.reliability import CalibrationReport

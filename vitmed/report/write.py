@@ -18,7 +18,7 @@ from vitmed.core.files import whole_folder, write_bytes, write_json, write_text
 from vitmed.core.run_folder import BASELINE, ISSUES, METHODS_TEXT, NUMBERS, PREDICTIONS, REPORT
 from vitmed.core.text import counted, now
 from vitmed.core.train_config import EvaluateConfig
-from vitmed.decisions.folds import fold_notes
+from vitmed.decisions.evaluation_folder import fold_notes
 from vitmed.decisions.policy import FindingPolicy
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import Numbers

@@ -19,8 +19,18 @@ from vitmed.core.places import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder
 from vitmed.core.train_config import EvaluateConfig
 from vitmed.data.splits import site_names
-from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation
-from vitmed.decisions.folds import Fold, Folds, fold_notes, folds_of_classes, numbered, spread_of, undefined_notes
+from vitmed.decisions.evaluation_folder import (
+    Evaluated,
+    Fold,
+    Folds,
+    find_evaluation,
+    fold_notes,
+    folds_of_classes,
+    numbered,
+    read_evaluation,
+    spread_of,
+    undefined_notes,
+)
 from vitmed.decisions.operating_points import asked_point, target_of
 from vitmed.decisions.policy import FindingPolicy
 from vitmed.decisions.targets import TARGETS
