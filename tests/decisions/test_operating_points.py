@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from vitmed.core.config import EvaluateConfig, read_cost
 from vitmed.core.errors import UsageError
-from vitmed.core.train_config import EvaluateConfig, read_cost
 from vitmed.decisions.calibration import Calibration
 from vitmed.decisions.evaluation_folder import Fold, Folds, by_fold, report_fold_points
 from vitmed.decisions.operating_points import (

@@ -16,10 +16,10 @@ import numpy as np
 
 from vitmed.core import upgrade
 from vitmed.core.base_models import Frozen, Target
+from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import json_of
 from vitmed.core.run_folder import BASELINE, ISSUES, NUMBERS, PREDICTIONS, REPORT, RunFolder
-from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.calibration import Calibration, CalibrationResult
 from vitmed.decisions.operating_points import (
     TITLES,

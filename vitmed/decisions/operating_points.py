@@ -20,16 +20,16 @@ import numpy as np
 from pydantic import ConfigDict
 
 from vitmed.core.base_models import Frozen, Names, Numbers, Stored
+from vitmed.core.config import GRADE_ERRORS, EvaluateConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.text import counted, listed
-from vitmed.core.train_config import GRADE_ERRORS, EvaluateConfig
+from vitmed.metrics.areas import threshold_counts
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate, estimate, of_f1, of_share
-from vitmed.metrics.intervals import Units, class_shares, share_ratio
+from vitmed.metrics.intervals import Units, class_shares, ratio, share_ratio
 from vitmed.metrics.kinds.classes import PreparedPredictions
 from vitmed.metrics.kinds.grades import grade_costs, grades_of
 from vitmed.metrics.predictions import Predictions, is_called, known_labels, positive_index
-from vitmed.metrics.ranking import ratio, threshold_counts
 
 FEW = 10  # positive or negative images, or patients, below which a choice on validation is unreliable
 Costs = Sequence[Sequence[float]]  # K x K

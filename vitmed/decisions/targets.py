@@ -16,7 +16,7 @@ from vitmed.decisions.out_of_distribution import scores_of
 from vitmed.decisions.policy import CHOOSING, unlike_training
 from vitmed.metrics.control_charts import Stream
 from vitmed.metrics.estimates import Numbers
-from vitmed.metrics.kinds.classes import compare_classes, compare_predictions, evaluate_predictions
+from vitmed.metrics.kinds.classes import compare_classes, compare_predictions, evaluate_predictions, metric_values
 from vitmed.metrics.kinds.findings import (
     FindingPredictions,
     compare_each_finding,
@@ -38,7 +38,7 @@ from vitmed.metrics.metric_table import FINDING_METRICS, GRADE_METRICS, METRICS,
 from vitmed.metrics.paired_comparison import ClassDifference, PairedComparison
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.predictions_csv import ANSWER, YES
-from vitmed.metrics.scoring import Scorer, metric_values
+from vitmed.metrics.scoring import Scorer
 
 LEAST = 0.05  # standard deviation of a probability: of a class that is always clear, a shift of 0.0005 means nothing
 Streams = dict[str, Stream]  # what `vitmed monitor` watches: one chart each, in this order

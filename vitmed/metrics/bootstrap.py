@@ -14,9 +14,8 @@ from statistics import NormalDist
 import numpy as np
 
 from vitmed.metrics.estimates import Estimate, estimate, of_share
-from vitmed.metrics.intervals import LEVEL, NONE, Units, share
+from vitmed.metrics.intervals import LEVEL, NONE, Units, ratio, share
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.ranking import ratio
 
 CHUNK = 2**19  # image weights held at once (4 MB): larger is slower, because it leaves the processor's cache
 MOST = 500  # resamples behind a curve: with more, the ends of an interval move by a tenth of its width
