@@ -195,7 +195,7 @@ def predict(
     from vitmed.commands.predict import find_checkpoint_and_check
     from vitmed.core.files import write_bytes, write_text
     from vitmed.inference.answers import predictions_json
-    from vitmed.inference.predict_files import preprocessing_of
+    from vitmed.inference.open_model import preprocessing_of
 
     place = (options.pop("checkpoint", None), options.pop("runs", "runs"))
     saved = find_checkpoint_and_check(csv, plot, options["images"], *place, force)

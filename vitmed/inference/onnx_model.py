@@ -23,11 +23,9 @@ from vitmed.core.load_config import build_config, without_places
 from vitmed.core.process import cores
 from vitmed.core.text import counted, first_line
 from vitmed.data.samples import Splits
-from vitmed.data.thread_batches import read_batches
 from vitmed.decisions.policy import policy_of
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.inference.membership import expect
-from vitmed.inference.saved_model import Network, Outputs, SavedModel, check_finite, score_column
+from vitmed.inference.saved_model import Network, Outputs, SavedModel, check_finite, expect, run_batches, score_column
 
 ONNX = ".onnx"
 KEY, FORMAT, VERSION = "vitmed", "vitmed exported model", 1
@@ -105,21 +103,13 @@ class OnnxNetwork(Network):
         if also_features:
             raise UsageError(f"{self.saved.path}: an exported model keeps no features", "name the best.pt of the run")
         wanted = [LOGITS, SCORES] if self.scored else [LOGITS]
-        indices, found, problems = list[int](), list[list[np.ndarray]](), dict[int, str]()
-        for good, images, bad in read_batches(read, count, self.batch):
-            problems.update(bad)
-            if good:
-                found.append(self.session.run(wanted, {IMAGES: images}))
-            indices += good
-            progress(len(indices) + len(problems), count)
-        logits = np.concatenate([part[0] for part in found]) if found else self._empty
+        indices, arrays, problems = run_batches(
+            read, count, self.batch, lambda images: self.session.run(wanted, {IMAGES: images}), progress
+        )
+        logits, *scores = arrays or [np.empty((0, self.saved.splits.outputs), np.float32)]
         check_finite(logits, self.saved.path)
-        columns = score_column(np.concatenate([part[1] for part in found])) if found and self.scored else {}
+        columns = score_column(scores[0]) if scores else {}
         return Outputs(indices, logits, columns, problems, np.empty((len(indices), 0), np.float32))
-
-    @property
-    def _empty(self) -> np.ndarray:
-        return np.empty((0, self.saved.splits.outputs), np.float32)
 
 
 def about_model(saved: SavedModel) -> dict[str, Any]:
