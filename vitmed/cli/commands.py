@@ -194,7 +194,7 @@ def predict(
         return
     from vitmed.commands.predict import find_checkpoint_and_check
     from vitmed.core.files import write_bytes, write_text
-    from vitmed.inference.answers import predictions_json
+    from vitmed.inference.load import predictions_json
     from vitmed.inference.open_model import preprocessing_of
 
     place = (options.pop("checkpoint", None), options.pop("runs", "runs"))
