@@ -20,24 +20,11 @@ from vitmed import __version__
 from vitmed.core.errors import CheckpointError, VitmedError
 from vitmed.core.process import cores
 from vitmed.core.text import NOTICE
-from vitmed.deploy.http import guard, reports
+from vitmed.deploy.http import content, limits
 from vitmed.deploy.http.batching import LEAST, Batcher
-from vitmed.deploy.http.content import (
-    PICTURE,
-    AttentionMap,
-    ImageAnswer,
-    ImageProblem,
-    ModelCard,
-    ModelHash,
-    Problem,
-    Reply,
-    model_card,
-    page_for_images,
-    page_of_addresses,
-)
-from vitmed.deploy.http.counters import Counters
-from vitmed.deploy.http.limits import AGAIN, FIELD, Limits, Load, Refusal, Upload, gone, read_uploads
-from vitmed.deploy.http.scores import ScoreLog
+from vitmed.deploy.http.content import AttentionMap, ImageAnswer, ImageProblem, ModelCard, ModelHash, Problem, Reply
+from vitmed.deploy.http.limits import AGAIN, FIELD, Guard, Limits, Load, Refusal, Upload, gone, read_uploads
+from vitmed.deploy.http.scores import Counters, ScoreLog
 from vitmed.imaging.decode import READERS, NotAnImageError
 from vitmed.imaging.raw_image import TooLargeError
 from vitmed.inference.load import Answer, Model, png_address
@@ -60,7 +47,7 @@ class Service:
 
     def __init__(self, model: Model, limits: Limits, scores: ScoreLog | None = None, batch: int | None = None):
         self.model, self.limits, self.load, self.scores = model, limits, Load(limits), scores
-        self.card, self.hash = model_card(model), ModelHash(weights_sha256=model.saved.weights_hash)
+        self.card, self.hash = content.model_card(model), ModelHash(weights_sha256=model.saved.weights_hash)
         self.counters = Counters(self.hash.weights_sha256, __version__, lambda: self.load.images)
         self.maps: Any = None
         if model.network.model is not None:
@@ -144,8 +131,8 @@ class Service:
             with self.load.waiting(len(uploads)):
                 try:
                     async with asyncio.timeout(self.limits.timeout):
-                        wanted = reports.is_wanted(request)
-                        header = await in_pool(reports.read_head, self.model, uploads) if wanted else None
+                        wanted = content.wants_report(request)
+                        header = await in_pool(content.read_head, self.model, uploads) if wanted else None
                         pictures = pictures and header is None
                         each = (self._answer(request, upload, pictures, turn) for upload in uploads)
                         found = await asyncio.gather(*each)
@@ -154,8 +141,8 @@ class Service:
                             raise _unreadable(found)
                         entry, _, answer = found[0]
                         if header is not None and isinstance(entry, ImageAnswer) and answer is not None:
-                            file = await in_pool(reports.write_report, self.model, header, answer, entry.note)
-                            return Response(file, media_type=reports.DICOM)
+                            file = await in_pool(content.write_report, self.model, header, answer, entry.note)
+                            return Response(file, media_type=content.DICOM)
                 except TimeoutError:
                     problem = f"there was no answer in {self.limits.timeout:g} s"
                     raise Refusal(503, problem, "send it again later, or fewer images", headers=AGAIN) from None
@@ -184,7 +171,7 @@ class Service:
         about = {"image": upload.name, "note": note, "id": line, "picture": None}
         entry = ImageAnswer(**{**vars(answer), **about})
         if pictures:
-            entry.picture, entry.attention = png_address(square, PICTURE), found
+            entry.picture, entry.attention = png_address(square, content.PICTURE), found
         return entry, 200, answer
 
 
@@ -240,34 +227,32 @@ def create_app(
     Args:
         service: the model, which has started; key, hosts, log: as in `Guard`.
     """
-
-    app = FastAPI(
-        title="vitmed", version=__version__, description=NOTICE, docs_url=None, redoc_url=None, openapi_url=guard.SCHEMA
-    )
+    about: dict[str, Any] = {"title": "vitmed", "version": __version__, "description": NOTICE}
+    app = FastAPI(**about, docs_url=None, redoc_url=None, openapi_url=limits.SCHEMA)
     app.state.service, app.state.needs_key = service, key is not None
     refusals: dict[Any, Any] = {status: {"model": Problem, "description": text} for status, text in STATUSES.items()}
-    answers = {200: {"content": {reports.DICOM: {"schema": {"type": "string", "format": "binary"}}}}, **refusals}
+    answers = {200: {"content": {content.DICOM: {"schema": {"type": "string", "format": "binary"}}}}, **refusals}
     bearer: dict[str, Any] = {"security": [{"key": []}]} if key is not None else {}
-    app.post(guard.PREDICT, response_model=Reply, responses=answers, openapi_extra=FORM | bearer)(predict)
-    app.get(guard.CARD, responses={401: refusals[401]}, openapi_extra=bearer)(card)
-    app.get(guard.LIVE)(live)
-    app.get(guard.READY, responses={503: refusals[503]})(ready)
-    app.get(guard.METRICS, response_class=Response, openapi_extra=bearer)(metrics)
-    app.get(guard.PAGE, include_in_schema=False)(page)
-    app.get(guard.DOCS, include_in_schema=False)(docs)
+    app.post(limits.PREDICT, response_model=Reply, responses=answers, openapi_extra=FORM | bearer)(predict)
+    app.get(limits.CARD, responses={401: refusals[401]}, openapi_extra=bearer)(card)
+    app.get(limits.LIVE)(live)
+    app.get(limits.READY, responses={503: refusals[503]})(ready)
+    app.get(limits.METRICS, response_class=Response, openapi_extra=bearer)(metrics)
+    app.get(limits.PAGE, include_in_schema=False)(page)
+    app.get(limits.DOCS, include_in_schema=False)(docs)
 
     def handler(refusal: Callable[[Any], Refusal]) -> Callable[[Request, Exception], JSONResponse]:
-        return lambda request, error: guard.refused(refusal(error))
+        return lambda request, error: limits.refused(refusal(error))
 
     for kind, refusal in REFUSALS.items():
         app.add_exception_handler(kind, handler(refusal))
-    return guard.Guard(app, key, hosts, service.counters, log)
+    return Guard(app, key, hosts, service.counters, log)
 
 
 async def predict(request: Request, pictures: bool = False) -> Any:
     """Answer the images of a form. `pictures=true` adds what the network saw, and its attention map.
 
-    With the header `Accept: application/dicom` one DICOM image gets a Structured Report.
+    With the header `Accept: application/dicom` one content.DICOM image gets a Structured Report.
     """
     return await request.app.state.service.predict(request, pictures)
 
@@ -295,11 +280,11 @@ async def metrics(request: Request) -> Response:
 
 async def page(request: Request) -> HTMLResponse:
     state = request.app.state
-    return page_for_images(state.service.card, state.service.limits, state.needs_key)
+    return content.page_for_images(state.service.card, state.service.limits, state.needs_key)
 
 
 async def docs(request: Request) -> HTMLResponse:
-    return page_of_addresses(request.app.openapi())
+    return content.page_of_addresses(request.app.openapi())
 
 
 FORM = {
@@ -317,10 +302,10 @@ FORM = {
     }
 }
 REFUSALS: dict[type[Exception], Callable[[Any], Refusal]] = {
-    Exception: lambda error: guard.of_bug(),  # `Guard` logs it
+    Exception: lambda error: limits.of_bug(),  # `Guard` logs it
     Refusal: lambda error: error,
-    HTTPException: lambda error: Refusal(error.status_code, str(error.detail).lower(), f"see {guard.DOCS}"),
-    RequestValidationError: lambda error: Refusal(422, "a parameter has a wrong value", f"see {guard.DOCS}"),
+    HTTPException: lambda error: Refusal(error.status_code, str(error.detail).lower(), f"see {limits.DOCS}"),
+    RequestValidationError: lambda error: Refusal(422, "a parameter has a wrong value", f"see {limits.DOCS}"),
     CheckpointError: lambda error: Refusal(503, "the answer of the model is not finite", "start the server again"),
 }
 STATUSES = {
