@@ -25,6 +25,7 @@ from vitmed.inference.saved_model import SavedModel
 from vitmed.models.vit import ViT
 
 LEAST = 1e-12  # distance of a threshold from 0 and 1, as in `certainty`
+ONE = 1 << 22  # of the fixed-point coefficients of a resize
 EDGE = 1 + 5e-6  # OOD scores up to here are 1 in the six digits of `score_column`
 
 
@@ -242,9 +243,6 @@ class OodScoreGraph(nn.Module):
 
 def _numbers(values: object) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
-
-
-ONE = 1 << 22  # of the fixed-point coefficients
 
 
 class PillowResize(nn.Module):
