@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from vitmed.core.errors import UsageError
 from vitmed.core.text import counted
 from vitmed.deploy.http.scores import Counters
 
@@ -60,6 +61,15 @@ class Limits:
     def bytes(self) -> int:
         """Of a request."""
         return int(self.megabytes * MEGABYTE)
+
+    def check(self) -> None:
+        """Raise UsageError for limits that let no request in."""
+        if not (self.megabytes > 0 and self.timeout > 0 and 0 < self.images <= self.queue):
+            raise UsageError(
+                f"{self.megabytes:g} MB, {self.images} images, {self.timeout:g} s, a queue of {self.queue}: expected "
+                "numbers above 0, and a queue of at least one request",
+                "leave --max-megabytes, --max-images, --timeout and --queue out",
+            )
 
 
 class Upload(NamedTuple):
