@@ -16,7 +16,7 @@ from PIL import ExifTags, Image, ImageFile
 from vitmed.core.errors import VitmedError
 from vitmed.core.files import check_regular
 from vitmed.core.process import NO_WARNINGS
-from vitmed.imaging.decode import apply_window, decode, read_header, to_8_bit
+from vitmed.imaging.decode import decode, read_header, to_8_bit
 from vitmed.imaging.dicom import QUIET
 from vitmed.imaging.raw_image import ImageHeader, RawImage, Window
 
@@ -105,9 +105,8 @@ def _finished(path: Path, begun: FileRecord, found: RawImage | Image.Image, agai
     if isinstance(found, RawImage) and window is None:
         shown = found.values if found.valid is None or not found.valid.any() else found.values[found.valid]
         low, high = (float(value) for value in np.percentile(shown, (0.5, 99.5)))
-        image = to_8_bit(path, apply_window(path, found, (low, high)))
-    else:
-        image = to_8_bit(path, found.copy() if again and isinstance(found, Image.Image) else found, window=window)
+        window = low, high
+    image = to_8_bit(path, found.copy() if again and isinstance(found, Image.Image) else found, window=window)
     small = np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BOX, reducing_gap=4))  # (32, 32, 3)
     edge = np.concatenate([small[0], small[-1], small[1:-1, 0], small[1:-1, -1]])
     extrema = np.array(image.getextrema())

@@ -19,11 +19,13 @@ from vitmed.core.stored_paths import find_path, store_path
 from vitmed.core.text import NOTICE, counted, first_line
 from vitmed.core.upgrade import policy_of_0_2
 from vitmed.data.samples import Splits
+from vitmed.data.thread_batches import Progress
 from vitmed.decisions.policy import policy_of
 from vitmed.imaging.preprocessing import JointPreprocessing, joint
 from vitmed.inference.saved_model import (
     Network,
     Outputs,
+    Read,
     SavedModel,
     membership_of,
     read_membership,
@@ -196,9 +198,7 @@ class EnsembleNetwork(Network):
         self.precision = precisions[0] if len(precisions) == 1 else "mixed"
         self.reason = next((network.reason for network in networks if network.reason), "")
 
-    def _outputs(
-        self, read: Callable[[int], np.ndarray], count: int, progress: Callable[[int, int], None], also_features: bool
-    ) -> Outputs:
+    def _outputs(self, read: Read, count: int, progress: Progress, also_features: bool) -> Outputs:
         """As `Network.outputs`: the logits are those of the mean. Raises UsageError if features are asked for."""
         if also_features:
             raise UsageError(f"{self.saved.path}: an ensemble has no features", "name the best.pt of a member")

@@ -58,9 +58,9 @@ def open_network(saved: SavedModel, policy: DecisionPolicy | None, device: str, 
     if isinstance(saved, Ensemble):
         known = [open_network(one, one.policy, device, precision) for one in saved.members]
         return EnsembleNetwork(saved, known)
-    from vitmed.inference.predict import open_torch_network
+    from vitmed.inference.predict import TorchNetwork
 
-    return open_torch_network(saved, policy, device, precision)
+    return TorchNetwork.opened(saved, policy, device, precision)
 
 
 def find_checkpoint(checkpoint: str | Path | SavedModel | None, runs: str | Path) -> SavedModel:

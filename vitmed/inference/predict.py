@@ -18,7 +18,7 @@ import torch
 
 from vitmed.core.messages import say, warn
 from vitmed.data.loading import Images
-from vitmed.data.thread_batches import check_readable
+from vitmed.data.thread_batches import Progress, check_readable
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.imaging.exact_views import views_of
 from vitmed.imaging.preprocessing import Preprocessing
@@ -26,6 +26,7 @@ from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.saved_model import (
     Network,
     Outputs,
+    Read,
     SavedModel,
     check_finite,
     check_precision,
@@ -63,11 +64,11 @@ def batch_size(work: int, device: torch.device, precision: Precision = FP32) -> 
 def predict_logits(
     model: ViT,
     preprocessing: Preprocessing,
-    read: Callable[[int], np.ndarray],
+    read: Read,
     count: int,
     device: torch.device,
     precision: Precision = FP32,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = lambda done, total: None,
     forward: Callable[[torch.Tensor], torch.Tensor] | None = None,
     size: int | None = None,
 ) -> tuple[list[int], np.ndarray, dict[int, str]]:
@@ -143,7 +144,7 @@ def predict_all(
     model: ViT,
     images: Images,
     precision: Precision = FP32,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = lambda done, total: None,
     forward: Callable[[torch.Tensor], torch.Tensor] | None = None,
     rows: Sequence[int] | None = None,
 ) -> np.ndarray:
@@ -185,6 +186,13 @@ class TorchNetwork(Network):
         self.device, self.precision = describe(where), arithmetic.name
         self.reason = arithmetic.reason if arithmetic.mixed else ""
 
+    @classmethod
+    def opened(cls, saved: SavedModel, policy: DecisionPolicy | None, device: str, precision: str) -> TorchNetwork:
+        """The network of a checkpoint; the arguments are those of `open_network`."""
+        assert isinstance(saved, Checkpoint)
+        where = pick_device(device)
+        return cls(saved, policy, where, choose_precision(precision, saved, policy, where))
+
     @property
     def batch(self) -> int:  # type: ignore[override]  # known when the network is loaded
         """Images that it computes at once."""
@@ -201,9 +209,7 @@ class TorchNetwork(Network):
             self._model = self.saved.model().to(self.where)
         return self._model
 
-    def _outputs(
-        self, read: Callable[[int], np.ndarray], count: int, progress: Callable[[int, int], None], also_features: bool
-    ) -> Outputs:
+    def _outputs(self, read: Read, count: int, progress: Progress, also_features: bool) -> Outputs:
         """As `Network.outputs`, of the mean over the views of the checkpoint."""
 
         def forward(x: torch.Tensor) -> torch.Tensor:
@@ -225,14 +231,6 @@ class TorchNetwork(Network):
         logits, scores, features = np.split(found, [outputs, outputs + known], axis=1)
         columns = score_column(scores[:, 0]) if known else {}
         return Outputs(indices, logits, columns, problems, features)
-
-
-def open_torch_network(saved: SavedModel, policy: DecisionPolicy | None, device: str, precision: str) -> TorchNetwork:
-    """The network of a checkpoint; the arguments are those of `open_network`."""
-    assert isinstance(saved, Checkpoint)
-    where = pick_device(device)
-    arithmetic = choose_precision(precision, saved, policy, where)
-    return TorchNetwork(saved, policy, where, arithmetic)
 
 
 def choose_precision(asked: str, saved: Checkpoint, policy: DecisionPolicy | None, device: torch.device) -> Precision:

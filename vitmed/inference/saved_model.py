@@ -21,7 +21,7 @@ from vitmed.core.errors import CheckpointError, DataError, unknown_key
 from vitmed.core.places import refuse_archive
 from vitmed.core.stored_paths import find_path, is_elsewhere, store_path
 from vitmed.data.samples import Sample, Splits
-from vitmed.data.thread_batches import read_batches
+from vitmed.data.thread_batches import Progress, read_batches
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.imaging.preprocessing import Preprocessing, is_blank
 from vitmed.metrics.predictions import Predictions
@@ -30,6 +30,7 @@ from vitmed.metrics.predictions_csv import ANSWER, BLANK, NO, OOD_SCORE, YES
 if TYPE_CHECKING:
     from vitmed.models.vit import ViT
 
+Read = Callable[[int], np.ndarray]  # index -> (S, S, C) uint8; may raise DataError
 PRECISIONS = ("auto", "fp32", "bf16")
 
 
@@ -136,15 +137,15 @@ class Network(ABC):
         """The network itself, for attention maps; an exported model has none."""
         return None
 
-    def predict(self, images: Images, progress: Callable[[int, int], None]) -> Predictions:
+    def predict(self, images: Images, progress: Progress) -> Predictions:
         """The predictions of images, before any policy. `progress` and Raises as of `outputs`."""
         return images.predictions(self.saved, self.outputs(images.read, len(images), progress))
 
     def outputs(
         self,
-        read: Callable[[int], np.ndarray],
+        read: Read,
         count: int,
-        progress: Callable[[int, int], None] = lambda done, total: None,
+        progress: Progress = lambda done, total: None,
         also_features: bool = False,
     ) -> Outputs:
         """Run the network over `count` images. A column `answer` names those without content, where there are any.
@@ -172,18 +173,16 @@ class Network(ABC):
         return found._replace(columns=found.columns | {ANSWER: answers})
 
     @abstractmethod
-    def _outputs(
-        self, read: Callable[[int], np.ndarray], count: int, progress: Callable[[int, int], None], also_features: bool
-    ) -> Outputs:
+    def _outputs(self, read: Read, count: int, progress: Progress, also_features: bool) -> Outputs:
         """As `outputs`, without that column."""
 
 
 def run_batches(
-    read: Callable[[int], np.ndarray],
+    read: Read,
     count: int,
     size: int,
     run: Callable[[np.ndarray], Sequence[np.ndarray]],
-    progress: Callable[[int, int], None],
+    progress: Progress,
 ) -> tuple[list[int], list[np.ndarray], dict[int, str]]:
     """Read `count` images, and run a network over `size` at a time.
 

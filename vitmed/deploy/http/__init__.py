@@ -3,8 +3,7 @@
 app         the addresses that it answers
 limits      what every request passes: the key, the log line, errors as JSON; what it may cost, and its images
 batching    one thread that owns the model and answers several requests in one batch
-content     what the addresses return: typed data, pages, a Structured Report
+content     what the addresses return: typed data, pages, attention maps, a Structured Report
 scores      the counters of /metrics, and the log of what the model said, for `vitmed monitor`
-maps        the attention map of an image
 listening   socket, certificate, signals
 """

@@ -51,9 +51,7 @@ class Service:
         self.counters = Counters(self.hash.weights_sha256, __version__, lambda: self.load.images)
         self.maps: Any = None
         if model.network.model is not None:
-            from vitmed.deploy.http.maps import Maps
-
-            self.maps = Maps(model)
+            self.maps = content.Maps(model)
         size, began = batch or max(LEAST, model.network.batch), self.counters.batch.observe
         self.batcher = Batcher[Found](self._work, size, lambda: self.load.decoding, began)
         if batch is not None:
@@ -279,12 +277,15 @@ async def metrics(request: Request) -> Response:
 
 
 async def page(request: Request) -> HTMLResponse:
-    state = request.app.state
-    return content.page_for_images(state.service.card, state.service.limits, state.needs_key)
+    """The page to drop images on. With a key it says nothing of the model, since anyone may open it."""
+    service, needs_key = request.app.state.service, request.app.state.needs_key
+    shown = None if needs_key else service.card
+    return content.page("page.html.j2", "page.js", card=shown, limits=service.limits, needs_key=needs_key)
 
 
 async def docs(request: Request) -> HTMLResponse:
-    return content.page_of_addresses(request.app.openapi())
+    """A description of the addresses, from the OpenAPI schema."""
+    return content.page("addresses.html.j2", schema=request.app.openapi())
 
 
 FORM = {
