@@ -25,7 +25,6 @@ from vitmed.core.run_folder import NUMBERS, RunFolder
 from vitmed.core.text import NOTICE, counted, csp_hash
 from vitmed.decisions.evaluation_folder import find_evaluation, read_metrics
 from vitmed.deploy.http.limits import Refusal, Upload
-from vitmed.deploy.structured_report import UIDS, check_header, report_uid, structured_report
 from vitmed.explanation.results import TITLES, UNCHECKED, cells, known_verdicts
 from vitmed.imaging.dicom import QUIET, silence
 from vitmed.inference.load import Answer, Model, png_address
@@ -220,6 +219,8 @@ def read_head(model: Model, uploads: Sequence[Upload]) -> Any:
         raise Refusal(406, problem, f"send one image a request; {OR_JSON}")
     import pydicom
 
+    from vitmed.deploy.structured_report import UIDS, check_header
+
     try:
         header = pydicom.dcmread(BytesIO(uploads[0].data), stop_before_pixels=True)
         missing = [name for name in UIDS if not str(header.get(name) or "").strip()]
@@ -244,6 +245,8 @@ def write_report(model: Model, header: Any, answer: Answer, note: str) -> bytes:
     Args:
         header: from `read_head`; note: what to know of the image.
     """
+    from vitmed.deploy.structured_report import report_uid, structured_report
+
     return structured_report(answer, model, header, report_uid(model, str(header.SOPInstanceUID)), note)
 
 
