@@ -8,7 +8,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from PIL import ExifTags, Image, ImageFile
@@ -18,10 +18,8 @@ from vitmed.core.files import check_regular
 from vitmed.core.process import NO_WARNINGS
 from vitmed.imaging.decode import decode, read_header, to_8_bit
 from vitmed.imaging.dicom import QUIET
+from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.imaging.raw_image import ImageHeader, RawImage, Window
-
-if TYPE_CHECKING:  # it imports torch, which `vitmed check` does not need
-    from vitmed.imaging.preprocessing import Preprocessing
 
 SIDE = 32  # of a thumbnail, px
 NUMBERS = ("red", "green", "blue", "border_red", "border_green", "border_blue", "low", "high")

@@ -182,11 +182,7 @@ def load_ensemble(path: Path) -> Ensemble:
 
 
 class EnsembleNetwork(Network):
-    """What runs the members of an ensemble, one after the other on every batch.
-
-    Args:
-        networks: of the members.
-    """
+    """Runs the networks of the members of an ensemble, one after the other on every batch."""
 
     saved: Ensemble
 
@@ -219,7 +215,7 @@ class EnsembleNetwork(Network):
                 own = self.saved.preprocessing.reading(squares, number)
             outputs = network.outputs(own.__getitem__, len(own))
             predictions = unlabelled(one.splits.target, one.classes, names, outputs.logits, (), outputs.columns)
-            decided: Any = predictions if one.policy is None else one.policy.apply(predictions)
+            decided: Any = one.decided(predictions)
             found.append(decided if not found else decided.like(found[0]))
             if OOD_SCORE in outputs.columns:
                 scores.append(np.array(outputs.columns[OOD_SCORE], dtype=np.float64))

@@ -151,9 +151,6 @@ class Answers(Sequence[Answer]):
     def __len__(self) -> int:
         return len(self.items)
 
-    def __iter__(self) -> Iterator[Answer]:
-        return iter(self.items)
-
     def _repr_html_(self) -> str:
         rows = "".join(_row(answer) for answer in self.items)
         head = "".join(f"<th>{name}</th>" for name in ("image", "prediction", "cannot be excluded", "answered"))
@@ -287,7 +284,7 @@ class Model:
         found = self.network.outputs(lambda i: squares[i], len(squares))
         named = tuple(names) or tuple(str(i) for i in range(len(squares)))
         predictions = unlabelled(saved.splits.target, saved.classes, named, found.logits, (), found.columns)
-        return saved.policy.apply(predictions) if saved.policy else predictions
+        return saved.decided(predictions)
 
     def answers(self, found: Predictions, squares: Sequence[np.ndarray]) -> Iterator[Answer]:
         """The answer for each image, from what `predictions` returned for its square."""

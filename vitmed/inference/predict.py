@@ -122,12 +122,7 @@ def logits_of(model: ViT, features: torch.Tensor) -> torch.Tensor:
 
 @torch.inference_mode()
 def speedup(model: ViT, preprocessing: Preprocessing, device: torch.device, precision: Precision) -> float:
-    """How many times as fast as in fp32 the model runs on a device: the fastest of `ROUNDS` batches each.
-
-    Args:
-        preprocessing: gives the size of an image.
-        precision: the one that is compared with fp32.
-    """
+    """How many times as fast in `precision` as in fp32 the model runs on a device: the fastest of `ROUNDS` batches."""
     model.eval()
     times: dict[str, list[float]] = {FP32.name: [], precision.name: []}
     with torch.autocast(device.type, precision.dtype):  # keeps the converted weights from round to round
@@ -161,12 +156,9 @@ UNKNOWN = "no comparison of the two is known for this checkpoint, decision polic
 
 
 class TorchNetwork(Network):
-    """The network of a checkpoint.
+    """The network of a checkpoint; without a `policy` it gives no OOD scores.
 
     Args:
-        policy: None leaves the OOD scores out.
-        where: the device.
-        arithmetic: of the network; what it returns is float32.
         model: the network on its device; None: it is loaded when it is used first.
     """
 
@@ -234,14 +226,11 @@ class TorchNetwork(Network):
 
 
 def choose_precision(asked: str, saved: Checkpoint, policy: DecisionPolicy | None, device: torch.device) -> Precision:
-    """The precision that is asked for. Unless it is fp32, a line says what it is known to change.
+    """The precision that is asked for; its `reason`, and a line unless it is fp32, say what it is known to change.
 
     Args:
         asked: one of `PRECISIONS`; auto takes the fast one of the device if the comparison after training accepted it.
         policy: the one that is applied; the comparison holds for the policy of the checkpoint.
-
-    Returns:
-        its `reason` is what is known.
     """
     check_precision(asked)
     if asked == "fp32":

@@ -211,13 +211,12 @@ HEADERS = {
 
 
 class Guard:
-    """An application around another.
+    """An application around another: it checks, counts and logs requests.
 
     Args:
         key: that a request must bring; None: none.
         hosts: names by which a request may call the server; none: any. A web page of another host could otherwise reach
             a server on this machine (DNS rebinding), or send it images.
-        counters: counts requests; log: gets a line for each.
     """
 
     def __init__(self, app: ASGIApp, key: str | None, hosts: Collection[str], counters: Counters, log: Log):
