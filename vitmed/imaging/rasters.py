@@ -1,4 +1,4 @@
-"""PNG, JPEG, TIFF, BMP, WebP, GIF, JPEG 2000: Pillow reads 8 bits, Pillow or OpenCV more, without loss. NumPy arrays."""
+"""PNG, JPEG, TIFF, BMP, WebP, GIF, JPEG 2000, NumPy: Pillow reads 8 bits, Pillow or OpenCV more, without loss."""
 
 from __future__ import annotations
 
