@@ -92,12 +92,8 @@ class _EnsembleMean(nn.Module):
     def __init__(self, saved: Ensemble):
         super().__init__()
         self.networks = nn.ModuleList([_Network(one) for one in saved.members])
-        policies = [one.chosen_policy() for one in saved.members]
         self.decide = nn.ModuleList(
-            [
-                decisions_of(own, one.splits.target, one.classes)
-                for own, one in zip(policies, saved.members, strict=True)
-            ]
+            decisions_of(member.chosen_policy(), member.splits.target, member.classes) for member in saved.members
         )
         self.shares, self.target = saved.shares, saved.splits.target
         self.targets = [one.splits.target for one in saved.members]
