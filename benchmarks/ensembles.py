@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import torch
 from medical_sets import SETS, folder_of, split_table
+from vitmed.core.text_files import csv_text
 
 import vitmed
-from vitmed.core.csv_files import csv_text
 from vitmed.core.files import write_text
 from vitmed.data.samples import labelled_by
 from vitmed.decisions.targets import TARGETS

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import nn
 
 from vitmed.core.base_models import Target
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.out_of_distribution import fit_ood_score
 from vitmed.decisions.policy import choose_policy
 from vitmed.imaging.preprocessing import Preprocessing

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 import vitmed
-from vitmed.cli.catalogue_commands import data, weights
+from vitmed.cli.commands import data, weights
 from vitmed.cli.options import AsJson, command
 from vitmed.cli.terminal import (
     answer,
@@ -30,7 +30,7 @@ from vitmed.cli.terminal import (
     refuse_unread,
     train_json,
 )
-from vitmed.core.exclusions import excluded
+from vitmed.core.errors import excluded
 from vitmed.core.messages import say, warn
 from vitmed.core.options import Devices, Option
 
@@ -237,7 +237,7 @@ def compare(as_json: AsJson = False, **options: Any) -> None:
 
 def explain(as_json: AsJson = False, **options: Any) -> None:
     """Draw where the network looked, and report what the test of such maps found."""
-    from vitmed.explanation.explain import explanation_json
+    from vitmed.explanation.attention import explanation_json
 
     found = vitmed.explain(**options)
     if as_json:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError
 from vitmed.core.messages import say, warn
 from vitmed.core.places import newest_run, refuse_archive
 from vitmed.core.text import counted_doing
-from vitmed.core.train_config import EvaluateConfig
 from vitmed.data.folders import image_names, import_fix
 from vitmed.decisions.evaluation_folder import validation_of
 from vitmed.decisions.operating_points import asked_point

@@ -19,7 +19,7 @@ from vitmed.core.base_models import CLASSES, UNKNOWN, Target
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, unknown_key
 from vitmed.core.places import refuse_archive
-from vitmed.core.stored_paths import find_path, is_elsewhere, store_path
+from vitmed.core.run_folder import find_path, is_elsewhere, store_path
 from vitmed.data.samples import Sample, Splits
 from vitmed.data.thread_batches import Progress, read_batches
 from vitmed.decisions.policy import DecisionPolicy

@@ -25,8 +25,8 @@ from vitmed.metrics.intervals import (
     satterthwaite,
     share,
 )
+from vitmed.metrics.paired_comparison import SeedSpread
 from vitmed.metrics.predictions import Predictions, known_labels
-from vitmed.metrics.seed_spread import SeedSpread
 
 FEW = 10  # patients with an image that only one model gets right, below which they do not show a design effect
 

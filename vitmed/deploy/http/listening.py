@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 import uvicorn
 
-from vitmed.core.errors import UsageError
-from vitmed.core.exclusions import excluded
+from vitmed.core.errors import UsageError, excluded
 from vitmed.core.messages import warn
 from vitmed.core.text import first_line
 from vitmed.deploy.http.app import Service, create_app

@@ -18,8 +18,8 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 
 from vitmed.core.base_models import NO_FINDING
-from vitmed.core.csv_files import csv_text
 from vitmed.core.errors import UsageError
+from vitmed.core.text_files import csv_text
 from vitmed.inference.load import Answer, Model
 from vitmed.metrics.predictions import Predictions
 
