@@ -13,9 +13,9 @@ from typing import Any
 import httpx
 
 import vitmed
-from vitmed.deploy.http.app import Service, create_app
+from vitmed.deploy.http.app import Service
 from vitmed.deploy.http.limits import Limits
-from vitmed.deploy.http.listening import listen, open_socket
+from vitmed.deploy.http.listening import Door, listen, open_socket
 from vitmed.deploy.http.scores import ScoreLog
 
 
@@ -63,8 +63,8 @@ def serving(
     at, _ = open_socket("127.0.0.1", 0)
     port, began, ends = at.getsockname()[1], threading.Event(), threading.Event()
     served = Served(f"http://127.0.0.1:{port}", port, service, log)
-    app = create_app(service, key=key, hosts=hosts, log=served.log.append)
-    thread = threading.Thread(target=listen, args=(app, service, at, None, ends.is_set, began.set))
+    door = Door(at, served.url, key, hosts)
+    thread = threading.Thread(target=listen, args=(service, door, ends.is_set, began.set, served.log.append))
     thread.start()
     try:
         assert began.wait(60)

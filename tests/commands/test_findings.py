@@ -90,13 +90,12 @@ def test_a_finished_run_predicts_as_it_evaluated(findings: vitmed.TrainResult) -
 
 
 def test_the_answers_name_findings(findings: vitmed.TrainResult) -> None:
-    from vitmed.inference.answers import answer_cells
-    from vitmed.inference.load import predictions_json
+    from vitmed.inference.load import Answer, predictions_json
 
     predictions = findings.test.predictions
     row = int(np.flatnonzero(predictions.predicted.sum(axis=1) == 2)[0])
     called = {name for name, one in zip(FINDINGS, predictions.predicted[row], strict=True) if one}
-    cells = answer_cells(predictions, row, 3)
+    cells = Answer.of(predictions, row).cells(3)
     assert {part.rsplit(" ", 1)[0] for part in cells[0].split(", ")} == called
     image = predictions_json(predictions, 3)["images"][row]
     assert set(image["prediction"]) == called

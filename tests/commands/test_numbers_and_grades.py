@@ -61,8 +61,7 @@ def test_a_number_reads_back_to_the_bit_and_its_report_is_made_again(
 
 
 def test_predict_gives_the_number_with_its_interval(ages: vitmed.TrainResult, root: Path) -> None:
-    from vitmed.inference.answers import answer_cells
-    from vitmed.inference.load import predictions_json
+    from vitmed.inference.load import Answer, predictions_json
 
     tested = ages.test.predictions
     found = vitmed.predict([root / path for path in tested.paths], checkpoint=ages.folder, precision="fp32")
@@ -70,7 +69,7 @@ def test_predict_gives_the_number_with_its_interval(ages: vitmed.TrainResult, ro
     image = predictions_json(found, 3)["images"][0]
     low, high = image["interval"]
     assert low < image["prediction"] < high
-    assert answer_cells(found, 0, 3) == [f"{image['prediction']:.4g}", f"{low:.4g} to {high:.4g}"]
+    assert Answer.of(found, 0).cells(3) == [f"{image['prediction']:.4g}", f"{low:.4g} to {high:.4g}"]
 
 
 def test_stress_judges_a_number_by_its_error(ages: vitmed.TrainResult, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from vitmed.core.errors import CheckpointError, DataError
 from vitmed.core.run_folder import RunFolder
 from vitmed.decisions.evaluation_folder import find_evaluation
 from vitmed.decisions.policy import ReducedPrecision
-from vitmed.inference import torch_network as module
+from vitmed.inference import predict as module
 from vitmed.inference.checkpoint import Checkpoint, add_policy, load_checkpoint
 from vitmed.inference.predict import TorchNetwork, choose_precision
 from vitmed.inference.saved_model import Outputs

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitmed.checks.detect import BY_CHANCE, FEW_IMAGES, FEW_PATIENTS, SMALL_CLASS, THIN, TINY, Problem, make
 from vitmed.checks.duplicates import exact_groups, near_pairs
 from vitmed.checks.problems import CERTAIN, TOLD
 from vitmed.checks.shortcuts import FAMILIES, Shortcut, find_shortcuts

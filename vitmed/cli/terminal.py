@@ -210,8 +210,7 @@ def styled(text: str, style: str) -> Text:
 
 def print_predictions(found: Any, top_k: int) -> None:
     """A row for each image with its class, probability and runners-up; then those that could not be read."""
-    from vitmed.inference.answers import answer_cells
-    from vitmed.inference.load import answer_columns
+    from vitmed.inference.load import Answer, answer_columns
     from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, SET
 
     extra = [name for name in (SET, ANSWER) if name in found.columns]
@@ -220,7 +219,7 @@ def print_predictions(found: Any, top_k: int) -> None:
         cells = [found.columns[name][i] for name in extra]
         if found.members is not None:
             cells[0] = listed(found.set_of(i), MEMBERS, BETWEEN)
-        rows.append([found.paths[i], *answer_cells(found, i, top_k), *cells])
+        rows.append([found.paths[i], *Answer.of(found, i).cells(top_k), *cells])
     rows += [[path, "not read"] for path, _ in found.errors[: MOST - len(rows)]]
     hidden = len(found) + len(found.errors) - len(rows)
     more = [f"... and {hidden:,} more; --csv FILE writes all"] if hidden > 0 else []

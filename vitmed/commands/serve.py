@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-from vitmed.core.errors import UsageError, excluded
+from vitmed.core.errors import UsageError
 from vitmed.core.messages import listener, say, warn
 from vitmed.core.options import HTTP, Argument, Option, Precision
 from vitmed.core.process import stop_signals
@@ -57,52 +57,36 @@ def serve(
         UsageError: a value, key, certificate or address that cannot be used; a missing package. CheckpointError: not a
             model.
     """
-    try:
-        from starlette.formparsers import MultiPartParser
+    _check_packages()
+    from vitmed.deploy.http.app import Service
+    from vitmed.deploy.http.limits import Limits
+    from vitmed.deploy.http.listening import listen, open_door
+    from vitmed.deploy.http.scores import ScoreLog
 
-        from vitmed.deploy.http.app import Service, create_app
-        from vitmed.deploy.http.limits import Limits
-        from vitmed.deploy.http.listening import Certificate, listen, open_socket, read_key
-        from vitmed.deploy.http.scores import ScoreLog
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("vitmed"):
-            raise
-        raise UsageError(f"vitmed serve needs the package {error.name}", FIX) from None
-    if not hasattr(MultiPartParser, "spool_max_size"):  # others would write large uploads to a disk
-        raise UsageError("vitmed serve keeps uploads in memory, which this version of starlette does not", FIX)
-    if not (max_megabytes > 0 and timeout > 0 and 0 < max_images <= queue):
-        raise UsageError(
-            f"{max_megabytes:g} MB, {max_images} images, {timeout:g} s, a queue of {queue}: expected numbers above "
-            "0, and a queue of at least one request",
-            "leave --max-megabytes, --max-images, --timeout and --queue out",
-        )
-    if tls_key is not None and tls_cert is None:
-        raise excluded("certificate")
-    certificate = None if tls_cert is None else Certificate(Path(tls_cert), None if tls_key is None else Path(tls_key))
-    if certificate is not None:
-        certificate.check()
-    key = read_key(None if api_key_file is None else Path(api_key_file))
-    if key is not None and no_key:
-        raise excluded("key")
-    at, local = open_socket(host, port)
-    with at:
-        if not local and key is None and not no_key:
-            raise UsageError(
-                f"--host {host} lets other machines in, and there is no key",
-                "--api-key-file FILE, or --no-key where a proxy asks for one",
-            )
-        if not local and certificate is None:
-            warn("images and key travel unencrypted: --tls-cert, or a proxy in front that encrypts")
+    limits = Limits(max_megabytes, max_images, timeout, queue)
+    limits.check()
+    with open_door(host, port, api_key_file, no_key, tls_cert, tls_key) as door:
         saved = open_model(checkpoint)
         if saved.policy is None:
             warn(f"{saved.path}: {RAW}")
         model = load(replace(saved, preprocessing=preprocessing_of(saved, frame)), device=device, precision=precision)
         log = None if scores is None else ScoreLog(Path(scores), model, listener().say)
-        service = Service(model, Limits(max_megabytes, max_images, timeout, queue), log, batch)
-        hosts = ("127.0.0.1", "localhost", "[::1]") if local and key is None else ()
-        app = create_app(service, key=key, hosts=hosts, log=listener().say)
-        name = f"[{host}]" if ":" in host else host
-        address = f"{'http' if certificate is None else 'https'}://{name}:{at.getsockname()[1]}"
+        service, began = Service(model, limits, log, batch), f"{saved.path.name} answers at {door.address}"
         with stop_signals() as asked:
-            listen(app, service, at, certificate, asked, lambda: say(f"{saved.path.name} answers at {address}"))
+            listen(service, door, asked, lambda: say(began), listener().say)
     say("stopped; every request was answered")
+
+
+def _check_packages() -> None:
+    """Raise UsageError if a package is missing, or would write large uploads to a disk."""
+    try:
+        from starlette.formparsers import MultiPartParser
+
+        import vitmed.deploy.http.app
+        import vitmed.deploy.http.listening  # noqa: F401
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("vitmed"):
+            raise
+        raise UsageError(f"vitmed serve needs the package {error.name}", FIX) from None
+    if not hasattr(MultiPartParser, "spool_max_size"):
+        raise UsageError("vitmed serve keeps uploads in memory, which this version of starlette does not", FIX)

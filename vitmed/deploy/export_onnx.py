@@ -8,7 +8,7 @@ import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from vitmed.imaging.decode import read_image
 from vitmed.inference.exported_graph import ExportedGraph
 from vitmed.inference.onnx_model import FIX, IMAGES, KEY, NEEDED, describe_export, open_session
 from vitmed.inference.open_model import open_network
-from vitmed.inference.saved_model import SavedModel, score_column
+from vitmed.inference.saved_model import Outputs, SavedModel, score_column
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import ANSWER, YES
 
@@ -70,6 +70,16 @@ def validation_images(saved: SavedModel) -> list[Sample]:
     return [samples[row] for row in rows]
 
 
+def checkpoint_outputs(saved: SavedModel, samples: Sequence[Sample], root: Path) -> Outputs:
+    """What a model gives for images in a data folder, on the CPU in fp32. Raises DataError if one cannot be read."""
+    with bar("comparing: checkpoint") as advance:
+        with listening(Silent()):
+            network = open_network(saved, saved.policy, "cpu", "fp32")
+        outputs = network.outputs(lambda i: saved.preprocessing.read(root / samples[i].path), len(samples), advance)
+    check_readable(outputs.problems)
+    return outputs
+
+
 def compare_export(
     saved: SavedModel, graph: ExportedGraph, run: Callable[[np.ndarray], dict[str, np.ndarray]], root: Path
 ) -> ExportGate:
@@ -86,21 +96,14 @@ def compare_export(
     assert saved.policy is not None
     how, chosen = saved.preprocessing, validation_images(saved)
     found = dict[str, list[np.ndarray]]()
-
-    def read(index: int) -> np.ndarray:
-        return how.read(root / chosen[index].path)
-
-    with bar("comparing: checkpoint") as advance:
-        with listening(Silent()):
-            network = open_network(saved, saved.policy, "cpu", "fp32")
-        outputs = network.outputs(read, len(chosen), advance)
-    check_readable(outputs.problems)
+    outputs = checkpoint_outputs(saved, chosen, root)
     with bar("comparing: exported") as advance:
         for index, sample in enumerate(chosen):
-            image = read(index)
             if graph.resize:
                 whole = read_image(root / sample.path, how.channels, frame=how.frame, window=how.window)
                 image = np.asarray(whole).reshape(whole.height, whole.width, how.channels)
+            else:
+                image = how.read(root / sample.path)
             for name, value in run(image[None]).items():
                 found.setdefault(name, []).append(value)
             advance(index + 1, len(chosen))

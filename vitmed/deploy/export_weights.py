@@ -18,12 +18,10 @@ from vitmed.core.errors import GateError, UsageError, unknown_key
 from vitmed.core.files import whole_folder
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.text import counted, first_line
-from vitmed.data.thread_batches import check_readable
-from vitmed.deploy.export_onnx import quiet, validation_images
+from vitmed.deploy.export_onnx import checkpoint_outputs, quiet, validation_images
 from vitmed.deploy.weight_forms import CONFIG, FORMS, SAFETENSORS, WEIGHTS, Form
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.onnx_model import KEY, about_model
-from vitmed.inference.predict import TorchNetwork
 from vitmed.models.hardware import FULL_FP32
 from vitmed.models.sizes import resolved
 from vitmed.models.weights.catalogue import stops_sharing, terms_of
@@ -176,19 +174,12 @@ def compare_weights(saved: Checkpoint, made: Form, folder: Path, target: Path, r
     except Exception as error:  # of the library, which has errors of its own
         problem = f"{target}: not written, since {made.library} cannot load it ({first_line(error)})"
         raise GateError(problem, "please report it, with the version of the library") from None
-    found: list[Tensor] = []
-
-    def read(index: int) -> Any:
-        return how.read(root / chosen[index].path)
-
-    with bar("comparing: checkpoint") as advance:
-        ours = TorchNetwork(saved, None, torch.device("cpu")).outputs(read, len(chosen), advance)
-    check_readable(ours.problems)
+    exact, found = torch.from_numpy(checkpoint_outputs(saved, chosen, root).logits), list[Tensor]()
     with bar(f"comparing: {made.library}") as advance, torch.inference_mode():
-        for index in range(len(chosen)):
-            found.append(made.logits(network(how.normalise(torch.tensor(read(index))[None]))))
+        for index, sample in enumerate(chosen):
+            square = torch.tensor(how.read(root / sample.path))[None]
+            found.append(made.logits(network(how.normalise(square))))
             advance(index + 1, len(chosen))
-    exact = torch.from_numpy(ours.logits)
     largest = float((torch.cat(found) - exact).abs().max())
     return WeightsGate(
         library=f"{made.library} {version(made.library)}",

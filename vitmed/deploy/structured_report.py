@@ -1,4 +1,4 @@
-"""An answer of the model as a DICOM Structured Report by TID 1500 (PS3.16), made with highdicom.
+"""An answer of the model as a DICOM Structured Report by TID 1500 (PS3.16). Importing this needs highdicom.
 
 What the standard has no code for gets one of the private scheme `SCHEME`: its meaning is the text that a reader sees,
 its value a hash of the text, so that the same class has the same code in every report.
@@ -12,15 +12,19 @@ import json
 import uuid
 from dataclasses import dataclass, field
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import highdicom
 import numpy as np
+from highdicom import sr
+from pydicom.dataset import Dataset
+from pydicom.sr.codedict import codes
+from pydicom.valuerep import DA, TM
 
+from vitmed import __version__
 from vitmed.core.text import NOTICE
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy, NumberPolicy
-
-if TYPE_CHECKING:
-    from vitmed.inference.load import Answer, Model
+from vitmed.inference.load import Answer, Model
 
 SCHEME, FORM = "99VITMED", "1"  # the private codes; a new form of the report is another object, so has another UID
 LONGEST = 64  # characters of a code's meaning (VR LO)
@@ -79,15 +83,10 @@ class Group:
     texts: list[tuple[Any, str]] = field(default_factory=list)
 
     def say(self, name: Any, value: Any) -> None:
-        from highdicom import sr
-
         self.evaluations.append(sr.QualitativeEvaluation(name=name, value=value))
 
     def measure(self, name: str, value: float | None, unit: Any = None) -> None:
         """Add a number; one that is not known or not finite is left out."""
-        from highdicom import sr
-        from pydicom.sr.codedict import codes
-
         if value is not None and np.isfinite(value):
             of = codes.UCUM.NoUnits if unit is None else unit
             self.measurements.append(sr.Measurement(name=coded(name), value=float(value), unit=of))
@@ -95,8 +94,6 @@ class Group:
 
 def coded(text: str) -> Any:
     """The private code of a text, such as the name of a class."""
-    from highdicom import sr
-
     value = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16].upper()
     meaning = "".join(c if c.isprintable() and c != "\\" else " " for c in text)[:LONGEST].strip()
     return sr.CodedConcept(value, SCHEME, meaning or value)
@@ -104,9 +101,6 @@ def coded(text: str) -> Any:
 
 def unit_code(unit: str) -> Any:
     """The UCUM code of a user's unit; of one that UCUM does not know an annotation, {like this}."""
-    from highdicom import sr
-    from pydicom.sr.codedict import codes
-
     if not unit:
         return codes.UCUM.NoUnits
     if known := UCUM.get(unit):
@@ -120,8 +114,6 @@ def groups_of(answer: Answer, policy: DecisionPolicy | None, kind: str) -> list[
 
     An answer that the model does not give has no finding that a reader could take for one: its value is "no answer".
     """
-    from pydicom.sr.codedict import codes
-
     whole, parts = Group("image"), list[Group]()
     whole.say(coded("Answered"), codes.SCT.Yes if answer.answered else codes.SCT.No)
     if answer.reason:
@@ -151,8 +143,6 @@ def _class(group: Group, answer: Answer, policy: DecisionPolicy | None) -> None:
 
 
 def _finding(name: str, answer: Answer, policy: DecisionPolicy | None) -> Group:
-    from pydicom.sr.codedict import codes
-
     assert isinstance(answer.prediction, tuple)
     group = Group(name, coded(name))
     called = codes.SCT.Present if name in answer.prediction else codes.SCT.Absent
@@ -185,9 +175,6 @@ def structured_report(answer: Answer, model: Model, header: Any, uid: str, note:
     Raises:
         ValueError: the header has no study, series or SOP instance.
     """
-    from highdicom import sr
-    from pydicom.sr.codedict import codes
-
     image, weights = evidence(header), model.saved.weights_hash
     groups = groups_of(answer, model.saved.policy, model.kind)
     if note:
@@ -208,8 +195,6 @@ def structured_report(answer: Answer, model: Model, header: Any, uid: str, note:
 
 def check_header(model: Model, header: Any) -> None:
     """Make a report without content: raises what pydicom and highdicom raise of a header that no report can have."""
-    from highdicom import sr
-
     content = sr.ContainerContentItem(coded("trial"))
     content.ContentSequence = sr.ContentSequence()
     _filed(content, model, header, derived_uid("trial"))
@@ -217,11 +202,6 @@ def check_header(model: Model, header: Any) -> None:
 
 def _filed(content: Any, model: Model, header: Any, uid: str) -> bytes:
     """The DICOM file of a report in the study of an image; see `structured_report`."""
-    import highdicom
-    from highdicom import sr
-
-    from vitmed import __version__
-
     image, number = evidence(header), 1
     with contextlib.suppress(TypeError, ValueError):
         number = max(1, int(header.get("InstanceNumber") or 1))
@@ -254,11 +234,6 @@ def _filed(content: Any, model: Model, header: Any, uid: str) -> bytes:
 
 def _container(group: Group, model: Model, image: Any) -> Any:
     """The measurement group with the image that it is about, and the algorithm that made it."""
-    from highdicom import sr
-    from pydicom.sr.codedict import codes
-
-    from vitmed import __version__
-
     saved = model.saved
     parameters = [
         f"weights sha256 {saved.weights_hash}",
@@ -288,9 +263,6 @@ def evidence(header: Any) -> Any:
     Raises:
         ValueError: a UID is missing, or there are several.
     """
-    from pydicom.dataset import Dataset
-    from pydicom.valuerep import DA, TM
-
     kept = Dataset()
     for keyword in UIDS:
         if not isinstance(header.get(keyword) or None, str):

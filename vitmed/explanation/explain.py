@@ -15,9 +15,9 @@ from vitmed.data.thread_batches import read_batches
 from vitmed.explanation.attention import attention_maps
 from vitmed.explanation.results import TITLES, UNCHECKED, Maps, mean_of_maps
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.inference.answers import answer_json
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.ensemble import Ensemble
+from vitmed.inference.load import Answer
 from vitmed.inference.saved_model import SavedModel
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import pick_device
@@ -96,10 +96,10 @@ def explanation_json(found: Explanation, checkpoint: str) -> dict[str, Any]:
     p, grids = found.predictions, {name: grid.astype(float).round(4) for name, grid in found.maps.items()}
     rows = []
     for i, path in enumerate(p.paths):
-        answer = answer_json(p, i, 0)  # of findings and numbers as `predict` gives it
+        said = Answer.of(p, i)
+        answer = said.to_json(0)  # of findings and numbers as `predict` gives it
         if p.kind == "classes":
-            chances = {name: float(value) for name, value in zip(p.classes, p.probabilities[i], strict=True)}
-            answer = {"prediction": answer["prediction"], "probability": answer["confidence"], "probabilities": chances}
+            answer = {name: getattr(said, name) for name in ("prediction", "probability", "probabilities")}
         row = {
             "row": i + 1,
             "path": path,

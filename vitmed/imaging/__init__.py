@@ -1,13 +1,10 @@
 """From a file to the square array that the network sees; random augmentation.
 
 decode         a file to pixels: the one entry point, `READERS`, and the versions of all decoders as one string
-rasters        PNG, JPEG, TIFF, BMP, WebP, GIF, JPEG 2000
+rasters        PNG, JPEG, TIFF, BMP, WebP, GIF, JPEG 2000; .npy arrays
 dicom          DICOM
-arrays         .npy files
-file_record    one decode: a record for the data check and a square for the network
-personal_data  names and metadata that identify a person
-raw_image      what the readers share: headers, also of JPEG streams, raw images, size limits, orientation and colours
-window         from raw values to 8 bits
+file_record    one decode: a record for the data check, which names personal data, and a square for the network
+raw_image      what the readers share: headers, raw images and the windows to 8 bits, size limits, colours
 choose_window  the window of a run, chosen from its training images
 preprocessing  decode, window, resize, normalise: the deterministic path
 augmentation   random changes by modality, and `POLICIES` (albumentations)

@@ -16,7 +16,7 @@ from PIL import Image, UnidentifiedImageError
 from vitmed.core.errors import DataError, VitmedError
 from vitmed.core.files import check_regular
 from vitmed.core.process import NO_WARNINGS
-from vitmed.imaging import arrays, dicom, rasters
+from vitmed.imaging import dicom, rasters
 from vitmed.imaging.raw_image import (
     ImageHeader,
     Linear,
@@ -143,11 +143,9 @@ def _reader(path: Path) -> ModuleType:
         raise DataError(f"{path}: the file is empty (0 bytes)", "copy it again, or remove it")
     if dicom.has_magic(head):
         return dicom
-    if head.startswith(arrays.MAGIC):
-        return arrays
-    if named is dicom:
+    if named is dicom and not head.startswith(rasters.NUMPY):
         raise DataError(f"{path}: not a DICOM file: no DICM at byte 128", "export it again, or remove it")
-    return rasters  # Pillow recognises the rest
+    return rasters  # NumPy's arrays, and what Pillow recognises
 
 
 @contextmanager
@@ -196,4 +194,4 @@ def apply_window(path: Path, found: RawImage, window: Window) -> Image.Image:
 
 
 _RASTERS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".jp2", ".j2k", ".jpx")
-READERS: dict[str, ModuleType] = {".dcm": dicom, ".dicom": dicom, ".npy": arrays, **dict.fromkeys(_RASTERS, rasters)}
+READERS: dict[str, ModuleType] = {".dcm": dicom, ".dicom": dicom, ".npy": rasters, **dict.fromkeys(_RASTERS, rasters)}

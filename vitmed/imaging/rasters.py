@@ -1,4 +1,4 @@
-"""PNG, JPEG, TIFF, BMP, WebP, GIF and JPEG 2000: Pillow reads 8 bits, Pillow or OpenCV more, without loss."""
+"""PNG, JPEG, TIFF, BMP, WebP, GIF, JPEG 2000, NumPy: Pillow reads 8 bits, Pillow or OpenCV more, without loss."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from vitmed.core.errors import DataError
 from vitmed.core.process import SharedContext
 from vitmed.imaging.raw_image import (
     FRAMES,
+    MODES,
     ImageHeader,
     MinSize,
     RawImage,
@@ -25,6 +26,7 @@ from vitmed.imaging.raw_image import (
 
 # Only these: Pillow would pass a PostScript file with any suffix to an external program.
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP", "GIF", "JPEG2000")
+NUMPY = b"\x93NUMPY"
 PNG = b"\x89PNG\r\n\x1a\n"
 TIFF = (b"II*\x00", b"MM\x00*", b"II+\x00")
 HEAD = 2**16  # bytes within which the codestream of a JPEG 2000 file begins
@@ -34,9 +36,11 @@ Tags = TiffImagePlugin.ImageFileDirectory_v2
 
 
 def read_header(path: Path) -> ImageHeader:
-    """The header of a raster file. Raises DataError, and errors of Pillow."""
+    """The header of a raster file or an array. Raises DataError, and errors of Pillow and NumPy."""
     with path.open("rb") as stream:
         head = stream.read(26)
+        if head.startswith(NUMPY):
+            return _array_header(path)
         if head.startswith(TIFF):
             frames, page = _tiff_pages(path, stream)
             first = page(0)
@@ -55,9 +59,11 @@ def read_header(path: Path) -> ImageHeader:
 
 
 def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | Image.Image:
-    """Decode; a JPEG perhaps at a smaller size, not below `min_size`. Raises DataError, and errors of Pillow."""
+    """Decode; a JPEG perhaps at a smaller size, not below `min_size`. Raises DataError; errors of Pillow and NumPy."""
     with path.open("rb") as stream:
         head = stream.read(26)
+        if head.startswith(NUMPY):
+            return _read_array(path, frame)
         if head.startswith(TIFF):
             return _read_tiff(path, stream, frame)
         with Image.open(stream, formats=FORMATS) as image:
@@ -262,3 +268,52 @@ def _tiff_pages(path: Path, stream: IO[bytes]) -> tuple[int, Callable[[int], Tag
         return page
 
     return len(pages), tags
+
+
+def _array_header(path: Path) -> ImageHeader:
+    array, (frames, height, width, channels) = _open_array(path)
+    bits = 1 if array.dtype == bool else 8 * array.dtype.itemsize
+    deep = array.dtype not in (bool, np.uint8)
+    return ImageHeader("NPY", MODES[channels], bits, width, height, frames, 1, deep)
+
+
+def _read_array(path: Path, frame: int | None) -> RawImage | Image.Image:
+    """(H, W) or (H, W, C): uint8 and bool as an 8-bit image, other types as a `RawImage`. Raises DataError."""
+    array, (frames, height, width, channels) = _open_array(path)
+    index = pick_frame(path, frames, frame)
+    refuse_large(path, width, height, max(4, channels * array.dtype.itemsize))
+    shown = np.asarray((array if frames == 1 and array.ndim < 4 else array[index]).reshape(height, width, channels))
+    if shown.dtype == bool:
+        shown = shown.astype(np.uint8) * 255
+    shown = np.ascontiguousarray(shown[..., 0] if channels == 1 else shown)
+    if shown.dtype == np.uint8:
+        return Image.fromarray(shown)
+    if channels in (2, 4):
+        raise DataError(
+            f"{path}: {channels} channels of {shown.dtype}, expected 1 or 3: it is unknown which one is opacity",
+            "save 1 or 3 channels, or uint8",
+        )
+    return RawImage(shown.astype(shown.dtype.newbyteorder("="), copy=False), 8 * shown.dtype.itemsize)
+
+
+def _open_array(path: Path) -> tuple[np.ndarray, tuple[int, ...]]:
+    """The array, mapped from its file, and its frames, height, width and channels.
+
+    Three axes are (H, W, C) if the last is at most 4, else (frames, H, W).
+    """
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "buif" or array.dtype.itemsize > 8:
+        kind = getattr(array, "dtype", "several arrays")
+        raise DataError(f"{path}: holds {kind}, expected integers or real numbers", "save a plain array of the pixels")
+    shape = array.shape
+    if 0 not in shape:
+        if len(shape) == 2:
+            return array, (1, *shape, 1)
+        if len(shape) == 3:
+            return array, (1, *shape) if shape[2] <= 4 else (*shape, 1)
+        if len(shape) == 4 and shape[3] <= 4:
+            return array, shape
+    raise DataError(
+        f"{path}: an array of shape {shape}, expected (H, W) or (H, W, C) with C of 1 to 4, or frames of these",
+        "save one image in a file",
+    )

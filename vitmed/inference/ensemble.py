@@ -18,10 +18,19 @@ from vitmed.core.run_folder import RunFolder, find_path, store_path
 from vitmed.core.text import NOTICE, counted, first_line
 from vitmed.core.upgrade import policy_of_0_2
 from vitmed.data.samples import Splits
-from vitmed.data.thread_batches import read_batches
+from vitmed.data.thread_batches import Progress
 from vitmed.decisions.policy import policy_of
 from vitmed.imaging.preprocessing import JointPreprocessing, joint
-from vitmed.inference.saved_model import Network, Outputs, SavedModel, membership_of, read_membership, score_column
+from vitmed.inference.saved_model import (
+    Network,
+    Outputs,
+    Read,
+    SavedModel,
+    membership_of,
+    read_membership,
+    run_batches,
+    score_column,
+)
 from vitmed.metrics.ensembles import averaged, disagreement
 from vitmed.metrics.predictions_csv import DISAGREEMENT, OOD_SCORE
 from vitmed.metrics.predictions_files import unlabelled
@@ -172,11 +181,7 @@ def load_ensemble(path: Path) -> Ensemble:
 
 
 class EnsembleNetwork(Network):
-    """What runs the members of an ensemble, one after the other on every batch.
-
-    Args:
-        networks: of the members.
-    """
+    """Runs the networks of the members of an ensemble, one after the other on every batch."""
 
     saved: Ensemble
 
@@ -188,33 +193,19 @@ class EnsembleNetwork(Network):
         self.precision = precisions[0] if len(precisions) == 1 else "mixed"
         self.reason = next((network.reason for network in networks if network.reason), "")
 
-    def _outputs(
-        self, read: Callable[[int], np.ndarray], count: int, progress: Callable[[int, int], None], also_features: bool
-    ) -> Outputs:
+    def _outputs(self, read: Read, count: int, progress: Progress, also_features: bool) -> Outputs:
         """As `Network.outputs`: the logits are those of the mean. Raises UsageError if features are asked for."""
         if also_features:
             raise UsageError(f"{self.saved.path}: an ensemble has no features", "name the best.pt of a member")
-        indices, problems = list[int](), dict[int, str]()
-        logits, spread, scores = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
-        for good, squares, bad in read_batches(read, count, AT_ONCE):
-            problems.update(bad)
-            if good:
-                parts, ood = self._members(squares)
-                logits.append(averaged(parts, self.saved.shares).logits)
-                spread.append(disagreement(parts, self.saved.shares))
-                if ood is not None:
-                    scores.append(ood)
-            indices += good
-            progress(len(indices) + len(problems), count)
-        columns: dict[str, tuple[str, ...]] = score_column(np.concatenate(scores)) if scores else {}
-        columns[DISAGREEMENT] = tuple(f"{value:.6g}" for value in np.concatenate([*spread, np.empty(0)]))
-        empty = np.empty((0, self.saved.splits.outputs), np.float32)
-        return Outputs(
-            indices, np.concatenate([*logits, empty]), columns, problems, np.empty((len(indices), 0), np.float32)
-        )
+        indices, arrays, problems = run_batches(read, count, AT_ONCE, self._mean, progress)
+        logits, spread, *scores = arrays or [np.empty((0, self.saved.splits.outputs), np.float32), np.empty(0)]
+        columns: dict[str, tuple[str, ...]] = score_column(scores[0]) if scores else {}
+        columns[DISAGREEMENT] = tuple(f"{value:.6g}" for value in spread)
+        return Outputs(indices, logits, columns, problems, np.empty((len(indices), 0), np.float32))
 
-    def _members(self, squares: np.ndarray) -> tuple[list[Any], np.ndarray | None]:
-        """What each member predicts for a batch, decided by its policy; the mean of the OOD scores (B,), if known."""
+    def _mean(self, squares: np.ndarray) -> list[np.ndarray]:
+        """Of a batch the logits (B, K) of the mean of what the members decide by their policies, their disagreement
+        (B,), and the mean of their OOD scores (B,), where every member has one."""
         found, scores = list[Any](), list[np.ndarray]()
         names = tuple(map(str, range(len(squares))))
         for network, one, number in zip(self.networks, self.saved.members, self.saved.readings, strict=True):
@@ -223,10 +214,11 @@ class EnsembleNetwork(Network):
                 own = self.saved.preprocessing.reading(squares, number)
             outputs = network.outputs(own.__getitem__, len(own))
             predictions = unlabelled(one.splits.target, one.classes, names, outputs.logits, (), outputs.columns)
-            decided: Any = predictions if one.policy is None else one.policy.apply(predictions)
+            decided: Any = one.decided(predictions)
             found.append(decided if not found else decided.like(found[0]))
             if OOD_SCORE in outputs.columns:
                 scores.append(np.array(outputs.columns[OOD_SCORE], dtype=np.float64))
-        if len(scores) < len(found):
-            return found, None
-        return found, np.einsum("m,mb->b", np.array(self.saved.shares), np.stack(scores))
+        joined = [averaged(found, self.saved.shares).logits, disagreement(found, self.saved.shares)]
+        if len(scores) == len(found):
+            joined.append(np.einsum("m,mb->b", np.array(self.saved.shares), np.stack(scores)))
+        return joined

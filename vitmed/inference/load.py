@@ -1,4 +1,5 @@
-"""`vitmed.load`: a model for use in a program or a notebook."""
+"""`vitmed.load`: a model for use in a program or a notebook; `Answer`: what any model says of an image, as an object,
+as cells of a table and as plain values."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -61,6 +62,65 @@ class Answer:
     unit: str = ""
     picture: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8), repr=False, compare=False)
 
+    @classmethod
+    def of(cls, predictions: Predictions, row: int, picture: np.ndarray | None = None) -> Answer:
+        """What predictions, with their policy applied, say of one image."""
+        cell = predictions.columns.get(ANSWER, (YES,) * len(predictions))[row]
+        score, ends = predictions.columns.get(OOD_SCORE), predictions.intervals
+        prediction: str | tuple[str, ...] | float
+        probability, probabilities = None, dict[str, float]()
+        if predictions.kind == "number":
+            prediction = float(predictions.amounts[row, 0])
+        else:
+            probabilities = dict(zip(predictions.classes, predictions.probabilities[row].tolist(), strict=True))
+            if predictions.kind == "findings":
+                prediction = tuple(predictions.classes[f] for f in np.flatnonzero(predictions.predicted[row]))
+            else:
+                prediction = predictions.classes[predictions.predicted[row]]
+                probability = float(predictions.confidence[row])
+        return cls(
+            predictions.paths[row],
+            prediction,
+            probability,
+            probabilities,
+            prediction_set=None if predictions.members is None else predictions.set_of(row),
+            interval=None if ends is None else (float(ends[row, 0]), float(ends[row, 1])),
+            answered=cell == YES,
+            reason=cell.removeprefix(NO) if cell != YES else "",
+            ood_score=None if score is None else float(score[row]),
+            unit=predictions.target.unit,
+            picture=np.empty(0, np.uint8) if picture is None else picture,
+        )
+
+    @property
+    def ranking(self) -> list[tuple[str, float]]:
+        """The classes or findings with their probabilities, the likeliest first."""
+        return sorted(self.probabilities.items(), key=lambda item: -item[1])
+
+    def cells(self, top_k: int) -> list[str]:
+        """The cells below `answer_columns`: class, probability, runners-up; findings and the next; number, interval."""
+        if isinstance(self.prediction, float):
+            ends = "" if self.interval is None else f"{self.interval[0]:.4g} to {self.interval[1]:.4g}"
+            return [f"{self.prediction:.4g}", ends]
+        named = [(name, f"{name} {p:.3f}") for name, p in self.ranking]
+        if isinstance(self.prediction, tuple):
+            called = [text for name, text in named if name in self.prediction]
+            others = [text for name, text in named if name not in self.prediction]
+            return [", ".join(called) or NO_FINDING, ", ".join(others[:top_k])]
+        others = [text for name, text in named[:top_k] if name != self.prediction]  # not always the likeliest
+        return [self.prediction, f"{self.probability:.3f}", ", ".join(others)]
+
+    def to_json(self, top_k: int) -> dict[str, Any]:
+        """The same as plain values."""
+        if isinstance(self.prediction, float):
+            return {"prediction": self.prediction, "interval": None if self.interval is None else list(self.interval)}
+        if isinstance(self.prediction, tuple):
+            each = self.probabilities.items()
+            findings = [{"finding": name, "probability": p, "called": name in self.prediction} for name, p in each]
+            return {"prediction": list(self.prediction), "findings": findings}
+        top = [{"class": name, "probability": p} for name, p in self.ranking[:top_k]]
+        return {"prediction": self.prediction, "confidence": self.probability, "top": top}
+
     @property
     def text(self) -> str:
         """The prediction in words."""
@@ -91,9 +151,6 @@ class Answers(Sequence[Answer]):
     def __len__(self) -> int:
         return len(self.items)
 
-    def __iter__(self) -> Iterator[Answer]:
-        return iter(self.items)
-
     def _repr_html_(self) -> str:
         rows = "".join(_row(answer) for answer in self.items)
         head = "".join(f"<th>{name}</th>" for name in ("image", "prediction", "cannot be excluded", "answered"))
@@ -108,6 +165,30 @@ def _row(answer: Answer) -> str:
     cells = (answer.text, sets, "yes" if answer.answered else f"no: {answer.reason}")
     told = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
     return f"<tr><td>{shown}{html.escape(Path(answer.image).name)}</td>{told}</tr>"
+
+
+def answer_columns(predictions: Predictions) -> list[str]:
+    """The headings of `Answer.cells`; ">" stands before a column of numbers."""
+    if predictions.kind == "number":
+        unit = predictions.target.unit
+        return [f">{predictions.classes[0]}{f' ({unit})' if unit else ''}", ">interval"]
+    return [*(["findings"] if predictions.kind == "findings" else ["class", ">probability"]), "next"]
+
+
+def predictions_json(predictions: Predictions, top_k: int) -> dict[str, Any]:
+    """One plain object: classes, one entry per image with its answer, and the unreadable with their problem."""
+    images = []
+    for row, path in enumerate(predictions.paths):
+        answer = Answer.of(predictions, row)
+        images.append({"path": path, **answer.to_json(top_k)})
+        images[-1] |= {name: cells[row] for name, cells in predictions.columns.items()}
+        if answer.ood_score is not None:
+            images[-1][OOD_SCORE] = answer.ood_score
+    decided: dict[str, Any] = {"threshold": predictions.threshold} if predictions.kind == "classes" else {}
+    if predictions.kind == "findings":
+        decided["thresholds"] = list(predictions.thresholds)
+    errors = [{"path": path, "error": problem} for path, problem in predictions.errors]
+    return {"classes": list(predictions.classes), **decided, "images": images, "errors": errors, "notice": NOTICE}
 
 
 def png_address(pixels: np.ndarray, side: int) -> str:
@@ -203,38 +284,11 @@ class Model:
         found = self.network.outputs(lambda i: squares[i], len(squares))
         named = tuple(names) or tuple(str(i) for i in range(len(squares)))
         predictions = unlabelled(saved.splits.target, saved.classes, named, found.logits, (), found.columns)
-        return saved.policy.apply(predictions) if saved.policy else predictions
+        return saved.decided(predictions)
 
     def answers(self, found: Predictions, squares: Sequence[np.ndarray]) -> Iterator[Answer]:
         """The answer for each image, from what `predictions` returned for its square."""
-        for row, name in enumerate(found.paths):
-            cell = found.columns.get(ANSWER, (YES,) * len(found))[row]
-            score = found.columns.get(OOD_SCORE)
-            ends = found.intervals
-            prediction: str | tuple[str, ...] | float
-            probability, probabilities = None, dict[str, float]()
-            if found.kind == "number":
-                prediction = float(found.amounts[row, 0])
-            else:
-                probabilities = dict(zip(found.classes, found.probabilities[row].tolist(), strict=True))
-                if found.kind == "findings":
-                    prediction = tuple(found.classes[f] for f in np.flatnonzero(found.predicted[row]))
-                else:
-                    prediction = found.classes[found.predicted[row]]
-                    probability = float(found.confidence[row])
-            yield Answer(
-                name,
-                prediction,
-                probability,
-                probabilities,
-                prediction_set=None if found.members is None else found.set_of(row),
-                interval=None if ends is None else (float(ends[row, 0]), float(ends[row, 1])),
-                answered=cell == YES,
-                reason=cell.removeprefix(NO) if cell != YES else "",
-                ood_score=None if score is None else float(score[row]),
-                unit=self.unit,
-                picture=self.preprocessing.shown(squares[row]),
-            )
+        return (Answer.of(found, row, self.preprocessing.shown(square)) for row, square in enumerate(squares))
 
 
 def _raw(image: np.ndarray) -> RawImage | Image.Image:

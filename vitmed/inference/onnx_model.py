@@ -7,7 +7,7 @@ vitmed needs besides, to read images and to evaluate, lies as JSON under the key
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,19 @@ from vitmed.core.load_config import build_config, without_places
 from vitmed.core.process import cores
 from vitmed.core.text import counted, first_line
 from vitmed.data.samples import Splits
-from vitmed.data.thread_batches import read_batches
+from vitmed.data.thread_batches import Progress
 from vitmed.decisions.policy import policy_of
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.inference.saved_model import Network, Outputs, SavedModel, check_finite, expect, score_column
+from vitmed.inference.saved_model import (
+    Network,
+    Outputs,
+    Read,
+    SavedModel,
+    check_finite,
+    expect,
+    run_batches,
+    score_column,
+)
 
 ONNX = ".onnx"
 KEY, FORMAT, VERSION = "vitmed", "vitmed exported model", 1
@@ -98,27 +107,17 @@ class OnnxNetwork(Network):
         self.batch, self.precision = BATCH, saved.precision
         self.reason = "the exported model was quantised" if saved.precision != "fp32" else ""
 
-    def _outputs(
-        self, read: Callable[[int], np.ndarray], count: int, progress: Callable[[int, int], None], also_features: bool
-    ) -> Outputs:
+    def _outputs(self, read: Read, count: int, progress: Progress, also_features: bool) -> Outputs:
         if also_features:
             raise UsageError(f"{self.saved.path}: an exported model keeps no features", "name the best.pt of the run")
         wanted = [LOGITS, SCORES] if self.scored else [LOGITS]
-        indices, found, problems = list[int](), list[list[np.ndarray]](), dict[int, str]()
-        for good, images, bad in read_batches(read, count, self.batch):
-            problems.update(bad)
-            if good:
-                found.append(self.session.run(wanted, {IMAGES: images}))
-            indices += good
-            progress(len(indices) + len(problems), count)
-        logits = np.concatenate([part[0] for part in found]) if found else self._empty
+        indices, arrays, problems = run_batches(
+            read, count, self.batch, lambda images: self.session.run(wanted, {IMAGES: images}), progress
+        )
+        logits, *scores = arrays or [np.empty((0, self.saved.splits.outputs), np.float32)]
         check_finite(logits, self.saved.path)
-        columns = score_column(np.concatenate([part[1] for part in found])) if found and self.scored else {}
+        columns = score_column(scores[0]) if scores else {}
         return Outputs(indices, logits, columns, problems, np.empty((len(indices), 0), np.float32))
-
-    @property
-    def _empty(self) -> np.ndarray:
-        return np.empty((0, self.saved.splits.outputs), np.float32)
 
 
 def about_model(saved: SavedModel) -> dict[str, Any]:

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from vitmed.core.config import EvaluateConfig
-from vitmed.core.messages import say
-from vitmed.core.places import newest_run
+from vitmed.core.errors import DataError
+from vitmed.core.messages import say, warn
+from vitmed.core.places import newest_run, refuse_archive
+from vitmed.core.text import counted_doing
+from vitmed.data.folders import image_names, import_fix
 from vitmed.decisions.evaluation_folder import validation_of
 from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.policy import DecisionPolicy, choose_policy, policy_settings
+from vitmed.imaging.decode import read_header
+from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.ensemble import Ensemble, EnsembleNetwork, ensemble_file, load_ensemble
 from vitmed.inference.onnx_model import ONNX, OnnxModel, OnnxNetwork, load_onnx
-from vitmed.inference.saved_model import Network, SavedModel
+from vitmed.inference.saved_model import Network, Outputs, SavedModel
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions_files import unlabelled
 
 
 def open_model(path: str | Path) -> SavedModel:
@@ -45,9 +58,9 @@ def open_network(saved: SavedModel, policy: DecisionPolicy | None, device: str, 
     if isinstance(saved, Ensemble):
         known = [open_network(one, one.policy, device, precision) for one in saved.members]
         return EnsembleNetwork(saved, known)
-    from vitmed.inference.torch_network import open_torch_network
+    from vitmed.inference.predict import TorchNetwork
 
-    return open_torch_network(saved, policy, device, precision)
+    return TorchNetwork.opened(saved, policy, device, precision)
 
 
 def find_checkpoint(checkpoint: str | Path | SavedModel | None, runs: str | Path) -> SavedModel:
@@ -73,3 +86,90 @@ def policy_for(saved: SavedModel, config: EvaluateConfig) -> DecisionPolicy | No
     validation = validation_of(saved.path, saved.weights_hash, saved.policy, saved.config.data.positive)
     ood_score = saved.policy.ood_score if saved.policy else None
     return choose_policy(validation, config, ood_score, saved.weights_hash)
+
+
+RAW = (
+    "holds no decision policy: the probabilities are raw and the likeliest class is predicted; predict with the "
+    "best.pt of a run, which has calibration, operating point and prediction sets"
+)
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Image files, and how one is read."""
+
+    names: Sequence[str]
+    how: Preprocessing
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def read(self, index: int) -> np.ndarray:
+        """(S, S, C) uint8. Raises DataError if it cannot be read."""
+        return self.how.read(self.names[index])
+
+    def predictions(self, saved: SavedModel, outputs: Outputs) -> Predictions:
+        """Those of the readable files; `errors` names the others."""
+        return unlabelled(
+            saved.splits.target,
+            saved.classes,
+            tuple(self.names[i] for i in outputs.indices),
+            outputs.logits,
+            tuple((self.names[i], problem) for i, problem in sorted(outputs.problems.items())),
+            outputs.columns,
+        )
+
+
+def open_files(
+    names: Sequence[str], saved: SavedModel, device: str, precision: str, frame: int | None
+) -> tuple[Network, ImageFiles]:
+    """What runs the model, and the files as it reads them; warns of what makes its answers worse.
+
+    Raises:
+        UsageError: this machine has no such device or precision.
+    """
+    if saved.policy is None:
+        warn(f"{saved.path}: {RAW}")
+    how, network = preprocessing_of(saved, frame), open_network(saved, saved.policy, device, precision)
+    flat = 0
+    for name in names if how.window is not None else ():
+        with contextlib.suppress(DataError):  # an unreadable image is reported later
+            flat += not read_header(name).needs_window
+    if flat:
+        found = counted_doing(flat, "image", "has 8 bits and is", "have 8 bits and are")
+        warn(f"{found} not windowed; the model was trained on deeper ones")
+    return network, ImageFiles(names, how)
+
+
+def list_images(names: Sequence[str | Path]) -> list[str]:
+    """List files, images in folders, and matches of patterns. Raises DataError without any."""
+    found: list[str] = []
+    for path in find_named(names):
+        refuse_archive(path)
+        # a missing file becomes a row with its error
+        inside = image_names(path, (path / "_").as_posix()[:-1]) if path.is_dir() else [path.as_posix()]
+        if not inside and path in map(Path, names):
+            raise DataError(f"{path}: no images in this folder", import_fix(path) or "name a folder of images")
+        found += inside
+    if not found:
+        raise DataError("no image is named", "vitmed predict image.png")
+    return found
+
+
+def find_named(names: Sequence[str | Path]) -> list[Path]:
+    """Find files and folders by name, and the matches of patterns. Raises DataError for a pattern without any."""
+    found: list[Path] = []
+    for name in names:
+        if not glob.has_magic(str(name)) or Path(name).exists():
+            found.append(Path(name))
+            continue
+        matches = sorted(Path(match) for match in glob.glob(str(name), recursive=True))  # noqa: PTH207  absolute too
+        if not matches:
+            raise DataError(f"{name}: no file matches", "check the pattern, and quote it for the shell")
+        found += matches
+    return found
+
+
+def preprocessing_of(saved: SavedModel, frame: int | None) -> Preprocessing:
+    """How `predict` reads an image: the frame of files with several is that of the run unless `frame` names another."""
+    return saved.preprocessing if frame is None else replace(saved.preprocessing, frame=frame)

@@ -10,16 +10,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import torch
 
+from vitmed.core.messages import say, warn
 from vitmed.data.loading import Images
-from vitmed.data.thread_batches import check_readable, read_batches
+from vitmed.data.thread_batches import Progress, check_readable
+from vitmed.decisions.policy import DecisionPolicy
 from vitmed.imaging.exact_views import views_of
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.models.hardware import FULL_FP32, Precision, seconds_of
+from vitmed.inference.checkpoint import Checkpoint
+from vitmed.inference.saved_model import (
+    Network,
+    Outputs,
+    Read,
+    SavedModel,
+    check_finite,
+    check_precision,
+    run_batches,
+    score_column,
+)
+from vitmed.models.hardware import FULL_FP32, Precision, describe, pick_device, pick_precision, seconds_of
 from vitmed.models.vit import ViT
 
 MOST = 64  # images in a batch
@@ -50,11 +64,11 @@ def batch_size(work: int, device: torch.device, precision: Precision = FP32) -> 
 def predict_logits(
     model: ViT,
     preprocessing: Preprocessing,
-    read: Callable[[int], np.ndarray],
+    read: Read,
     count: int,
     device: torch.device,
     precision: Precision = FP32,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = lambda done, total: None,
     forward: Callable[[torch.Tensor], torch.Tensor] | None = None,
     size: int | None = None,
 ) -> tuple[list[int], np.ndarray, dict[int, str]]:
@@ -70,24 +84,20 @@ def predict_logits(
     """
     model.eval()
     size = size or batch_size(work_of(model), device, precision)
-    indices: list[int] = []
-    logits: list[np.ndarray] = []
-    problems: dict[int, str] = {}
+
+    def run(squares: np.ndarray) -> list[np.ndarray]:
+        logits = []
+        for part in torch.from_numpy(squares).split(size):
+            batch = torch.zeros(size, *part.shape[1:], dtype=torch.uint8)  # (B, S, S, C)
+            batch[: len(part)] = part
+            x = preprocessing.normalise(batch.to(device))  # (B, C, S, S)
+            logits.append((forward or model)(x)[: len(part)].float().cpu().numpy())  # (B, K)
+        return [np.concatenate(logits)]
+
     # Around all batches, so that the weights are converted once.
     with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
-        for good, images, bad in read_batches(read, count, MOST // size * size):  # whole batches
-            problems.update(bad)
-            indices += good
-            for start in range(0, len(good), size):
-                part = torch.from_numpy(images[start : start + size])
-                batch = torch.zeros(size, *part.shape[1:], dtype=torch.uint8)  # (B, S, S, C)
-                batch[: len(part)] = part
-                x = preprocessing.normalise(batch.to(device))  # (B, C, S, S)
-                found = (forward or model)(x)  # (B, K)
-                logits.append(found[: len(part)].float().cpu().numpy())
-            if progress is not None:
-                progress(len(indices) + len(problems), count)
-    return indices, np.concatenate(logits) if logits else np.empty((0, 0), np.float32), problems
+        indices, arrays, problems = run_batches(read, count, MOST // size * size, run, progress)  # whole batches
+    return indices, arrays[0] if arrays else np.empty((0, 0), np.float32), problems
 
 
 def work_of(model: ViT) -> int:
@@ -112,12 +122,7 @@ def logits_of(model: ViT, features: torch.Tensor) -> torch.Tensor:
 
 @torch.inference_mode()
 def speedup(model: ViT, preprocessing: Preprocessing, device: torch.device, precision: Precision) -> float:
-    """How many times as fast as in fp32 the model runs on a device: the fastest of `ROUNDS` batches each.
-
-    Args:
-        preprocessing: gives the size of an image.
-        precision: the one that is compared with fp32.
-    """
+    """How many times as fast in `precision` as in fp32 the model runs on a device: the fastest of `ROUNDS` batches."""
     model.eval()
     times: dict[str, list[float]] = {FP32.name: [], precision.name: []}
     with torch.autocast(device.type, precision.dtype):  # keeps the converted weights from round to round
@@ -134,7 +139,7 @@ def predict_all(
     model: ViT,
     images: Images,
     precision: Precision = FP32,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = lambda done, total: None,
     forward: Callable[[torch.Tensor], torch.Tensor] | None = None,
     rows: Sequence[int] | None = None,
 ) -> np.ndarray:
@@ -145,3 +150,102 @@ def predict_all(
     )
     check_readable(problems)
     return found
+
+
+UNKNOWN = "no comparison of the two is known for this checkpoint, decision policy and kind of device"
+
+
+class TorchNetwork(Network):
+    """The network of a checkpoint; without a `policy` it gives no OOD scores.
+
+    Args:
+        model: the network on its device; None: it is loaded when it is used first.
+    """
+
+    saved: Checkpoint
+
+    def __init__(
+        self,
+        saved: Checkpoint,
+        policy: DecisionPolicy | None,
+        where: torch.device,
+        arithmetic: Precision = FP32,
+        model: ViT | None = None,
+    ):
+        self.saved, self.where, self.arithmetic, self._model = saved, where, arithmetic, model
+        self._batch: int | None = None
+        self.known = None if policy is None else policy.ood_score
+        self.device, self.precision = describe(where), arithmetic.name
+        self.reason = arithmetic.reason if arithmetic.mixed else ""
+
+    @classmethod
+    def opened(cls, saved: SavedModel, policy: DecisionPolicy | None, device: str, precision: str) -> TorchNetwork:
+        """The network of a checkpoint; the arguments are those of `open_network`."""
+        assert isinstance(saved, Checkpoint)
+        where = pick_device(device)
+        return cls(saved, policy, where, choose_precision(precision, saved, policy, where))
+
+    @property
+    def batch(self) -> int:  # type: ignore[override]  # known when the network is loaded
+        """Images that it computes at once."""
+        return self._batch or batch_size(work_of(self.model), self.where, self.arithmetic)
+
+    @batch.setter
+    def batch(self, size: int) -> None:
+        self._batch = size
+
+    @property
+    def model(self) -> ViT:
+        """The network on its device."""
+        if self._model is None:
+            self._model = self.saved.model().to(self.where)
+        return self._model
+
+    def _outputs(self, read: Read, count: int, progress: Progress, also_features: bool) -> Outputs:
+        """As `Network.outputs`, of the mean over the views of the checkpoint."""
+
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            features = mean_over_views(self.model, x, self.saved.config.augment.views)
+            columns = [logits_of(self.model, features)]
+            if self.known is not None:
+                columns.append(torch.from_numpy(self.known.score(features.cpu().numpy())).to(features.device)[:, None])
+            return torch.cat([*columns, *([features] if also_features else [])], dim=1)  # (B, K + 1 + D)
+
+        images = self.saved.preprocessing, read, count
+        indices, found, problems = predict_logits(
+            self.model, *images, self.where, self.arithmetic, progress, forward, self.batch
+        )
+        check_finite(found, self.saved.path)
+        known, outputs = int(self.known is not None), self.saved.splits.outputs
+        if not indices:
+            width = self.model.head.in_features if also_features else 0
+            found = np.empty((0, outputs + known + width), np.float32)
+        logits, scores, features = np.split(found, [outputs, outputs + known], axis=1)
+        columns = score_column(scores[:, 0]) if known else {}
+        return Outputs(indices, logits, columns, problems, features)
+
+
+def choose_precision(asked: str, saved: Checkpoint, policy: DecisionPolicy | None, device: torch.device) -> Precision:
+    """The precision that is asked for; its `reason`, and a line unless it is fp32, say what it is known to change.
+
+    Args:
+        asked: one of `PRECISIONS`; auto takes the fast one of the device if the comparison after training accepted it.
+        policy: the one that is applied; the comparison holds for the policy of the checkpoint.
+    """
+    check_precision(asked)
+    if asked == "fp32":
+        return FP32
+    fast = pick_precision("auto", device)
+    wanted = fast if asked == "auto" else pick_precision(asked, device)
+    known = saved.reduced_precision if policy is saved.policy else None
+    if known is None or (known.precision, known.device) != (wanted.name, device.type):
+        accepted, why = False, UNKNOWN
+    else:
+        accepted, why = known.accepted, known.in_words
+    if asked == "auto" and not accepted:
+        say(f"fp32, not {wanted.name}: {why}" if fast.mixed else f"fp32: {fast.reason}")
+        return FP32
+    if not fast.mixed:
+        warn(f"--precision {asked}: {fast.reason}, so it is slower than fp32")
+    (say if accepted else warn)(f"{wanted.name} instead of fp32: {why}")
+    return replace(wanted, reason=why)

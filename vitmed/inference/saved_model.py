@@ -1,23 +1,27 @@
-"""`SavedModel`: what a checkpoint and an exported model have in common; `Network`: what runs one over images.
+"""`SavedModel`: what a checkpoint and an exported model have in common, with the split of every image as a file stores
+it (`membership_of`); `Network`: what runs one over images.
 
 Importing this loads no torch, since an exported model runs without it.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from vitmed.core.base_models import CLASSES, UNKNOWN, Target
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, unknown_key
 from vitmed.core.places import refuse_archive
-from vitmed.core.run_folder import is_elsewhere
-from vitmed.data.samples import Splits
+from vitmed.core.run_folder import find_path, is_elsewhere, store_path
+from vitmed.data.samples import Sample, Splits
+from vitmed.data.thread_batches import Progress, read_batches
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.imaging.preprocessing import Preprocessing, is_blank
 from vitmed.metrics.predictions import Predictions
@@ -26,6 +30,7 @@ from vitmed.metrics.predictions_csv import ANSWER, BLANK, NO, OOD_SCORE, YES
 if TYPE_CHECKING:
     from vitmed.models.vit import ViT
 
+Read = Callable[[int], np.ndarray]  # index -> (S, S, C) uint8; may raise DataError
 PRECISIONS = ("auto", "fp32", "bf16")
 
 
@@ -132,15 +137,15 @@ class Network(ABC):
         """The network itself, for attention maps; an exported model has none."""
         return None
 
-    def predict(self, images: Images, progress: Callable[[int, int], None]) -> Predictions:
+    def predict(self, images: Images, progress: Progress) -> Predictions:
         """The predictions of images, before any policy. `progress` and Raises as of `outputs`."""
         return images.predictions(self.saved, self.outputs(images.read, len(images), progress))
 
     def outputs(
         self,
-        read: Callable[[int], np.ndarray],
+        read: Read,
         count: int,
-        progress: Callable[[int, int], None] = lambda done, total: None,
+        progress: Progress = lambda done, total: None,
         also_features: bool = False,
     ) -> Outputs:
         """Run the network over `count` images. A column `answer` names those without content, where there are any.
@@ -168,10 +173,33 @@ class Network(ABC):
         return found._replace(columns=found.columns | {ANSWER: answers})
 
     @abstractmethod
-    def _outputs(
-        self, read: Callable[[int], np.ndarray], count: int, progress: Callable[[int, int], None], also_features: bool
-    ) -> Outputs:
+    def _outputs(self, read: Read, count: int, progress: Progress, also_features: bool) -> Outputs:
         """As `outputs`, without that column."""
+
+
+def run_batches(
+    read: Read,
+    count: int,
+    size: int,
+    run: Callable[[np.ndarray], Sequence[np.ndarray]],
+    progress: Progress,
+) -> tuple[list[int], list[np.ndarray], dict[int, str]]:
+    """Read `count` images, and run a network over `size` at a time.
+
+    Args:
+        run: (B, S, S, C) uint8 -> arrays with a row for each image.
+
+    Returns:
+        the indices of readable images, their arrays (none without any), and index -> problem for the others.
+    """
+    indices, parts, problems = list[int](), list[Sequence[np.ndarray]](), dict[int, str]()
+    for good, squares, bad in read_batches(read, count, size):
+        problems.update(bad)
+        indices += good
+        if good:
+            parts.append(run(squares))
+        progress(len(indices) + len(problems), count)
+    return indices, [np.concatenate(arrays) for arrays in zip(*parts, strict=True)], problems
 
 
 def check_precision(asked: str) -> None:
@@ -189,3 +217,84 @@ def check_finite(logits: np.ndarray, source: object) -> None:
     """Raise CheckpointError, which names `source`, if a logit is NaN or infinite."""
     if not np.isfinite(logits).all():
         raise CheckpointError(f"{source}: its logits are not finite", "use another checkpoint of the run")
+
+
+def membership_of(splits: Splits, hashes: dict[str, list[str]], path: Path) -> dict[str, Any]:
+    """Plain types that describe the images of a checkpoint at `path`; the root is relative to its folder.
+
+    Args:
+        hashes: split -> sha256 of its files, in the order of the samples; a split may be missing.
+    """
+    splits_of = {
+        name: {
+            "paths": [sample.path for sample in samples],
+            "labels": [sample.label for sample in samples],
+            "groups": [sample.group for sample in samples],
+            "sha256": hashes.get(name, []),
+            **({"columns": [list(sample.columns) for sample in samples]} if splits.columns else {}),
+            **({"targets": [list(sample.targets) for sample in samples]} if splits.bins else {}),
+        }
+        for name, samples in splits.samples.items()
+    }
+    return {
+        "root": store_path(splits.root, path.parent),
+        "splits": splits_of,
+        "made": splits.made,
+        "columns": list(splits.columns),
+        "patients": splits.patients,
+        **({"target": splits.target.model_dump(), "bins": list(splits.bins)} if splits.target != CLASSES else {}),
+    }
+
+
+def read_membership(path: Path, content: dict[str, Any]) -> tuple[Splits, dict[str, list[str]]]:
+    """The splits and hashes that `membership_of` stored. Raises KeyError, TypeError or ValueError for other content."""
+    data, samples, hashes = content["data"], {}, {}
+    classes, bins = tuple(content["classes"]), tuple(data.get("bins", ()))
+    target = Target.model_validate(data.get("target", {}))
+    expect("classes", content["classes"], str)
+    expect("data.bins", data.get("bins", ()), str)
+    if bool(bins) != (target.kind in ("findings", "number")):
+        raise ValueError(f"data.bins: {len(bins)} of {target.kind}")
+    strata = bins or classes
+    expect("data.made", data["made"].values(), str)
+    expect("data.seen", data.get("seen", ()), str)
+    for name, part in data["splits"].items():
+        for column, kind in (("paths", str), ("labels", int), ("groups", str | None), ("sha256", str)):
+            expect(f"data.splits.{name}.{column}", part[column], kind)
+        if part["labels"] and not 0 <= min(part["labels"]) <= max(part["labels"]) < len(strata):
+            raise ValueError(f"data.splits.{name}.labels: expected classes from 0 to {len(strata) - 1}")
+        if len(part["sha256"]) not in (0, len(part["paths"])):
+            raise ValueError(f"data.splits.{name}: {len(part['sha256'])} digests of {len(part['paths'])} images")
+        further = map(tuple, part["columns"]) if "columns" in part else ((),) * len(part["paths"])
+        targets = _targets(name, part, target, len(classes)) if bins else [()] * len(part["paths"])
+        rows = zip(part["paths"], part["labels"], part["groups"], further, targets, strict=True)
+        samples[name] = tuple(Sample(*row) for row in rows)
+        hashes[name] = list(part["sha256"])
+    splits = Splits(
+        find_path(data["root"], path.parent),
+        classes,
+        samples,
+        dict(data["made"]),
+        columns=tuple(data["columns"]),
+        patients=data["patients"],
+        target=target,
+        bins=bins,
+    )
+    return splits, hashes
+
+
+def _targets(name: str, part: dict[str, Any], target: Target, size: int) -> list[tuple[float, ...]]:
+    """The targets of a split: of findings 1, 0 or `UNKNOWN` for each, of a number one that is finite."""
+    found = [tuple(row) for row in part["targets"]]
+    for row in found:
+        expect(f"data.splits.{name}.targets", row, float)
+        good = set(row) <= {0, 1, UNKNOWN} if target.kind == "findings" else all(map(math.isfinite, row))
+        if len(row) != size or not good:
+            raise ValueError(f"data.splits.{name}.targets: {row} of {size} {target.kind}")
+    return found
+
+
+def expect(what: str, values: Collection[Any], kind: Any) -> None:
+    """Raise ValueError for a value of another type."""
+    if isinstance(values, str) or not all(isinstance(value, kind) for value in values):
+        raise ValueError(f"{what}: expected {getattr(kind, '__name__', kind)}")

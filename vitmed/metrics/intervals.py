@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitmed.metrics.intervals import ratio
 from vitmed.metrics.predictions import Predictions
 
 LEVEL = 0.95  # of every interval: the share of samples in which it holds the truth

@@ -25,7 +25,6 @@ from vitmed.metrics.intervals import (
     satterthwaite,
     share,
 )
-from vitmed.metrics.paired_comparison import SeedSpread
 from vitmed.metrics.predictions import Predictions, known_labels
 
 FEW = 10  # patients with an image that only one model gets right, below which they do not show a design effect

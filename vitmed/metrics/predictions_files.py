@@ -28,7 +28,6 @@ from vitmed.metrics.kinds.findings import FindingPredictions, is_of_findings
 from vitmed.metrics.kinds.number import NumberPredictions, is_of_number
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE, Table, read_table
-from vitmed.metrics.predictions_files import Shard
 
 KEY = b"vitmed predictions 2"  # of the description in the file
 FEATURES, ERROR = "features", "error"

@@ -37,7 +37,6 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.readers import ReaderComparison, agreement, compare_with_readers
 from vitmed.metrics.roc import fixed_rates
 from vitmed.metrics.subgroups import Subgroups, subgroups
-from vitmed.report.analyses import compare_with_own_test
 from vitmed.report.plots.pictures import Read
 
 

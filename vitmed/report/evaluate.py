@@ -26,7 +26,6 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE, WRITTEN
 from vitmed.metrics.readers import check_readers
 from vitmed.report.analyses import Extra
-from vitmed.report.evaluate import describe_images, facts, fitting_baselines, note_prevalence, with_columns
 from vitmed.report.participant_flow import run_flow
 from vitmed.report.results import Results
 from vitmed.report.write import About, Report

@@ -32,7 +32,6 @@ from vitmed.metrics.patient_level import PatientLevel, PerPatient
 from vitmed.metrics.readers import Agreement, ReaderComparison
 from vitmed.metrics.roc import FixedRates
 from vitmed.metrics.subgroups import Subgroups
-from vitmed.report.results import External
 
 Standing = Literal["better", "worse", "not shown", "few patients", "no interval"]  # of the model beside a baseline
 

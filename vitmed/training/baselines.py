@@ -35,7 +35,9 @@ LEVELS = np.arange(256, dtype=np.float64)
 BySplit = Callable[[str], np.ndarray]  # name of a split -> logits (S, K) or features (S, D)
 
 
-def frozen_features(model: ViT, images: Images, device: torch.device, progress: Progress | None = None) -> np.ndarray:
+def frozen_features(
+    model: ViT, images: Images, device: torch.device, progress: Progress = lambda done, total: None
+) -> np.ndarray:
     """(S, D) float32: the input of the network's head for every image. DataError for an unreadable one."""
     features = predict_all(model, images, progress=progress, forward=model.features)
     check_finite(features, "the pretrained network")

@@ -16,7 +16,6 @@ from vitmed.core.errors import DataError, Reported
 from vitmed.imaging.augmentation import without_opencv_threads
 from vitmed.training.early_stopping import end_epoch, finished, speed
 from vitmed.training.gradients import Gradients
-from vitmed.training.loop import LossWatch
 from vitmed.training.losses import Objective
 from vitmed.training.optimiser import scheduled_lr, set_learning_rate
 from vitmed.training.processes import whole

@@ -1,12 +1,16 @@
-"""The addresses that the server answers."""
+"""The addresses that the server answers, and the thread that owns the model and answers in batches."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import queue
+import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from fastapi import FastAPI, Request, Response
@@ -20,33 +24,108 @@ from vitmed import __version__
 from vitmed.core.errors import CheckpointError, VitmedError
 from vitmed.core.process import cores
 from vitmed.core.text import NOTICE
-from vitmed.deploy.http import guard, reports
-from vitmed.deploy.http.app import LEAST, Batcher
-from vitmed.deploy.http.content import (
-    PICTURE,
-    AttentionMap,
-    ImageAnswer,
-    ImageProblem,
-    ModelCard,
-    ModelHash,
-    Problem,
-    Reply,
-    model_card,
-    page_for_images,
-    page_of_addresses,
-)
-from vitmed.deploy.http.limits import AGAIN, FIELD, Limits, Load, Refusal, Upload, gone, read_uploads
+from vitmed.deploy.http import content, limits
+from vitmed.deploy.http.content import AttentionMap, ImageAnswer, ImageProblem, ModelCard, ModelHash, Problem, Reply
+from vitmed.deploy.http.limits import AGAIN, FIELD, Guard, Limits, Load, Refusal, Upload, gone, read_uploads
 from vitmed.deploy.http.scores import Counters, ScoreLog
 from vitmed.imaging.decode import READERS, NotAnImageError
 from vitmed.imaging.raw_image import TooLargeError
 from vitmed.inference.load import Answer, Model, png_address
 from vitmed.metrics.predictions_files import unlabelled
 
+WAIT = 0.01  # s that a batch waits for images that are on their way
+LEAST = 16  # images in a batch, at most, of a network that computes fewer at once: a batch has a cost of its own
 DECODERS = 4  # images decoded at once, at most: a large one takes a gigabyte
 CLOSE = 1e-3  # how far a probability, or the share of a number, may move between two answers to one image
 FRESH = 2.0  # s that an answer of /health/ready counts
 Found = tuple[Answer, AttentionMap | None, str | None]  # the last is the id of its line in the log of scores
 Answered = tuple[ImageAnswer | ImageProblem, int, Answer | None]
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Job(Generic[Result]):
+    """An image that waits: (S, S, C) uint8, whether its map is wanted, and who waits for it."""
+
+    square: np.ndarray
+    mapped: bool
+    future: asyncio.Future[Result]
+    loop: asyncio.AbstractEventLoop
+
+
+class Batcher(Generic[Result]):
+    """Collects images and works on them in one thread.
+
+    Args:
+        work: squares, and which of them want a map -> one result each; runs in the thread.
+        size: images in a batch, at most.
+        on_the_way: how many images will come soon; a batch waits for them, at most `wait` s.
+        began: called with the number of images in each batch.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Sequence[np.ndarray], Sequence[bool]], Sequence[Result]],
+        size: int,
+        on_the_way: Callable[[], int] = lambda: 0,
+        began: Callable[[int], None] = lambda count: None,
+        wait: float = WAIT,
+    ):
+        self.work, self.size, self.on_the_way, self.began, self.wait = work, size, on_the_way, began, wait
+        self._jobs: queue.SimpleQueue[Job[Result] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="model", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Work on what is in the queue, then end the thread."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def put(self, square: np.ndarray, mapped: bool = False) -> asyncio.Future[Result]:
+        """The result for an image, to await. It raises what `work` raised for its batch."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
+        self._jobs.put(Job(square, mapped, future, loop))
+        return future
+
+    def _run(self) -> None:
+        going = True
+        while going:
+            jobs, going = self._batch()
+            jobs = [job for job in jobs if not job.future.cancelled()]  # its request has run out of time
+            if not jobs:
+                continue
+            self.began(len(jobs))
+            found: Sequence[Result | Exception]
+            try:
+                found = self.work([job.square for job in jobs], [job.mapped for job in jobs])
+            except Exception as error:
+                found = [error] * len(jobs)
+            for job, answer in zip(jobs, found, strict=True):
+                job.loop.call_soon_threadsafe(_settle, job.future, answer)
+
+    def _batch(self) -> tuple[list[Job[Result]], bool]:
+        """The next jobs, and whether more may come."""
+        jobs, until = [self._jobs.get()], time.monotonic() + self.wait
+        while jobs[-1] is not None and len(jobs) < self.size:
+            coming, left = self.on_the_way() > 0, until - time.monotonic()
+            try:
+                jobs.append(self._jobs.get(timeout=left) if coming and left > 0 else self._jobs.get_nowait())
+            except queue.Empty:
+                break
+        return [job for job in jobs if job is not None], jobs[-1] is not None
+
+
+def _settle(future: asyncio.Future[Result], found: Result | Exception) -> None:
+    if future.cancelled():
+        return
+    if isinstance(found, Exception):
+        future.set_exception(found)
+    else:
+        future.set_result(found)
 
 
 class Service:
@@ -59,13 +138,11 @@ class Service:
 
     def __init__(self, model: Model, limits: Limits, scores: ScoreLog | None = None, batch: int | None = None):
         self.model, self.limits, self.load, self.scores = model, limits, Load(limits), scores
-        self.card, self.hash = model_card(model), ModelHash(weights_sha256=model.saved.weights_hash)
+        self.card, self.hash = content.model_card(model), ModelHash(weights_sha256=model.saved.weights_hash)
         self.counters = Counters(self.hash.weights_sha256, __version__, lambda: self.load.images)
         self.maps: Any = None
         if model.network.model is not None:
-            from vitmed.deploy.http.content import Maps
-
-            self.maps = Maps(model)
+            self.maps = content.Maps(model)
         size, began = batch or max(LEAST, model.network.batch), self.counters.batch.observe
         self.batcher = Batcher[Found](self._work, size, lambda: self.load.decoding, began)
         if batch is not None:
@@ -143,8 +220,8 @@ class Service:
             with self.load.waiting(len(uploads)):
                 try:
                     async with asyncio.timeout(self.limits.timeout):
-                        wanted = reports.is_wanted(request)
-                        header = await in_pool(reports.read_head, self.model, uploads) if wanted else None
+                        wanted = content.wants_report(request)
+                        header = await in_pool(content.read_head, self.model, uploads) if wanted else None
                         pictures = pictures and header is None
                         each = (self._answer(request, upload, pictures, turn) for upload in uploads)
                         found = await asyncio.gather(*each)
@@ -153,8 +230,8 @@ class Service:
                             raise _unreadable(found)
                         entry, _, answer = found[0]
                         if header is not None and isinstance(entry, ImageAnswer) and answer is not None:
-                            file = await in_pool(reports.write_report, self.model, header, answer, entry.note)
-                            return Response(file, media_type=reports.DICOM)
+                            file = await in_pool(content.write_report, self.model, header, answer, entry.note)
+                            return Response(file, media_type=content.DICOM)
                 except TimeoutError:
                     problem = f"there was no answer in {self.limits.timeout:g} s"
                     raise Refusal(503, problem, "send it again later, or fewer images", headers=AGAIN) from None
@@ -183,7 +260,7 @@ class Service:
         about = {"image": upload.name, "note": note, "id": line, "picture": None}
         entry = ImageAnswer(**{**vars(answer), **about})
         if pictures:
-            entry.picture, entry.attention = png_address(square, PICTURE), found
+            entry.picture, entry.attention = png_address(square, content.PICTURE), found
         return entry, 200, answer
 
 
@@ -239,34 +316,32 @@ def create_app(
     Args:
         service: the model, which has started; key, hosts, log: as in `Guard`.
     """
-
-    app = FastAPI(
-        title="vitmed", version=__version__, description=NOTICE, docs_url=None, redoc_url=None, openapi_url=guard.SCHEMA
-    )
+    about: dict[str, Any] = {"title": "vitmed", "version": __version__, "description": NOTICE}
+    app = FastAPI(**about, docs_url=None, redoc_url=None, openapi_url=limits.SCHEMA)
     app.state.service, app.state.needs_key = service, key is not None
     refusals: dict[Any, Any] = {status: {"model": Problem, "description": text} for status, text in STATUSES.items()}
-    answers = {200: {"content": {reports.DICOM: {"schema": {"type": "string", "format": "binary"}}}}, **refusals}
+    answers = {200: {"content": {content.DICOM: {"schema": {"type": "string", "format": "binary"}}}}, **refusals}
     bearer: dict[str, Any] = {"security": [{"key": []}]} if key is not None else {}
-    app.post(guard.PREDICT, response_model=Reply, responses=answers, openapi_extra=FORM | bearer)(predict)
-    app.get(guard.CARD, responses={401: refusals[401]}, openapi_extra=bearer)(card)
-    app.get(guard.LIVE)(live)
-    app.get(guard.READY, responses={503: refusals[503]})(ready)
-    app.get(guard.METRICS, response_class=Response, openapi_extra=bearer)(metrics)
-    app.get(guard.PAGE, include_in_schema=False)(page)
-    app.get(guard.DOCS, include_in_schema=False)(docs)
+    app.post(limits.PREDICT, response_model=Reply, responses=answers, openapi_extra=FORM | bearer)(predict)
+    app.get(limits.CARD, responses={401: refusals[401]}, openapi_extra=bearer)(card)
+    app.get(limits.LIVE)(live)
+    app.get(limits.READY, responses={503: refusals[503]})(ready)
+    app.get(limits.METRICS, response_class=Response, openapi_extra=bearer)(metrics)
+    app.get(limits.PAGE, include_in_schema=False)(page)
+    app.get(limits.DOCS, include_in_schema=False)(docs)
 
     def handler(refusal: Callable[[Any], Refusal]) -> Callable[[Request, Exception], JSONResponse]:
-        return lambda request, error: guard.refused(refusal(error))
+        return lambda request, error: limits.refused(refusal(error))
 
     for kind, refusal in REFUSALS.items():
         app.add_exception_handler(kind, handler(refusal))
-    return guard.Guard(app, key, hosts, service.counters, log)
+    return Guard(app, key, hosts, service.counters, log)
 
 
 async def predict(request: Request, pictures: bool = False) -> Any:
     """Answer the images of a form. `pictures=true` adds what the network saw, and its attention map.
 
-    With the header `Accept: application/dicom` one DICOM image gets a Structured Report.
+    With the header `Accept: application/dicom` one content.DICOM image gets a Structured Report.
     """
     return await request.app.state.service.predict(request, pictures)
 
@@ -293,12 +368,15 @@ async def metrics(request: Request) -> Response:
 
 
 async def page(request: Request) -> HTMLResponse:
-    state = request.app.state
-    return page_for_images(state.service.card, state.service.limits, state.needs_key)
+    """The page to drop images on. With a key it says nothing of the model, since anyone may open it."""
+    service, needs_key = request.app.state.service, request.app.state.needs_key
+    shown = None if needs_key else service.card
+    return content.page("page.html.j2", "page.js", card=shown, limits=service.limits, needs_key=needs_key)
 
 
 async def docs(request: Request) -> HTMLResponse:
-    return page_of_addresses(request.app.openapi())
+    """A description of the addresses, from the OpenAPI schema."""
+    return content.page("addresses.html.j2", schema=request.app.openapi())
 
 
 FORM = {
@@ -316,10 +394,10 @@ FORM = {
     }
 }
 REFUSALS: dict[type[Exception], Callable[[Any], Refusal]] = {
-    Exception: lambda error: guard.of_bug(),  # `Guard` logs it
+    Exception: lambda error: limits.of_bug(),  # `Guard` logs it
     Refusal: lambda error: error,
-    HTTPException: lambda error: Refusal(error.status_code, str(error.detail).lower(), f"see {guard.DOCS}"),
-    RequestValidationError: lambda error: Refusal(422, "a parameter has a wrong value", f"see {guard.DOCS}"),
+    HTTPException: lambda error: Refusal(error.status_code, str(error.detail).lower(), f"see {limits.DOCS}"),
+    RequestValidationError: lambda error: Refusal(422, "a parameter has a wrong value", f"see {limits.DOCS}"),
     CheckpointError: lambda error: Refusal(503, "the answer of the model is not finite", "start the server again"),
 }
 STATUSES = {

@@ -1,28 +1,39 @@
-"""What the addresses return: typed data, which is also what /docs describes; and pages, which load nothing else."""
+"""What the addresses return: typed data, which is also what /docs describes; pages, which load nothing else; and a
+Structured Report of one DICOM image, for a request with `Accept: application/dicom`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
+import importlib.util
+from collections.abc import Sequence
+from functools import cache, partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from pydantic import BaseModel, Field
+from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from vitmed import __version__
 from vitmed.core.base_models import Kind
 from vitmed.core.errors import DataError
+from vitmed.core.process import SharedContext
 from vitmed.core.run_folder import NUMBERS, RunFolder
-from vitmed.core.text import NOTICE, csp_hash
+from vitmed.core.text import NOTICE, counted, csp_hash
 from vitmed.decisions.evaluation_folder import find_evaluation, read_metrics
-from vitmed.deploy.http.limits import Limits
-from vitmed.inference.load import Model
+from vitmed.deploy.http.limits import Refusal, Upload
+from vitmed.explanation.results import TITLES, UNCHECKED, cells, known_verdicts
+from vitmed.imaging.dicom import QUIET, silence
+from vitmed.inference.load import Answer, Model, png_address
 from vitmed.inference.saved_model import SavedModel
+from vitmed.metrics.predictions import Predictions
 
 PICTURE = 256  # px of a picture
+METHODS = ("gradient_rollout", "grad_cam", "rollout")  # where the verdicts say nothing: the last knows no class
+DICOM = "application/dicom"
 FOLDER = Path(__file__).parent
 
 
@@ -157,17 +168,8 @@ def _headline(saved: SavedModel) -> Headline | None:
     return Headline(images=metrics.n, patients=metrics.n_groups, numbers=numbers)
 
 
-def page_for_images(card: ModelCard, limits: Limits, needs_key: bool) -> HTMLResponse:
-    """The page to drop images on. With a key it says nothing of the model, since anyone may open it."""
-    return _page("page.html.j2", "page.js", card=None if needs_key else card, limits=limits, needs_key=needs_key)
-
-
-def page_of_addresses(schema: Mapping[str, Any]) -> HTMLResponse:
-    """A description of the addresses, from the OpenAPI schema."""
-    return _page("addresses.html.j2", None, schema=schema)
-
-
-def _page(template: str, script: str | None, **context: Any) -> HTMLResponse:
+def page(template: str, script: str | None = None, **context: Any) -> HTMLResponse:
+    """A page from a template, with its style and perhaps a script, and the policy that lets nothing else in."""
     style, code = _read("page.css"), "" if script is None else _read(script)
     scripts = f"; script-src '{csp_hash(code)}'; connect-src 'self'" if code else ""
     policy = (
@@ -187,3 +189,114 @@ def _read(name: str) -> str:
 def _environment() -> Environment:
     loader = FileSystemLoader(FOLDER)
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+
+
+OR_JSON = "or leave the header Accept out: the answer is then JSON"
+
+
+def wants_report(request: Request) -> bool:
+    """Whether the sender asks for a Structured Report."""
+    kinds = request.headers.get("accept", "").lower().split(",")
+    return any(kind.partition(";")[0].strip() == DICOM for kind in kinds)
+
+
+SILENT = SharedContext(partial(silence, "highdicom"))  # a line might hold what stands in an image
+
+
+@QUIET
+@SILENT
+def read_head(model: Model, uploads: Sequence[Upload]) -> Any:
+    """The header of the only image of a request, as a pydicom data set.
+
+    Raises:
+        Refusal: 406 several images, or highdicom is missing; 415 not DICOM; 422 without a study, or damaged.
+    """
+    if importlib.util.find_spec("highdicom") is None:
+        problem = "the server makes no Structured Reports: it lacks the package highdicom"
+        raise Refusal(406, problem, f"pip install 'vitmed[pacs]', and start the server again; {OR_JSON}")
+    if len(uploads) > 1:
+        problem = f"a Structured Report is about one image, and the request has {counted(len(uploads), 'image')}"
+        raise Refusal(406, problem, f"send one image a request; {OR_JSON}")
+    import pydicom
+
+    from vitmed.deploy.structured_report import UIDS, check_header
+
+    try:
+        header = pydicom.dcmread(BytesIO(uploads[0].data), stop_before_pixels=True)
+        missing = [name for name in UIDS if not str(header.get(name) or "").strip()]
+    except Exception:  # the words of pydicom may hold what stands in the file
+        raise Refusal(415, "not a readable DICOM file", f"send a DICOM image; {OR_JSON}") from None
+    if missing:
+        problem = f"the image has no {', '.join(missing)}, which a report needs"
+        raise Refusal(422, problem, f"send the image as its archive has it; {OR_JSON}")
+    try:
+        check_header(model, header)
+    except Exception:  # before the model answers: what fails later is no fault of the image
+        problem = "no report can refer to the image: its header is damaged, or its SOP class is not of the standard"
+        raise Refusal(422, problem, f"send the image as its archive has it; {OR_JSON}") from None
+    return header
+
+
+@QUIET
+@SILENT
+def write_report(model: Model, header: Any, answer: Answer, note: str) -> bytes:
+    """The DICOM file of a report; the same image and model give the same SOP Instance UID again.
+
+    Args:
+        header: from `read_head`; note: what to know of the image.
+    """
+    from vitmed.deploy.structured_report import report_uid, structured_report
+
+    return structured_report(answer, model, header, report_uid(model, str(header.SOPInstanceUID)), note)
+
+
+class Maps:
+    """Makes the attention maps of a checkpoint by the method that did best in its newest evaluation."""
+
+    def __init__(self, model: Model):
+        from vitmed.explanation.faithfulness import BETTER, RANDOM, UNLEARNED, UNSHOWN, WEAK  # loads torch
+
+        ranks = BETTER, WEAK, UNSHOWN, RANDOM, UNLEARNED  # verdicts, the best first
+        verdicts = known_verdicts(model.saved)
+
+        def rank(name: str) -> int:
+            return next((i for i, word in enumerate(ranks) if verdicts.get(name, "").startswith(word)), len(ranks))
+
+        self.model, self.method = model, min(METHODS, key=rank)  # `METHODS` decides between equals
+        self.verdict = verdicts.get(self.method, UNCHECKED)
+
+    def of(self, squares: np.ndarray, predictions: Predictions, rows: list[int]) -> list[AttentionMap]:
+        """The maps of some images.
+
+        Args:
+            squares: (B, S, S, C) uint8, those of `rows` of the predictions.
+        """
+        from vitmed.explanation.attention import attention_maps
+
+        network = self.model.network.model
+        assert network is not None
+        targets = predictions.explained[rows]
+        found = attention_maps(network, self.model.preprocessing, squares, targets, kind=predictions.kind)
+        return [
+            AttentionMap(
+                picture=png_address(overlay(square, grid, found.shift), PICTURE),
+                explains=predictions.answers[target],
+                method=TITLES[self.method],
+                verdict=self.verdict,
+            )
+            for square, grid, target in zip(squares, found.grids[self.method], targets, strict=True)
+        ]
+
+
+def overlay(image: np.ndarray, grid: np.ndarray, shift: float) -> np.ndarray:
+    """(S, S, 3) uint8: a map (h, w) of 0..1 over its image (S, S, C) in grey, as in the report."""
+    import matplotlib
+
+    from vitmed.report.plots.pictures import MAP_COLOURS
+
+    near = cells(image.shape[0], grid.shape[0], shift)
+    values = grid[np.ix_(near, near)]  # (S, S)
+    grey = image[..., : 3 if image.shape[2] >= 3 else 1].mean(axis=2, keepdims=True)
+    colour = 255 * matplotlib.colormaps[MAP_COLOURS](values)[..., :3]
+    alpha = (0.25 + 0.5 * values)[..., None]
+    return (grey * (1 - alpha) + colour * alpha).round().astype(np.uint8)

@@ -1,4 +1,4 @@
-"""The socket, the certificate, the key, and the loop that runs until a signal comes."""
+"""The `Door` of the server, which is socket, key and certificate; and the loop that runs until a signal comes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import uvicorn
-from starlette.types import ASGIApp
 
-from vitmed.core.errors import UsageError
+from vitmed.core.errors import UsageError, excluded
+from vitmed.core.messages import warn
 from vitmed.core.text import first_line
-from vitmed.deploy.http.app import Service
+from vitmed.deploy.http.app import Service, create_app
 
 KEY = "VITMED_API_KEY"  # the environment variable
 SHORTEST = 16  # characters of a key
@@ -92,6 +92,55 @@ def open_socket(host: str, port: int) -> tuple[socket.socket, bool]:
     return found, bound == "::1" or bound.startswith("127.")
 
 
+class Door(NamedTuple):
+    """Where the server listens, and who may come in.
+
+    Attributes:
+        at: a bound socket; address: in words, for a browser.
+        key: that requests must bring; None: none. hosts: names by which they may call the server; empty: any.
+        certificate: for https.
+    """
+
+    at: socket.socket
+    address: str
+    key: str | None = None
+    hosts: tuple[str, ...] = ()
+    certificate: Certificate | None = None
+
+
+@contextmanager
+def open_door(
+    host: str,
+    port: int,
+    key_file: str | Path | None,
+    no_key: bool,
+    tls_cert: str | Path | None,
+    tls_key: str | Path | None,
+) -> Iterator[Door]:
+    """Open the door that the options of `vitmed serve` ask for. Raises UsageError for what cannot be opened, or should
+    not be opened without a key; warns of what travels unencrypted."""
+    if tls_key is not None and tls_cert is None:
+        raise excluded("certificate")
+    certificate = None if tls_cert is None else Certificate(Path(tls_cert), None if tls_key is None else Path(tls_key))
+    if certificate is not None:
+        certificate.check()
+    key = read_key(None if key_file is None else Path(key_file))
+    if key is not None and no_key:
+        raise excluded("key")
+    at, local = open_socket(host, port)
+    with at:
+        if not local and key is None and not no_key:
+            raise UsageError(
+                f"--host {host} lets other machines in, and there is no key",
+                "--api-key-file FILE, or --no-key where a proxy asks for one",
+            )
+        if not local and certificate is None:
+            warn("images and key travel unencrypted: --tls-cert, or a proxy in front that encrypts")
+        name = f"[{host}]" if ":" in host else host
+        address = f"{'http' if certificate is None else 'https'}://{name}:{at.getsockname()[1]}"
+        yield Door(at, address, key, ("127.0.0.1", "localhost", "[::1]") if local and key is None else (), certificate)
+
+
 class _Server(uvicorn.Server):
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
         """Leave signals to `serve`, whose exit code is 0."""
@@ -99,24 +148,18 @@ class _Server(uvicorn.Server):
 
 
 def listen(
-    app: ASGIApp,
-    service: Service,
-    at: socket.socket,
-    certificate: Certificate | None,
-    asked: Callable[[], bool],
-    began: Callable[[], None] = lambda: None,
+    service: Service, door: Door, asked: Callable[[], bool], began: Callable[[], None], log: Callable[[str], None]
 ) -> None:
     """Answer requests until `asked` is true; then finish those that have come.
 
     Args:
-        at: a bound socket; began: called once, when requests are answered.
+        began: called once, when requests are answered; log: gets a line for each request.
     """
-    files: dict[str, Any] = (
-        {} if certificate is None else {"ssl_certfile": certificate.cert, "ssl_keyfile": certificate.key}
-    )
+    app, tls = create_app(service, key=door.key, hosts=door.hosts, log=log), door.certificate
+    files: dict[str, Any] = {} if tls is None else {"ssl_certfile": tls.cert, "ssl_keyfile": tls.key}
     wait = math.ceil(2 * service.limits.timeout) + 1
     config = uvicorn.Config(app, **SETTINGS, timeout_graceful_shutdown=wait, **files)
-    asyncio.run(_run(_Server(config), service, at, asked, began))
+    asyncio.run(_run(_Server(config), service, door.at, asked, began))
 
 
 async def _run(

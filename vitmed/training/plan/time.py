@@ -14,7 +14,6 @@ from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
 from vitmed.core.text import about, counted, duration_text, round_up
 from vitmed.training.plan.rules import SMALL, PlanInputs, Rule, fields_set
-from vitmed.training.plan.time import Forecast
 
 CLEARLY = 1.2  # times as long
 MOST_KNEES = 3  # passes beyond the knee that may still help: more are not made, however much time there is
