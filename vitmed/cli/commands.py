@@ -14,7 +14,6 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 import vitmed
-from vitmed.cli.commands import data, weights
 from vitmed.cli.options import AsJson, command
 from vitmed.cli.terminal import (
     answer,

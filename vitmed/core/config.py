@@ -14,14 +14,6 @@ from typing import Any
 from pydantic import ValidationError, field_validator, model_validator
 
 from vitmed.core.base_models import Section, flags_of
-from vitmed.core.config import (
-    SHARES,
-    EvaluateConfig,
-    MaeConfig,
-    PretrainAugmentConfig,
-    PretrainDataConfig,
-    PretrainTrainConfig,
-)
 from vitmed.core.errors import UsageError
 from vitmed.core.sections import AugmentConfig, DataConfig, ModelConfig, TrainConfig
 from vitmed.core.upgrade import gone, without_gone

@@ -16,7 +16,6 @@ from vitmed.core.sections import DataConfig
 from vitmed.core.text import listed
 from vitmed.data.folders import SPLITS, class_names, image_names, import_fix, split_folders, split_of, subfolders
 from vitmed.data.label_kinds import Asked, finding_strata, grade_order
-from vitmed.data.listing import AUTO, Labels, labels_from_table
 from vitmed.data.patient_names import Guess, group_word
 from vitmed.data.patients import find_patients, suggest_groups
 from vitmed.data.samples import Sample

@@ -21,7 +21,6 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import json_of
 from vitmed.core.run_folder import BASELINE, ISSUES, NUMBERS, PREDICTIONS, REPORT, RunFolder
 from vitmed.decisions.calibration import Calibration, CalibrationResult
-from vitmed.decisions.evaluation_folder import Folds, by_fold
 from vitmed.decisions.operating_points import (
     TITLES,
     OperatingPoint,

@@ -14,7 +14,6 @@ from vitmed.core.config import FLAGS, Config
 from vitmed.core.errors import UsageError
 from vitmed.decisions.out_of_distribution import scores_of
 from vitmed.decisions.policy import CHOOSING, unlike_training
-from vitmed.decisions.targets import Streams, watch_classes, watch_findings, watch_number
 from vitmed.metrics.control_charts import Stream
 from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.kinds.classes import compare_classes, compare_predictions, evaluate_predictions, metric_values
