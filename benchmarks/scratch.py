@@ -34,8 +34,8 @@ from vitmed.data.samples import labelled
 from vitmed.data.splits import make_splits
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.predict import predict_all
+from vitmed.metrics.kinds.classes import metric_values
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.scoring import metric_values
 from vitmed.models.hardware import pick_precision
 from vitmed.models.vit import ViT
 from vitmed.training.epoch_records import validate

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.ranking import ratio
 
 LEVEL = 0.95  # of every interval: the share of samples in which it holds the truth
 INFINITE = float("inf")
@@ -396,3 +395,9 @@ def log_interval(value: float, found: Spread) -> tuple[float, float]:
         return NONE
     reach = quantile(found.degrees) * found.variance**0.5 / value
     return value * float(np.exp(-reach)), value * float(np.exp(reach))
+
+
+def ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
+    """top / bottom, NaN where bottom is not above 0."""
+    top, bottom = np.broadcast_arrays(top, bottom)
+    return np.divide(top, bottom, out=np.full(top.shape, np.nan), where=bottom > 0)

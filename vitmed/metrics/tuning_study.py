@@ -11,8 +11,8 @@ from vitmed.core.base_models import Frozen
 from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
 from vitmed.metrics.ensembles import aligned
 from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.kinds.classes import METRICS, Scorer
 from vitmed.metrics.predictions import known_labels
-from vitmed.metrics.scoring import METRICS, Scorer
 
 RESAMPLES = 300
 SEED = "train.seed"  # an axis of a grid, over which its combinations are compared

@@ -21,10 +21,9 @@ from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.folds import fold_notes
 from vitmed.decisions.policy import FindingPolicy
 from vitmed.decisions.targets import TARGETS
-from vitmed.metrics.estimates import Numbers
+from vitmed.metrics.confusions import issues_csv
+from vitmed.metrics.estimates import FEWEST, Numbers, learnt_nothing, missing_interval_note
 from vitmed.metrics.kinds.findings import fewer_holders
-from vitmed.metrics.label_errors import issues_csv
-from vitmed.metrics.notes import FEWEST, learnt_nothing, missing_interval_note
 from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions, target_of
 from vitmed.metrics.predictions_files import read_predictions

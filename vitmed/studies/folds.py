@@ -27,10 +27,9 @@ from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.preprocessing import thumbnail
 from vitmed.inference.checkpoint import Checkpoint, load_checkpoint
 from vitmed.metrics.ensembles import out_of_fold, pool
-from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.metrics.kinds.classes import evaluate_predictions, metric_values
 from vitmed.metrics.kinds.findings import in_means
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.scoring import metric_values
 from vitmed.report.analyses import Extra
 from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import folds_flow
