@@ -258,9 +258,9 @@ def test_intervals_hold_where_few_patients_have_the_class() -> None:
         groups = tuple(map(str, index)) if images > 1 else None
         return Predictions(("no", "yes"), ("x",) * len(index), groups, labels, logits)
 
-    truth = {name: one.value for name, one in PreparedPredictions(drawn(200_000, 1)).estimates()[0].items()}
+    truth = {name: one.value for name, one in PreparedPredictions(drawn(200_000, 1)).overall.items()}
     for _ in range(250):
-        found = PreparedPredictions(drawn(25, 20)).estimates()[0]
+        found = PreparedPredictions(drawn(25, 20)).overall
         known += found["mcc"].low is not None
         for name in held:
             held[name] += found[name].low is not None and found[name].low <= truth[name] <= found[name].high

@@ -124,7 +124,7 @@ def _report_classes(
         ways["balanced"] = replace(predictions, costs=costs_of_balance(operating.expected), decided=None).predicted
     ways[operating.chosen] = predictions.predicted
     for key, called in ways.items():
-        overall, _ = PreparedPredictions(replace(predictions, decided=called)).estimates()
+        overall = PreparedPredictions(replace(predictions, decided=called)).overall
         reached = DecisionShares(accuracy=overall["accuracy"], balanced_accuracy=overall["balanced_accuracy"])
         if operating.costs:
             cost = decision_cost(operating.costs, predictions, called, config)

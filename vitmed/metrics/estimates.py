@@ -14,9 +14,8 @@ from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError
 from vitmed.core.text import counted, listed
 from vitmed.metrics.areas import Area, area_interval
-from vitmed.metrics.intervals import LEVEL, NONE, Share, Units, quantile, spread
+from vitmed.metrics.intervals import NONE, Share, Units, quantile, spread
 from vitmed.metrics.metric_table import PER_CLASS
-from vitmed.metrics.predictions import Predictions
 
 
 class Estimate(Frozen):
@@ -201,44 +200,6 @@ def check_finite(values: np.ndarray, what: str = "score that is not a finite num
     if len(broken):
         problem = f"{len(broken):,} of {len(values):,} rows have a {what}, the first is row {broken[0] + 1}"
         raise DataError(problem, "predict these images again, or leave them out")
-
-
-def numbers_of(
-    predictions: Predictions,
-    overall: dict[str, Estimate],
-    resamples: int,
-    accuracy: SampleSize,
-    shares: Sequence[Mapping[str, Share]] = (),
-) -> Numbers:
-    """The numbers of predictions of any kind, without classes and reasons.
-
-    Args:
-        accuracy: the sample behind the accuracy, or what takes its place; shares: of each class, of `class_shares`.
-    """
-    units, grouped, counts = Units.of(predictions), predictions.groups is not None, None
-    if grouped and len(predictions):
-        sizes = np.bincount(units.index)
-        counts = ImagesPerPatient(min=int(sizes.min()), median=float(np.median(sizes)), max=int(sizes.max()))
-    rates, patients = ("sensitivity", "specificity"), units.count if grouped else None
-    return Numbers(
-        n=len(predictions),
-        n_groups=patients,
-        resampling="by patient" if grouped else "by image",
-        resamples=resamples,
-        level=LEVEL,
-        classes=list(predictions.classes),
-        positive_class=None,
-        overall=overall,
-        per_class={},
-        confusion_matrix=[],
-        sample=Sample(
-            n_images=len(predictions),
-            n_patients=patients,
-            images_per_patient=counts,
-            accuracy=accuracy,
-            classes=[ClassSampleSizes(**{name: sample_size(own[name]) for name in rates}) for own in shares],
-        ),
-    )
 
 
 FEW_GROUPS = 10  # below this many groups the spread between them is itself hardly known

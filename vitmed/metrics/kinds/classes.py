@@ -11,21 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any, ClassVar
 
 import numpy as np
 
 from vitmed.metrics.areas import Area, class_areas, weighted_areas
-from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval, widened_level
+from vitmed.metrics.bootstrap import bootstrap_weights, widened_level
 from vitmed.metrics.estimates import (
     FEWEST,
     ClassNumbers,
     Estimate,
     Numbers,
-    check_finite,
+    SampleSize,
     estimate,
     notes,
-    numbers_of,
     of_auroc,
     of_f1,
     of_share,
@@ -53,17 +53,14 @@ from vitmed.metrics.intervals import (
     wilson,
     within,
 )
-from vitmed.metrics.metric_table import METRICS, PER_CLASS
+from vitmed.metrics.kinds.prepared import Gap, Prepared, compare, epoch_values, evaluate
+from vitmed.metrics.metric_table import METRICS, PER_CLASS, Metric
 from vitmed.metrics.paired_comparison import (
     ClassDifference,
     ComparisonTest,
-    PairedComparison,
     area_gap,
-    check_alike,
     class_difference,
-    gap_estimate,
     right_difference,
-    same_answers,
     share_difference,
 )
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
@@ -73,53 +70,79 @@ LOSSES = ("log_loss", "brier")  # in the order of `Scorer.losses`
 MANY_CLASSES = 50
 
 
-def evaluate_predictions(predictions: Predictions, resamples: int = 2000) -> Numbers:
-    """Every number with its interval; the units are patients where they are known.
+class PreparedPredictions(Prepared):
+    """One set of predictions of classes."""
 
-    `resamples` is only recorded: those of the rest of a report. The intervals of these numbers need none.
+    metrics: ClassVar[dict[str, Metric]] = METRICS
+    tested: ClassVar[tuple[str, ...]] = ("auroc", "accuracy")
+    predictions: Predictions
 
-    Raises:
-        DataError: the predictions have no labels, or a score that is no finite number.
-    """
-    return PreparedPredictions(predictions).numbers(resamples)
+    def __init__(self, predictions: Predictions, resamples: int = 0):
+        super().__init__(predictions, resamples)
+        self.scorer = Scorer(self.labels, predictions)
+        self.classes, self.positive = range(self.scorer.size), self.scorer.positive
 
+    def apart(self) -> dict[str, float]:
+        ones = np.ones((1, len(self.labels)))
+        return {name: float(drawn[0]) for name, drawn in self.scorer.values(ones)[0].items()}
 
-class PreparedPredictions:
-    """One set of predictions, with everything about its intervals that does not depend on resamples."""
+    def drawn_apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
+        return self.scorer.counted(weights)[0]
 
-    def __init__(self, predictions: Predictions):
-        labels = known_labels(predictions)
-        check_finite(predictions.logits)
-        self.predictions, self.labels, self.units = predictions, labels, Units.of(predictions)
-        self.scorer = scorer = Scorer(labels, predictions)
-        self.point = {name: float(v[0]) for name, v in scorer.counted(np.ones((1, len(labels))))[0].items()}
-        self.classes = range(scorer.size)
-        self.holders = [self._held(labels == c) for c in self.classes]
-        self.shares = [class_shares(labels == c, scorer.predicted == c, self.units) for c in self.classes]
-        self.accuracy = share(labels == scorer.predicted, np.ones(len(labels), bool), self.units)
-        self.overall_areas = {name: Area(0.0, np.zeros(len(labels))) for name in AREAS}
-        self.areas = [class_areas(scorer.probabilities[:, c], labels == c) for c in self.classes]
+    @cached_property
+    def point(self) -> dict[str, float]:
+        """The numbers that are no areas."""
+        return {name: float(v[0]) for name, v in self.drawn_apart(np.ones((1, len(self.labels)))).items()}
+
+    @cached_property
+    def holders(self) -> list[int]:
+        """How many units have an image of each class."""
+        return [self._held(self.labels == c) for c in self.classes]
+
+    @cached_property
+    def class_shares(self) -> list[dict[str, Share]]:
+        labels, predicted = self.labels, self.scorer.predicted
+        return [class_shares(labels == c, predicted == c, self.units) for c in self.classes]
+
+    @cached_property
+    def accuracy(self) -> Share:
+        """The share of images whose class is right."""
+        return share(self.labels == self.scorer.predicted, np.ones(len(self.labels), bool), self.units)
+
+    def sample(self) -> tuple[SampleSize, list[dict[str, Share]]]:
+        return sample_size(self.accuracy), self.class_shares
+
+    @cached_property
+    def areas(self) -> list[tuple[Area, Area]]:
+        """AUROC and average precision of each class against the rest."""
+        return [class_areas(self.scorer.probabilities[:, c], self.labels == c) for c in self.classes]
+
+    @cached_property
+    def overall_areas(self) -> dict[str, Area]:
+        """Those of all classes together, by the names in `AREAS`."""
+        overall = {name: Area(0.0, np.zeros(len(self.labels))) for name in AREAS}
         for c in self.classes:
-            self._add_areas(c)
-        self.per_class = [self._of_class(c) for c in self.classes]
+            truth = self.labels == c
+            for kind, area in zip(("auroc", "average_precision"), self.areas[c], strict=True):
+                if self.positive == c:
+                    overall[kind] = area
+                elif self.positive is None:
+                    overall[kind] = overall[kind].plus(area, self.scorer.even[c])
+                if self.scorer.present[c]:
+                    weighted = overall[f"{kind}_weighted"].plus(area, float(truth.mean()))
+                    drawn = (truth - truth.mean()) * area.value / len(truth)  # how common a class is was drawn too
+                    overall[f"{kind}_weighted"] = Area(weighted.value, weighted.influence + drawn)
+        return overall
 
-    def _add_areas(self, c: int) -> None:
-        """Add the areas of a class to the overall areas."""
-        truth, positive = self.labels == c, self.scorer.positive
-        for kind, area in zip(("auroc", "average_precision"), self.areas[c], strict=True):
-            if positive == c:
-                self.overall_areas[kind] = area
-            elif positive is None:
-                self.overall_areas[kind] = self.overall_areas[kind].plus(area, self.scorer.even[c])
-            if self.scorer.present[c]:
-                weighted = self.overall_areas[f"{kind}_weighted"].plus(area, float(truth.mean()))
-                drawn = (truth - truth.mean()) * area.value / len(truth)  # how common a class is was drawn too
-                self.overall_areas[f"{kind}_weighted"] = Area(weighted.value, weighted.influence + drawn)
+    @cached_property
+    def per_class(self) -> list[dict[str, Estimate]]:
+        """The numbers of each class against the rest."""
+        return [self._of_class(c) for c in self.classes]
 
     def _of_class(self, c: int) -> dict[str, Estimate]:
         """The numbers of a class."""
         area, precision = self.areas[c]
-        shares = {name: (of_f1 if name == "f1" else of_share)(value) for name, value in self.shares[c].items()}
+        shares = {name: (of_f1 if name == "f1" else of_share)(value) for name, value in self.class_shares[c].items()}
         return shares | {
             "auroc": of_auroc(area, self.labels == c, self.units),
             "average_precision": estimate(precision.value, *self._precision_interval(c), "influence"),
@@ -142,27 +165,27 @@ class PreparedPredictions:
         low, _ = wilson(1.0, sizes.sum() / assumed_effect(sizes, LIKENESS), quantile(self.degrees))
         return low, 1.0
 
-    def numbers(self, resamples: int) -> Numbers:
-        """As `evaluate_predictions`."""
-        classes, size, positive = self.predictions.classes, len(self.classes), self.scorer.positive
+    def details(self) -> dict[str, Any]:
+        size, classes = len(self.classes), self.predictions.classes
+        counts = np.bincount(self.labels * size + self.scorer.predicted, minlength=size**2).reshape(size, size)
         support = np.bincount(self.labels, minlength=size).tolist()
-        confusion = np.bincount(self.labels * size + self.scorer.predicted, minlength=size**2)
-        accuracy = sample_size(self.accuracy)
-        numbers = numbers_of(self.predictions, self.estimates()[0], resamples, accuracy, self.shares).model_copy(
-            update={
-                "positive_class": None if positive is None else classes[positive],
-                "per_class": {c: ClassNumbers(n=support[k], **self.per_class[k]) for k, c in enumerate(classes)},
-                "confusion_matrix": confusion.reshape(size, size).tolist(),
-            }
-        )
-        holders = dict(zip(classes, self.holders, strict=True))
-        reasons = {"undefined": undefined(numbers), "no_interval": without_interval(numbers, holders)}
-        more = notes(numbers, holders, self.units.count, self.predictions.groups)
-        return numbers.model_copy(update={**reasons, "notes": more})
+        return {
+            "positive_class": None if self.positive is None else classes[self.positive],
+            "per_class": {name: ClassNumbers(n=support[c], **self.per_class[c]) for c, name in enumerate(classes)},
+            "confusion_matrix": counts.tolist(),
+        }
 
-    def estimates(self) -> tuple[dict[str, Estimate], list[dict[str, Estimate]]]:
-        """All numbers, overall and of each class."""
-        positive = self.scorer.positive
+    def reasons(self, numbers: Numbers) -> dict[str, Any]:
+        holders = dict(zip(numbers.classes, self.holders, strict=True))
+        return {
+            "undefined": undefined(numbers),
+            "no_interval": without_interval(numbers, holders),
+            "notes": notes(numbers, holders, self.units.count, self.predictions.groups),
+        }
+
+    @cached_property
+    def overall(self) -> dict[str, Estimate]:
+        positive = self.positive
         overall = {"accuracy": of_share(self.accuracy), "balanced_accuracy": self._mean("sensitivity", weighted=False)}
         overall |= {"sensitivity_weighted": overall["accuracy"], "sensitivity_macro": overall["balanced_accuracy"]}
         for kind in ("specificity", "ppv", "npv", "f1"):
@@ -178,7 +201,7 @@ class PreparedPredictions:
         for name in ("mcc", "cohen_kappa"):
             value = min(self.point[name], 1.0)  # a rounding error may lie above
             overall[name] = estimate(value, *self._correlation_interval(name), "influence")
-        return {name: overall[name] for name in METRICS}, self.per_class
+        return {name: overall[name] for name in METRICS}
 
     def _mean(self, kind: str, weighted: bool) -> Estimate:
         """The mean of a number over all classes, or weighted by class size over those that have images."""
@@ -201,9 +224,9 @@ class PreparedPredictions:
         """A number of a class that has an interval, as a part of a mean."""
         entry = self.per_class[c][kind]
         assert entry.value is not None and entry.low is not None and entry.high is not None
-        if kind in self.shares[c]:
+        if kind in self.class_shares[c]:
             hits, counted = class_masks(self.labels == c, self.scorer.predicted == c)[kind]
-            influence = np.where(counted, hits - self.shares[c][kind].value, 0.0)
+            influence = np.where(counted, hits - self.class_shares[c][kind].value, 0.0)
         else:
             influence = self.areas[c][kind == "average_precision"].influence
         return Part(entry.value, entry.low, entry.high, influence, weight)
@@ -251,51 +274,37 @@ class PreparedPredictions:
         """Degrees of freedom of the variance of being right between units."""
         return self.units.degrees((self.labels == self.scorer.predicted) * 1.0) if self.units.count > 1 else 1.0
 
+    def area_gap(self, other: PreparedPredictions, name: str) -> Gap:
+        positive = self.labels == self.positive if name == "auroc" and self.positive is not None else None
+        labels = self.labels if name == "average_precision" else None
+        return area_gap(self.overall_areas[name], other.overall_areas[name], positive, self.units, labels)
 
-def compare_predictions(predictions: Predictions, other: Predictions, resamples: int = 2000) -> PairedComparison:
-    """The numbers of the other model, and the differences, first minus other, on the same images.
+    def share_gaps(self, other: PreparedPredictions) -> dict[str, tuple[Share, ComparisonTest]]:
+        labels, present = self.labels, np.flatnonzero(self.scorer.present)
+        mine, yours = labels == self.scorer.predicted, labels == other.scorer.predicted
+        accuracy, test = right_difference(mine, yours, np.ones(len(labels), bool), self.units)
+        truths, gap = [labels == c for c in present], mine.astype(np.float64) - yours
+        parts = []
+        for truth in truths:
+            of_class = share_difference(mine, yours, truth, self.units).found
+            influence = np.where(truth, gap - of_class.value, 0.0)
+            parts.append(Part(of_class.value, of_class.low, of_class.high, influence, 1 / len(present)))
+        low, high = mean_interval(parts, np.zeros(len(labels)), quantile(), self.units, lowest=-1.0)
+        means = ("balanced_accuracy", "sensitivity_macro", "specificity_macro")  # of two classes all three are the same
+        gaps = dict.fromkeys(("accuracy", "sensitivity_weighted"), accuracy)
+        gaps |= dict.fromkeys(means[:2] if self.positive is None else means, replace(accuracy, low=low, high=high))
+        values = {name: [model.overall[name].value or 0.0 for model in (self, other)] for name in gaps}
+        return {name: (replace(gap, value=values[name][0] - values[name][1]), test) for name, gap in gaps.items()}
 
-    The interval of a difference is paired, so narrower than the intervals of the two numbers suggest: by
-    `share_difference` for accuracy and balanced accuracy, by `area_gap` for AUROC and average precision, and for the
-    rest from resamples in which both models are evaluated. Predictions that are all the same differ by exactly 0.
+    def drawn_gaps(self, other: PreparedPredictions, resamples: int) -> tuple[dict[str, np.ndarray], float]:
+        other.units = self.units
+        mine, yours = bootstrap([self, other], resamples, 0)
+        return {name: mine[name] - yours[name] for name in mine}, widened_level(min(self.degrees, other.degrees))
 
-    Raises:
-        DataError: not the same images, labels or classes in the same order; or no labels.
-    """
-    labels = known_labels(predictions)
-    check_alike(predictions, other)
-    first, second = PreparedPredictions(predictions), PreparedPredictions(other)
-    second.units = first.units
-    draws = bootstrap([first, second], resamples, 0)
-    ours, theirs = (evaluation.estimates()[0] for evaluation in (first, second))
-    positive = None if first.scorer.positive is None else labels == first.scorer.positive
-    areas = {}
-    for name in AREAS:
-        kind, kinds = positive if name == "auroc" else None, labels if name == "average_precision" else None
-        areas[name] = area_gap(first.overall_areas[name], second.overall_areas[name], kind, first.units, kinds)
-    accuracy, shares = _share_differences(first, second)
-    widen = widened_level(min(first.degrees, second.degrees))
-    same = same_answers(predictions, other)
-    difference: dict[str, Estimate] = {}
-    for name in ours:
-        one, two = ours[name].value, theirs[name].value
-        if one is None or two is None:
-            difference[name] = estimate(float("nan"), *NONE, "bootstrap", resamples)
-        elif name in AREAS:
-            reach, test = areas[name]
-            difference[name] = gap_estimate(one - two, reach, test)
-        elif name in shares:
-            gap = shares[name]
-            low, high = (0.0, 0.0) if same else (gap.low, gap.high)
-            difference[name] = estimate(one - two, low, high, gap.method)
-        else:
-            drawn = draws[0][name] - draws[1][name]
-            enough = len(drawn) > 0 and np.isfinite(drawn).mean() >= 0.5
-            interval = percentile_interval(drawn, widen) if enough else NONE
-            difference[name] = estimate(one - two, *interval, "bootstrap", len(drawn))
-    return PairedComparison(
-        overall=theirs, difference=difference, tests={"auroc": areas["auroc"][1], "accuracy": accuracy}
-    )
+
+evaluate_predictions = partial(evaluate, PreparedPredictions)
+compare_predictions = partial(compare, PreparedPredictions)
+metric_values = partial(epoch_values, PreparedPredictions)
 
 
 def bootstrap(several: list[PreparedPredictions], resamples: int, seed: int) -> list[dict[str, np.ndarray]]:
@@ -308,32 +317,9 @@ def bootstrap(several: list[PreparedPredictions], resamples: int, seed: int) -> 
         ways = [evaluation.scorer.summed(units.index) if whole else evaluation.scorer.counted for evaluation in several]
         for weights in bootstrap_weights(index, resamples, seed):
             for way, drawn in zip(ways, draws, strict=True):
-                for name, values in way(weights)[0].items():
-                    drawn[name].append(values)
+                for name, numbers in way(weights)[0].items():
+                    drawn[name].append(numbers)
     return [{name: np.concatenate(v) if v else np.empty(0) for name, v in drawn.items()} for drawn in draws]
-
-
-def _share_differences(
-    first: PreparedPredictions, second: PreparedPredictions
-) -> tuple[ComparisonTest, dict[str, Share]]:
-    """The test of accuracy, and the differences of the overall numbers that are proportions or means of them."""
-    labels, units, present = first.labels, first.units, np.flatnonzero(first.scorer.present)
-    right, other = labels == first.scorer.predicted, labels == second.scorer.predicted
-    accuracy, test = right_difference(right, other, np.ones(len(labels), bool), units)
-    truths = [labels == c for c in present]
-    of_classes = [share_difference(right, other, truth, units).found for truth in truths]
-    gap = right.astype(np.float64) - other
-    parts = (
-        Part(one.value, one.low, one.high, np.where(truth, gap - one.value, 0.0), 1 / len(present))
-        for one, truth in zip(of_classes, truths, strict=True)
-    )
-    low, high = mean_interval(parts, np.zeros(len(labels)), quantile(), units, lowest=-1.0)
-    balanced = replace(accuracy, low=low, high=high)
-    shares = {"accuracy": accuracy, "sensitivity_weighted": accuracy}
-    shares |= {"balanced_accuracy": balanced, "sensitivity_macro": balanced}
-    if first.scorer.positive is not None:
-        shares["specificity_macro"] = balanced  # the same number
-    return test, shares
 
 
 def compare_classes(predictions: Predictions, other: Predictions) -> dict[str, dict[str, ClassDifference]]:
@@ -351,17 +337,6 @@ def compare_classes(predictions: Predictions, other: Predictions) -> dict[str, d
         first, second = (class_areas(p.probabilities[:, c], labels == c)[0] for p in (predictions, other))
         gaps[name] = class_difference(first, second, labels == c, units)
     return {"auroc": gaps}
-
-
-def metric_values(predictions: Predictions) -> dict[str, float]:
-    """Every number of `METRICS`, without intervals; NaN where it is undefined. Milliseconds for 5,000 images.
-
-    Raises:
-        DataError: the predictions have no labels.
-    """
-    labels = known_labels(predictions)
-    overall, _ = Scorer(labels, predictions).values(np.ones((1, len(labels))))
-    return {name: float(values[0]) for name, values in overall.items()}
 
 
 def image_losses(predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,10 +18,10 @@ from vitmed.core.errors import UsageError
 from vitmed.core.text import listed
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, estimate, of_mean
-from vitmed.metrics.intervals import NONE, Units, influence_spread, log_interval, quantile, ratio, within
-from vitmed.metrics.kinds.classes import Scorer, compare_predictions, evaluate_predictions, metric_values
-from vitmed.metrics.metric_table import GRADE_METRICS
-from vitmed.metrics.paired_comparison import PairedComparison, gap_of, jackknifed_gaps
+from vitmed.metrics.intervals import NONE, influence_spread, log_interval, quantile, ratio, within
+from vitmed.metrics.kinds.classes import PreparedPredictions, evaluate_predictions
+from vitmed.metrics.kinds.prepared import compare, drawn_values, epoch_values, evaluate
+from vitmed.metrics.metric_table import GRADE_METRICS, METRICS, Metric
 from vitmed.metrics.predictions import Predictions, known_labels
 
 
@@ -45,13 +47,6 @@ def grades_of(ordinal: Sequence[str], classes: Sequence[str]) -> np.ndarray | No
             f"the classes are {listed(classes)}",
         )
     return np.array([list(ordinal).index(name) for name in classes]) if ordinal else None
-
-
-def grade_values(predictions: Predictions) -> dict[str, float]:
-    """Every number of `GRADE_METRICS`, without intervals; NaN where undefined. Raises DataError without labels."""
-    of_grades = {name: float(value) for name, value in _of_sums(_summands(predictions).sum(axis=0)).items()}
-    values = metric_values(predictions) | of_grades
-    return {name: values[name] for name in GRADE_METRICS}
 
 
 def kappa_summands(first: np.ndarray, second: np.ndarray, weights: np.typing.ArrayLike) -> np.ndarray:
@@ -170,28 +165,57 @@ def grade_results(predictions: Predictions, resamples: int = 2000) -> GradeResul
     )
 
 
-def evaluate_grades(predictions: Predictions, resamples: int = 2000) -> Numbers:
-    """`evaluate_predictions`, with all of `GRADE_METRICS`; the arguments and errors are the same."""
-    numbers, boot = evaluate_predictions(predictions, resamples), Bootstrap.of(predictions, resamples)
-    of_grades, why = _grade_estimates(predictions, boot)
-    overall = numbers.overall | of_grades
-    unsure = {name: reason for name, reason in why.items() if overall[name].low is None and boot.units.count > 1}
-    undefined = {name: reason for name, reason in unsure.items() if overall[name].value is None}
-    return numbers.model_copy(
-        update={
-            "overall": {name: overall[name] for name in GRADE_METRICS},
-            "undefined": numbers.undefined | undefined,
-            "no_interval": numbers.no_interval | {name: unsure[name] for name in unsure if name not in undefined},
+class PreparedGrades(PreparedPredictions):
+    """One set of predictions of grades, which are the classes from the lowest."""
+
+    metrics: ClassVar[dict[str, Metric]] = GRADE_METRICS
+    tested: ClassVar[tuple[str, ...]] = ("quadratic_kappa", "grade_error", "auroc", "accuracy")
+    unbounded: ClassVar[tuple[str, ...]] = ("quadratic_kappa", "linear_kappa", "grade_error")
+
+    @cached_property
+    def summands(self) -> np.ndarray:
+        """(S, 3 + 2 K): the absolute error of each image, its squared error and, with it, what kappa sums."""
+        predicted, k = self.scorer.predicted, len(self.classes)
+        squared = kappa_summands(self.labels, predicted, grade_costs(k, "squared"))
+        return np.column_stack([np.abs(predicted - self.labels), squared])
+
+    def of_sums(self, sums: np.ndarray) -> dict[str, np.ndarray]:
+        absolute, squared = sums[..., 0], sums[..., 1:]
+        k = (squared.shape[-1] - 2) // 2
+        linear = np.concatenate([squared[..., :1], absolute[..., None], squared[..., 2:]], axis=-1)
+        return {
+            "quadratic_kappa": kappa_of_sums(squared, grade_costs(k, "squared")),
+            "linear_kappa": kappa_of_sums(linear, grade_costs(k, "absolute")),
+            "grade_error": ratio(absolute, squared[..., 0]),
         }
-    )
+
+    @cached_property
+    def of_grades(self) -> tuple[dict[str, Estimate], dict[str, str]]:
+        """Both kappas and the error in grades; and why a number has no value or no interval, by its name."""
+        boot = Bootstrap.of(self.predictions, self.resamples)
+        kappas, why = _kappas(self.predictions, boot)
+        error = grade_errors(self.scorer.predicted - self.labels, self.predictions.classes, boot).off
+        return kappas | {"grade_error": error}, why | {"grade_error": "all resamples gave the same"}
+
+    @cached_property
+    def overall(self) -> dict[str, Estimate]:
+        overall = super().overall | self.of_grades[0]
+        return {name: overall[name] for name in GRADE_METRICS}
+
+    def reasons(self, numbers: Numbers) -> dict[str, Any]:
+        of_classes = {name: self.overall[name] for name in METRICS}
+        reasons = super().reasons(numbers.model_copy(update={"overall": of_classes}))
+        for name, why in self.of_grades[1].items():
+            entry = self.overall[name]
+            if entry.low is None and self.units.count > 1:
+                reasons["undefined" if entry.value is None else "no_interval"][name] = why
+        return reasons
 
 
-def _grade_estimates(predictions: Predictions, boot: Bootstrap) -> tuple[dict[str, Estimate], dict[str, str]]:
-    """Both kappas and the error in grades; and why a number has no value or no interval, by its name."""
-    kappas, why = _kappas(predictions, boot)
-    off = predictions.predicted - known_labels(predictions)
-    error = grade_errors(off, predictions.classes, boot).off
-    return kappas | {"grade_error": error}, why | {"grade_error": "all resamples gave the same"}
+evaluate_grades = partial(evaluate, PreparedGrades)
+compare_grades = partial(compare, PreparedGrades)
+grade_values = partial(epoch_values, PreparedGrades)
+drawn_grades = partial(drawn_values, PreparedGrades)
 
 
 def _kappas(predictions: Predictions, boot: Bootstrap) -> tuple[dict[str, Estimate], dict[str, str]]:
@@ -239,48 +263,3 @@ def kappa_estimate(
     else:  # as that of the same number among all numbers
         interval = within(value, -1.0, variance, quantile(max(1.0, units - 1)))
     return estimate(value, *interval, "wilson-bootstrap", len(drawn)), why
-
-
-def compare_grades(predictions: Predictions, other: Predictions, resamples: int = 2000) -> PairedComparison:
-    """`compare_predictions`, with both kappas and the error in grades, whose intervals are by `jackknifed_gaps`.
-
-    The quadratic kappa decides which model is better.
-
-    Raises:
-        DataError: not the same images, labels or grades in the same order; or no labels.
-    """
-    found, boot = compare_predictions(predictions, other, resamples), Bootstrap.of(other, resamples)
-    own, theirs = (_grade_estimates(model, boot)[0] for model in (predictions, other))
-    gaps = jackknifed_gaps(_summands(predictions), _summands(other), _of_sums, Units.of(predictions))
-    overall = found.overall | theirs
-    difference = found.difference | {name: gap_of(own[name], theirs[name], gaps[name], np.inf) for name in own}
-    return PairedComparison(
-        overall={name: overall[name] for name in GRADE_METRICS},
-        difference={name: difference[name] for name in GRADE_METRICS},
-        tests={name: gaps[name][1] for name in ("quadratic_kappa", "grade_error")} | found.tests,
-    )
-
-
-def drawn_grades(predictions: Predictions, weights: np.ndarray) -> dict[str, np.ndarray]:
-    """The numbers of classes and of grades, (R,) each, for image weights (R, S)."""
-    counted = Scorer(known_labels(predictions), predictions).counted(weights)[0]
-    return counted | _of_sums(weights @ _summands(predictions))
-
-
-def _summands(predictions: Predictions) -> np.ndarray:
-    """(S, 3 + 2 K) float64: the absolute error of each image, its squared error and, with it, what kappa sums."""
-    labels, predicted, k = known_labels(predictions), predictions.predicted, len(predictions.classes)
-    squared = kappa_summands(labels, predicted, grade_costs(k, "squared"))
-    return np.column_stack([np.abs(predicted - labels), squared])
-
-
-def _of_sums(sums: np.ndarray) -> dict[str, np.ndarray]:
-    """The numbers of grades, (...) each, from sums (..., 3 + 2 K) over images."""
-    absolute, squared = sums[..., 0], sums[..., 1:]
-    k = (squared.shape[-1] - 2) // 2
-    linear = np.concatenate([squared[..., :1], absolute[..., None], squared[..., 2:]], axis=-1)
-    return {
-        "quadratic_kappa": kappa_of_sums(squared, grade_costs(k, "squared")),
-        "linear_kappa": kappa_of_sums(linear, grade_costs(k, "absolute")),
-        "grade_error": ratio(absolute, squared[..., 0]),
-    }
