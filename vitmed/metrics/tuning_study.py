@@ -106,7 +106,7 @@ def combined(
 
 def drawn_metric(kind: Any, part: Any, weights: np.ndarray, name: str) -> np.ndarray:
     """(R,) the metric for image weights (R, S)."""
-    numbers = kind.stress.draw(part, weights)
+    numbers = kind.draw(part, weights)
     if name not in numbers:  # of classes, the areas, which take longer
         numbers = Scorer(known_labels(part), part).values(weights)[0]
     return np.asarray(numbers[name])

@@ -38,7 +38,6 @@ from vitmed.metrics.intervals import (
     NONE,
     Part,
     Share,
-    Units,
     assumed_effect,
     class_masks,
     class_shares,
@@ -301,6 +300,15 @@ class PreparedPredictions(Prepared):
         mine, yours = bootstrap([self, other], resamples, 0)
         return {name: mine[name] - yours[name] for name in mine}, widened_level(min(self.degrees, other.degrees))
 
+    def class_gaps(self, other: PreparedPredictions) -> dict[str, dict[str, ClassDifference]]:
+        """In AUROC; none of two classes, and of more than `MANY_CLASSES`."""
+        if not 2 < len(self.classes) <= MANY_CLASSES:
+            return {}
+        gaps: dict[str, ClassDifference] = {}
+        for c, name in enumerate(self.predictions.classes):
+            gaps[name] = class_difference(self.areas[c][0], other.areas[c][0], self.labels == c, self.units)
+        return {"auroc": gaps}
+
 
 evaluate_predictions = partial(evaluate, PreparedPredictions)
 compare_predictions = partial(compare, PreparedPredictions)
@@ -320,23 +328,6 @@ def bootstrap(several: list[PreparedPredictions], resamples: int, seed: int) -> 
                 for name, numbers in way(weights)[0].items():
                     drawn[name].append(numbers)
     return [{name: np.concatenate(v) if v else np.empty(0) for name, v in drawn.items()} for drawn in draws]
-
-
-def compare_classes(predictions: Predictions, other: Predictions) -> dict[str, dict[str, ClassDifference]]:
-    """The difference in AUROC of each class against the rest: `{"auroc": {class: difference}}`; {} of two classes, and
-    of more than `MANY_CLASSES`.
-
-    Raises:
-        DataError: no labels. The images must be the same, as for `compare_predictions`.
-    """
-    labels, units = known_labels(predictions), Units.of(predictions)
-    if not 2 < len(predictions.classes) <= MANY_CLASSES:
-        return {}
-    gaps: dict[str, ClassDifference] = {}
-    for c, name in enumerate(predictions.classes):
-        first, second = (class_areas(p.probabilities[:, c], labels == c)[0] for p in (predictions, other))
-        gaps[name] = class_difference(first, second, labels == c, units)
-    return {"auroc": gaps}
 
 
 def image_losses(predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:

@@ -492,31 +492,24 @@ class PreparedFindings(Prepared):
         gaps = super().sum_gaps(other)
         return {name: (reach if same or reach > 0 else np.nan, test) for name, (reach, test) in gaps.items()}
 
+    def class_gaps(self, other: PreparedFindings) -> dict[str, dict[str, ClassDifference]]:
+        """In AUROC and average precision, on the images whose label is known.
+
+        There is an interval, and a p, where at least `FEWEST` patients (or images) have the finding, and as many have
+        images without it.
+        """
+        gaps: dict[str, dict[str, ClassDifference]] = {name: {} for name in AREAS}
+        for finding, first, second in zip(self.predictions.classes, self.each, other.each, strict=True):
+            for name in AREAS:
+                positive = first.labels == 1 if name == "auroc" else None
+                areas = first.overall_areas[name], second.overall_areas[name]
+                gap = class_difference(*areas, positive, first.units, first.labels)
+                known = min(first.holders) >= FEWEST
+                gaps[name][finding] = gap if known else gap.model_copy(update=dict.fromkeys(("low", "high", "p")))
+        return gaps
+
 
 evaluate_findings = partial(evaluate, PreparedFindings)
 compare_findings = partial(compare, PreparedFindings)
 finding_values = partial(epoch_values, PreparedFindings)
 drawn_findings = partial(drawn_values, PreparedFindings)
-
-
-def compare_each_finding(
-    predictions: FindingPredictions, other: FindingPredictions
-) -> dict[str, dict[str, ClassDifference]]:
-    """The differences in AUROC and in average precision of each finding, on the images whose label is known.
-
-    There is an interval, and a p, where at least `FEWEST` patients (or images) have the finding, and as many have
-    images without it.
-
-    Raises:
-        DataError: no labels. The images must be the same, as for `compare_findings`.
-    """
-    gaps: dict[str, dict[str, ClassDifference]] = {name: {} for name in AREAS}
-    for finding in predictions.classes:
-        first, second = (PreparedPredictions(p.of(finding)) for p in (predictions, other))
-        for name in AREAS:
-            positive = first.labels == 1 if name == "auroc" else None
-            areas = first.overall_areas[name], second.overall_areas[name]
-            gap = class_difference(*areas, positive, first.units, first.labels)
-            known = min(first.holders) >= FEWEST
-            gaps[name][finding] = gap if known else gap.model_copy(update=dict.fromkeys(("low", "high", "p")))
-    return gaps

@@ -27,6 +27,7 @@ from vitmed.metrics.estimates import (
 from vitmed.metrics.intervals import LEVEL, NONE, Share, Units
 from vitmed.metrics.metric_table import Metric
 from vitmed.metrics.paired_comparison import (
+    ClassDifference,
     ComparisonTest,
     PairedComparison,
     check_alike,
@@ -105,6 +106,10 @@ class Prepared:
         if not self.summands.shape[1]:
             return {}
         return jackknifed_gaps(self.summands, other.summands, self.of_sums, self.units)
+
+    def class_gaps(self, other: Any) -> dict[str, dict[str, ClassDifference]]:
+        """How the areas of each class or finding of two models differ: metric -> class -> difference."""
+        return {}
 
     def drawn_gaps(self, other: Any, resamples: int) -> tuple[dict[str, np.ndarray], float] | None:
         """The differences in each resample, (R,) each, and the level of their intervals; None where none is needed."""
@@ -206,3 +211,12 @@ def compare(kind: type[Prepared], predictions: Any, other: Any, resamples: int =
             difference[name] = estimate(value, *interval, "bootstrap", len(drawn))
     tests = {name: test for name, (_, test) in (gaps | shares).items() if name in kind.tested}
     return PairedComparison(overall=theirs, difference=difference, tests={name: tests[name] for name in kind.tested})
+
+
+def compare_each(kind: type[Prepared], predictions: Any, other: Any) -> dict[str, dict[str, ClassDifference]]:
+    """The same of each class against the rest, or of each finding: metric -> class -> difference.
+
+    Raises:
+        DataError: no labels. The images must be the same, as for `compare`.
+    """
+    return kind(predictions).class_gaps(kind(other))
