@@ -20,7 +20,7 @@ from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, estimate, of_mean
 from vitmed.metrics.intervals import NONE, influence_spread, log_interval, quantile, ratio, within
 from vitmed.metrics.kinds.classes import PreparedPredictions, evaluate_predictions
-from vitmed.metrics.kinds.prepared import compare, drawn_values, epoch_values, evaluate
+from vitmed.metrics.kinds.prepared import compare, epoch_values, evaluate
 from vitmed.metrics.metric_table import GRADE_METRICS, METRICS, Metric
 from vitmed.metrics.predictions import Predictions, known_labels
 
@@ -215,7 +215,6 @@ class PreparedGrades(PreparedPredictions):
 evaluate_grades = partial(evaluate, PreparedGrades)
 compare_grades = partial(compare, PreparedGrades)
 grade_values = partial(epoch_values, PreparedGrades)
-drawn_grades = partial(drawn_values, PreparedGrades)
 
 
 def _kappas(predictions: Predictions, boot: Bootstrap) -> tuple[dict[str, Estimate], dict[str, str]]:
