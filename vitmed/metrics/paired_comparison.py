@@ -304,14 +304,6 @@ def class_difference(
     return ClassDifference(**dict(gap_estimate(first.value - second.value, reach, test)), p=test.p)
 
 
-def gap_of(
-    own: Estimate, theirs: Estimate, found: tuple[float, ComparisonTest], limit: float = float("inf")
-) -> Estimate:
-    """The difference of two numbers, from what `area_gap` or `jackknifed_gaps` found; as `gap_estimate`."""
-    undefined = own.value is None or theirs.value is None
-    return gap_estimate(np.nan if undefined else (own.value or 0.0) - (theirs.value or 0.0), *found, limit)
-
-
 def gap_estimate(gap: float, reach: float, test: ComparisonTest, limit: float = 1.0) -> Estimate:
     """A difference with its interval, within -limit..limit, which few images may exceed; none where it is unknown."""
     low, high = np.clip([gap - reach, gap + reach], -limit, limit)

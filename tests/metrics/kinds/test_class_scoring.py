@@ -14,7 +14,6 @@ from vitmed.metrics.areas import threshold_counts
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
 from vitmed.metrics.kinds.classes import (
     PreparedPredictions,
-    Scorer,
     bootstrap,
     compare_predictions,
     evaluate_predictions,
@@ -78,7 +77,7 @@ def reference(p: Predictions, weight: np.ndarray) -> dict[str, float]:
 
 
 def compare(p: Predictions, weight: np.ndarray) -> None:
-    overall, per_class = Scorer(p.labels, p).values(weight[None])
+    overall, per_class = PreparedPredictions(p).values(weight[None])
     found = {name: v[0] for name, v in overall.items()}
     found |= {f"{name}/{c}": v[0, c] for name, v in per_class.items() for c in range(len(p.classes))}
     expected = reference(p, weight)

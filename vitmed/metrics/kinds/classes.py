@@ -65,7 +65,7 @@ from vitmed.metrics.paired_comparison import (
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
 AREAS = ("auroc", "auroc_weighted", "average_precision", "average_precision_weighted")
-LOSSES = ("log_loss", "brier")  # in the order of `Scorer.losses`
+LOSSES = ("log_loss", "brier")  # in the order of `losses`
 MANY_CLASSES = 50
 
 
@@ -78,284 +78,25 @@ class PreparedPredictions(Prepared):
 
     def __init__(self, predictions: Predictions, resamples: int = 0):
         super().__init__(predictions, resamples)
-        self.scorer = Scorer(self.labels, predictions)
-        self.classes, self.positive = range(self.scorer.size), self.scorer.positive
+        self.predicted, self.probabilities = predictions.predicted, predictions.probabilities
+        self.size = k = len(predictions.classes)
+        self.classes, self.positive = range(k), positive_index(predictions)
+        # The cells of the confusion matrix that hold an image, (C,), and which of them holds each image, (S,).
+        self.cells, self.cell = np.unique(self.labels * k + self.predicted, return_inverse=True)
+        self.support = np.bincount(self.labels, minlength=k)  # (K,)
+        self.even = np.full(k, 1 / k)  # (K,) weights of a plain mean
+        self.losses = np.stack(image_losses(predictions), axis=1)  # (S, 2)
 
     def apart(self) -> dict[str, float]:
-        ones = np.ones((1, len(self.labels)))
-        return {name: float(drawn[0]) for name, drawn in self.scorer.values(ones)[0].items()}
+        return {name: float(drawn[0]) for name, drawn in self.values(np.ones((1, len(self.labels))))[0].items()}
 
     def drawn_apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        return self.scorer.counted(weights)[0]
+        return self.counted(weights)[0]
 
     @cached_property
     def point(self) -> dict[str, float]:
         """The numbers that are no areas."""
         return {name: float(v[0]) for name, v in self.drawn_apart(np.ones((1, len(self.labels)))).items()}
-
-    @cached_property
-    def holders(self) -> list[int]:
-        """How many units have an image of each class."""
-        return [self._held(self.labels == c) for c in self.classes]
-
-    @cached_property
-    def class_shares(self) -> list[dict[str, Share]]:
-        labels, predicted = self.labels, self.scorer.predicted
-        return [class_shares(labels == c, predicted == c, self.units) for c in self.classes]
-
-    @cached_property
-    def accuracy(self) -> Share:
-        """The share of images whose class is right."""
-        return share(self.labels == self.scorer.predicted, np.ones(len(self.labels), bool), self.units)
-
-    def sample(self) -> tuple[SampleSize, list[dict[str, Share]]]:
-        return sample_size(self.accuracy), self.class_shares
-
-    @cached_property
-    def areas(self) -> list[tuple[Area, Area]]:
-        """AUROC and average precision of each class against the rest."""
-        return [class_areas(self.scorer.probabilities[:, c], self.labels == c) for c in self.classes]
-
-    @cached_property
-    def overall_areas(self) -> dict[str, Area]:
-        """Those of all classes together, by the names in `AREAS`."""
-        overall = {name: Area(0.0, np.zeros(len(self.labels))) for name in AREAS}
-        for c in self.classes:
-            truth = self.labels == c
-            for kind, area in zip(("auroc", "average_precision"), self.areas[c], strict=True):
-                if self.positive == c:
-                    overall[kind] = area
-                elif self.positive is None:
-                    overall[kind] = overall[kind].plus(area, self.scorer.even[c])
-                if self.scorer.present[c]:
-                    weighted = overall[f"{kind}_weighted"].plus(area, float(truth.mean()))
-                    drawn = (truth - truth.mean()) * area.value / len(truth)  # how common a class is was drawn too
-                    overall[f"{kind}_weighted"] = Area(weighted.value, weighted.influence + drawn)
-        return overall
-
-    @cached_property
-    def per_class(self) -> list[dict[str, Estimate]]:
-        """The numbers of each class against the rest."""
-        return [self._of_class(c) for c in self.classes]
-
-    def _of_class(self, c: int) -> dict[str, Estimate]:
-        """The numbers of a class."""
-        area, precision = self.areas[c]
-        shares = {name: (of_f1 if name == "f1" else of_share)(value) for name, value in self.class_shares[c].items()}
-        return shares | {
-            "auroc": of_auroc(area, self.labels == c, self.units),
-            "average_precision": estimate(precision.value, *self._precision_interval(c), "influence"),
-        }
-
-    def _precision_interval(self, c: int) -> tuple[float, float]:
-        """The interval of an average precision, on the logit scale; a perfect one varies no more than a proportion."""
-        precision, truth = self.areas[c][1], self.labels == c
-        if min(self.holders[c], self._held(~truth)) < FEWEST:
-            return NONE
-        variance, degrees = influence_spread(self.units.leveraged(precision.influence, truth * 1), self.units)
-        if 0 < precision.value < 1 and variance > 0:
-            return logit_interval(precision.value, variance**0.5, quantile(degrees))
-        return self._flawless(truth) if precision.value == 1 and not truth.all() else NONE
-
-    def _flawless(self, images: np.ndarray) -> tuple[float, float]:
-        """The interval of a number within 0..1 that is 1, if it varies no more than a proportion of these images."""
-        sizes = self.units.sums(images.astype(np.float64))
-        sizes = sizes[sizes > 0]
-        low, _ = wilson(1.0, sizes.sum() / assumed_effect(sizes, LIKENESS), quantile(self.degrees))
-        return low, 1.0
-
-    def details(self) -> dict[str, Any]:
-        size, classes = len(self.classes), self.predictions.classes
-        counts = np.bincount(self.labels * size + self.scorer.predicted, minlength=size**2).reshape(size, size)
-        support = np.bincount(self.labels, minlength=size).tolist()
-        return {
-            "positive_class": None if self.positive is None else classes[self.positive],
-            "per_class": {name: ClassNumbers(n=support[c], **self.per_class[c]) for c, name in enumerate(classes)},
-            "confusion_matrix": counts.tolist(),
-        }
-
-    def reasons(self, numbers: Numbers) -> dict[str, Any]:
-        holders = dict(zip(numbers.classes, self.holders, strict=True))
-        return {
-            "undefined": undefined(numbers),
-            "no_interval": without_interval(numbers, holders),
-            "notes": notes(numbers, holders, self.units.count, self.predictions.groups),
-        }
-
-    @cached_property
-    def overall(self) -> dict[str, Estimate]:
-        positive = self.positive
-        overall = {"accuracy": of_share(self.accuracy), "balanced_accuracy": self._mean("sensitivity", weighted=False)}
-        overall |= {"sensitivity_weighted": overall["accuracy"], "sensitivity_macro": overall["balanced_accuracy"]}
-        for kind in ("specificity", "ppv", "npv", "f1"):
-            overall |= {f"{kind}_macro": self._mean(kind, weighted=False)}
-            overall |= {f"{kind}_weighted": self._mean(kind, weighted=True)}
-        for kind in ("auroc", "average_precision"):
-            alone = None if positive is None else self.per_class[positive][kind]
-            overall[kind] = alone or self._mean(kind, weighted=False)
-            same = alone if kind == "auroc" else None  # both of two have the same AUROC
-            overall[f"{kind}_weighted"] = same or self._mean(kind, weighted=True)
-        for column, name in enumerate(LOSSES):
-            overall[name] = estimate(self.point[name], *self._loss_interval(column), "influence")
-        for name in ("mcc", "cohen_kappa"):
-            value = min(self.point[name], 1.0)  # a rounding error may lie above
-            overall[name] = estimate(value, *self._correlation_interval(name), "influence")
-        return {name: overall[name] for name in METRICS}
-
-    def _mean(self, kind: str, weighted: bool) -> Estimate:
-        """The mean of a number over all classes, or weighted by class size over those that have images."""
-        size = max(1, len(self.labels))
-        means = np.bincount(self.labels, minlength=len(self.classes)) / size
-        weights, value = (means if weighted else self.scorer.even), float("nan")
-        entries = {int(c): self.per_class[c][kind] for c in np.flatnonzero(weights)}
-        values = np.full(len(self.classes), np.nan)
-        for c, entry in entries.items():
-            values[c] = np.nan if entry.value is None else entry.value
-        if entries:
-            value = float((weights * values)[list(entries)].sum())
-        if any(entry.low is None for entry in entries.values()) or not entries:
-            return estimate(value, *NONE, "mover")
-        drift = (values[self.labels] - value) / size if weighted else np.zeros(len(self.labels))
-        parts = (self.part(c, kind, float(weights[c])) for c in entries)
-        return estimate(value, *mean_interval(parts, drift, quantile(self.degrees), self.units), "mover")
-
-    def part(self, c: int, kind: str, weight: float) -> Part:
-        """A number of a class that has an interval, as a part of a mean."""
-        entry = self.per_class[c][kind]
-        assert entry.value is not None and entry.low is not None and entry.high is not None
-        if kind in self.class_shares[c]:
-            hits, counted = class_masks(self.labels == c, self.scorer.predicted == c)[kind]
-            influence = np.where(counted, hits - self.class_shares[c][kind].value, 0.0)
-        else:
-            influence = self.areas[c][kind == "average_precision"].influence
-        return Part(entry.value, entry.low, entry.high, influence, weight)
-
-    def _loss_interval(self, column: int) -> tuple[float, float]:
-        """The interval of a mean loss; none without an error, as no image shows what one costs."""
-        loss = self.scorer.losses[:, column]
-        if self.accuracy.value == 1 or not len(loss) or self.too_few:
-            return NONE
-        influence = self.units.leveraged((loss - loss.mean()) / len(loss), self.labels)
-        return log_interval(float(loss.mean()), influence_spread(influence, self.units))
-
-    def _correlation_interval(self, name: str) -> tuple[float, float]:
-        """The interval of MCC or kappa on -1..1: Wilson's, of as many images as give a proportion their variance.
-
-        Without an error it is that of the rarest class, and no interval reaches further up.
-        """
-        value = self.point[name]
-        if not np.isfinite(value) or self.units.count < 2 or self.too_few:
-            return NONE
-        present = [c for c in self.classes if self.scorer.present[c]]
-        rarest = min(present, key=lambda c: self.holders[c], default=-1)  # the class with the fewest patients
-        flawless = 2 * self._flawless(self.labels == rarest)[0] - 1
-        if abs(value - 1) < 1e-12:
-            return flawless, 1.0
-        influence = self.units.leveraged(self.scorer.correlation_influence()[name], self.labels)
-        variance, _ = spread(influence, self.units)
-        if not (variance > 0 and value > -1):
-            return NONE
-        low, high = within(value, -1.0, variance, quantile(self.degrees))
-        return min(low, flawless), high
-
-    @property
-    def too_few(self) -> bool:
-        """Whether fewer than `FEWEST` images, or patients, have the most common class, or any other."""
-        common = self.labels == np.bincount(self.labels, minlength=len(self.classes)).argmax()
-        return min(self._held(common), self._held(~common)) < FEWEST
-
-    def _held(self, images: np.ndarray) -> int:
-        """How many units have one of the images, (S,) bool."""
-        return len(np.unique(self.units.index[images]))
-
-    @cached_property
-    def degrees(self) -> float:
-        """Degrees of freedom of the variance of being right between units."""
-        return self.units.degrees((self.labels == self.scorer.predicted) * 1.0) if self.units.count > 1 else 1.0
-
-    def area_gap(self, other: PreparedPredictions, name: str) -> Gap:
-        positive = self.labels == self.positive if name == "auroc" and self.positive is not None else None
-        labels = self.labels if name == "average_precision" else None
-        return area_gap(self.overall_areas[name], other.overall_areas[name], positive, self.units, labels)
-
-    def share_gaps(self, other: PreparedPredictions) -> dict[str, tuple[Share, ComparisonTest]]:
-        labels, present = self.labels, np.flatnonzero(self.scorer.present)
-        mine, yours = labels == self.scorer.predicted, labels == other.scorer.predicted
-        accuracy, test = right_difference(mine, yours, np.ones(len(labels), bool), self.units)
-        truths, gap = [labels == c for c in present], mine.astype(np.float64) - yours
-        parts = []
-        for truth in truths:
-            of_class = share_difference(mine, yours, truth, self.units).found
-            influence = np.where(truth, gap - of_class.value, 0.0)
-            parts.append(Part(of_class.value, of_class.low, of_class.high, influence, 1 / len(present)))
-        low, high = mean_interval(parts, np.zeros(len(labels)), quantile(), self.units, lowest=-1.0)
-        means = ("balanced_accuracy", "sensitivity_macro", "specificity_macro")  # of two classes all three are the same
-        gaps = dict.fromkeys(("accuracy", "sensitivity_weighted"), accuracy)
-        gaps |= dict.fromkeys(means[:2] if self.positive is None else means, replace(accuracy, low=low, high=high))
-        values = {name: [model.overall[name].value or 0.0 for model in (self, other)] for name in gaps}
-        return {name: (replace(gap, value=values[name][0] - values[name][1]), test) for name, gap in gaps.items()}
-
-    def drawn_gaps(self, other: PreparedPredictions, resamples: int) -> tuple[dict[str, np.ndarray], float]:
-        other.units = self.units
-        mine, yours = bootstrap([self, other], resamples, 0)
-        return {name: mine[name] - yours[name] for name in mine}, widened_level(min(self.degrees, other.degrees))
-
-    def class_gaps(self, other: PreparedPredictions) -> dict[str, dict[str, ClassDifference]]:
-        """In AUROC; none of two classes, and of more than `MANY_CLASSES`."""
-        if not 2 < len(self.classes) <= MANY_CLASSES:
-            return {}
-        gaps: dict[str, ClassDifference] = {}
-        for c, name in enumerate(self.predictions.classes):
-            gaps[name] = class_difference(self.areas[c][0], other.areas[c][0], self.labels == c, self.units)
-        return {"auroc": gaps}
-
-
-evaluate_predictions = partial(evaluate, PreparedPredictions)
-compare_predictions = partial(compare, PreparedPredictions)
-metric_values = partial(epoch_values, PreparedPredictions)
-
-
-def bootstrap(several: list[PreparedPredictions], resamples: int, seed: int) -> list[dict[str, np.ndarray]]:
-    """Overall numbers (R,) of each in the same resamples; the units are those of the first."""
-    draws: list[dict[str, list[np.ndarray]]] = [{name: [] for name in evaluation.point} for evaluation in several]
-    units = several[0].units
-    if units.count > 1:
-        whole = 2 * units.count < len(units.index)  # few patients with many images: their sums are enough
-        index = np.arange(units.count) if whole else units.index
-        ways = [evaluation.scorer.summed(units.index) if whole else evaluation.scorer.counted for evaluation in several]
-        for weights in bootstrap_weights(index, resamples, seed):
-            for way, drawn in zip(ways, draws, strict=True):
-                for name, numbers in way(weights)[0].items():
-                    drawn[name].append(numbers)
-    return [{name: np.concatenate(v) if v else np.empty(0) for name, v in drawn.items()} for drawn in draws]
-
-
-def image_losses(predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
-    """-ln of the probability of the label, and the squared error as in the Brier score, of each image: (S,) twice.
-
-    Raises:
-        DataError: the predictions have no labels.
-    """
-    labels, chances = known_labels(predictions), predictions.probabilities
-    tiny = np.finfo(np.float64).eps  # as scikit-learn: a certain error costs 36, not infinity
-    given = chances[np.arange(len(labels)), labels]
-    many = (chances**2).sum(axis=1) - 2 * given + 1  # sum over classes of (probability - truth)^2
-    brier = many if positive_index(predictions) is None else (1 - given) ** 2
-    return -np.log(np.clip(given, tiny, 1 - tiny)), brier
-
-
-class Scorer:
-    """Everything about one set of predictions that does not depend on the weights, computed once."""
-
-    def __init__(self, labels: np.ndarray, predictions: Predictions):
-        self.labels, self.predicted, self.probabilities = labels, predictions.predicted, predictions.probabilities
-        self.size = k = len(predictions.classes)
-        self.positive = positive_index(predictions)
-        # The cells of the confusion matrix that hold an image, (C,), and which of them holds each image, (S,).
-        self.cells, self.cell = np.unique(labels * k + self.predicted, return_inverse=True)
-        self.present = np.bincount(labels, minlength=k) > 0
-        self.even = np.full(k, 1 / k)  # (K,) weights of a plain mean
-        self.losses = np.stack(image_losses(predictions), axis=1)  # (S, 2)
 
     def values(self, weights: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """All numbers for image weights (R, S): overall, name -> (R,), and of each class, name -> (R, K)."""
@@ -436,6 +177,256 @@ class Scorer:
             overall[f"{name}_macro"] = mean(values, self.even)
             overall[f"{name}_weighted"] = mean(values, share)
         return overall, per_class
+
+    @cached_property
+    def holders(self) -> list[int]:
+        """How many units have an image of each class."""
+        return [self._held(self.labels == c) for c in self.classes]
+
+    @cached_property
+    def class_shares(self) -> list[dict[str, Share]]:
+        labels, predicted = self.labels, self.predicted
+        return [class_shares(labels == c, predicted == c, self.units) for c in self.classes]
+
+    @cached_property
+    def accuracy(self) -> Share:
+        """The share of images whose class is right."""
+        return share(self.labels == self.predicted, np.ones(len(self.labels), bool), self.units)
+
+    def sample(self) -> tuple[SampleSize, list[dict[str, Share]]]:
+        return sample_size(self.accuracy), self.class_shares
+
+    @cached_property
+    def areas(self) -> list[tuple[Area, Area]]:
+        """AUROC and average precision of each class against the rest."""
+        return [class_areas(self.probabilities[:, c], self.labels == c) for c in self.classes]
+
+    @cached_property
+    def overall_areas(self) -> dict[str, Area]:
+        """Those of all classes together, by the names in `AREAS`."""
+        overall = {name: Area(0.0, np.zeros(len(self.labels))) for name in AREAS}
+        for c in self.classes:
+            truth = self.labels == c
+            for kind, area in zip(("auroc", "average_precision"), self.areas[c], strict=True):
+                if self.positive == c:
+                    overall[kind] = area
+                elif self.positive is None:
+                    overall[kind] = overall[kind].plus(area, self.even[c])
+                if self.support[c]:
+                    weighted = overall[f"{kind}_weighted"].plus(area, float(truth.mean()))
+                    drawn = (truth - truth.mean()) * area.value / len(truth)  # how common a class is was drawn too
+                    overall[f"{kind}_weighted"] = Area(weighted.value, weighted.influence + drawn)
+        return overall
+
+    @cached_property
+    def per_class(self) -> list[dict[str, Estimate]]:
+        """The numbers of each class against the rest."""
+        return [self._of_class(c) for c in self.classes]
+
+    def _of_class(self, c: int) -> dict[str, Estimate]:
+        """The numbers of a class."""
+        area, precision = self.areas[c]
+        shares = {name: (of_f1 if name == "f1" else of_share)(value) for name, value in self.class_shares[c].items()}
+        return shares | {
+            "auroc": of_auroc(area, self.labels == c, self.units),
+            "average_precision": estimate(precision.value, *self._precision_interval(c), "influence"),
+        }
+
+    def _precision_interval(self, c: int) -> tuple[float, float]:
+        """The interval of an average precision, on the logit scale; a perfect one varies no more than a proportion."""
+        precision, truth = self.areas[c][1], self.labels == c
+        if min(self.holders[c], self._held(~truth)) < FEWEST:
+            return NONE
+        variance, degrees = influence_spread(self.units.leveraged(precision.influence, truth * 1), self.units)
+        if 0 < precision.value < 1 and variance > 0:
+            return logit_interval(precision.value, variance**0.5, quantile(degrees))
+        return self._flawless(truth) if precision.value == 1 and not truth.all() else NONE
+
+    def _flawless(self, images: np.ndarray) -> tuple[float, float]:
+        """The interval of a number within 0..1 that is 1, if it varies no more than a proportion of these images."""
+        sizes = self.units.sums(images.astype(np.float64))
+        sizes = sizes[sizes > 0]
+        low, _ = wilson(1.0, sizes.sum() / assumed_effect(sizes, LIKENESS), quantile(self.degrees))
+        return low, 1.0
+
+    def details(self) -> dict[str, Any]:
+        k, names, support = self.size, self.predictions.classes, self.support.tolist()
+        counts = np.bincount(self.labels * k + self.predicted, minlength=k**2).reshape(k, k)
+        return {
+            "positive_class": None if self.positive is None else names[self.positive],
+            "per_class": {name: ClassNumbers(n=support[c], **self.per_class[c]) for c, name in enumerate(names)},
+            "confusion_matrix": counts.tolist(),
+        }
+
+    def reasons(self, numbers: Numbers) -> dict[str, Any]:
+        holders = dict(zip(numbers.classes, self.holders, strict=True))
+        return {
+            "undefined": undefined(numbers),
+            "no_interval": without_interval(numbers, holders),
+            "notes": notes(numbers, holders, self.units.count, self.predictions.groups),
+        }
+
+    @cached_property
+    def overall(self) -> dict[str, Estimate]:
+        positive = self.positive
+        overall = {"accuracy": of_share(self.accuracy), "balanced_accuracy": self._mean("sensitivity", weighted=False)}
+        overall |= {"sensitivity_weighted": overall["accuracy"], "sensitivity_macro": overall["balanced_accuracy"]}
+        for kind in ("specificity", "ppv", "npv", "f1"):
+            overall |= {f"{kind}_macro": self._mean(kind, weighted=False)}
+            overall |= {f"{kind}_weighted": self._mean(kind, weighted=True)}
+        for kind in ("auroc", "average_precision"):
+            alone = None if positive is None else self.per_class[positive][kind]
+            overall[kind] = alone or self._mean(kind, weighted=False)
+            same = alone if kind == "auroc" else None  # both of two have the same AUROC
+            overall[f"{kind}_weighted"] = same or self._mean(kind, weighted=True)
+        for column, name in enumerate(LOSSES):
+            overall[name] = estimate(self.point[name], *self._loss_interval(column), "influence")
+        for name in ("mcc", "cohen_kappa"):
+            value = min(self.point[name], 1.0)  # a rounding error may lie above
+            overall[name] = estimate(value, *self._correlation_interval(name), "influence")
+        return {name: overall[name] for name in METRICS}
+
+    def _mean(self, kind: str, weighted: bool) -> Estimate:
+        """The mean of a number over all classes, or weighted by class size over those that have images."""
+        size = max(1, len(self.labels))
+        means = self.support / size
+        weights, value = (means if weighted else self.even), float("nan")
+        entries = {int(c): self.per_class[c][kind] for c in np.flatnonzero(weights)}
+        values = np.full(self.size, np.nan)
+        for c, entry in entries.items():
+            values[c] = np.nan if entry.value is None else entry.value
+        if entries:
+            value = float((weights * values)[list(entries)].sum())
+        if any(entry.low is None for entry in entries.values()) or not entries:
+            return estimate(value, *NONE, "mover")
+        drift = (values[self.labels] - value) / size if weighted else np.zeros(len(self.labels))
+        parts = (self.part(c, kind, float(weights[c])) for c in entries)
+        return estimate(value, *mean_interval(parts, drift, quantile(self.degrees), self.units), "mover")
+
+    def part(self, c: int, kind: str, weight: float) -> Part:
+        """A number of a class that has an interval, as a part of a mean."""
+        entry = self.per_class[c][kind]
+        assert entry.value is not None and entry.low is not None and entry.high is not None
+        if kind in self.class_shares[c]:
+            hits, counted = class_masks(self.labels == c, self.predicted == c)[kind]
+            influence = np.where(counted, hits - self.class_shares[c][kind].value, 0.0)
+        else:
+            influence = self.areas[c][kind == "average_precision"].influence
+        return Part(entry.value, entry.low, entry.high, influence, weight)
+
+    def _loss_interval(self, column: int) -> tuple[float, float]:
+        """The interval of a mean loss; none without an error, as no image shows what one costs."""
+        loss = self.losses[:, column]
+        if self.accuracy.value == 1 or not len(loss) or self.too_few:
+            return NONE
+        influence = self.units.leveraged((loss - loss.mean()) / len(loss), self.labels)
+        return log_interval(float(loss.mean()), influence_spread(influence, self.units))
+
+    def _correlation_interval(self, name: str) -> tuple[float, float]:
+        """The interval of MCC or kappa on -1..1: Wilson's, of as many images as give a proportion their variance.
+
+        Without an error it is that of the rarest class, and no interval reaches further up.
+        """
+        value = self.point[name]
+        if not np.isfinite(value) or self.units.count < 2 or self.too_few:
+            return NONE
+        rarest = min(
+            np.flatnonzero(self.support), key=lambda c: self.holders[c], default=-1
+        )  # the class with the fewest patients
+        flawless = 2 * self._flawless(self.labels == rarest)[0] - 1
+        if abs(value - 1) < 1e-12:
+            return flawless, 1.0
+        influence = self.units.leveraged(self.correlation_influence()[name], self.labels)
+        variance, _ = spread(influence, self.units)
+        if not (variance > 0 and value > -1):
+            return NONE
+        low, high = within(value, -1.0, variance, quantile(self.degrees))
+        return min(low, flawless), high
+
+    @property
+    def too_few(self) -> bool:
+        """Whether fewer than `FEWEST` images, or patients, have the most common class, or any other."""
+        common = self.labels == self.support.argmax()
+        return min(self._held(common), self._held(~common)) < FEWEST
+
+    def _held(self, images: np.ndarray) -> int:
+        """How many units have one of the images, (S,) bool."""
+        return len(np.unique(self.units.index[images]))
+
+    @cached_property
+    def degrees(self) -> float:
+        """Degrees of freedom of the variance of being right between units."""
+        return self.units.degrees((self.labels == self.predicted) * 1.0) if self.units.count > 1 else 1.0
+
+    def area_gap(self, other: PreparedPredictions, name: str) -> Gap:
+        positive = self.labels == self.positive if name == "auroc" and self.positive is not None else None
+        labels = self.labels if name == "average_precision" else None
+        return area_gap(self.overall_areas[name], other.overall_areas[name], positive, self.units, labels)
+
+    def share_gaps(self, other: PreparedPredictions) -> dict[str, tuple[Share, ComparisonTest]]:
+        labels, present = self.labels, np.flatnonzero(self.support)
+        mine, yours = labels == self.predicted, labels == other.predicted
+        accuracy, test = right_difference(mine, yours, np.ones(len(labels), bool), self.units)
+        truths, gap = [labels == c for c in present], mine.astype(np.float64) - yours
+        parts = []
+        for truth in truths:
+            of_class = share_difference(mine, yours, truth, self.units).found
+            influence = np.where(truth, gap - of_class.value, 0.0)
+            parts.append(Part(of_class.value, of_class.low, of_class.high, influence, 1 / len(present)))
+        low, high = mean_interval(parts, np.zeros(len(labels)), quantile(), self.units, lowest=-1.0)
+        means = ("balanced_accuracy", "sensitivity_macro", "specificity_macro")  # of two classes all three are the same
+        gaps = dict.fromkeys(("accuracy", "sensitivity_weighted"), accuracy)
+        gaps |= dict.fromkeys(means[:2] if self.positive is None else means, replace(accuracy, low=low, high=high))
+        values = {name: [model.overall[name].value or 0.0 for model in (self, other)] for name in gaps}
+        return {name: (replace(gap, value=values[name][0] - values[name][1]), test) for name, gap in gaps.items()}
+
+    def drawn_gaps(self, other: PreparedPredictions, resamples: int) -> tuple[dict[str, np.ndarray], float]:
+        other.units = self.units
+        mine, yours = bootstrap([self, other], resamples, 0)
+        return {name: mine[name] - yours[name] for name in mine}, widened_level(min(self.degrees, other.degrees))
+
+    def class_gaps(self, other: PreparedPredictions) -> dict[str, dict[str, ClassDifference]]:
+        """In AUROC; none of two classes, and of more than `MANY_CLASSES`."""
+        if not 2 < self.size <= MANY_CLASSES:
+            return {}
+        gaps: dict[str, ClassDifference] = {}
+        for c, name in enumerate(self.predictions.classes):
+            gaps[name] = class_difference(self.areas[c][0], other.areas[c][0], self.labels == c, self.units)
+        return {"auroc": gaps}
+
+
+evaluate_predictions = partial(evaluate, PreparedPredictions)
+compare_predictions = partial(compare, PreparedPredictions)
+metric_values = partial(epoch_values, PreparedPredictions)
+
+
+def bootstrap(several: list[PreparedPredictions], resamples: int, seed: int) -> list[dict[str, np.ndarray]]:
+    """Overall numbers (R,) of each in the same resamples; the units are those of the first."""
+    draws: list[dict[str, list[np.ndarray]]] = [{name: [] for name in evaluation.point} for evaluation in several]
+    units = several[0].units
+    if units.count > 1:
+        whole = 2 * units.count < len(units.index)  # few patients with many images: their sums are enough
+        index = np.arange(units.count) if whole else units.index
+        ways = [evaluation.summed(units.index) if whole else evaluation.counted for evaluation in several]
+        for weights in bootstrap_weights(index, resamples, seed):
+            for way, drawn in zip(ways, draws, strict=True):
+                for name, numbers in way(weights)[0].items():
+                    drawn[name].append(numbers)
+    return [{name: np.concatenate(v) if v else np.empty(0) for name, v in drawn.items()} for drawn in draws]
+
+
+def image_losses(predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
+    """-ln of the probability of the label, and the squared error as in the Brier score, of each image: (S,) twice.
+
+    Raises:
+        DataError: the predictions have no labels.
+    """
+    labels, chances = known_labels(predictions), predictions.probabilities
+    tiny = np.finfo(np.float64).eps  # as scikit-learn: a certain error costs 36, not infinity
+    given = chances[np.arange(len(labels)), labels]
+    many = (chances**2).sum(axis=1) - 2 * given + 1  # sum over classes of (probability - truth)^2
+    brier = many if positive_index(predictions) is None else (1 - given) ** 2
+    return -np.log(np.clip(given, tiny, 1 - tiny)), brier
 
 
 def mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -175,7 +175,7 @@ class PreparedGrades(PreparedPredictions):
     @cached_property
     def summands(self) -> np.ndarray:
         """(S, 3 + 2 K): the absolute error of each image, its squared error and, with it, what kappa sums."""
-        predicted, k = self.scorer.predicted, len(self.classes)
+        predicted, k = self.predicted, self.size
         squared = kappa_summands(self.labels, predicted, grade_costs(k, "squared"))
         return np.column_stack([np.abs(predicted - self.labels), squared])
 
@@ -194,7 +194,7 @@ class PreparedGrades(PreparedPredictions):
         """Both kappas and the error in grades; and why a number has no value or no interval, by its name."""
         boot = Bootstrap.of(self.predictions, self.resamples)
         kappas, why = _kappas(self.predictions, boot)
-        error = grade_errors(self.scorer.predicted - self.labels, self.predictions.classes, boot).off
+        error = grade_errors(self.predicted - self.labels, self.predictions.classes, boot).off
         return kappas | {"grade_error": error}, why | {"grade_error": "all resamples gave the same"}
 
     @cached_property
