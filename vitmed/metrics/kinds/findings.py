@@ -39,7 +39,7 @@ from vitmed.metrics.paired_comparison import (
     right_difference,
     same_answers,
 )
-from vitmed.metrics.predictions import LEAST, Predictions, is_called, known_labels, softmax
+from vitmed.metrics.predictions import LEAST, Predictions, is_called, known_labels, mutual_information, softmax
 from vitmed.metrics.predictions_csv import BETWEEN, LABEL, LOGIT, NEAR, PROB, Table
 
 
@@ -57,7 +57,17 @@ class FindingPredictions(Predictions):
     LABEL_COLUMN: ClassVar[tuple[str, str]] = f"{LABEL}<finding>", "give 1 or 0 where a finding is known"
     LOGS: ClassVar[str] = "log odds"
     FIRST: ClassVar[tuple[str, ...]] = ("path", "group", "prediction")
+    DECIDING: ClassVar[dict[str, Any]] = {"thresholds": ()}
     EXCLUSIVE: ClassVar[bool] = False
+
+    def middle_of(self, decided: Sequence[np.ndarray]) -> np.ndarray:
+        """The findings that half of several models call, or more."""
+        return np.asarray(np.mean(decided, axis=0) >= 0.5)
+
+    def disagreement(self, parts: Sequence[Self], shares: np.ndarray) -> np.ndarray:
+        """(S,) the largest of those of the findings."""
+        each = np.stack([part.probabilities for part in parts])  # (M, S, F)
+        return mutual_information(np.stack([each, 1 - each], axis=-1), shares).max(axis=1)
 
     def like(self, other: Self) -> Self:
         """With the findings, which must be the same, in the order of another."""

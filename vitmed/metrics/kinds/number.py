@@ -12,6 +12,7 @@ benchmarks/number_coverage.py measured how often they hold the truth.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -67,6 +68,31 @@ class NumberPredictions(Predictions):
             return self
         logits = np.stack([(self.values - centre) / spread, np.log(self.scales / spread)], axis=1)
         return replace(self, logits=logits.astype(np.float32), target=target)
+
+    def pooled(self, parts: Sequence[Self]) -> tuple[Sequence[Self], dict[str, Any]]:
+        """All standardised by the mean centre and spread of the models."""
+        ends = [part.intervals for part in parts if part.intervals is not None]
+        centre, spread = (statistics.mean(getattr(p.target, name) for p in parts) for name in ("centre", "spread"))
+        decision = {"reach": None, "decided": np.concatenate(ends) if len(ends) == len(parts) else None}
+        return [part.standardised(centre, spread) for part in parts], decision
+
+    def mean_of(self, parts: Sequence[Self], shares: np.ndarray) -> Self:
+        """Mean and variance of the mixture."""
+        values, scales = (np.stack([getattr(part, name) for part in parts]) for name in ("values", "scales"))
+        mean, target = np.einsum("m,ms->s", shares, values), self.target
+        variance = np.einsum("m,ms->s", shares, scales**2 + values**2) - mean**2
+        scale = np.sqrt(np.maximum(variance, np.einsum("m,ms->s", shares, scales) ** 2 * 1e-12))
+        logits = np.stack([(mean - target.centre) / target.spread, np.log(scale / target.spread)], axis=1)
+        return replace(self.undecided(), logits=logits.astype(np.float32))
+
+    def middle_of(self, decided: Sequence[np.ndarray]) -> np.ndarray:
+        """The mean ends of the intervals."""
+        return np.asarray(np.mean(decided, axis=0))
+
+    def disagreement(self, parts: Sequence[Self], shares: np.ndarray) -> np.ndarray:
+        """(S,) the standard deviation of the predicted values, in the unit."""
+        values = np.stack([part.values for part in parts])
+        return np.sqrt(np.maximum(0, np.einsum("m,ms->s", shares, (values - shares @ values) ** 2)))
 
     @cached_property
     def values(self) -> np.ndarray:
