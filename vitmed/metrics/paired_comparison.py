@@ -4,7 +4,6 @@ differ by their seed only: how much a number varies between them, apart from its
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -59,14 +58,6 @@ class ClassDifference(Estimate):
 
     p: float | None
     p_holm: float | None = None
-
-
-class PairedShare(NamedTuple):
-    """The difference of two proportions on the same images, first minus second, and the test of no difference."""
-
-    found: Share  # value, low and high in -1..1
-    statistic: float | None  # None without an interval
-    p: float | None
 
 
 class ComparedModel(Frozen):
@@ -156,16 +147,6 @@ def same_answers(predictions: Predictions, other: Predictions) -> bool:
     )
 
 
-def right_difference(
-    first: np.ndarray, second: np.ndarray, counted: np.ndarray, units: Units
-) -> tuple[Share, ComparisonTest]:
-    """`share_difference`, with its test as a result."""
-    gap, statistic, p = share_difference(first, second, counted, units)
-    alone = [int((counted & right & ~other).sum()) for right, other in ((first, second), (second, first))]
-    method = "mcnemar-cluster" if units.clustered else "mcnemar"
-    return gap, ComparisonTest(only_first=alone[0], only_second=alone[1], statistic=statistic, p=p, method=method)
-
-
 def area_gap(
     first: Area, second: Area, positive: np.ndarray | None, units: Units, labels: np.ndarray | None = None
 ) -> tuple[float, ComparisonTest]:
@@ -229,7 +210,9 @@ def _tested(gap: float, spread: Spread, method: str) -> tuple[float, ComparisonT
     return reach, ComparisonTest(statistic=statistic, p=p, method=method)
 
 
-def share_difference(first: np.ndarray, second: np.ndarray, counted: np.ndarray, units: Units) -> PairedShare:
+def share_difference(
+    first: np.ndarray, second: np.ndarray, counted: np.ndarray, units: Units
+) -> tuple[Share, ComparisonTest]:
     """How much oftener the first of two models is right, with its interval and the test of no difference.
 
     Independent images: the score interval of Tango, Stat. Med. 17 (1998) 891, which inverts McNemar's test,
@@ -250,8 +233,10 @@ def share_difference(first: np.ndarray, second: np.ndarray, counted: np.ndarray,
     value, effect, degrees = (plus - minus) / n if n else float("nan"), 1.0, INFINITE
     sizes = units.sums(counted.astype(np.float64))
     some = sizes > 0
+    method = "mcnemar-cluster" if units.clustered else "mcnemar"
+    test = ComparisonTest(only_first=int(plus), only_second=int(minus), statistic=None, p=None, method=method)
     if some.sum() < 2:
-        return PairedShare(Share(value, *NONE, "tango", int(n), int(some.sum())), None, None)
+        return Share(value, *NONE, "tango", int(n), int(some.sum())), test
     if units.clustered:
         sizes, sums, squares = sizes[some], units.sums(d)[some], units.sums(d**2)[some]
         alone = (plus + minus) / n - value**2
@@ -268,7 +253,8 @@ def share_difference(first: np.ndarray, second: np.ndarray, counted: np.ndarray,
     p = float(2 * stdtr(min(degrees, 1e9), -abs(statistic)))
     low, high = tango(plus, minus, independent, quantile(degrees))
     method = "tango-cluster" if units.clustered else "tango"
-    return PairedShare(Share(value, low, high, method, int(n), len(sizes)), statistic, p)
+    gap = Share(value, low, high, method, int(n), len(sizes))
+    return gap, test.model_copy(update={"statistic": statistic, "p": p})
 
 
 def tango_score(gap: float, plus: float, minus: float, n: float) -> float:

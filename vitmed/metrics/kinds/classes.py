@@ -59,7 +59,6 @@ from vitmed.metrics.paired_comparison import (
     ComparisonTest,
     area_gap,
     class_difference,
-    right_difference,
     share_difference,
 )
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
@@ -366,11 +365,11 @@ class PreparedPredictions(Prepared):
     def share_gaps(self, other: PreparedPredictions) -> dict[str, tuple[Share, ComparisonTest]]:
         labels, present = self.labels, np.flatnonzero(self.support)
         mine, yours = labels == self.predicted, labels == other.predicted
-        accuracy, test = right_difference(mine, yours, np.ones(len(labels), bool), self.units)
+        accuracy, test = share_difference(mine, yours, np.ones(len(labels), bool), self.units)
         truths, gap = [labels == c for c in present], mine.astype(np.float64) - yours
         parts = []
         for truth in truths:
-            of_class = share_difference(mine, yours, truth, self.units).found
+            of_class = share_difference(mine, yours, truth, self.units)[0]
             influence = np.where(truth, gap - of_class.value, 0.0)
             parts.append(Part(of_class.value, of_class.low, of_class.high, influence, 1 / len(present)))
         low, high = mean_interval(parts, np.zeros(len(labels)), quantile(), self.units, lowest=-1.0)

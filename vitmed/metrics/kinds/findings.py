@@ -36,8 +36,8 @@ from vitmed.metrics.paired_comparison import (
     ComparisonTest,
     area_gap,
     class_difference,
-    right_difference,
     same_answers,
+    share_difference,
 )
 from vitmed.metrics.predictions import LEAST, Predictions, is_called, known_labels, mutual_information, softmax
 from vitmed.metrics.predictions_csv import BETWEEN, LABEL, LOGIT, NEAR, PROB, Table
@@ -494,7 +494,7 @@ class PreparedFindings(Prepared):
         return area_gap(mine, yours, None, self.cells.units)
 
     def share_gaps(self, other: PreparedFindings) -> dict[str, tuple[Share, ComparisonTest]]:
-        return {"subset_accuracy": right_difference(self.right, other.right, self.read, self.units)}
+        return {"subset_accuracy": share_difference(self.right, other.right, self.read, self.units)}
 
     def sum_gaps(self, other: PreparedFindings) -> dict[str, Gap]:
         """As those of all kinds; without an interval where no image shows how much a difference varies."""
