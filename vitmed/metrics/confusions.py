@@ -49,9 +49,7 @@ class Mistakes(Frozen):
 
 def error_pairs(predictions: Predictions) -> list[tuple[int, int, np.ndarray]]:
     """(truth, predicted, rows) of each pair, the most frequent first; rows by falling confidence.
-
-    Raises:
-        DataError: the predictions have no labels.
+    Raises DataError without labels.
     """
     labels, predicted, size = known_labels(predictions), predictions.predicted, len(predictions.classes)
     wrong = np.flatnonzero(labels != predicted)

@@ -51,9 +51,7 @@ class LevelCoverage(Frozen):
 
 def bland_altman(predictions: NumberPredictions) -> BlandAltman | None:
     """Bias and limits of agreement; None with fewer than two patients (or images, where patients are unknown).
-
-    Raises:
-        DataError: the predictions have no labels.
+    Raises DataError without labels.
     """
     error, units = predictions.values - known_labels(predictions), Units.of(predictions)
     if units.count < 2:

@@ -79,9 +79,7 @@ def patient_labels(predictions: Predictions) -> tuple[np.ndarray, int]:
 
     It is the class of all their images, or where the images differ, of two classes the positive one (one infected cell
     makes an infected patient), of more classes none, -1. An image without a patient is one of its own.
-
-    Raises:
-        DataError: the predictions have no labels.
+    Raises DataError without labels.
     """
     labels, positive = known_labels(predictions), positive_index(predictions)
     order, starts = _sorted(predictions.units)
@@ -323,11 +321,7 @@ class PerPatient(Frozen):
 def shares(predictions: Predictions) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Name -> images (P,) and right ones among them (P,), int64, per patient by first appearance.
 
-    The names: accuracy; of two classes also sensitivity and specificity.
-
-    Raises:
-        DataError: the predictions have no labels.
-    """
+    The names: accuracy; of two classes also sensitivity and specificity. Raises DataError without labels."""
     labels, units = known_labels(predictions), predictions.units
     size, right, positive = units.max(initial=-1) + 1, predictions.predicted == labels, positive_index(predictions)
     kinds = {"accuracy": np.ones(len(labels), bool)}

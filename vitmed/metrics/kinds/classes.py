@@ -416,9 +416,7 @@ def bootstrap(several: list[PreparedPredictions], resamples: int, seed: int) -> 
 
 def image_losses(predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
     """-ln of the probability of the label, and the squared error as in the Brier score, of each image: (S,) twice.
-
-    Raises:
-        DataError: the predictions have no labels.
+    Raises DataError without labels.
     """
     labels, chances = known_labels(predictions), predictions.probabilities
     tiny = np.finfo(np.float64).eps  # as scikit-learn: a certain error costs 36, not infinity

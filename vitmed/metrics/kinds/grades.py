@@ -134,43 +134,16 @@ class GradeResults(Grades):
     why: dict[str, str] = {}
 
 
-def grade_results(predictions: Predictions, resamples: int = 2000) -> GradeResults:
-    """Everything that judges grades beyond `evaluate_predictions`, by patient where patients are known.
-
-    Args:
-        predictions: the classes are the grades, from the lowest.
-
-    Raises:
-        DataError: the predictions have no labels.
-    """
-    labels, boot = known_labels(predictions), Bootstrap.of(predictions, resamples)
-    off, n, every = predictions.predicted - labels, len(labels), np.ones(len(labels), bool)
-    scores = ranked_probability_scores(predictions)
-    mean = float(scores.mean()) if n else np.nan
-    interval = log_interval(mean, influence_spread((scores - mean) / n, boot.units)) if boot.units.count > 1 else NONE
-    kappas, why = _kappas(predictions, boot)
-    views = [predictions_at_cut(predictions, cut) for cut in range(1, len(predictions.classes))]
-    return GradeResults(
-        **dict(grade_errors(off, predictions.classes, boot)),
-        quadratic_kappa=kappas["quadratic_kappa"],
-        linear_kappa=kappas["linear_kappa"],
-        signed=of_mean(off.astype(np.float64), boot.units),
-        rps=estimate(mean, *interval, "influence"),
-        distances=[
-            Distance(grades=d, n=int((off == d).sum()), share=boot.proportion(off == d, every))
-            for d in np.unique(off).tolist()
-        ],
-        cuts={view.classes[1]: evaluate_predictions(view).per_class[view.classes[1]] for view in views},
-        why=why,
-    )
-
-
 class PreparedGrades(PreparedPredictions):
     """One set of predictions of grades, which are the classes from the lowest."""
 
     metrics: ClassVar[dict[str, Metric]] = GRADE_METRICS
     tested: ClassVar[tuple[str, ...]] = ("quadratic_kappa", "grade_error", "auroc", "accuracy")
     unbounded: ClassVar[tuple[str, ...]] = ("quadratic_kappa", "linear_kappa", "grade_error")
+
+    def __init__(self, predictions: Predictions, resamples: int = 0):
+        super().__init__(predictions, resamples)
+        self.boot = Bootstrap.of(predictions, resamples)
 
     @cached_property
     def summands(self) -> np.ndarray:
@@ -190,22 +163,28 @@ class PreparedGrades(PreparedPredictions):
         }
 
     @cached_property
-    def of_grades(self) -> tuple[dict[str, Estimate], dict[str, str]]:
-        """Both kappas and the error in grades; and why a number has no value or no interval, by its name."""
-        boot = Bootstrap.of(self.predictions, self.resamples)
-        kappas, why = _kappas(self.predictions, boot)
-        error = grade_errors(self.predicted - self.labels, self.predictions.classes, boot).off
-        return kappas | {"grade_error": error}, why | {"grade_error": "all resamples gave the same"}
+    def kappas(self) -> tuple[dict[str, Estimate], dict[str, str]]:
+        """Both weighted kappas of prediction and truth, and why one has no value or no interval."""
+        kappas, reasons = dict[str, Estimate](), dict[str, str]()
+        for name, error in (("quadratic_kappa", "squared"), ("linear_kappa", "absolute")):
+            costs = grade_costs(self.size, error)
+            kappas[name], reasons[name] = kappa_estimate(self.labels, self.predicted, costs, self.boot)
+        return kappas, {name: why for name, why in reasons.items() if why}
+
+    @cached_property
+    def errors(self) -> Grades:
+        """The error in grades."""
+        return grade_errors(self.predicted - self.labels, self.predictions.classes, self.boot)
 
     @cached_property
     def overall(self) -> dict[str, Estimate]:
-        overall = super().overall | self.of_grades[0]
+        overall = super().overall | self.kappas[0] | {"grade_error": self.errors.off}
         return {name: overall[name] for name in GRADE_METRICS}
 
     def reasons(self, numbers: Numbers) -> dict[str, Any]:
         of_classes = {name: self.overall[name] for name in METRICS}
         reasons = super().reasons(numbers.model_copy(update={"overall": of_classes}))
-        for name, why in self.of_grades[1].items():
+        for name, why in (self.kappas[1] | {"grade_error": "all resamples gave the same"}).items():
             entry = self.overall[name]
             if entry.low is None and self.units.count > 1:
                 reasons["undefined" if entry.value is None else "no_interval"][name] = why
@@ -215,14 +194,6 @@ class PreparedGrades(PreparedPredictions):
 evaluate_grades = partial(evaluate, PreparedGrades)
 compare_grades = partial(compare, PreparedGrades)
 grade_values = partial(epoch_values, PreparedGrades)
-
-
-def _kappas(predictions: Predictions, boot: Bootstrap) -> tuple[dict[str, Estimate], dict[str, str]]:
-    """Both weighted kappas of prediction and truth, and why one has no value or no interval."""
-    labels, predicted, k = known_labels(predictions), predictions.predicted, len(predictions.classes)
-    costs = {"quadratic_kappa": grade_costs(k, "squared"), "linear_kappa": grade_costs(k, "absolute")}
-    kappas = {name: kappa_estimate(labels, predicted, weights, boot) for name, weights in costs.items()}
-    return {name: kappa for name, (kappa, _) in kappas.items()}, {name: why for name, (_, why) in kappas.items() if why}
 
 
 def grade_errors(off: np.ndarray, order: Sequence[str], boot: Bootstrap) -> Grades:
@@ -262,3 +233,28 @@ def kappa_estimate(
     else:  # as that of the same number among all numbers
         interval = within(value, -1.0, variance, quantile(max(1.0, units - 1)))
     return estimate(value, *interval, "wilson-bootstrap", len(drawn)), why
+
+
+def grade_results(predictions: Predictions, resamples: int = 2000) -> GradeResults:
+    """Everything that judges grades, which are the classes from the lowest, beyond `evaluate_predictions`, by patient
+    where patients are known. Raises DataError without labels."""
+    prepared = PreparedGrades(predictions, resamples)
+    labels, boot, n = prepared.labels, prepared.boot, len(predictions)
+    off, every, scores = prepared.predicted - labels, np.ones(n, bool), ranked_probability_scores(predictions)
+    mean = float(scores.mean()) if n else np.nan
+    interval = log_interval(mean, influence_spread((scores - mean) / n, boot.units)) if boot.units.count > 1 else NONE
+    kappas, why = prepared.kappas
+    views = [predictions_at_cut(predictions, cut) for cut in range(1, len(predictions.classes))]
+    return GradeResults(
+        **dict(prepared.errors),
+        quadratic_kappa=kappas["quadratic_kappa"],
+        linear_kappa=kappas["linear_kappa"],
+        signed=of_mean(off.astype(np.float64), boot.units),
+        rps=estimate(mean, *interval, "influence"),
+        distances=[
+            Distance(grades=d, n=int((off == d).sum()), share=boot.proportion(off == d, every))
+            for d in np.unique(off).tolist()
+        ],
+        cuts={view.classes[1]: evaluate_predictions(view).per_class[view.classes[1]] for view in views},
+        why=why,
+    )

@@ -148,9 +148,7 @@ class Prepared:
 
 def epoch_values(kind: type[Prepared], predictions: Any) -> dict[str, float]:
     """Every number of a kind of label, without intervals: fast enough for every epoch. NaN where it is undefined.
-
-    Raises:
-        DataError: no labels.
+    Raises DataError without labels.
     """
     prepared = kind(predictions)
     numbers = prepared.apart() | {k: float(v) for k, v in prepared.of_sums(prepared.summands.sum(axis=0)).items()}
