@@ -41,7 +41,7 @@ Gap = tuple[float, ComparisonTest]  # how far an interval of a difference reache
 
 
 class Prepared:
-    """The labelled predictions of a model, with all that their numbers, intervals and comparisons need, when they do.
+    """The labelled predictions of a model, with what their numbers, intervals and comparisons need.
 
     A kind of label says how each of its `metrics` is computed: by `summands` and `of_sums`, or by itself in `apart` and
     `drawn_apart`; and `overall`, with its interval.
