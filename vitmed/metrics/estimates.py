@@ -135,12 +135,7 @@ def value_text(number: Estimate, sign: str = "") -> str:
 
 
 def estimate(value: float, low: float, high: float, method: str, resamples: int | None = None) -> Estimate:
-    """A number and its interval; None where it is undefined, or has no interval.
-
-    Args:
-        value, low, high: NaN where unknown.
-        method, resamples: as in `Estimate`.
-    """
+    """A number and its interval, NaN where unknown, as an `Estimate`, whose interval is whole or None."""
     if not np.isfinite([value, low, high]).all():
         low = high = np.nan
     return Estimate(value=finite(value), low=finite(low), high=finite(high), method=method, resamples=resamples)
@@ -269,12 +264,9 @@ def _units(found: Numbers) -> tuple[int, str]:
 
 
 def notes(found: Numbers, holders: Mapping[str, int], units: int, groups: Sequence[str] | None) -> list[str]:
-    """What a reader must know about the numbers.
+    """What a reader must know about the numbers of `units` patients (or images, where patients are unknown).
 
-    Args:
-        holders: class -> how many patients (or images, where they are unknown) have it.
-        units: how many patients (or images) there are.
-        groups: the patient of each image; None where they are unknown.
+    `holders` are how many of them have each class, `groups` the patient of each image.
     """
     found_notes = []
     if found.n and (absent := [f"'{c}'" for c, entry in found.per_class.items() if not entry.n]):

@@ -158,9 +158,7 @@ def area_gap(
     alike, None where either area or the variance is undefined.
 
     Args:
-        first, second: of the same images.
         positive: (S,) bool, of the AUROC of one class against the rest; None for other areas.
-        units: of the images.
         labels: (S,) int64, by which the influence on an average precision is `leveraged`, unless it is so already.
     """
     gap = first.plus(second, -1)
@@ -180,10 +178,8 @@ def jackknifed_gaps(
     The variance is that of the difference, so paired, with Student's t; NaN where a number is undefined for either
     model, or without a patient.
 
-    Args:
-        first, second: (S, N), what each image adds to the sums of either model.
-        of: sums (..., N) -> number by name, (...) each.
-        units: of the images.
+    `first` and `second` are (S, N), what each image adds to the sums of either model; `of` makes of sums (..., N) the
+    numbers by name, (...) each.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         whole = of(first.sum(axis=0)), of(second.sum(axis=0))
@@ -221,10 +217,7 @@ def share_difference(
     (1991) 1981). So the interval excludes 0 exactly where p is below 0.05. Where fewer than `FEW` patients have an
     image that only one model gets right, the design effect is at least that of the errors of either model.
 
-    Args:
-        first, second: (S,) bool, where each model is right.
-        counted: (S,) bool, the images that matter.
-        units: of the images.
+    `first` and `second` are (S,) bool, where each model is right; `counted` the images that matter.
     """
     from scipy.special import stdtr  # imported here: predict starts without it
 
@@ -317,13 +310,9 @@ def seed_spread(
     metrics: Mapping[str, Metric],
     first: Sequence[str],
 ) -> SeedSpread:
-    """The spread of every number over seeds.
+    """The spread of every number over seeds (model -> seed, at least two), from the numbers `overall` of each model.
 
-    Args:
-        seeds: model -> seed, at least two.
-        overall: the numbers of each of these models, by the names in `metrics`.
-        unit: "patient" or "image", of the intervals.
-        first: the text is about the first of these numbers that is defined.
+    The text is about the first of the numbers `first` that is defined; `unit` is that of the intervals.
     """
     numbers = {}
     for name in overall[0]:

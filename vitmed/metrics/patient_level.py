@@ -91,13 +91,9 @@ def patient_labels(predictions: Predictions) -> tuple[np.ndarray, int]:
 def combine(predictions: Predictions, way: str) -> np.ndarray:
     """Log-probabilities (P, K) float64 of each patient, from those of their images; rows as in `patient_labels`.
 
-    Args:
-        way: a key of `WAYS`. "max" of more than two classes is scaled to sum to 1. Noisy-or, 1 - prod(1 - p): Pearl,
-            Probabilistic Reasoning in Intelligent Systems (1988), chapter 4; each image alone can make the patient
-            positive.
-
-    Raises:
-        ValueError: noisy-or of other than two classes.
+    The way is a key of `WAYS`. "max" of more than two classes is scaled to sum to 1. Noisy-or, 1 - prod(1 - p), of two
+    classes alone: Pearl, Probabilistic Reasoning in Intelligent Systems (1988), chapter 4; each image alone can make
+    the patient positive.
     """
     p, positive = predictions.probabilities, positive_index(predictions)
     order, starts = _sorted(predictions.units)
@@ -127,15 +123,8 @@ def patient_predictions(predictions: Predictions, way: str) -> Predictions:
 def patient_level(
     predictions: Predictions, validation: Predictions | None = None, resamples: int = 2000
 ) -> PatientLevel | None:
-    """Every number of `evaluate_predictions` with each patient a unit, for each of `WAYS`.
-
-    Args:
-        predictions: with labels.
-        validation: of the same model: it gives the threshold and the way that were best there.
-
-    Returns:
-        None where patients are unknown.
-    """
+    """Every number of `evaluate_predictions` with each patient a unit, for each of `WAYS`; None where patients are
+    unknown. Predictions for validation, of the same model, give the threshold and the way that were best there."""
     if predictions.groups is None or not len(predictions):
         return None
     (labels, mixed), two = patient_labels(predictions), positive_index(predictions) is not None
@@ -195,9 +184,7 @@ def _by_patient(
 def youden_threshold(scores: np.ndarray, positive: np.ndarray) -> float:
     """The threshold with the largest sensitivity + specificity (Youden 1950), midway between two scores.
 
-    Args:
-        scores: (N,) float.
-        positive: (N,) bool, with both kinds.
+    Scores are (N,) float; positive images (N,) bool, with both kinds.
     """
     tp, fp = threshold_counts(scores, positive)
     best = int(np.argmax(tp / tp[-1] - fp / fp[-1]))

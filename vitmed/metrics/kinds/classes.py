@@ -220,16 +220,14 @@ class PreparedPredictions(Prepared):
     @cached_property
     def per_class(self) -> list[dict[str, Estimate]]:
         """The numbers of each class against the rest."""
-        return [self._of_class(c) for c in self.classes]
-
-    def _of_class(self, c: int) -> dict[str, Estimate]:
-        """The numbers of a class."""
-        area, precision = self.areas[c]
-        shares = {name: (of_f1 if name == "f1" else of_share)(value) for name, value in self.class_shares[c].items()}
-        return shares | {
-            "auroc": of_auroc(area, self.labels == c, self.units),
-            "average_precision": estimate(precision.value, *self._precision_interval(c), "influence"),
-        }
+        per_class = []
+        for c, (area, precision) in enumerate(self.areas):
+            numbers = {name: (of_f1 if name == "f1" else of_share)(s) for name, s in self.class_shares[c].items()}
+            numbers["auroc"] = of_auroc(area, self.labels == c, self.units)
+            precision_interval = self._precision_interval(c)
+            numbers["average_precision"] = estimate(precision.value, *precision_interval, "influence")
+            per_class.append(numbers)
+        return per_class
 
     def _precision_interval(self, c: int) -> tuple[float, float]:
         """The interval of an average precision, on the logit scale; a perfect one varies no more than a proportion."""

@@ -207,12 +207,9 @@ def grade_errors(off: np.ndarray, order: Sequence[str], boot: Bootstrap) -> Grad
 def kappa_estimate(
     first: np.ndarray, second: np.ndarray, weights: np.typing.ArrayLike, boot: Bootstrap, read: np.ndarray | None = None
 ) -> tuple[Estimate, str]:
-    """Kappa with its interval, and why it has none, or no value; "" where it has both.
+    """Kappa of two readings, (S,) int64, with its interval, and why it has none, or no value; "" where it has both.
 
-    Args:
-        first, second: (S,) int64, two readings.
-        weights: (K, K) of the disagreements.
-        read: (S,) bool, the images that both have read; None: all.
+    The weights of the disagreements are (K, K); `read` are the images that both have read, None: all.
     """
     known = np.ones(len(first), bool) if read is None else read
     summands = kappa_summands(np.where(known, first, 0), np.where(known, second, 0), weights)
