@@ -508,10 +508,10 @@ class PreparedFindings(Prepared):
         There is an interval, and a p, where at least `FEWEST` patients (or images) have the finding, and as many have
         images without it.
         """
-        self.check()
-        other.check()
         gaps: dict[str, dict[str, ClassDifference]] = {name: {} for name in AREAS}
         for finding, first, second in zip(self.predictions.classes, self.each, other.each, strict=True):
+            first.check()
+            second.check()
             for name in AREAS:
                 positive = first.labels == 1 if name == "auroc" else None
                 areas = first.overall_areas[name], second.overall_areas[name]
