@@ -12,7 +12,6 @@ import numpy as np
 from vitmed.core.config import FLAGS, Config
 from vitmed.core.errors import UsageError
 from vitmed.decisions.policy import CHOOSING
-from vitmed.decisions.watched import Streams, watch_classes, watch_findings, watch_number
 from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.kinds.classes import PreparedPredictions
 from vitmed.metrics.kinds.findings import PreparedFindings

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.csv_files import csv_text
+from vitmed.core.text_files import csv_text
 from vitmed.metrics.estimates import Estimate, Numbers, of_share
 from vitmed.metrics.intervals import Units, ratio, share
 from vitmed.metrics.kinds.findings import FindingPredictions, images_right, images_without

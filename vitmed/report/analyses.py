@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.conformal import report_intervals, report_sets
-from vitmed.decisions.folds import Folds, by_fold
-from vitmed.decisions.operating_results import report_fold_points, report_points
+from vitmed.decisions.evaluation_folder import Folds, by_fold, report_fold_points
+from vitmed.decisions.operating_points import report_points
 from vitmed.decisions.out_of_distribution import report_ood_scores
 from vitmed.decisions.policy import count_answers
 from vitmed.decisions.reliability import CalibrationReport, report_calibration
@@ -37,7 +37,6 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.readers import ReaderComparison, agreement, compare_with_readers
 from vitmed.metrics.roc import fixed_rates
 from vitmed.metrics.subgroups import Subgroups, subgroups
-from vitmed.report.external_data import compare_with_own_test
 from vitmed.report.plots.pictures import Read
 
 

@@ -13,8 +13,8 @@ from vitmed.core.base_models import CLASSES, Frozen, Target
 from vitmed.core.text import identity
 from vitmed.data.patient_names import group_word
 from vitmed.decisions.conformal import IntervalResults, PredictionSets
-from vitmed.decisions.folds import Folds
-from vitmed.decisions.operating_results import OperatingPoints
+from vitmed.decisions.evaluation_folder import Folds
+from vitmed.decisions.operating_points import OperatingPoints
 from vitmed.decisions.out_of_distribution import OutOfDistribution
 from vitmed.decisions.policy import AnswerCounts
 from vitmed.decisions.reliability import CalibrationReport
@@ -32,7 +32,6 @@ from vitmed.metrics.patient_level import PatientLevel, PerPatient
 from vitmed.metrics.readers import Agreement, ReaderComparison
 from vitmed.metrics.roc import FixedRates
 from vitmed.metrics.subgroups import Subgroups
-from vitmed.report.external_data import External
 
 Standing = Literal["better", "worse", "not shown", "few patients", "no interval"]  # of the model beside a baseline
 
