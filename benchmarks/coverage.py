@@ -199,9 +199,9 @@ def draw(design: Design, rng: np.random.Generator) -> Predictions:
 def numbers(p: Predictions) -> dict[str, Estimate]:
     """Every number of one test."""
     if isinstance(p, FindingPredictions):
-        return PreparedFindings(p).numbers(0).overall
+        return PreparedFindings(p).overall
     evaluation = PreparedPredictions(p)
-    overall, per_class = evaluation.estimates()
+    overall, per_class = evaluation.overall, evaluation.per_class
     found = {name: overall[name] for name in METRICS if len(p.classes) > 2 or name not in SAME}
     found |= {name: value for name, value in per_class[-1].items() if name not in found}
     found["aurc"] = report_abstention(p, None, EvaluateConfig(resamples=0)).area

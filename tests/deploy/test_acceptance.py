@@ -73,7 +73,7 @@ def test_the_interval_decides(tables: tuple[Path, Path]) -> None:
 def test_non_inferiority_on_the_same_images(tables: tuple[Path, Path]) -> None:
     new, old = draw(1.0), draw(1.3)
     sick = new.labels == 1
-    gap = share_difference(new.predicted == 1, old.predicted == 1, sick, Units(new.units)).found
+    gap = share_difference(new.predicted == 1, old.predicted == 1, sick, Units(new.units))[0]
     found = judge(
         tables,
         {"metric": "sensitivity", "worse_by_less_than": -gap.low + 0.001 if gap.low < 0 else 0.001},

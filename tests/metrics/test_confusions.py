@@ -1,5 +1,7 @@
 """Errors counted by pair of classes."""
 
+import csv
+import io
 from dataclasses import replace
 
 import numpy as np
@@ -9,14 +11,21 @@ from sklearn.metrics import confusion_matrix
 from vitmed.core.base_models import UNKNOWN
 from vitmed.core.errors import DataError
 from vitmed.metrics.confusions import (
+    HEADER,
     CoOccurrence,
     FindingErrors,
+    LabelErrors,
     Mistakes,
+    class_thresholds,
     co_occurrence,
     error_pairs,
+    find_suspects,
     finding_errors,
+    issues_csv,
+    label_errors,
     mistakes,
 )
+from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.predictions import Predictions
 
@@ -141,3 +150,105 @@ def test_nothing_is_known_without_labels_and_of_no_image() -> None:
     none = drawn().take(np.arange(0))
     assert co_occurrence(none).truth == [[0] * 3] * 3 and co_occurrence(none).truth_share == [[None] * 3] * 3
     assert finding_errors(none).pairs == [] and finding_errors(none).without.specificity.value is None
+
+
+def said(probabilities: list[list[float]], labels: list[int]) -> Predictions:
+    p = np.array(probabilities)
+    classes = tuple("abcdefgh"[: p.shape[1]])
+    paths = tuple(f"{i}, a.png" for i in range(len(p)))
+    return Predictions(classes, paths, None, np.array(labels), np.log(p).astype(np.float32))
+
+
+def test_by_hand_of_two_classes() -> None:
+    """Thresholds: a (.9 + .8 + .1 + .45) / 4 = .5625, b (.9 + .7 + .2) / 3 = .6."""
+    p = said(
+        [[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.45, 0.55], [0.1, 0.9], [0.3, 0.7], [0.8, 0.2]], [0, 0, 0, 0, 1, 1, 1]
+    )
+    assert class_thresholds(p) == pytest.approx([0.5625, 0.6])
+    found = find_suspects(p)
+    # row 3 is called b, but with .55 not as surely as an image of b is; so it is an error and no suspect
+    assert found.rows.tolist() == [2, 6] and found.suggested.tolist() == [1, 0]
+    assert found.scores == pytest.approx([-0.8, -0.6])
+
+
+def test_by_hand_where_two_classes_pass() -> None:
+    """Row 3 (label a) passes for b (.4 >= .35) and c (.45 >= .425): the likelier is taken."""
+    p = said([[0.8, 0.1, 0.1], [0.2, 0.35, 0.45], [0.2, 0.4, 0.4], [0.15, 0.4, 0.45]], [0, 1, 2, 0])
+    assert class_thresholds(p) == pytest.approx([0.475, 0.35, 0.4])
+    found = find_suspects(p)
+    assert dict(zip(found.rows.tolist(), found.suggested.tolist(), strict=True))[3] == 2
+    assert found.scores[0] == pytest.approx(0.15 - 0.45)
+
+
+def test_flipped_labels_are_found() -> None:
+    """Written digits with some labels flipped, evaluated by models that learned from the flipped ones, out of fold."""
+    from sklearn.datasets import load_digits
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import cross_val_predict
+
+    rng = np.random.default_rng(0)
+    images, truth = load_digits(return_X_y=True)
+    images, truth = images[truth < 6] / 16, truth[truth < 6]
+    flipped = rng.permutation(len(truth))[: round(0.1 * len(truth))]
+    labels = truth.copy()
+    labels[flipped] = (truth[flipped] + rng.integers(1, 6, len(flipped))) % 6
+    model = LogisticRegression(C=0.1, max_iter=500)
+    p = cross_val_predict(model, images, labels, cv=4, method="predict_proba")
+    found = find_suspects(said(p.tolist(), labels.tolist()))
+    hits = np.isin(found.rows, flipped)
+    assert hits.sum() / len(flipped) > 0.55 and hits.mean() > 0.85  # of the flipped, and of the suspects
+    assert hits[: len(hits) // 2].mean() >= hits.mean()  # the first ones are the surest
+    right = found.suggested[hits] == truth[found.rows[hits]]
+    assert right.mean() > 0.9
+
+
+def test_what_is_told_counts_from_one_and_ends_in_the_table() -> None:
+    six = [[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.1, 0.9], [0.3, 0.7], [0.8, 0.2]]
+    sure = [[0.75, 0.25]] * 10 + [[0.25, 0.75]] * 10  # else the model would not be better than chance
+    p = said(six + sure, [0, 0, 0, 1, 1, 1] + [0] * 10 + [1] * 10)
+    told = label_errors(p, evaluate_predictions(p))
+    assert told["n"] == 2 and told["of"] == 26
+    assert [(row["row"], row["label"], row["suggested"]) for row in told["rows"]] == [(3, "a", "b"), (6, "b", "a")]
+    assert sorted((pair["label"], pair["suggested"], pair["n"]) for pair in told["pairs"]) == [
+        ("a", "b", 1),
+        ("b", "a", 1),
+    ]
+    table = list(csv.reader(io.StringIO(issues_csv(p), newline="")))
+    assert tuple(table[0]) == HEADER
+    assert [row[:4] for row in table[1:]] == [["3", "2, a.png", "a", "b"], ["6", "5, a.png", "b", "a"]]
+    assert [float(row[4]) for row in table[1:]] == pytest.approx([-0.8, -0.6])
+
+
+def test_a_class_without_images_has_no_threshold_and_its_neighbours_keep_theirs() -> None:
+    p = said([[0.7, 0.2, 0.1], [0.1, 0.2, 0.7], [0.5, 0.2, 0.3]], [0, 2, 0])
+    assert class_thresholds(p) == pytest.approx([0.6, np.inf, 0.7])
+
+
+def test_nothing_to_doubt() -> None:
+    one = said([[0.9, 0.1], [0.2, 0.8]], [0, 0])
+    assert label_errors(one, evaluate_predictions(one)) == LabelErrors(of=2, reason="all images have the label 'a'")
+    sure = said([[0.9, 0.1]] * 9 + [[0.1, 0.9]] * 9, [0] * 9 + [1] * 9)
+    none = Predictions(("a", "b"), (), None, np.zeros(0, np.int64), np.zeros((0, 2), np.float32))
+    assert label_errors(none, evaluate_predictions(sure)) is None and len(find_suspects(none).rows) == 0
+    told = label_errors(sure, evaluate_predictions(sure))
+    assert told["n"] == 0 and told["rows"] == []
+    constant = said([[0.5, 0.5]] * 4, [0, 0, 1, 1])  # no class is likelier than the label
+    assert len(find_suspects(constant).rows) == 0
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-6, 0.3])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_model_that_guesses_doubts_no_label(classes: int, spread: float) -> None:
+    """The same answer for every image, or one that has nothing to do with the image."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(classes), [111, 89, 50][:classes])
+    logits = np.linspace(1, 0, classes) + spread * rng.standard_normal((len(labels), classes))
+    p = Predictions(("a", "b", "c")[:classes], tuple(map(str, labels)), None, labels, logits.astype(np.float32))
+    told = label_errors(p, evaluate_predictions(p))
+    assert len(find_suspects(p).rows) > 50  # which is why it is not asked
+    assert told is not None and told.n is None and "not shown to be better than chance (AUROC 0." in str(told.reason)
+
+
+def test_a_class_without_images_is_never_suggested() -> None:
+    p = said([[0.6, 0.1, 0.3], [0.1, 0.2, 0.7], [0.1, 0.8, 0.1]], [0, 0, 1])
+    assert 2 not in find_suspects(p).suggested

@@ -26,7 +26,6 @@ from vitmed.metrics.intervals import (
 )
 from vitmed.metrics.kinds.classes import PreparedPredictions, bootstrap, evaluate_predictions
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.scoring import Scorer
 
 
 def slow_delong(first: np.ndarray, second: np.ndarray, positive: np.ndarray) -> float:
@@ -216,7 +215,7 @@ def test_the_spread_of_areas_is_what_resampling_shows(classes: int, grouped: boo
     groups = tuple(f"P{i}" for i in patients) if grouped else None
     p = Predictions(tuple("abcd"[:classes]), ("x",) * 400, groups, labels, logits)
     result, units = evaluate_predictions(p, resamples=10), patients if grouped else np.arange(400)
-    draws = [Scorer(labels, p).values(weights) for weights in bootstrap_weights(units, 1000, seed=0)]
+    draws = [PreparedPredictions(p).values(weights) for weights in bootstrap_weights(units, 1000, seed=0)]
     names = ("auroc", "auroc_weighted", "average_precision", "average_precision_weighted")
     found = {name: (result["overall"][name], np.concatenate([d[0][name] for d in draws])) for name in names}
     for name in names[::2]:
@@ -259,9 +258,9 @@ def test_intervals_hold_where_few_patients_have_the_class() -> None:
         groups = tuple(map(str, index)) if images > 1 else None
         return Predictions(("no", "yes"), ("x",) * len(index), groups, labels, logits)
 
-    truth = {name: one.value for name, one in PreparedPredictions(drawn(200_000, 1)).estimates()[0].items()}
+    truth = {name: one.value for name, one in PreparedPredictions(drawn(200_000, 1)).overall.items()}
     for _ in range(250):
-        found = PreparedPredictions(drawn(25, 20)).estimates()[0]
+        found = PreparedPredictions(drawn(25, 20)).overall
         known += found["mcc"].low is not None
         for name in held:
             held[name] += found[name].low is not None and found[name].low <= truth[name] <= found[name].high
@@ -609,10 +608,10 @@ def test_every_mean_over_classes_spreads_as_resamples_do(classes: int) -> None:
 def test_the_influence_on_mcc_and_kappa_is_their_derivative() -> None:
     rng = np.random.default_rng(0)
     labels, logits = rng.integers(3, size=60), rng.normal(size=(60, 3)).astype(np.float32)
-    scorer = Scorer(labels, Predictions(("a", "b", "c"), ("x",) * 60, None, labels, logits))
+    prepared = PreparedPredictions(Predictions(("a", "b", "c"), ("x",) * 60, None, labels, logits))
     step = 1e-6
-    moved, whole = (scorer.counted(np.ones((60, 60)) + by * np.eye(60))[0] for by in (step, 0.0))
-    influences = scorer.correlation_influence()
+    moved, whole = (prepared.counted(np.ones((60, 60)) + by * np.eye(60))[0] for by in (step, 0.0))
+    influences = prepared.correlation_influence()
     assert set(influences) == {"mcc", "cohen_kappa"}
     for name, influence in influences.items():
         assert influence == pytest.approx((moved[name] - whole[name]) / step, abs=1e-6)

@@ -6,7 +6,7 @@ from scipy import stats
 
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.kinds.classes import compare_predictions
-from vitmed.metrics.paired_comparison import right_difference, share_difference, tango, tango_score
+from vitmed.metrics.paired_comparison import share_difference, tango, tango_score
 from vitmed.metrics.predictions import Predictions
 
 Z = stats.norm.ppf(0.975)
@@ -52,7 +52,8 @@ def test_the_interval_holds_what_the_score_test_does_not_reject(plus: int, minus
 
 def test_no_difference_is_mcnemars_test() -> None:
     """132 and 107 of 1,144 answers (Agresti, Categorical Data Analysis, 2013, table 11.1): chi-squared 2.62."""
-    found = share_difference(*rights(132, 107, 1144), np.ones(1144, bool), Units(np.arange(1144)))
+    _, found = share_difference(*rights(132, 107, 1144), np.ones(1144, bool), Units(np.arange(1144)))
+    assert found.statistic is not None
     assert found.statistic == pytest.approx(25 / np.sqrt(239)) and found.statistic**2 == pytest.approx(2.615, abs=5e-4)
     assert found.p == pytest.approx(0.106, abs=5e-4)
     assert tango_score(0.0, 132, 107, 1144) == found.statistic
@@ -64,7 +65,7 @@ def test_how_often_one_alone_is_right_is_counted(patients: bool) -> None:
     first, second = rights(3, 1, 10)
     first[9], second[8] = False, False
     units = Units(np.arange(10) // 2 if patients else np.arange(10))
-    found, test = right_difference(first, second, np.arange(10) < 8, units)
+    found, test = share_difference(first, second, np.arange(10) < 8, units)
     assert (test.only_first, test.only_second) == (3, 1) and found.value == pytest.approx(2 / 8)
     assert test.method == ("mcnemar-cluster" if patients else "mcnemar")
     if not patients:
@@ -84,9 +85,9 @@ def test_the_interval_excludes_0_exactly_where_p_is_below_one_in_twenty() -> Non
         cases.append((*(easy + rng.normal(size=(2, len(owner))) > -1), owner))
     excluded = 0
     for first, second, owner in cases:
-        found, _, p = share_difference(first, second, np.ones(len(owner), bool), Units(owner))
+        found, test = share_difference(first, second, np.ones(len(owner), bool), Units(owner))
         excludes = found.low > 0 or found.high < 0
-        assert p is not None and excludes == (p < 0.05), (first, second, owner)
+        assert test.p is not None and excludes == (test.p < 0.05), (first, second, owner)
         assert -1 <= found.low <= found.value <= found.high <= 1
         excluded += excludes
     assert len(cases) > 1700 and 300 < excluded < len(cases) - 300

@@ -16,29 +16,15 @@ from vitmed.decisions.out_of_distribution import scores_of
 from vitmed.decisions.policy import CHOOSING, unlike_training
 from vitmed.metrics.control_charts import Stream
 from vitmed.metrics.estimates import Numbers
-from vitmed.metrics.kinds.classes import compare_classes, compare_predictions, evaluate_predictions, metric_values
-from vitmed.metrics.kinds.findings import (
-    FindingPredictions,
-    compare_each_finding,
-    compare_findings,
-    drawn_findings,
-    evaluate_findings,
-    finding_values,
-)
-from vitmed.metrics.kinds.grades import compare_grades, drawn_grades, evaluate_grades, grade_values
-from vitmed.metrics.kinds.number import (
-    NumberPredictions,
-    compare_numbers,
-    drawn_numbers,
-    error_of_mean,
-    evaluate_number,
-    number_values,
-)
-from vitmed.metrics.metric_table import FINDING_METRICS, GRADE_METRICS, METRICS, NUMBER_METRICS, Metric
+from vitmed.metrics.kinds.classes import PreparedPredictions
+from vitmed.metrics.kinds.findings import PreparedFindings
+from vitmed.metrics.kinds.grades import PreparedGrades
+from vitmed.metrics.kinds.number import PreparedNumbers, error_of_mean
+from vitmed.metrics.kinds.prepared import Prepared, compare, compare_each, drawn_values, epoch_values, evaluate
+from vitmed.metrics.metric_table import Metric
 from vitmed.metrics.paired_comparison import ClassDifference, PairedComparison
-from vitmed.metrics.predictions import Predictions, known_labels, positive_index
+from vitmed.metrics.predictions import Predictions, positive_index
 from vitmed.metrics.predictions_csv import ANSWER, YES
-from vitmed.metrics.scoring import Scorer
 
 LEAST = 0.05  # standard deviation of a probability: of a class that is always clear, a shift of 0.0005 means nothing
 Streams = dict[str, Stream]  # what `vitmed monitor` watches: one chart each, in this order
@@ -49,7 +35,6 @@ class Stressed:
     """How a stress test judges predictions of a kind of label."""
 
     names: tuple[str, ...]  # of numbers; the fall, or rise, of the first counts, and the figure shows the first two
-    draw: Callable[[Any, np.ndarray], dict[str, np.ndarray]]  # numbers by name, (R,) each, for image weights (R, S)
     guess: Callable[[Any], float]  # what the first number is for predictions that do not depend on the image
 
 
@@ -69,22 +54,42 @@ class Words:
 class TargetKind:
     """How a kind of label is judged. Functions of predictions take those of this kind."""
 
-    values: Callable[[Any], dict[str, float]]  # metrics of an epoch; NaN where undefined
-    evaluate: Callable[[Any, int], Numbers]  # metrics with intervals, from a number of resamples
-    metrics: dict[str, Metric]  # by name, what `values` and `evaluate` find
+    prepare: type[Prepared]  # how its metrics are computed
     loss: str  # of training, its name
     monitor: str  # the metric that chooses the best epoch, unless you name another
     val_loss: str  # the metric that stands beside the loss of training
     headline: tuple[str, ...]  # the first metrics that are printed; those of `compare` are the first three
-    compare: Callable[[Any, Any, int], PairedComparison]  # two models on the same images
     stress: Stressed
     watch: Callable[[Any], Streams]  # what `vitmed monitor` watches
-    # the same as `compare`, of each class or finding: metric -> class -> difference
-    compare_each: Callable[[Any, Any], dict[str, dict[str, ClassDifference]]] = lambda first, second: {}
     linear: str = "logistic regression"  # the name of the linear model of features
     followed: str = "the probability of the predicted class"  # while patches of an attention map are taken away
     words: Words = Words()
     idle: tuple[str, ...] = ()  # "section.field" of settings that change nothing for this kind
+
+    @property
+    def metrics(self) -> dict[str, Metric]:
+        """Its numbers by name."""
+        return self.prepare.metrics
+
+    def values(self, predictions: Any) -> dict[str, float]:
+        """Metrics of an epoch; NaN where undefined."""
+        return epoch_values(self.prepare, predictions)
+
+    def draw(self, predictions: Any, weights: np.ndarray) -> dict[str, np.ndarray]:
+        """Numbers by name, (R,) each, for image weights (R, S)."""
+        return drawn_values(self.prepare, predictions, weights)
+
+    def evaluate(self, predictions: Any, resamples: int) -> Numbers:
+        """Metrics with intervals."""
+        return evaluate(self.prepare, predictions, resamples)
+
+    def compare(self, predictions: Any, other: Any, resamples: int) -> PairedComparison:
+        """Two models on the same images."""
+        return compare(self.prepare, predictions, other, resamples)
+
+    def compare_each(self, predictions: Any, other: Any) -> dict[str, dict[str, ClassDifference]]:
+        """The same of each class or finding: metric -> class -> difference."""
+        return compare_each(self.prepare, predictions, other)
 
 
 def watch_classes(predictions: Predictions) -> Streams:
@@ -153,37 +158,28 @@ def _answers(predictions: Predictions) -> Streams:
 
 READERS = ("evaluate.raters", "evaluate.rater_scores", "evaluate.ordinal")
 OF_CLASSES = TargetKind(
-    values=metric_values,
-    evaluate=evaluate_predictions,
-    metrics=METRICS,
+    prepare=PreparedPredictions,
     loss="cross_entropy",
     monitor="auroc",
     val_loss="log_loss",
     headline=("auroc", "balanced_accuracy", "accuracy", "mcc"),
-    compare=compare_predictions,
     stress=Stressed(
         names=("balanced_accuracy", "auroc", "accuracy"),
-        draw=lambda p, weights: Scorer(known_labels(p), p).counted(weights)[0],
         guess=lambda p: 1 / max(1, len(p.classes)),
     ),
     watch=watch_classes,
-    compare_each=compare_classes,
     idle=("data.uncertain",),
 )
 TARGETS: dict[str, TargetKind] = {
     "classes": OF_CLASSES,
     "findings": TargetKind(
-        values=finding_values,
-        evaluate=evaluate_findings,
-        metrics=FINDING_METRICS,
+        prepare=PreparedFindings,
         loss="binary",
         monitor="auroc",
         val_loss="log_loss",
         headline=("auroc", "average_precision", "subset_accuracy"),
-        compare=compare_findings,
-        stress=Stressed(("auroc", "average_precision", "subset_accuracy"), drawn_findings, lambda p: 0.5),
+        stress=Stressed(("auroc", "average_precision", "subset_accuracy"), lambda p: 0.5),
         watch=watch_findings,
-        compare_each=compare_each_finding,
         followed="the probability of the finding that is likeliest beside its threshold",
         words=Words(
             one="finding",
@@ -194,15 +190,12 @@ TARGETS: dict[str, TargetKind] = {
         idle=("data.positive", "train.smoothing", *READERS),
     ),
     "number": TargetKind(
-        values=number_values,
-        evaluate=evaluate_number,
-        metrics=NUMBER_METRICS,
+        prepare=PreparedNumbers,
         loss="gaussian",
         monitor="mae",
         val_loss="log_score",
         headline=("mae", "r2", "ccc", "bias"),
-        compare=compare_numbers,
-        stress=Stressed(("mae", "bias", "coverage"), drawn_numbers, error_of_mean),
+        stress=Stressed(("mae", "bias", "coverage"), error_of_mean),
         watch=watch_number,
         linear="ridge regression",
         followed="how far the number lies on its side of the training mean, from 0 to 1 (0.5 is the mean, 0.88 is one "
@@ -222,13 +215,10 @@ TARGETS: dict[str, TargetKind] = {
     ),
     "grades": replace(
         OF_CLASSES,
-        values=grade_values,
-        evaluate=evaluate_grades,
-        metrics=GRADE_METRICS,
+        prepare=PreparedGrades,
         monitor="quadratic_kappa",
         headline=("quadratic_kappa", "grade_error", "auroc", "balanced_accuracy"),
-        compare=compare_grades,
-        stress=Stressed(("quadratic_kappa", "auroc", "grade_error"), drawn_grades, lambda p: 0.0),
+        stress=Stressed(("quadratic_kappa", "auroc", "grade_error"), lambda p: 0.0),
         words=Words(
             one="grade",
             part="grade",

@@ -24,7 +24,7 @@ from vitmed.core.files import why_unreadable, write_json, write_text
 from vitmed.core.text import NOTICE
 from vitmed.core.text_files import YamlError, read_yaml
 from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
-from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, estimate
+from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, of_share
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.paired_comparison import ComparedPair, share_difference
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
@@ -147,8 +147,7 @@ def _gap(criterion: Criterion, models: Sequence[Model], pairs: Sequence[Compared
         (truth, known, called), (_, _, other) = _calls(new, of), _calls(old, of)
         positive = name == "sensitivity"
         counted = known & (truth == positive)
-        found = share_difference(called == positive, other == positive, counted, Units(new.units)).found
-        return estimate(found.value, found.low, found.high, found.method)
+        return of_share(share_difference(called == positive, other == positive, counted, Units(new.units))[0])
     gaps: Mapping[str, Mapping[str, Estimate]] = TARGETS[models[0].kind].compare_each(new, old)
     if of in gaps.get(name, {}):
         return gaps[name][of]

@@ -69,8 +69,8 @@ def measure_robustness(
     weights = np.ones((1, len(known_labels(clean))))  # (1 + R, S): then how often each image was drawn
     if units.max(initial=0) > 0:
         weights = np.concatenate([weights, *bootstrap_weights(units, resamples, seed)])
-    whole = kind.stress.draw(clean, weights)
-    drawn = {key: [kind.stress.draw(p, weights) for p in part] for key, part in corrupted.items()}
+    whole = kind.draw(clean, weights)
+    drawn = {key: [kind.draw(p, weights) for p in part] for key, part in corrupted.items()}
     costs = {}
     for key, part in corrupted.items():
         numbers = [_numbers(kind, p, own, resamples) for p, own in zip(part, drawn[key], strict=True)]

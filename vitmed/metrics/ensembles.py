@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,7 @@ from vitmed.core.errors import DataError
 from vitmed.metrics.areas import class_areas
 from vitmed.metrics.estimates import Estimate, of_auroc
 from vitmed.metrics.intervals import Units
-from vitmed.metrics.predictions import LEAST, Predictions, known_labels
+from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import DISAGREEMENT
 
 
@@ -37,19 +36,7 @@ def pool(parts: Sequence[Any]) -> Any:
 
     Numbers and scales stay the same in the unit; all are standardised by the mean centre and spread of the models.
     """
-    kind, own = parts[0].kind, dict[str, Any]()
-    if kind == "number":
-        ends = [part.intervals for part in parts if part.intervals is not None]
-        own = {"reach": None, "decided": np.concatenate(ends) if len(ends) == len(parts) else None}
-        centre, spread = (statistics.mean(getattr(p.target, name) for p in parts) for name in ("centre", "spread"))
-        parts = [part.standardised(centre, spread) for part in parts]
-    else:
-        settings = {"thresholds": ()} if kind == "findings" else {"threshold": None, "costs": None}
-        limits = [limit for p in parts for limit in (p.thresholds if kind == "findings" else (p.threshold, p.costs))]
-        raw, usual = all(p.calibrated is None for p in parts), all(limit is None for limit in limits)
-        own = {**settings, "members": None}
-        own["calibrated"] = None if raw else np.concatenate([part.probabilities for part in parts])
-        own["decided"] = None if usual else np.concatenate([part.predicted for part in parts])
+    parts, decision = parts[0].pooled(parts)
     first = parts[0]
     shared = [name for name in first.columns if all(name in part.columns for part in parts)]
     known = all(part.groups is not None for part in parts)
@@ -63,7 +50,7 @@ def pool(parts: Sequence[Any]) -> Any:
         columns={name: tuple(c for p in parts for c in p.columns[name]) for name in shared},
         errors=(),
         notes=(),
-        **own,
+        **decision,
     )
 
 
@@ -76,11 +63,7 @@ def out_of_fold(tests: Sequence[Predictions], folds: int) -> Predictions:
     mean, decided = averaged(repeats), [part.decided for part in repeats]
     if any(each is None for each in decided):
         return mean
-    if mean.kind == "classes":
-        votes = np.stack([np.sum(np.equal(decided, k), axis=0) for k in range(len(mean.classes))], axis=1)
-        return replace(mean, decided=(votes + mean.probabilities / 2).argmax(axis=1))  # the likelier class of a tie
-    middle = np.mean(decided, axis=0)
-    return replace(mean, decided=middle if mean.kind == "number" else middle >= 0.5)
+    return replace(mean, decided=mean.middle_of(decided))
 
 
 def aligned(parts: Sequence[Any]) -> list[Any]:
@@ -120,18 +103,7 @@ def averaged(parts: Sequence[Predictions], weights: Sequence[float] | np.ndarray
     Args:
         parts: as `aligned` returns them; weights: of each, summing to 1; default equal ones.
     """
-    first = parts[0]
-    shares = np.full(len(parts), 1 / len(parts)) if weights is None else np.asarray(weights, dtype=np.float64)
-    if first.kind == "number":
-        values, scales = (np.stack([getattr(part, name) for part in parts]) for name in ("values", "scales"))
-        mean = np.einsum("m,ms->s", shares, values)
-        variance = np.einsum("m,ms->s", shares, scales**2 + values**2) - mean**2
-        target = first.target
-        scale = np.sqrt(np.maximum(variance, np.einsum("m,ms->s", shares, scales) ** 2 * 1e-12))
-        logits = np.stack([(mean - target.centre) / target.spread, np.log(scale / target.spread)], axis=1)
-        return replace(first.undecided(), logits=logits.astype(np.float32))
-    mean = sum(share * part.probabilities for share, part in zip(shares, parts, strict=True))
-    return replace(first.undecided(), logits=first.logs(mean).astype(np.float32))
+    return parts[0].mean_of(parts, _shares(parts, weights))
 
 
 def disagreement(parts: Sequence[Any], weights: Sequence[float] | np.ndarray | None = None) -> np.ndarray:
@@ -141,20 +113,11 @@ def disagreement(parts: Sequence[Any], weights: Sequence[float] | np.ndarray | N
     entropies (Houlsby et al. 2011, arXiv 1112.5745); of findings the largest of theirs; of a number the standard
     deviation of the predicted values, in the unit.
     """
-    shares = np.full(len(parts), 1 / len(parts)) if weights is None else np.asarray(weights, dtype=np.float64)
-    if parts[0].kind == "number":
-        values = np.stack([part.values for part in parts])
-        return np.sqrt(np.maximum(0, np.einsum("m,ms->s", shares, (values - shares @ values) ** 2)))
-    each = np.stack([part.probabilities for part in parts])  # (M, S, K)
-    if parts[0].kind == "findings":
-        each = np.stack([each, 1 - each], axis=-1)  # (M, S, F, 2)
-    found = _entropy(np.einsum("m,m...->...", shares, each)) - np.einsum("m,m...->...", shares, _entropy(each))
-    return np.maximum(0, found if found.ndim == 1 else found.max(axis=1))
+    return np.asarray(parts[0].disagreement(parts, _shares(parts, weights)))
 
 
-def _entropy(probabilities: np.ndarray) -> np.ndarray:
-    """Of the last axis, in nats."""
-    return -np.sum(probabilities * np.log(np.maximum(probabilities, LEAST)), axis=-1)
+def _shares(parts: Sequence[Any], weights: Sequence[float] | np.ndarray | None) -> np.ndarray:
+    return np.full(len(parts), 1 / len(parts)) if weights is None else np.asarray(weights, dtype=np.float64)
 
 
 def report_disagreement(predictions: Predictions) -> MemberDisagreement | None:

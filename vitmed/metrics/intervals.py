@@ -377,3 +377,9 @@ def log_interval(value: float, between: Spread) -> tuple[float, float]:
         return NONE
     reach = quantile(between.degrees) * between.variance**0.5 / value
     return value * float(np.exp(-reach)), value * float(np.exp(reach))
+
+
+def ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
+    """top / bottom, NaN where bottom is not above 0."""
+    top, bottom = np.broadcast_arrays(top, bottom)
+    return np.divide(top, bottom, out=np.full(top.shape, np.nan), where=bottom > 0)

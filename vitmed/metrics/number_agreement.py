@@ -15,7 +15,7 @@ import numpy as np
 from vitmed.core.base_models import Frozen
 from vitmed.metrics.estimates import Estimate, estimate, of_share
 from vitmed.metrics.intervals import NONE, Units, quantile, ratio, share
-from vitmed.metrics.kinds.number import NumberPredictions, evaluate_number, jackknifed
+from vitmed.metrics.kinds.number import NumberPredictions, PreparedNumbers, evaluate_number
 from vitmed.metrics.predictions import known_labels
 from vitmed.metrics.subgroups import PARTS, Strata, Stratum, Subgroups, check_columns, evaluate_strata, strata
 
@@ -51,14 +51,12 @@ class LevelCoverage(Frozen):
 
 def bland_altman(predictions: NumberPredictions) -> BlandAltman | None:
     """Bias and limits of agreement; None with fewer than two patients (or images, where patients are unknown).
-
-    Raises:
-        DataError: the predictions have no labels.
+    Raises DataError without labels.
     """
     error, units = predictions.values - known_labels(predictions), Units.of(predictions)
     if units.count < 2:
         return None
-    estimates, sd, wide = jackknifed(predictions, units), total_sd(error, units), quantile()
+    estimates, sd, wide = PreparedNumbers(predictions).jackknifed, total_sd(error, units), quantile()
     bias, of_sd = estimates["bias"], estimates["sd"]
     assert bias.value is not None
     of_images = of_sd.value or np.nan  # the interval of `sd` is in proportion to that of the images

@@ -1,15 +1,15 @@
-"""Two models on the same images: the differences of their numbers, and the tests of no difference."""
+"""Two models on the same images: the differences of their numbers, and the tests of no difference. Of trainings that
+differ by their seed only: how much a number varies between them, apart from its interval over patients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from vitmed.core.base_models import Frozen, Kind
 from vitmed.core.errors import DataError
-from vitmed.core.text import identity
+from vitmed.core.text import identity, listed
 from vitmed.metrics.areas import Area, area_spread
 from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.intervals import (
@@ -25,6 +25,7 @@ from vitmed.metrics.intervals import (
     satterthwaite,
     share,
 )
+from vitmed.metrics.metric_table import Metric
 from vitmed.metrics.predictions import Predictions, known_labels
 
 FEW = 10  # patients with an image that only one model gets right, below which they do not show a design effect
@@ -59,14 +60,6 @@ class ClassDifference(Estimate):
     p_holm: float | None = None
 
 
-class PairedShare(NamedTuple):
-    """The difference of two proportions on the same images, first minus second, and the test of no difference."""
-
-    found: Share  # value, low and high in -1..1
-    statistic: float | None  # None without an interval
-    p: float | None
-
-
 class ComparedModel(Frozen):
     """One of the models that are compared; a baseline belongs to the model `baseline_of`.
 
@@ -95,6 +88,30 @@ class ComparedPair(Frozen):
     classes: dict[str, ClassDifference] | None  # AUROC; None with two classes, and with very many
     average_precision: dict[str, ClassDifference] | None = None  # of findings
     verdict: str = ""
+
+
+class SeedNumber(Frozen):
+    """A number over several trainings.
+
+    `mean`, `sd` (n - 1 in the denominator), `smallest` and `largest` are over seeds. `low` and `high` are the mean ends
+    of the intervals of the single runs, which say how the number of one run varies with other patients; None where a
+    run has no interval.
+    """
+
+    mean: float
+    sd: float
+    smallest: float
+    largest: float
+    low: float | None
+    high: float | None
+
+
+class SeedSpread(Frozen):
+    """Runs that differ by their seed only: model -> seed, and the numbers that are defined for all of them."""
+
+    seeds: dict[str, int]
+    numbers: dict[str, SeedNumber]
+    text: str
 
 
 class ComparisonResults(Frozen):
@@ -130,16 +147,6 @@ def same_answers(predictions: Predictions, other: Predictions) -> bool:
     )
 
 
-def right_difference(
-    first: np.ndarray, second: np.ndarray, counted: np.ndarray, units: Units
-) -> tuple[Share, ComparisonTest]:
-    """`share_difference`, with its test as a result."""
-    gap, statistic, p = share_difference(first, second, counted, units)
-    alone = [int((counted & right & ~other).sum()) for right, other in ((first, second), (second, first))]
-    method = "mcnemar-cluster" if units.clustered else "mcnemar"
-    return gap, ComparisonTest(only_first=alone[0], only_second=alone[1], statistic=statistic, p=p, method=method)
-
-
 def area_gap(
     first: Area, second: Area, positive: np.ndarray | None, units: Units, labels: np.ndarray | None = None
 ) -> tuple[float, ComparisonTest]:
@@ -151,9 +158,7 @@ def area_gap(
     alike, None where either area or the variance is undefined.
 
     Args:
-        first, second: of the same images.
         positive: (S,) bool, of the AUROC of one class against the rest; None for other areas.
-        units: of the images.
         labels: (S,) int64, by which the influence on an average precision is `leveraged`, unless it is so already.
     """
     gap = first.plus(second, -1)
@@ -173,10 +178,8 @@ def jackknifed_gaps(
     The variance is that of the difference, so paired, with Student's t; NaN where a number is undefined for either
     model, or without a patient.
 
-    Args:
-        first, second: (S, N), what each image adds to the sums of either model.
-        of: sums (..., N) -> number by name, (...) each.
-        units: of the images.
+    `first` and `second` are (S, N), what each image adds to the sums of either model; `of` makes of sums (..., N) the
+    numbers by name, (...) each.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         whole = of(first.sum(axis=0)), of(second.sum(axis=0))
@@ -203,7 +206,9 @@ def _tested(gap: float, spread: Spread, method: str) -> tuple[float, ComparisonT
     return reach, ComparisonTest(statistic=statistic, p=p, method=method)
 
 
-def share_difference(first: np.ndarray, second: np.ndarray, counted: np.ndarray, units: Units) -> PairedShare:
+def share_difference(
+    first: np.ndarray, second: np.ndarray, counted: np.ndarray, units: Units
+) -> tuple[Share, ComparisonTest]:
     """How much oftener the first of two models is right, with its interval and the test of no difference.
 
     Independent images: the score interval of Tango, Stat. Med. 17 (1998) 891, which inverts McNemar's test,
@@ -212,10 +217,7 @@ def share_difference(first: np.ndarray, second: np.ndarray, counted: np.ndarray,
     (1991) 1981). So the interval excludes 0 exactly where p is below 0.05. Where fewer than `FEW` patients have an
     image that only one model gets right, the design effect is at least that of the errors of either model.
 
-    Args:
-        first, second: (S,) bool, where each model is right.
-        counted: (S,) bool, the images that matter.
-        units: of the images.
+    `first` and `second` are (S,) bool, where each model is right; `counted` the images that matter.
     """
     from scipy.special import stdtr  # imported here: predict starts without it
 
@@ -224,8 +226,10 @@ def share_difference(first: np.ndarray, second: np.ndarray, counted: np.ndarray,
     value, effect, degrees = (plus - minus) / n if n else float("nan"), 1.0, INFINITE
     sizes = units.sums(counted.astype(np.float64))
     some = sizes > 0
+    method = "mcnemar-cluster" if units.clustered else "mcnemar"
+    test = ComparisonTest(only_first=int(plus), only_second=int(minus), statistic=None, p=None, method=method)
     if some.sum() < 2:
-        return PairedShare(Share(value, *NONE, "tango", int(n), int(some.sum())), None, None)
+        return Share(value, *NONE, "tango", int(n), int(some.sum())), test
     if units.clustered:
         sizes, sums, squares = sizes[some], units.sums(d)[some], units.sums(d**2)[some]
         alone = (plus + minus) / n - value**2
@@ -242,7 +246,8 @@ def share_difference(first: np.ndarray, second: np.ndarray, counted: np.ndarray,
     p = float(2 * stdtr(min(degrees, 1e9), -abs(statistic)))
     low, high = tango(plus, minus, independent, quantile(degrees))
     method = "tango-cluster" if units.clustered else "tango"
-    return PairedShare(Share(value, low, high, method, int(n), len(sizes)), statistic, p)
+    gap = Share(value, low, high, method, int(n), len(sizes))
+    return gap, test.model_copy(update={"statistic": statistic, "p": p})
 
 
 def tango_score(gap: float, plus: float, minus: float, n: float) -> float:
@@ -278,14 +283,6 @@ def class_difference(
     return ClassDifference(**dict(gap_estimate(first.value - second.value, reach, test)), p=test.p)
 
 
-def gap_of(
-    own: Estimate, theirs: Estimate, found: tuple[float, ComparisonTest], limit: float = float("inf")
-) -> Estimate:
-    """The difference of two numbers, from what `area_gap` or `jackknifed_gaps` found; as `gap_estimate`."""
-    undefined = own.value is None or theirs.value is None
-    return gap_estimate(np.nan if undefined else (own.value or 0.0) - (theirs.value or 0.0), *found, limit)
-
-
 def gap_estimate(gap: float, reach: float, test: ComparisonTest, limit: float = 1.0) -> Estimate:
     """A difference with its interval, within -limit..limit, which few images may exceed; none where it is unknown."""
     low, high = np.clip([gap - reach, gap + reach], -limit, limit)
@@ -304,3 +301,38 @@ def holm(ps: Sequence[float | None]) -> list[float | None]:
         highest = max(highest, min(1.0, p * (len(known) - rank)))
         adjusted[i] = highest
     return adjusted
+
+
+def seed_spread(
+    seeds: Mapping[str, int],
+    overall: Sequence[Mapping[str, Estimate]],
+    unit: str,
+    metrics: Mapping[str, Metric],
+    first: Sequence[str],
+) -> SeedSpread:
+    """The spread of every number over seeds (model -> seed, at least two), from the numbers `overall` of each model.
+
+    The text is about the first of the numbers `first` that is defined; `unit` is that of the intervals.
+    """
+    numbers = {}
+    for name in overall[0]:
+        estimates = [of_run[name] for of_run in overall if name in of_run]
+        values, lows, highs = (
+            [end for estimate in estimates if (end := getattr(estimate, part)) is not None]
+            for part in ("value", "low", "high")
+        )
+        if len(values) < len(overall):
+            continue
+        known = len(lows) == len(highs) == len(overall)
+        ends = {"low": float(np.mean(lows)), "high": float(np.mean(highs))} if known else {"low": None, "high": None}
+        spread = {"sd": float(np.std(values, ddof=1)), "smallest": min(values), "largest": max(values)}
+        numbers[name] = SeedNumber(mean=float(np.mean(values)), **spread, **ends)
+    text = f"{listed(list(seeds))} differ by the training seed only ({listed([str(seed) for seed in seeds.values()])})"
+    name = next((name for name in first if name in numbers), "")
+    if not name:
+        return SeedSpread(seeds=dict(seeds), numbers=numbers, text=f"{text}: no number is defined for all of them")
+    number = numbers[name]
+    text += f": {metrics[name].phrase} mean {number.mean:.3f}, SD over {len(seeds)} seeds {number.sd:.3f}"
+    if number.low is not None and number.high is not None:
+        text += f"; 95 % interval of one run over {unit}s [{number.low:.3f}, {number.high:.3f}] on average"
+    return SeedSpread(seeds=dict(seeds), numbers=numbers, text=text)

@@ -46,6 +46,16 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return z / z.sum(axis=1, keepdims=True)
 
 
+def mutual_information(probabilities: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """(...) nats of class and model, 0 or more, from probabilities (M, ..., K) of M models with these weights."""
+
+    def entropy(of: np.ndarray) -> np.ndarray:
+        return -np.sum(of * np.log(np.maximum(of, LEAST)), axis=-1)
+
+    mean = np.einsum("m,m...->...", shares, probabilities)
+    return np.maximum(0, entropy(mean) - np.einsum("m,m...->...", shares, entropy(probabilities)))
+
+
 def is_called(scores: np.ndarray, threshold: float | np.ndarray | None) -> np.ndarray:
     """(S,) bool: whether a probability of the positive class is the threshold or more; without one, one half or more.
 
@@ -85,6 +95,7 @@ class Predictions:
     LABEL_COLUMN: ClassVar[tuple[str, str]] = "label", "give the true class of every image"  # and what to do without
     LOGS: ClassVar[str] = "logarithms"  # what `logs` returns
     FIRST: ClassVar[tuple[str, ...]] = FIXED_COLUMNS  # of the table
+    DECIDING: ClassVar[dict[str, Any]] = {"threshold": None, "costs": None}  # fields that decide, and what is usual
     EXCLUSIVE: ClassVar[bool] = True  # whether the probabilities of an image sum to 1
     BY_ROW: ClassVar[tuple[str, ...]] = ("labels", "logits", "calibrated", "decided", "members")  # None, or of S rows
 
@@ -147,6 +158,32 @@ class Predictions:
         return replace(
             self, calibrated=None, threshold=None, costs=None, decided=None, members=None, thresholds=(), reach=None
         )
+
+    def pooled(self, parts: Sequence[Self]) -> tuple[Sequence[Self], dict[str, Any]]:
+        """Predictions of several models on different images as they can be joined, and the fields that decide."""
+        raw = all(part.calibrated is None for part in parts)
+        none = (None,) * len(self.classes)
+        usual = all(getattr(part, name) in (unset, none) for part in parts for name, unset in self.DECIDING.items())
+        return parts, {
+            **self.DECIDING,
+            "members": None,
+            "calibrated": None if raw else np.concatenate([part.probabilities for part in parts]),
+            "decided": None if usual else np.concatenate([part.predicted for part in parts]),
+        }
+
+    def mean_of(self, parts: Sequence[Self], shares: np.ndarray) -> Self:
+        """The weighted mean of several models on the same images, whose first this is; see `averaged`."""
+        mean = sum(share * part.probabilities for share, part in zip(shares, parts, strict=True))
+        return replace(self.undecided(), logits=self.logs(np.asarray(mean)).astype(np.float32))
+
+    def middle_of(self, decided: Sequence[np.ndarray]) -> np.ndarray:
+        """What most of several models decide; of a tie the likelier class."""
+        votes = np.stack([np.sum(np.equal(decided, k), axis=0) for k in range(len(self.classes))], axis=1)
+        return np.asarray((votes + self.probabilities / 2).argmax(axis=1))
+
+    def disagreement(self, parts: Sequence[Self], shares: np.ndarray) -> np.ndarray:
+        """(S,) how much several models, whose first this is, disagree; see vitmed.metrics.ensembles."""
+        return mutual_information(np.stack([part.probabilities for part in parts]), shares)
 
     @cached_property
     def probabilities(self) -> np.ndarray:

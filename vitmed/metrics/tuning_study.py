@@ -11,8 +11,7 @@ from vitmed.core.base_models import Frozen
 from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
 from vitmed.metrics.ensembles import aligned
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.predictions import known_labels
-from vitmed.metrics.scoring import METRICS, Scorer
+from vitmed.metrics.kinds.classes import METRICS, PreparedPredictions
 
 RESAMPLES = 300
 SEED = "train.seed"  # an axis of a grid, over which its combinations are compared
@@ -105,7 +104,7 @@ def combined(
 
 def drawn_metric(kind: Any, part: Any, weights: np.ndarray, name: str) -> np.ndarray:
     """(R,) the metric for image weights (R, S)."""
-    numbers = kind.stress.draw(part, weights)
+    numbers = kind.draw(part, weights)
     if name not in numbers:  # of classes, the areas, which take longer
-        numbers = Scorer(known_labels(part), part).values(weights)[0]
+        numbers = PreparedPredictions(part).values(weights)[0]
     return np.asarray(numbers[name])

@@ -1,26 +1,31 @@
 """Classes, of which an image has one: every number of a set of predictions with its interval, and two models compared.
 
-Each number has the formula whose measured coverage is nearest to its level (benchmarks/coverage.py).
+Each number has the formula whose measured coverage is nearest to its level (benchmarks/coverage.py). Every value is
+computed from image weights (R, S): the point estimate is one row of ones; a resample holds how often each image was
+drawn. A value that cannot be computed is NaN (null in JSON, with the reason beside it).
+
+Letters: S images, K classes, R resamples.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any, ClassVar
 
 import numpy as np
 
-from vitmed.metrics.areas import Area, class_areas
-from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval, widened_level
+from vitmed.metrics.areas import Area, class_areas, weighted_areas
+from vitmed.metrics.bootstrap import bootstrap_weights, widened_level
 from vitmed.metrics.estimates import (
     FEWEST,
     ClassNumbers,
     Estimate,
     Numbers,
-    check_finite,
+    SampleSize,
     estimate,
     notes,
-    numbers_of,
     of_auroc,
     of_f1,
     of_share,
@@ -33,7 +38,6 @@ from vitmed.metrics.intervals import (
     NONE,
     Part,
     Share,
-    Units,
     assumed_effect,
     class_masks,
     class_shares,
@@ -42,83 +46,188 @@ from vitmed.metrics.intervals import (
     logit_interval,
     mean_interval,
     quantile,
+    ratio,
     share,
     spread,
     wilson,
     within,
 )
-from vitmed.metrics.metric_table import METRICS
+from vitmed.metrics.kinds.prepared import Gap, Prepared, compare, epoch_values, evaluate
+from vitmed.metrics.metric_table import METRICS, PER_CLASS, Metric
 from vitmed.metrics.paired_comparison import (
     ClassDifference,
     ComparisonTest,
-    PairedComparison,
     area_gap,
-    check_alike,
     class_difference,
-    gap_estimate,
-    right_difference,
-    same_answers,
     share_difference,
 )
-from vitmed.metrics.predictions import Predictions, known_labels
-from vitmed.metrics.scoring import Scorer
+from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
 AREAS = ("auroc", "auroc_weighted", "average_precision", "average_precision_weighted")
-LOSSES = ("log_loss", "brier")  # in the order of `Scorer.losses`
+LOSSES = ("log_loss", "brier")  # in the order of `losses`
 MANY_CLASSES = 50
 
 
-def evaluate_predictions(predictions: Predictions, resamples: int = 2000) -> Numbers:
-    """Every number with its interval; the units are patients where they are known.
+class PreparedPredictions(Prepared):
+    """One set of predictions of classes."""
 
-    `resamples` is only recorded: those of the rest of a report. The intervals of these numbers need none.
+    metrics: ClassVar[dict[str, Metric]] = METRICS
+    tested: ClassVar[tuple[str, ...]] = ("auroc", "accuracy")
+    predictions: Predictions
 
-    Raises:
-        DataError: the predictions have no labels, or a score that is no finite number.
-    """
-    return PreparedPredictions(predictions).numbers(resamples)
+    def __init__(self, predictions: Predictions, resamples: int = 0):
+        super().__init__(predictions, resamples)
+        self.predicted, self.probabilities = predictions.predicted, predictions.probabilities
+        self.size = k = len(predictions.classes)
+        self.classes, self.positive = range(k), positive_index(predictions)
+        # The cells of the confusion matrix that hold an image, (C,), and which of them holds each image, (S,).
+        self.cells, self.cell = np.unique(self.labels * k + self.predicted, return_inverse=True)
+        self.support = np.bincount(self.labels, minlength=k)  # (K,)
+        self.even = np.full(k, 1 / k)  # (K,) weights of a plain mean
+        self.losses = np.stack(image_losses(predictions), axis=1)  # (S, 2)
 
+    def apart(self) -> dict[str, float]:
+        return {name: float(drawn[0]) for name, drawn in self.values(np.ones((1, len(self.labels))))[0].items()}
 
-class PreparedPredictions:
-    """One set of predictions, with everything about its intervals that does not depend on resamples."""
+    def drawn_apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
+        return self.counted(weights)[0]
 
-    def __init__(self, predictions: Predictions):
-        labels = known_labels(predictions)
-        check_finite(predictions.logits)
-        self.predictions, self.labels, self.units = predictions, labels, Units.of(predictions)
-        self.scorer = scorer = Scorer(labels, predictions)
-        self.point = {name: float(v[0]) for name, v in scorer.counted(np.ones((1, len(labels))))[0].items()}
-        self.classes = range(scorer.size)
-        self.holders = [self._held(labels == c) for c in self.classes]
-        self.shares = [class_shares(labels == c, scorer.predicted == c, self.units) for c in self.classes]
-        self.accuracy = share(labels == scorer.predicted, np.ones(len(labels), bool), self.units)
-        self.overall_areas = {name: Area(0.0, np.zeros(len(labels))) for name in AREAS}
-        self.areas = [class_areas(scorer.probabilities[:, c], labels == c) for c in self.classes]
-        for c in self.classes:
-            self._add_areas(c)
-        self.per_class = [self._of_class(c) for c in self.classes]
+    @cached_property
+    def point(self) -> dict[str, float]:
+        """The numbers that are no areas."""
+        return {name: float(v[0]) for name, v in self.drawn_apart(np.ones((1, len(self.labels)))).items()}
 
-    def _add_areas(self, c: int) -> None:
-        """Add the areas of a class to the overall areas."""
-        truth, positive = self.labels == c, self.scorer.positive
-        for kind, area in zip(("auroc", "average_precision"), self.areas[c], strict=True):
-            if positive == c:
-                self.overall_areas[kind] = area
-            elif positive is None:
-                self.overall_areas[kind] = self.overall_areas[kind].plus(area, self.scorer.even[c])
-            if self.scorer.present[c]:
-                weighted = self.overall_areas[f"{kind}_weighted"].plus(area, float(truth.mean()))
-                drawn = (truth - truth.mean()) * area.value / len(truth)  # how common a class is was drawn too
-                self.overall_areas[f"{kind}_weighted"] = Area(weighted.value, weighted.influence + drawn)
+    def values(self, weights: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """All numbers for image weights (R, S): overall, name -> (R,), and of each class, name -> (R, K)."""
+        overall, per_class = self.counted(weights)
+        truths = [self.labels == c for c in range(self.size)]
+        areas = [weighted_areas(self.probabilities[:, c], truth, weights) for c, truth in enumerate(truths)]
+        share = np.stack([weights @ truth for truth in truths], axis=1)
+        share = ratio(share, share.sum(axis=1, keepdims=True))
+        for name, of_classes in zip(("auroc", "average_precision"), zip(*areas, strict=True), strict=True):
+            values = per_class[name] = np.stack(of_classes, axis=1)
+            overall[name] = mean(values, self.even) if self.positive is None else values[:, self.positive]
+            overall[f"{name}_weighted"] = mean(values, share)
+        return {name: overall[name] for name in METRICS}, {name: per_class[name] for name in PER_CLASS}
 
-    def _of_class(self, c: int) -> dict[str, Estimate]:
-        """The numbers of a class."""
-        area, precision = self.areas[c]
-        shares = {name: (of_f1 if name == "f1" else of_share)(value) for name, value in self.shares[c].items()}
-        return shares | {
-            "auroc": of_auroc(area, self.labels == c, self.units),
-            "average_precision": estimate(precision.value, *self._precision_interval(c), "influence"),
+    def counted(self, weights: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """As `values`, without AUROC and average precision, which take most of the time."""
+        return self._numbers(_grouped(weights, self.cell, len(self.cells)), weights @ self.losses)
+
+    def summed(self, units: np.ndarray) -> Callable[[np.ndarray], tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
+        """`counted` for weights of whole units, (R, G), units being the number (S,) of each image's: much faster."""
+        count = int(units.max()) + 1
+        held = np.bincount(units * len(self.cells) + self.cell, minlength=count * len(self.cells))
+        held = held.reshape(count, -1).astype(np.float64)  # (G, C)
+        losses = np.stack([np.bincount(units, column, minlength=count) for column in self.losses.T], axis=1)
+        return lambda weights: self._numbers(weights @ held, weights @ losses)
+
+    def correlation_influence(self) -> dict[str, np.ndarray]:
+        """The influence (S,) of each image on MCC and kappa: their derivatives by its weight, which sum to 0."""
+        k, n, t, c = self.size, float(len(self.labels)), self.labels, self.predicted
+        support, called = (np.bincount(of, minlength=k).astype(np.float64) for of in (t, c))
+        hits = float((t == c).sum())
+        varied_truth, varied_calls, left = n**2 - support @ support, n**2 - called @ called, n**2 - support @ called
+        above = hits * n - support @ called  # chance
+        moved_chance = called[t] + support[c]
+        moved = (t == c) * n + hits - moved_chance
+        mcc = ratio(above, np.sqrt(varied_truth * varied_calls))
+        both = ratio(n - support[t], varied_truth) + ratio(n - called[c], varied_calls)
+        kappa = ratio(moved - ratio(above, left) * (2 * n - moved_chance), left)
+        return {"mcc": ratio(moved, np.sqrt(varied_truth * varied_calls)) - mcc * both, "cohen_kappa": kappa}
+
+    def _numbers(self, cells: np.ndarray, lost: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Of the images in each cell of the confusion matrix that is in use, (R, C), and the summed losses, (R, 2)."""
+        r, k = len(cells), self.size
+        support = _grouped(cells, self.cells // k, k)  # (R, K) truly of the class
+        called = _grouped(cells, self.cells % k, k)  # (R, K) predicted as it
+        tp, right = np.zeros((r, k)), self.cells // k == self.cells % k
+        tp[:, self.cells[right] % k] = cells[:, right]
+        total = cells.sum(axis=1)  # (R,)
+        others, elsewhere = total[:, None] - support, total[:, None] - called
+        tn = others - called + tp
+        both = (support > 0) & (others > 0)  # else PPV, NPV and F1 do not depend on the model
+        per_class = {
+            "sensitivity": ratio(tp, support),
+            "specificity": ratio(tn, others),
+            "ppv": np.where(both, ratio(tp, called), np.nan),
+            "npv": np.where(both, ratio(tn, elsewhere), np.nan),
+            "f1": np.where(both, ratio(2 * tp, support + called), np.nan),
         }
+        # A class without a value makes plain means undefined: the mean over the others is another quantity. That is a
+        # class without images, also in a resample, and one that is never predicted, which would reward ignoring it.
+        share = ratio(support, total[:, None])
+        losses = ratio(lost, total[:, None])  # (R, 2)
+        hits = tp.sum(axis=1)
+        chance = (support * called).sum(axis=1)  # total^2 x agreement by chance
+        varied_truth = total**2 - (support**2).sum(axis=1)
+        varied_calls = total**2 - (called**2).sum(axis=1)
+        # Gorodkin, Comput. Biol. Chem. 28 (2004) 367. A constant prediction has covariance 0: MCC is 0, its limit.
+        mcc = ratio(hits * total - chance, np.sqrt(varied_truth) * np.sqrt(np.where(varied_calls > 0, varied_calls, 1)))
+        overall = {
+            "accuracy": ratio(hits, total),
+            "balanced_accuracy": mean(per_class["sensitivity"], self.even),
+            "mcc": np.where(varied_truth > 0, mcc, np.nan),
+            "cohen_kappa": np.where(varied_truth > 0, ratio(hits * total - chance, total**2 - chance), np.nan),
+            "log_loss": losses[:, 0],
+            "brier": losses[:, 1],
+        }
+        for name, values in per_class.items():
+            overall[f"{name}_macro"] = mean(values, self.even)
+            overall[f"{name}_weighted"] = mean(values, share)
+        return overall, per_class
+
+    @cached_property
+    def holders(self) -> list[int]:
+        """How many units have an image of each class."""
+        return [self._held(self.labels == c) for c in self.classes]
+
+    @cached_property
+    def class_shares(self) -> list[dict[str, Share]]:
+        labels, predicted = self.labels, self.predicted
+        return [class_shares(labels == c, predicted == c, self.units) for c in self.classes]
+
+    @cached_property
+    def accuracy(self) -> Share:
+        """The share of images whose class is right."""
+        return share(self.labels == self.predicted, np.ones(len(self.labels), bool), self.units)
+
+    def sample(self) -> tuple[SampleSize, list[dict[str, Share]]]:
+        return sample_size(self.accuracy), self.class_shares
+
+    @cached_property
+    def areas(self) -> list[tuple[Area, Area]]:
+        """AUROC and average precision of each class against the rest."""
+        return [class_areas(self.probabilities[:, c], self.labels == c) for c in self.classes]
+
+    @cached_property
+    def overall_areas(self) -> dict[str, Area]:
+        """Those of all classes together, by the names in `AREAS`."""
+        overall = {name: Area(0.0, np.zeros(len(self.labels))) for name in AREAS}
+        for c in self.classes:
+            truth = self.labels == c
+            for kind, area in zip(("auroc", "average_precision"), self.areas[c], strict=True):
+                if self.positive == c:
+                    overall[kind] = area
+                elif self.positive is None:
+                    overall[kind] = overall[kind].plus(area, self.even[c])
+                if self.support[c]:
+                    weighted = overall[f"{kind}_weighted"].plus(area, float(truth.mean()))
+                    drawn = (truth - truth.mean()) * area.value / len(truth)  # how common a class is was drawn too
+                    overall[f"{kind}_weighted"] = Area(weighted.value, weighted.influence + drawn)
+        return overall
+
+    @cached_property
+    def per_class(self) -> list[dict[str, Estimate]]:
+        """The numbers of each class against the rest."""
+        per_class = []
+        for c, (area, precision) in enumerate(self.areas):
+            numbers = {name: (of_f1 if name == "f1" else of_share)(s) for name, s in self.class_shares[c].items()}
+            numbers["auroc"] = of_auroc(area, self.labels == c, self.units)
+            precision_interval = self._precision_interval(c)
+            numbers["average_precision"] = estimate(precision.value, *precision_interval, "influence")
+            per_class.append(numbers)
+        return per_class
 
     def _precision_interval(self, c: int) -> tuple[float, float]:
         """The interval of an average precision, on the logit scale; a perfect one varies no more than a proportion."""
@@ -137,27 +246,26 @@ class PreparedPredictions:
         low, _ = wilson(1.0, sizes.sum() / assumed_effect(sizes, LIKENESS), quantile(self.degrees))
         return low, 1.0
 
-    def numbers(self, resamples: int) -> Numbers:
-        """As `evaluate_predictions`."""
-        classes, size, positive = self.predictions.classes, len(self.classes), self.scorer.positive
-        support = np.bincount(self.labels, minlength=size).tolist()
-        confusion = np.bincount(self.labels * size + self.scorer.predicted, minlength=size**2)
-        accuracy = sample_size(self.accuracy)
-        numbers = numbers_of(self.predictions, self.estimates()[0], resamples, accuracy, self.shares).model_copy(
-            update={
-                "positive_class": None if positive is None else classes[positive],
-                "per_class": {c: ClassNumbers(n=support[k], **self.per_class[k]) for k, c in enumerate(classes)},
-                "confusion_matrix": confusion.reshape(size, size).tolist(),
-            }
-        )
-        holders = dict(zip(classes, self.holders, strict=True))
-        reasons = {"undefined": undefined(numbers), "no_interval": without_interval(numbers, holders)}
-        more = notes(numbers, holders, self.units.count, self.predictions.groups)
-        return numbers.model_copy(update={**reasons, "notes": more})
+    def details(self) -> dict[str, Any]:
+        k, names, support = self.size, self.predictions.classes, self.support.tolist()
+        counts = np.bincount(self.labels * k + self.predicted, minlength=k**2).reshape(k, k)
+        return {
+            "positive_class": None if self.positive is None else names[self.positive],
+            "per_class": {name: ClassNumbers(n=support[c], **self.per_class[c]) for c, name in enumerate(names)},
+            "confusion_matrix": counts.tolist(),
+        }
 
-    def estimates(self) -> tuple[dict[str, Estimate], list[dict[str, Estimate]]]:
-        """All numbers, overall and of each class."""
-        positive = self.scorer.positive
+    def reasons(self, numbers: Numbers) -> dict[str, Any]:
+        holders = dict(zip(numbers.classes, self.holders, strict=True))
+        return {
+            "undefined": undefined(numbers),
+            "no_interval": without_interval(numbers, holders),
+            "notes": notes(numbers, holders, self.units.count, self.predictions.groups),
+        }
+
+    @cached_property
+    def overall(self) -> dict[str, Estimate]:
+        positive = self.positive
         overall = {"accuracy": of_share(self.accuracy), "balanced_accuracy": self._mean("sensitivity", weighted=False)}
         overall |= {"sensitivity_weighted": overall["accuracy"], "sensitivity_macro": overall["balanced_accuracy"]}
         for kind in ("specificity", "ppv", "npv", "f1"):
@@ -173,15 +281,15 @@ class PreparedPredictions:
         for name in ("mcc", "cohen_kappa"):
             value = min(self.point[name], 1.0)  # a rounding error may lie above
             overall[name] = estimate(value, *self._correlation_interval(name), "influence")
-        return {name: overall[name] for name in METRICS}, self.per_class
+        return {name: overall[name] for name in METRICS}
 
     def _mean(self, kind: str, weighted: bool) -> Estimate:
         """The mean of a number over all classes, or weighted by class size over those that have images."""
         size = max(1, len(self.labels))
-        means = np.bincount(self.labels, minlength=len(self.classes)) / size
-        weights, value = (means if weighted else self.scorer.even), float("nan")
+        means = self.support / size
+        weights, value = (means if weighted else self.even), float("nan")
         entries = {int(c): self.per_class[c][kind] for c in np.flatnonzero(weights)}
-        values = np.full(len(self.classes), np.nan)
+        values = np.full(self.size, np.nan)
         for c, entry in entries.items():
             values[c] = np.nan if entry.value is None else entry.value
         if entries:
@@ -196,16 +304,16 @@ class PreparedPredictions:
         """A number of a class that has an interval, as a part of a mean."""
         entry = self.per_class[c][kind]
         assert entry.value is not None and entry.low is not None and entry.high is not None
-        if kind in self.shares[c]:
-            hits, counted = class_masks(self.labels == c, self.scorer.predicted == c)[kind]
-            influence = np.where(counted, hits - self.shares[c][kind].value, 0.0)
+        if kind in self.class_shares[c]:
+            hits, counted = class_masks(self.labels == c, self.predicted == c)[kind]
+            influence = np.where(counted, hits - self.class_shares[c][kind].value, 0.0)
         else:
             influence = self.areas[c][kind == "average_precision"].influence
         return Part(entry.value, entry.low, entry.high, influence, weight)
 
     def _loss_interval(self, column: int) -> tuple[float, float]:
         """The interval of a mean loss; none without an error, as no image shows what one costs."""
-        loss = self.scorer.losses[:, column]
+        loss = self.losses[:, column]
         if self.accuracy.value == 1 or not len(loss) or self.too_few:
             return NONE
         influence = self.units.leveraged((loss - loss.mean()) / len(loss), self.labels)
@@ -219,12 +327,13 @@ class PreparedPredictions:
         value = self.point[name]
         if not np.isfinite(value) or self.units.count < 2 or self.too_few:
             return NONE
-        present = [c for c in self.classes if self.scorer.present[c]]
-        rarest = min(present, key=lambda c: self.holders[c], default=-1)  # the class with the fewest patients
+        rarest = min(
+            np.flatnonzero(self.support), key=lambda c: self.holders[c], default=-1
+        )  # the class with the fewest patients
         flawless = 2 * self._flawless(self.labels == rarest)[0] - 1
         if abs(value - 1) < 1e-12:
             return flawless, 1.0
-        influence = self.units.leveraged(self.scorer.correlation_influence()[name], self.labels)
+        influence = self.units.leveraged(self.correlation_influence()[name], self.labels)
         variance, _ = spread(influence, self.units)
         if not (variance > 0 and value > -1):
             return NONE
@@ -234,7 +343,7 @@ class PreparedPredictions:
     @property
     def too_few(self) -> bool:
         """Whether fewer than `FEWEST` images, or patients, have the most common class, or any other."""
-        common = self.labels == np.bincount(self.labels, minlength=len(self.classes)).argmax()
+        common = self.labels == self.support.argmax()
         return min(self._held(common), self._held(~common)) < FEWEST
 
     def _held(self, images: np.ndarray) -> int:
@@ -244,53 +353,48 @@ class PreparedPredictions:
     @cached_property
     def degrees(self) -> float:
         """Degrees of freedom of the variance of being right between units."""
-        return self.units.degrees((self.labels == self.scorer.predicted) * 1.0) if self.units.count > 1 else 1.0
+        return self.units.degrees((self.labels == self.predicted) * 1.0) if self.units.count > 1 else 1.0
+
+    def area_gap(self, other: PreparedPredictions, name: str) -> Gap:
+        positive = self.labels == self.positive if name == "auroc" and self.positive is not None else None
+        labels = self.labels if name == "average_precision" else None
+        return area_gap(self.overall_areas[name], other.overall_areas[name], positive, self.units, labels)
+
+    def share_gaps(self, other: PreparedPredictions) -> dict[str, tuple[Share, ComparisonTest]]:
+        labels, present = self.labels, np.flatnonzero(self.support)
+        mine, yours = labels == self.predicted, labels == other.predicted
+        accuracy, test = share_difference(mine, yours, np.ones(len(labels), bool), self.units)
+        truths, gap = [labels == c for c in present], mine.astype(np.float64) - yours
+        parts = []
+        for truth in truths:
+            of_class = share_difference(mine, yours, truth, self.units)[0]
+            influence = np.where(truth, gap - of_class.value, 0.0)
+            parts.append(Part(of_class.value, of_class.low, of_class.high, influence, 1 / len(present)))
+        low, high = mean_interval(parts, np.zeros(len(labels)), quantile(), self.units, lowest=-1.0)
+        means = ("balanced_accuracy", "sensitivity_macro", "specificity_macro")  # of two classes all three are the same
+        gaps = dict.fromkeys(("accuracy", "sensitivity_weighted"), accuracy)
+        gaps |= dict.fromkeys(means[:2] if self.positive is None else means, replace(accuracy, low=low, high=high))
+        values = {name: [model.overall[name].value or 0.0 for model in (self, other)] for name in gaps}
+        return {name: (replace(gap, value=values[name][0] - values[name][1]), test) for name, gap in gaps.items()}
+
+    def drawn_gaps(self, other: PreparedPredictions, resamples: int) -> tuple[dict[str, np.ndarray], float]:
+        other.units = self.units
+        mine, yours = bootstrap([self, other], resamples, 0)
+        return {name: mine[name] - yours[name] for name in mine}, widened_level(min(self.degrees, other.degrees))
+
+    def class_gaps(self, other: PreparedPredictions) -> dict[str, dict[str, ClassDifference]]:
+        """In AUROC; none of two classes, and of more than `MANY_CLASSES`."""
+        if not 2 < self.size <= MANY_CLASSES:
+            return {}
+        gaps: dict[str, ClassDifference] = {}
+        for c, name in enumerate(self.predictions.classes):
+            gaps[name] = class_difference(self.areas[c][0], other.areas[c][0], self.labels == c, self.units)
+        return {"auroc": gaps}
 
 
-def compare_predictions(predictions: Predictions, other: Predictions, resamples: int = 2000) -> PairedComparison:
-    """The numbers of the other model, and the differences, first minus other, on the same images.
-
-    The interval of a difference is paired, so narrower than the intervals of the two numbers suggest: by
-    `share_difference` for accuracy and balanced accuracy, by `area_gap` for AUROC and average precision, and for the
-    rest from resamples in which both models are evaluated. Predictions that are all the same differ by exactly 0.
-
-    Raises:
-        DataError: not the same images, labels or classes in the same order; or no labels.
-    """
-    labels = known_labels(predictions)
-    check_alike(predictions, other)
-    first, second = PreparedPredictions(predictions), PreparedPredictions(other)
-    second.units = first.units
-    draws = bootstrap([first, second], resamples, 0)
-    ours, theirs = (evaluation.estimates()[0] for evaluation in (first, second))
-    positive = None if first.scorer.positive is None else labels == first.scorer.positive
-    areas = {}
-    for name in AREAS:
-        kind, kinds = positive if name == "auroc" else None, labels if name == "average_precision" else None
-        areas[name] = area_gap(first.overall_areas[name], second.overall_areas[name], kind, first.units, kinds)
-    accuracy, shares = _share_differences(first, second)
-    widen = widened_level(min(first.degrees, second.degrees))
-    same = same_answers(predictions, other)
-    difference: dict[str, Estimate] = {}
-    for name in ours:
-        one, two = ours[name].value, theirs[name].value
-        if one is None or two is None:
-            difference[name] = estimate(float("nan"), *NONE, "bootstrap", resamples)
-        elif name in AREAS:
-            reach, test = areas[name]
-            difference[name] = gap_estimate(one - two, reach, test)
-        elif name in shares:
-            gap = shares[name]
-            low, high = (0.0, 0.0) if same else (gap.low, gap.high)
-            difference[name] = estimate(one - two, low, high, gap.method)
-        else:
-            drawn = draws[0][name] - draws[1][name]
-            enough = len(drawn) > 0 and np.isfinite(drawn).mean() >= 0.5
-            interval = percentile_interval(drawn, widen) if enough else NONE
-            difference[name] = estimate(one - two, *interval, "bootstrap", len(drawn))
-    return PairedComparison(
-        overall=theirs, difference=difference, tests={"auroc": areas["auroc"][1], "accuracy": accuracy}
-    )
+evaluate_predictions = partial(evaluate, PreparedPredictions)
+compare_predictions = partial(compare, PreparedPredictions)
+metric_values = partial(epoch_values, PreparedPredictions)
 
 
 def bootstrap(several: list[PreparedPredictions], resamples: int, seed: int) -> list[dict[str, np.ndarray]]:
@@ -300,49 +404,35 @@ def bootstrap(several: list[PreparedPredictions], resamples: int, seed: int) -> 
     if units.count > 1:
         whole = 2 * units.count < len(units.index)  # few patients with many images: their sums are enough
         index = np.arange(units.count) if whole else units.index
-        ways = [evaluation.scorer.summed(units.index) if whole else evaluation.scorer.counted for evaluation in several]
+        ways = [evaluation.summed(units.index) if whole else evaluation.counted for evaluation in several]
         for weights in bootstrap_weights(index, resamples, seed):
             for way, drawn in zip(ways, draws, strict=True):
-                for name, values in way(weights)[0].items():
-                    drawn[name].append(values)
+                for name, numbers in way(weights)[0].items():
+                    drawn[name].append(numbers)
     return [{name: np.concatenate(v) if v else np.empty(0) for name, v in drawn.items()} for drawn in draws]
 
 
-def _share_differences(
-    first: PreparedPredictions, second: PreparedPredictions
-) -> tuple[ComparisonTest, dict[str, Share]]:
-    """The test of accuracy, and the differences of the overall numbers that are proportions or means of them."""
-    labels, units, present = first.labels, first.units, np.flatnonzero(first.scorer.present)
-    right, other = labels == first.scorer.predicted, labels == second.scorer.predicted
-    accuracy, test = right_difference(right, other, np.ones(len(labels), bool), units)
-    truths = [labels == c for c in present]
-    of_classes = [share_difference(right, other, truth, units).found for truth in truths]
-    gap = right.astype(np.float64) - other
-    parts = (
-        Part(one.value, one.low, one.high, np.where(truth, gap - one.value, 0.0), 1 / len(present))
-        for one, truth in zip(of_classes, truths, strict=True)
-    )
-    low, high = mean_interval(parts, np.zeros(len(labels)), quantile(), units, lowest=-1.0)
-    balanced = replace(accuracy, low=low, high=high)
-    shares = {"accuracy": accuracy, "sensitivity_weighted": accuracy}
-    shares |= {"balanced_accuracy": balanced, "sensitivity_macro": balanced}
-    if first.scorer.positive is not None:
-        shares["specificity_macro"] = balanced  # the same number
-    return test, shares
-
-
-def compare_classes(predictions: Predictions, other: Predictions) -> dict[str, dict[str, ClassDifference]]:
-    """The difference in AUROC of each class against the rest: `{"auroc": {class: difference}}`; {} of two classes, and
-    of more than `MANY_CLASSES`.
-
-    Raises:
-        DataError: no labels. The images must be the same, as for `compare_predictions`.
+def image_losses(predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
+    """-ln of the probability of the label, and the squared error as in the Brier score, of each image: (S,) twice.
+    Raises DataError without labels.
     """
-    labels, units = known_labels(predictions), Units.of(predictions)
-    if not 2 < len(predictions.classes) <= MANY_CLASSES:
-        return {}
-    gaps: dict[str, ClassDifference] = {}
-    for c, name in enumerate(predictions.classes):
-        first, second = (class_areas(p.probabilities[:, c], labels == c)[0] for p in (predictions, other))
-        gaps[name] = class_difference(first, second, labels == c, units)
-    return {"auroc": gaps}
+    labels, chances = known_labels(predictions), predictions.probabilities
+    tiny = np.finfo(np.float64).eps  # as scikit-learn: a certain error costs 36, not infinity
+    given = chances[np.arange(len(labels)), labels]
+    many = (chances**2).sum(axis=1) - 2 * given + 1  # sum over classes of (probability - truth)^2
+    brier = many if positive_index(predictions) is None else (1 - given) ** 2
+    return -np.log(np.clip(given, tiny, 1 - tiny)), brier
+
+
+def mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """(R,) weighted sums of values (R, K); what has weight 0 is left out even where it is NaN."""
+    return np.where(weights == 0, 0, weights * values).sum(axis=1)
+
+
+def _grouped(values: np.ndarray, kinds: np.ndarray, k: int) -> np.ndarray:
+    """(R, K) sums over those of the values (R, N) that are of each kind, (N,) int64, 0..K-1."""
+    sums, order = np.zeros((len(values), k)), np.argsort(kinds, kind="stable")
+    there, starts = np.unique(kinds[order], return_index=True)
+    if len(there):
+        sums[:, there] = np.add.reduceat(values.take(order, axis=1), starts, axis=1)
+    return sums

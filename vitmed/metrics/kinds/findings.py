@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -30,19 +30,19 @@ from vitmed.metrics.estimates import (
 )
 from vitmed.metrics.intervals import NONE, Units, mean_interval, quantile, ratio, share
 from vitmed.metrics.kinds.classes import LOSSES, PreparedPredictions, image_losses
-from vitmed.metrics.metric_table import FINDING_METRICS, PER_CLASS
+    SampleSize,
+from vitmed.metrics.intervals import NONE, Share, mean_interval, quantile, ratio, share
+from vitmed.metrics.kinds.prepared import Gap, Prepared, compare, drawn_values, epoch_values, evaluate
+from vitmed.metrics.metric_table import FINDING_METRICS, PER_CLASS, Metric
 from vitmed.metrics.paired_comparison import (
     ClassDifference,
-    PairedComparison,
+    ComparisonTest,
     area_gap,
-    check_alike,
     class_difference,
-    gap_of,
-    jackknifed_gaps,
-    right_difference,
     same_answers,
+    share_difference,
 )
-from vitmed.metrics.predictions import LEAST, Predictions, is_called, known_labels, softmax
+from vitmed.metrics.predictions import LEAST, Predictions, is_called, known_labels, mutual_information, softmax
 from vitmed.metrics.predictions_csv import BETWEEN, LABEL, LOGIT, NEAR, PROB, Table
 
 
@@ -60,7 +60,17 @@ class FindingPredictions(Predictions):
     LABEL_COLUMN: ClassVar[tuple[str, str]] = f"{LABEL}<finding>", "give 1 or 0 where a finding is known"
     LOGS: ClassVar[str] = "log odds"
     FIRST: ClassVar[tuple[str, ...]] = ("path", "group", "prediction")
+    DECIDING: ClassVar[dict[str, Any]] = {"thresholds": ()}
     EXCLUSIVE: ClassVar[bool] = False
+
+    def middle_of(self, decided: Sequence[np.ndarray]) -> np.ndarray:
+        """The findings that half of several models call, or more."""
+        return np.asarray(np.mean(decided, axis=0) >= 0.5)
+
+    def disagreement(self, parts: Sequence[Self], shares: np.ndarray) -> np.ndarray:
+        """(S,) the largest of those of the findings."""
+        each = np.stack([part.probabilities for part in parts])  # (M, S, F)
+        return mutual_information(np.stack([each, 1 - each], axis=-1), shares).max(axis=1)
 
     def like(self, other: Self) -> Self:
         """With the findings, which must be the same, in the order of another."""
@@ -263,138 +273,130 @@ def pooled(predictions: Predictions, grouped: bool = False) -> Predictions:
     )
 
 
-def summands(predictions: Predictions) -> np.ndarray:
-    """(S, 4 F + 6) float64: of each image what `of_sums` takes the sums of."""
-    labels, called = known_labels(predictions), predictions.predicted
-    known, present, absent = labels != UNKNOWN, labels == 1, labels == 0
-    right, empty = images_right(labels, called), images_without(labels)
-    rows, size = np.nonzero(known)[0], len(labels)
-    losses = [np.bincount(rows, loss, minlength=size) for loss in image_losses(pooled(predictions))]
-    counts = present & called, absent & called, present & ~called, absent & ~called
-    return np.column_stack([*counts, right, known.any(axis=1), right & empty, empty, *losses]).astype(np.float64)
+class PreparedFindings(Prepared):
+    """One set of predictions of findings.
 
-
-def of_sums(sums: np.ndarray, means: np.ndarray) -> dict[str, np.ndarray]:
-    """Numbers by name, (...) each, from the sums (..., 4 F + 6) of `summands`: all but areas under curves.
-
-    Args:
-        means: (F,) bool, the findings of the means.
+    A mean over findings, those of `in_means`, has the interval of a mean over classes: from those of its parts (MOVER),
+    whose errors are correlated because several findings are read in the same images and patients. A number of all
+    labels together (micro) has that of two classes, each label an image of its patient; without patients the labels of
+    an image stay together.
     """
-    counts, (right, images, clear, empty, log_loss, brier) = sums[..., :-6], np.moveaxis(sums[..., -6:], -1, 0)
-    tp, fp, fn, tn = np.moveaxis(counts.reshape(*sums.shape[:-1], 4, -1), -2, 0)  # (..., F) each
-    sensitivity, specificity = ratio(tp, tp + fn), ratio(tn, tn + fp)
-    each = {
-        "balanced_accuracy": (sensitivity + specificity) / 2,
-        "sensitivity_macro": sensitivity,
-        "specificity_macro": specificity,
-        "ppv_macro": ratio(tp, tp + fp),
-        "npv_macro": ratio(tn, tn + fn),
-        "f1_macro": ratio(2 * tp, 2 * tp + fp + fn),
-    }
-    macro = {name: ratio(values[..., means].sum(axis=-1), means.sum()) for name, values in each.items()}
-    tp, fp, fn, tn = (count.sum(axis=-1) for count in (tp, fp, fn, tn))
-    known = tp + fp + fn + tn
-    both = np.where((tp + fn > 0) & (fp + tn > 0), 1.0, np.nan)  # else PPV and F1 do not depend on the model
-    return macro | {
-        "sensitivity_micro": ratio(tp, tp + fn),
-        "ppv_micro": both * ratio(tp, tp + fp),
-        "f1_micro": both * ratio(2 * tp, 2 * tp + fp + fn),
-        "hamming_loss": ratio(fp + fn, known),
-        "log_loss": ratio(log_loss, known),
-        "brier": ratio(brier, known),
-        "subset_accuracy": ratio(right, images),
-        "no_finding_specificity": ratio(clear, empty),
-    }
 
+    metrics: ClassVar[dict[str, Metric]] = FINDING_METRICS
+    tested: ClassVar[tuple[str, ...]] = ("auroc", "subset_accuracy", "average_precision")
+    unbounded: ClassVar[tuple[str, ...]] = ("log_loss",)
 
-def finding_values(predictions: Predictions) -> dict[str, float]:
-    """Every number of `FINDING_METRICS`, without intervals: fast enough for every epoch. NaN where it is undefined.
-
-    Raises:
-        DataError: no labels.
-    """
-    labels, means = known_labels(predictions), in_means(predictions)
-
-    def areas(scores: np.ndarray, present: np.ndarray) -> list[float]:
-        return [float(area[0]) for area in weighted_areas(scores, present, np.ones((1, len(scores))))]
-
-    values = {name: float(value) for name, value in of_sums(summands(predictions).sum(axis=0), means).items()}
-    known = labels != UNKNOWN
-    each = [areas(predictions.probabilities[rows, f], labels[rows, f] == 1) for f, rows in enumerate(known.T)]
-    together = areas(predictions.probabilities[known], labels[known] == 1)
-    for name, of_findings, of_all in zip(AREAS, np.array(each).reshape(-1, 2).T, together, strict=True):
-        values[name] = float(of_findings[means].mean()) if means.any() else float("nan")
-        values[f"{name}_micro"] = of_all
-    return {name: values[name] for name in FINDING_METRICS}
-
-
-def drawn_findings(predictions: Predictions, weights: np.ndarray) -> dict[str, np.ndarray]:
-    """Numbers by name, (R,) each, for image weights (R, S): those of `of_sums`, areas, and "auroc of <finding>".
-
-    The latter of the findings of the means; where a resample lacks one of them, the mean is that of the others.
-    """
-    labels, means = known_labels(predictions), in_means(predictions)
-    drawn = of_sums(weights @ summands(predictions), means)
-    each = []
-    for f in np.flatnonzero(means):
-        rows = labels[:, f] != UNKNOWN
-        each.append(weighted_areas(predictions.probabilities[rows, f], labels[rows, f] == 1, weights[:, rows]))
-        drawn[f"auroc of {predictions.classes[f]}"] = each[-1][0]
-    for k, name in enumerate(AREAS):
-        values = np.array([areas[k] for areas in each]).reshape(-1, len(weights))
-        drawn[name] = ratio(np.nansum(values, axis=0), np.isfinite(values).sum(axis=0))
-    return drawn
-
-
-def evaluate_findings(predictions: FindingPredictions, resamples: int = 2000) -> Numbers:
-    """Every number of `FINDING_METRICS`, and of each finding, with its interval; as `evaluate_predictions`.
-
-    `n` of a finding is the number of images that have it. There is no confusion matrix. A mean over findings has the
-    interval of a mean over classes: from those of its parts (MOVER), whose errors are correlated because several
-    findings are read in the same images and patients. A number of all labels together (micro) has that of two classes,
-    each label an image of its patient; without patients the labels of an image stay together.
-
-    Raises:
-        DataError: the predictions have no labels, or a score that is no finite number.
-    """
-    return PreparedFindings(predictions).numbers(resamples)
-
-
-class PreparedFindings:
-    """One set of predictions of findings, with everything that its intervals need."""
-
-    def __init__(self, predictions: FindingPredictions):
-        self.predictions, self.labels = predictions, known_labels(predictions)
-        check_finite(predictions.logits)
-        self.units, self.known = Units.of(predictions), self.labels != UNKNOWN
-        self.each = [PreparedPredictions(predictions.of(name)) for name in predictions.classes]
-        self.means = np.flatnonzero(in_means(predictions))
+    def __init__(self, predictions: FindingPredictions, resamples: int = 0):
+        super().__init__(predictions, resamples)
+        self.known = self.labels != UNKNOWN  # (S, F) bool
+        self.read = self.known.any(axis=1)  # (S,) bool: any label is known
+        self.right = images_right(self.labels, predictions.predicted)
+        self.in_means = in_means(predictions)
+        self.means = np.flatnonzero(self.in_means)
         self.unit = "image" if predictions.groups is None else "patient"
 
-    def numbers(self, resamples: int) -> Numbers:
-        """As `evaluate_findings`."""
-        p, units, of_two = self.predictions, self.units, [finding.numbers(0) for finding in self.each]
-        right = images_right(self.labels, p.predicted)
-        subset = share(right, self.known.any(axis=1), units)
-        micro, (_, present) = self.cells.estimates()
-        overall = {name: self._mean(name) for name in MEANS}
-        overall |= {f"{name}_micro": present[name] for name in POOLED} | {name: micro[name] for name in LOSSES}
-        right_cells = micro["accuracy"]
-        wrong = [np.nan if x is None else 1 - x for x in (right_cells.value, right_cells.high, right_cells.low)]
-        overall["hamming_loss"] = estimate(wrong[0], wrong[1], wrong[2], right_cells.method or "")
-        overall["subset_accuracy"] = of_share(subset)
-        overall["no_finding_specificity"] = of_share(share(right, images_without(self.labels), units))
-        shares = [finding.shares[1] for finding in self.each]
-        numbers = numbers_of(
-            p, {name: overall[name] for name in FINDING_METRICS}, resamples, sample_size(subset), shares
-        )
-        per_class = {name: finding.per_class[name] for name, finding in zip(p.classes, of_two, strict=True)}
-        numbers = numbers.model_copy(update={"per_class": per_class})
-        undefined, no_interval = self._reasons(numbers, of_two)
-        more = {"undefined": undefined, "no_interval": no_interval, "notes": self._notes(numbers)}
-        return numbers.model_copy(update=more)
+    @cached_property
+    def each(self) -> list[PreparedPredictions]:
+        """Each finding as two classes."""
+        return [PreparedPredictions(self.predictions.of(name)) for name in self.predictions.classes]
 
-    def _mean(self, name: str) -> Estimate:
+    @cached_property
+    def of_two(self) -> list[Numbers]:
+        """Their numbers."""
+        return [finding.numbers() for finding in self.each]
+
+    @cached_property
+    def summands(self) -> np.ndarray:
+        """(S, 4 F + 6): of each image hits, false calls, misses and right absences; then what is counted by image."""
+        labels, called = self.labels, self.predictions.predicted
+        present, absent, empty = labels == 1, labels == 0, images_without(labels)
+        rows, size = np.nonzero(self.known)[0], len(labels)
+        losses = [np.bincount(rows, loss, minlength=size) for loss in image_losses(pooled(self.predictions))]
+        counts = present & called, absent & called, present & ~called, absent & ~called
+        by_image = self.right, self.read, self.right & empty, empty
+        return np.column_stack([*counts, *by_image, *losses]).astype(np.float64)
+
+    def of_sums(self, sums: np.ndarray) -> dict[str, np.ndarray]:
+        counts, (right, images, clear, empty, log_loss, brier) = sums[..., :-6], np.moveaxis(sums[..., -6:], -1, 0)
+        tp, fp, fn, tn = np.moveaxis(counts.reshape(*sums.shape[:-1], 4, -1), -2, 0)  # (..., F) each
+        sensitivity, specificity = ratio(tp, tp + fn), ratio(tn, tn + fp)
+        each = {
+            "balanced_accuracy": (sensitivity + specificity) / 2,
+            "sensitivity_macro": sensitivity,
+            "specificity_macro": specificity,
+            "ppv_macro": ratio(tp, tp + fp),
+            "npv_macro": ratio(tn, tn + fn),
+            "f1_macro": ratio(2 * tp, 2 * tp + fp + fn),
+        }
+        macro = {
+            name: ratio(values[..., self.in_means].sum(axis=-1), self.in_means.sum()) for name, values in each.items()
+        }
+        tp, fp, fn, tn = (count.sum(axis=-1) for count in (tp, fp, fn, tn))
+        known = tp + fp + fn + tn
+        both = np.where((tp + fn > 0) & (fp + tn > 0), 1.0, np.nan)  # else PPV and F1 do not depend on the model
+        return macro | {
+            "sensitivity_micro": ratio(tp, tp + fn),
+            "ppv_micro": both * ratio(tp, tp + fp),
+            "f1_micro": both * ratio(2 * tp, 2 * tp + fp + fn),
+            "hamming_loss": ratio(fp + fn, known),
+            "log_loss": ratio(log_loss, known),
+            "brier": ratio(brier, known),
+            "subset_accuracy": ratio(right, images),
+            "no_finding_specificity": ratio(clear, empty),
+        }
+
+    def apart(self) -> dict[str, float]:
+        chances, present = self.predictions.probabilities, self.labels == 1
+
+        def areas(labels: np.ndarray | tuple[np.ndarray, int]) -> list[float]:
+            scores = chances[labels]
+            drawn = weighted_areas(scores, present[labels], np.ones((1, len(scores))))
+            return [float(area[0]) for area in drawn]
+
+        each, together = [areas((rows, f)) for f, rows in enumerate(self.known.T)], areas(self.known)
+        numbers = {f"{name}_micro": area for name, area in zip(AREAS, together, strict=True)}
+        for name, of_findings in zip(AREAS, np.array(each).reshape(-1, 2).T, strict=True):
+            numbers[name] = float(of_findings[self.in_means].mean()) if self.in_means.any() else float("nan")
+        return numbers
+
+    def drawn_apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
+        """Areas of the findings of the means, as "auroc of <finding>"; their means over those that a resample has."""
+        drawn, each = dict[str, np.ndarray](), []
+        for f in self.means:
+            rows = self.known[:, f]
+            chances, present = self.predictions.probabilities[rows, f], self.labels[rows, f] == 1
+            each.append(weighted_areas(chances, present, weights[:, rows]))
+            drawn[f"auroc of {self.predictions.classes[f]}"] = each[-1][0]
+        for k, name in enumerate(AREAS):
+            values = np.array([areas[k] for areas in each]).reshape(-1, len(weights))
+            drawn[name] = ratio(np.nansum(values, axis=0), np.isfinite(values).sum(axis=0))
+        return drawn
+
+    @cached_property
+    def subset(self) -> Share:
+        """The share of images of which every known label is right."""
+        return share(self.right, self.read, self.units)
+
+    def sample(self) -> tuple[SampleSize, list[dict[str, Share]]]:
+        return sample_size(self.subset), [finding.class_shares[1] for finding in self.each]
+
+    def details(self) -> dict[str, Any]:
+        names = self.predictions.classes
+        return {"per_class": {name: two.per_class[name] for name, two in zip(names, self.of_two, strict=True)}}
+
+    @cached_property
+    def overall(self) -> dict[str, Estimate]:
+        micro, present = self.cells.overall, self.cells.per_class[1]
+        overall = {name: self.mean(name) for name in MEANS}
+        overall |= {f"{name}_micro": present[name] for name in POOLED} | {name: micro[name] for name in LOSSES}
+        right = micro["accuracy"]
+        wrong = [np.nan if x is None else 1 - x for x in (right.value, right.high, right.low)]
+        overall["hamming_loss"] = estimate(wrong[0], wrong[1], wrong[2], right.method or "")
+        overall["subset_accuracy"] = of_share(self.subset)
+        overall["no_finding_specificity"] = of_share(share(self.right, images_without(self.labels), self.units))
+        return {name: overall[name] for name in FINDING_METRICS}
+
+    def mean(self, name: str) -> Estimate:
         """A mean over findings, by its name in `MEANS`."""
         weight = 1 / max(1, len(self.means) * len(MEANS[name]))
         pairs = [(f, kind) for f in self.means for kind in MEANS[name]]
@@ -431,12 +433,12 @@ class PreparedFindings:
         """All known labels together, each an image of its patient."""
         return PreparedPredictions(pooled(self.predictions, grouped=True))
 
-    def _reasons(self, numbers: Numbers, of_two: list[Numbers]) -> tuple[dict[str, str], dict[str, str]]:
-        """Why numbers have no value, and why those with a value have no interval; of each finding as of two classes."""
+    def reasons(self, numbers: Numbers) -> dict[str, Any]:
+        """Why numbers have no value, and why those with a value have no interval: of each finding as of two classes."""
         undefined: dict[str, str] = {}
         no_interval: dict[str, str] = {}
         lone = f"the images that it counts come from fewer than 2 {self.unit}s"
-        for c, finding in zip(numbers.classes, of_two, strict=True):
+        for c, finding in zip(numbers.classes, self.of_two, strict=True):
             for key, entry in ((f"{kind} of {c}", numbers.per_class[c][kind]) for kind in PER_CLASS):
                 if entry.value is None:
                     undefined[key] = finding.undefined[key] if finding.n else f"no label of '{c}' is known"
@@ -449,7 +451,7 @@ class PreparedFindings:
             elif entry.low is None and self.units.count > 1:
                 why = self._why_unsure() if entry.method == "influence" else lone
                 no_interval[name] = next((no_interval[key] for key in keys if key in no_interval), why)
-        return undefined, no_interval
+        return {"undefined": undefined, "no_interval": no_interval, "notes": self._notes(numbers)}
 
     def _why_undefined(self, name: str) -> str:
         """Why a number of `overall` has no value, unless it is that of a finding."""
@@ -488,62 +490,41 @@ class PreparedFindings:
         notes += few_notes(numbers, holders, self.units.count, self.predictions.groups, "finding")
         return [*notes, *below_chance(numbers, "findings")]
 
+    def area_gap(self, other: PreparedFindings, name: str) -> Gap:
+        if name in AREAS:
+            return area_gap(self.mean_area(name), other.mean_area(name), None, self.units)
+        mine, yours = (model.cells.overall_areas[name.removesuffix("_micro")] for model in (self, other))
+        return area_gap(mine, yours, None, self.cells.units)
 
-def compare_findings(
-    predictions: FindingPredictions, other: FindingPredictions, resamples: int = 2000
-) -> PairedComparison:
-    """The numbers of the other model, and the differences, first minus other, on the same images.
+    def share_gaps(self, other: PreparedFindings) -> dict[str, tuple[Share, ComparisonTest]]:
+        return {"subset_accuracy": share_difference(self.right, other.right, self.read, self.units)}
 
-    As `compare_predictions`, but no interval needs resamples: those of areas are by the influence of each image on the
-    mean over findings, or on that of all labels together, that of subset accuracy by `share_difference`, and the rest
-    by `jackknifed_gaps`. Every mean is over the findings of `in_means`, which depend on the labels alone.
+    def sum_gaps(self, other: PreparedFindings) -> dict[str, Gap]:
+        """As those of all kinds; without an interval where no image shows how much a difference varies."""
+        same = same_answers(self.predictions, other.predictions)
+        gaps = super().sum_gaps(other)
+        return {name: (reach if same or reach > 0 else np.nan, test) for name, (reach, test) in gaps.items()}
 
-    Raises:
-        DataError: not the same images, labels or findings in the same order; or no labels.
-    """
-    check_alike(predictions, other)
-    first, second = PreparedFindings(predictions), PreparedFindings(other)
-    own, theirs = (model.numbers(resamples).overall for model in (first, second))
-    of_means = partial(of_sums, means=in_means(predictions))
-    gaps = jackknifed_gaps(summands(predictions), summands(other), of_means, first.units)
-    for name in AREAS:
-        gaps[name] = area_gap(first.mean_area(name), second.mean_area(name), None, first.units)
-        areas = first.cells.overall_areas[name], second.cells.overall_areas[name]
-        gaps[f"{name}_micro"] = area_gap(*areas, None, first.cells.units)
-    same = same_answers(predictions, other)
-    difference: dict[str, Estimate] = {}
-    for name in FINDING_METRICS:
-        reach, test = gaps[name]
-        if test.method == "jackknife" and not (same or reach > 0):  # no image shows how much the difference varies
-            reach = np.nan
-        limit = np.inf if name == "log_loss" else 1.0
-        difference[name] = gap_of(own[name], theirs[name], (reach, test), limit)
-    right, others = (images_right(first.labels, p.predicted) for p in (predictions, other))
-    gap, test = right_difference(right, others, first.known.any(axis=1), first.units)
-    low, high = (0.0, 0.0) if same else (gap.low, gap.high)
-    difference["subset_accuracy"] = estimate(gap.value, low, high, gap.method)
-    tests = {"auroc": gaps["auroc"][1], "subset_accuracy": test, "average_precision": gaps["average_precision"][1]}
-    return PairedComparison(overall=theirs, difference=difference, tests=tests)
+    def class_gaps(self, other: PreparedFindings) -> dict[str, dict[str, ClassDifference]]:
+        """In AUROC and average precision, on the images whose label is known.
+
+        There is an interval, and a p, where at least `FEWEST` patients (or images) have the finding, and as many have
+        images without it.
+        """
+        gaps: dict[str, dict[str, ClassDifference]] = {name: {} for name in AREAS}
+        for finding, first, second in zip(self.predictions.classes, self.each, other.each, strict=True):
+            first.check()
+            second.check()
+            for name in AREAS:
+                positive = first.labels == 1 if name == "auroc" else None
+                areas = first.overall_areas[name], second.overall_areas[name]
+                gap = class_difference(*areas, positive, first.units, first.labels)
+                known = min(first.holders) >= FEWEST
+                gaps[name][finding] = gap if known else gap.model_copy(update=dict.fromkeys(("low", "high", "p")))
+        return gaps
 
 
-def compare_each_finding(
-    predictions: FindingPredictions, other: FindingPredictions
-) -> dict[str, dict[str, ClassDifference]]:
-    """The differences in AUROC and in average precision of each finding, on the images whose label is known.
-
-    There is an interval, and a p, where at least `FEWEST` patients (or images) have the finding, and as many have
-    images without it.
-
-    Raises:
-        DataError: no labels. The images must be the same, as for `compare_findings`.
-    """
-    gaps: dict[str, dict[str, ClassDifference]] = {name: {} for name in AREAS}
-    for finding in predictions.classes:
-        first, second = (PreparedPredictions(p.of(finding)) for p in (predictions, other))
-        for name in AREAS:
-            positive = first.labels == 1 if name == "auroc" else None
-            areas = first.overall_areas[name], second.overall_areas[name]
-            gap = class_difference(*areas, positive, first.units, first.labels)
-            known = min(first.holders) >= FEWEST
-            gaps[name][finding] = gap if known else gap.model_copy(update=dict.fromkeys(("low", "high", "p")))
-    return gaps
+evaluate_findings = partial(evaluate, PreparedFindings)
+compare_findings = partial(compare, PreparedFindings)
+finding_values = partial(epoch_values, PreparedFindings)
+drawn_findings = partial(drawn_values, PreparedFindings)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,12 +18,11 @@ from vitmed.core.errors import UsageError
 from vitmed.core.text import listed
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, estimate, of_mean
-from vitmed.metrics.intervals import NONE, Units, influence_spread, log_interval, quantile, ratio, within
-from vitmed.metrics.kinds.classes import compare_predictions, evaluate_predictions, metric_values
-from vitmed.metrics.metric_table import GRADE_METRICS
-from vitmed.metrics.paired_comparison import PairedComparison, gap_of, jackknifed_gaps
+from vitmed.metrics.intervals import NONE, influence_spread, log_interval, quantile, ratio, within
+from vitmed.metrics.kinds.classes import PreparedPredictions, evaluate_predictions
+from vitmed.metrics.kinds.prepared import compare, epoch_values, evaluate
+from vitmed.metrics.metric_table import GRADE_METRICS, METRICS, Metric
 from vitmed.metrics.predictions import Predictions, known_labels
-from vitmed.metrics.scoring import Scorer
 
 
 def grade_costs(k: int, error: str) -> tuple[tuple[float, ...], ...]:
@@ -46,13 +47,6 @@ def grades_of(ordinal: Sequence[str], classes: Sequence[str]) -> np.ndarray | No
             f"the classes are {listed(classes)}",
         )
     return np.array([list(ordinal).index(name) for name in classes]) if ordinal else None
-
-
-def grade_values(predictions: Predictions) -> dict[str, float]:
-    """Every number of `GRADE_METRICS`, without intervals; NaN where undefined. Raises DataError without labels."""
-    of_grades = {name: float(value) for name, value in _of_sums(_summands(predictions).sum(axis=0)).items()}
-    values = metric_values(predictions) | of_grades
-    return {name: values[name] for name in GRADE_METRICS}
 
 
 def kappa_summands(first: np.ndarray, second: np.ndarray, weights: np.typing.ArrayLike) -> np.ndarray:
@@ -140,67 +134,66 @@ class GradeResults(Grades):
     why: dict[str, str] = {}
 
 
-def grade_results(predictions: Predictions, resamples: int = 2000) -> GradeResults:
-    """Everything that judges grades beyond `evaluate_predictions`, by patient where patients are known.
+class PreparedGrades(PreparedPredictions):
+    """One set of predictions of grades, which are the classes from the lowest."""
 
-    Args:
-        predictions: the classes are the grades, from the lowest.
+    metrics: ClassVar[dict[str, Metric]] = GRADE_METRICS
+    tested: ClassVar[tuple[str, ...]] = ("quadratic_kappa", "grade_error", "auroc", "accuracy")
+    unbounded: ClassVar[tuple[str, ...]] = ("quadratic_kappa", "linear_kappa", "grade_error")
 
-    Raises:
-        DataError: the predictions have no labels.
-    """
-    labels, boot = known_labels(predictions), Bootstrap.of(predictions, resamples)
-    off, n, every = predictions.predicted - labels, len(labels), np.ones(len(labels), bool)
-    scores = ranked_probability_scores(predictions)
-    mean = float(scores.mean()) if n else np.nan
-    interval = log_interval(mean, influence_spread((scores - mean) / n, boot.units)) if boot.units.count > 1 else NONE
-    kappas, why = _kappas(predictions, boot)
-    views = [predictions_at_cut(predictions, cut) for cut in range(1, len(predictions.classes))]
-    return GradeResults(
-        **dict(grade_errors(off, predictions.classes, boot)),
-        quadratic_kappa=kappas["quadratic_kappa"],
-        linear_kappa=kappas["linear_kappa"],
-        signed=of_mean(off.astype(np.float64), boot.units),
-        rps=estimate(mean, *interval, "influence"),
-        distances=[
-            Distance(grades=d, n=int((off == d).sum()), share=boot.proportion(off == d, every))
-            for d in np.unique(off).tolist()
-        ],
-        cuts={view.classes[1]: evaluate_predictions(view).per_class[view.classes[1]] for view in views},
-        why=why,
-    )
+    def __init__(self, predictions: Predictions, resamples: int = 0):
+        super().__init__(predictions, resamples)
+        self.boot = Bootstrap.of(predictions, resamples)
 
+    @cached_property
+    def summands(self) -> np.ndarray:
+        """(S, 3 + 2 K): the absolute error of each image, its squared error and, with it, what kappa sums."""
+        predicted, k = self.predicted, self.size
+        squared = kappa_summands(self.labels, predicted, grade_costs(k, "squared"))
+        return np.column_stack([np.abs(predicted - self.labels), squared])
 
-def evaluate_grades(predictions: Predictions, resamples: int = 2000) -> Numbers:
-    """`evaluate_predictions`, with all of `GRADE_METRICS`; the arguments and errors are the same."""
-    numbers, boot = evaluate_predictions(predictions, resamples), Bootstrap.of(predictions, resamples)
-    of_grades, why = _grade_estimates(predictions, boot)
-    overall = numbers.overall | of_grades
-    unsure = {name: reason for name, reason in why.items() if overall[name].low is None and boot.units.count > 1}
-    undefined = {name: reason for name, reason in unsure.items() if overall[name].value is None}
-    return numbers.model_copy(
-        update={
-            "overall": {name: overall[name] for name in GRADE_METRICS},
-            "undefined": numbers.undefined | undefined,
-            "no_interval": numbers.no_interval | {name: unsure[name] for name in unsure if name not in undefined},
+    def of_sums(self, sums: np.ndarray) -> dict[str, np.ndarray]:
+        absolute, squared = sums[..., 0], sums[..., 1:]
+        k = (squared.shape[-1] - 2) // 2
+        linear = np.concatenate([squared[..., :1], absolute[..., None], squared[..., 2:]], axis=-1)
+        return {
+            "quadratic_kappa": kappa_of_sums(squared, grade_costs(k, "squared")),
+            "linear_kappa": kappa_of_sums(linear, grade_costs(k, "absolute")),
+            "grade_error": ratio(absolute, squared[..., 0]),
         }
-    )
+
+    @cached_property
+    def kappas(self) -> tuple[dict[str, Estimate], dict[str, str]]:
+        """Both weighted kappas of prediction and truth, and why one has no value or no interval."""
+        kappas, reasons = dict[str, Estimate](), dict[str, str]()
+        for name, error in (("quadratic_kappa", "squared"), ("linear_kappa", "absolute")):
+            costs = grade_costs(self.size, error)
+            kappas[name], reasons[name] = kappa_estimate(self.labels, self.predicted, costs, self.boot)
+        return kappas, {name: why for name, why in reasons.items() if why}
+
+    @cached_property
+    def errors(self) -> Grades:
+        """The error in grades."""
+        return grade_errors(self.predicted - self.labels, self.predictions.classes, self.boot)
+
+    @cached_property
+    def overall(self) -> dict[str, Estimate]:
+        overall = super().overall | self.kappas[0] | {"grade_error": self.errors.off}
+        return {name: overall[name] for name in GRADE_METRICS}
+
+    def reasons(self, numbers: Numbers) -> dict[str, Any]:
+        of_classes = {name: self.overall[name] for name in METRICS}
+        reasons = super().reasons(numbers.model_copy(update={"overall": of_classes}))
+        for name, why in (self.kappas[1] | {"grade_error": "all resamples gave the same"}).items():
+            entry = self.overall[name]
+            if entry.low is None and self.units.count > 1:
+                reasons["undefined" if entry.value is None else "no_interval"][name] = why
+        return reasons
 
 
-def _grade_estimates(predictions: Predictions, boot: Bootstrap) -> tuple[dict[str, Estimate], dict[str, str]]:
-    """Both kappas and the error in grades; and why a number has no value or no interval, by its name."""
-    kappas, why = _kappas(predictions, boot)
-    off = predictions.predicted - known_labels(predictions)
-    error = grade_errors(off, predictions.classes, boot).off
-    return kappas | {"grade_error": error}, why | {"grade_error": "all resamples gave the same"}
-
-
-def _kappas(predictions: Predictions, boot: Bootstrap) -> tuple[dict[str, Estimate], dict[str, str]]:
-    """Both weighted kappas of prediction and truth, and why one has no value or no interval."""
-    labels, predicted, k = known_labels(predictions), predictions.predicted, len(predictions.classes)
-    costs = {"quadratic_kappa": grade_costs(k, "squared"), "linear_kappa": grade_costs(k, "absolute")}
-    kappas = {name: kappa_estimate(labels, predicted, weights, boot) for name, weights in costs.items()}
-    return {name: kappa for name, (kappa, _) in kappas.items()}, {name: why for name, (_, why) in kappas.items() if why}
+evaluate_grades = partial(evaluate, PreparedGrades)
+compare_grades = partial(compare, PreparedGrades)
+grade_values = partial(epoch_values, PreparedGrades)
 
 
 def grade_errors(off: np.ndarray, order: Sequence[str], boot: Bootstrap) -> Grades:
@@ -214,12 +207,9 @@ def grade_errors(off: np.ndarray, order: Sequence[str], boot: Bootstrap) -> Grad
 def kappa_estimate(
     first: np.ndarray, second: np.ndarray, weights: np.typing.ArrayLike, boot: Bootstrap, read: np.ndarray | None = None
 ) -> tuple[Estimate, str]:
-    """Kappa with its interval, and why it has none, or no value; "" where it has both.
+    """Kappa of two readings, (S,) int64, with its interval, and why it has none, or no value; "" where it has both.
 
-    Args:
-        first, second: (S,) int64, two readings.
-        weights: (K, K) of the disagreements.
-        read: (S,) bool, the images that both have read; None: all.
+    The weights of the disagreements are (K, K); `read` are the images that both have read, None: all.
     """
     known = np.ones(len(first), bool) if read is None else read
     summands = kappa_summands(np.where(known, first, 0), np.where(known, second, 0), weights)
@@ -242,46 +232,26 @@ def kappa_estimate(
     return estimate(value, *interval, "wilson-bootstrap", len(drawn)), why
 
 
-def compare_grades(predictions: Predictions, other: Predictions, resamples: int = 2000) -> PairedComparison:
-    """`compare_predictions`, with both kappas and the error in grades, whose intervals are by `jackknifed_gaps`.
-
-    The quadratic kappa decides which model is better.
-
-    Raises:
-        DataError: not the same images, labels or grades in the same order; or no labels.
-    """
-    found, boot = compare_predictions(predictions, other, resamples), Bootstrap.of(other, resamples)
-    own, theirs = (_grade_estimates(model, boot)[0] for model in (predictions, other))
-    gaps = jackknifed_gaps(_summands(predictions), _summands(other), _of_sums, Units.of(predictions))
-    overall = found.overall | theirs
-    difference = found.difference | {name: gap_of(own[name], theirs[name], gaps[name], np.inf) for name in own}
-    return PairedComparison(
-        overall={name: overall[name] for name in GRADE_METRICS},
-        difference={name: difference[name] for name in GRADE_METRICS},
-        tests={name: gaps[name][1] for name in ("quadratic_kappa", "grade_error")} | found.tests,
+def grade_results(predictions: Predictions, resamples: int = 2000) -> GradeResults:
+    """Everything that judges grades, which are the classes from the lowest, beyond `evaluate_predictions`, by patient
+    where patients are known. Raises DataError without labels."""
+    prepared = PreparedGrades(predictions, resamples)
+    labels, boot, n = prepared.labels, prepared.boot, len(predictions)
+    off, every, scores = prepared.predicted - labels, np.ones(n, bool), ranked_probability_scores(predictions)
+    mean = float(scores.mean()) if n else np.nan
+    interval = log_interval(mean, influence_spread((scores - mean) / n, boot.units)) if boot.units.count > 1 else NONE
+    kappas, why = prepared.kappas
+    views = [predictions_at_cut(predictions, cut) for cut in range(1, len(predictions.classes))]
+    return GradeResults(
+        **dict(prepared.errors),
+        quadratic_kappa=kappas["quadratic_kappa"],
+        linear_kappa=kappas["linear_kappa"],
+        signed=of_mean(off.astype(np.float64), boot.units),
+        rps=estimate(mean, *interval, "influence"),
+        distances=[
+            Distance(grades=d, n=int((off == d).sum()), share=boot.proportion(off == d, every))
+            for d in np.unique(off).tolist()
+        ],
+        cuts={view.classes[1]: evaluate_predictions(view).per_class[view.classes[1]] for view in views},
+        why=why,
     )
-
-
-def drawn_grades(predictions: Predictions, weights: np.ndarray) -> dict[str, np.ndarray]:
-    """The numbers of classes and of grades, (R,) each, for image weights (R, S)."""
-    counted = Scorer(known_labels(predictions), predictions).counted(weights)[0]
-    return counted | _of_sums(weights @ _summands(predictions))
-
-
-def _summands(predictions: Predictions) -> np.ndarray:
-    """(S, 3 + 2 K) float64: the absolute error of each image, its squared error and, with it, what kappa sums."""
-    labels, predicted, k = known_labels(predictions), predictions.predicted, len(predictions.classes)
-    squared = kappa_summands(labels, predicted, grade_costs(k, "squared"))
-    return np.column_stack([np.abs(predicted - labels), squared])
-
-
-def _of_sums(sums: np.ndarray) -> dict[str, np.ndarray]:
-    """The numbers of grades, (...) each, from sums (..., 3 + 2 K) over images."""
-    absolute, squared = sums[..., 0], sums[..., 1:]
-    k = (squared.shape[-1] - 2) // 2
-    linear = np.concatenate([squared[..., :1], absolute[..., None], squared[..., 2:]], axis=-1)
-    return {
-        "quadratic_kappa": kappa_of_sums(squared, grade_costs(k, "squared")),
-        "linear_kappa": kappa_of_sums(linear, grade_costs(k, "absolute")),
-        "grade_error": ratio(absolute, squared[..., 0]),
-    }

@@ -12,9 +12,10 @@ benchmarks/number_coverage.py measured how often they hold the truth.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -30,12 +31,11 @@ from vitmed.metrics.estimates import (
     check_finite,
     estimate,
     few_notes,
-    numbers_of,
     of_share,
 )
-from vitmed.metrics.intervals import NONE, Units, correlation, jackknife_interval, ratio, share, spread
-from vitmed.metrics.metric_table import NUMBER_METRICS
-from vitmed.metrics.paired_comparison import PairedComparison, check_alike, gap_of, jackknifed_gaps
+from vitmed.metrics.intervals import NONE, Share, Units, correlation, jackknife_interval, ratio, share, spread
+from vitmed.metrics.kinds.prepared import Prepared, compare, drawn_values, epoch_values, evaluate
+from vitmed.metrics.metric_table import NUMBER_METRICS, Metric
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OF_NUMBERS, RAW, TARGET, Table
 
@@ -68,6 +68,31 @@ class NumberPredictions(Predictions):
             return self
         logits = np.stack([(self.values - centre) / spread, np.log(self.scales / spread)], axis=1)
         return replace(self, logits=logits.astype(np.float32), target=target)
+
+    def pooled(self, parts: Sequence[Self]) -> tuple[Sequence[Self], dict[str, Any]]:
+        """All standardised by the mean centre and spread of the models."""
+        ends = [part.intervals for part in parts if part.intervals is not None]
+        centre, spread = (statistics.mean(getattr(p.target, name) for p in parts) for name in ("centre", "spread"))
+        decision = {"reach": None, "decided": np.concatenate(ends) if len(ends) == len(parts) else None}
+        return [part.standardised(centre, spread) for part in parts], decision
+
+    def mean_of(self, parts: Sequence[Self], shares: np.ndarray) -> Self:
+        """Mean and variance of the mixture."""
+        values, scales = (np.stack([getattr(part, name) for part in parts]) for name in ("values", "scales"))
+        mean, target = np.einsum("m,ms->s", shares, values), self.target
+        variance = np.einsum("m,ms->s", shares, scales**2 + values**2) - mean**2
+        scale = np.sqrt(np.maximum(variance, np.einsum("m,ms->s", shares, scales) ** 2 * 1e-12))
+        logits = np.stack([(mean - target.centre) / target.spread, np.log(scale / target.spread)], axis=1)
+        return replace(self.undecided(), logits=logits.astype(np.float32))
+
+    def middle_of(self, decided: Sequence[np.ndarray]) -> np.ndarray:
+        """The mean ends of the intervals."""
+        return np.asarray(np.mean(decided, axis=0))
+
+    def disagreement(self, parts: Sequence[Self], shares: np.ndarray) -> np.ndarray:
+        """(S,) the standard deviation of the predicted values, in the unit."""
+        values = np.stack([part.values for part in parts])
+        return np.sqrt(np.maximum(0, np.einsum("m,ms->s", shares, (values - shares @ values) ** 2)))
 
     @cached_property
     def values(self) -> np.ndarray:
@@ -204,59 +229,10 @@ def _target(table: Table) -> Target:
     return Target(kind="number", unit=_same(table, TARGET + "unit"), centre=centre, spread=spread)
 
 
-def number_values(predictions: NumberPredictions) -> dict[str, float]:
-    """Every number of `NUMBER_METRICS`, without intervals; NaN where undefined. Raises DataError without labels."""
-    error = predictions.values - known_labels(predictions)
-    values = {name: float(value) for name, value in of_sums(summands(predictions).sum(axis=0)).items()}
-    values["median_error"] = float(np.median(np.abs(error))) if len(error) else float("nan")
-    return {name: values[name] for name in NUMBER_METRICS}
-
-
-def drawn_numbers(predictions: NumberPredictions, weights: np.ndarray) -> dict[str, np.ndarray]:
-    """The numbers of `of_sums`, (R,) each, for image weights (R, S)."""
-    return of_sums(weights @ summands(predictions))
-
-
 def error_of_mean(predictions: NumberPredictions) -> float:
     """The mean absolute error of predicting the mean of the training labels for every image."""
     labels = known_labels(predictions)
     return float(np.abs(labels - predictions.target.centre).mean()) if len(labels) else float("nan")
-
-
-def summands(predictions: NumberPredictions) -> np.ndarray:
-    """(S, 13) float64: of each image what `of_sums` takes the sums of; numbers are counted from those of the first."""
-    labels, values = known_labels(predictions), predictions.values
-    error, ends = values - labels, predictions.intervals
-    y, x = (own - own[:1].sum() for own in (labels, values))  # numbers that are all alike become exactly 0
-    nothing = np.full(len(labels), np.nan)
-    width, held = (nothing, nothing) if ends is None else (ends[:, 1] - ends[:, 0], predictions.right)
-    scores = distribution_scores(predictions)
-    columns = np.ones(len(labels)), y, x, y * y, x * x, y * x, error, error**2, np.abs(error), *scores, held, width
-    return np.column_stack(columns)
-
-
-def of_sums(sums: np.ndarray) -> dict[str, np.ndarray]:
-    """Numbers by name, (...) each, from the sums (..., 13) of `summands`: all but the median, and the trend.
-
-    The trend is the slope of the error on the mean of true and predicted number.
-    """
-    n, y, x, yy, xx, yx, error, squared, size, crps, log_score, held, width = np.moveaxis(sums, -1, 0)
-    of_labels, of_values, both = (ratio(a - ratio(b, n), n) for a, b in ((yy, y * y), (xx, x * x), (yx, y * x)))
-    bias, mse = ratio(error, n), ratio(squared, n)
-    return {
-        "mae": ratio(size, n),
-        "rmse": np.sqrt(mse),
-        "bias": bias,
-        "r2": 1 - ratio(mse, of_labels),
-        "ccc": ratio(2 * both, of_labels + of_values + bias**2),
-        "pearson": np.where(of_labels > 0, ratio(both, np.sqrt(np.maximum(of_labels * of_values, 0))), np.nan),
-        "crps": ratio(crps, n),
-        "log_score": ratio(log_score, n),
-        "coverage": ratio(held, n),
-        "width": ratio(width, n),
-        "sd": np.sqrt(np.maximum(mse - bias**2, 0)),
-        "trend": ratio((of_values - of_labels) / 2, (of_values + 2 * both + of_labels) / 4),
-    }
 
 
 def distribution_scores(predictions: NumberPredictions) -> tuple[np.ndarray, np.ndarray]:
@@ -275,42 +251,6 @@ def distribution_scores(predictions: NumberPredictions) -> tuple[np.ndarray, np.
     return crps, 0.5 * z**2 + log_scale + 0.5 * np.log(2 * np.pi)
 
 
-def evaluate_number(predictions: NumberPredictions, resamples: int = 2000) -> Numbers:
-    """Every number of `NUMBER_METRICS` with its interval; the units are patients where they are known.
-
-    Coverage and width are left out where the predictions have no intervals. `sample.accuracy` is the sample behind the
-    mean absolute error. `resamples` is only recorded: no interval here needs any.
-
-    Raises:
-        DataError: the predictions have no labels, or a number that is not finite.
-    """
-    labels, units, groups = known_labels(predictions), Units.of(predictions), predictions.groups
-    check_finite(np.column_stack([labels, predictions.values, predictions.scales]), "number that is not finite")
-    unit, error = "image" if groups is None else "patient", np.abs(predictions.values - labels)
-    estimates = jackknifed(predictions, units) | {"median_error": of_median(error, units)}
-    if predictions.intervals is not None:
-        estimates["coverage"] = of_share(share(predictions.right, np.ones(len(labels), bool), units))
-    else:
-        del estimates["width"]
-    overall = {name: estimates[name] for name in NUMBER_METRICS if name in estimates}
-    numbers = numbers_of(predictions, overall, resamples, _sample_size(error, units))
-    few = f"it needs at least 2 {unit}s" if units.count < 2 else f"no {unit} shows how much it varies"
-    nothing = "all true numbers, or all predicted ones, are the same" if len(labels) else "there are no images"
-    notes = few_notes(numbers, {}, units.count, groups)
-    if 1 < units.count < FEW_IMAGES:
-        notes.append(
-            f"With fewer than {FEW_IMAGES} {unit}s, the intervals of RMSE, CRPS, log score and the limits of agreement "
-            "are too narrow if errors have heavy tails: in simulations they held the truth in 82 to 98 of 100 tests."
-        )
-    return numbers.model_copy(
-        update={
-            "undefined": {name: nothing for name, entry in overall.items() if entry.value is None},
-            "no_interval": {name: few for name, e in overall.items() if e.value is not None and e.low is None},
-            "notes": notes,
-        }
-    )
-
-
 Scaled = Callable[[np.ndarray], np.ndarray]
 SCALES: dict[str, tuple[Scaled, Scaled]] = {  # on which a number is nearly normal, and back
     **dict.fromkeys(("mae", "rmse", "crps", "sd"), (lambda x: x, lambda x: np.maximum(x, 0))),
@@ -320,22 +260,6 @@ SCALES: dict[str, tuple[Scaled, Scaled]] = {  # on which a number is nearly norm
     "r2": (lambda x: -np.log(1 - x), lambda x: 1 - np.exp(-x)),
 }
 SKEWED = ("mae", "rmse", "crps", "sd", "log_score")  # means of errors, which a few large ones decide
-
-
-def jackknifed(predictions: NumberPredictions, units: Units) -> dict[str, Estimate]:
-    """The numbers of `of_sums` that have a scale, with intervals by leaving out each patient in turn."""
-    values, several, estimates = summands(predictions), units.count > 1, {}
-    with np.errstate(divide="ignore", invalid="ignore"):
-        point, without = of_sums(values.sum(axis=0)), of_sums(units.without(values)) if several else {}
-        for name, (to, back) in SCALES.items():
-            interval = NONE
-            if several and np.isfinite(to(point[name])):
-                ends = jackknife_interval(float(to(point[name])), to(without[name]), name in SKEWED)
-                low, high = back(np.array(ends))
-                interval = float(low), float(high)
-            method = "jackknife-hall" if name in SKEWED else "jackknife"
-            estimates[name] = estimate(float(point[name]), *interval, method)
-    return estimates
 
 
 def of_median(values: np.ndarray, units: Units) -> Estimate:
@@ -349,38 +273,116 @@ def of_median(values: np.ndarray, units: Units) -> Estimate:
     return estimate(value, float(low), float(high), "woodruff")
 
 
-def _sample_size(error: np.ndarray, units: Units) -> SampleSize:
-    """The sample behind the mean of absolute errors (S,)."""
-    n, icc, effect = len(error), None, None
-    if units.clustered and units.count > 1 and error.std() > 0:
-        sizes = units.sums(np.ones(n))
-        likeness = correlation(sizes, units.sums(error), units.sums(error**2))
-        icc = likeness if np.isfinite(likeness) else None
-        effect = spread((error - error.mean()) / n, units).variance / (float(error.var(ddof=1)) / n)
-    effective = None if not n else n if effect is None else n / max(1.0, effect)
-    return SampleSize(n=n, units=units.count, icc=icc, design_effect=effect, effective_n=effective)
+class PreparedNumbers(Prepared):
+    """One set of predictions of a number. Without intervals there is no coverage and no width.
 
-
-TESTED = ("mae", "rmse", "r2", "ccc")
-
-
-def compare_numbers(
-    predictions: NumberPredictions, other: NumberPredictions, resamples: int = 2000
-) -> PairedComparison:
-    """The numbers of the other model, and the differences, first minus other, on the same images.
-
-    Each interval and test is by `jackknifed_gaps`. The median absolute error is left out: it is no function of sums.
-
-    Args:
-        predictions, other: with one `Target.centre` and `Target.spread`, else log scores are not comparable.
-        resamples: only recorded: no interval here needs any.
-
-    Raises:
-        DataError: not the same images, labels or number; or no labels.
+    Two models are comparable by log score with one `Target.centre` and `Target.spread` only. The median absolute error
+    of two is not compared: it is no function of sums.
     """
-    check_alike(predictions, other)
-    own, theirs = (evaluate_number(model, resamples).overall for model in (predictions, other))
-    gaps = jackknifed_gaps(summands(predictions), summands(other), of_sums, Units.of(predictions))
-    shared = (name for name in own if name in theirs and name in gaps)
-    difference = {name: gap_of(own[name], theirs[name], gaps[name]) for name in shared}
-    return PairedComparison(overall=theirs, difference=difference, tests={name: gaps[name][1] for name in TESTED})
+
+    metrics: ClassVar[dict[str, Metric]] = NUMBER_METRICS
+    tested: ClassVar[tuple[str, ...]] = ("mae", "rmse", "r2", "ccc")
+    unbounded: ClassVar[tuple[str, ...]] = tuple(NUMBER_METRICS)
+
+    def __init__(self, predictions: NumberPredictions, resamples: int = 0):
+        super().__init__(predictions, resamples)
+        self.error = predictions.values - self.labels
+
+    @cached_property
+    def summands(self) -> np.ndarray:
+        """(S, 13): numbers are counted from those of the first image, so that numbers that are all alike become 0."""
+        p, labels, error, ends = self.predictions, self.labels, self.error, self.predictions.intervals
+        y, x = (numbers - numbers[:1].sum() for numbers in (labels, p.values))
+        nothing = np.full(len(labels), np.nan)
+        width, held = (nothing, nothing) if ends is None else (ends[:, 1] - ends[:, 0], p.right)
+        columns = np.ones(len(labels)), y, x, y * y, x * x, y * x, error, error**2, np.abs(error)
+        return np.column_stack([*columns, *distribution_scores(p), held, width])
+
+    def of_sums(self, sums: np.ndarray) -> dict[str, np.ndarray]:
+        """All but the median; `sd` of the errors, and their `trend`: their slope on the mean of true and predicted."""
+        n, y, x, yy, xx, yx, error, squared, size, crps, log_score, held, width = np.moveaxis(sums, -1, 0)
+        of_labels, of_values, both = (ratio(a - ratio(b, n), n) for a, b in ((yy, y * y), (xx, x * x), (yx, y * x)))
+        bias, mse = ratio(error, n), ratio(squared, n)
+        return {
+            "mae": ratio(size, n),
+            "rmse": np.sqrt(mse),
+            "bias": bias,
+            "r2": 1 - ratio(mse, of_labels),
+            "ccc": ratio(2 * both, of_labels + of_values + bias**2),
+            "pearson": np.where(of_labels > 0, ratio(both, np.sqrt(np.maximum(of_labels * of_values, 0))), np.nan),
+            "crps": ratio(crps, n),
+            "log_score": ratio(log_score, n),
+            "coverage": ratio(held, n),
+            "width": ratio(width, n),
+            "sd": np.sqrt(np.maximum(mse - bias**2, 0)),
+            "trend": ratio((of_values - of_labels) / 2, (of_values + 2 * both + of_labels) / 4),
+        }
+
+    def apart(self) -> dict[str, float]:
+        return {"median_error": float(np.median(np.abs(self.error))) if len(self.error) else float("nan")}
+
+    def check(self) -> None:
+        numbers = np.column_stack([self.labels, self.predictions.values, self.predictions.scales])
+        check_finite(numbers, "number that is not finite")
+
+    @cached_property
+    def jackknifed(self) -> dict[str, Estimate]:
+        """The numbers of `of_sums` that have a scale, with intervals by leaving out each patient in turn."""
+        summands, several, estimates = self.summands, self.units.count > 1, {}
+        with np.errstate(divide="ignore", invalid="ignore"):
+            point = self.of_sums(summands.sum(axis=0))
+            without = self.of_sums(self.units.without(summands)) if several else {}
+            for name, (to, back) in SCALES.items():
+                interval = NONE
+                if several and np.isfinite(to(point[name])):
+                    ends = jackknife_interval(float(to(point[name])), to(without[name]), name in SKEWED)
+                    low, high = back(np.array(ends))
+                    interval = float(low), float(high)
+                method = "jackknife-hall" if name in SKEWED else "jackknife"
+                estimates[name] = estimate(float(point[name]), *interval, method)
+        return estimates
+
+    @cached_property
+    def overall(self) -> dict[str, Estimate]:
+        estimates = self.jackknifed | {"median_error": of_median(np.abs(self.error), self.units)}
+        if self.predictions.intervals is not None:
+            every = np.ones(len(self.labels), bool)
+            estimates["coverage"] = of_share(share(self.predictions.right, every, self.units))
+        else:
+            del estimates["width"]
+        return {name: estimates[name] for name in NUMBER_METRICS if name in estimates}
+
+    def sample(self) -> tuple[SampleSize, list[dict[str, Share]]]:
+        """The sample behind the mean absolute error."""
+        units, error = self.units, np.abs(self.error)
+        n, icc, effect = len(error), None, None
+        if units.clustered and units.count > 1 and error.std() > 0:
+            likeness = correlation(units.sums(np.ones(n)), units.sums(error), units.sums(error**2))
+            icc = likeness if np.isfinite(likeness) else None
+            effect = spread((error - error.mean()) / n, units).variance / (float(error.var(ddof=1)) / n)
+        effective = None if not n else n if effect is None else n / max(1.0, effect)
+        return SampleSize(n=n, units=units.count, icc=icc, design_effect=effect, effective_n=effective), []
+
+    def reasons(self, numbers: Numbers) -> dict[str, Any]:
+        groups, count = self.predictions.groups, self.units.count
+        unit, overall = "image" if groups is None else "patient", numbers.overall.items()
+        few = f"it needs at least 2 {unit}s" if count < 2 else f"no {unit} shows how much it varies"
+        nothing = "all true numbers, or all predicted ones, are the same" if numbers.n else "there are no images"
+        notes = few_notes(numbers, {}, count, groups)
+        if 1 < count < FEW_IMAGES:
+            notes.append(
+                f"With fewer than {FEW_IMAGES} {unit}s, the intervals of RMSE, CRPS, log score and the limits of "
+                "agreement are too narrow if errors have heavy tails: in simulations they held the truth in 82 to 98 "
+                "of 100 tests."
+            )
+        return {
+            "undefined": {name: nothing for name, entry in overall if entry.value is None},
+            "no_interval": {name: few for name, e in overall if e.value is not None and e.low is None},
+            "notes": notes,
+        }
+
+
+evaluate_number = partial(evaluate, PreparedNumbers)
+compare_numbers = partial(compare, PreparedNumbers)
+number_values = partial(epoch_values, PreparedNumbers)
+drawn_numbers = partial(drawn_values, PreparedNumbers)

@@ -21,7 +21,6 @@ from vitmed.metrics.kinds.classes import (
 )
 from vitmed.metrics.metric_table import METRICS, PER_CLASS
 from vitmed.metrics.predictions import Predictions, group_index, positive_class
-from vitmed.metrics.scoring import Scorer
 
 
 def draw(classes: int, size: int = 300, seed: int = 0, ties: bool = True, groups: int | None = None) -> Predictions:
@@ -78,7 +77,7 @@ def reference(p: Predictions, weight: np.ndarray) -> dict[str, float]:
 
 
 def compare(p: Predictions, weight: np.ndarray) -> None:
-    overall, per_class = Scorer(p.labels, p).values(weight[None])
+    overall, per_class = PreparedPredictions(p).values(weight[None])
     found = {name: v[0] for name, v in overall.items()}
     found |= {f"{name}/{c}": v[0, c] for name, v in per_class.items() for c in range(len(p.classes))}
     expected = reference(p, weight)

@@ -1,0 +1,220 @@
+"""What each kind of label gives, as a subclass of `Prepared`, and what is then the same for all of them:
+`epoch_values`, `drawn_values` in resamples, `evaluate` with intervals, and `compare` of two models.
+
+Letters: S images, R resamples, N sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from vitmed.metrics.bootstrap import percentile_interval
+from vitmed.metrics.estimates import (
+    ClassSampleSizes,
+    Estimate,
+    ImagesPerPatient,
+    Numbers,
+    Sample,
+    SampleSize,
+    check_finite,
+    estimate,
+    sample_size,
+)
+from vitmed.metrics.intervals import LEVEL, NONE, Share, Units
+from vitmed.metrics.metric_table import Metric
+from vitmed.metrics.paired_comparison import (
+    ClassDifference,
+    ComparisonTest,
+    PairedComparison,
+    check_alike,
+    gap_estimate,
+    jackknifed_gaps,
+    same_answers,
+)
+from vitmed.metrics.predictions import known_labels
+
+Gap = tuple[float, ComparisonTest]  # how far an interval of a difference reaches to either side, and the test
+
+
+class Prepared:
+    """The labelled predictions of a model, with what their numbers, intervals and comparisons need.
+
+    A kind of label says how each of its `metrics` is computed: by `summands` and `of_sums`, or by itself in `apart` and
+    `drawn_apart`; and `overall`, with its interval.
+    """
+
+    metrics: ClassVar[dict[str, Metric]]
+    tested: ClassVar[tuple[str, ...]]  # numbers with a test of two models; the first decides which is better
+    unbounded: ClassVar[tuple[str, ...]] = ()  # numbers whose difference may lie beyond -1..1
+
+    def __init__(self, predictions: Any, resamples: int = 0):
+        self.predictions, self.labels = predictions, known_labels(predictions)
+        self.units, self.resamples = Units.of(predictions), resamples
+
+    @property
+    def summands(self) -> np.ndarray:
+        """(S, N) float64: of each image what `of_sums` takes the sums of."""
+        return np.empty((len(self.labels), 0))
+
+    def of_sums(self, sums: np.ndarray) -> dict[str, np.ndarray]:
+        """Numbers by name, (...) each, from sums (..., N) over images."""
+        return {}
+
+    def apart(self) -> dict[str, float]:
+        """The numbers that are no functions of sums."""
+        return {}
+
+    def drawn_apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
+        """Those of them that are drawn, (R,) each, for image weights (R, S)."""
+        return {}
+
+    def check(self) -> None:
+        """Raise DataError for a score that is no finite number."""
+        check_finite(self.predictions.logits)
+
+    @cached_property
+    def overall(self) -> dict[str, Estimate]:
+        """Every number with its interval, in the order of `metrics`."""
+        raise NotImplementedError
+
+    def details(self) -> dict[str, Any]:
+        """The fields of `Numbers` that not every kind of label has."""
+        return {}
+
+    def sample(self) -> tuple[SampleSize, Sequence[Mapping[str, Share]]]:
+        """The sample behind the accuracy, or what takes its place; and the `class_shares` of each class or finding."""
+        raise NotImplementedError
+
+    def reasons(self, numbers: Numbers) -> dict[str, Any]:
+        """The fields of `Numbers` for a reader: `undefined`, `no_interval` and `notes`."""
+        raise NotImplementedError
+
+    def area_gap(self, other: Any, name: str) -> Gap:
+        """How the area, by its name, of two models differs."""
+        raise NotImplementedError
+
+    def share_gaps(self, other: Any) -> dict[str, tuple[Share, ComparisonTest]]:
+        """How the proportions of two models, or means of them, differ."""
+        return {}
+
+    def sum_gaps(self, other: Any) -> dict[str, Gap]:
+        """How the numbers of `of_sums` of two models differ."""
+        if not self.summands.shape[1]:
+            return {}
+        return jackknifed_gaps(self.summands, other.summands, self.of_sums, self.units)
+
+    def class_gaps(self, other: Any) -> dict[str, dict[str, ClassDifference]]:
+        """How the areas of each class or finding of two models differ: metric -> class -> difference."""
+        return {}
+
+    def drawn_gaps(self, other: Any, resamples: int) -> tuple[dict[str, np.ndarray], float] | None:
+        """The differences in each resample, (R,) each, and the level of their intervals; None where none is needed."""
+        return None
+
+    def numbers(self) -> Numbers:
+        """As `evaluate`."""
+        predictions = self.predictions
+        grouped, units, counts = predictions.groups is not None, self.units, None
+        if grouped and len(predictions):
+            sizes = np.bincount(units.index)
+            counts = ImagesPerPatient(min=int(sizes.min()), median=float(np.median(sizes)), max=int(sizes.max()))
+        rates, patients = ("sensitivity", "specificity"), units.count if grouped else None
+        accuracy, class_shares = self.sample()
+        numbers = Numbers(
+            n=len(predictions),
+            n_groups=patients,
+            resampling="by patient" if grouped else "by image",
+            resamples=self.resamples,
+            level=LEVEL,
+            classes=list(predictions.classes),
+            overall=self.overall,
+            sample=Sample(
+                n_images=len(predictions),
+                n_patients=patients,
+                images_per_patient=counts,
+                accuracy=accuracy,
+                classes=[
+                    ClassSampleSizes(**{name: sample_size(rate[name]) for name in rates}) for rate in class_shares
+                ],
+            ),
+            **{"positive_class": None, "per_class": {}, "confusion_matrix": []} | self.details(),
+        )
+        return numbers.model_copy(update=self.reasons(numbers))
+
+
+def epoch_values(kind: type[Prepared], predictions: Any) -> dict[str, float]:
+    """Every number of a kind of label, without intervals: fast enough for every epoch. NaN where it is undefined.
+    Raises DataError without labels.
+    """
+    prepared = kind(predictions)
+    numbers = prepared.apart() | {k: float(v) for k, v in prepared.of_sums(prepared.summands.sum(axis=0)).items()}
+    return {name: numbers[name] for name in kind.metrics}
+
+
+def drawn_values(kind: type[Prepared], predictions: Any, weights: np.ndarray) -> dict[str, np.ndarray]:
+    """Numbers by name, (R,) each, for image weights (R, S)."""
+    prepared = kind(predictions)
+    return prepared.drawn_apart(weights) | prepared.of_sums(weights @ prepared.summands)
+
+
+def evaluate(kind: type[Prepared], predictions: Any, resamples: int = 2000) -> Numbers:
+    """Every number with its interval; the units are patients where they are known.
+
+    `resamples` is only recorded: those of the rest of a report.
+
+    Raises:
+        DataError: the predictions have no labels, or a score that is no finite number.
+    """
+    prepared = kind(predictions, resamples)
+    prepared.check()
+    return prepared.numbers()
+
+
+def compare(kind: type[Prepared], predictions: Any, other: Any, resamples: int = 2000) -> PairedComparison:
+    """The numbers of the other model, and the differences, first minus other, on the same images.
+
+    The interval of a difference is paired, so narrower than the intervals of the two numbers suggest. How each is
+    computed says `Metric.way`. Predictions that are all the same differ by exactly 0.
+
+    Raises:
+        DataError: not the same images, labels or classes in the same order; or no labels.
+    """
+    check_alike(predictions, other)
+    first, second = kind(predictions, resamples), kind(other, resamples)
+    first.check()
+    second.check()
+    ours, theirs, same = first.overall, second.overall, same_answers(predictions, other)
+    gaps, shares, draws = first.sum_gaps(second), first.share_gaps(second), first.drawn_gaps(second, resamples)
+    gaps |= {name: first.area_gap(second, name) for name, metric in kind.metrics.items() if metric.way == "area"}
+    difference: dict[str, Estimate] = {}
+    for name in (name for name in kind.metrics if name in ours and name in theirs):
+        mine, yours, way = ours[name].value, theirs[name].value, kind.metrics[name].way
+        value = np.nan if mine is None or yours is None else mine - yours
+        if draws is not None and way != "sums" and np.isnan(value):
+            difference[name] = estimate(value, *NONE, "bootstrap", resamples)
+        elif name in shares:
+            share, _ = shares[name]
+            low, high = (0.0, 0.0) if same else (share.low, share.high)
+            difference[name] = estimate(share.value, low, high, share.method)
+        elif name in gaps:
+            difference[name] = gap_estimate(value, *gaps[name], np.inf if name in kind.unbounded else 1.0)
+        elif draws is not None:
+            drawn, level = draws[0][name], draws[1]
+            enough = len(drawn) > 0 and np.isfinite(drawn).mean() >= 0.5
+            interval = percentile_interval(drawn, level) if enough else NONE
+            difference[name] = estimate(value, *interval, "bootstrap", len(drawn))
+    tests = {name: test for name, (_, test) in (gaps | shares).items() if name in kind.tested}
+    return PairedComparison(overall=theirs, difference=difference, tests={name: tests[name] for name in kind.tested})
+
+
+def compare_each(kind: type[Prepared], predictions: Any, other: Any) -> dict[str, dict[str, ClassDifference]]:
+    """The same of each class against the rest, or of each finding: metric -> class -> difference.
+
+    Raises:
+        DataError: no labels. The images must be the same, as for `compare`.
+    """
+    return kind(predictions).class_gaps(kind(other))
