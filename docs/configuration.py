@@ -110,7 +110,7 @@ def sections(config: Any, known: dict[str, Any] | None = None, title: str = "## 
 
 def flags(name: str, field: FieldInfo) -> str:
     """`--batch-size`, `-b`, or nothing where a field has no flag."""
-    from vitmed.core.settings import flag_of, spellings
+    from vitmed.core.base_models import flag_of, spellings
 
     flag = flag_of(field)
     words = spellings(flag.name or name, field) if flag else []

@@ -1,7 +1,7 @@
 """The configuration: every setting with its type, range, flag and meaning.
 
 A setting is declared once, as a field of a section, in `data_config` or `train_config`. The command line, the Python
-keywords, the YAML keys and docs/configuration.md come from the fields; see `settings`. Names from tables elsewhere
+keywords, the YAML keys and docs/configuration.md come from the fields; see `base_models.setting`. Names from tables elsewhere
 (models, policies, metrics) are plain `str` here; `check_names` checks them.
 """
 
@@ -13,9 +13,9 @@ from typing import Any
 
 from pydantic import ValidationError, field_validator, model_validator
 
+from vitmed.core.base_models import Section, flags_of
 from vitmed.core.data_config import DataConfig, ModelConfig, PretrainDataConfig
 from vitmed.core.errors import UsageError
-from vitmed.core.settings import Section, flags_of
 from vitmed.core.train_config import (
     SHARES,
     AugmentConfig,
