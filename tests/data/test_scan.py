@@ -21,7 +21,7 @@ from conftest import TINY, TINY_SETS, draw_classes, draw_nothing, draw_splits
 from PIL import Image
 
 import vitmed
-from vitmed.core.stored_paths import cache_folder
+from vitmed.core.run_folder import cache_folder
 from vitmed.data import image_cache
 from vitmed.data import scan as scanning
 from vitmed.data.image_cache import ImageCache

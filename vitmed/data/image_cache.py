@@ -29,7 +29,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from vitmed.core.messages import warn
-from vitmed.core.stored_paths import cache_folder
+from vitmed.core.run_folder import cache_folder
 from vitmed.data.thread_batches import batched
 from vitmed.imaging.decode import decoding_version
 from vitmed.imaging.file_record import NUMBERS, SIDE, FileRecord

@@ -21,7 +21,7 @@ from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.errors import CheckpointError, VitmedError
 from vitmed.core.files import whole_file
 from vitmed.core.load_config import AnyConfig, build_config, store_paths, without_places
-from vitmed.core.stored_paths import NOWHERE, store_path
+from vitmed.core.run_folder import NOWHERE, store_path
 from vitmed.core.text import first_line
 from vitmed.data.samples import Splits
 from vitmed.decisions.policy import DecisionPolicy, policy_of

@@ -14,8 +14,7 @@ from pydantic import ValidationError
 
 from vitmed.core.errors import CheckpointError, UsageError, VitmedError
 from vitmed.core.files import json_of, write_json
-from vitmed.core.run_folder import RunFolder
-from vitmed.core.stored_paths import find_path, store_path
+from vitmed.core.run_folder import RunFolder, find_path, store_path
 from vitmed.core.text import NOTICE, counted, first_line
 from vitmed.core.upgrade import policy_of_0_2
 from vitmed.data.samples import Splits

@@ -11,8 +11,7 @@ from typing import Any
 
 from vitmed.core.errors import Interrupted, VitmedError
 from vitmed.core.messages import say, warn
-from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
-from vitmed.core.stored_paths import find_path, store_path
+from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder, find_path, store_path
 from vitmed.decisions.evaluation_folder import read_evaluation, read_metrics
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.metrics.estimates import Estimate, value_text
