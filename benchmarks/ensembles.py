@@ -23,8 +23,8 @@ import torch
 from medical_sets import SETS, folder_of, split_table
 
 import vitmed
-from vitmed.core.csv_files import csv_text
 from vitmed.core.files import write_text
+from vitmed.core.text_files import csv_text
 from vitmed.data.samples import labelled_by
 from vitmed.decisions.targets import TARGETS
 from vitmed.inference.ensemble import load_ensemble

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from vitmed.core.errors import UsageError
-from vitmed.core.load_config import MOST_BYTES, YamlError, load_config, parse_yaml
+from vitmed.core.load_config import load_config
+from vitmed.core.text_files import MOST_BYTES, YamlError, parse_yaml
 
 LAUGHS = "\n".join(
     [

@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vitmed.core.csv_files import from_cell
 from vitmed.core.errors import UsageError
 from vitmed.core.exclusions import excluded
 from vitmed.core.files import make_folder, remove_abandoned
@@ -17,6 +16,7 @@ from vitmed.core.options import CHECKPOINT, Images, Option, Precision, Runs
 from vitmed.core.places import refuse_file, refuse_inside
 from vitmed.core.process import AUTO, read_shard
 from vitmed.core.text import counted
+from vitmed.core.text_files import from_cell
 from vitmed.metrics.predictions_files import ERROR, WrittenPredictions, check_pyarrow, read_part, write_part
 
 if TYPE_CHECKING:

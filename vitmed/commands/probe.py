@@ -11,7 +11,6 @@ from typing import Annotated, Any
 from vitmed.commands.one_run import TrainResult, default_name
 from vitmed.commands.train import train
 from vitmed.core.config import FLAGS, PROBE_FLAGS, Config, read_overrides
-from vitmed.core.csv_files import csv_text
 from vitmed.core.errors import UsageError
 from vitmed.core.exclusions import excluded
 from vitmed.core.files import write_json, write_text
@@ -20,6 +19,7 @@ from vitmed.core.messages import say, warn
 from vitmed.core.options import ConfigFile, Data, Fields, Gates, Offline, RunName, RunsFolder, Sets
 from vitmed.core.places import check_run_place
 from vitmed.core.run_folder import RunFolder
+from vitmed.core.text_files import csv_text
 from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.policy import CHOOSING
 from vitmed.imaging.augmentation import POLICIES

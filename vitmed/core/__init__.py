@@ -3,7 +3,7 @@
 config           the configuration: the sections together; the flags of each command
 data_config      its sections `data` and `model`: every setting with its type, range, default, flag and help
 train_config     its sections `augment`, `train`, `mae` and `evaluate`
-load_config      YAML files (no key twice, no aliases that multiply), --set and flags to a configuration
+load_config      YAML files, --set and flags to a configuration
 errors           the errors that a user can cause, and their exit codes
 upgrade          files of earlier versions as those of today; what to use instead of what is gone
 base_models      the base of every typed result and of typed parts in files; how a setting is declared; what labels are
@@ -15,5 +15,5 @@ downloads        fetching a public file: resumed, checked, whole or not at all
 process          cores, memory allocation, waiting threads and signals of this process
 messages         messages and progress bars
 text             counts, lists and durations in sentences; names without control characters
-csv_files        CSV as spreadsheets save it, written so that they run nothing
+text_files       CSV as spreadsheets save it, written so that they run nothing; YAML that others wrote
 """

@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vitmed.core.downloads import Source
 from vitmed.core.errors import DataError, UsageError, unknown_key
-from vitmed.core.load_config import YamlError, packaged, read_yaml
 from vitmed.core.messages import say, warn
+from vitmed.core.text_files import YamlError, packaged, read_yaml
 
 
 class _Strict(BaseModel):

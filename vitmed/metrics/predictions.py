@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from vitmed.core.base_models import CLASSES, Kind, Target
-from vitmed.core.csv_files import csv_text
 from vitmed.core.errors import DataError
 from vitmed.core.text import listed
+from vitmed.core.text_files import csv_text
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, LOGIT, NEAR, PROB, Table, read_table, rounded_note, rounding
 
 LEAST = float(np.finfo(np.float32).tiny)  # stands for a probability of 0
@@ -253,7 +253,7 @@ class Predictions:
         return [list(row) for row in zip(*texts, *self.columns.values(), strict=True)]
 
     def to_csv(self, errors: bool = False) -> str:
-        """The text of `predictions.csv`; see `vitmed.core.csv_files` for cells that a spreadsheet would run.
+        """The text of `predictions.csv`; see `vitmed.core.text_files` for cells that a spreadsheet would run.
 
         Args:
             errors: add a column `error`, and a row with path and error for every unreadable image.

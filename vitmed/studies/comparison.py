@@ -14,12 +14,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from vitmed.core.base_models import Kind
-from vitmed.core.csv_files import from_cell
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.load_config import YamlError, read_yaml
 from vitmed.core.messages import bar
 from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder
 from vitmed.core.text import counted, listed
+from vitmed.core.text_files import YamlError, from_cell, read_yaml
 from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation, torn_evaluations
 from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.inference.checkpoint import load_checkpoint
