@@ -36,7 +36,7 @@ from statistics import NormalDist
 import numpy as np
 
 from vitmed.core.base_models import UNKNOWN
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.selective_prediction import report_abstention
 from vitmed.metrics.areas import area_spread
 from vitmed.metrics.estimates import Estimate, estimate

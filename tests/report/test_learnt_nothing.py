@@ -11,7 +11,7 @@ from reports import write_report
 
 from vitmed.commands.one_run import TrainResult
 from vitmed.core.base_models import Target
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions

@@ -16,7 +16,7 @@ import pytest
 from pydantic import BaseModel
 from reports import write_report
 
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.methods import METHODS, REFERENCES, TESTS

@@ -12,8 +12,8 @@ import pytest
 from reports import write_report
 
 from vitmed.core.base_models import Target
+from vitmed.core.config import EvaluateConfig
 from vitmed.core.text import counted, format_probability, listed
-from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.policy import count_answers
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.kinds.findings import FindingPredictions

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from vitmed.commands.one_run import TrainResult, default_name
 from vitmed.commands.train import train
-from vitmed.core.config import FLAGS, PROBE_FLAGS, Config, read_overrides
+from vitmed.core.config import FLAGS, PROBE_FLAGS, Config, EvaluateConfig, read_overrides
 from vitmed.core.errors import UsageError
 from vitmed.core.exclusions import excluded
 from vitmed.core.files import write_json, write_text
@@ -20,7 +20,6 @@ from vitmed.core.options import ConfigFile, Data, Fields, Gates, Offline, RunNam
 from vitmed.core.places import check_run_place
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text_files import csv_text
-from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.policy import CHOOSING
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.metrics.metric_table import METRICS

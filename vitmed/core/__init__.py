@@ -1,8 +1,8 @@
 """What every room may use: errors, configuration, the run folder, downloads, text.
 
-config           the configuration: the sections together; the flags of each command
+config           the configuration: the sections together, and `evaluate`; the flags of each command
 data_config      its sections `data` and `model`: every setting with its type, range, default, flag and help
-train_config     its sections `augment`, `train`, `mae` and `evaluate`
+train_config     its sections `augment`, `train` and `mae`
 load_config      YAML files, --set and flags to a configuration
 errors           the errors that a user can cause, and their exit codes
 upgrade          files of earlier versions as those of today; what to use instead of what is gone

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from vitmed.core.base_models import Counts, Frozen, Names, Numbers, Stored
+from vitmed.core.config import EvaluateConfig
 from vitmed.core.text import counted
-from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.kinds.number import NumberPredictions, evaluate_number

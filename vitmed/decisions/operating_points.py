@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from vitmed.core.base_models import Frozen, Names, Numbers, Stored
+from vitmed.core.config import GRADE_ERRORS, EvaluateConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.text import counted, listed
-from vitmed.core.train_config import GRADE_ERRORS, EvaluateConfig
 from vitmed.metrics.estimates import Estimate, estimate, of_f1, of_share
 from vitmed.metrics.intervals import Units, class_shares, share_ratio
 from vitmed.metrics.kinds.grades import grade_costs, grades_of

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import ConfigDict
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.folds import Folds, by_fold
 from vitmed.decisions.operating_points import (
     LIKELIEST,

@@ -16,8 +16,8 @@ from pydantic import JsonValue, ValidationError
 
 from vitmed.core import upgrade
 from vitmed.core.base_models import Frozen, Names, Numbers, Stored
+from vitmed.core.config import EvaluateConfig
 from vitmed.core.text import listed
-from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.calibration import Calibration, fit_calibration
 from vitmed.decisions.conformal import (
     IntervalReach,

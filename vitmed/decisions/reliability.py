@@ -13,8 +13,8 @@ import numpy as np
 from pydantic import Field
 
 from vitmed.core.base_models import Frozen
+from vitmed.core.config import EvaluateConfig
 from vitmed.core.text import counted_doing
-from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.calibration import Calibration, CalibrationResult, Trial
 from vitmed.metrics.bootstrap import Bootstrap, percentile_interval
 from vitmed.metrics.estimates import Estimate, of_mean

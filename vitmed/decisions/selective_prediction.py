@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from vitmed.core.base_models import Frozen, Stored
+from vitmed.core.config import EvaluateConfig
 from vitmed.core.text import counted
-from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
 from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.intervals import NONE, Spread, influence_spread, log_interval

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.areas import class_areas
 from vitmed.metrics.estimates import Estimate, estimate, of_share
 from vitmed.metrics.intervals import Units, share, share_gap, share_ratio, sum_correlation

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.bootstrap import MOST, bootstrap_weights
 from vitmed.metrics.estimates import Estimate, estimate, of_share
 from vitmed.metrics.intervals import NONE, Units, quantile, share, within

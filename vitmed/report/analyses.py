@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.conformal import report_intervals, report_sets
 from vitmed.decisions.folds import Folds, by_fold
 from vitmed.decisions.operating_results import report_fold_points, report_points

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.core.base_models import CLASSES
+from vitmed.core.config import EvaluateConfig
 from vitmed.core.files import whole_folder, write_bytes, write_json, write_text
 from vitmed.core.run_folder import BASELINE, ISSUES, METHODS_TEXT, NUMBERS, PREDICTIONS, REPORT
 from vitmed.core.text import counted, now
-from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.folds import fold_notes
 from vitmed.decisions.policy import FindingPolicy
 from vitmed.decisions.targets import TARGETS

@@ -11,13 +11,12 @@ from typing import Any, NamedTuple, cast
 
 from pydantic import BaseModel
 
-from vitmed.core.config import Config
+from vitmed.core.config import Config, EvaluateConfig
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.core.files import write_json
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.places import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder
-from vitmed.core.train_config import EvaluateConfig
 from vitmed.data.splits import site_names
 from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation
 from vitmed.decisions.folds import Fold, Folds, fold_notes, folds_of_classes, numbered, spread_of, undefined_notes
