@@ -47,7 +47,7 @@ def text() -> str:
     """The whole page."""
     from vitmed.core.config import Config, PretrainConfig
     from vitmed.core.data_config import DataConfig
-    from vitmed.core.exclusions import EXCLUSIONS
+    from vitmed.core.options import exclusions
     from vitmed.imaging.augmentation import POLICIES
     from vitmed.imaging.exact_views import safe_views
     from vitmed.metrics.metric_table import METRICS
@@ -78,7 +78,7 @@ def text() -> str:
             row.commands.replace(" ", ", "),
             *(re.sub("(--[a-z-]+)", r"`\1`", cell) for cell in (row.options, row.beside, row.fix)),
         )
-        for row in EXCLUSIONS.values()
+        for row in exclusions().values()
     ]
     parts.append(table(("command", "option", "not with", "instead"), rows))
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)

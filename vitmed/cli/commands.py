@@ -30,9 +30,8 @@ from vitmed.cli.terminal import (
     refuse_unread,
     train_json,
 )
-from vitmed.core.exclusions import excluded
 from vitmed.core.messages import say, warn
-from vitmed.core.options import Devices, Option
+from vitmed.core.options import Devices, Option, excluded
 
 TOP = 3  # classes or findings that predict shows
 

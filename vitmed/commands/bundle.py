@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from vitmed.core.errors import UsageError
-from vitmed.core.exclusions import excluded
-from vitmed.core.options import FIRST, Argument, Force, Option
+from vitmed.core.options import FIRST, Argument, Force, Option, excluded
 from vitmed.core.places import new_file
 from vitmed.core.text import listed
 from vitmed.deploy.bundle import TOOLS, Bundle, write_bundle

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 from vitmed.core.errors import UsageError
-from vitmed.core.exclusions import excluded
 from vitmed.core.messages import listener, say, warn
-from vitmed.core.options import HTTP, Argument, Option, Precision
+from vitmed.core.options import HTTP, Argument, Option, Precision, excluded
 from vitmed.core.process import stop_signals
 from vitmed.inference.load import load
 from vitmed.inference.open_model import open_model

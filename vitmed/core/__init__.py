@@ -4,6 +4,7 @@ config           the configuration: the sections together, and `evaluate`; the f
 data_config      its sections `data` and `model`: every setting with its type, range, default, flag and help
 train_config     its sections `augment`, `train` and `mae`
 load_config      YAML files, --set and flags to a configuration
+options          how a verb declares its options; which options exclude each other (exclusions.yaml)
 errors           the errors that a user can cause, and their exit codes
 upgrade          files of earlier versions as those of today; what to use instead of what is gone
 base_models      the base of every typed result and of typed parts in files; how a setting is declared; what labels are

@@ -1,8 +1,8 @@
 """The configuration: every setting with its type, range, flag and meaning.
 
-A setting is declared once, as a field of a section, here, in `data_config` or in `train_config`. The command line, Python
-keywords, the YAML keys and docs/configuration.md come from the fields; see `base_models.setting`. Names from tables
-elsewhere (models, policies, metrics) are plain `str` here; `check_names` checks them.
+A setting is declared once, as a field of a section, here, in `data_config` or in `train_config`. The command line, the
+Python keywords, the YAML keys and docs/configuration.md come from the fields; see `base_models.setting`. Names from
+tables elsewhere (models, policies, metrics) are plain `str` here; `check_names` checks them.
 """
 
 from __future__ import annotations
