@@ -13,10 +13,17 @@ from vitmed.core.files import make_folder, remove_abandoned
 from vitmed.core.messages import bar, say
 from vitmed.core.options import CHECKPOINT, Images, Option, Precision, Runs, excluded
 from vitmed.core.places import refuse_file, refuse_inside
-from vitmed.core.process import AUTO, read_shard
 from vitmed.core.text import counted
 from vitmed.core.text_files import from_cell
-from vitmed.metrics.predictions_files import ERROR, WrittenPredictions, check_pyarrow, read_part, write_part
+from vitmed.metrics.predictions_files import (
+    AUTO,
+    ERROR,
+    WrittenPredictions,
+    check_pyarrow,
+    read_part,
+    read_shard,
+    write_part,
+)
 
 if TYPE_CHECKING:
     from vitmed.inference.saved_model import SavedModel
