@@ -40,9 +40,20 @@ from vitmed.models.weights.catalogue import (
     normalisation,
     terms_of,
 )
-from vitmed.models.weights.files import AGAIN, State, check_digests, magic, read_npz, read_safetensors, safe_load
+from vitmed.models.weights.files import (
+    AGAIN,
+    State,
+    check_digests,
+    magic,
+    read_npz,
+    read_safetensors,
+    refuse_incomplete,
+    refuse_not_finite,
+    refuse_others,
+    refuse_shapes,
+    safe_load,
+)
 from vitmed.models.weights.layouts import HEAD, LAYOUTS, PLAIN, convert, describe, join_positions
-from vitmed.models.weights.plain_vit import refuse_incomplete, refuse_not_finite, refuse_others, refuse_shapes
 
 
 @dataclass(frozen=True)
