@@ -43,7 +43,7 @@ from PIL import Image, ImageOps
 from torch import Tensor, nn
 from torchvision.models import resnet18
 
-from vitmed.core.data_config import ModelConfig
+from vitmed.core.sections import ModelConfig
 from vitmed.imaging.preprocessing import CONSTANTS
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values

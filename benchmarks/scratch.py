@@ -26,9 +26,9 @@ from accuracy import tree
 from trees import PATIENT
 
 from vitmed.core.config import Config
-from vitmed.core.data_config import DataConfig
 from vitmed.core.files import write_json
 from vitmed.core.load_config import load_config
+from vitmed.core.sections import DataConfig
 from vitmed.data.loading import Images
 from vitmed.data.samples import labelled
 from vitmed.data.splits import make_splits

@@ -18,8 +18,8 @@ from PIL import Image
 from safetensors import safe_open
 
 import vitmed as package
-from vitmed.core.data_config import ModelConfig
 from vitmed.core.errors import GateError, UsageError
+from vitmed.core.sections import ModelConfig
 from vitmed.deploy import export_weights
 from vitmed.deploy.weight_forms import FORMS
 from vitmed.inference.checkpoint import load_checkpoint

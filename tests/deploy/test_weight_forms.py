@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from vitmed.core.data_config import ModelConfig
+from vitmed.core.sections import ModelConfig
 from vitmed.deploy.weight_forms import FORMS
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.vit import ViT

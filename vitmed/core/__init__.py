@@ -1,8 +1,7 @@
 """What every room may use: errors, configuration, the run folder, downloads, text.
 
-config           the configuration: the sections together, and `evaluate`; the flags of each command
-data_config      its sections `data` and `model`: every setting with its type, range, default, flag and help
-train_config     its sections `augment`, `train` and `mae`
+config           the sections together, `evaluate`, and those of pretraining; the flags of each command
+sections         `data`, `model`, `augment` and `train`: every setting with its type, range, default, flag and help
 load_config      YAML files, --set and flags to a configuration
 options          how a verb declares its options; which options exclude each other (exclusions.yaml)
 errors           the errors that a user can cause, and their exit codes

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from vitmed.core.base_models import CLASSES, NO_FINDING, UNKNOWN, Target
-from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.places import data_folder
+from vitmed.core.sections import DataConfig
 from vitmed.core.text import listed
 from vitmed.data.finding_labels import finding_strata
 from vitmed.data.folders import SPLITS, class_names, image_names, import_fix, split_folders, split_of, subfolders

@@ -19,10 +19,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitmed.core.data_config import ModelConfig
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.messages import say
 from vitmed.core.run_folder import RunFolder
+from vitmed.core.sections import ModelConfig
 from vitmed.core.text import first_line
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.sizes import SIZES
