@@ -46,7 +46,7 @@ repeats the run.
 def text() -> str:
     """The whole page."""
     from vitmed.core.config import Config, PretrainConfig
-    from vitmed.core.options import exclusions
+    from vitmed.core.errors import exclusions
     from vitmed.core.sections import DataConfig
     from vitmed.imaging.augmentation import POLICIES
     from vitmed.imaging.exact_views import safe_views

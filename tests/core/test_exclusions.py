@@ -10,7 +10,7 @@ from typer.main import get_command
 
 import vitmed
 from vitmed.cli.commands import APPS
-from vitmed.core.options import excluded, exclusions
+from vitmed.core.errors import excluded, exclusions
 
 ROOT = Path(vitmed.__file__).parent
 

@@ -30,8 +30,9 @@ from vitmed.cli.terminal import (
     refuse_unread,
     train_json,
 )
+from vitmed.core.errors import excluded
 from vitmed.core.messages import say, warn
-from vitmed.core.options import Devices, Option, excluded
+from vitmed.core.options import Devices, Option
 
 TOP = 3  # classes or findings that predict shows
 

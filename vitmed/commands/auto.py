@@ -14,22 +14,11 @@ from vitmed.commands.evaluate import evaluate
 from vitmed.commands.one_run import default_name
 from vitmed.commands.probe import OF_RANKING, probe
 from vitmed.core.config import FLAGS, Config, read_overrides
-from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
+from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError, excluded
 from vitmed.core.files import json_of, write_json
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import say
-from vitmed.core.options import (
-    ConfigFile,
-    Data,
-    Offline,
-    Parallel,
-    Resume,
-    RunName,
-    RunsFolder,
-    Sets,
-    Settings,
-    excluded,
-)
+from vitmed.core.options import ConfigFile, Data, Offline, Parallel, Resume, RunName, RunsFolder, Sets, Settings
 from vitmed.core.places import check_run_place
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder, run_lock
 from vitmed.core.text import counted, duration_text

@@ -8,20 +8,9 @@ from typing import Annotated, Any
 
 from vitmed.checks.evaluation_images import ImageRequest, choose_samples
 from vitmed.core.config import EVALUATE_FLAGS, Config
-from vitmed.core.errors import unknown_key
+from vitmed.core.errors import excluded, unknown_key
 from vitmed.core.messages import bar, say, warn
-from vitmed.core.options import (
-    FIRST,
-    PRECISION,
-    AllowLeakage,
-    Argument,
-    Fields,
-    Gates,
-    LabelledData,
-    Option,
-    Split,
-    excluded,
-)
+from vitmed.core.options import FIRST, PRECISION, AllowLeakage, Argument, Fields, Gates, LabelledData, Option, Split
 from vitmed.core.places import output_folder
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted

@@ -8,10 +8,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vitmed.core.errors import UsageError
+from vitmed.core.errors import UsageError, excluded
 from vitmed.core.files import make_folder, remove_abandoned
 from vitmed.core.messages import bar, say
-from vitmed.core.options import CHECKPOINT, Images, Option, Precision, Runs, excluded
+from vitmed.core.options import CHECKPOINT, Images, Option, Precision, Runs
 from vitmed.core.places import refuse_file, refuse_inside
 from vitmed.core.text import counted
 from vitmed.core.text_files import from_cell

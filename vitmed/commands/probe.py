@@ -11,11 +11,11 @@ from typing import Annotated, Any
 from vitmed.commands.one_run import TrainResult, default_name
 from vitmed.commands.train import train
 from vitmed.core.config import FLAGS, PROBE_FLAGS, Config, EvaluateConfig, read_overrides
-from vitmed.core.errors import UsageError
+from vitmed.core.errors import UsageError, excluded
 from vitmed.core.files import write_json, write_text
 from vitmed.core.load_config import check_names, load_config, store_paths, with_values
 from vitmed.core.messages import say, warn
-from vitmed.core.options import ConfigFile, Data, Fields, Gates, Offline, RunName, RunsFolder, Sets, excluded
+from vitmed.core.options import ConfigFile, Data, Fields, Gates, Offline, RunName, RunsFolder, Sets
 from vitmed.core.places import check_run_place
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text_files import csv_text

@@ -11,22 +11,10 @@ from vitmed.commands.ensemble import ensemble
 from vitmed.commands.evaluate import evaluate
 from vitmed.commands.one_run import RESUMABLE, OneRun, TrainResult, default_name
 from vitmed.core.config import FLAGS, read_overrides
-from vitmed.core.errors import UsageError
+from vitmed.core.errors import UsageError, excluded
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import Mute, listener, listening, say
-from vitmed.core.options import (
-    ConfigFile,
-    Data,
-    Gates,
-    Offline,
-    Parallel,
-    Resume,
-    RunName,
-    RunsFolder,
-    Sets,
-    Settings,
-    excluded,
-)
+from vitmed.core.options import ConfigFile, Data, Gates, Offline, Parallel, Resume, RunName, RunsFolder, Sets, Settings
 from vitmed.core.places import check_run_place, data_folder
 from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.core.text import duration_text, file_name

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from vitmed.commands.one_run import default_name
 from vitmed.core.config import FLAGS, TUNE_FLAGS, Config, read_overrides
-from vitmed.core.errors import UsageError
+from vitmed.core.errors import UsageError, excluded
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import listener
 from vitmed.core.options import (
@@ -24,7 +24,6 @@ from vitmed.core.options import (
     RunName,
     RunsFolder,
     Sets,
-    excluded,
 )
 from vitmed.core.places import check_run_place, data_folder
 from vitmed.core.process import is_rank

@@ -3,8 +3,8 @@
 config           the sections together, `evaluate`, and those of pretraining; the flags of each command
 sections         `data`, `model`, `augment` and `train`: every setting with its type, range, default, flag and help
 load_config      YAML files, --set and flags to a configuration
-options          how a verb declares its options; which options exclude each other (exclusions.yaml)
-errors           the errors that a user can cause, and their exit codes
+options          how a verb declares its options
+errors           the errors of users, and their exit codes; what excludes each other (exclusions.yaml)
 upgrade          files of earlier versions as those of today; what to use instead of what is gone
 base_models      the base of every typed result and of typed parts in files; how a setting is declared; what labels are
 files            files and folders that are written whole or not at all

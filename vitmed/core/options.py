@@ -21,9 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from vitmed.core.base_models import PANELS
 from vitmed.core.config import (
@@ -37,7 +36,6 @@ from vitmed.core.config import (
     PretrainConfig,
     RunConfig,
 )
-from vitmed.core.errors import UsageError
 
 SIGNATURES = (Collection, PretrainConfig, EVALUATE_FLAGS, PRETRAIN_FLAGS, PROBE_FLAGS, SUMMARY_FLAGS, TUNE_FLAGS)
 FIRST, *_, LAST = PANELS
@@ -128,27 +126,3 @@ CHECKPOINT = Option("Default: best.pt of the newest run in --runs.")
 Runs = Annotated[Path | str, Option("Folder of the runs; default runs.")]
 PRECISION = "auto takes bf16 where it is faster and changed no decision on validation; default "
 Precision = Annotated[str, Option(f"{PRECISION}auto.", metavar="auto|fp32|bf16")]
-
-
-class Exclusion(NamedTuple):
-    """Options that a command refuses together; exclusions.yaml says what the fields hold."""
-
-    commands: str
-    options: str
-    beside: str
-    problem: str
-    fix: str
-
-
-@cache
-def exclusions() -> dict[str, Exclusion]:
-    """What excludes each other, from exclusions.yaml."""
-    from vitmed.core.text_files import read_yaml  # here, since --help needs no YAML
-
-    return {key: Exclusion(**row) for key, row in read_yaml(Path(__file__).with_name("exclusions.yaml")).items()}
-
-
-def excluded(key: str, **given: Any) -> UsageError:
-    """The error of a row of `exclusions`, to be raised; `given` fills the gaps of its message."""
-    row = exclusions()[key]
-    return UsageError(row.problem.format(**given), row.fix)

@@ -11,10 +11,9 @@ from typing import Any, get_args
 
 from vitmed.core.base_models import Frozen, fields_of
 from vitmed.core.config import FLAGS, Config
-from vitmed.core.errors import CheckpointError, UsageError
+from vitmed.core.errors import CheckpointError, UsageError, excluded
 from vitmed.core.files import write_json, write_text
 from vitmed.core.load_config import load_config, with_values
-from vitmed.core.options import excluded
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import duration_text, round_up
 from vitmed.core.upgrade import READER

@@ -18,11 +18,19 @@ import torch
 from torch import nn
 
 from vitmed.core.config import Config, PretrainConfig
-from vitmed.core.errors import CheckpointError, DataError, EndedByCaller, Interrupted, Reported, UsageError, VitmedError
+from vitmed.core.errors import (
+    CheckpointError,
+    DataError,
+    EndedByCaller,
+    Interrupted,
+    Reported,
+    UsageError,
+    VitmedError,
+    excluded,
+)
 from vitmed.core.files import write_json, write_text
 from vitmed.core.load_config import AnyConfig, find_paths, store_paths, with_values
 from vitmed.core.messages import bar, say, warn
-from vitmed.core.options import excluded
 from vitmed.core.process import stop_signals
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line
