@@ -17,7 +17,7 @@ from typing import NamedTuple
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
-from vitmed.core.errors import UsageError
+from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.files import claim, free_name, make_folder, remove_abandoned, write_text
 from vitmed.core.messages import warn
 
@@ -119,10 +119,13 @@ class RunFolder:
             raise UsageError(f"{output}: cannot be written ({error.strerror})", "choose another --output") from None
 
     @classmethod
-    def newest(cls, output: str | Path) -> RunFolder | None:
-        """The run with the most recent best.pt, or None."""
+    def newest(cls, output: str | Path) -> RunFolder:
+        """The run with the most recent best.pt. Raises CheckpointError without any."""
         best = [path for path in Path(output).glob("*/best.pt") if path.is_file()]
-        return cls(max(best, key=lambda path: (path.stat().st_mtime_ns, path)).parent) if best else None
+        if not best:
+            fix = "vitmed train DIR first, or name a place: --runs FOLDER, --checkpoint FILE"
+            raise CheckpointError(f"{output}: no run with a best.pt is there", fix)
+        return cls(max(best, key=lambda path: (path.stat().st_mtime_ns, path)).parent)
 
     @classmethod
     def newest_called(cls, output: str | Path, name: str) -> RunFolder | None:

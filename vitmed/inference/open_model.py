@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.messages import say
-from vitmed.core.places import newest_run
+from vitmed.core.run_folder import RunFolder
 from vitmed.decisions.evaluation_folder import validation_of
 from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.policy import DecisionPolicy, choose_policy, policy_settings
@@ -56,7 +56,7 @@ def find_checkpoint(checkpoint: str | Path | SavedModel | None, runs: str | Path
         return checkpoint
     if checkpoint is not None:
         return open_model(checkpoint)
-    newest = newest_run(runs)
+    newest = RunFolder.newest(runs)
     saved = open_model(newest.best)
     say(f"checkpoint {newest.best} (the newest run; --checkpoint names another)")
     return saved
