@@ -55,8 +55,7 @@ def predict_shard(
         UsageError: no such shard, or a part of it that is of another checkpoint or list of images.
     """
     # Here, since merge needs no torch.
-    from vitmed.inference.open_model import find_checkpoint
-    from vitmed.inference.predict_files import find_named, list_images, open_files
+    from vitmed.inference.open_model import find_checkpoint, find_named, list_images, open_files
     from vitmed.inference.saved_model import check_precision
 
     if output is None:

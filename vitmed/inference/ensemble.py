@@ -21,8 +21,7 @@ from vitmed.data.samples import Splits
 from vitmed.data.thread_batches import read_batches
 from vitmed.decisions.policy import policy_of
 from vitmed.imaging.preprocessing import JointPreprocessing, joint
-from vitmed.inference.membership import membership_of, read_membership
-from vitmed.inference.saved_model import Network, Outputs, SavedModel, score_column
+from vitmed.inference.saved_model import Network, Outputs, SavedModel, membership_of, read_membership, score_column
 from vitmed.metrics.ensembles import averaged, disagreement
 from vitmed.metrics.predictions_csv import DISAGREEMENT, OOD_SCORE
 from vitmed.metrics.predictions_files import unlabelled

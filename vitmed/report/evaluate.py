@@ -27,9 +27,7 @@ from vitmed.metrics.predictions_csv import OOD_SCORE, WRITTEN
 from vitmed.metrics.readers import check_readers
 from vitmed.report.analyses import Extra
 from vitmed.report.participant_flow import run_flow
-from vitmed.report.rebuild import fitting_baselines, note_prevalence, with_columns
 from vitmed.report.results import Results
-from vitmed.report.run_description import describe_images, facts
 from vitmed.report.write import About, Report
 
 MOST_OTHERS = 2000  # other images to score at most

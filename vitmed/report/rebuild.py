@@ -17,8 +17,7 @@ from vitmed.core.messages import warn
 from vitmed.core.places import data_of_runs, output_folder
 from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
 from vitmed.core.upgrade import without_gone
-from vitmed.decisions.evaluation_folder import Evaluated, read_evaluation, read_split, validation_of
-from vitmed.decisions.folds import Folds
+from vitmed.decisions.evaluation_folder import Evaluated, Folds, read_evaluation, read_split, validation_of
 from vitmed.decisions.policy import choose_policy, notes_of, own_columns, policy_settings
 from vitmed.decisions.targets import refuse_idle
 from vitmed.metrics.predictions import Predictions
