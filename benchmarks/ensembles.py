@@ -25,6 +25,7 @@ from vitmed.core.text_files import csv_text
 
 import vitmed
 from vitmed.core.files import write_text
+from vitmed.core.text_files import csv_text
 from vitmed.data.samples import labelled_by
 from vitmed.decisions.targets import TARGETS
 from vitmed.inference.ensemble import load_ensemble

@@ -28,6 +28,7 @@ import torch
 from vitmed.core.sections import ModelConfig
 
 from vitmed.core.load_config import load_config
+from vitmed.core.sections import ModelConfig
 from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
 from vitmed.data.synthetic import draw_cells

@@ -44,6 +44,7 @@ from torch import Tensor, nn
 from torchvision.models import resnet18
 from vitmed.core.sections import ModelConfig
 
+from vitmed.core.sections import ModelConfig
 from vitmed.imaging.preprocessing import CONSTANTS
 from vitmed.metrics.kinds.classes import metric_values
 from vitmed.metrics.predictions import Predictions

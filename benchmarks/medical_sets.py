@@ -25,6 +25,7 @@ from trees import PATIENT, unpack
 from vitmed.core.text_files import csv_text
 
 from vitmed.core.files import write_text
+from vitmed.core.text_files import csv_text
 from vitmed.data.thread_batches import in_threads
 from vitmed.explanation.robustness import pick_images
 

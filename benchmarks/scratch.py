@@ -29,6 +29,7 @@ from vitmed.core.sections import DataConfig
 from vitmed.core.config import Config
 from vitmed.core.files import write_json
 from vitmed.core.load_config import load_config
+from vitmed.core.sections import DataConfig
 from vitmed.data.loading import Images
 from vitmed.data.samples import labelled
 from vitmed.data.splits import make_splits

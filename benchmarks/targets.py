@@ -56,6 +56,7 @@ from vitmed.core.text_files import csv_text
 from vitmed.core.files import read_json_lines, write_text
 from vitmed.core.load_config import load_config, with_values
 from vitmed.core.run_folder import RunFolder
+from vitmed.core.text_files import csv_text
 from vitmed.data.loading import Images
 from vitmed.data.samples import labelled_by
 from vitmed.imaging.preprocessing import Preprocessing

@@ -48,7 +48,8 @@ def text() -> str:
     from vitmed.core.sections import DataConfig
 
     from vitmed.core.config import Config, PretrainConfig
-    from vitmed.core.exclusions import EXCLUSIONS
+    from vitmed.core.errors import exclusions
+    from vitmed.core.sections import DataConfig
     from vitmed.imaging.augmentation import POLICIES
     from vitmed.imaging.exact_views import safe_views
     from vitmed.metrics.metric_table import METRICS
@@ -79,7 +80,7 @@ def text() -> str:
             row.commands.replace(" ", ", "),
             *(re.sub("(--[a-z-]+)", r"`\1`", cell) for cell in (row.options, row.beside, row.fix)),
         )
-        for row in EXCLUSIONS.values()
+        for row in exclusions().values()
     ]
     parts.append(table(("command", "option", "not with", "instead"), rows))
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)

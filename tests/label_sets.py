@@ -12,6 +12,7 @@ from conftest import COLOURS
 from PIL import Image
 from vitmed.core.sections import DataConfig
 
+from vitmed.core.sections import DataConfig
 from vitmed.data.samples import Splits
 from vitmed.data.splits import make_splits
 

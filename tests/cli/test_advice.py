@@ -33,7 +33,7 @@ RAISED_BY = {
         "core/load_config core/run_folder data/finding_labels data/label_kinds data/label_tables data/samples "
         "data/splits data/stratify imaging/exact_views",
     LABELLED: "data/folders data/listing data/patients",
-    "train plan probe": "models/weights/plain_vit models/weights/pretrained training/plan/make_plan",
+    "train plan probe": "models/weights/pretrained training/plan/make_plan",
     "pretrain": "models/mae training/pretraining",
     "demo": "data/synthetic",
     "train plan probe evaluate": "decisions/operating_points metrics/readers",

@@ -23,6 +23,7 @@ from vitmed.core.config import EVALUATE_FLAGS, FLAGS, PRETRAIN_FLAGS, Config, Pr
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config
 from vitmed.core.options import Argument, Fields, Option
+from vitmed.core.sections import TrainConfig
 
 RUN = Callable[..., Answer]
 # Every flag of version 0.1.0, which scripts of users name.

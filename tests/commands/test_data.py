@@ -30,6 +30,7 @@ from vitmed.core import dataset_cards as card_module
 from vitmed.core import downloads
 from vitmed.core.dataset_cards import cards
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.sections import DataConfig
 from vitmed.data.splits import make_splits
 
 RUN = Callable[..., Answer]

@@ -36,7 +36,7 @@ from vitmed.core.downloads import is_offline
 from vitmed.core.errors import CheckpointError, UsageError, VitmedError
 from vitmed.core.messages import listening
 from vitmed.core.run_folder import cache_folder
-from vitmed.models.weights.catalogue import CATALOGUE, DISTILLED, Entry, fetch, weight_path
+from vitmed.models.weights.catalogue import DISTILLED, Entry, fetch, public_weights, weight_path
 
 RUN = Callable[..., Answer]
 CONTENT = np.random.default_rng(0).bytes(900_000)
@@ -133,7 +133,7 @@ def listed(server: Server, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
 
     def put(**changes: Any) -> None:
         entry = Entry(server.url, len(server.content), "ViT-Ti/8", DISTILLED, "a test", SHA256)
-        monkeypatch.setitem(CATALOGUE, "toy", entry._replace(**changes))
+        monkeypatch.setitem(public_weights(), "toy", entry._replace(**changes))
 
     put()
     return put
@@ -370,10 +370,10 @@ def test_two_at_once(server: Server, cache: Path) -> None:
 
 CHILD = """
 import sys
-from vitmed.models.weights.catalogue import CATALOGUE, Entry
+from vitmed.models.weights.catalogue import public_weights, Entry
 from vitmed.models.weights import catalogue
 url, size, sha256 = sys.argv[1:4]
-CATALOGUE["toy"] = Entry(url, int(size), "ViT-Ti/8", "supervised", "a test", sha256)
+public_weights()["toy"] = Entry(url, int(size), "ViT-Ti/8", "supervised", "a test", sha256)
 {}
 """
 
@@ -452,7 +452,7 @@ def offline_runs(data: Path, runs: Path, toy: Path, entry: Entry) -> None:
         except SystemExit as end:
             print(end.code)
 
-    CATALOGUE["toy"] = entry
+    public_weights()["toy"] = entry
     run(data, "--weights", "toy", *flags)
     print(runs.exists())
     put(toy)
@@ -510,7 +510,7 @@ def test_the_guard_of_these_tests_sees_a_connection(tmp_path: Path) -> None:
 
 
 def test_build_model_by_name(toy_vit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(CATALOGUE, "toy", entry_for(toy_vit))
+    monkeypatch.setitem(public_weights(), "toy", entry_for(toy_vit))
     with pytest.raises(CheckpointError, match="is not on this machine"):
         build_model(weights="toy", offline=True)
     put(toy_vit)
@@ -604,7 +604,7 @@ def hub() -> Iterator[Server]:
 def from_hub(server: Server, *args: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """`vitmed weights fetch toy`, of the hub; in a process of its own, as huggingface_hub reads HF_ENDPOINT once."""
     code = CHILD.format(
-        "CATALOGUE['toy'] = CATALOGUE['toy']._replace(hub='lab/toy', sha256=None, licence='MIT')\n"
+        "public_weights()['toy'] = public_weights()['toy']._replace(hub='lab/toy', sha256=None, licence='MIT')\n"
         f"from vitmed.cli import main\nmain(['weights', 'fetch', 'toy', *{list(args)!r}])"
     )
     environment = {**os.environ, "HF_ENDPOINT": f"http://127.0.0.1:{server.port}", **environment}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from vitmed.core.errors import UsageError
+from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.files import free_name, read_json_lines, whole_file, whole_folder, write_bytes, write_json, write_text
 from vitmed.core.run_folder import RunFolder
 
@@ -124,14 +124,14 @@ def test_an_output_folder_that_is_a_run_or_cannot_be_made(tmp_path: Path) -> Non
 
 
 def test_the_newest_run_is_the_one_whose_best_was_written_last(tmp_path: Path) -> None:
-    assert RunFolder.newest(tmp_path / "none") is None
+    with pytest.raises(CheckpointError, match="no run with a best"):
+        RunFolder.newest(tmp_path / "none")
     for i, name in enumerate(("z", "a", "m")):
         run = RunFolder.create(tmp_path, name)
         run.best.write_bytes(b"x")
         os.utime(run.best, (1000 + i, 1000 + i))
     RunFolder.create(tmp_path, "without-best")
-    newest = RunFolder.newest(tmp_path)
-    assert newest is not None and newest.path.name == "m"
+    assert RunFolder.newest(tmp_path).path.name == "m"
 
 
 def test_names_that_are_taken_get_a_number(tmp_path: Path) -> None:

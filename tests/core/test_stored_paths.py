@@ -12,7 +12,7 @@ import torch
 from conftest import BARE, TINY_SETS, draw_splits
 
 from vitmed import evaluate, train
-from vitmed.core import stored_paths
+from vitmed.core import run_folder
 from vitmed.core.errors import DataError
 from vitmed.core.load_config import load_config
 from vitmed.core.run_folder import find_path, project_path, store_path
@@ -71,7 +71,7 @@ def test_there_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     stored = store_path(far, run)
     assert stored == store_path(far, run.parent) and stored.endswith("/cells") and "secret" not in stored
     assert find_path(stored, run) == far
-    monkeypatch.setattr(stored_paths, "_NOTES", {})
+    monkeypatch.setattr(run_folder, "_NOTES", {})
     assert find_path(stored, tmp_path) == far  # by the note; the run may have moved
     monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "another machine"))
     assert find_path(stored, run) == run / stored and not find_path(stored, run).exists()
@@ -111,7 +111,7 @@ def test_a_run_on_data_elsewhere_names_no_private_folder(tmp_path: Path, monkeyp
     assert load_config(moved / "config.yaml").data.root == str(data)
     evaluate(moved, split="val", output=tmp_path / "again", device="cpu", resamples=20)
     monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "another machine"))
-    monkeypatch.setattr(stored_paths, "_NOTES", {})
+    monkeypatch.setattr(run_folder, "_NOTES", {})
     with pytest.raises(DataError, match=r"cells, the data folder of .*, was outside the project") as error:
         load_checkpoint(moved).data_root()
     assert "--data" in error.value.fix

@@ -11,6 +11,7 @@ from vitmed.core.text_files import MOST_BYTES, YamlError, parse_yaml
 
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config
+from vitmed.core.text_files import MOST_BYTES, YamlError, parse_yaml
 
 LAUGHS = "\n".join(
     [

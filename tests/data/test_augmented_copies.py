@@ -10,6 +10,7 @@ from PIL import Image
 from vitmed.core.sections import DataConfig
 
 from vitmed.data.patient_names import guess_copies
+from vitmed.core.sections import DataConfig
 from vitmed.data.patients import groups_of, patient_notes
 from vitmed.data.splits import make_splits
 

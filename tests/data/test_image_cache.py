@@ -24,6 +24,7 @@ from vitmed.core.sections import DataConfig
 
 import vitmed
 from vitmed.core.errors import DataError
+from vitmed.core.sections import DataConfig
 from vitmed.data import image_cache, read_images
 from vitmed.data.image_cache import ImageCache, Squares, pixel_folder
 from vitmed.data.loading import Images

@@ -15,6 +15,7 @@ from conftest import Recorder, draw_classes
 from vitmed.core.sections import DataConfig
 
 from vitmed.core.errors import DataError
+from vitmed.core.sections import DataConfig
 from vitmed.data import loading
 from vitmed.data.loading import (
     EpochBatches,

@@ -19,6 +19,7 @@ from vitmed.core.sections import DataConfig
 from vitmed.commands.data import import_dataset
 from vitmed.core.dataset_cards import cards
 from vitmed.core.errors import DataError
+from vitmed.core.sections import DataConfig
 from vitmed.data import public_files
 from vitmed.data.public_files import read_idx, read_public_files, write_folder
 from vitmed.data.samples import Splits

@@ -15,6 +15,7 @@ from vitmed.core.sections import DataConfig
 from vitmed.core.dataset_cards import cards
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.load_config import load_config
+from vitmed.core.sections import DataConfig
 from vitmed.data.patients import groups_of
 from vitmed.data.samples import Splits
 from vitmed.data.splits import make_splits

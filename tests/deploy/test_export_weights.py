@@ -20,6 +20,7 @@ from vitmed.core.sections import ModelConfig
 
 import vitmed as package
 from vitmed.core.errors import GateError, UsageError
+from vitmed.core.sections import ModelConfig
 from vitmed.deploy import export_weights
 from vitmed.deploy.weight_forms import FORMS
 from vitmed.inference.checkpoint import load_checkpoint

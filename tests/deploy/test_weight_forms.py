@@ -11,10 +11,11 @@ import torch
 from safetensors.torch import save_file
 from vitmed.core.sections import ModelConfig
 
+from vitmed.core.sections import ModelConfig
 from vitmed.deploy.weight_forms import FORMS
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.vit import ViT
-from vitmed.models.weights.catalogue import CATALOGUE, stops_sharing
+from vitmed.models.weights.catalogue import public_weights, stops_sharing
 
 SIZE: dict[str, Any] = {"image_size": 16, "patch_size": 8, "width": 24, "depth": 2, "heads": 3}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -56,7 +57,7 @@ def test_the_library_gives_our_logits(form: str, variant: str, tmp_path: Path) -
 
 def test_which_licences_stop_a_push() -> None:
     """By hand from the licences: ND forbids adaptations; Owkin's is its own; the others allow sharing on terms."""
-    stopped = {name for name, entry in CATALOGUE.items() if stops_sharing(entry.licence)}
+    stopped = {name for name, entry in public_weights().items() if stops_sharing(entry.licence)}
     assert {"uni", "conch", "virchow2", "phikon"} <= stopped
     allowed = {"dinov2_vitb14", "dinov3_vits16", "mae_vit_base", "medsiglip", "retfound_cfp", "torchvision_vit_b_16"}
     assert not allowed & stopped and stops_sharing(None) is None

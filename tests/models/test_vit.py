@@ -15,6 +15,7 @@ from vitmed.core.sections import ModelConfig
 
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config
+from vitmed.core.sections import ModelConfig
 from vitmed.models.sizes import SIZES
 from vitmed.models.vit import ViT, attend
 

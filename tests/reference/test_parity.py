@@ -18,7 +18,7 @@ from foreign_networks import same as compare
 from torch import nn
 
 from vitmed.models.vit import ViT
-from vitmed.models.weights.catalogue import CATALOGUE
+from vitmed.models.weights.catalogue import public_weights
 
 WIDTH, DEPTH = 48, 3
 
@@ -145,9 +145,9 @@ def test_hugging_face_dinov3(tmp_path: Path, plus: bool, how: str, size: int) ->
     compare(lambda x: theirs(x).pooler_output, ours.features, size)
 
 
-@pytest.mark.parametrize("name", [name for name in CATALOGUE if name.startswith("dinov3")])
+@pytest.mark.parametrize("name", [name for name in public_weights() if name.startswith("dinov3")])
 def test_the_catalogue_states_dinov3s_images_as_transformers(name: str) -> None:
-    entry, theirs = CATALOGUE[name], transformers.DINOv3ViTImageProcessor()
+    entry, theirs = public_weights()[name], transformers.DINOv3ViTImageProcessor()
     assert (list(entry.mean), list(entry.std)) == (list(theirs.image_mean), list(theirs.image_std))
     assert (entry.image_size, entry.interpolation) == (theirs.size["height"], theirs.resample.name.lower())
 

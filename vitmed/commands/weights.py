@@ -9,13 +9,13 @@ from typing import Annotated, Any
 from vitmed.core.options import Argument, Offline, Option
 from vitmed.core.places import refuse_file
 from vitmed.data.folders import refuse_among_classes
-from vitmed.models.weights.catalogue import CATALOGUE, entry_of, fetch, weight_path
+from vitmed.models.weights.catalogue import entry_of, fetch, public_weights, weight_path
 
 
 def weights_table() -> list[dict[str, Any]]:
     """One row per catalogue entry: its fields, whether its file is in the cache, and the path."""
     rows = []
-    for name, entry in CATALOGUE.items():
+    for name, entry in public_weights().items():
         path = weight_path(name)
         here = {"non_commercial": entry.non_commercial, "here": path.is_file(), "path": str(path)}
         rows.append({"name": name, **entry._asdict(), **here})

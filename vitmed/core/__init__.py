@@ -1,23 +1,19 @@
 """What every room may use: errors, configuration, the run folder, downloads, text.
 
-config           the configuration: the sections together; the flags of each command
-data_config      its sections `data` and `model`: every setting with its type, range, default, flag and help
-train_config     its sections `augment`, `train`, `mae` and `evaluate`
-settings         how a setting is declared, and how its flag is spelled
+config           the sections together, `evaluate`, and those of pretraining; the flags of each command
+sections         `data`, `model`, `augment` and `train`: every setting with its type, range, default, flag and help
 load_config      YAML files, --set and flags to a configuration
-yaml_files       YAML without duplicate keys, deep nesting or aliases that multiply
-errors           the errors that a user can cause, and their exit codes
+options          how a verb declares its options
+errors           the errors of users, and their exit codes; what excludes each other (exclusions.yaml)
 upgrade          files of earlier versions as those of today; what to use instead of what is gone
-stored_paths     the cache folder; where data and weights lie, stored without private folder names
-base_models      the base of every typed result and of typed parts in files; what labels are
+base_models      the base of every typed result and of typed parts in files; how a setting is declared; what labels are
 files            files and folders that are written whole or not at all
-run_folder       the names of the files in a run folder; one process at a time writes to it
+run_folder       the names of the files in a run folder; its lock; stored paths without private folder names
 places           where a command reads and writes: checked before any work, before torch is loaded
 dataset_cards    the cards of public data sets
 downloads        fetching a public file: resumed, checked, whole or not at all
 process          cores, memory allocation, waiting threads and signals of this process
 messages         messages and progress bars
 text             counts, lists and durations in sentences; names without control characters
-csv_files        CSV as spreadsheets save it, written so that they run nothing
-excel_files      the first sheet of an .xlsx file as text
+text_files       CSV as spreadsheets save it, written so that they run nothing; YAML that others wrote
 """

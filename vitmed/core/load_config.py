@@ -96,7 +96,7 @@ def find_paths(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def store_paths(config: AnyConfig, folder: Path) -> AnyConfig:
-    """The configuration with its paths as `stored_paths.store_path` names them in a folder."""
+    """The configuration with its paths as `store_path` names them in a folder."""
     for section, field in PATHS:
         value = getattr(getattr(config, section), field, None)
         if value is not None and not is_keyword(field, value):

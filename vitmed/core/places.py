@@ -203,7 +203,7 @@ def check_inputs(options: dict[str, Any], kind: Any) -> None:
             )
     if "images" in options and not isinstance(options["images"], int):  # of stress it is a number
         if "checkpoint" not in options:
-            newest_run(options.get("runs", "runs"))
+            RunFolder.newest(options.get("runs", "runs"))
         check_images(options["images"])
 
 
@@ -235,12 +235,3 @@ def check_images(names: Sequence[str]) -> None:
     if not any(path.exists() or path.is_symlink() or glob.has_magic(str(path)) for path in paths):
         missing = [f"{name}: no such file or folder" for name in names]
         raise DataError(lines_of(missing), "name images, folders or patterns")
-
-
-def newest_run(runs: str | Path) -> RunFolder:
-    """The newest run with a best.pt. Raises CheckpointError without any."""
-    newest = RunFolder.newest(runs)
-    if newest is None:
-        fix = "vitmed train DIR first, or name a place: --runs FOLDER, --checkpoint FILE"
-        raise CheckpointError(f"{runs}: no run with a best.pt is there", fix)
-    return newest

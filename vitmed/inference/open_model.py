@@ -16,6 +16,7 @@ from vitmed.core.messages import say, warn
 from vitmed.core.places import newest_run, refuse_archive
 from vitmed.core.text import counted_doing
 from vitmed.data.folders import image_names, import_fix
+from vitmed.core.run_folder import RunFolder
 from vitmed.decisions.evaluation_folder import validation_of
 from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.policy import DecisionPolicy, choose_policy, policy_settings
@@ -69,7 +70,7 @@ def find_checkpoint(checkpoint: str | Path | SavedModel | None, runs: str | Path
         return checkpoint
     if checkpoint is not None:
         return open_model(checkpoint)
-    newest = newest_run(runs)
+    newest = RunFolder.newest(runs)
     saved = open_model(newest.best)
     say(f"checkpoint {newest.best} (the newest run; --checkpoint names another)")
     return saved

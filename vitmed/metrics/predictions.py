@@ -290,7 +290,7 @@ class Predictions:
         return [list(row) for row in zip(*texts, *self.columns.values(), strict=True)]
 
     def to_csv(self, errors: bool = False) -> str:
-        """The text of `predictions.csv`; see `vitmed.core.csv_files` for cells that a spreadsheet would run.
+        """The text of `predictions.csv`; see `vitmed.core.text_files` for cells that a spreadsheet would run.
 
         Args:
             errors: add a column `error`, and a row with path and error for every unreadable image.

@@ -22,8 +22,8 @@ from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.saved_model import SavedModel
-from vitmed.models.weights.catalogue import CATALOGUE, terms_of
 from vitmed.report.chapters import limitations
+from vitmed.models.weights.catalogue import public_weights, terms_of
 from vitmed.report.headline import Evaluation
 from vitmed.report.results import Results
 from vitmed.report.templates import fill, headline_of
@@ -207,5 +207,5 @@ def _weights_header(saved: SavedModel, library: str, name: str, metrics: Results
     found.pop("datasets", None)  # the hub looks for data sets of its own there
     if model.licence and terms_of(model.licence) is not None:
         found |= {"license": "other", "license_name": model.licence.lower().removeprefix("licenseref-")}
-    base = CATALOGUE.get(model.weights or "")
+    base = public_weights().get(model.weights or "")
     return found | ({"base_model": base.hub} if base is not None and base.hub else {})

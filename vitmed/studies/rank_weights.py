@@ -24,7 +24,7 @@ from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.estimates import value_text
 from vitmed.models.hardware import pick_device
 from vitmed.models.vit import ViT
-from vitmed.models.weights.catalogue import CATALOGUE, means_file, weight_path
+from vitmed.models.weights.catalogue import means_file, public_weights, weight_path
 from vitmed.models.weights.files import magic
 from vitmed.models.weights.pretrained import load_pretrained, open_weights
 from vitmed.studies.comparison import Model, align, better, compare_models, short_names
@@ -59,7 +59,7 @@ def weight_list(given: str | Path | Sequence[str | Path] | None) -> list[str] | 
         CheckpointError: a file that is not there.
     """
     if given == ALL_LOCAL:
-        folder, named = cache_folder() / "weights", {weight_path(name): name for name in CATALOGUE}
+        folder, named = cache_folder() / "weights", {weight_path(name): name for name in public_weights()}
         files = sorted(file for file in folder.rglob("*") if file.suffix in SUFFIXES and file.is_file())
         if not files:
             fix = "fetch some: vitmed weights fetch NAME; or name files: vitmed probe DIR --weights A.pth,B.safetensors"

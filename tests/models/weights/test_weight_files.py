@@ -15,6 +15,7 @@ import torch
 from vitmed.core.sections import ModelConfig
 
 from vitmed.core.errors import CheckpointError
+from vitmed.core.sections import ModelConfig
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.vit import ViT
 from vitmed.models.weights.files import digests_of, hash_of

@@ -21,9 +21,9 @@ from vitmed.core.sections import ModelConfig
 
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.load_config import load_config, store_paths
+from vitmed.core.sections import ModelConfig
 from vitmed.models.vit import ViT
 from vitmed.models.weights.catalogue import (
-    CATALOGUE,
     DISTILLED,
     MASKED,
     PAIRED,
@@ -31,6 +31,7 @@ from vitmed.models.weights.catalogue import (
     Entry,
     entry_of,
     means_file,
+    public_weights,
     terms_of,
 )
 from vitmed.models.weights.layouts import HEAD, LAYOUTS
@@ -75,7 +76,7 @@ def timm_says(name: str) -> PretrainedCfg:
 
 @pytest.mark.parametrize("name", TIMM)
 def test_what_is_stated_is_what_timm_states(name: str) -> None:
-    entry, cfg = CATALOGUE[name], timm_says(name)
+    entry, cfg = public_weights()[name], timm_says(name)
     if entry.hub:
         assert entry.hub == f"{cfg.hf_hub_id}{TIMM[name]}" and not cfg.url
     else:
@@ -89,7 +90,7 @@ def test_what_is_stated_is_what_torchvision_states(name: str) -> None:
     from torchvision.models import get_model_weights
 
     weights: Any = get_model_weights(name)["IMAGENET1K_V1"]
-    entry, transforms = CATALOGUE[f"torchvision_{name}"], weights.transforms()
+    entry, transforms = public_weights()[f"torchvision_{name}"], weights.transforms()
     assert entry.url == weights.url and abs(entry.size - weights.meta["_file_size"] * 2**20) < 1000
     assert (list(entry.mean), list(entry.std)) == (transforms.mean, transforms.std)
     assert entry.interpolation == transforms.interpolation.value and [entry.image_size] == transforms.crop_size
@@ -97,7 +98,7 @@ def test_what_is_stated_is_what_torchvision_states(name: str) -> None:
 
 def parameters(name: str) -> int:
     """As the short form of the model tells it: of the blocks, which are nearly all."""
-    match = re.fullmatch(r"ViT-(\w+\+?)/(\d+)", CATALOGUE[name].model)
+    match = re.fullmatch(r"ViT-(\w+\+?)/(\d+)", public_weights()[name].model)
     assert match, name
     if match[1] in LARGER:
         return LARGER[match[1]] * 10**6
@@ -105,9 +106,9 @@ def parameters(name: str) -> int:
     return 12 * width * width * (24 if match[1] == "L" else 12)
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
+@pytest.mark.parametrize("name", public_weights())
 def test_every_entry_is_well_formed(name: str) -> None:
-    entry = CATALOGUE[name]
+    entry = public_weights()[name]
     assert re.fullmatch(r"[a-z0-9_]+", name) and entry.url.startswith("https://") and entry.file
     assert entry.kind in (SUPERVISED, MASKED, DISTILLED, PAIRED) and entry.layout in LAYOUTS
     assert entry.readout in get_args(ModelConfig.model_fields["pool"].annotation)
@@ -123,14 +124,14 @@ def test_every_entry_is_well_formed(name: str) -> None:
 
 
 def test_licences_that_forbid_commercial_use() -> None:
-    forbidden = {name for name, entry in CATALOGUE.items() if entry.non_commercial}
+    forbidden = {name for name, entry in public_weights().items() if entry.non_commercial}
     assert forbidden == {"mae_vit_base", "mae_vit_large", "phikon", "uni", "phikon_v2", "uni2_h", "virchow2",
                          "h_optimus_1", "h0_mini", "conch", "retfound_cfp"}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [name for name in CATALOGUE if name.startswith("dinov3")])
+@pytest.mark.parametrize("name", [name for name in public_weights() if name.startswith("dinov3")])
 def test_dinov3_has_the_sizes_of_timm(name: str) -> None:
-    entry = CATALOGUE[name]
+    entry = public_weights()[name]
     size = {"vits16": "small", "vits16plus": "small_plus", "vitb16": "base", "vitl16": "large",
             "vith16plus": "huge_plus"}[name.removeprefix("dinov3_")]  # fmt: skip
     model = timm.create_model(f"vit_{size}_patch16_dinov3", device="meta")
@@ -155,7 +156,7 @@ def test_the_published_networks_have_the_sizes_that_are_stated() -> None:
     ):  # fmt: skip
         network = timm.create_model(model, num_classes=0, device="meta", **fields)
         count = sum(parameter.numel() for parameter in network.parameters())
-        assert all(abs(CATALOGUE[name].size / (4 * count) - 1) < 0.02 for name in names), names
+        assert all(abs(public_weights()[name].size / (4 * count) - 1) < 0.02 for name in names), names
 
 
 def test_near_names_are_listed() -> None:
@@ -199,7 +200,7 @@ def test_a_name_passes_through_the_configuration_untouched(tmp_path: Path, monke
     assert Path(str(load_config(file).model.weights)) == file.parent / "mine.pth"
 
 
-def test_the_table_of_the_documentation_is_the_catalogue() -> None:
+def test_the_table_of_the_documentation_is_the_public_weights() -> None:
     lines = (Path(__file__).parents[3] / "docs" / "weights.md").read_text().splitlines()
     rows = [[part.strip(" `") for part in line.split("|")[1:-1]] for line in lines if line.startswith("| `")]
     rows = [row for row in rows if len(row) == 7]
@@ -207,7 +208,7 @@ def test_the_table_of_the_documentation_is_the_catalogue() -> None:
     read = {"cls": "class token", "mean": "patch mean", "cls_mean": "class token and patch mean",
             "attention": "attention pooling", "coca": "attention pooling (CoCa)"}  # fmt: skip
     for name, model, readout, size, _, licence, download in rows:
-        entry = CATALOGUE[name]
+        entry = public_weights()[name]
         stated = (entry.model, read[entry.readout], str(entry.image_size), entry.licence)
         assert (model, readout, size, licence) == stated and (download != "free") == entry.gated, name
 
@@ -385,7 +386,7 @@ def test_openclips_configuration(hub_file: Path) -> None:
         '"std": [0.26862954, 0.26130258, 0.27577711]}}'
     )
     weights = read_weights(hub_file)
-    assert (weights.mean, weights.std) == (CATALOGUE["biomedclip"].mean, CATALOGUE["biomedclip"].std)
+    assert (weights.mean, weights.std) == (public_weights()["biomedclip"].mean, public_weights()["biomedclip"].std)
     assert (weights.normalize, weights.model["mlp"]) == ("given", "gelu")
 
 
@@ -395,5 +396,5 @@ def test_terms_are_known_by_every_spelling_of_the_licence() -> None:
     for licence in ("LicenseRef-HAI-DEF", "health-ai-developer-foundations"):
         assert str(terms_of(licence)).startswith("HAI-DEF is provided under and subject to the Health AI Developer")
     assert [terms_of(licence) for licence in (None, "mit", "CC-BY-NC-ND-4.0")] == [None] * 3
-    with_terms = {name for name, entry in CATALOGUE.items() if terms_of(entry.licence)}
-    assert with_terms == {name for name in CATALOGUE if name.startswith("dinov3")} | {"medsiglip"}
+    with_terms = {name for name, entry in public_weights().items() if terms_of(entry.licence)}
+    assert with_terms == {name for name in public_weights() if name.startswith("dinov3")} | {"medsiglip"}

@@ -11,6 +11,7 @@ from conftest import draw_splits
 from tiny_config import tiny_config
 from vitmed.core.sections import DataConfig
 
+from vitmed.core.sections import DataConfig
 from vitmed.data.splits import make_splits
 from vitmed.training.plan import forecast as module
 from vitmed.training.plan.time import (

@@ -20,18 +20,15 @@ from vitmed.metrics.estimates import (
     FEWEST,
     Estimate,
     Numbers,
+    SampleSize,
     below_chance,
-    check_finite,
     estimate,
     few_notes,
-    numbers_of,
     of_share,
     sample_size,
 )
-from vitmed.metrics.intervals import NONE, Units, mean_interval, quantile, ratio, share
-from vitmed.metrics.kinds.classes import LOSSES, PreparedPredictions, image_losses
-    SampleSize,
 from vitmed.metrics.intervals import NONE, Share, mean_interval, quantile, ratio, share
+from vitmed.metrics.kinds.classes import LOSSES, PreparedPredictions, image_losses
 from vitmed.metrics.kinds.prepared import Gap, Prepared, compare, drawn_values, epoch_values, evaluate
 from vitmed.metrics.metric_table import FINDING_METRICS, PER_CLASS, Metric
 from vitmed.metrics.paired_comparison import (

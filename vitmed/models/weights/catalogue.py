@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,16 +82,16 @@ def means_file(text: str) -> bool:
     """Whether `text` is a file, or can only mean one: unlike a name it has a folder or a suffix, or it exists."""
     path = Path(text)
     try:
-        return path.is_file() if text in CATALOGUE else len(path.parts) > 1 or path.suffix != "" or path.exists()
+        return path.is_file() if text in public_weights() else len(path.parts) > 1 or path.suffix != "" or path.exists()
     except OSError:  # longer than a file name may be
         return False
 
 
 def entry_of(name: str) -> Entry:
     """The entry of that name. Raises UsageError, which lists similar names."""
-    if name in CATALOGUE:
-        return CATALOGUE[name]
-    near = difflib.get_close_matches(name.lower(), CATALOGUE, n=4, cutoff=0.5)
+    if name in public_weights():
+        return public_weights()[name]
+    near = difflib.get_close_matches(name.lower(), public_weights(), n=4, cutoff=0.5)
     raise UsageError(
         f"no public weights are named '{name}', and there is no such file",
         (f"did you mean {' or '.join(near)}? " if near else "") + "All names: vitmed weights list",
@@ -267,9 +268,13 @@ def _entry(
     return Entry(url=url, note=f"{note}; {known}", mean=mean, std=std, hub=hub, **fields)
 
 
-CATALOGUE: dict[str, Entry] = {
-    name: _entry(**family.get("all", {}) | fields)
-    for family in yaml.safe_load(Path(__file__).with_name("catalogue.yaml").read_text(encoding="utf-8"))
-    for name, fields in family.items()
-    if name != "all"
-}
+@cache
+def public_weights() -> dict[str, Entry]:
+    """Name -> public weights, from catalogue.yaml, read once."""
+    families = yaml.safe_load(Path(__file__).with_name("catalogue.yaml").read_text(encoding="utf-8"))
+    return {
+        name: _entry(**family.get("all", {}) | fields)
+        for family in families
+        for name, fields in family.items()
+        if name != "all"
+    }

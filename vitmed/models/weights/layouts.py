@@ -20,7 +20,7 @@ from torch import Tensor
 from vitmed.core.errors import CheckpointError
 from vitmed.models.layers import COCA_EPS
 from vitmed.models.sizes import SIZES
-from vitmed.models.weights.files import State
+from vitmed.models.weights.files import State, is_rotary
 
 HEAD = ("head.weight", "head.bias")
 
@@ -288,15 +288,6 @@ def convert(state: State) -> tuple[str, State] | None:
                 converted.setdefault(name.replace("weight", "bias"), weight.new_zeros(len(weight)))
         return layout, converted
     return None
-
-
-def is_rotary(state: State) -> bool:
-    """Whether a state dict is DINOv3's: no positions, but storage tokens and LayerScale.
-
-    Other networks with rotary positions compute them otherwise, and their files may not show it.
-    """
-    storage = "reg_token" in state and state["reg_token"].shape[1] == 4 and "blocks.0.ls1.gamma" in state
-    return "pos_embed" not in state and "cls_token" in state and ("rope.periods" in state or storage)
 
 
 def join_positions(state: State, path: Path) -> None:
