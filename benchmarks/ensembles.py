@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 from medical_sets import SETS, folder_of, split_table
-from vitmed.core.text_files import csv_text
 
 import vitmed
 from vitmed.core.files import write_text

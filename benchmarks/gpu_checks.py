@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from vitmed.core.sections import ModelConfig
 
 from vitmed.core.load_config import load_config
 from vitmed.core.sections import ModelConfig

@@ -42,7 +42,6 @@ from medical_sets import SETS, folder_of, split_table
 from PIL import Image, ImageOps
 from torch import Tensor, nn
 from torchvision.models import resnet18
-from vitmed.core.sections import ModelConfig
 
 from vitmed.core.sections import ModelConfig
 from vitmed.imaging.preprocessing import CONSTANTS

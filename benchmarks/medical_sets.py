@@ -22,7 +22,6 @@ import numpy as np
 from PIL import Image
 from sklearn.model_selection import StratifiedGroupKFold
 from trees import PATIENT, unpack
-from vitmed.core.text_files import csv_text
 
 from vitmed.core.files import write_text
 from vitmed.core.text_files import csv_text

@@ -24,7 +24,6 @@ import numpy as np
 import torch
 from accuracy import tree
 from trees import PATIENT
-from vitmed.core.sections import DataConfig
 
 from vitmed.core.config import Config
 from vitmed.core.files import write_json

@@ -45,8 +45,6 @@ repeats the run.
 
 def text() -> str:
     """The whole page."""
-    from vitmed.core.sections import DataConfig
-
     from vitmed.core.config import Config, PretrainConfig
     from vitmed.core.errors import exclusions
     from vitmed.core.sections import DataConfig

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from vitmed.core.sections import ModelConfig
 
 from vitmed.core.sections import ModelConfig
 from vitmed.models.vit import ViT

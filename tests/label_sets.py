@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from conftest import COLOURS
 from PIL import Image
-from vitmed.core.sections import DataConfig
 
 from vitmed.core.sections import DataConfig
 from vitmed.data.samples import Splits

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from vitmed.core.sections import ModelConfig
-
 from vitmed.models.vit import ViT
 
 

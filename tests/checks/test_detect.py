@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from conftest import draw_image, recording
 from PIL import Image as Picture
-from vitmed.core.sections import DataConfig
 
 from vitmed import check
 from vitmed.checks.data_check import check_before_training, check_folder

@@ -18,7 +18,6 @@ import torch
 from conftest import TINY, TINY_SETS, draw_classes, draw_patients, draw_splits, once, recording
 from label_sets import label_set
 from PIL import Image
-from vitmed.core.sections import DataConfig
 from vitmed.studies.one_run import TrainResult
 
 from vitmed import evaluate, train

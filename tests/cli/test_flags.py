@@ -13,7 +13,6 @@ import yaml
 from conftest import Answer
 from pydantic import Field
 from typer.main import get_command
-from vitmed.core.sections import TrainConfig
 
 from vitmed.cli.app import COMMANDS, app
 from vitmed.cli.commands import APPS

@@ -22,7 +22,6 @@ from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_classes, d
 from dicom_files import RAMP, write
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
-from vitmed.core.sections import DataConfig
 
 from vitmed import check, train
 from vitmed.checks.detect import PROBLEMS

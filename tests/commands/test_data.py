@@ -23,7 +23,6 @@ import pytest
 from conftest import Answer, Recorder
 from local_server import serving
 from PIL import Image
-from vitmed.core.sections import DataConfig
 
 from vitmed.commands.data import datasets_table, fetch_dataset, import_dataset
 from vitmed.core import dataset_cards as card_module

@@ -10,8 +10,6 @@ from typer.main import get_command
 
 import vitmed
 from vitmed.cli.commands import APPS
-from vitmed.core.errors import excluded
-from vitmed.core.exclusions import EXCLUSIONS
 from vitmed.core.errors import excluded, exclusions
 
 ROOT = Path(vitmed.__file__).parent

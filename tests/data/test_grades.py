@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from conftest import draw_classes
 from label_sets import label_set, split
-from vitmed.core.sections import DataConfig
 
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.sections import DataConfig

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from vitmed.core.sections import DataConfig
 
 from vitmed.core.errors import DataError
 from vitmed.core.sections import DataConfig

@@ -20,7 +20,6 @@ import torch
 from checkpoints import save
 from conftest import COLOURS, TINY, TINY_SETS, Answer, Recorder, draw_image, draw_splits, listing, recording
 from PIL import Image
-from vitmed.core.sections import DataConfig
 
 import vitmed
 from vitmed.core.errors import DataError

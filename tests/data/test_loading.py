@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from conftest import Recorder, draw_classes
-from vitmed.core.sections import DataConfig
 
 from vitmed.core.errors import DataError
 from vitmed.core.sections import DataConfig

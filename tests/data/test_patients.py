@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import Recorder
-from vitmed.core.sections import DataConfig
 
 from vitmed.core.errors import UsageError
 from vitmed.core.sections import DataConfig

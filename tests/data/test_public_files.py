@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from PIL import Image
 from torchvision import datasets as reference
-from vitmed.core.sections import DataConfig
 
 from vitmed.commands.data import import_dataset
 from vitmed.core.dataset_cards import cards

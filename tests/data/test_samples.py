@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from vitmed.core.sections import DataConfig
 
 from vitmed.core.base_models import NO_FINDING, UNKNOWN, Target
 from vitmed.core.errors import UsageError

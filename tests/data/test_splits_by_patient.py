@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from dicom_files import RAMP, write
 from sklearn.model_selection import StratifiedGroupKFold
-from vitmed.core.sections import DataConfig
 
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.load_config import build_config

@@ -21,7 +21,6 @@ from vitmed.decisions.evaluation_folder import (
     spread_of,
     undefined_notes,
 )
-from vitmed.decisions.folds import known_values
 from vitmed.decisions.policy import ClassPolicy, choose_policy
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.kinds.classes import evaluate_predictions

@@ -16,7 +16,6 @@ import yaml
 from conftest import Answer, Trained, recording
 from PIL import Image
 from safetensors import safe_open
-from vitmed.core.sections import ModelConfig
 
 import vitmed as package
 from vitmed.core.errors import GateError, UsageError

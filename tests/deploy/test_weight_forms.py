@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from vitmed.core.sections import ModelConfig
 
 from vitmed.core.sections import ModelConfig
 from vitmed.deploy.weight_forms import FORMS

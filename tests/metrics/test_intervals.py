@@ -28,7 +28,6 @@ from vitmed.metrics.kinds.classes import PreparedPredictions, bootstrap, evaluat
 from vitmed.metrics.predictions import Predictions
 
 
-
 def slow_delong(first: np.ndarray, second: np.ndarray, positive: np.ndarray) -> float:
     """Covariance of two AUROCs by the definition, every pair looked at: DeLong 1988, eq. 4 to 6."""
     placed = []

@@ -7,7 +7,6 @@ import os
 import numpy as np
 import pytest
 import torch
-from vitmed.core.sections import ModelConfig
 
 from vitmed.core.errors import UsageError
 from vitmed.core.process import cores

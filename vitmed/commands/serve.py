@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-from vitmed.core.errors import UsageError, excluded
+from vitmed.core.errors import UsageError
 from vitmed.core.messages import listener, say, warn
 from vitmed.core.options import HTTP, Argument, Option, Precision
 from vitmed.core.process import stop_signals

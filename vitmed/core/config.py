@@ -15,10 +15,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ValidationError, field_validator, model_validator
 
-from vitmed.core.base_models import Section, flags_of
 from vitmed.core.base_models import Flag, Section, flags_of, names_in, setting, share
 from vitmed.core.errors import UsageError
-from vitmed.core.sections import AugmentConfig, DataConfig, ModelConfig, TrainConfig
 from vitmed.core.sections import AugmentConfig, DataConfig, LoopConfig, ModelConfig, TrainConfig
 from vitmed.core.upgrade import gone, without_gone
 

@@ -26,7 +26,6 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.core.text import counted
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.intervals import ratio
 from vitmed.metrics.kinds.number import NumberPredictions, evaluate_number
 from vitmed.metrics.predictions import Predictions, known_labels
 

@@ -22,7 +22,6 @@ from vitmed.metrics.kinds.grades import PreparedGrades
 from vitmed.metrics.kinds.number import PreparedNumbers, error_of_mean
 from vitmed.metrics.kinds.prepared import Prepared, compare, compare_each, drawn_values, epoch_values, evaluate
 from vitmed.metrics.metric_table import Metric
-from vitmed.metrics.kinds.classes import compare_classes, compare_predictions, evaluate_predictions, metric_values
 from vitmed.metrics.paired_comparison import ClassDifference, PairedComparison
 from vitmed.metrics.predictions import Predictions, positive_index
 from vitmed.metrics.predictions_csv import ANSWER, YES

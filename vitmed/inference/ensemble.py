@@ -31,7 +31,6 @@ from vitmed.inference.saved_model import (
     run_batches,
     score_column,
 )
-from vitmed.inference.saved_model import Network, Outputs, SavedModel, membership_of, read_membership, score_column
 from vitmed.metrics.ensembles import averaged, disagreement
 from vitmed.metrics.predictions_csv import DISAGREEMENT, OOD_SCORE
 from vitmed.metrics.predictions_files import unlabelled

@@ -36,7 +36,6 @@ from vitmed.inference.saved_model import (
     run_batches,
     score_column,
 )
-from vitmed.inference.saved_model import Network, Outputs, SavedModel, check_finite, expect, score_column
 
 ONNX = ".onnx"
 KEY, FORMAT, VERSION = "vitmed", "vitmed exported model", 1

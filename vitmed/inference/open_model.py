@@ -13,10 +13,10 @@ import numpy as np
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError
 from vitmed.core.messages import say, warn
-from vitmed.core.places import newest_run, refuse_archive
+from vitmed.core.places import refuse_archive
+from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted_doing
 from vitmed.data.folders import image_names, import_fix
-from vitmed.core.run_folder import RunFolder
 from vitmed.decisions.evaluation_folder import validation_of
 from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.policy import DecisionPolicy, choose_policy, policy_settings

@@ -22,7 +22,6 @@ from vitmed.core.places import refuse_archive
 from vitmed.core.run_folder import find_path, is_elsewhere, store_path
 from vitmed.data.samples import Sample, Splits
 from vitmed.data.thread_batches import Progress, read_batches
-from vitmed.core.run_folder import is_elsewhere
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.imaging.preprocessing import Preprocessing, is_blank
 from vitmed.metrics.predictions import Predictions

@@ -22,8 +22,8 @@ from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.saved_model import SavedModel
-from vitmed.report.chapters import limitations
 from vitmed.models.weights.catalogue import public_weights, terms_of
+from vitmed.report.chapters import limitations
 from vitmed.report.headline import Evaluation
 from vitmed.report.results import Results
 from vitmed.report.templates import fill, headline_of

@@ -21,7 +21,6 @@ from vitmed.metrics.kinds.classes import (
 )
 from vitmed.metrics.metric_table import METRICS, PER_CLASS
 from vitmed.metrics.predictions import Predictions, group_index, positive_class
-from vitmed.metrics.scoring import Scorer
 
 
 def draw(classes: int, size: int = 300, seed: int = 0, ties: bool = True, groups: int | None = None) -> Predictions:

@@ -16,7 +16,6 @@ from conftest import BARE, Recorder, Trained, draw_splits, recording
 from small_networks import small_vit
 from timm.layers import SwiGLUPacked
 from timm.models.vision_transformer import VisionTransformer
-from vitmed.core.sections import ModelConfig
 
 import vitmed
 from vitmed import build_model, train

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from vitmed.core.sections import ModelConfig
 
 from vitmed.core.errors import CheckpointError
 from vitmed.core.sections import ModelConfig

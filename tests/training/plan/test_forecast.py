@@ -9,7 +9,6 @@ import pytest
 import torch
 from conftest import draw_splits
 from tiny_config import tiny_config
-from vitmed.core.sections import DataConfig
 
 from vitmed.core.sections import DataConfig
 from vitmed.data.splits import make_splits

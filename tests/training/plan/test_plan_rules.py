@@ -12,7 +12,6 @@ import pytest
 import torch
 import yaml
 from conftest import TINY_SETS, Answer, Trained, draw_classes, draw_splits, listing, recording
-from vitmed.core.sections import ModelConfig
 
 from vitmed import plan, train
 from vitmed.core.config import Config

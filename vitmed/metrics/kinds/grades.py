@@ -22,10 +22,7 @@ from vitmed.metrics.intervals import NONE, influence_spread, log_interval, quant
 from vitmed.metrics.kinds.classes import PreparedPredictions, evaluate_predictions
 from vitmed.metrics.kinds.prepared import compare, epoch_values, evaluate
 from vitmed.metrics.metric_table import GRADE_METRICS, METRICS, Metric
-from vitmed.metrics.intervals import NONE, Units, influence_spread, log_interval, quantile, ratio, within
-from vitmed.metrics.kinds.classes import compare_predictions, evaluate_predictions, metric_values
 from vitmed.metrics.predictions import Predictions, known_labels
-from vitmed.metrics.scoring import Scorer
 
 
 def grade_costs(k: int, error: str) -> tuple[tuple[float, ...], ...]:
