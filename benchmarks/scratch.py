@@ -38,7 +38,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
 from vitmed.models.hardware import pick_precision
 from vitmed.models.vit import ViT
-from vitmed.training.epoch_records import validate
+from vitmed.training.early_stopping import validate
 from vitmed.training.learning import objective_of
 from vitmed.training.loop import fit
 from vitmed.training.stream import Control, Stream

@@ -32,8 +32,8 @@ from vitmed.report.plots.curves import loss_curves, reconstruction_figure
 from vitmed.report.plots.drawing import png
 from vitmed.training.early_stopping import finished
 from vitmed.training.environment import all_its_images, check_unchanged
+from vitmed.training.out_of_memory import one_batch
 from vitmed.training.plan.make_plan import median_side, with_window
-from vitmed.training.plan.memory import one_batch
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, plan_settings
 from vitmed.training.pretraining import Pretrain, reconstructions
 from vitmed.training.run import Run, Session, folder_to_resume, resumed_settings, train_and_draw

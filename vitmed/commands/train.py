@@ -23,7 +23,7 @@ from vitmed.inference.ensemble import load_ensemble
 from vitmed.report.headline import check_gates, parse_gates
 from vitmed.studies.folds import CrossValidation
 from vitmed.studies.study import conduct
-from vitmed.training.plan.time_budget import Clock
+from vitmed.training.plan.time import Clock
 from vitmed.training.processes import Ranks
 from vitmed.training.run import EachEpoch, folder_to_resume
 from vitmed.training.trackers import check_trackers

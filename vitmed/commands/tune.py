@@ -33,7 +33,7 @@ from vitmed.metrics.tuning_study import SEED
 from vitmed.studies.search import Search, TuneResult
 from vitmed.studies.search_plan import new_study, plan_study, read_space, resumed_study
 from vitmed.studies.study import conduct
-from vitmed.training.plan.time_budget import Clock
+from vitmed.training.plan.time import Clock
 
 
 def tune(

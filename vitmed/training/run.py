@@ -36,10 +36,9 @@ from vitmed.models.weights.files import AGAIN
 from vitmed.training.environment import environment, splits_csv
 from vitmed.training.loop import fit
 from vitmed.training.losses import Objective
-from vitmed.training.out_of_memory import explained
+from vitmed.training.out_of_memory import explained, fit_memory
 from vitmed.training.plan.autotune import autotune, is_open
-from vitmed.training.plan.memory import fit_memory
-from vitmed.training.plan.time_budget import Clock, TimeBudget
+from vitmed.training.plan.time import Clock, TimeBudget
 from vitmed.training.processes import ALONE, Ranks
 from vitmed.training.stream import Control, Stream, epoch_of
 from vitmed.training.train_state import Record, new_state

@@ -12,8 +12,8 @@ from tiny_config import tiny_config
 
 from vitmed.core.data_config import DataConfig
 from vitmed.data.splits import make_splits
-from vitmed.training.plan import forecast as module
-from vitmed.training.plan.forecast import (
+from vitmed.training.plan import time as module
+from vitmed.training.plan.time import (
     EACH_EPOCH,
     EACH_IMAGE,
     IN_TRAINING,

@@ -36,11 +36,12 @@ from vitmed.models.vit import ViT
 from vitmed.models.weights.catalogue import terms_of
 from vitmed.models.weights.pretrained import Weights, config_for_weights, open_weights
 from vitmed.training.learning import check_target
-from vitmed.training.plan.forecast import Forecast, Forecaster
-from vitmed.training.plan.memory import one_batch
+from vitmed.training.out_of_memory import one_batch
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, PlannedSetting, Rule, fields_set, plan_settings
 from vitmed.training.plan.time import (
     MOST_KNEES,
+    Forecast,
+    Forecaster,
     Networks,
     candidates_for,
     check_time,
