@@ -237,7 +237,7 @@ def compare(as_json: AsJson = False, **options: Any) -> None:
 
 def explain(as_json: AsJson = False, **options: Any) -> None:
     """Draw where the network looked, and report what the test of such maps found."""
-    from vitmed.explanation.explain import explanation_json
+    from vitmed.explanation.attention import explanation_json
 
     found = vitmed.explain(**options)
     if as_json:

@@ -16,8 +16,7 @@ from vitmed.core.messages import bar, say
 from vitmed.core.options import CHECKPOINT, Images, Option, Runs
 from vitmed.core.places import output_folder
 from vitmed.core.text import counted
-from vitmed.explanation.attention import METHODS
-from vitmed.explanation.explain import Explanation, explain_predictions, explanation_json, picture_name
+from vitmed.explanation.attention import METHODS, Explanation, explain_predictions, explanation_json, picture_name
 from vitmed.explanation.results import TITLES, UNCHECKED, Maps, known_verdicts
 from vitmed.imaging.preprocessing import JointPreprocessing
 from vitmed.inference.checkpoint import Checkpoint
