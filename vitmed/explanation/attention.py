@@ -21,7 +21,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -139,30 +138,22 @@ def grad_cam(found: Trace) -> Tensor:
 
 
 @FULL_FP32
-def relevance(
-    model: ViT, x: Tensor, targets: np.ndarray | None = None, kind: Kind = "classes"
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Logits (B, K) and, for each method, the relevance of each patch, (B, L) float32, on the method's own scale.
-
-    Arguments as in `trace`.
-    """
+def relevance(model: ViT, x: Tensor, targets: np.ndarray, kind: Kind) -> dict[str, np.ndarray]:
+    """For each method, the relevance of each patch, (B, L) float32, on its own scale; arguments as in `trace`."""
     heads = sum(block.attn.heads for block in model.blocks)  # type: ignore[union-attr, misc]
     size = max(1, MEMORY // (4 * heads * model.tokens**2))
-    chosen = repeat(None) if targets is None else torch.from_numpy(targets).to(x.device).split(size)
-    logits, found = [], []
-    for part, classes in zip(x.split(size), chosen, strict=False):
-        passed = trace(model, part, classes, kind)
-        logits.append(passed.logits.cpu().numpy())
-        found.append({name: method(passed).cpu().numpy() for name, method in METHODS.items()})
-    return np.concatenate(logits), {name: np.concatenate([one[name] for one in found]) for name in METHODS}
+    parts = zip(x.split(size), torch.from_numpy(targets).to(x.device).split(size), strict=True)
+    traces = (trace(model, part, chosen, kind) for part, chosen in parts)
+    each = [{name: method(passed).cpu().numpy() for name, method in METHODS.items()} for passed in traces]
+    return {name: np.concatenate([maps[name] for maps in each]) for name in METHODS}
 
 
 def attention_maps(
     model: ViT,
     preprocessing: Preprocessing,
     images: np.ndarray,
-    targets: np.ndarray | None = None,
-    rows: np.ndarray | None = None,
+    targets: np.ndarray,
+    rows: np.ndarray,
     kind: Kind = "classes",
 ) -> Maps:
     """The maps of every method.
@@ -170,15 +161,13 @@ def attention_maps(
     Args:
         images: (B, S, S, C) uint8, from `Preprocessing.read`.
         targets, kind: as in `trace`.
-        rows: (B,) indices of the images; default 0, 1, ...
+        rows: (B,) indices of the images.
     """
     x = preprocessing.normalise(torch.from_numpy(images).to(next(model.parameters()).device))
-    logits, found = relevance(model, x, targets, kind)
-    side = math.isqrt(found["rollout"].shape[1])  # patches in a row: images are square
-    grids = {name: spread(values).reshape(-1, side, side) for name, values in found.items()}
-    explained = logits.argmax(axis=1) if targets is None else targets
-    numbers = np.arange(len(images)) if rows is None else rows
-    return Maps(images, explained, logits, grids, numbers, centre_shift(model))
+    side = math.isqrt(model.patches)  # patches in a row: images are square
+    maps = relevance(model, x, targets, kind)
+    grids = {name: spread(values).reshape(-1, side, side) for name, values in maps.items()}
+    return Maps(images, targets, grids, rows, centre_shift(model))
 
 
 def centre_shift(model: ViT) -> float:
@@ -247,15 +236,15 @@ def explain_predictions(
         DataError: an image that could be read before cannot be read now.
     """
     members = saved.members if isinstance(saved, Ensemble) else (saved,)
-    each = []
-    for one in members:
-        assert isinstance(one, Checkpoint)
-        own = replace(one.preprocessing, frame=saved.preprocessing.frame if frame is None else frame)
-        asked = chosen  # places in the order of the member
-        if one.classes != saved.classes:
-            asked = np.array([one.classes.index(name) for name in saved.classes])[chosen]
-        each.append(_maps_of(one.model().to(pick_device(device)), own, predictions, asked))
-    return replace(mean_of_maps(each, saved.shares if isinstance(saved, Ensemble) else (1.0,)), targets=chosen)
+    maps = []
+    for member in members:
+        assert isinstance(member, Checkpoint)
+        how = replace(member.preprocessing, frame=saved.preprocessing.frame if frame is None else frame)
+        targets = chosen  # places in the order of the member
+        if member.classes != saved.classes:
+            targets = np.array([member.classes.index(name) for name in saved.classes])[chosen]
+        maps.append(_maps_of(member.model().to(pick_device(device)), how, predictions, targets))
+    return replace(mean_of_maps(maps, saved.shares if isinstance(saved, Ensemble) else (1.0,)), targets=chosen)
 
 
 def _maps_of(model: ViT, how: Preprocessing, predictions: Predictions, targets: np.ndarray) -> Maps:
@@ -266,12 +255,9 @@ def _maps_of(model: ViT, how: Preprocessing, predictions: Predictions, targets: 
                 raise DataError("\n".join(problems.values()), "the files changed during the command: run it again")
             parts.append(attention_maps(model, how, squares, targets[rows], np.array(rows), predictions.kind))
             advance(rows[-1] + 1, len(paths))
-    first = parts[0]
-    grids = {name: np.concatenate([part.grids[name] for part in parts]) for name in first.grids}
-    images, explained, logits, places = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("images", "targets", "logits", "rows")
-    )
-    return Maps(images, explained, logits, grids, places, first.shift)
+    grids = {name: np.concatenate([part.grids[name] for part in parts]) for name in METHODS}
+    images, places = (np.concatenate([getattr(part, name) for part in parts]) for name in ("images", "rows"))
+    return Maps(images, targets, grids, places, parts[0].shift)
 
 
 def picture_name(row: int) -> str:

@@ -58,7 +58,7 @@ def check_maps(
     model: ViT,
     preprocessing: Preprocessing,
     images: np.ndarray,
-    targets: np.ndarray | None = None,
+    targets: np.ndarray,
     units: np.ndarray | None = None,
     kind: Kind = "classes",
 ) -> Attention:
@@ -67,15 +67,14 @@ def check_maps(
     Args:
         model: in evaluation mode.
         images: (B, S, S, C) uint8, from `Preprocessing.read`.
-        targets: (B,) what to explain, such as the predicted class; None: that with the largest logit.
+        targets: (B,) what to explain, such as the predicted class.
         units: (B,) int, the patient of each image: intervals are of patient means. None: every image counts by itself.
     """
     found = unchecked(model, len(images), kind)
     if found.reason is not None:
         return found
     x = preprocessing.normalise(torch.from_numpy(images).to(next(model.parameters()).device))
-    logits, maps = relevance(model, x, targets, kind)
-    targets = logits.argmax(axis=1) if targets is None else targets
+    maps = relevance(model, x, targets, kind)
     scores = _areas(model, x, targets, maps, kind, centre_shift(model))
     first = {name: relevant[:SHUFFLED] for name, relevant in maps.items()}
     similar = _cascade(model, x[:SHUFFLED], targets[:SHUFFLED], first, kind)
@@ -96,7 +95,7 @@ def check_maps(
     return found.model_copy(update={"methods": methods, "stages": list(similar), "random": random, **ends})
 
 
-def unchecked(model: ViT, images: int, kind: Kind = "classes") -> Attention:
+def unchecked(model: ViT, images: int, kind: Kind) -> Attention:
     """A result without numbers: sizes, and the reason where maps of so many images cannot be checked."""
     reason = None
     if images < FEW:
@@ -241,7 +240,7 @@ def _cascade(
         for tensor in tensors:
             order = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
             tensor.copy_(tensor.flatten()[order].view_as(tensor))
-        _, after = relevance(shaken, x, targets, kind)
+        after = relevance(shaken, x, targets, kind)
         found[stage] = {name: rank_correlation(before[name], after[name]) for name in before}
     return found
 
