@@ -154,15 +154,13 @@ def affordable(model: ViT) -> int:
     return int(min(MOST, budget / (passes * block * len(model.blocks))))
 
 
-def sample(
-    labels: np.ndarray, groups: Sequence[str] | None, count: int, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray, str]:
+def sample(labels: np.ndarray, groups: Sequence[str] | None, count: int) -> tuple[np.ndarray, np.ndarray, str]:
     """Which images to check, drawn at random: patients in turn, and classes in turn, so that a rare class is included.
 
     Returns:
         the rows, at most `count`; (B,) the unit of each for `check_maps`; and how they were drawn, in words.
     """
-    order = np.random.default_rng([seed, 2]).permutation(len(labels))
+    order = np.random.default_rng([0, 2]).permutation(len(labels))
     order = order[np.argsort(_turns(labels[order]), kind="stable")]
     if groups is None:
         return order[:count], np.arange(len(order[:count])), "drawn at random; intervals by image, patients unknown"

@@ -138,27 +138,12 @@ class Finetune(Task[Config]):
         record = run.state.history[-1] if run.state.history else {}
         weights = full(merged(run.state.evaluated_model))  # by all ranks: each may hold a part
         state = training() or None
-        run.ranks.first(lambda: self.save(run, path, weights, record, state))
+        run.ranks.first(lambda: self.save(run, path, weights=weights, record=record, training=state))
 
-    def save(
-        self,
-        run: Run[Config],
-        path: Path,
-        weights: dict[str, torch.Tensor],
-        record: Record,
-        training: dict[str, Any] | None = None,
-    ) -> None:
-        save_checkpoint(
-            path,
-            config=run.config,
-            splits=run.splits,
-            hashes=run.hashes,
-            weights=weights,
-            record=record,
-            training=training,
-            seen=self.seen,
-            fingerprints=self.fingerprints,
-        )
+    def save(self, run: Run[Config], path: Path, **parts: Any) -> None:
+        """Save a checkpoint of the run: `weights`, `record` and `training` of `save_checkpoint`."""
+        made_of: dict[str, Any] = {"seen": self.seen, "fingerprints": self.fingerprints}
+        save_checkpoint(path, config=run.config, splits=run.splits, hashes=run.hashes, **made_of, **parts)
 
     def monitored(self, record: Record) -> str:
         """As in `Task`: the monitor, with a star for the best so far."""

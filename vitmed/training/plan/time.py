@@ -170,12 +170,6 @@ def chooses_network(config: Config) -> bool:
     return not FIXING & fields_set(config, "model")
 
 
-def only_epochs(seconds: float, planned: int, weights: bool) -> Rule:
-    """The rule of `--time` where the network is decided, by `weights` or by you: the most epochs, from the planned."""
-    why = ("the weights decide" if weights else "you chose") + " the network, so the time decides only the epochs"
-    return Rule(f"--time {duration_text(seconds)}", {}, {"train.epochs": MOST_KNEES * planned}, why)
-
-
 def check_time(seconds: float, forecast: Forecast) -> None:
     """Raises UsageError if a command of so many seconds has no time for a pass over the images."""
     least = forecast.total(1)
@@ -187,7 +181,7 @@ def check_time(seconds: float, forecast: Forecast) -> None:
         )
 
 
-def time_line(config: Config, forecast: Forecast, more: str = "") -> tuple[float, str]:
+def time_line(config: Config, forecast: Forecast, more: str) -> tuple[float, str]:
     """The seconds that the command takes, and a line that says for what; `more` is a clause on what more time buys."""
     limit, epochs = config.train.time, config.train.epochs
     if math.isinf(forecast.one_pass):
