@@ -72,22 +72,12 @@ def epoch_record(state: TrainState, predictions: Predictions, config: Config, ki
         state.best, state.best_loss = value, loss
     if kept:
         state.best_epoch = state.epoch + 1
-    return {
-        **common_record(state, loss, config),
-        **{f"val_{name}": v for name, v in values.items()},
-        "monitor": monitor,
-        "best": best,
-        "kept": kept,
-        **_top_class(predictions),
-    }
-
-
-def _top_class(predictions: Predictions) -> dict[str, Any]:
-    """The class that is predicted most, and for which share of the images; nothing of findings and numbers."""
-    if predictions.kind != "classes":
-        return {}
-    share = np.bincount(predictions.predicted, minlength=len(predictions.classes)) / len(predictions)
-    return {"top_class": predictions.classes[int(share.argmax())], "top_share": float(share.max())}
+    record = common_record(state, loss, config) | {f"val_{name}": v for name, v in values.items()}
+    record |= {"monitor": monitor, "best": best, "kept": kept}
+    if predictions.kind == "classes":  # the class that is predicted most, and for which share of the images
+        share = np.bincount(predictions.predicted, minlength=len(predictions.classes)) / len(predictions)
+        record |= {"top_class": predictions.classes[int(share.argmax())], "top_share": float(share.max())}
+    return record
 
 
 def common_record(state: TrainState, val_loss: float, config: Config | PretrainConfig) -> Record:
