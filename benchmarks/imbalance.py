@@ -36,9 +36,9 @@ from vitmed.data.samples import Sample, labelled
 from vitmed.decisions.calibration import fit_calibration
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.predict import predict_all
+from vitmed.metrics.areas import weighted_areas
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import softmax
-from vitmed.metrics.ranking import weighted_areas
 from vitmed.models.hardware import pick_precision
 from vitmed.models.vit import ViT
 from vitmed.training.early_stopping import validate

@@ -22,13 +22,11 @@ from vitmed.data.patients import report_patients
 from vitmed.data.samples import Splits, describe_split, labelled_by, proportion_lines
 from vitmed.data.thread_batches import check_readable
 from vitmed.decisions.out_of_distribution import MOST_FITTED, fit_ood_score
-from vitmed.decisions.policy import DecisionPolicy, choose_policy
-from vitmed.decisions.reduced_precision import FASTER, ReducedPrecision, compare_precision
+from vitmed.decisions.policy import FASTER, DecisionPolicy, ReducedPrecision, choose_policy, compare_precision
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import Checkpoint, add_policy, load_checkpoint, save_checkpoint
-from vitmed.inference.predict import logits_of, mean_over_views, predict_all, speedup
+from vitmed.inference.predict import TorchNetwork, logits_of, mean_over_views, predict_all, speedup
 from vitmed.inference.saved_model import check_finite, score_column
-from vitmed.inference.torch_network import TorchNetwork
 from vitmed.metrics.predictions import Predictions, positive_class
 from vitmed.models.compile import uncompiled
 from vitmed.models.hardware import describe, pick_precision, seeded

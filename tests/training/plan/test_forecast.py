@@ -9,8 +9,8 @@ import pytest
 import torch
 from conftest import draw_splits
 from tiny_config import tiny_config
+from vitmed.core.sections import DataConfig
 
-from vitmed.core.data_config import DataConfig
 from vitmed.data.splits import make_splits
 from vitmed.training.plan import time as module
 from vitmed.training.plan.time import (

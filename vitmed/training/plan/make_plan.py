@@ -17,9 +17,9 @@ from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
 from vitmed.core.messages import bar, say, warn
-from vitmed.core.stored_paths import as_written
+from vitmed.core.run_folder import as_written
+from vitmed.core.sections import TrainConfig
 from vitmed.core.text import duration_text, round_up
-from vitmed.core.train_config import TrainConfig
 from vitmed.data.patients import show_expression
 from vitmed.data.samples import Splits
 from vitmed.data.splits import make_splits
