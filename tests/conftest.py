@@ -402,13 +402,13 @@ def quick() -> Iterator[None]:
     from vitmed.explanation import faithfulness
     from vitmed.explanation.faithfulness import FEW
     from vitmed.report.plots import drawing, pictures
-    from vitmed.training import environment, fit_policy
-    from vitmed.training.plan import forecast
+    from vitmed.training import environment, finetune
+    from vitmed.training.plan import time as plan_time
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(environment, "git_commit", cache(environment.git_commit))
-        patch.setattr(fit_policy, "speedup", lambda *args: 1.0)
-        patch.setattr(forecast, "busy", lambda: None)
+        patch.setattr(finetune, "speedup", lambda *args: 1.0)
+        patch.setattr(plan_time, "busy", lambda: None)
         patch.setattr(faithfulness, "affordable", lambda model: FEW)
         patch.setattr(drawing, "DPI", 30)
         patch.setattr(pictures, "PICTURES", 4)

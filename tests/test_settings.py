@@ -357,7 +357,7 @@ SETTINGS: dict[str, dict[str, Cell] | Shown] = {
     "train.time": shown("tests/commands/test_train_time.py"),
     "train.batch_size": row(4, weights),
     "train.accumulate": row(2, weights),
-    "train.micro_batch": shown("tests/training/plan/test_memory.py"),
+    "train.micro_batch": shown("tests/training/test_memory.py"),
     "train.grad_checkpointing": shown("tests/training/test_gradients.py"),
     "train.lr": row(1e-2, weights),
     "train.min_lr": row(4e-3, weights, {"train.lr": 5e-3}),

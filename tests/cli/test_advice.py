@@ -41,8 +41,8 @@ RAISED_BY = {
     "train pretrain":
         "models/compile training/environment training/gradients training/loop training/out_of_memory training/run",
     f"{CONFIGURED} summary": "models/vit",
-    "train": "training/processes training/epoch_records",
-    "evaluate": "report/rebuild training/fit_policy",
+    "train": "training/processes training/early_stopping",
+    "evaluate": "report/rebuild training/finetune",
     "predict evaluate": "inference/onnx_model",
     "train plan": "training/plan/time",
 }  # fmt: skip

@@ -143,12 +143,10 @@ def test_the_gallery_has_errors_first_and_right_ones_too() -> None:
     rows = images_to_draw(p)
     assert rows[:4].tolist() == [5, 4, 3, 2] and len(rows) == 8 and (rows[4:] >= 6).all()
     assert len(images_to_draw(Predictions(p.classes, p.paths[:7], None, labels[:7], logits[:7]))) == 7
-    maps = Maps(
-        np.zeros((8, 4, 4, 3), np.uint8), p.predicted[rows], logits[rows], {"rollout": np.zeros((8, 2, 2))}, rows
-    )
+    maps = Maps(np.zeros((8, 4, 4, 3), np.uint8), p.predicted[rows], {"rollout": np.zeros((8, 2, 2))}, rows)
     figure = attention_maps(p, maps)
     assert figure is not None
     told = [axes.get_xlabel() for axes in figure.axes if axes.get_xlabel()]
     assert told == [f"row {row + 1}" for row in rows]
-    empty = Maps(maps.images[:0], maps.targets[:0], maps.logits[:0], {}, rows[:0])
+    empty = Maps(maps.images[:0], maps.targets[:0], {}, rows[:0])
     assert attention_maps(p, empty) is None

@@ -149,23 +149,23 @@ def test_verdicts(gain: Estimate, similarity: Estimate, expected: str) -> None:
 def test_an_untrained_network_explains_nothing(pool: str) -> None:
     model = vit(pool=pool)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    found = check_maps(model, HOW, images(12))
+    found = check_maps(model, HOW, images(12), np.zeros(12, int))
     assert {part["verdict"] for part in found["methods"].values()} <= {RANDOM, WEAK}
     assert found["stages"] == ["head", "last block", "all blocks", "everything"]  # of two blocks there is no upper half
     assert found["methods"]["rollout"]["similarity"]["head"]["value"] == pytest.approx(
         1
     )  # it knows nothing of the head
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-    assert found == check_maps(model, HOW, images(12))
+    assert found == check_maps(model, HOW, images(12), np.zeros(12, int))
 
 
 def test_what_cannot_be_asked_says_why() -> None:
-    assert "too few" in check_maps(vit(), HOW, images(1))["reason"]
-    assert "too few" in check_maps(vit(), HOW, images(0))["reason"]
-    assert "one class" in check_maps(vit(classes=1), HOW, images(6))["reason"]
-    assert check_maps(vit(classes=1), HOW, images(6), kind="findings")["reason"] is None  # one finding is there or not
+    assert "too few" in check_maps(vit(), HOW, images(1), np.zeros(1, int))["reason"]
+    assert "too few" in check_maps(vit(), HOW, images(0), np.zeros(0, int))["reason"]
+    assert "one class" in check_maps(vit(classes=1), HOW, images(6), np.zeros(6, int))["reason"]
+    assert check_maps(vit(classes=1), HOW, images(6), np.zeros(6, int), kind="findings")["reason"] is None
     one = small_vit(2, 8, 8, width=8, depth=1, heads=1).eval()
-    assert "one patch" in check_maps(one, Preprocessing(8, 3, "pad", "half"), images(6, 8))["reason"]
+    assert "one patch" in check_maps(one, Preprocessing(8, 3, "pad", "half"), images(6, 8), np.zeros(6, int))["reason"]
 
 
 def test_patients_and_classes_are_drawn_in_turn() -> None:

@@ -24,7 +24,7 @@ from vitmed.inference.checkpoint import Checkpoint, add_policy, load_checkpoint
 from vitmed.inference.predict import TorchNetwork, choose_precision
 from vitmed.inference.saved_model import Outputs
 from vitmed.models.hardware import Precision
-from vitmed.training import fit_policy
+from vitmed.training import finetune
 
 CPU, BF16 = torch.device("cpu"), Precision("bf16", torch.bfloat16, "supported by this CPU")
 GOOD = ReducedPrecision(precision="bf16", device="cpu", speedup=2.3, images=9, largest=4e-4, accepted=True)
@@ -34,7 +34,7 @@ BAD = GOOD.model_copy(update={"flipped": 1, "largest": 0.02, "accepted": False})
 @pytest.fixture(autouse=True)
 def fast_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every CPU computes fast in bf16."""
-    for place in (module, fit_policy):
+    for place in (module, finetune):
         monkeypatch.setattr(place, "pick_precision", lambda name, device: BF16)
 
 
@@ -138,8 +138,8 @@ def test_evaluate_is_fp32_unless_asked(trained: Trained, tmp_path: Path, monkeyp
 def test_training_compares_once_and_stores_it(
     trained: Trained, tmp_path: Path, no_figures: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fit_policy, "speedup", lambda *args: 2.345)
-    monkeypatch.setattr(fit_policy, "MOST_COMPARED", 5)
+    monkeypatch.setattr(finetune, "speedup", lambda *args: 2.345)
+    monkeypatch.setattr(finetune, "MOST_COMPARED", 5)
     ui = recording()
     done = train(trained.data, output=tmp_path, name="one", sets=TINY_SETS, **BARE)
     found = load_checkpoint(done.folder).reduced_precision
@@ -159,7 +159,7 @@ def test_a_network_that_overflows_in_16_bits_is_not_accepted(
             raise CheckpointError("its logits are not finite")
         return honest(network, *args, **options)
 
-    monkeypatch.setattr(fit_policy, "speedup", lambda *args: 2.0)
+    monkeypatch.setattr(finetune, "speedup", lambda *args: 2.0)
     monkeypatch.setattr(TorchNetwork, "outputs", overflow)
     done = train(trained.data, output=tmp_path, name="one", sets=TINY_SETS, **BARE)
     found = load_checkpoint(done.folder).reduced_precision

@@ -95,7 +95,7 @@ def test_features_are_what_the_head_sees(tmp_path: Path) -> None:
     images = images_of(tmp_path)
     for pool in ("cls", "mean"):
         model = small_vit(3, image_size=8, patch_size=4, width=16, depth=1, heads=2, pool=pool).eval()
-        features = frozen_features(model, images, torch.device("cpu"))
+        features = frozen_features(model, images)
         x = images.preprocessing.normalise(torch.from_numpy(images.read(0).copy())[None])
         with torch.inference_mode():
             torch.testing.assert_close(model.head(torch.from_numpy(features)), model(x))

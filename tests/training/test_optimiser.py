@@ -9,6 +9,7 @@ import torch
 from small_networks import small_vit
 from torch import nn
 
+from vitmed.core.load_config import load_config
 from vitmed.models.vit import ViT
 from vitmed.training.moving_average import MovingAverage, ema_decay
 from vitmed.training.optimiser import adamw, learning_rate, parameter_groups, set_learning_rate
@@ -63,7 +64,7 @@ def test_layer_decay_by_hand() -> None:
     for name, factor in scale.items():
         start = next(key for key in expected if name.startswith(key))
         assert factor == expected[start], name
-    optimiser = adamw(model, 1e-3, 0.05, 0.5)
+    optimiser = adamw(model, load_config(None, {"train.weight_decay": 0.05, "train.layer_decay": 0.5}))
     set_learning_rate(optimiser, 0.8)
     by_name = {names[id(p)]: group["lr"] for group in optimiser.param_groups for p in group["params"]}
     assert by_name["head.weight"] == 0.8 and by_name["blocks.0.attn.qkv.bias"] == pytest.approx(0.1)
@@ -73,7 +74,7 @@ def test_one_step_of_adamw_by_hand() -> None:
     """The first step of Adam moves by lr in the direction of the gradient's sign; decay shrinks before that."""
     model = network()
     weight, bias = model.head.weight, model.head.bias
-    optimiser = adamw(model, 0.01, 0.5, 1.0)
+    optimiser = adamw(model, load_config(None, {"train.lr": 0.01, "train.weight_decay": 0.5, "train.layer_decay": 1.0}))
     set_learning_rate(optimiser, 0.01)
     before_weight, before_bias = weight.detach().clone(), bias.detach().clone()
     weight.grad, bias.grad = torch.full_like(weight, 3.0), torch.full_like(bias, -2.0)

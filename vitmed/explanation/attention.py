@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import repeat
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,13 +30,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitmed.core.base_models import Kind
-from vitmed.explanation.results import Maps, places, spread
+from vitmed.core.errors import DataError
+from vitmed.core.messages import bar
+from vitmed.core.text import NOTICE
+from vitmed.data.thread_batches import read_batches
+from vitmed.explanation.results import TITLES, UNCHECKED, Maps, mean_of_maps, places, spread
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.models.hardware import FULL_FP32
+from vitmed.inference.checkpoint import Checkpoint
+from vitmed.inference.ensemble import Ensemble
+from vitmed.inference.load import Answer
+from vitmed.inference.saved_model import SavedModel
+from vitmed.metrics.predictions import Predictions
+from vitmed.models.hardware import FULL_FP32, pick_device
 from vitmed.models.vit import ViT
 from vitmed.training.learning import LEARNING
 
 MEMORY = 2**26  # bytes of attention kept at once, of a batch; the gradients take as much again
+BATCH = 16  # images to read and explain at once
 
 
 @dataclass(frozen=True)
@@ -127,30 +138,22 @@ def grad_cam(found: Trace) -> Tensor:
 
 
 @FULL_FP32
-def relevance(
-    model: ViT, x: Tensor, targets: np.ndarray | None = None, kind: Kind = "classes"
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Logits (B, K) and, for each method, the relevance of each patch, (B, L) float32, on the method's own scale.
-
-    Arguments as in `trace`.
-    """
+def relevance(model: ViT, x: Tensor, targets: np.ndarray, kind: Kind) -> dict[str, np.ndarray]:
+    """For each method, the relevance of each patch, (B, L) float32, on its own scale; arguments as in `trace`."""
     heads = sum(block.attn.heads for block in model.blocks)  # type: ignore[union-attr, misc]
     size = max(1, MEMORY // (4 * heads * model.tokens**2))
-    chosen = repeat(None) if targets is None else torch.from_numpy(targets).to(x.device).split(size)
-    logits, found = [], []
-    for part, classes in zip(x.split(size), chosen, strict=False):
-        passed = trace(model, part, classes, kind)
-        logits.append(passed.logits.cpu().numpy())
-        found.append({name: method(passed).cpu().numpy() for name, method in METHODS.items()})
-    return np.concatenate(logits), {name: np.concatenate([one[name] for one in found]) for name in METHODS}
+    parts = zip(x.split(size), torch.from_numpy(targets).to(x.device).split(size), strict=True)
+    traces = (trace(model, part, chosen, kind) for part, chosen in parts)
+    each = [{name: method(passed).cpu().numpy() for name, method in METHODS.items()} for passed in traces]
+    return {name: np.concatenate([maps[name] for maps in each]) for name in METHODS}
 
 
 def attention_maps(
     model: ViT,
     preprocessing: Preprocessing,
     images: np.ndarray,
-    targets: np.ndarray | None = None,
-    rows: np.ndarray | None = None,
+    targets: np.ndarray,
+    rows: np.ndarray,
     kind: Kind = "classes",
 ) -> Maps:
     """The maps of every method.
@@ -158,15 +161,13 @@ def attention_maps(
     Args:
         images: (B, S, S, C) uint8, from `Preprocessing.read`.
         targets, kind: as in `trace`.
-        rows: (B,) indices of the images; default 0, 1, ...
+        rows: (B,) indices of the images.
     """
     x = preprocessing.normalise(torch.from_numpy(images).to(next(model.parameters()).device))
-    logits, found = relevance(model, x, targets, kind)
-    side = math.isqrt(found["rollout"].shape[1])  # patches in a row: images are square
-    grids = {name: spread(values).reshape(-1, side, side) for name, values in found.items()}
-    explained = logits.argmax(axis=1) if targets is None else targets
-    numbers = np.arange(len(images)) if rows is None else rows
-    return Maps(images, explained, logits, grids, numbers, centre_shift(model))
+    side = math.isqrt(model.patches)  # patches in a row: images are square
+    maps = relevance(model, x, targets, kind)
+    grids = {name: spread(values).reshape(-1, side, side) for name, values in maps.items()}
+    return Maps(images, targets, grids, rows, centre_shift(model))
 
 
 def centre_shift(model: ViT) -> float:
@@ -200,3 +201,93 @@ METHODS: dict[str, Callable[[Trace], Tensor]] = {
     "gradient_rollout": gradient_rollout,
     "grad_cam": grad_cam,
 }
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The result of `explain`, in the order of the predictions, whose `errors` name the images that cannot be read.
+
+    Attributes:
+        maps: method -> (S, h, w) float32 in 0..1.
+        targets: (S,) which of `predictions.answers` is explained.
+        verdicts: method -> its verdict in the newest evaluation of the run, where there is one.
+        folder: explain.json and a picture for each image.
+        shift: for `on_image`, which draws a map over its image.
+    """
+
+    predictions: Predictions
+    maps: dict[str, np.ndarray]
+    targets: np.ndarray
+    verdicts: dict[str, str]
+    folder: Path
+    shift: float = 0.0
+
+
+def explain_predictions(
+    saved: SavedModel, predictions: Predictions, chosen: np.ndarray, device: str, frame: int | None
+) -> Maps:
+    """Map where the network, or each member of an ensemble, looked in images that it predicted.
+
+    Args:
+        chosen: (S,) which of `predictions.answers` is explained.
+        frame: of files with several; None: that of the run.
+
+    Raises:
+        DataError: an image that could be read before cannot be read now.
+    """
+    members = saved.members if isinstance(saved, Ensemble) else (saved,)
+    maps = []
+    for member in members:
+        assert isinstance(member, Checkpoint)
+        how = replace(member.preprocessing, frame=saved.preprocessing.frame if frame is None else frame)
+        targets = chosen  # places in the order of the member
+        if member.classes != saved.classes:
+            targets = np.array([member.classes.index(name) for name in saved.classes])[chosen]
+        maps.append(_maps_of(member.model().to(pick_device(device)), how, predictions, targets))
+    return replace(mean_of_maps(maps, saved.shares if isinstance(saved, Ensemble) else (1.0,)), targets=chosen)
+
+
+def _maps_of(model: ViT, how: Preprocessing, predictions: Predictions, targets: np.ndarray) -> Maps:
+    paths, parts = predictions.paths, list[Maps]()
+    with bar("explaining") as advance:
+        for rows, squares, problems in read_batches(lambda i: how.read(paths[i]), len(paths), BATCH):
+            if problems:
+                raise DataError("\n".join(problems.values()), "the files changed during the command: run it again")
+            parts.append(attention_maps(model, how, squares, targets[rows], np.array(rows), predictions.kind))
+            advance(rows[-1] + 1, len(paths))
+    grids = {name: np.concatenate([part.grids[name] for part in parts]) for name in METHODS}
+    images, places = (np.concatenate([getattr(part, name) for part in parts]) for name in ("images", "rows"))
+    return Maps(images, targets, grids, places, parts[0].shift)
+
+
+def picture_name(row: int) -> str:
+    """Name the file of a picture: by row, because the name of an image may hold the name of a patient."""
+    return f"row-{row + 1}.png"
+
+
+def explanation_json(found: Explanation, checkpoint: str) -> dict[str, Any]:
+    """List the content of explain.json, the only file with the paths."""
+    p, grids = found.predictions, {name: grid.astype(float).round(4) for name, grid in found.maps.items()}
+    rows = []
+    for i, path in enumerate(p.paths):
+        said = Answer.of(p, i)
+        answer = said.to_json(0)  # of findings and numbers as `predict` gives it
+        if p.kind == "classes":
+            answer = {name: getattr(said, name) for name in ("prediction", "probability", "probabilities")}
+        row = {
+            "row": i + 1,
+            "path": path,
+            "picture": picture_name(i),
+            **answer,
+            "explained": p.answers[found.targets[i]],
+            "maps": {name: grid[i].tolist() for name, grid in grids.items()},
+        }
+        rows.append(row)
+    return {
+        "notice": NOTICE,
+        "checkpoint": checkpoint,
+        "methods": {k: {"title": TITLES[k], "verdict": found.verdicts.get(k, UNCHECKED)} for k in grids},
+        "shift": found.shift,
+        "images": rows,
+        "errors": [{"path": path, "error": problem} for path, problem in p.errors],
+    }

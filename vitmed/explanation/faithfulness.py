@@ -58,7 +58,7 @@ def check_maps(
     model: ViT,
     preprocessing: Preprocessing,
     images: np.ndarray,
-    targets: np.ndarray | None = None,
+    targets: np.ndarray,
     units: np.ndarray | None = None,
     kind: Kind = "classes",
 ) -> Attention:
@@ -67,15 +67,14 @@ def check_maps(
     Args:
         model: in evaluation mode.
         images: (B, S, S, C) uint8, from `Preprocessing.read`.
-        targets: (B,) what to explain, such as the predicted class; None: that with the largest logit.
+        targets: (B,) what to explain, such as the predicted class.
         units: (B,) int, the patient of each image: intervals are of patient means. None: every image counts by itself.
     """
     found = unchecked(model, len(images), kind)
     if found.reason is not None:
         return found
     x = preprocessing.normalise(torch.from_numpy(images).to(next(model.parameters()).device))
-    logits, maps = relevance(model, x, targets, kind)
-    targets = logits.argmax(axis=1) if targets is None else targets
+    maps = relevance(model, x, targets, kind)
     scores = _areas(model, x, targets, maps, kind, centre_shift(model))
     first = {name: relevant[:SHUFFLED] for name, relevant in maps.items()}
     similar = _cascade(model, x[:SHUFFLED], targets[:SHUFFLED], first, kind)
@@ -96,7 +95,7 @@ def check_maps(
     return found.model_copy(update={"methods": methods, "stages": list(similar), "random": random, **ends})
 
 
-def unchecked(model: ViT, images: int, kind: Kind = "classes") -> Attention:
+def unchecked(model: ViT, images: int, kind: Kind) -> Attention:
     """A result without numbers: sizes, and the reason where maps of so many images cannot be checked."""
     reason = None
     if images < FEW:
@@ -155,15 +154,13 @@ def affordable(model: ViT) -> int:
     return int(min(MOST, budget / (passes * block * len(model.blocks))))
 
 
-def sample(
-    labels: np.ndarray, groups: Sequence[str] | None, count: int, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray, str]:
+def sample(labels: np.ndarray, groups: Sequence[str] | None, count: int) -> tuple[np.ndarray, np.ndarray, str]:
     """Which images to check, drawn at random: patients in turn, and classes in turn, so that a rare class is included.
 
     Returns:
         the rows, at most `count`; (B,) the unit of each for `check_maps`; and how they were drawn, in words.
     """
-    order = np.random.default_rng([seed, 2]).permutation(len(labels))
+    order = np.random.default_rng([0, 2]).permutation(len(labels))
     order = order[np.argsort(_turns(labels[order]), kind="stable")]
     if groups is None:
         return order[:count], np.arange(len(order[:count])), "drawn at random; intervals by image, patients unknown"
@@ -241,7 +238,7 @@ def _cascade(
         for tensor in tensors:
             order = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
             tensor.copy_(tensor.flatten()[order].view_as(tensor))
-        _, after = relevance(shaken, x, targets, kind)
+        after = relevance(shaken, x, targets, kind)
         found[stage] = {name: rank_correlation(before[name], after[name]) for name in before}
     return found
 

@@ -24,7 +24,6 @@ class Maps:
 
     images: np.ndarray  # (B, S, S, C) uint8, the network's input before normalisation
     targets: np.ndarray  # (B,) the explained class
-    logits: np.ndarray  # (B, K) float32
     grids: dict[str, np.ndarray]  # method -> (B, h, w) float32 in 0..1; all 0 if a method marks nothing
     rows: np.ndarray  # (B,) indices of the images, from 0
     shift: float = 0.0  # from `attention.centre_shift`
@@ -32,8 +31,8 @@ class Maps:
     def one(self, i: int) -> Maps:
         """The maps of one image."""
         grids = {name: grid[i : i + 1] for name, grid in self.grids.items()}
-        images, targets, logits, rows = (a[i : i + 1] for a in (self.images, self.targets, self.logits, self.rows))
-        return Maps(images, targets, logits, grids, rows, self.shift)
+        images, targets, rows = (part[i : i + 1] for part in (self.images, self.targets, self.rows))
+        return Maps(images, targets, grids, rows, self.shift)
 
 
 def places(side: int, grid: int, shift: float) -> np.ndarray:

@@ -153,7 +153,7 @@ def _judged(given: str, name: str, settings: Config, splits: Splits, offline: bo
     def features(part: str) -> np.ndarray:
         started = time.perf_counter()
         with bar(f"features of {part}") as advance:
-            values = frozen_features(model, read.images[part], device, advance)
+            values = frozen_features(model, read.images[part], advance)
         took.append((time.perf_counter() - started) / len(values))
         return values
 

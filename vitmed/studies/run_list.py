@@ -286,7 +286,7 @@ def _data_name(root: str | None, run: RunFolder) -> str:
 
 
 def _ended(records: Records, config: Config | PretrainConfig) -> bool:
-    """Whether training reached its end, as `finished` of vitmed.training.epoch_records decides it, from the records.
+    """Whether training reached its end, as `finished` of vitmed.training.early_stopping decides it, from the records.
 
     Of a limited time the records show that the learning rate has come down.
     """

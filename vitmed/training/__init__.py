@@ -3,22 +3,18 @@
 loop               the training loop
 train_state        everything that changes while training
 losses             the loss of a batch
-learning           how each kind of label is learned; mixup and cutmix
-linear_heads       linear models of features
-epoch_records      the record of an epoch
-early_stopping     which epoch is the best, and when training ends
+learning           how each kind of label is learned; mixup and cutmix; linear models of features
+early_stopping     the record of an epoch, which is the best, when training ends, and whether the network learns at all
 optimiser          AdamW, learning-rate schedule
 moving_average     of the weights, exponential (EMA)
-failure_detection  noticing that a network does not learn
 run                a run, new or resumed: its folder, what it writes there, and how it trains
-finetune           the task of `train`
+finetune           the task of `train`, and choosing the decision policy on validation
 stream             the batches that the loop reads; what shows, ends and relieves it
 gradients          the gradients of a batch, in micro-batches
-out_of_memory      how it is recognised, and what the user reads; `Gradients` halves the micro-batch first
+out_of_memory      how many images fit the memory at once; how running out is recognised, and what the user reads
 processes          the processes of one training: `--devices`, torchrun, DDP and FSDP
 environment        what a run depended on, for environment.json
 plan/              before the first batch
-fit_policy         choosing the decision policy on validation
 baselines          models that need no training, and those of a run
 pretraining        the task of `pretrain`: the loss and validation of masked patches
 """

@@ -35,9 +35,7 @@ LEVELS = np.arange(256, dtype=np.float64)
 BySplit = Callable[[str], np.ndarray]  # name of a split -> logits (S, K) or features (S, D)
 
 
-def frozen_features(
-    model: ViT, images: Images, device: torch.device, progress: Progress = lambda done, total: None
-) -> np.ndarray:
+def frozen_features(model: ViT, images: Images, progress: Progress = lambda done, total: None) -> np.ndarray:
     """(S, D) float32: the input of the network's head for every image. DataError for an unreadable one."""
     features = predict_all(model, images, progress=progress, forward=model.features)
     check_finite(features, "the pretrained network")
@@ -127,7 +125,7 @@ class Baselines:
         head = fit_logistic(features, run.splits, run.images, "the pretrained features")
         record = {"epoch": 0, "val_loss": head.val_loss, "C": head.C}
         place = run.folder.best if train.freeze else run.folder.baseline
-        self.task.save(run, place, merged(self.task.model) | head.state(), record)
+        self.task.save(run, place, weights=merged(self.task.model) | head.state(), record=record)
         if train.probe_first:
             for network in (self.task.model, run.state.evaluated_model):
                 network.load_state_dict(head.state(), strict=False)
@@ -140,7 +138,7 @@ class Baselines:
     def _features(self, split: str) -> np.ndarray:
         run = self.run
         with bar(f"features of {split}") as advance:
-            return frozen_features(self.task.model, run.images[split], run.device, advance)
+            return frozen_features(self.task.model, run.images[split], advance)
 
     def _frozen_logits(self, split: str) -> np.ndarray:
         """The logits of the network as it was before training, kept in baseline.pt."""

@@ -37,14 +37,10 @@ AS_BEFORE = (
 PACKAGES = ("torch", "torchvision", "albumentations", "numpy", "pillow", "scikit-learn")
 
 
-def versions() -> dict[str, str]:
-    """The versions of the packages that decide the numbers."""
-    return {"vitmed": __version__, **_installed()}
-
-
 @cache
-def _installed() -> dict[str, str]:
-    return {package: version(package) for package in PACKAGES}
+def versions() -> Mapping[str, str]:
+    """The versions of the packages that decide the numbers."""
+    return {"vitmed": __version__, **{package: version(package) for package in PACKAGES}}
 
 
 def environment(
@@ -108,7 +104,7 @@ def check_unchanged(splits: Splits, hashes: Mapping[str, list[str]], before: Map
 
 def check_ranks(read: ReadSplits, device: torch.device, precision: Precision, ranks: Ranks) -> None:
     """Raises UsageError or DataError if versions, device or images of this rank are not those of rank 0."""
-    here = versions() | {"device": device.type, "precision": precision.name}
+    here = {**versions(), "device": device.type, "precision": precision.name}
     there: dict[str, str] = ranks.first(lambda: here)
     if other := [name for name in here if here[name] != there[name]]:
         this, first = (listed([f"{name} {facts[name]}" for name in other]) for facts in (here, there))

@@ -1,10 +1,10 @@
-"""Fine-tuning: the task of `vitmed train`."""
+"""Fine-tuning: the task of `vitmed train`, and the decision policy that it chooses on validation when it has ended."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,16 +15,21 @@ import torch
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError
 from vitmed.core.files import write_json, write_text
-from vitmed.core.messages import say, warn
+from vitmed.core.messages import bar, say, warn
 from vitmed.core.text import about, counted, listed
 from vitmed.data.loading import Images, images_of
 from vitmed.data.patients import report_patients
-from vitmed.data.samples import Splits, describe_split, proportion_lines
+from vitmed.data.samples import Splits, describe_split, labelled_by, proportion_lines
+from vitmed.data.thread_batches import check_readable
+from vitmed.decisions.out_of_distribution import MOST_FITTED, fit_ood_score
+from vitmed.decisions.policy import FASTER, DecisionPolicy, ReducedPrecision, choose_policy, compare_precision
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.inference.checkpoint import save_checkpoint
-from vitmed.metrics.predictions import positive_class
+from vitmed.inference.checkpoint import Checkpoint, add_policy, load_checkpoint, save_checkpoint
+from vitmed.inference.predict import TorchNetwork, logits_of, mean_over_views, predict_all, speedup
+from vitmed.inference.saved_model import check_finite, score_column
+from vitmed.metrics.predictions import Predictions, positive_class
 from vitmed.models.compile import uncompiled
-from vitmed.models.hardware import describe, seeded
+from vitmed.models.hardware import describe, pick_precision, seeded
 from vitmed.models.lora import add_low_rank, merged
 from vitmed.models.sizes import describe_model, summarise
 from vitmed.models.vit import ViT
@@ -38,6 +43,8 @@ from vitmed.training.run import Run, Session, Task
 from vitmed.training.train_state import Record
 
 SURE = 10.0  # s of training that tell its speed: the first include the start of the loader processes
+MOST_COMPARED = 2000  # validation images to predict again in reduced precision at most
+Forward = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass
@@ -129,27 +136,12 @@ class Finetune(Task[Config]):
         record = run.state.history[-1] if run.state.history else {}
         weights = full(merged(run.state.evaluated_model))  # by all ranks: each may hold a part
         state = training() or None
-        run.ranks.first(lambda: self.save(run, path, weights, record, state))
+        run.ranks.first(lambda: self.save(run, path, weights=weights, record=record, training=state))
 
-    def save(
-        self,
-        run: Run[Config],
-        path: Path,
-        weights: dict[str, torch.Tensor],
-        record: Record,
-        training: dict[str, Any] | None = None,
-    ) -> None:
-        save_checkpoint(
-            path,
-            config=run.config,
-            splits=run.splits,
-            hashes=run.hashes,
-            weights=weights,
-            record=record,
-            training=training,
-            seen=self.seen,
-            fingerprints=self.fingerprints,
-        )
+    def save(self, run: Run[Config], path: Path, **parts: Any) -> None:
+        """Save a checkpoint of the run: `weights`, `record` and `training` of `save_checkpoint`."""
+        made_of: dict[str, Any] = {"seen": self.seen, "fingerprints": self.fingerprints}
+        save_checkpoint(path, config=run.config, splits=run.splits, hashes=run.hashes, **made_of, **parts)
 
     def monitored(self, record: Record) -> str:
         """As in `Task`: the monitor, with a star for the best so far."""
@@ -279,3 +271,72 @@ def _monitor_text(record: Record, monitor: str) -> str:
     """`auroc 0.9123`, or `ppv undefined`."""
     value = record.get(f"val_{monitor}")
     return f"{monitor} undefined" if value is None else f"{monitor} {value:.4f}"
+
+
+def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.device) -> None:
+    """Choose the decision policy on validation and write it into best.pt; reads the images of train and val."""
+    saved = load_checkpoint(best)
+    model = saved.model().to(device)
+
+    def features_of(x: torch.Tensor) -> torch.Tensor:
+        return mean_over_views(model, x, saved.config.augment.views)  # (B, D)
+
+    def logits_and_features(x: torch.Tensor) -> torch.Tensor:
+        features = features_of(x)
+        return torch.cat([logits_of(model, features), features], dim=1)  # (B, K + D)
+
+    def outputs(split: str, forward: Forward, rows: list[int] | None = None) -> np.ndarray:
+        with bar(f"predicting {split}") as advance:
+            return predict_all(model, images[split], progress=advance, forward=forward, rows=rows)
+
+    val, splits = outputs("val", logits_and_features), saved.splits
+    logits, features = val[:, : splits.outputs], val[:, splits.outputs :]
+    check_finite(logits, best)
+    labels = images["train"].labels
+    rows = np.sort(np.random.default_rng(0).permutation(len(labels))[:MOST_FITTED])
+    ood_score = fit_ood_score(outputs("train", features_of, rows.tolist()), labels[rows], features)
+    validation = labelled_by(splits.target, saved.classes, splits.samples["val"], logits, saved.config.data.positive)
+    policy = choose_policy(validation, saved.config.evaluate, ood_score, saved.weights_hash)
+    drawn = TorchNetwork(saved, None, device, model=model).outputs(lambda i: saved.preprocessing.drawn(), 1)
+    policy = policy.model_copy(update={"known_logits": tuple(drawn.logits[0].tolist())})
+    scores = {} if policy.ood_score is None else score_column(policy.ood_score.score(features))
+    exact = policy.apply(replace(validation, columns=scores))
+    reduced = _compare_precision(saved, model, policy, images["val"], exact)
+    add_policy(best, policy, reduced)
+    say(f"decision policy, chosen on {policy.n:,} validation images: {policy.summary}")
+    for note in policy.notes:
+        warn(note)
+    if reduced is not None:
+        say(f"precision of vitmed predict on this kind of device: {reduced.choice}")
+
+
+def _compare_precision(
+    saved: Checkpoint, model: ViT, policy: DecisionPolicy, val: Images, exact: Predictions
+) -> ReducedPrecision | None:
+    """What the fastest precision of this device changes on at most `MOST_COMPARED` validation images, evenly spread.
+
+    Args:
+        saved: the checkpoint; model: its network, on its device.
+        exact: what it predicts for validation in fp32, with the policy applied.
+
+    Returns:
+        None where the device is made for fp32.
+    """
+    device = next(model.parameters()).device
+    precision = pick_precision("auto", device)
+    if not precision.mixed:
+        return None
+    faster = speedup(model, saved.preprocessing, device, precision)
+    found = ReducedPrecision(precision=precision.name, device=device.type, speedup=round(faster, 2))
+    if faster < FASTER:
+        return found
+    rows = np.linspace(0, len(val) - 1, min(len(val), MOST_COMPARED)).round().astype(np.int64)
+    try:
+        with bar(f"predicting val in {precision.name}") as advance:
+            network = TorchNetwork(saved, policy, device, precision, model)
+            again = network.outputs(lambda i: val.read(int(rows[i])), len(rows), advance)
+    except CheckpointError:  # numbers that fp32 holds and fp16 does not
+        return found.model_copy(update={"images": len(rows), "finite": False})
+    check_readable(again.problems)
+    exact = exact.take(rows)
+    return compare_precision(found, exact, policy.apply(replace(exact, logits=again.logits, columns=again.columns)))

@@ -46,11 +46,11 @@ def parameter_groups(model: nn.Module, weight_decay: float, layer_decay: float) 
     return [{"params": p, "weight_decay": decay, "scale": scale} for (decay, scale), p in groups.items()]
 
 
-def adamw(
-    model: nn.Module, lr: float, weight_decay: float, layer_decay: float, betas: tuple[float, float] = (0.9, 0.999)
-) -> torch.optim.AdamW:
+def adamw(model: nn.Module, config: Config | PretrainConfig) -> torch.optim.AdamW:
     """AdamW (Loshchilov & Hutter 2019, arXiv 1711.05101), fused."""
-    return torch.optim.AdamW(parameter_groups(model, weight_decay, layer_decay), lr=lr, betas=betas, fused=True)
+    train = config.train
+    groups = parameter_groups(model, train.weight_decay, train.layer_decay)
+    return torch.optim.AdamW(groups, lr=train.lr, betas=train.betas, fused=True)
 
 
 def set_learning_rate(optimiser: torch.optim.Optimizer, lr: float) -> None:

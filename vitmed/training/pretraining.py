@@ -34,6 +34,7 @@ from vitmed.training.losses import Objective
 from vitmed.training.run import Run, Session, Task
 from vitmed.training.train_state import Record
 
+SHOWN = 8  # images that are reconstructed for the figure, at most
 DRAWING = 10.0  # s, for the figures after the last epoch, and the start and the end of Python
 
 
@@ -140,10 +141,10 @@ def reconstruction_loss(model: MAE, images: Images, seed: int, device: torch.dev
 
 
 @torch.inference_mode()
-def reconstructions(model: MAE, images: Images, seed: int, device: torch.device, count: int = 8) -> np.ndarray:
-    """(n, 3, S, S, C) uint8: for evenly spread images the original, the masked image and the reconstruction."""
+def reconstructions(model: MAE, images: Images, seed: int, device: torch.device) -> np.ndarray:
+    """(n, 3, S, S, C) uint8: for `SHOWN` evenly spread images the original, the masked image and the reconstruction."""
     model.eval()
-    chosen = np.unique(np.linspace(0, len(images) - 1, count).astype(int))
+    chosen = np.unique(np.linspace(0, len(images) - 1, SHOWN).astype(int))
     batch = torch.from_numpy(np.stack([images.read(int(i)) for i in chosen])).to(device)  # (n, S, S, C)
     x = images.preprocessing.normalise(batch)
     made = model.reconstruct(x, fixed_noise(seed, 0, len(chosen), model.patches).to(device))

@@ -86,7 +86,7 @@ class Step(NamedTuple):
     """After every batch: mean loss of the epoch so far, images/s, share of time spent waiting for data, and the share
     of the time for training that is used, where it is limited.
 
-    The loss leaves out the current batch (see `failure_detection.LossWatch`), except after the first.
+    The loss leaves out the current batch (see `loop.LossWatch`), except after the first.
     """
 
     epoch: int

@@ -80,11 +80,11 @@ class Tracker(Protocol):
         """Attach figures and pages, by name, and end."""
 
 
-class MLflow:
+class MLflow(Tracker):
     """A run in the experiment of the group; in a database beside the runs unless MLFLOW_TRACKING_URI names a store."""
 
-    packages: ClassVar[tuple[str, ...]] = ("mlflow", "sqlalchemy", "alembic")
-    variables: ClassVar[dict[str, str]] = {
+    packages = ("mlflow", "sqlalchemy", "alembic")
+    variables = {
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_LOGGING_LEVEL": "WARNING",
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # the defaults wait for minutes for a server that is away
@@ -141,11 +141,11 @@ class MLflow:
         self.client.set_terminated(self.run, self.states[state])
 
 
-class WeightsAndBiases:
+class WeightsAndBiases(Tracker):
     """A run of the project, in a folder inside the run: offline, unless WANDB_MODE says otherwise."""
 
-    packages: ClassVar[tuple[str, ...]] = ("wandb",)
-    variables: ClassVar[dict[str, str]] = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
+    packages = ("wandb",)
+    variables = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
 
     def start(self, place: Place, known: str | None) -> str:
         import wandb
@@ -213,18 +213,17 @@ def check_trackers(names: Sequence[str]) -> None:
 class Tracking:
     """The trackers of a run. trackers.json keeps their ids, and how many epochs each has."""
 
-    def __init__(self, names: Sequence[str] = (), place: Place | None = None):
+    def __init__(self, names: Sequence[str], place: Place):
+        self._names, self._place = names, place
         self._trackers: dict[str, Tracker] = {}
-        self._place, self._files = place, dict[str, Path]()
-        self._known = _read(place.run.trackers) if place is not None and names else {}
-        self._names = names
+        self._files: dict[str, Path] = {}
+        self._known = _read(place.run.trackers) if names else {}
 
     def start(self, config: Config) -> None:
         """Begin, or go on with what trackers.json names."""
         settings = tracked_settings(config)
         for name in self._names:
             with self._guarded(name):
-                assert self._place is not None
                 tracker, known = TRACKERS[name](), self._known.get(name)
                 run = tracker.start(self._place, None if known is None else known["id"])
                 if known is None:
@@ -251,10 +250,10 @@ class Tracking:
             pages: also attach the report.
         """
         values = {
-            f"final/{split}_{name}{end}": value
-            for name, found in numbers.items()
-            for end, value in (("", found.value), ("_low", found.low), ("_high", found.high))
-            if value is not None
+            f"final/{split}_{name}{end}": number
+            for name, estimate in numbers.items()
+            for end, number in (("", estimate.value), ("_low", estimate.low), ("_high", estimate.high))
+            if number is not None
         }
         for name, tracker in list(self._trackers.items()):
             with self._guarded(name):
@@ -283,24 +282,25 @@ class Tracking:
                 del os.environ[key]
 
     def _keep(self) -> None:
-        if self._trackers and self._place is not None:
+        if self._trackers:
             write_json(self._place.run.trackers, self._known)
 
 
 @contextlib.contextmanager
 def tracked(names: Sequence[str], folder: RunFolder, offline: bool) -> Iterator[Tracking]:
+    """Let trackers follow a run, until it ends in whatever state."""
     group = folder.group
     shared = (group or folder).path.resolve().parent
-    found = Tracking(names, Place(folder, group.name if group else "", shared, is_offline(offline)))
+    tracking = Tracking(names, Place(folder, group.name if group else "", shared, is_offline(offline)))
     state: State = "failed"
     try:
-        yield found
+        yield tracking
         state = "finished"
     except (Interrupted, KeyboardInterrupt):
         state = "interrupted"
         raise
     finally:
-        found.finish(state)
+        tracking.finish(state)
 
 
 def tracked_settings(config: Config) -> dict[str, str]:
@@ -327,7 +327,7 @@ def record_values(record: Record) -> dict[str, float]:
 def _read(file: Path) -> dict[str, dict[str, Any]]:
     """What trackers.json holds; nothing where it is missing or damaged, so that the trackers begin anew."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        return {name: {"id": str(one["id"]), "epochs": int(one["epochs"])} for name, one in found.items()}
+        runs = json.loads(file.read_text(encoding="utf-8"))
+        return {name: {"id": str(run["id"]), "epochs": int(run["epochs"])} for name, run in runs.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}

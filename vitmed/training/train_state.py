@@ -146,7 +146,7 @@ class TrainState:
         saved = self.state_dict()
         for model in {id(model): model for model in (self.model, self.evaluated_model)}.values():
             ranks.fsdp(model, cast(ViT, model).blocks, device)
-        self.optimiser = optimiser_of(self.model, config)
+        self.optimiser = adamw(self.model, config)
         self.load_state_dict(saved)
 
 
@@ -159,9 +159,4 @@ def new_state(
     scaler = torch.amp.GradScaler(device.type, enabled=precision.name == "fp16")
     checkpoint_gradients(model, train.grad_checkpointing)
     at_once = train.micro_batch if isinstance(train.micro_batch, int) else None
-    return TrainState(model, optimiser_of(model, config), scaler, ema, at_once, batches)
-
-
-def optimiser_of(model: nn.Module, config: Config | PretrainConfig) -> torch.optim.AdamW:
-    train = config.train
-    return adamw(model, train.lr, train.weight_decay, train.layer_decay, train.betas)
+    return TrainState(model, adamw(model, config), scaler, ema, at_once, batches)

@@ -12,7 +12,7 @@ from tiny_config import tiny_config
 
 from vitmed.core.sections import DataConfig
 from vitmed.data.splits import make_splits
-from vitmed.training.plan import forecast as module
+from vitmed.training.plan import time as module
 from vitmed.training.plan.time import (
     EACH_EPOCH,
     EACH_IMAGE,

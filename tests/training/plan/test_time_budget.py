@@ -6,8 +6,7 @@ import pytest
 
 from vitmed.core.load_config import load_config
 from vitmed.training.optimiser import scheduled_lr
-from vitmed.training.plan.time import Contention, TimeBudget
-from vitmed.training.plan.time_budget import MOST
+from vitmed.training.plan.time import MOST_CONTENTION, Contention, TimeBudget
 
 BATCHES = 10
 CONFIG = load_config(
@@ -41,7 +40,7 @@ def test_a_busy_machine_gets_more_time_for_the_evaluation() -> None:
     assert alone.factor(120.0, 28.0, 7.0) == 1  # it waited for data, and computed the rest of the time
     crowded = Contention(100.0, 10.0, 5.0)
     assert crowded.factor(122.0, 20.0, 7.0) == 2  # 20 s for 10 s of CPU time
-    assert crowded.factor(900.0, 25.0, 7.0) == MOST
+    assert crowded.factor(900.0, 25.0, 7.0) == MOST_CONTENTION
     assert crowded.factor(940.0, 65.0, 7.0) == 1  # the others have ended
 
 

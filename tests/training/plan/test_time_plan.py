@@ -16,7 +16,7 @@ from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import build_config, load_config
 from vitmed.models.vit import ViT
-from vitmed.training.plan import forecast as speed
+from vitmed.training.plan import time as speed
 from vitmed.training.plan.make_plan import make_plan
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, Rule
 from vitmed.training.plan.time import (

@@ -46,7 +46,6 @@ from vitmed.training.plan.time import (
     candidates_for,
     check_time,
     chooses_network,
-    only_epochs,
     time_line,
 )
 
@@ -202,7 +201,8 @@ def time_rules(config: Config, inputs: PlanInputs, forecaster: Forecaster) -> li
     usual = planned(config, inputs)[1]
     if inputs.scratch and chooses_network(config):
         return [_networks(config, inputs, forecaster, usual).choose(seconds)]
-    return [only_epochs(seconds, usual.train.epochs, not inputs.scratch)]
+    why = f"{'you chose' if inputs.scratch else 'the weights decide'} the network, so the time decides only the epochs"
+    return [Rule(f"--time {duration_text(seconds)}", {}, {"train.epochs": MOST_KNEES * usual.train.epochs}, why)]
 
 
 def _networks(config: Config, inputs: PlanInputs, forecaster: Forecaster, usual: Config) -> Networks:

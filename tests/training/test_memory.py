@@ -16,8 +16,8 @@ from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
+from vitmed.training import out_of_memory
 from vitmed.training.out_of_memory import available_memory, fit_memory, one_batch
-from vitmed.training.plan import memory
 from vitmed.training.train_state import TrainState, new_state
 
 RUN = Callable[..., Answer]
@@ -32,7 +32,7 @@ def state(**fields: Any) -> tuple[TrainState, Any]:
     return new_state(model, config, 4, torch.device("cpu"), FP32), config
 
 
-def found(asked: tuple[TrainState, Any], most: int = 16) -> memory.Fit:
+def found(asked: tuple[TrainState, Any], most: int = 16) -> out_of_memory.Fit:
     return fit_memory(*asked, most, FP32, 1)
 
 
@@ -67,25 +67,25 @@ def test_other_words_are_refused(value: str) -> None:
 
 
 def test_as_much_as_a_cpu_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_peak", lambda trial, count: 10_000_000 + 50_000_000 * count)
+    monkeypatch.setattr(out_of_memory, "_peak", lambda trial, count: 10_000_000 + 50_000_000 * count)
     asked = state()
     states = 12 * sum(p.numel() for p in asked[0].model.parameters())  # gradients and moments
     for gigabytes, images in ((100, 16), (1, 15), (0.5, 7)):  # 52.5 MB an image, measured on 4, of 80 %
-        monkeypatch.setattr(memory, "available_memory", lambda b=gigabytes: int(b * 1e9) + int(states / 0.8))
+        monkeypatch.setattr(out_of_memory, "available_memory", lambda b=gigabytes: int(b * 1e9) + int(states / 0.8))
         fits = found(asked)
         assert (fits.micro_batch, fits.grad_checkpointing) == (images, False)
-    monkeypatch.setattr(memory, "available_memory", lambda: 70_000_000)
+    monkeypatch.setattr(out_of_memory, "available_memory", lambda: 70_000_000)
     fits = found(asked)
     assert (fits.micro_batch, fits.grad_checkpointing) == (1, True)
 
 
-@pytest.mark.skipif(not memory.STATUS.is_file(), reason="no /proc")
+@pytest.mark.skipif(not out_of_memory.STATUS.is_file(), reason="no /proc")
 def test_the_need_is_measured() -> None:
     asked = state(model__width=128, model__depth=4, model__image_size=64)
-    trial = memory._Trial(*asked, 16, FP32)
+    trial = out_of_memory._Trial(*asked, 16, FP32)
     with trial.nothing_changes():
         trial.run(1)
-        needs = [memory._peak(trial, count) for count in (4, 16)]
+        needs = [out_of_memory._peak(trial, count) for count in (4, 16)]
     assert needs[0] < needs[1] < 6 * needs[0]
     asked = state()  # measuring changes nothing
     model = asked[0].model
@@ -107,10 +107,10 @@ def test_the_memory_of_a_container_counts(tmp_path: Path) -> None:
         (group / limit).write_text("5000\n")
         (group / used).write_text("3000\n")
         (group / "memory.stat").write_text(f"anon 7\n{cached} 500\n")
-        assert memory._left(group) == 2500
+        assert out_of_memory._left(group) == 2500
         (group / limit).write_text("max\n")
-        assert memory._left(group) is None
-    assert memory._left(tmp_path / "none") is None
+        assert out_of_memory._left(group) is None
+    assert out_of_memory._left(tmp_path / "none") is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the memory of other systems is unknown")
@@ -134,9 +134,9 @@ def test_a_device_is_tried(monkeypatch: pytest.MonkeyPatch, most: int, images: i
         return real(self, x)
 
     monkeypatch.setattr(ViT, "forward_pool", pool)
-    trial = memory._Trial(*asked, 16, FP32)
+    trial = out_of_memory._Trial(*asked, 16, FP32)
     with trial.nothing_changes():
-        fits = memory._fit_device(trial, 16, torch.device("cpu"))
+        fits = out_of_memory._fit_device(trial, 16, torch.device("cpu"))
     assert fits.micro_batch == images and fits.why == ("as tried" if most == 16 else f"{2 * images} images did not fit")
     assert sorted(set(tried), reverse=True) == [n for n in (16, 8, 4, 2, 1) if n >= images]
 
@@ -147,7 +147,7 @@ def test_a_device_is_tried(monkeypatch: pytest.MonkeyPatch, most: int, images: i
 def test_auto_is_reported_and_kept(vitmed: RUN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = draw_splits(tmp_path / "data")
     args = [*TINY_ARGS, "--accumulate", "2", "--no-report"]
-    monkeypatch.setattr(memory, "_fit_cpu", lambda *_: memory.Fit(5, False, "two are company"))
+    monkeypatch.setattr(out_of_memory, "_fit_cpu", lambda *_: out_of_memory.Fit(5, False, "two are company"))
     answer = vitmed("train", data, *args, "--batch-size", "auto", "-o", tmp_path, "--name", "run")
     assert answer.code == 0
     assert "batch: 24 images, 5 at once (two are company; --micro-batch 5)" in answer.err
