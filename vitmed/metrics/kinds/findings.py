@@ -31,9 +31,6 @@ from vitmed.metrics.intervals import NONE, Share, mean_interval, quantile, ratio
 from vitmed.metrics.kinds.classes import LOSSES, PreparedPredictions, image_losses
 from vitmed.metrics.kinds.prepared import Gap, Prepared, compare, drawn_values, epoch_values, evaluate
 from vitmed.metrics.metric_table import FINDING_METRICS, PER_CLASS, Metric
-    check_finite,
-    numbers_of,
-from vitmed.metrics.intervals import NONE, Units, mean_interval, quantile, ratio, share
 from vitmed.metrics.paired_comparison import (
     ClassDifference,
     ComparisonTest,

@@ -36,8 +36,6 @@ from vitmed.metrics.estimates import (
 from vitmed.metrics.intervals import NONE, Share, Units, correlation, jackknife_interval, ratio, share, spread
 from vitmed.metrics.kinds.prepared import Prepared, compare, drawn_values, epoch_values, evaluate
 from vitmed.metrics.metric_table import NUMBER_METRICS, Metric
-    numbers_of,
-from vitmed.metrics.intervals import NONE, Units, correlation, jackknife_interval, ratio, share, spread
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OF_NUMBERS, RAW, TARGET, Table
 
