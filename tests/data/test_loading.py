@@ -23,10 +23,10 @@ from vitmed.data.loading import (
     UnusableFiles,
     pick_place,
     pick_workers,
+    read_all,
     seed_of,
     train_loader,
 )
-from vitmed.data.read_images import read_all
 from vitmed.data.samples import Sample
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.batch_augmentation import BatchAugmenter

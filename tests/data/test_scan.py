@@ -137,7 +137,7 @@ def test_the_check_does_not_depend_on_an_earlier_training(tmp_path: Path, decode
         file.unlink()
     names = sorted(path.relative_to(data).as_posix() for path in data.rglob("*.jpg"))
     from vitmed.core.data_config import DataConfig
-    from vitmed.data.read_images import read_splits
+    from vitmed.data.loading import read_splits
     from vitmed.data.samples import Sample, Splits
     from vitmed.imaging.preprocessing import Preprocessing
 

@@ -27,7 +27,7 @@ from vitmed.core.text import counted, counted_doing
 from vitmed.data.folders import SPLITS, image_names, import_fix
 from vitmed.data.image_cache import ImageCache
 from vitmed.data.label_kinds import Asked, Read
-from vitmed.data.label_tables import labels_from_table
+from vitmed.data.listing import labels_from_table
 from vitmed.data.patient_names import Guess
 from vitmed.data.patients import find_patients, groups_of, suggest_groups
 from vitmed.data.samples import Splits

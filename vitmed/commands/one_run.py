@@ -24,7 +24,7 @@ from vitmed.core.messages import bar, say, warn
 from vitmed.core.places import data_folder
 from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.core.text import counted, duration_text, file_name
-from vitmed.data.read_images import ReadSplits
+from vitmed.data.loading import ReadSplits
 from vitmed.data.samples import Splits
 from vitmed.decisions.evaluation_folder import torn_evaluations
 from vitmed.decisions.operating_points import asked_point

@@ -19,9 +19,8 @@ from vitmed.core.process import is_rank
 from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.core.text import counted
 from vitmed.data.folders import has_classes
-from vitmed.data.loading import images_of
+from vitmed.data.loading import ReadSplits, images_of, read_all, read_splits
 from vitmed.data.patients import show_expression
-from vitmed.data.read_images import ReadSplits, read_all, read_splits
 from vitmed.data.samples import Splits
 from vitmed.data.splits import pretraining_splits
 from vitmed.imaging.augmentation import POLICIES

@@ -24,8 +24,7 @@ from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.messages import warn
 from vitmed.core.text import counted, listed, now
-from vitmed.data.loading import UnusableFiles
-from vitmed.data.read_images import ReadSplits, read_splits
+from vitmed.data.loading import ReadSplits, UnusableFiles, read_splits
 from vitmed.data.samples import Splits
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.hardware import Precision, describe

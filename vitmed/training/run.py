@@ -26,8 +26,7 @@ from vitmed.core.messages import bar, say, warn
 from vitmed.core.process import stop_signals
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line
-from vitmed.data.loading import Images, pick_place
-from vitmed.data.read_images import ReadSplits
+from vitmed.data.loading import Images, ReadSplits, pick_place
 from vitmed.inference.checkpoint import Checkpoint, PretrainingState
 from vitmed.models.compile import compile_network, is_of_compiler, missing_compiler
 from vitmed.models.hardware import Precision, pick_precision, using_threads
