@@ -24,7 +24,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from vitmed import check, train
-from vitmed.checks.problems import PROBLEMS
+from vitmed.checks.detect import PROBLEMS
 from vitmed.commands import check as check_command
 from vitmed.commands.check import DataCheck
 from vitmed.core.data_config import DataConfig

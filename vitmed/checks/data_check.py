@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.checks.detect import Copies, Image, decoded_with_labels, run_checks
+from vitmed.checks.detect import Copies, Image, Problem, decoded_with_labels, in_order, make, run_checks
 from vitmed.checks.folder_contents import FolderContents, folder_problems, named_in_table, read_contents
-from vitmed.checks.problems import Problem, in_order, make
 from vitmed.checks.shortcuts import BASELINES, FAMILIES, leakage_gap
 from vitmed.core.base_models import CLASSES
 from vitmed.core.config import Config
@@ -302,6 +301,6 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
         ],
         "card": None if data.card is None else find_card(data.card).model_dump(include=OF_CARD),
         "leakage_gap": _gaps(images) if leakage_gap else [],
-        "problems": [problem.to_dict() for problem in problems],
+        "problems": [{**asdict(problem), "files": list(problem.files)} for problem in problems],
     }
     return FolderCheck(images, problems, {"exact": found.exact, "near": found.near}, numbers)
