@@ -150,7 +150,8 @@ def grade_order(classes: Sequence[str], order: Sequence[str], where: str) -> tup
 
 
 def read_number(table: Table, label: int | None, others: Sequence[int], asked: Asked) -> Read:
-    """A quantity. Empty cells are not known; anything else that is no number is a DataError."""
+    """A quantity. Empty cells are not known. Raises DataError for a cell that is no number, or a number too large to
+    compute with; or if all are the same."""
     if label is None:
         label = table.required(_column_of_numbers(table, others, asked), "number", LABEL_NAMES)
     cells = [row[label].strip() for row in table.rows]
@@ -163,26 +164,22 @@ def read_number(table: Table, label: int | None, others: Sequence[int], asked: A
                 f"{table.file}: line {line}: {cell!r} in the column {table.header[label]!r} is not a number{more}",
                 "write numbers such as 63 or 63.5, with a point and without a unit, and nothing where it is not known",
             )
+    numbers = np.array(values, dtype=np.float64)  # (R,), NaN where not known
+    known = np.isfinite(numbers)
+    if (large := numbers[known & (np.abs(numbers) > MOST)]).size:
+        problem = f"{table.file}: the number {large[0]:g} is too large to compute with"
+        raise DataError(problem, "correct it, or choose a larger unit")
+    if len(np.unique(numbers[known])) < 2:
+        what = f"all numbers are {numbers[known][0]:g}" if known.any() else "no number is known"
+        raise DataError(f"{table.file}: {what}", "a model of a number needs different ones")
+    strata, ranges = number_strata(numbers[known])
+    labels = np.full(len(numbers), "", dtype=object)
+    labels[known] = [ranges[k] for k in strata.tolist()]
     name = "number" if table.find(LABEL_NAMES) == label else table.header[label]
     name = asked.outputs[0] if asked.outputs else name
     source = f"a number, {name!r}{f' in {asked.unit}' * bool(asked.unit)}, from {table.file.name}"
-    return _of_numbers(table, np.array(values, dtype=np.float64), name, asked.unit, source, (label,))
-
-
-def _of_numbers(table: Table, values: np.ndarray, name: str, unit: str, source: str, used: tuple[int, ...]) -> Read:
-    """Numbers (R,), NaN where not known, as a `Read`. Raises DataError where all are the same, or one is too large."""
-    known = np.isfinite(values)
-    if (large := values[known & (np.abs(values) > MOST)]).size:
-        problem = f"{table.file}: the number {large[0]:g} is too large to compute with"
-        raise DataError(problem, "correct it, or choose a larger unit")
-    if len(np.unique(values[known])) < 2:
-        what = f"all numbers are {values[known][0]:g}" if known.any() else "no number is known"
-        raise DataError(f"{table.file}: {what}", "a model of a number needs different ones")
-    strata, names = number_strata(values[known])
-    labels = np.full(len(values), "", dtype=object)
-    labels[known] = [names[k] for k in strata.tolist()]
-    target = Target(kind="number", unit=unit)
-    return Read(target, labels.tolist(), names, (name,), values[:, None], source, used=used)
+    target = Target(kind="number", unit=asked.unit)
+    return Read(target, labels.tolist(), ranges, (name,), numbers[:, None], source, used=(label,))
 
 
 def number_strata(values: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:

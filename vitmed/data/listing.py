@@ -53,6 +53,7 @@ SPLIT_COLUMN_NAMES = ("split", "subset", "partition")
 TAKEN = (*FIXED_COLUMNS, *WRITTEN, *COLUMNS, "error", "sha256", "class", "split")
 MANY_VALUES = 20  # numbers with fractions of more different values are a quantity
 AUTO = Asked()
+ALL = "all"  # the part that is not split yet
 
 
 @dataclass(frozen=True)
@@ -218,9 +219,6 @@ def _recognise(table: Table, label: int | None, others: Sequence[int]) -> str:
     numbers = {value for value in values if value is not None and math.isfinite(value)}
     fractions = any(value != int(value) for value in numbers)
     return "number" if None not in values and fractions and len(numbers) > MANY_VALUES else "classes"
-
-
-ALL = "all"  # the part that is not split yet
 
 
 @dataclass(frozen=True)
@@ -408,10 +406,7 @@ def list_by_table(
     if not every:
         fix = import_fix(root) or "name the folder that the table's paths start from"
         raise DataError(f"{root}: holds no image", fix)
-    return _by_labels(root, file, every, labels_from_table(file, root, every, own_groups, asked), classes)
-
-
-def _by_labels(root: Path, file: Path, every: Sequence[str], table: Labels, classes: Sequence[str] | None) -> Listing:
+    table = labels_from_table(file, root, every, own_groups, asked)
     read = table.read
     names = list(classes or read.classes)
     extra = sorted(set(read.labels) - set(names))
