@@ -216,12 +216,7 @@ BIT = "1 (present), 0 (absent), -1 (uncertain), or nothing (not known)"
 
 
 def read_findings(table: Table, label: int | None, others: Sequence[int], asked: Asked) -> Read:
-    """Findings of columns, or of labels joined by |; arguments as of `read_targets`.
-
-    Raises:
-        DataError: no findings, none of a model's, or a cell that is no label; with the line.
-        UsageError: a finding that is no column.
-    """
+    """Findings of columns, or of labels joined by |; arguments and errors as of `read_targets`."""
     if asked.findings:
         if unknown := [name for name in asked.findings if name not in table.header]:
             raise unknown_key("column of --finding", unknown[0], [table.header[i] for i in others])

@@ -83,10 +83,8 @@ def labels_from_table(
 ) -> Labels:
     """The labels of every image that a table names, with patient, split and further columns if it has them.
 
-    Images of which nothing is known are left out, with a note.
-
-    Args:
-        own_groups: whether to use the table's patient column; otherwise it is a further column.
+    Images of which nothing is known are left out, with a note. Without `own_groups`, the table's patient column is a
+    further column.
 
     Raises:
         DataError: the table cannot be read, lacks a column or a value, names a missing file or an image twice, has a
@@ -172,11 +170,8 @@ def _splits(table: Table, column: int, cells: Sequence[str]) -> list[str]:
 
 
 def read_targets(table: Table, label: int | None, others: Sequence[int], asked: Asked) -> Read:
-    """The labels of every row of a table.
-
-    Args:
-        label: the column of labels, if it has one of the usual names.
-        others: the columns that are neither path, patient, split nor label.
+    """The labels of every row of a table; `label` is their column, if it has one of the usual names, `others` are the
+    columns that are neither path, patient, split nor label.
 
     Raises:
         DataError: no such column, or a cell that is no label; with the line.
@@ -382,9 +377,9 @@ def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[st
         for label, class_name in enumerate(classes):
             if class_name not in there:
                 continue
-            found = image_names(folder / class_name, f"{above}{class_name}/")
-            paths += found
-            labels += [label] * len(found)
+            of_class = image_names(folder / class_name, f"{above}{class_name}/")
+            paths += of_class
+            labels += [label] * len(of_class)
         parts[name] = np.arange(begin, len(paths))
     where = {name: f"folder {folder.name}/" for name, folder in folders.items() if name != ALL}
     return Listing(root, root, list(classes), paths, np.array(labels, dtype=np.int64), parts, where)
@@ -393,11 +388,8 @@ def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[st
 def list_by_table(
     root: Path, file: Path, own_groups: bool, asked: Asked = AUTO, classes: Sequence[str] | None = None
 ) -> Listing:
-    """The images that a table names, in any folders below the root, split by its column or by the folders.
-
-    Args:
-        own_groups: whether to use the table's patient column.
-        classes: names in the order of the labels; default the names in the table, sorted.
+    """The images that a table names, in any folders below the root, split by its column or by the folders; labels are
+    in the order of `classes`, by default the names in the table, sorted.
 
     Raises:
         DataError: as `labels_from_table`; a class that is not in `classes`; splits without train.

@@ -39,6 +39,9 @@ from vitmed.imaging.preprocessing import Preprocessing
 
 Key = tuple[int, int]  # (epoch, index of the sample)
 ENOUGH_CORES = 8  # for one GPU, to augment images for it
+MEMORY_MB = 2048  # for decoded images in memory
+QUICK = 10.0  # s; images that all decode within it are decoded in every run, and no file is written for them
+TIMED = 16  # files that are decoded first, to estimate the time for all
 
 
 def seed_of(*parts: int) -> int:
@@ -59,18 +62,11 @@ def targets_of(samples: Sequence[Sample], target: Target) -> torch.Tensor:
 
 
 class Images:
-    """The images of one split; `read` gives each as (S, S, C) uint8, from `cache` if that has them.
-
-    Attributes:
-        labels: (S,) int64, the class, grade or stratum of each.
-        targets: as `targets_of`.
-    """
+    """The images of one split; `read` gives each as (S, S, C) uint8, from `cache` if that has them. `labels` (S,) int64
+    are the class, grade or stratum of each."""
 
     def __init__(self, root: Path, samples: Sequence[Sample], preprocessing: Preprocessing, target: Target = CLASSES):
-        self.root = root
-        self.samples = samples
-        self.preprocessing = preprocessing
-        self.target = target
+        self.root, self.samples, self.preprocessing, self.target = root, samples, preprocessing, target
         self.labels = np.array([sample.label for sample in samples], dtype=np.int64)
         self.targets = targets_of(samples, target)
         self.cache: np.ndarray | Squares | None = None
@@ -89,7 +85,6 @@ class Images:
 
     @property
     def in_memory(self) -> bool:
-        """Whether reading needs no disk."""
         return isinstance(self.cache, np.ndarray)
 
     @property
@@ -233,11 +228,8 @@ class _Loader(DataLoader):
 
 
 def pick_workers(asked: int | None, augments: bool, in_memory: bool, device: torch.device, ranks: int = 1) -> int:
-    """Loader processes: as asked, else none if there is nothing to do, fewer if the CPU also trains.
-
-    Args:
-        augments: whether images change at random; in_memory: whether reading needs no disk.
-        ranks: how many processes of the training share this machine.
+    """Loader processes: as asked, else none if there is nothing to do (images neither change at random nor come from
+    the disk), fewer if the CPU also trains; `ranks` processes of the training share this machine.
     """
     if asked is not None:
         return asked
@@ -278,20 +270,12 @@ def _end_if_main_asks() -> None:
     os._exit(0)
 
 
-MEMORY_MB = 2048  # for decoded images in memory
-QUICK = 10.0  # s; images that all decode within it are decoded in every run, and no file is written for them
-TIMED = 16  # files that are decoded first, to estimate the time for all
-
-
 def read_all(images: dict[str, Images], data: DataConfig) -> dict[str, list[str]]:
     """Decode every file once, in this run or in an earlier one; keep the squares in memory, in a file, or not at all.
 
     In memory if train and val fit into `MEMORY_MB` and all files decode within `QUICK` seconds; else in the cache. If
     that cannot be written, the splits that fit are kept in memory. Returns split -> sha256 of its files, in the order
-    of the samples.
-
-    Raises:
-        DataError: names the files that cannot be used.
+    of the samples. Raises UnusableFiles.
     """
     return _Reader(images, data, records=False).run()[0]
 
@@ -313,10 +297,8 @@ class ReadSplits(NamedTuple):
 
 
 def read_splits(splits: Splits, preprocessing: Preprocessing, data: DataConfig, records: bool = True) -> ReadSplits:
-    """As `read_all` for the images of every split; `data.on_bad_file` decides what a file does that cannot be used.
-
-    Raises:
-        DataError: names the files that cannot be used, unless they are to be skipped and few enough.
+    """As `read_all` for the images of every split; with `data.on_bad_file: skip`, files that cannot be used are left
+    out if they are few enough.
     """
     images = images_of(splits, preprocessing)
     try:
