@@ -64,7 +64,6 @@ def draw_cells(
 
     Args:
         cells: number of images, divided evenly among the patients; at least 4 per patient.
-        patients: at least 4.
         size: side of the square images, px.
         progress: called after each cell with (done, total).
 
@@ -294,12 +293,8 @@ def draw_chests(
     """Draw `root/images/P007_01.png`, and two tables with path and patient: `root/labels.csv` with a column for each
     finding, and `root/hearts.csv` with the width of the heart in mm.
 
-    The same arguments draw the same images; `root` is made as by `draw_cells`.
-
-    Args:
-        images: divided evenly among the patients, at least one for each.
-        size: side of the square images, px.
-        progress: called after each image with (done, total).
+    The same arguments draw the same images, divided evenly among the patients, at least one for each; `root` is made as
+    by `draw_cells`.
     """
     arguments = {"drawing": DRAWING_OF_CHESTS, "seed": seed, "images": images, "patients": patients, "size": size}
     with whole_set(root, arguments, "images/P*.png", images) as folder:
