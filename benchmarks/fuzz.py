@@ -37,10 +37,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from vitmed.core.sections import ModelConfig
 
 from vitmed.core.base_models import CLASSES
 from vitmed.core.config import PretrainConfig
-from vitmed.core.data_config import ModelConfig
 from vitmed.core.errors import VitmedError
 from vitmed.core.load_config import load_config
 from vitmed.data.listing import labels_from_table

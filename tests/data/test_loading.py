@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import Recorder, draw_classes
+from vitmed.core.sections import DataConfig
 
-from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.data import loading
 from vitmed.data.loading import (

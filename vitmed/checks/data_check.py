@@ -17,11 +17,11 @@ from vitmed.checks.folder_contents import FolderContents, folder_problems, named
 from vitmed.checks.shortcuts import BASELINES, FAMILIES, leakage_gap
 from vitmed.core.base_models import CLASSES
 from vitmed.core.config import Config
-from vitmed.core.data_config import DataConfig
 from vitmed.core.dataset_cards import find_card
 from vitmed.core.errors import DataError
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.places import data_folder
+from vitmed.core.sections import DataConfig
 from vitmed.core.text import counted, counted_doing
 from vitmed.data.folders import SPLITS, image_names, import_fix
 from vitmed.data.image_cache import ImageCache

@@ -32,14 +32,14 @@ from typing import IO, Any, NamedTuple, cast
 
 from filelock import FileLock
 
-from vitmed.core.csv_files import csv_text
 from vitmed.core.dataset_cards import Card
 from vitmed.core.downloads import check_room
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import write_text
 from vitmed.core.messages import bar
-from vitmed.core.stored_paths import cache_folder
+from vitmed.core.run_folder import cache_folder
 from vitmed.core.text import counted
+from vitmed.core.text_files import csv_text
 from vitmed.data.folders import has_classes, image_files, image_names, split_of
 from vitmed.data.patients import groups_of
 from vitmed.data.public_files import LABELS, OTHER, check_class_names, read_public_files, write_folder

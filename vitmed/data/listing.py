@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from vitmed.core.base_models import CLASSES, NO_FINDING, UNKNOWN, Target
-from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import data_folder
+from vitmed.core.sections import DataConfig
 from vitmed.core.text import counted, counted_doing, lines_of, listed
 from vitmed.core.upgrade import COLUMNS
 from vitmed.data.folders import (

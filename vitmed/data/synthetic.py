@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageFilter
 
-from vitmed.core.csv_files import csv_text
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.text_files import csv_text
 
 CLASSES = ("infected", "uninfected")
 DRAWING, DRAWING_OF_CHESTS = 1, 2  # increase them when the same arguments draw different images or tables
