@@ -22,9 +22,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from vitmed.core.base_models import CLASSES
 from vitmed.core.load_config import load_config
 from vitmed.core.run_folder import RunFolder
-from vitmed.data.samples import labelled
+from vitmed.data.samples import labelled_by
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.predict import predict_all
 from vitmed.metrics.kinds.classes import metric_values
@@ -112,7 +113,7 @@ def one(folder: Path, seed: int, epochs: int, size: int) -> dict[str, list[dict]
             for name in ("val", "test"):
                 images = run.images[name]
                 logits = predict_all(network, images, run.precision)
-                values = metric_values(labelled(run.splits.classes, images.samples, logits))
+                values = metric_values(labelled_by(CLASSES, run.splits.classes, images.samples, logits))
                 both[name] = {key: values[key] for key in NUMBERS}
             found[way].append(both)
         return task.validate(run)

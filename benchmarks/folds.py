@@ -48,7 +48,7 @@ def cnn(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
 
     from vitmed.core.load_config import load_config
     from vitmed.core.run_folder import RunFolder
-    from vitmed.data.samples import labelled
+    from vitmed.data.samples import labelled_by
     from vitmed.imaging.preprocessing import Preprocessing
     from vitmed.inference.predict import predict_all
     from vitmed.training.environment import check_images
@@ -82,7 +82,7 @@ def cnn(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
         say(f"epoch {record['epoch']}: val auroc {record['val_auroc']:.4f}")
     test, averaged = run.images["test"], run.state.evaluated_model
     logits = predict_all(averaged, test, run.precision)
-    predictions = labelled(run.splits.classes, test.samples, logits, config.data.positive)
+    predictions = labelled_by(run.splits.target, run.splits.classes, test.samples, logits, config.data.positive)
     place = work / "runs" / f"cnn-fold{fold}"
     place.mkdir(parents=True)
     (place / "predictions.csv").write_text(predictions.to_csv())

@@ -38,12 +38,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from vitmed.core.base_models import CLASSES
 from vitmed.core.config import PretrainConfig
 from vitmed.core.errors import VitmedError
 from vitmed.core.load_config import load_config
 from vitmed.core.sections import ModelConfig
 from vitmed.data.listing import labels_from_table
-from vitmed.data.samples import Sample, Splits, labelled
+from vitmed.data.samples import Sample, Splits, labelled_by
 from vitmed.data.tables import groups_from_table
 from vitmed.decisions.out_of_distribution import fit_ood_score
 from vitmed.decisions.policy import choose_policy
@@ -281,7 +282,7 @@ def make_checkpoints(folder: Path) -> list[Path]:
     features, classes = rng.normal(size=(60, 16)), np.arange(60) % 2
     samples = tuple(Sample(f"{i}.png", int(i % 2), None) for i in range(60))
     logits = np.stack([-features[:, 0], features[:, 0] + classes], axis=1).astype(np.float32)
-    validation = labelled(("a", "b"), samples, logits, None)
+    validation = labelled_by(CLASSES, ("a", "b"), samples, logits, None)
     score = fit_ood_score(features, classes, features)
     add_policy(best, choose_policy(validation, config.evaluate, score, load_checkpoint(best).weights_hash))
     config = pretraining_config()
@@ -320,7 +321,7 @@ def use_checkpoint(path: Path) -> Any:
     model = saved.model()
     samples = saved.splits.samples["test"]
     logits = np.array(logits_of(model) * len(samples), np.float32)
-    found = labelled(saved.classes, samples, logits, saved.config.data.positive)
+    found = labelled_by(CLASSES, saved.classes, samples, logits, saved.config.data.positive)
     if saved.policy is not None:
         features = np.linspace(-1, 1, len(samples) * 16).reshape(-1, 16)
         if saved.policy.ood_score is not None:
@@ -402,7 +403,7 @@ def make_tables(folder: Path) -> list[Path]:
     labels.write_text("\n".join(["path,label,patient,split,age", *rows]) + "\n")
     samples = tuple(Sample(path, i % 2, f"P{i}") for i, path in enumerate(PATHS))
     logits = np.random.default_rng(0).normal(size=(8, 2)).astype(np.float32)
-    predicted.write_text(labelled(("a", "b"), samples, logits, None).to_csv())
+    predicted.write_text(labelled_by(CLASSES, ("a", "b"), samples, logits, None).to_csv())
     return [labels, predicted]
 
 

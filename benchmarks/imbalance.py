@@ -29,10 +29,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitmed.core.base_models import CLASSES
 from vitmed.core.config import Config
 from vitmed.core.load_config import load_config, with_values
 from vitmed.data.loading import Images
-from vitmed.data.samples import Sample, labelled
+from vitmed.data.samples import Sample, labelled_by
 from vitmed.decisions.calibration import fit_calibration
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.predict import predict_all
@@ -161,7 +162,7 @@ def judged(parts: Parts, loss: str, logits: np.ndarray) -> dict[str, float]:
     found: dict[str, list[np.ndarray]] = {"labels": [], "likeliest": [], "balanced": [], "nats": [], "kept": []}
     chances = []
     for val, test in parts.pairs:
-        units = Units.of(labelled(parts.classes, [parts.held[i] for i in val], logits[val]))
+        units = Units.of(labelled_by(CLASSES, parts.classes, [parts.held[i] for i in val], logits[val]))
         fitted = fit_calibration(logits[val], labels[val], "auto", units)
         p, truth, rows = softmax(fitted.apply(logits[test])), labels[test], np.arange(len(test))
         kept = fit_calibration(logits[val] + shift, labels[val], "auto", units)

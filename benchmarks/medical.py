@@ -59,12 +59,13 @@ from medical_table import (
 )
 from torch import nn
 
+from vitmed.core.base_models import CLASSES
 from vitmed.core.config import Config
 from vitmed.core.files import write_text
 from vitmed.core.load_config import load_config, with_values
 from vitmed.core.run_folder import RunFolder
 from vitmed.data.loading import Images
-from vitmed.data.samples import Sample, Splits, labelled
+from vitmed.data.samples import Sample, Splits, labelled_by
 from vitmed.data.thread_batches import in_threads
 from vitmed.decisions.calibration import fit_calibration
 from vitmed.explanation.corruptions import CORRUPTIONS, corrupt, is_grey
@@ -338,7 +339,9 @@ def judged(trained: Trained, options: argparse.Namespace, key: Key, parts: Itera
 
     def predicted(part: str) -> Predictions:
         images = part_images(options, key, part, trained.how, splits)
-        return labelled(classes, images.samples, np.mean(list(by_view(trained, images, trained.views).values()), 0))
+        return labelled_by(
+            CLASSES, classes, images.samples, np.mean(list(by_view(trained, images, trained.views).values()), 0)
+        )
 
     val = predicted("val")
     calibration = fit_calibration(val.logits, known_labels(val), "auto", Units.of(val))
@@ -375,7 +378,9 @@ def compare_views(options: argparse.Namespace, key: Key) -> Line:
     found: Line = {part: {} for part in images}
     for views, symmetries in VIEWS.items():
         mean = {part: np.mean([of[one] for one in symmetries], 0) for part, of in logits.items()}
-        predictions = {part: labelled(splits.classes, images[part].samples, of) for part, of in mean.items()}
+        predictions = {
+            part: labelled_by(CLASSES, splits.classes, images[part].samples, of) for part, of in mean.items()
+        }
         val = predictions["val"]
         calibration = fit_calibration(val.logits, known_labels(val), "auto", Units.of(val))
         for part, raw in predictions.items():

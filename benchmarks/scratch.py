@@ -25,12 +25,13 @@ import torch
 from accuracy import tree
 from trees import PATIENT
 
+from vitmed.core.base_models import CLASSES
 from vitmed.core.config import Config
 from vitmed.core.files import write_json
 from vitmed.core.load_config import load_config
 from vitmed.core.sections import DataConfig
 from vitmed.data.loading import Images
-from vitmed.data.samples import labelled
+from vitmed.data.samples import labelled_by
 from vitmed.data.splits import make_splits
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.predict import predict_all
@@ -115,7 +116,7 @@ def train(config: Config, classes: tuple[str, ...], images: Images, val: Images)
     judge = lambda: validate(state, few, classes, config, precision)  # noqa: E731
     for _ in fit(state, stream, objective, Control(config), judge):
         pass
-    return labelled(classes, val.samples, predict_all(state.evaluated_model, val, precision))
+    return labelled_by(CLASSES, classes, val.samples, predict_all(state.evaluated_model, val, precision))
 
 
 def finished(options: argparse.Namespace, name: str, candidate: str, seed: int) -> dict | None:

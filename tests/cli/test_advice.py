@@ -30,7 +30,7 @@ RAISED_BY = {
     "predict plan": "core/places",
     f"{CONFIGURED} predict evaluate explain stress": "models/hardware",
     CONFIGURED:
-        "core/load_config core/run_folder data/finding_labels data/label_kinds data/label_tables data/samples "
+        "core/load_config core/run_folder data/label_kinds data/samples "
         "data/splits data/stratify imaging/exact_views",
     LABELLED: "data/folders data/listing data/patients",
     "train plan probe": "models/weights/pretrained training/plan/make_plan",
@@ -55,6 +55,7 @@ BY_FUNCTION = {
     "--model": "train plan pretrain",
     "--allow-leakage": CONFIGURED,
     "--target": CONFIGURED,
+    "--finding": CONFIGURED,
     "--ordinal": "train plan probe",
 }
 FOREIGN = {"--shm-size", "--help"}  # of docker, of every command

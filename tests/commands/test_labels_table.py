@@ -16,7 +16,7 @@ from vitmed.studies.one_run import TrainResult
 
 from vitmed import evaluate, train
 from vitmed.core.errors import DataError, UsageError
-from vitmed.data.samples import labelled
+from vitmed.data.samples import labelled_by
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.predictions import Predictions
 
@@ -61,7 +61,9 @@ def test_further_columns_and_the_proof_of_patients_come_through(run: TrainResult
     assert said.to_csv() == Predictions.from_csv(run.folder / "test" / "predictions.csv").to_csv()
     saved = load_checkpoint(run.folder)
     assert saved.splits.columns == ("site",) and saved.splits.patients == "by table (--labels)"
-    again = labelled(saved.classes, saved.splits.samples["test"], said.logits, columns=("site",))
+    again = labelled_by(
+        saved.splits.target, saved.classes, saved.splits.samples["test"], said.logits, columns=("site",)
+    )
     assert again.columns == {"site": said.columns["site"]}
     report, groups = json.loads((run.folder / "test" / "metrics.json").read_text()), saved.splits.groups()
     told = report["report"]["facts"]["Patients of the run"]

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from vitmed.core.errors import DataError, UsageError
-from vitmed.data import archives
+from vitmed.data import convert
 from vitmed.data.convert import new_folder, unpack
 
 FILES = {
@@ -183,7 +183,7 @@ def test_a_zip_that_lies_about_a_size_gives_no_more_than_it_states(tmp_path: Pat
 
 def test_no_room(tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(archives.shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    monkeypatch.setattr(convert.shutil, "disk_usage", lambda _: usage._replace(free=1000))
     for name in NAMES[:3]:
         with pytest.raises(UsageError, match="are needed"):
             unpack(pack(tmp_path / name), place)
@@ -251,7 +251,7 @@ def test_what_is_there_is_not_touched(tmp_path: Path) -> None:
 
 
 def child(folder: Path, body: str) -> subprocess.Popen[bytes]:
-    code = "import sys, time\nfrom vitmed.data.archives import new_folder\n"
+    code = "import sys, time\nfrom vitmed.data.convert import new_folder\n"
     code += f"with new_folder(sys.argv[1]) as part:\n    {body}"
     return subprocess.Popen([sys.executable, "-c", code, str(folder)])
 

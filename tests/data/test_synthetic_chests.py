@@ -17,9 +17,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from vitmed.checks.duplicates import near_pairs
-from vitmed.data import synthetic_chests
-from vitmed.data.synthetic import FINDINGS, SHARES, draw_chests
-from vitmed.data.synthetic_chests import HEARTS, TABLE
+from vitmed.data import synthetic
+from vitmed.data.synthetic import FINDINGS, HEARTS, SHARES, TABLE, draw_chests
 from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.raw_image import ImageHeader
 
@@ -70,7 +69,7 @@ DRAWN = """
 
 def test_a_drawing_stays_what_its_number_says(tmp_path: Path) -> None:
     """Every chest by the mean with every pixel weighed at random, and both tables to the letter."""
-    assert synthetic_chests.DRAWING == 2
+    assert synthetic.DRAWING_OF_CHESTS == 2
     told: list[tuple[int, int]] = []
     folder = tmp_path / "set"
     images, _ = drawn(folder, seed=3, images=64, patients=16, size=48, progress=lambda *done: told.append(done))

@@ -301,6 +301,6 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
         ],
         "card": None if data.card is None else find_card(data.card).model_dump(include=OF_CARD),
         "leakage_gap": _gaps(images) if leakage_gap else [],
-        "problems": [problem.to_dict() for problem in problems],
+        "problems": [{**asdict(problem), "files": list(problem.files)} for problem in problems],
     }
     return FolderCheck(images, problems, {"exact": found.exact, "near": found.near}, numbers)

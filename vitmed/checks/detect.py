@@ -1,4 +1,7 @@
-"""The checks of the files: from their records to problems of the data set."""
+"""The checks of the files: from their records to problems of the data set.
+
+What can be wrong, how bad it is and what to do is in problems.yaml: `PROBLEMS`.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,13 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
 from math import comb
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import yaml
 
 from vitmed.checks.duplicates import exact_groups, near_pairs
-from vitmed.checks.problems import CERTAIN, TOLD
 from vitmed.checks.shortcuts import FAMILIES, Shortcut, find_shortcuts
 from vitmed.core.base_models import NO_FINDING, UNKNOWN, Target
 from vitmed.core.messages import bar
@@ -24,9 +28,54 @@ from vitmed.data.patient_names import AS_ORIGINALS, group_word
 from vitmed.imaging.file_record import FileRecord, looks_like_a_person
 from vitmed.metrics.intervals import wilson
 
+SMALL_CLASS = 10  # images
+FEW_PATIENTS = 5  # effective number of patients below which a class depends on few of them
+BY_CHANCE = 0.01  # chance that an irrelevant trait of the patients separates the classes
+FEW_IMAGES = 20  # of a class for training
+TINY = 16  # px
+THIN = 4.0  # longer side / shorter side
+TOLD, CERTAIN = 0.65, 0.8  # AUROC from which a shortcut is a note, and a warning
+NAMED = 20  # files that a problem names
+
+PROBLEMS: dict[str, tuple[str, str, str]] = {  # code -> severity, what it means, what to do, with the limits above
+    code: (severity, row["means"].format_map(globals()), row["fix"])
+    for severity, rows in yaml.safe_load(Path(__file__).with_name("problems.yaml").read_text(encoding="utf-8")).items()
+    for code, row in rows.items()
+}
 COPIES = {"two_labels": "under two labels", "copies_across_splits": "in two splits", "copies": "with one label"}
 MODES = {"L": "grey", "LA": "grey with alpha", "P": "palette", "1": "black and white", "RGBA": "RGB with alpha"}
 Copies = dict[str, list[list[int]]]  # key of COPIES, worst first -> groups of copies, as indices into the images
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes:
+        severity: "error", "warning" or "note"; code: a key of PROBLEMS.
+        text: what was found, with numbers; without file names and patients, so that a report can show it.
+        files: the first files, folders or patients that it is about; count: how many there are in all.
+    """
+
+    severity: str
+    code: str
+    text: str
+    files: tuple[str, ...]
+    count: int
+    fix: str
+
+
+def make(code: str, text: str, files: Iterable[str] = (), severity: str | None = None, fix: str = "") -> Problem:
+    """A problem; severity and fix are those of the table unless given."""
+    usual, _, usual_fix = PROBLEMS[code]
+    named = tuple(files)
+    return Problem(severity or usual, code, text, named[:NAMED], len(named), fix or usual_fix)
+
+
+def in_order(problems: Iterable[Problem]) -> list[Problem]:
+    """Worst first: by severity, then by the table."""
+    severities, codes = ["error", "warning", "note"], list(PROBLEMS)
+    return sorted(problems, key=lambda f: (severities.index(f.severity), codes.index(f.code)))
 
 
 class Image(NamedTuple):

@@ -72,10 +72,9 @@ class EvaluationImages:
     def predictions(self, saved: SavedModel, outputs: Outputs) -> Predictions:
         """Those of the images, with their labels. Raises DataError if one cannot be read."""
         check_readable(outputs.problems)
-        positive = saved.config.data.positive
-        target = saved.splits.target
-        found = labelled_by(target, saved.classes, self.samples, outputs.logits, positive, self.columns)
-        return replace(found, columns={**outputs.columns, **found.columns})
+        target, positive = saved.splits.target, saved.config.data.positive
+        predictions = labelled_by(target, saved.classes, self.samples, outputs.logits, positive, self.columns)
+        return replace(predictions, columns={**outputs.columns, **predictions.columns})
 
 
 def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool) -> EvaluationImages:
@@ -140,9 +139,7 @@ def own_notes(saved: SavedModel, split: str, hashes: list[str]) -> list[str]:
 
 def foreign_images(saved: SavedModel, root: Path, request: ImageRequest) -> tuple[Listing, str, list[str]]:
     """The labelled images of another folder, with classes and findings matched by name; the part to evaluate,
-    `request.split`
-    if the folder or the table has splits, else all; and notes.
-    """
+    `request.split` if the folder or the table has splits, else all; and notes."""
     kind, several = saved.splits.target.kind, bool(saved.splits.bins)
     asked = Asked(kind, (), saved.config.data.uncertain, saved.splits.target.unit, outputs=saved.classes)
     if several and request.labels is None:
@@ -155,11 +152,9 @@ def foreign_images(saved: SavedModel, root: Path, request: ImageRequest) -> tupl
         folders = split_folders(root)
         parts, folder = list(folders) or [ALL], folders.get(request.split, root)
         if request.split in folders or not folders:
-            unknown = sorted(set(class_names(folder)) - set(saved.classes))
-            if unknown:
-                known = listed(saved.classes)
+            if unknown := sorted(set(class_names(folder)) - set(saved.classes)):
                 raise DataError(
-                    f"{folder}: the model does not know class {listed(unknown)}; it knows {known}",
+                    f"{folder}: the model does not know class {listed(unknown)}; it knows {listed(saved.classes)}",
                     "rename the folders to the model's classes, or remove them",
                 )
             listing = list_by_folder(root, {request.split if folders else ALL: folder}, saved.classes)

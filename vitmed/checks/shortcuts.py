@@ -116,9 +116,13 @@ def leakage_gap(records: Sequence[FileRecord], labels: np.ndarray, groups: Seque
     """How optimistic a split by image is for cheap baselines; empty where a class has one patient only."""
     part, y, some = _sample(np.arange(len(labels)), records, labels, groups)
     families = features(part)
+    grey = np.stack([r.thumbnail for r in part if r.thumbnail is not None]).astype(np.float32)
+    n, side, _ = grey.shape
+    small = grey.reshape(n, 8, side // 8, 8, side // 8).mean(axis=(2, 4)).reshape(n, -1)  # 8 x 8 px
+    colours = np.stack([r.numbers[:3] for r in part if r.numbers is not None])
     x = {
         "colours_and_size": np.concatenate([families[name] for name in ("geometry", "colour", "border")], axis=1),
-        "neighbours": _tiny(part),
+        "neighbours": np.concatenate([small, colours], axis=1),  # (N, 67)
     }
     units = group_index(some, len(y))
     found = []
@@ -135,18 +139,9 @@ def leakage_gap(records: Sequence[FileRecord], labels: np.ndarray, groups: Seque
     return found
 
 
-def _tiny(records: Sequence[FileRecord]) -> np.ndarray:
-    """(N, 67): 8 x 8 px grey and the mean colour."""
-    grey = np.stack([r.thumbnail for r in records if r.thumbnail is not None]).astype(np.float32)
-    n, side, _ = grey.shape
-    small = grey.reshape(n, 8, side // 8, 8, side // 8).mean(axis=(2, 4)).reshape(n, -1)
-    return np.concatenate([small, np.stack([r.numbers[:3] for r in records if r.numbers is not None])], axis=1)
-
-
 def held_out(model: Any, x: np.ndarray, y: np.ndarray, groups: Sequence[str] | None) -> tuple[np.ndarray, bool]:
     """Cross-validated scores (N, K) of a classifier `model()` of scikit-learn, NaN where no fold could predict; and
-    whether
-    whole patients were held out, which needs two patients or more in every class. `x` (N, D), `y` (N,) labels 0..K-1.
+    whether whole patients were held out, which needs two patients or more in every class. `x` (N, D), `y` (N,) 0..K-1.
     """
     from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 

@@ -1,5 +1,9 @@
 """Files of a public set, archives of them, and WebDataset tars, as a folder of images.
 
+Archives are unpacked safely: no file outside the folder, no links, no bombs, and no partial result. The standard
+library reads them. Its filters are not enough: `tarfile.data_filter` allows links within the folder and limits no size,
+and `zipfile` has no filter (docs/libraries.md).
+
 An image of a WebDataset is a member with a suffix that vitmed reads. Its class, if it has one, is the text of the
 member with the same key and the suffix .cls, or the entry "label", "class" or "cls" of the .json: `000123.png`,
 `000123.cls`.
@@ -7,21 +11,196 @@ member with the same key and the suffix .cls, or the entry "label", "class" or "
 
 from __future__ import annotations
 
+import bz2
 import contextlib
+import errno
+import gzip
+import hashlib
 import json
+import lzma
+import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+import stat
+import tarfile
+import unicodedata
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, NamedTuple, cast
+
+from filelock import FileLock
 
 from vitmed.core.dataset_cards import Card
-from vitmed.core.errors import DataError
+from vitmed.core.downloads import check_room
+from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import write_text
+from vitmed.core.messages import bar
+from vitmed.core.run_folder import cache_folder
 from vitmed.core.text import counted
 from vitmed.core.text_files import csv_text
-from vitmed.data.archives import SUFFIXES
 from vitmed.data.folders import has_classes, image_files, image_names, split_of
 from vitmed.data.patients import groups_of
 from vitmed.data.public_files import LABELS, OTHER, check_class_names, read_public_files, write_folder
+
+BLOCK = 1 << 20  # bytes
+RATIO = 100  # unpacked bytes per packed byte above which an archive counts as a bomb; images stay below 10
+LEAST = 1 << 24  # bytes that every archive may unpack to
+MEMBERS = 5_000_000
+ZIPS = (".zip", ".npz")
+SUFFIXES = (*ZIPS, ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")  # of what `unpack` reads
+PACKERS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
+DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, UnicodeError)
+AGAIN = "fetch or copy it again"
+HOSTILE = "do not use this archive; get it from its owner and check its hash"
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Fill a folder completely or not at all: the files are written next to it, and it gets its name at the end.
+
+    Removes the remains of a dead process. One process at a time. UsageError: the folder exists, or is not writable.
+    """
+    folder = Path(os.path.abspath(folder))  # noqa: PTH100  (resolve would follow a link that is there)
+    part = folder.with_name(f".{folder.name}.vitmed.part")
+    lock = cache_folder() / "locks" / hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]
+    try:
+        lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with FileLock(lock):
+            check_new(folder)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            if part.is_dir():
+                shutil.rmtree(part)
+            part.mkdir()
+            try:
+                yield part
+                if folder.is_dir():
+                    folder.rmdir()  # it is empty
+                part.rename(folder)
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be written ({error.strerror or error})", "name another folder") from None
+
+
+def check_new(folder: Path) -> None:
+    """Raise UsageError if a folder exists and is not empty, or if the path is not a folder."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise UsageError(f"{folder}: exists already and is not a folder", "name a new folder")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UsageError(f"{folder}: exists already and is not empty", "name a new folder, or remove it")
+
+
+class Member(NamedTuple):
+    """A file or folder of an archive: name, size in bytes, and a function that opens it; None for a folder."""
+
+    name: str
+    size: int
+    open: Callable[[], IO[bytes]] | None
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack the files of a zip or tar archive into an existing, empty folder. Archives inside are not unpacked.
+
+    Every member is checked before any is written: its name lies in the folder, it is a file or a folder, no two
+    folders differ only in case, and all together fit on the disk and are at most `RATIO` times the archive.
+
+    Raises:
+        DataError: a hostile or damaged archive; the caller removes what was written.
+        UsageError: no disk space.
+        OSError: the folder cannot be written.
+    """
+    try:
+        stream = archive.open("rb")
+    except OSError as error:
+        raise DataError(f"{archive}: cannot be read ({error.strerror})", "name a zip or tar file") from None
+    with stream, _as_data_error(archive), bar(f"unpacking {archive.name}", unit="files") as advance:
+        members: list[Member] = []
+        total, limit = 0, max(LEAST, RATIO * archive.stat().st_size)
+        for member in (_zip_members if archive.name.lower().endswith(ZIPS) else _tar_members)(archive, stream):
+            total += abs(member.size)
+            if total > limit or len(members) > MEMBERS:  # before more of a tar is unpacked
+                raise _bomb(archive)
+            name = member.name  # may lead out of the folder, on this system or another
+            if not name or name.startswith("/") or ".." in PurePosixPath(name).parts or any(c in name for c in "\\:\0"):
+                raise DataError(f"{archive}: the member {name!r} would lie outside its folder", HOSTILE)
+            members.append(member)
+        seen: dict[str, str] = {}  # of folders that are the same on macOS or Windows, which would mix their images
+        for name in {str(above) for member in members for above in PurePosixPath(member.name).parents}:
+            other = seen.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
+            if other != name:
+                raise DataError(f"{archive}: {name!r} and {other!r} are the same name on other systems", HOSTILE)
+        check_room(folder.parent, total, "make room")
+        for done, member in enumerate(members, 1):
+            if member.open:
+                path = folder / member.name
+                try:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    target = path.open("xb")  # with the usual permissions of a new file
+                except (FileExistsError, NotADirectoryError, IsADirectoryError):
+                    raise DataError(f"{archive}: two members have the name {member.name!r}", HOSTILE) from None
+                with target, member.open() as source:
+                    shutil.copyfileobj(source, target, BLOCK)
+            advance(done, len(members))
+
+
+def _zip_members(archive: Path, stream: IO[bytes]) -> Iterator[Member]:
+    file = zipfile.ZipFile(stream)  # reads no more of a member than its stated size
+    for info in file.infolist():
+        if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):  # 0: not stated
+            raise _no_file(archive, info.filename)
+        yield Member(info.filename, info.file_size, None if info.is_dir() else partial(file.open, info))
+
+
+def _tar_members(archive: Path, stream: IO[bytes]) -> Iterator[Member]:
+    magic = stream.read(6)
+    stream.seek(0)
+    opener = next((opener for start, opener in PACKERS.items() if magic.startswith(start)), None)
+    plain: Any = _LimitedReads(archive, opener(stream) if opener else stream)
+    file = tarfile.TarFile(fileobj=plain)
+    for info in file:
+        if not (info.isreg() or info.isdir()):
+            raise _no_file(archive, info.name)
+        yield Member(info.name, info.size, cast(Any, partial(file.extractfile, info)) if info.isreg() else None)
+    plain.seek(file.offset)
+    if any(plain.read(tarfile.BLOCKSIZE) or b"x"):  # a whole tar ends in blocks of zeros
+        raise tarfile.ReadError("it ends early")
+
+
+class _LimitedReads:
+    """A stream that refuses large reads: a tar may claim a name of gigabytes, which tarfile would keep in memory."""
+
+    def __init__(self, archive: Path, stream: IO[bytes]):
+        self.archive, self.stream = archive, stream
+        self.seek, self.tell = stream.seek, stream.tell
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= LEAST:
+            raise _bomb(self.archive)
+        return self.stream.read(size)
+
+
+def _no_file(archive: Path, name: str) -> DataError:
+    return DataError(f"{archive}: {name!r} is a link or a device, not a file", HOSTILE)
+
+
+def _bomb(archive: Path) -> DataError:
+    return DataError(f"{archive}: would unpack to over {RATIO} times its size, unlike any images", HOSTILE)
+
+
+@contextlib.contextmanager
+def _as_data_error(archive: Path) -> Iterator[None]:
+    try:
+        yield
+    except (*DAMAGED, OSError) as error:
+        # Of the disk; gzip and bz2 have no number, and EINVAL is an offset that the file states.
+        if getattr(error, "errno", None) not in (None, errno.EINVAL):
+            raise
+        raise DataError(f"{archive}: not a complete archive ({error})", AGAIN) from None
+    except (NotImplementedError, RuntimeError) as error:  # an unknown compression, or a password
+        raise DataError(f"{archive}: cannot be unpacked ({error})", AGAIN) from None
+
 
 TEXT = 1 << 20  # bytes of a .cls or .json, at most
 ENTRIES = ("label", "class", "cls")  # of a .json

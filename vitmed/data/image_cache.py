@@ -89,11 +89,7 @@ class ImageCache:
         limit: int = 0,
         warns: bool = True,
     ) -> ImageCache:
-        """The cache in the cache folder; without a database if `keep` is false or that fails.
-
-        Args:
-            warns: of a database that cannot be used.
-        """
+        """The cache in the cache folder; without a database if `keep` is false, or if it cannot be used (`warns`)."""
         folder = cache_folder() / "index"
         if not keep:
             return cls(None, frame, window, how, limit)
@@ -205,10 +201,7 @@ class ImageCache:
     @contextmanager
     def alone(self, digests: np.ndarray, waiting: Callable[[], None]) -> Iterator[None]:
         """One process at a time makes the entry of these images; calls `waiting` if another process is making it.
-
-        Raises:
-            OSError: the folder cannot be written.
-        """
+        Raises OSError if the folder cannot be written."""
         folder = pixel_folder()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for part in folder.glob("*.part"):  # what killed runs left: unfinished entries with a free lock

@@ -1,7 +1,8 @@
-"""The kinds of labels: what you ask of the labels of images, what was read, and how a table holds grades or a number.
+"""The kinds of labels: what you ask of them, what was read, and how a table holds grades, a number or findings.
 
-Grades are classes in order. A number, such as an age, has ranges in proportion to which images are split. Findings are
-in `finding_labels`.
+Grades are classes in order. A number, such as an age, has ranges in proportion to which images are split. Findings
+are columns of 1 and 0, or names joined by |, as in ChestX-ray14 (Wang et al. 2017, arXiv 1705.02315). One is 1 or 0,
+empty where nobody has looked, or -1 where the reader was uncertain (CheXpert: Irvin et al. 2019, arXiv 1901.07031).
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from vitmed.core.base_models import Target
-from vitmed.core.errors import DataError, UsageError
+from vitmed.core.base_models import NO_FINDING, UNKNOWN, Target
+from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.sections import DataConfig
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.data.tables import LABEL_NAMES, Table
@@ -149,7 +150,8 @@ def grade_order(classes: Sequence[str], order: Sequence[str], where: str) -> tup
 
 
 def read_number(table: Table, label: int | None, others: Sequence[int], asked: Asked) -> Read:
-    """A quantity. Empty cells are not known; anything else that is no number is a DataError."""
+    """A quantity. Empty cells are not known. Raises DataError for a cell that is no number, or a number too large to
+    compute with; or if all are the same."""
     if label is None:
         label = table.required(_column_of_numbers(table, others, asked), "number", LABEL_NAMES)
     cells = [row[label].strip() for row in table.rows]
@@ -162,26 +164,22 @@ def read_number(table: Table, label: int | None, others: Sequence[int], asked: A
                 f"{table.file}: line {line}: {cell!r} in the column {table.header[label]!r} is not a number{more}",
                 "write numbers such as 63 or 63.5, with a point and without a unit, and nothing where it is not known",
             )
+    numbers = np.array(values, dtype=np.float64)  # (R,), NaN where not known
+    known = np.isfinite(numbers)
+    if (large := numbers[known & (np.abs(numbers) > MOST)]).size:
+        problem = f"{table.file}: the number {large[0]:g} is too large to compute with"
+        raise DataError(problem, "correct it, or choose a larger unit")
+    if len(np.unique(numbers[known])) < 2:
+        what = f"all numbers are {numbers[known][0]:g}" if known.any() else "no number is known"
+        raise DataError(f"{table.file}: {what}", "a model of a number needs different ones")
+    strata, ranges = number_strata(numbers[known])
+    labels = np.full(len(numbers), "", dtype=object)
+    labels[known] = [ranges[k] for k in strata.tolist()]
     name = "number" if table.find(LABEL_NAMES) == label else table.header[label]
     name = asked.outputs[0] if asked.outputs else name
     source = f"a number, {name!r}{f' in {asked.unit}' * bool(asked.unit)}, from {table.file.name}"
-    return _of_numbers(table, np.array(values, dtype=np.float64), name, asked.unit, source, (label,))
-
-
-def _of_numbers(table: Table, values: np.ndarray, name: str, unit: str, source: str, used: tuple[int, ...]) -> Read:
-    """Numbers (R,), NaN where not known, as a `Read`. Raises DataError where all are the same, or one is too large."""
-    known = np.isfinite(values)
-    if (large := values[known & (np.abs(values) > MOST)]).size:
-        problem = f"{table.file}: the number {large[0]:g} is too large to compute with"
-        raise DataError(problem, "correct it, or choose a larger unit")
-    if len(np.unique(values[known])) < 2:
-        what = f"all numbers are {values[known][0]:g}" if known.any() else "no number is known"
-        raise DataError(f"{table.file}: {what}", "a model of a number needs different ones")
-    strata, names = number_strata(values[known])
-    labels = np.full(len(values), "", dtype=object)
-    labels[known] = [names[k] for k in strata.tolist()]
-    target = Target(kind="number", unit=unit)
-    return Read(target, labels.tolist(), names, (name,), values[:, None], source, used=used)
+    target = Target(kind="number", unit=asked.unit)
+    return Read(target, labels.tolist(), ranges, (name,), numbers[:, None], source, used=(label,))
 
 
 def number_strata(values: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -207,3 +205,209 @@ def _column_of_numbers(table: Table, others: Sequence[int], asked: Asked) -> int
     clear = [i for i in others if None not in cells[i] and len(set(numbers[i])) > 2]
     near = [i for i in others if numbers[i] and len(numbers[i]) >= CLEAR * len(cells[i])]
     return next((found[0] for found in (clear, near) if len(found) == 1), None)
+
+
+BAR = "|"
+_YES = "yes y true t + pos positive present ja j wahr oui vrai si sí sì vero verdadero sim"
+_NO = "no n false f - neg negative absent nein falsch non faux falso não nao"
+PRESENT, ABSENT = set(_YES.split()), set(_NO.split())
+NONE_WORDS = {"no finding", "no findings", "none", "normal"}  # instead of findings, or the column of images without any
+BIT = "1 (present), 0 (absent), -1 (uncertain), or nothing (not known)"
+
+
+def read_findings(table: Table, label: int | None, others: Sequence[int], asked: Asked) -> Read:
+    """Findings of columns, or of labels joined by |; arguments and errors as of `read_targets`."""
+    if asked.findings:
+        if unknown := [name for name in asked.findings if name not in table.header]:
+            raise unknown_key("column of --finding", unknown[0], [table.header[i] for i in others])
+        return _of_columns(table, [table.header.index(name) for name in asked.findings], asked)
+    columns, doubtful = bit_columns(table, others)
+    if label is not None and (not columns or any(BAR in row[label] for row in table.rows)):
+        return _of_bars(table, label, columns, asked)
+    if not columns:
+        for column in doubtful:
+            cells_of_finding(table, column)  # raises
+        problem = f"{table.file}: no column of findings; it has {table.names}"
+        raise DataError(problem, f"--finding COLUMN; its cells are {BIT}")
+    read, notes = _of_columns(table, columns, asked), []
+    for column in doubtful:
+        line, cell = _first_odd(table, column)
+        notes.append(
+            f"{table.file}: the column {table.header[column]!r} holds 1 and 0, but in line {line} {cell!r}, so it is "
+            f"not taken for a finding (correct the cell; it must be {BIT})"
+        )
+    return replace(read, notes=(*notes, *read.notes))
+
+
+def _of_columns(table: Table, columns: Sequence[int], asked: Asked) -> Read:
+    without = None
+    if not asked.findings and not asked.outputs and len(columns) > 1:
+        without = next((i for i in columns if table.header[i].lower().replace("_", " ") in NONE_WORDS), None)
+    used, columns = tuple(columns), [i for i in columns if i != without]
+    values = np.stack([cells_of_finding(table, i) for i in columns], axis=1)  # (R, F): 1, 0, -1, NaN for empty
+    notes = []
+    if without is not None:
+        clear = (cells_of_finding(table, without) == 1)[:, None] & np.isnan(values)
+        values[clear] = 0
+        notes.append(f"{table.file}: {table.header[without]!r} is no finding; where it is 1, empty cells mean absent")
+    uncertain = values == -1
+    if uncertain.any():
+        values[uncertain] = {"ignore": np.nan, "ones": 1.0, "zeros": 0.0}[asked.uncertain]
+        meaning = {"ignore": "not known", "ones": "present", "zeros": "absent"}[asked.uncertain]
+        others = "|".join(way for way in ("ignore", "ones", "zeros") if way != asked.uncertain)
+        notes.append(
+            f"{table.file}: {counted(int(uncertain.sum()), 'label')} of -1 (uncertain) count as {meaning} "
+            f"(--uncertain {others})"
+        )
+    empty = np.isnan(values) & ~uncertain
+    if empty.mean() > 0.5:
+        notes.append(
+            f"{table.file}: {empty.mean():.0%} of the labels of findings are empty, which is not known; "
+            "write 0 where an empty cell means absent, as some read CheXpert"
+        )
+    names = tuple(table.header[i] for i in columns)
+    source = f"{counted(len(names), 'finding')}, from columns of {table.file.name}"
+    read = _chosen(table, np.nan_to_num(values, nan=UNKNOWN), names, asked, source)
+    return replace(read, notes=(*notes, *read.notes), used=used)
+
+
+def _of_bars(table: Table, label: int, columns: Sequence[int], asked: Asked) -> Read:
+    """Findings whose names are joined by |; from the columns of the same names, where there are such that agree."""
+    cells = [row[label].strip() for row in table.rows]
+    sets = {cell: _names_in(cell, table, label) for cell in set(cells)}
+    names = sorted(set().union(*sets.values()))
+    of_name = {table.header[i]: i for i in columns}
+    if names and set(names) <= set(of_name):
+        read = _of_columns(table, [i for i in columns if table.header[i] in (asked.outputs or names)], asked)
+        _check_agreement(table, label, [sets[cell] for cell in cells], read)
+        return replace(read, used=(*read.used, label), source=f"{read.source}, as in {table.header[label]!r}")
+    if not names:
+        raise DataError(f"{table.file}: no row has a finding in {table.header[label]!r}", "add findings to the labels")
+    empty_is_none = not any(cell.lower() in NONE_WORDS for cell in sets)
+    values = np.zeros((len(cells), len(names)))
+    for row, cell in enumerate(cells):
+        values[row, [names.index(name) for name in sets[cell]]] = 1
+        if cell.lower() in MISSING and not (cell == "" and empty_is_none):
+            values[row] = UNKNOWN
+    notes = []
+    if empty_is_none and (empty := cells.count("")):
+        notes.append(f"{table.file}: {counted(empty, 'empty label')} mean that the image has no finding")
+    source = f"{counted(len(names), 'finding')}, from {table.header[label]!r} of {table.file.name}, joined by {BAR}"
+    read = _chosen(table, values, tuple(names), asked, source)
+    return replace(read, notes=(*notes, *read.notes), used=(label,))
+
+
+def _names_in(cell: str, table: Table, label: int) -> set[str]:
+    """Raises DataError for "No Finding" beside a finding."""
+    names = {name.strip() for name in cell.split(BAR)} - {""}
+    none = {name for name in names if name.lower() in NONE_WORDS}
+    if none and len(names) > len(none):
+        line = next(line for line, row in zip(table.lines, table.rows, strict=True) if row[label].strip() == cell)
+        raise DataError(
+            f"{table.file}: line {line}: {cell!r} names a finding beside {none.pop()!r}", "keep one of the two"
+        )
+    return names if not none and cell.lower() not in MISSING else set()
+
+
+def _check_agreement(table: Table, label: int, named: Sequence[set[str]], read: Read) -> None:
+    """Raises DataError for a row whose label names other findings than its columns."""
+    assert read.values is not None
+    of_label = np.array([[name in names for name in read.outputs] for names in named])
+    for row, k in np.argwhere((read.values != UNKNOWN) & (of_label != (read.values == 1))).tolist():
+        name = read.outputs[k]
+        says = f"{table.header[label]!r} is {table.rows[row][label].strip()!r}"
+        raise DataError(
+            f"{table.file}: line {table.lines[row]}: {says}, but the column {name!r} is "
+            f"{table.rows[row][table.header.index(name)].strip()!r}",
+            f"correct the row, or name the columns that count: --finding {','.join(read.outputs[:3])},...",
+        )
+
+
+def _chosen(table: Table, values: np.ndarray, names: tuple[str, ...], asked: Asked, source: str) -> Read:
+    """Findings (R, F) that you ask for, or for a model all of its outputs in their order.
+
+    Raises:
+        DataError: nothing is known, or of no finding of the model, or a name that would make predictions.csv ambiguous.
+        UsageError: a finding that is not there.
+    """
+    wanted, notes = asked.outputs or asked.findings or names, tuple[str, ...]()
+    for name in () if asked.outputs else wanted:
+        if name.lower() == NO_FINDING:
+            problem = (
+                f"{table.file}: {name!r} cannot be a finding, since predictions.csv writes it where none is called"
+            )
+            raise DataError(problem, "rename it, or omit it from --finding")
+        if BAR in name:
+            raise DataError(f"{table.file}: the finding {name!r} has a {BAR}, which separates findings", "rename it")
+    missing = [name for name in wanted if name not in names]
+    if missing and not asked.outputs:
+        raise unknown_key("finding", missing[0], names)
+    if len(missing) == len(wanted):
+        raise DataError(
+            f"{table.file}: none of the model's findings {listed(wanted)}; it has {listed(names)}",
+            "rename its findings",
+        )
+    if missing:
+        notes = (f"{table.file}: no labels of {listed(missing)}, which count as not known",)
+    column = {name: values[:, k] for k, name in enumerate(names)}
+    values = np.stack([column.get(name, np.full(len(values), float(UNKNOWN))) for name in wanted], axis=1)
+    if not (values != UNKNOWN).any():
+        raise DataError(
+            f"{table.file}: no label of {listed(wanted)} is known: all are empty or uncertain", f"write {BIT}"
+        )
+    known, classes = (values != UNKNOWN).any(axis=1), (*wanted, NO_FINDING)
+    strata = zip(finding_strata(values).tolist(), known.tolist(), strict=True)
+    labels = [classes[k] if there else "" for k, there in strata]
+    return Read(Target(kind="findings"), labels, classes, wanted, values, source, notes)
+
+
+def finding_strata(values: np.ndarray) -> np.ndarray:
+    """(S,) int64: of findings (S, F) the rarest that each image has, or F where it has none."""
+    present = values == 1
+    by_rarity = np.argsort(present.sum(axis=0), kind="stable")
+    first = present[:, by_rarity].argmax(axis=1)
+    return np.where(present.any(axis=1), by_rarity[first], values.shape[1]).astype(np.int64)
+
+
+def bit_columns(table: Table, others: Sequence[int]) -> tuple[list[int], list[int]]:
+    """The columns of 1 and 0, and those of little else, whose other cells are mistakes."""
+    columns, doubtful = list[int](), list[int]()
+    for column in others:
+        counts = Counter(row[column].strip() for row in table.rows)
+        values = {cell: _finding(cell) for cell in counts}
+        filled = {cell: values[cell] is not None for cell in counts if not math.isnan(values[cell] or 0)}
+        total = sum(counts[cell] for cell in filled)
+        share = sum(counts[cell] for cell, is_bit in filled.items() if is_bit) / total if total else 0.0
+        if share >= CLEAR:
+            (columns if share == 1 else doubtful).append(column)
+    return columns, doubtful
+
+
+def _first_odd(table: Table, column: int) -> tuple[int, str]:
+    """Line and text of the first cell that is no label of a finding."""
+    cells = ((line, row[column].strip()) for line, row in zip(table.lines, table.rows, strict=True))
+    return next((line, cell) for line, cell in cells if _finding(cell) is None)
+
+
+def cells_of_finding(table: Table, column: int) -> np.ndarray:
+    """(R,) float64: 1, 0, -1 for uncertain, NaN for empty. Raises DataError with the line of another cell."""
+    value_of = {cell: _finding(cell) for cell in {row[column].strip() for row in table.rows}}
+    if odd := [cell for cell, value in value_of.items() if value is None]:
+        line, cell = _first_odd(table, column)
+        more = f" (and {counted(len(odd) - 1, 'other text')})" if len(odd) > 1 else ""
+        raise DataError(
+            f"{table.file}: line {line}: {cell!r} in the column {table.header[column]!r}{more}, expected {BIT}",
+            "correct the cell",
+        )
+    return np.array([value_of[row[column].strip()] for row in table.rows], dtype=np.float64)
+
+
+def _finding(cell: str) -> float | None:
+    """1, 0, -1, or NaN for an empty cell; None for anything else."""
+    text = cell.lower()
+    if text in MISSING:
+        return math.nan
+    if text in PRESENT or text in ABSENT:
+        return float(text in PRESENT)
+    value = number_in(text)
+    return value if value in (1.0, 0.0, -1.0) else None

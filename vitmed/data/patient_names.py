@@ -1,21 +1,25 @@
-"""What groups of images are called, and a guess of patients from file names, which vitmed uses only if you confirm it.
+"""What groups of images are called, and guesses from file names: of patients, and of augmented copies of one original.
 
-A wrong guess is worse than none. So a pattern must fit all images, some images must share an id (a number that no two
-images share counts images), and the ids must differ from the class folders. How groups are known is kept in words, in
-the splits, the checkpoint and the report; these words also say what they are: patients, originals or groups.
+A wrong guess is worse than none, so vitmed reports a guess and uses it only if you confirm it. A pattern of patients
+must fit all images, some images must share an id (a number that no two images share counts images), and the ids must
+differ from the class folders. Copies of one original (a_flip.png and a_rot90.png of a.png) in two splits make a result
+look too good; the originals are no patients, for one patient may have several. How groups are known is kept in words,
+in the splits, the checkpoint and the report; these words also say what they are: patients, originals or groups.
 """
 
 from __future__ import annotations
 
 import datetime
+import random
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from statistics import median
 from typing import NamedTuple
 
 from vitmed.data.folders import SPLIT_WORDS
 
-SAMPLE = 500  # paths to try first
+SAMPLE, SAMPLE_OF_COPIES = 500, 5000  # paths to try first
 FEW = 5  # fewer ids may mean something else, such as a magnification or a batch
 # Letters before a number that do not indicate a person.
 NO_PERSON = {
@@ -73,7 +77,7 @@ def guess_patients(paths: Sequence[str], folders_are_classes: bool = True) -> Gu
     for shape in SHAPES:
         for expression in shape.expressions(some, folders_are_classes):
             ids = ids_of(expression, some) and ids_of(expression, paths)
-            if ids and _plausible(shape, ids, paths, folders_are_classes):
+            if ids and _may_be_patients(shape, ids, paths, folders_are_classes):
                 names = sorted(set(ids))
                 return Guess(expression, len(names), tuple(names[:3]))
     return None
@@ -81,11 +85,11 @@ def guess_patients(paths: Sequence[str], folders_are_classes: bool = True) -> Gu
 
 def ids_of(expression: str, paths: Sequence[str]) -> list[str] | None:
     """The match in every path; None if one path has no match."""
-    found = [match.group(1) for match in map(re.compile(expression).search, paths) if match]
-    return found if len(found) == len(paths) else None
+    ids = [match[1] for match in map(re.compile(expression).search, paths) if match]
+    return ids if len(ids) == len(paths) else None
 
 
-def _plausible(shape: Shape, ids: Sequence[str], paths: Sequence[str], folders_are_classes: bool) -> bool:
+def _may_be_patients(shape: Shape, ids: Sequence[str], paths: Sequence[str], folders_are_classes: bool) -> bool:
     count = Counter(ids)
     together = sum(n for n in count.values() if n > 1)
     if len(count) < shape.least or together == 0 or together < shape.shared * len(ids):
@@ -181,3 +185,92 @@ SHAPES = (
     Shape(_known(r"(?:^|/)([^/]*\d)[_-](?i:left|right|od|os)\.[^/]*$"), shared=0.5),  # two eyes of one person
     Shape(_names, least=FEW, shared=0.5, plain=True),
 )
+
+
+SUFFIXES = "jpe?g|png|bmp|tiff?|webp"
+CHANGES = (
+    r"[hv]?flip(?:ped)?(?:[ _-]?(?:lr|ud|h|v|x|y|horizontal(?:ly)?|vertical(?:ly)?))?|mirror(?:ed)?|"
+    r"rot(?:at(?:e|ed|ion))?(?:[ _-]?\d{1,3})?|"
+    r"(?:aug(?:mented|mentation)?|blur(?:red)?|nois[ey]|bright(?:er|ness)?|dark(?:er)?|contrast|zoom(?:ed)?|"
+    r"shear(?:ed)?|elastic|crop(?:ped)?)(?:[ _-]?\d+)?"
+)
+# What programs that augment or copy write behind the name of the original, before the suffix of the file.
+BEHIND = (
+    rf"[ _-]+(?:{CHANGES})(?![a-z])",
+    r"[ _-]+copy(?:[ _-]?\(?\d+\)?)?",  # of Windows and macOS
+    rf"(?:[._](?:{SUFFIXES}))?\.rf\.[0-9a-z]+",  # of Roboflow
+    rf"\.(?:{SUFFIXES})_[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}",  # of Augmentor
+)
+BEFORE = r"aug(?:mented)?_(?:\d+_)?|(?:flip|rotat|mirror)(?:p?ed)_|copy of "
+NUMBERED = re.compile(r"^(.+?) ?\(\d+\)$")  # a second download, if the first one is there too
+KERAS = re.compile(r"^(.*?)_(\d+)_(0|[1-9]\d{0,6})$")  # save_to_dir: prefix, index of the image, random number
+RANDOM = (10**4, 10**7)  # ranges of that number in old and new versions
+FEWEST = 10  # copies
+
+
+def guess_copies(paths: Sequence[str], folders_are_classes: bool = True) -> Guess | None:
+    """Groups of copies of one original, or none; arguments as of `suggest_groups`."""
+    parts = (path.rpartition("/") for path in paths)
+    names = [(folder, name.rpartition(".")[0] or name) for folder, _, name in parts]  # without its suffix
+    some = random.Random(0).sample(names, min(SAMPLE_OF_COPIES, len(names)))  # every k-th name may be an original
+    for behind in _marks(some, names):
+        marks = "|".join(behind) or "(?!)"
+        marked = re.compile(rf"(?i)^(?:{BEFORE})|(?:{marks})$")
+        if not any(marked.search(stem) for _, stem in some):
+            continue
+        copies = [bool(marked.search(stem)) for _, stem in names]
+        if sum(copies) < FEWEST:
+            continue
+        tail = rf"(?:{marks})*\.[^./]+$"
+        # A name counts for all folders, for its class, or for its folder: the first where no two originals share it.
+        for head in (rf"(?:^|/)(?:{BEFORE})?([^/]+?)", r"(?:^|/)((?:[^/]+/)?[^/]+?)", r"^(.+?)"):
+            expression = f"(?i){head}{tail}"
+            ids = ids_of(expression, paths)
+            if ids and _may_be_copies(ids, copies, paths, folders_are_classes):
+                count = Counter(ids)
+                first = next(i for i, copy in enumerate(copies) if copy and count[ids[i]] > 1)
+                alike = [path.rpartition("/")[2] for path, id_ in zip(paths, ids, strict=True) if id_ == ids[first]]
+                what = f"look like copies, such as {' and '.join(alike[:2])}"
+                evidence = f"{sum(copies):,} of {len(paths):,} file names {what}"
+                return Guess(expression, len(count), tuple(sorted(count)[:3]), "original", evidence)
+    return None
+
+
+def _marks(some: Sequence[tuple[str, str]], names: Sequence[tuple[str, str]]) -> Iterator[tuple[str, ...]]:
+    """What is behind the names of copies: the marks of Keras, which need statistics, or all others that occur."""
+    used = [mark for mark in BEHIND if any(map(re.compile(rf"(?i){mark}$").search, (stem for _, stem in some)))]
+    if any(NUMBERED.match(stem) for _, stem in some):
+        there = set(names)
+        originals = [(folder, match[1]) for folder, stem in names if (match := NUMBERED.match(stem))]
+        if sum(original in there for original in originals) >= 0.95 * len(originals):
+            used.append(r" ?\(\d+\)")
+    yield tuple(used)
+    found = [match for _, stem in some if (match := KERAS.match(stem))]
+    if len(found) >= FEWEST and _random([int(match[3]) for match in found]):
+        indices = {match[2] for match in found}
+        if len(indices) == 1:  # one image at a time: the prefix is the original
+            yield (rf"_{indices.pop()}_\d+",)
+        elif len(found) == len(some):
+            yield (r"(?<=\d)_\d+",)
+
+
+def _random(numbers: Sequence[int]) -> bool:
+    """Whether numbers look like draws of `np.random.randint(range)`, and not like counters or coordinates."""
+    for limit in RANDOM:
+        if limit / 2 <= max(numbers) < limit:
+            different = limit * (1 - (1 - 1 / limit) ** len(numbers))  # expected
+            return abs(len(set(numbers)) / different - 1) < 0.1 and abs(median(numbers) / limit - 0.5) < 0.2
+    return False
+
+
+def _may_be_copies(ids: Sequence[str], copies: Sequence[bool], paths: Sequence[str], folders_are_classes: bool) -> bool:
+    """Most copies share an original, each in one class, and no two images without a mark are the same original."""
+    count = Counter(ids)
+    originals = Counter(id_ for id_, copy in zip(ids, copies, strict=True) if not copy)
+    together = sum(count[id_] > 1 for id_, copy in zip(ids, copies, strict=True) if copy)
+    if len(count) < FEW or max(originals.values(), default=0) > 1 or together < 0.5 * sum(copies):
+        return False
+    classes = defaultdict(set)
+    for id_, path in zip(ids, paths, strict=True):
+        classes[id_].add(class_folder(path))
+    return not folders_are_classes or all(len(names) == 1 for names in classes.values())

@@ -54,10 +54,7 @@ def find_patients(
 ) -> KnownPatients | None:
     """The patients by `config.group_regex` or `config.groups`; None if neither is set.
 
-    Args:
-        paths: of the images, relative to the root, with forward slashes.
-        progress: called while the headers of DICOM files are read.
-        folders_are_classes: as in `suggest_groups`.
+    `paths` are relative to the root; `progress` is called while the headers of DICOM files are read.
 
     Raises:
         DataError: an image without a patient, or a table that cannot be used.

@@ -15,7 +15,7 @@ import gzip
 import pickle
 import tokenize
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,10 +76,8 @@ def read_public_files(folder: Path, source: Path | None = None) -> PublicSet | N
 
 
 def write_folder(original: PublicSet, folder: Path) -> int:
-    """Write lossless `folder/<split>/<class>/<index>.png`, and return the number of images. May raise OSError.
-
-    Without classes, `folder/<split>/<index>.png` and a table of labels.
-    """
+    """Write lossless `folder/<split>/<class>/<index>.png`, without classes `folder/<split>/<index>.png` and a table of
+    labels; return the number of images. May raise OSError."""
     files = {}
     for split, part in original.parts.items():
         for index, label in enumerate(part.labels):
@@ -97,17 +95,13 @@ def write_folder(original: PublicSet, folder: Path) -> int:
         for done, _ in enumerate(in_threads(write, list(files)), 1):
             advance(done, len(files))
     if not all(part.classified for part in original.parts.values()):
-        write_text(folder / LABELS, _table(original, files))
+        rows = [["path", "split", *(original.classes.values() or ["label"])]]
+        for (split, index), file in files.items():
+            values = np.atleast_1d(original.parts[split].labels[index]).tolist()
+            known = ["" if value == -1 or value != value else value for value in values]
+            rows.append([file, split, *(known if original.classes else values)])
+        write_text(folder / LABELS, csv_text(rows))
     return len(files)
-
-
-def _table(original: PublicSet, files: Mapping[tuple[str, int], str]) -> str:
-    rows = []
-    for (split, index), file in files.items():
-        values = np.atleast_1d(original.parts[split].labels[index]).tolist()
-        known = ["" if value == -1 or value != value else value for value in values]
-        rows.append([file, split, *(known if original.classes else values)])
-    return csv_text([["path", "split", *(original.classes.values() or ["label"])], *rows])
 
 
 def _check(path: Path, original: PublicSet) -> None:

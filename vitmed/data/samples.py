@@ -79,8 +79,8 @@ class Splits:
             return f"{sample.targets[0]:.15g}"
         if self.target.kind != "findings":
             return self.classes[sample.label]
-        known = zip(self.classes, sample.targets, strict=True)
-        marks = [name + "?" * (value == UNKNOWN) for name, value in known if value]
+        values = zip(self.classes, sample.targets, strict=True)
+        marks = [name + "?" * (value == UNKNOWN) for name, value in values if value]
         return "|".join(marks) or NO_FINDING
 
     @property
@@ -136,19 +136,6 @@ class Splits:
         return {group: [name for name, part in groups.items() if group in part] for group in both}
 
 
-def labelled(
-    classes: tuple[str, ...],
-    samples: Sequence[Sample],
-    logits: np.ndarray,
-    positive: str | None = None,
-    columns: Sequence[str] = (),
-) -> Predictions:
-    """Logits (S, K) of the samples as predictions with labels, and with patients if every image has one."""
-    paths, groups, further = _about(samples, columns)
-    labels = np.array([s.label for s in samples], dtype=np.int64)
-    return Predictions(classes, paths, groups, labels, logits, positive=positive, columns=further)
-
-
 def labelled_by(
     target: Target,
     classes: tuple[str, ...],
@@ -157,22 +144,17 @@ def labelled_by(
     positive: str | None = None,
     columns: Sequence[str] = (),
 ) -> Predictions:
-    """As `labelled`, for labels of any kind."""
+    """Logits (S, K) of the samples as predictions with labels, and with patients if every image has one."""
+    paths = tuple(sample.path for sample in samples)
+    groups = tuple(str(s.group) for s in samples) if all(s.group is not None for s in samples) else None
+    further = {name: tuple(s.columns[i] for s in samples) for i, name in enumerate(columns)}
     if target.kind in ("classes", "grades"):
-        return labelled(classes, samples, logits, positive, columns)
-    paths, groups, further = _about(samples, columns)
+        labels = np.array([s.label for s in samples], dtype=np.int64)
+        return Predictions(classes, paths, groups, labels, logits, positive=positive, columns=further)
     targets = np.array([s.targets for s in samples], dtype=np.float64).reshape(len(samples), -1)
     if target.kind == "findings":
         return FindingPredictions(classes, paths, groups, targets.astype(np.int8), logits, columns=further)
     return NumberPredictions(classes, paths, groups, targets[:, 0], logits, target=target, columns=further)
-
-
-def _about(
-    samples: Sequence[Sample], columns: Sequence[str]
-) -> tuple[tuple[str, ...], tuple[str, ...] | None, dict[str, tuple[str, ...]]]:
-    groups = tuple(str(s.group) for s in samples) if all(s.group is not None for s in samples) else None
-    further = {name: tuple(s.columns[i] for s in samples) for i, name in enumerate(columns)}
-    return tuple(s.path for s in samples), groups, further
 
 
 def describe_split(splits: Splits, split: str) -> str:

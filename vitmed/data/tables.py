@@ -12,9 +12,9 @@ import sys
 import unicodedata
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -66,22 +66,22 @@ class Table:
 
     def cells(self, column: int, what: str) -> list[str]:
         """The stripped text of a column. Raises DataError, which names the rows with an empty cell."""
-        found = [sys.intern(row[column].strip()) for row in self.rows]
-        empty = [line for line, cell in zip(self.lines, found, strict=True) if not cell]
+        cells = [sys.intern(row[column].strip()) for row in self.rows]
+        empty = [line for line, cell in zip(self.lines, cells, strict=True) if not cell]
         if empty:
             without = f"{counted_doing(len(empty), 'row', 'has', 'have')} no {what}"
             raise DataError(
                 f"{self.file}: {without} (column {self.header[column]!r}): line " + ", ".join(map(str, empty[:FIRST])),
                 "fill them, or remove the rows",
             )
-        return found
+        return cells
 
     def images(self, column: int, root: Path, paths: Sequence[str]) -> tuple[list[int | None], list[str]]:
         """The index of each row's image, or None; and the rows without an image, for a message."""
-        cells, matcher = self.cells(column, "path"), _Matcher(root, self.file, paths)
-        found = [matcher.find(cell) for cell in cells]
-        rows = zip(self.lines, cells, found, strict=True)
-        return found, [f"line {line}: {cell}" for line, cell, image in rows if image is None]
+        cells = self.cells(column, "path")
+        images = [*map(_matcher(root, self.file, paths), cells)]
+        rows = zip(self.lines, cells, images, strict=True)
+        return images, [f"line {line}: {cell}" for line, cell, image in rows if image is None]
 
 
 def read_table(file: str | Path) -> Table:
@@ -131,39 +131,35 @@ def _csv_rows(file: Path, text: str) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{file}: line {reader.line_num} is not CSV ({error})", "save it as CSV again") from None
 
 
-class _Matcher:
-    """Finds the image for a cell of a table.
+def _matcher(root: Path, table: Path, paths: Sequence[str]) -> Callable[[str], int | None]:
+    """A function that finds the index of the image for a cell of a table.
 
     The cell is a path relative to the data root or to the table's folder, with / or \\; or a file name, with or without
     suffix, that only one image has.
     """
+    index = {_plain(path): i for i, path in enumerate(paths)}
+    roots = [Path(os.path.abspath(root)).as_posix(), Path(os.path.realpath(root)).as_posix()]  # noqa: PTH100
+    folder = Path(os.path.abspath(table)).parent.as_posix()  # noqa: PTH100
 
-    def __init__(self, root: Path, table: Path, paths: Sequence[str]):
-        self.paths = paths
-        self.index = {_plain(path): i for i, path in enumerate(paths)}
-        self.roots = [Path(os.path.abspath(root)).as_posix(), Path(os.path.realpath(root)).as_posix()]  # noqa: PTH100
-        self.folder = Path(os.path.abspath(table)).parent.as_posix()  # noqa: PTH100
-
-    def find(self, cell: str) -> int | None:
-        """The index of the image, or None."""
-        cell = _plain(cell)
-        path = posixpath.normpath(cell.replace("\\", "/"))
-        for name in (cell, path):
-            if (found := self.index.get(name)) is not None:
-                return found
-        whole = posixpath.normpath(posixpath.join(self.folder, path))
-        for root in self.roots:
-            if whole.startswith(root + "/") and (found := self.index.get(whole[len(root) + 1 :])) is not None:
-                return found
-        return self._unique_names.get(path)
-
-    @cached_property
-    def _unique_names(self) -> dict[str, int]:
+    @cache
+    def unique_names() -> dict[str, int]:
         """File name, with and without suffix -> index, for the names that only one image has."""
-        last = ((_plain(path).rpartition("/")[2], i) for i, path in enumerate(self.paths))
+        last = ((_plain(path).rpartition("/")[2], i) for i, path in enumerate(paths))
         names = [(key, i) for name, i in last for key in {name, name.rpartition(".")[0]}]
         count = Counter(name for name, _ in names)
         return {name: i for name, i in names if count[name] == 1}
+
+    def find(cell: str) -> int | None:
+        cell = _plain(cell)
+        path = posixpath.normpath(cell.replace("\\", "/"))
+        if (name := cell if cell in index else path) in index:
+            return index[name]
+        whole = posixpath.normpath(posixpath.join(folder, path))
+        below = [whole[len(top) + 1 :] for top in roots if whole.startswith(top + "/")]
+        image = next((index[name] for name in below if name in index), None)
+        return unique_names().get(path) if image is None else image
+
+    return find
 
 
 def _plain(path: str) -> str:
